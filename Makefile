@@ -1,0 +1,31 @@
+# make demo    a small grid of several workloads and implementations, ending with the table
+# make test    everything CI checks: style, types, tests
+# Both make their own environment in .venv first. TORCH=2.6 ... 2.13 chooses another torch, with its own Triton.
+TORCH ?= 2.13
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PINS := constraints/torch-$(TORCH).txt
+INSTALLED := $(VENV)/installed-torch-$(TORCH)
+
+.PHONY: demo test style clean
+
+demo: $(INSTALLED)
+	$(BIN)/python -m runner +experiment=demo -m
+
+test: style
+	$(BIN)/python -m pytest
+
+style: $(INSTALLED)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+$(INSTALLED): pyproject.toml constraints/base.txt $(PINS)
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint $(PINS) --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV)
