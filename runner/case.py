@@ -1,0 +1,104 @@
+"""Case: one point of the grid, frozen and complete. Everything a worker needs to repeat it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One option of one config group, with its fields: ``gelu`` and ``{"rows": 8192, ...}``."""
+
+    name: str
+    fields: Mapping[str, Scalar]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
+
+    def to_record(self) -> dict[str, Scalar]:
+        """``{"name": ..., field: value, ...}``, the shape it has in the YAML."""
+        return {"name": self.name, **self.fields}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Scalar]) -> Choice:
+        """The inverse of ``to_record``."""
+        return cls(str(record["name"]), {key: value for key, value in record.items() if key != "name"})
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload, an implementation of it, what to observe, and on what device, from which seed."""
+
+    workload: Choice
+    impl: Choice
+    measures: tuple[Choice, ...]
+    device: str  # auto | cpu | cuda
+    seed: int
+    time_wrong: bool = False  # measure even where the result is wrong
+
+    @cached_property
+    def key(self) -> str:
+        """16 hex digits that are the same wherever and whenever the same case is composed."""
+        text = json.dumps(self.to_record(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @cached_property
+    def point(self) -> str:
+        """What two cases must share to be compared: everything but the implementation."""
+        record = self.to_record()
+        del record["impl"]
+        return json.dumps(record, sort_keys=True)
+
+    @property
+    def label(self) -> str:
+        """``gelu/triton rows=8192 cols=4096 ...``, for people."""
+        fields = " ".join(f"{name}={value}" for name, value in self.workload.fields.items())
+        return f"{self.workload.name}/{self.impl_label} {fields}"
+
+    @property
+    def impl_label(self) -> str:
+        """The implementation with the fields that tell it from its namesakes: ``compiled(of=naive, mode=default)``."""
+        fields = ", ".join(f"{name}={value}" for name, value in self.impl.fields.items() if value is not None)
+        return f"{self.impl.name}({fields})" if fields else self.impl.name
+
+    def to_record(self) -> dict[str, object]:
+        """The case as JSON-ready values; ``from_record`` reads it back."""
+        return {
+            "workload": self.workload.to_record(),
+            "impl": self.impl.to_record(),
+            "measures": [measure.to_record() for measure in self.measures],
+            "device": self.device,
+            "seed": self.seed,
+            "time_wrong": self.time_wrong,
+        }
+
+    @classmethod
+    def from_record(cls, record: object) -> Case:
+        """The inverse of ``to_record``."""
+        assert isinstance(record, Mapping)
+        values = dict(record)
+        return cls(
+            workload=Choice.from_record(values.pop("workload")),
+            impl=Choice.from_record(values.pop("impl")),
+            measures=tuple(Choice.from_record(measure) for measure in values.pop("measures")),
+            **values,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The whole grid, validated, and what to do with its rows."""
+
+    cases: tuple[Case, ...]  # the cases of one point stand together
+    name: str  # of the run's folder
+    baseline: str | None  # implementation that speed-ups are against; None: torch, else the first
+    output_dir: str
+    launcher: Choice
+    log: Choice

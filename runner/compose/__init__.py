@@ -1,0 +1,49 @@
+"""Hydra's side of the house: command line + conf/*.yaml → a Plan. Nothing below knows Hydra or OmegaConf."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.case import Plan
+from runner.errors import BadInput
+
+HERE = Path(__file__).resolve().parent.parent
+CONF = next(path for path in (HERE / "conf", HERE.parent / "conf") if (path / "config.yaml").is_file())
+
+
+def plan(argv: Sequence[str]) -> Plan | None:
+    """The grid that ``argv`` asks for, or None if Hydra answered by itself (``--help``, ``--cfg job``, completion).
+
+    Raises:
+        BadInput: anything wrong with the command line or a YAML, in one sentence.
+
+    """
+    import hydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    from runner.compose import grid, kernel_options, sweeper
+    from runner.compose.messages import one_line
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and leaves the printing to us
+    flags = sorted(argv, key=lambda word: word not in ("-m", "--multirun"))  # argparse wants overrides in one piece
+    sys.argv = ["runner", *flags]  # the name that argparse prints
+    sweeper.register()
+    kernel_options.register()
+    found: list[list[dict[str, Any]]] = []
+
+    def collect(configs: Any) -> None:
+        found.append(configs)
+
+    try:
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(collect)()
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:  # ValueError: workload=3
+        raise BadInput(one_line(error)) from error
+    finally:
+        del os.environ["HYDRA_FULL_ERROR"]  # workers must not inherit it
+    return grid.plan(found[0]) if found else None

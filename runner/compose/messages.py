@@ -1,0 +1,44 @@
+"""What Hydra and OmegaConf raise → one line: what was asked, what is allowed."""
+
+from __future__ import annotations
+
+from hydra.errors import MissingConfigException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from yaml import MarkedYAMLError
+
+from runner.errors import choices
+
+
+def one_line(error: BaseException) -> str:
+    """The sentence for the user; the exception's own first line where nothing better is known."""
+    if isinstance(error, MissingConfigException) and error.options is not None:
+        return _no_such_option(error)
+    if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"{mark.name}, line {mark.line + 1}: not valid YAML: {error.problem}"
+    cause = _deepest(error)
+    if isinstance(cause, OmegaConfBaseException) and cause.full_key:
+        return _bad_field(cause)
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _no_such_option(error: MissingConfigException) -> str:
+    group, _, name = (error.missing_cfg_file or "").rpartition("/")
+    return f"{group}={name}: no such option; {choices(name, (o.rpartition('/')[2] for o in error.options or ()))}"
+
+
+def _bad_field(cause: OmegaConfBaseException) -> str:
+    text = str(cause.msg or cause).splitlines()[0]
+    parent = cause.parent_node
+    if "not in struct" in text and isinstance(parent, DictConfig):
+        fields = (str(key) for key in parent if key != "hydra")
+        return f"{cause.full_key}: no such field; {choices(str(cause.key), fields)}"
+    return f"{cause.full_key}: {text}"
+
+
+def _deepest(error: BaseException) -> BaseException:
+    """Hydra wraps what OmegaConf says; the inner one knows the field."""
+    while error.__cause__ is not None and not isinstance(error, OmegaConfBaseException):
+        error = error.__cause__
+    return error

@@ -1,0 +1,31 @@
+"""The class behind an option of a config group, found by path: ``impl=compiled`` is ``runner.impl.compiled.Compiled``.
+
+Nothing is registered: to add an option is to add a file.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+
+
+def exists(package: str, name: str) -> bool:
+    """True if ``package`` has a module called ``name``; nothing is imported but the package."""
+    return name.isidentifier() and find_spec(f"{package}.{name}") is not None
+
+
+def find(package: str, name: str) -> type:
+    """The class of module ``package.name`` that is called as the module is, in CamelCase.
+
+    Raises:
+        LookupError: there is no such module or class; the message says where it was looked for.
+
+    """
+    if not exists(package, name):
+        raise LookupError(f"no file {package.replace('.', '/')}/{name}.py")
+    module = import_module(f"{package}.{name}")
+    wanted = name.replace("_", "")
+    for attribute, value in vars(module).items():
+        if attribute.lower().rstrip("_") == wanted and isinstance(value, type):
+            return value
+    raise LookupError(f"no class called {wanted} in {package.replace('.', '/')}/{name}.py")

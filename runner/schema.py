@@ -1,0 +1,109 @@
+"""The only place that says what is valid: a mapping from the YAML against the fields of a dataclass.
+
+Each option of a config group is a frozen dataclass whose fields are the YAML's fields. Their types are the
+rules: ``Size`` is a whole number of at least 1, ``Literal`` lists the allowed words, ``float`` takes whole
+numbers too. A rule that spans fields stands in ``__post_init__`` and raises ValueError. A field named like a
+Python keyword ends in an underscore that the YAML does without.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from runner.errors import BadInput, choices
+
+T = TypeVar("T")
+
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
+SENSE = {  # what an annotation promises, and how it is kept
+    "at least 1": lambda value: value >= 1,
+    "at least 20": lambda value: value >= 20,
+    "at least 0": lambda value: value >= 0,
+    "above 0": lambda value: value > 0,
+}
+
+
+def build(cls: type[T], values: Mapping[str, object], where: str) -> T:
+    """An instance of ``cls`` from the YAML's ``values``, which stand under ``where`` ("" at the top).
+
+    Raises:
+        BadInput: a field is unknown, missing or out of its allowed values; the message names it.
+
+    """
+    rules = _rules(cls)  # type: ignore[arg-type]  # mypy holds a class for unhashable
+    prefix = f"{where}." if where else ""
+    for name in values:
+        if name not in rules:
+            raise BadInput(f"{prefix}{name}: no such field; {choices(str(name), rules)}")
+    for name in rules:
+        if name not in values:
+            raise BadInput(f"{prefix}{name}: missing; give it a value with {prefix}{name}=...")
+    keywords = {attribute: _checked(values[name], rule, f"{prefix}{name}") for name, (attribute, rule) in rules.items()}
+    try:
+        return cls(**keywords)
+    except ValueError as error:
+        raise BadInput(f"{prefix}{error}") from None
+
+
+def record(instance: object) -> dict[str, Any]:
+    """The inverse of ``build``: the instance's fields under the names of the YAML."""
+    rules = _rules(type(instance))  # type: ignore[arg-type]  # as above
+    return {name: getattr(instance, attribute) for name, (attribute, _) in rules.items()}
+
+
+@cache
+def _rules(cls: type) -> dict[str, tuple[str, Any]]:
+    """YAML name → (attribute, type) of every field."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {field.name.rstrip("_"): (field.name, hints[field.name]) for field in fields(cls)}
+
+
+def _checked(value: object, rule: Any, where: str) -> object:
+    """``value``, which keeps ``rule``, or BadInput. A whole number is taken for a float."""
+    if rule is float and type(value) is int:
+        return float(value)
+    if get_origin(rule) is Annotated and float in get_args(rule) and type(value) is int:
+        value = float(value)
+    if not _allows(rule, value):
+        text = "null" if value is None else value
+        raise BadInput(f"{where}: {text!r} is not allowed; {_sentence(rule, text)}")
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _allows(rule: Any, value: object) -> bool:
+    origin, args = get_origin(rule), get_args(rule)
+    if origin is Annotated:
+        return _allows(args[0], value) and SENSE[args[1]](value)
+    if origin is Literal:
+        return any(type(value) is type(word) and value == word for word in args)
+    if origin in (Union, types.UnionType):
+        return any(_allows(arm, value) for arm in args)
+    if origin is tuple:
+        return isinstance(value, list | tuple) and all(_allows(args[0], item) for item in value)
+    return type(value) is rule
+
+
+def _sentence(rule: Any, asked: object) -> str:
+    """What ``rule`` allows, in words."""
+    origin, args = get_origin(rule), get_args(rule)
+    if origin is Literal:
+        return choices(str(asked), map(str, args))
+    return f"give {_words(rule)}"
+
+
+def _words(rule: Any) -> str:
+    origin, args = get_origin(rule), get_args(rule)
+    if origin is Annotated:
+        return f"{_words(args[0])} {args[1]}"
+    if origin is Literal:
+        return " or ".join(map(str, args))
+    if origin in (Union, types.UnionType):
+        return " or ".join(map(_words, args))
+    if origin is tuple:
+        return f"a list, each item {_words(args[0])}"
+    return WORDS[rule]
