@@ -1,0 +1,51 @@
+"""An exception → a status, a sentence, and whether the process can still be trusted."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import torch
+
+from kernels import Unsupported
+from runner.row import Phase, Status
+
+OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED")
+NO_SUCH_KERNEL = re.compile(r"not implemented for|not supported for|unsupported dtype", re.IGNORECASE)
+COMPILERS = (
+    "torch._dynamo",
+    "torch._inductor",
+    "triton.compiler",
+    "triton.runtime.errors",
+    "torch.utils.cpp_extension",
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What went wrong. A spoiled process must not run another case: its CUDA context is gone for good."""
+
+    status: Status
+    reason: str  # one line
+    spoiled: bool = False
+
+
+def classify(error: BaseException, phase: Phase) -> Fault:
+    """The fault behind ``error``, raised in ``phase``."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if isinstance(error, Unsupported):
+        return Fault("unsupported", text or "unsupported")
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or OUT_OF_MEMORY.search(str(error)):
+        return Fault("oom", reason)
+    if "CUDA error" in text or type(error).__name__ == "AcceleratorError":
+        return Fault("cuda_error", reason, spoiled=True)
+    if isinstance(error, NotImplementedError) or (isinstance(error, RuntimeError) and NO_SUCH_KERNEL.search(text)):
+        return Fault("unsupported", reason)
+    if phase == "build" and _is_from_a_compiler(error):
+        return Fault("build_failed", reason)
+    return Fault("error", reason)
+
+
+def _is_from_a_compiler(error: BaseException) -> bool:
+    return isinstance(error, SyntaxError | ImportError | AttributeError) or type(error).__module__.startswith(COMPILERS)

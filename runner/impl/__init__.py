@@ -1,0 +1,16 @@
+"""Implementations: how a workload is computed. Most are files of ``kernels/<op>/``; the others stand here."""
+
+from __future__ import annotations
+
+from runner import options
+from runner.impl.base import Implementation, Watch
+from runner.impl.kernel import Kernel, kernel
+
+__all__ = ["Implementation", "Kernel", "Watch", "find"]
+
+
+def find(name: str) -> type[Implementation]:
+    """The class behind ``impl=<name>``: one of this folder's, else a file of ``kernels/<op>/``."""
+    if name not in ("base", "kernel") and options.exists("runner.impl", name):
+        return options.find("runner.impl", name)
+    return kernel(name)

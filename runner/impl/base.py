@@ -1,0 +1,47 @@
+"""What every implementation can do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from runner.case import Scalar
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass
+class Watch:
+    """What an implementation noticed about itself while it was first called."""
+
+    metrics: dict[str, Scalar] = field(default_factory=dict)  # by runner.row.COLUMNS
+    fallback: str = ""  # why it did not run as asked, in one sentence; empty if it did
+
+
+class Implementation(ABC):
+    """Fields are those of its YAML. Nothing here imports torch before ``load``."""
+
+    def missing(self, op: str) -> str:
+        """Why this cannot exist for ``op``, known without loading anything; empty if it can."""
+        return ""
+
+    @abstractmethod
+    def load(self, op: str) -> Callable[..., Tensor]:
+        """The function, ready to be called with the workload's tensors and options.
+
+        Raises:
+            kernels.Unsupported: it does not exist for this operation or on this machine.
+
+        """
+
+    def untimed(self, op: str) -> str:
+        """Why a time of it would say nothing, after ``load``; empty if it can be timed."""
+        return ""
+
+    def watching(self, device: str) -> AbstractContextManager[Watch]:
+        """Entered around the first calls on ``device`` ("cpu" or "cuda")."""
+        return nullcontext(Watch())

@@ -1,0 +1,98 @@
+"""torch.compile of another implementation, afresh for each case, and never in silence where it did not compile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from runner.impl.base import Implementation, Watch
+from runner.impl.file import File
+from runner.impl.kernel import kernel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Compiled(Implementation):
+    """``torch.compile`` with the default backend, Inductor."""
+
+    of: str  # a name, or file.py:function
+    mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+    dynamic: bool | None
+    fullgraph: bool
+
+    def __post_init__(self) -> None:
+        if self.of == "compiled":
+            raise ValueError("of: compiled cannot be compiled again; give another implementation, as in impl.of=naive")
+        self._inner()
+
+    def _inner(self) -> Implementation:
+        return File(self.of) if ":" in self.of else kernel(self.of)()
+
+    def missing(self, op: str) -> str:
+        """Empty if what is to be compiled exists."""
+        return self._inner().missing(op)
+
+    def load(self, op: str) -> Callable[..., Tensor]:
+        """The compiled function; it compiles when it is first called."""
+        import torch
+        from torch._dynamo import config
+
+        torch._dynamo.reset()  # nothing compiled for an earlier case may serve, or limit, this one
+        for limit in ("fail_on_recompile_limit_hit", "fail_on_cache_limit_hit"):  # the second until torch 2.5
+            if hasattr(config, limit):
+                setattr(config, limit, True)  # by default torch runs eagerly from then on, and only logs it
+        function = self._inner().load(op)
+        compiled: Callable[..., Tensor] = torch.compile(
+            function, mode=self.mode, dynamic=self.dynamic, fullgraph=self.fullgraph
+        )
+        return compiled
+
+    @contextmanager
+    def watching(self, device: str) -> Iterator[Watch]:
+        """Counts compile seconds, graphs and graph breaks, and what fell back to eager."""
+        from torch._dynamo.callback import callback_handler
+        from torch._dynamo.utils import counters
+
+        counters.clear()
+        watch, spans = Watch(), _Spans()
+        callback_handler.register_start_callback(spans.start)
+        callback_handler.register_end_callback(spans.end)
+        try:
+            yield watch
+        finally:
+            callback_handler.remove_start_callback(spans.start)
+            callback_handler.remove_end_callback(spans.end)
+        breaks = sum(counters["graph_break"].values())
+        watch.metrics.update(compile_s=spans.seconds, graph_breaks=breaks)
+        if not counters["stats"]["unique_graphs"]:
+            watch.fallback = "torch.compile captured no graph: this is eager code"
+        elif breaks:
+            reason = next(iter(counters["graph_break"])).splitlines()[0]
+            watch.fallback = f"torch.compile left the graph in {breaks} places, and ran those eagerly: {reason}"
+        elif skips := counters["inductor"]["cudagraph_skips"]:
+            watch.fallback = (
+                f"mode {self.mode} recorded no CUDA graph ({skips} skipped): its kernels were launched one by one"
+            )
+        elif device == "cpu" and self.mode in ("reduce-overhead", "max-autotune"):
+            watch.fallback = (
+                f"there are no CUDA graphs on a CPU: mode {self.mode} did no more here than it does without them"
+            )
+
+
+class _Spans:
+    """Seconds between the start and the end of each compilation; torch nests none of them."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._since = 0.0
+
+    def start(self, *_: object) -> None:  # torch passes an argument from 2.7 on
+        self._since = time.perf_counter()
+
+    def end(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._since

@@ -1,0 +1,64 @@
+"""A user's own function, from a file outside this repository."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.impl.base import Implementation
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class File(Implementation):
+    """``path`` is ``folder/my_softmax.py:softmax``; the file is run as any Python module is when imported."""
+
+    path: str | None
+
+    def __post_init__(self) -> None:
+        if self.path is None:
+            raise ValueError("path: missing; say which function, as in impl.path=my_softmax.py:softmax")
+        file, colon, function = self.path.rpartition(":")
+        if not colon or not function.isidentifier():
+            raise ValueError(f"path: {self.path!r} names no function; write impl.path=my_softmax.py:softmax")
+        if not Path(file).is_file():
+            raise ValueError(f"path: there is no file {file}; give a path that exists, seen from {Path.cwd()}")
+
+    def load(self, op: str) -> Callable[..., Tensor]:
+        """The function. It gets the workload's tensors, and those options that its signature names.
+
+        Raises:
+            AttributeError: the file defines no such function.
+
+        """
+        assert self.path is not None
+        file, _, name = self.path.rpartition(":")
+        spec = importlib.util.spec_from_file_location(f"user_{Path(file).stem}", file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        if not hasattr(module, name):
+            defined = ", ".join(key for key, value in vars(module).items() if inspect.isfunction(value)) or "none"
+            raise AttributeError(f"{file} defines no function {name}; it defines: {defined}")
+        return _only_named_options(getattr(module, name))
+
+
+def _only_named_options(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return function
+    named = {parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY}
+
+    @functools.wraps(function)
+    def call(*tensors: Tensor, **options: object) -> Tensor:
+        return function(*tensors, **{name: value for name, value in options.items() if name in named})
+
+    return call

@@ -1,0 +1,55 @@
+"""A function of this repository: ``kernels/<op>/<name>.py``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar
+
+from kernels import Unsupported
+from runner import options
+from runner.impl.base import Implementation
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Kernel(Implementation):
+    """The implementation called ``name`` of whatever operation is asked for. It has no fields."""
+
+    name: ClassVar[str]
+
+    def missing(self, op: str) -> str:
+        """Empty if there is a file for ``op``."""
+        if options.exists(f"kernels.{op}", self.name):
+            return ""
+        return f"there is no kernels/{op}/{self.name}.py"
+
+    def load(self, op: str) -> Callable[..., Tensor]:
+        """The function called ``op`` in that file. Raises Unsupported if what it needs is not installed."""
+        if why := self.missing(op):
+            raise Unsupported(why)
+        try:
+            module = import_module(f"kernels.{op}.{self.name}")
+        except ModuleNotFoundError as error:
+            raise Unsupported(f"{self.name} needs the package {error.name}; install it to run this") from error
+        function: Callable[..., Tensor] = getattr(module, op)
+        return function
+
+    def untimed(self, op: str) -> str:
+        """Triton's interpreter runs a kernel in Python, on the CPU: right or wrong, but never fast or slow."""
+        interpreter = sys.modules.get("triton.runtime.interpreter")
+        members = vars(sys.modules[f"kernels.{op}.{self.name}"]).values()
+        if interpreter and any(isinstance(member, interpreter.InterpretedFunction) for member in members):
+            return "correct under Triton's interpreter; a time there would say nothing about a GPU"
+        return ""
+
+
+@cache
+def kernel(name: str) -> type[Kernel]:
+    """The class of the implementation ``name``."""
+    return type("Kernel", (Kernel,), {"name": name})

@@ -1,0 +1,39 @@
+"""The worker's end of the channel: ``python -m runner.launch.serve <fd>``. Cases come in, phases and rows go out.
+
+The channel is a socket of its own, so that nothing an implementation prints can be taken for a message.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+
+def main(channel: Connection) -> None:
+    """Serve until the parent goes away, or a case has spoiled this process."""
+
+    def send(**message: Any) -> None:
+        channel.send_bytes(json.dumps(message).encode())
+
+    from runner import worker
+    from runner.case import Case
+    from runner.hardware import describe
+
+    send(environment=describe())
+    while True:
+        try:
+            case = Case.from_record(json.loads(channel.recv_bytes()))
+        except EOFError:
+            return
+        row, spoiled = worker.run(case, on_phase=lambda phase: send(phase=phase))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        send(row=row.to_record(), spoiled=spoiled)
+        if spoiled:
+            return
+
+
+if __name__ == "__main__":
+    main(Connection(int(sys.argv[1])))

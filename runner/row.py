@@ -1,0 +1,139 @@
+"""Row: what became of one Case, whatever happened to it. And the columns a row may carry.
+
+A row cannot lie: building one whose parts contradict each other raises ValueError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from runner.case import Case, Scalar
+
+Status = Literal[
+    "ok",  # checked and measured
+    "wrong",  # ran, and disagrees with the float64 reference
+    "unsupported",  # this combination does not exist here; the reason says what would make it exist
+    "build_failed",  # could not be compiled or loaded
+    "error",  # raised an exception
+    "oom",  # out of memory
+    "cuda_error",  # the GPU reported a fault; the worker was replaced
+    "timeout",  # passed the limit of a phase; the worker was killed
+    "crashed",  # the worker died
+    "lost",  # in flight when the runner itself was killed
+    "skipped",  # never started
+]
+STATUSES: tuple[Status, ...] = get_args(Status)
+HARMLESS: frozenset[Status] = frozenset({"ok", "unsupported", "skipped"})  # none of these fails a run
+
+Phase = Literal["plan", "start", "inputs", "build", "check", "measure"]
+
+Verdict = Literal["ok", "wrong", "fallback", "not_converged"]  # how far to trust the figures
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One figure a row may carry. ``better`` is the sense in which a smaller or larger value wins."""
+
+    unit: str
+    meaning: str
+    better: Literal["lower", "higher", ""] = ""
+
+
+TIMES: dict[str, Column] = {
+    "gpu_us": Column("us", "time of one call on the GPU, L2 cold: mean without the 20 % at each end", "lower"),
+    "wall_us": Column("us", "time of one call by the host's clock (CPU cases): same mean", "lower"),
+    "low_us": Column("us", "lower end of the 95 % interval of the time, from ten consecutive batches"),
+    "high_us": Column("us", "upper end of that interval"),
+    "median_us": Column("us", "median of the samples"),
+    "q1_us": Column("us", "first quartile of the samples"),
+    "q3_us": Column("us", "third quartile of the samples"),
+    "min_us": Column("us", "fastest sample"),
+    "samples": Column("", "samples behind these figures"),
+    "calls_per_sample": Column("", "calls in one sample (CPU: short calls are timed several at a time)"),
+    "warmup_s": Column("s", "time spent calling before the first sample"),
+}
+
+COLUMNS: dict[str, Column] = TIMES | {
+    "instrument": Column("", "what timed it: cuda_events | perf_counter"),
+    "converged": Column("", "the interval is as narrow as asked"),
+    "verdict": Column("", "how far to trust the figures: ok | wrong | fallback | not_converged"),
+    "verdict_reason": Column("", "why the verdict is not ok, in one sentence"),
+    "build_s": Column("s", "building the callable: import, wrapping, loading"),
+    "first_call_s": Column("s", "first call, synchronised: includes every compilation it sets off"),
+    "compile_s": Column("s", "the part of it that torch.compile spent compiling"),
+    "graph_breaks": Column("", "places where torch.compile left the graph"),
+    "peak_mem_bytes": Column("byte", "most memory one call holds above its inputs", "lower"),
+    "correct": Column("", "every output within tolerance of the float64 reference"),
+    "max_abs_err": Column("", "largest |y - r| over all outputs", "lower"),
+    "max_rel_err": Column("", "largest |y - r| / |r| where |r| exceeds the absolute tolerance", "lower"),
+    "err_over_tol": Column("", "largest error as a multiple of what is allowed there; right is at most 1", "lower"),
+    "tolerance": Column("", "error allowed at an element whose reference is r"),
+    "flops": Column("", "floating-point operations the workload asks for, however they are done"),
+    "bytes_min": Column("byte", "fewest bytes that must move: each input read once, each output written once"),
+    "threads": Column("", "CPU threads torch may use"),
+    "wall_s": Column("s", "the whole case in the worker, from inputs to result"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The outcome of one case.
+
+    Raises:
+        ValueError: a status without its reason, a time on a case that was not measured, a column
+            nobody declared, or ``correct`` contradicting the status.
+
+    """
+
+    case: Case
+    status: Status
+    reason: str = ""  # one line, as the user saw it; empty exactly when the status is ok
+    device: str = ""  # what it ran on: "cpu", or the GPU's own name
+    phase: Phase = "measure"  # how far it came
+    metrics: Mapping[str, Scalar] = field(default_factory=dict)  # by COLUMNS
+    detail: str = ""  # traceback, or the tail of what the case itself printed
+
+    def __post_init__(self) -> None:
+        name = self.case.label
+        if self.status not in STATUSES:
+            raise ValueError(f"{name}: unknown status {self.status!r}")
+        if (self.status == "ok") == bool(self.reason):
+            raise ValueError(f"{name}: status {self.status} with reason {self.reason!r}; ok, and only ok, has none")
+        if undeclared := sorted(set(self.metrics) - set(COLUMNS)):
+            raise ValueError(f"{name}: no such column: {', '.join(undeclared)}; declare it in runner/row.py")
+        if self.status not in ("ok", "wrong") and (timed := sorted(set(self.metrics) & set(TIMES))):
+            raise ValueError(f"{name}: {self.status}, and yet timed: {', '.join(timed)}")
+        if (self.metrics.get("correct") is False) != (self.status == "wrong"):
+            raise ValueError(f"{name}: correct={self.metrics.get('correct')} in a row of status {self.status}")
+
+    @property
+    def time_us(self) -> float | None:
+        """The time reports rank by: on the GPU if it ran there, else by the host's clock."""
+        value = self.metrics.get("gpu_us", self.metrics.get("wall_us"))
+        return None if value is None else float(value)
+
+    @property
+    def failed(self) -> bool:
+        """True if this row makes the run's exit code 1."""
+        return self.status not in HARMLESS
+
+    def to_record(self) -> dict[str, object]:
+        """The row as JSON-ready values; ``from_record`` reads it back."""
+        return {
+            "case": self.case.to_record(),
+            "key": self.case.key,
+            "status": self.status,
+            "reason": self.reason,
+            "device": self.device,
+            "phase": self.phase,
+            "metrics": dict(self.metrics),
+            "detail": self.detail,
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, object]) -> Row:
+        """A row as ``to_record`` wrote it; the key is derived, so it is not read."""
+        values = {name: value for name, value in record.items() if name not in ("case", "key")}
+        return cls(case=Case.from_record(record["case"]), **values)  # type: ignore[arg-type]
