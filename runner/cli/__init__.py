@@ -1,0 +1,23 @@
+"""The command line. ``python -m runner [overrides]`` runs a grid; the first word may name a sub-command instead."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from runner import options
+from runner.errors import BadInput
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0 all well, 1 a case failed, 2 bad input with nothing started, 130 interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = words[0] if words and "=" not in words[0] and options.exists("runner.cli", words[0]) else "run"
+    command = import_module(f"runner.cli.{name}")
+    try:
+        code: int = command.main(words if name == "run" else words[1:])
+    except BadInput as error:
+        print(f"runner: {error}", file=sys.stderr)
+        return 2
+    return code

@@ -1,0 +1,50 @@
+"""Rows as a pandas DataFrame: ``frame.load("outputs/...")``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner import journal
+from runner.report.derive import Line, lines
+from runner.row import COLUMNS
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+def load(folder: str | Path, baseline: str | None = None) -> DataFrame:
+    """The rows of a run's folder, one line per case; speed-ups are against ``baseline``, as in the run."""
+    return frame(lines(journal.read(Path(folder)), baseline))
+
+
+def frame(of: Iterable[Line]) -> DataFrame:
+    """One line per case. Fields are named as on the command line: ``workload.cols``, ``impl.mode``."""
+    import pandas
+
+    return pandas.DataFrame([flat(line) for line in of])
+
+
+def flat(line: Line) -> dict[str, Any]:
+    """A line as one flat mapping, the columns of ``runner.row`` last."""
+    row, case = line.row, line.row.case
+    metrics = {name: row.metrics[name] for name in COLUMNS if name in row.metrics}
+    return {
+        "workload": case.workload.name,
+        **{f"workload.{name}": value for name, value in case.workload.fields.items()},
+        "impl": case.impl.name,
+        **{f"impl.{name}": value for name, value in case.impl.fields.items()},
+        "seed": case.seed,
+        "device": row.device,
+        "status": row.status,
+        "reason": row.reason,
+        "phase": row.phase,
+        "time_us": row.time_us,
+        "tflops": line.tflops,
+        "gbps": line.gbps,
+        "speedup": line.speedup,
+        "fastest": line.fastest,
+        **metrics,
+        "key": case.key,
+    }

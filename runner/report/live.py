@@ -1,0 +1,61 @@
+"""While the grid runs: a progress bar with the time left, and the table growing above it."""
+
+from __future__ import annotations
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from runner.case import Case, Plan
+from runner.report import terminal
+from runner.report.derive import Names, lines
+from runner.row import Row
+
+LAST = 12  # rows shown while running: the table must fit a screen, and be cheap to draw again
+
+
+class LiveReport:
+    """On a terminal a live display; elsewhere one line per row. Use it as a context manager."""
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        self._plan, self._console = plan, console
+        self._names = Names(plan.cases)
+        self._rows: list[Row] = []
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("elapsed"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=False),
+            console=console,
+        )
+        self._task = self._progress.add_task("starting a worker", total=len(plan.cases))
+        # Drawn four times a second at most, by the parent: measured in benchmarks/logging_beside.py not to disturb.
+        self._live = Live(console=console, refresh_per_second=4, transient=True, get_renderable=self._draw)
+
+    def __enter__(self) -> LiveReport:
+        if self._console.is_terminal:
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self._console.is_terminal:
+            self._live.__exit__(None, None, None)
+
+    def started(self, case: Case) -> None:
+        """``case`` is being run now."""
+        self._progress.update(self._task, description=f"{case.workload.name} {self._names.impl(case)}")
+
+    def done(self, row: Row) -> None:
+        """``row`` is in the journal."""
+        self._rows.append(row)
+        self._progress.advance(self._task)
+        if not self._console.is_terminal:
+            count = f"[{len(self._rows)}/{len(self._plan.cases)}]"
+            self._console.print(count, terminal.plain(row, self._names), markup=False, highlight=False, soft_wrap=True)
+
+    def _draw(self) -> Group:
+        shown = lines(self._rows, self._plan.baseline)[-LAST:]
+        return Group(terminal.table(shown, self._names, self._console.width), self._progress)

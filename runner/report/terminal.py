@@ -1,0 +1,133 @@
+"""The table on the terminal: grouped by workload and point, the fastest of each marked, reasons below it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from runner.report.derive import Line, Names
+from runner.row import Row
+
+FASTEST = "★"
+INDENT = "  "
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A column of the table; one that would stay empty, or that a narrow terminal has no room for, is left out."""
+
+    title: str
+    text: Callable[[Line], str]
+    least_width: int = 0  # of the terminal, in characters
+
+
+COLUMNS = (
+    Shown("time", lambda line: time_text(line.row.time_us)),
+    Shown("±95 %", lambda line: spread_text(line.row)),
+    Shown("speed-up", lambda line: _speedup(line)),
+    Shown("TFLOP/s", lambda line: _number(line.tflops)),
+    Shown("GB/s", lambda line: _number(line.gbps)),
+    Shown("err/tol", lambda line: _number(line.row.metrics.get("err_over_tol")), 90),
+    Shown("peak mem", lambda line: bytes_text(line.row.metrics.get("peak_mem_bytes")), 100),
+    Shown("compile", lambda line: _seconds(line.row.metrics.get("compile_s")), 110),
+)
+
+
+def table(lines: Sequence[Line], names: Names, width: int, title: str = "") -> Table:
+    """One line per row; a heading per point says what varies. What is constant belongs in the title."""
+    columns = [c for c in COLUMNS if width >= c.least_width and any(c.text(line) for line in lines)]
+    drawn = Table(title=title or None, title_justify="left", title_style="", box=box.SIMPLE_HEAD, header_style="bold")
+    drawn.add_column("implementation", no_wrap=True)
+    for column in columns:
+        drawn.add_column(column.title, justify="right", no_wrap=True)
+    drawn.add_column("verdict", no_wrap=True)
+    for _, point in groupby(lines, key=lambda line: line.row.case.point):
+        members = list(point)
+        drawn.add_row(Text(heading(members[0].row, names), style="bold cyan"))
+        for line in members:
+            mark = f"{FASTEST} " if line.fastest else INDENT
+            name = Text(mark + names.impl(line.row.case), style="bold green" if line.fastest else "")
+            drawn.add_row(name, *(column.text(line) for column in columns), _verdict(line.row))
+    return drawn
+
+
+def notes(rows: Sequence[Row], names: Names) -> list[str]:
+    """A line for each reason why something is not plainly ok, with the cases that share it."""
+    shared: dict[str, list[str]] = {}
+    wide = sum(verdict(row) == "not_converged" for row in rows)
+    for row in rows:
+        if verdict(row) == "not_converged":
+            continue  # the table shows how wide; the rows say why
+        if reason := row.reason or row.metrics.get("verdict_reason"):
+            shared.setdefault(f"{verdict(row)}: {reason}", []).append(f"{heading(row, names)} {names.impl(row.case)}")
+    said = [f"{cases[0]}{f' and {len(cases) - 1} more' if cases[1:] else ''}: {why}" for why, cases in shared.items()]
+    if wide:
+        said.append(f"not_converged: {wide} of {len(rows)} times are less sure than measure.benchmark.target_pct asks")
+    return said
+
+
+def heading(row: Row, names: Names) -> str:
+    """``gelu cols=1024``: the workload and what varies of it."""
+    workload = row.case.workload
+    axes = (f"{name}={workload.fields[name]}" for name in names.axes(workload.name))
+    return " ".join([workload.name, *axes])
+
+
+def plain(row: Row, names: Names) -> str:
+    """The row in one line, for a terminal that is none: a log, a pipe."""
+    reason = row.reason or row.metrics.get("verdict_reason") or ""
+    figures = f"{time_text(row.time_us)} {spread_text(row)}"
+    return " ".join(f"{heading(row, names)} {names.impl(row.case)}: {figures} {verdict(row)} {reason}".split())
+
+
+def verdict(row: Row) -> str:
+    """One word: the status where there is no time, else how far to trust it."""
+    return str(row.metrics.get("verdict", row.status)) if row.status == "ok" else row.status
+
+
+def time_text(time_us: float | None) -> str:
+    """Four digits and the unit that suits them; empty for None."""
+    if time_us is None:
+        return ""
+    unit, scale = ("us", 1.0) if time_us < 1e3 else ("ms", 1e3) if time_us < 1e6 else ("s", 1e6)
+    return f"{time_us / scale:.4g} {unit}"
+
+
+def spread_text(row: Row) -> str:
+    """Half the 95 % interval, in percent of the time."""
+    low, high = row.metrics.get("low_us"), row.metrics.get("high_us")
+    if low is None or high is None or not row.time_us:
+        return ""
+    return f"{(float(high) - float(low)) / 2 / row.time_us:.1%}"
+
+
+def bytes_text(count: object) -> str:
+    """Binary units, as memory is counted; empty for None."""
+    if not isinstance(count, int | float):
+        return ""
+    power = min(3, max(0, (int(count).bit_length() - 1) // 10))
+    return f"{count / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB')[power]}"
+
+
+def _verdict(row: Row) -> Text:
+    word = verdict(row)
+    return Text(word, style="" if word == "ok" else "bold red" if row.failed else "yellow")
+
+
+def _speedup(line: Line) -> str:
+    if line.speedup is None:
+        return ""
+    return "1 (base)" if line.baseline else f"{line.speedup:.2f}x"
+
+
+def _number(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, int | float) else ""
+
+
+def _seconds(value: object) -> str:
+    return f"{value:.1f} s" if isinstance(value, int | float) else ""
