@@ -1,14 +1,52 @@
-"""Tests marked ``gpu`` run where torch sees a GPU, and are skipped elsewhere."""
+"""Tests marked ``gpu`` run where torch sees a GPU. Shared: workloads with inputs, and the verdict of a tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import pytest
+import torch
+from torch import Tensor
+
+from models.draw import draw_on
+from models.workload import Expected, Workload
+from runner import options
+
+Make = Callable[..., tuple[Workload, tuple[Tensor, ...]]]
+Judge = Callable[[Sequence[Expected], Sequence[Tensor]], float]
 
 
-def pytest_collection_modifyitems(items):
-    marked = [item for item in items if item.get_closest_marker("gpu")]
-    if not marked:
-        return
-    import torch
+@pytest.fixture
+def make() -> Make:
+    """``make("gelu", dtype="float32", rows=3, ...)``: the workload, and its inputs drawn from seed 0."""
 
+    def build(
+        name: str, *, dtype: str, device: str = "cpu", data: str = "normal", tf32: bool = False, **fields: object
+    ) -> tuple[Workload, tuple[Tensor, ...]]:
+        workload = options.find("models", name)(dtype=dtype, data=data, tf32=tf32, **fields)
+        return workload, workload.inputs(draw_on(device, workload.dtype, workload.data, seed=0))
+
+    return build
+
+
+@pytest.fixture
+def error() -> Judge:
+    """The largest error of any element of any output, as a multiple of what is allowed there. NaN counts as inf."""
+
+    def judge(expected: Sequence[Expected], outputs: Sequence[Tensor]) -> float:
+        ratios = []
+        for want, got in zip(expected, outputs, strict=True):
+            assert got.shape == want.value.shape, want.name
+            ratio = (got.double() - want.value).abs() / (want.atol + want.rtol * want.value.abs())
+            ratios.append(ratio.nan_to_num(nan=torch.inf).max())
+        return float(torch.stack(ratios).max())
+
+    return judge
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none."""
     if not torch.cuda.is_available():
-        for item in marked:
-            item.add_marker(pytest.mark.skip(reason="torch sees no NVIDIA GPU here"))
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="torch sees no NVIDIA GPU here"))

@@ -31,8 +31,8 @@ def plan(argv: Sequence[str]) -> Plan | None:
     from runner.compose.messages import one_line
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and leaves the printing to us
-    flags = sorted(argv, key=lambda word: word not in ("-m", "--multirun"))  # argparse wants overrides in one piece
-    sys.argv = ["runner", *flags]  # the name that argparse prints
+    flags_first = sorted(argv, key=_is_override)  # argparse takes the overrides in one piece only
+    sys.argv = ["runner", *flags_first]  # the name that argparse prints
     sweeper.register()
     kernel_options.register()
     found: list[list[dict[str, Any]]] = []
@@ -47,3 +47,7 @@ def plan(argv: Sequence[str]) -> Plan | None:
     finally:
         del os.environ["HYDRA_FULL_ERROR"]  # workers must not inherit it
     return grid.plan(found[0]) if found else None
+
+
+def _is_override(word: str) -> bool:
+    return not word.startswith("-") and ("=" in word or word.startswith("~"))

@@ -29,7 +29,7 @@ class Composer:
     def parse(self, line: str) -> Override:
         """One override, parsed at most once. Raises Hydra's OverrideParseException."""
         if line not in self._parsed:
-            self._parsed[line] = self._parser.parse_override(line)
+            self._parsed[line] = self._parser.parse_overrides([line])[0]  # the plural form makes glob() work
         return self._parsed[line]
 
     def is_group(self, override: Override) -> bool:

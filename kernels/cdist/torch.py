@@ -1,0 +1,22 @@
+"""Pairwise distances as PyTorch has them: beyond 25 rows one matrix product of the expanded square, else directly."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels import Unsupported
+
+DTYPES = (torch.float32, torch.float64)
+
+
+def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
+    """Distances between the rows of ``a`` and ``b``, as in ``kernels.cdist``.
+
+    Raises:
+        Unsupported: ``a`` is float16 or bfloat16, for which PyTorch has no such kernel.
+
+    """
+    if a.dtype not in DTYPES:
+        raise Unsupported(f"torch.cdist has no {a.dtype} kernel; use float32, or another implementation")
+    return torch.cdist(a, b, p=p)

@@ -1,0 +1,26 @@
+"""MLP with a product, a sum and an activation of elementary operations in each layer, every one a kernel of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+
+def _gelu(x: Tensor) -> Tensor:
+    # In float32, because rounding 1 + erf to 16 bits would leave nothing of the left tail.
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (0.5 * wide * (1 + torch.erf(wide / sqrt(2)))).to(x.dtype)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": _gelu, "relu": lambda x: x.clamp(min=0)}
+
+
+def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
+    """Forward pass, as in ``kernels.mlp``."""
+    activate = ACTIVATIONS[activation]
+    for w, b in zip(params[::2], params[1::2], strict=True):
+        x = activate(x @ w.T + b)
+    return x

@@ -1,0 +1,18 @@
+"""MLP as PyTorch has it: two calls a layer, the bias added within the product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
+
+
+def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
+    """Forward pass, as in ``kernels.mlp``."""
+    activate = ACTIVATIONS[activation]
+    for w, b in zip(params[::2], params[1::2], strict=True):
+        x = activate(F.linear(x, w, b))
+    return x

@@ -1,0 +1,110 @@
+"""Softmax in Triton: rows that fit into registers are read once; wider ones twice, with an online sum.
+
+The online sum keeps the largest x so far and the sum relative to it, and rescales the sum when a larger x comes
+(Milakov & Gimelshein 2018, arXiv:1805.02867, algorithm 3). Each lane keeps its own pair until the row is through, so
+the loop has no reduction across lanes in it.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.triton_device import require_gpu
+
+# One program holds a whole row up to here: 32768 columns of float32, at 32 warps. At twice that, registers spill.
+MAX_ROW_BYTES = 32_768 * 4
+
+WARP_BYTES = 4096  # of a row, in the type it is computed in: 32 of a thread's registers, and about as many to work with
+TILE = 4096  # elements a program takes at least: several short rows together, to keep enough bytes in flight
+WIDE_BYTES = 16_384  # of a wide row that a step of the loop takes: 64 registers in float32, with two sums to keep
+WIDE_WARPS = 8  # with 16 and twice the bytes, float64 spills, and float32 on sm_80
+
+
+@triton.jit
+def _softmax_rows(
+    x_ptr, y_ptr, x_stride, rows, cols, ARITHMETIC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
+    # int64, because int32 offsets wrap past 2**31 elements.
+    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    col = tl.arange(0, BLOCK)[None, :]
+    inside = (row < rows) & (col < cols)
+    # Padding is -inf, so that it drops out of both the max and the sum.
+    x = tl.load(x_ptr + row * x_stride + col, mask=inside, other=-float("inf")).to(ARITHMETIC)
+    weight = tl.exp(x - tl.max(x, axis=1)[:, None])
+    y = weight / tl.sum(weight, axis=1)[:, None]
+    tl.store(y_ptr + row * cols + col, y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _softmax_wide_row(x_ptr, y_ptr, x_stride, cols, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_stride
+    y_ptr += row * cols
+    lane = tl.arange(0, BLOCK)
+    largest = tl.full((BLOCK,), -float("inf"), ARITHMETIC)
+    total = tl.zeros((BLOCK,), ARITHMETIC)
+    blocks = tl.cdiv(cols, BLOCK)
+
+    for block in range(blocks):
+        col = block * BLOCK + lane
+        x = tl.load(x_ptr + col, mask=col < cols, other=-float("inf")).to(ARITHMETIC)
+        larger = tl.maximum(largest, x)
+        # A lane that has met only -inf would compute -inf - -inf = NaN.
+        base = tl.where(larger == -float("inf"), 0.0, larger)
+        total = total * tl.exp(largest - base) + tl.exp(x - base)
+        largest = larger
+
+    row_max = tl.max(largest, axis=0)
+    row_sum = tl.sum(total * tl.exp(largest - row_max), axis=0)
+
+    # Backwards, because what was read last is what the cache still holds.
+    for step in range(blocks):
+        col = (blocks - 1 - step) * BLOCK + lane
+        x = tl.load(x_ptr + col, mask=col < cols, other=-float("inf")).to(ARITHMETIC)
+        y = tl.exp(x - row_max) / row_sum
+        tl.store(y_ptr + col, y.to(y_ptr.dtype.element_ty), mask=col < cols)
+
+
+def softmax(x: Tensor) -> Tensor:
+    """Softmax of ``x``, as in ``kernels.softmax``. ``y`` is contiguous; an ``x`` whose rows are not is copied first.
+
+    Raises:
+        Unsupported: ``x`` is not on a GPU, and Triton's interpreter is off.
+
+    """
+    require_gpu(x)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if x.numel() == 0:
+        return y
+    cols = x.shape[-1]
+    flat = x.reshape(-1, cols)
+    if flat.stride(1) != 1:
+        flat = flat.contiguous()
+    # Triton launches on the current device, wherever x may be.
+    with torch.cuda.device_of(x):
+        _launch(flat, y, cols)
+    return y
+
+
+def _launch(x: Tensor, y: Tensor, cols: int) -> None:
+    rows = x.shape[0]
+    arithmetic = tl.float64 if x.dtype == torch.float64 else tl.float32
+    itemsize = max(4, x.element_size())  # of the arithmetic
+    block = triton.next_power_of_2(cols)
+    if block * itemsize > MAX_ROW_BYTES:
+        step = WIDE_BYTES // itemsize
+        _softmax_wide_row[(rows,)](x, y, x.stride(0), cols, ARITHMETIC=arithmetic, BLOCK=step, num_warps=WIDE_WARPS)
+        return
+    together = max(1, TILE // block)
+    warps = warps_for(block, itemsize)
+    _softmax_rows[(triton.cdiv(rows, together),)](
+        x, y, x.stride(0), rows, cols, ARITHMETIC=arithmetic, ROWS=together, BLOCK=block, num_warps=warps
+    )
+
+
+def warps_for(block: int, itemsize: int) -> int:
+    """Warps whose registers hold a row of ``block`` elements; at least four, to keep a processor busy."""
+    return max(4, block * itemsize // WARP_BYTES)

@@ -1,0 +1,108 @@
+"""Training: what the MLP workload does with a forward function. Imports torch, so workloads import it when called.
+
+Gradients and compilation. A function compiled with ``mode="reduce-overhead"`` returns tensors that its next call
+overwrites, gradients among them, and autograd makes the first gradient it gets for a parameter the parameter's
+``.grad``, without a copy. So nothing here holds an output over a step, and gradients that accumulate do so in buffers
+made beforehand: autograd then adds to those, rather than keep what is about to be overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from models.workload import Call
+
+Forward = Callable[[], Tensor]
+Outputs = tuple[Tensor, ...]
+Clear = Callable[[], None]
+
+
+def leaves(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies that autograd gathers gradients for."""
+    return [tensor.detach().clone().requires_grad_() for tensor in tensors]
+
+
+def forward_only(forward: Forward, steps: int) -> Call:
+    """``steps`` forward passes without autograd. Output: y of the last."""
+
+    def run() -> Outputs:
+        with torch.no_grad():
+            for _ in range(steps - 1):
+                forward()
+            return (forward(),)
+
+    return Call(run=run)
+
+
+def forward_backward(forward: Forward, steps: int, params: list[Tensor], *, accumulate: bool) -> Call:
+    """``steps`` times ``y.mean().backward()``. Outputs: y of the last step, and the gradient of every parameter.
+
+    Gradients are those of the last step, or summed over the steps if they ``accumulate``.
+    """
+    clear, between = _clearing(params, accumulate)
+
+    def step() -> Tensor:
+        y = forward()
+        y.mean().backward()
+        return y.detach()
+
+    def run() -> Outputs:
+        clear()
+        for _ in range(steps - 1):
+            step()
+            between()
+        return (step(), *_gradients(params))
+
+    return Call(run=run, reset=clear)
+
+
+def train(forward: Forward, steps: int, params: list[Tensor], *, accumulate: bool, lr: float) -> Call:
+    """``steps`` times ``y.mean().backward()`` and p -= lr * gradient (SGD), in place. Outputs: the parameters.
+
+    These are the parameters themselves, not copies: the next ``run`` changes them, and ``reset`` puts them back.
+    """
+    clear, between = _clearing(params, accumulate)
+    start = [param.detach().clone() for param in params]
+
+    def step() -> None:
+        forward().mean().backward()
+        with torch.no_grad():
+            torch._foreach_add_(params, _gradients(params), alpha=-lr)
+
+    def run() -> Outputs:
+        clear()
+        for _ in range(steps - 1):
+            step()
+            between()
+        step()
+        return tuple(param.detach() for param in params)
+
+    def reset() -> None:
+        clear()
+        with torch.no_grad():
+            torch._foreach_copy_(params, start)
+
+    return Call(run=run, reset=reset)
+
+
+def _clearing(params: list[Tensor], accumulate: bool) -> tuple[Clear, Clear]:
+    """How to clear all gradients, and what to do about them between two steps."""
+    if not accumulate:
+        clear = partial(_drop_gradients, params)
+        return clear, clear
+    for param in params:
+        param.grad = torch.zeros_like(param)
+    return partial(torch._foreach_zero_, _gradients(params)), lambda: None
+
+
+def _drop_gradients(params: list[Tensor]) -> None:
+    for param in params:
+        param.grad = None  # cheaper than zeros: the next gradient is kept as it comes, instead of added
+
+
+def _gradients(params: list[Tensor]) -> list[Tensor]:
+    return [param.grad for param in params if param.grad is not None]

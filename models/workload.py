@@ -1,0 +1,90 @@
+"""What every workload declares. No torch here, and none in the workloads: their tensors come in from outside.
+
+That keeps them readable as declarations, and lets the command line check a config against their fields
+without importing torch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DType = Literal["float32", "float16", "bfloat16", "float64"]
+Data = Literal["normal", "uniform", "zeros"]
+Size = Annotated[int, "at least 1"]  # the schema checks every field annotated so
+
+ITEMSIZE: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # bytes
+
+# Unit roundoff: the largest relative error of rounding a real number to the type (IEEE 754, to nearest).
+UNIT: dict[str, float] = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}
+
+# Smallest positive number of the type: below it, rounding loses everything.
+TINY: dict[str, float] = {"float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133, "float64": 2.0**-1074}
+
+# Types narrower than float32 are stored narrow and computed in float32, so that is where arithmetic errs.
+ARITHMETIC: dict[str, float] = {name: min(UNIT[name], UNIT["float32"]) for name in UNIT}
+
+
+class Draw(Protocol):
+    """Makes input tensors of the workload's dtype, on the case's device, from its seed and its ``data``."""
+
+    def __call__(self, *shape: int, scale: float = 1.0) -> Tensor:
+        """A tensor of ``shape``: normal with standard deviation ``scale``, uniform in +-``scale``, or zeros."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One output as it should be: right is ``|y - value| <= atol + rtol * |value|`` at every element."""
+
+    name: str  # "y", or "grad of w1"
+    value: Tensor  # float64, of the output's shape
+    atol: float | Tensor  # a number, or a float64 tensor of the output's shape
+    rtol: float
+    tolerance: str  # the same bound in words, for the row
+
+
+@dataclass(frozen=True)
+class Call:
+    """An implementation bound to its inputs. ``run()`` gives the outputs in the order of ``reference``."""
+
+    run: Callable[[], tuple[Tensor, ...]]
+    reset: Callable[[], None] = lambda: None  # puts back whatever ``run`` changes for good, in place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload(ABC):
+    """A computation of given sizes. Subclasses add their sizes as fields; the YAML holds the defaults."""
+
+    dtype: DType  # storage type of inputs and outputs
+    tf32: bool  # may float32 products run on tensor cores, with operands rounded to 10 bits of mantissa?
+    data: Data  # what the inputs hold; zeros are labelled, since they can run faster than real data
+
+    @abstractmethod
+    def inputs(self, draw: Draw) -> tuple[Tensor, ...]:
+        """The input tensors, in the order in which an implementation takes them."""
+
+    @abstractmethod
+    def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
+        """Every output, computed in float64 from the inputs as stored, with the error allowed at each element."""
+
+    @abstractmethod
+    def flops(self) -> int:
+        """Floating-point operations of the definition, whatever an implementation does."""
+
+    @abstractmethod
+    def bytes_min(self) -> int:
+        """Bytes that must move at least: each input read once, each output written once."""
+
+    def options(self) -> Mapping[str, object]:
+        """Keyword arguments that every implementation takes beside the tensors."""
+        return {}
+
+    def call(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Call:
+        """``function`` bound to ``inputs``: what is checked, and then timed."""
+        options = self.options()
+        return Call(run=lambda: (function(*inputs, **options),))

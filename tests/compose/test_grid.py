@@ -1,0 +1,72 @@
+"""Resolved configs → a plan."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.compose import grid
+from runner.errors import BadInput
+
+
+def config(impl="torch", cols=8, **top):
+    return {
+        "workload": {"name": "gelu", "rows": 4, "cols": cols, "form": "tanh", "dtype": "float32", "tf32": False}
+        | {"data": "normal", "axes": {"cols": [1]}},
+        "impl": {"name": impl},
+        "measure": {
+            "benchmark": {"name": "benchmark", "cold_l2": True, "warmup_s": 0, "samples": 20, "max_s": 1}
+            | {"target_pct": 1}
+        },
+        "launcher": {"name": "local"},
+        "log": {"name": "none"},
+        "name": None,
+        "device": "auto",
+        "seed": 0,
+        "baseline": None,
+        "time_wrong": False,
+        "output_dir": "outputs",
+        "axes": {},
+        "default_axes": True,
+    } | top
+
+
+def test_cases_of_one_point_stand_together_in_the_order_of_the_grid():
+    plan = grid.plan([config("naive", 8), config("naive", 16), config("torch", 8), config("torch", 16)])
+    order = [(case.workload.fields["cols"], case.impl.name) for case in plan.cases]
+    assert order == [(8, "naive"), (8, "torch"), (16, "naive"), (16, "torch")]
+
+
+def test_the_same_case_twice_runs_once():
+    assert len(grid.plan([config(), config()]).cases) == 1
+
+
+def test_a_key_is_the_same_whenever_the_case_is_and_differs_when_it_differs():
+    (one,), (same,), (other,) = (grid.plan([c]).cases for c in (config(), config(), config(seed=1)))
+    assert one.key == same.key != other.key
+
+
+def test_the_default_name_is_that_of_the_workloads():
+    assert grid.plan([config()]).name == "gelu"
+
+
+def test_whole_numbers_are_taken_for_floats():
+    (case,) = grid.plan([config()]).cases
+    assert type(case.measures[0].fields["warmup_s"]) is float
+
+
+@pytest.mark.parametrize(
+    ("broken", "line"),
+    [
+        ({"seed": -1}, "seed: -1 is not allowed; give a whole number at least 0"),
+        ({"seed": True}, "seed: True is not allowed"),
+        ({"device": "gpu"}, "device: 'gpu' is not allowed; did you mean cpu\\? One of: auto, cpu, cuda"),
+        ({"time_wrong": "yes"}, "time_wrong: 'yes' is not allowed; give true or false"),
+        ({"workload": {"name": "gelu"}}, "workload.*: missing; give it a value with workload"),
+        ({"workload": {"name": "nosuch"}}, "workload=nosuch: no file models/nosuch.py"),
+        ({"workload": "gelu"}, "workload: no option chosen"),
+        ({"measure": {}}, "nothing to observe"),
+    ],
+)
+def test_what_is_wrong_is_named(broken, line):
+    with pytest.raises(BadInput, match=line):
+        grid.plan([config(**broken)])

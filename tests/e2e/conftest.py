@@ -1,0 +1,60 @@
+"""Drive the real command line in a process of its own, as a user does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Result:
+    """What a user sees of a finished command, and the folder it left."""
+
+    code: int
+    out: str
+    err: str
+    folder: Path | None
+
+    def rows(self) -> list[dict]:
+        """The journal's row records."""
+        assert self.folder is not None, self.err
+        lines = (self.folder / "rows.jsonl").read_text().splitlines()
+        return [record for line in lines if line and (record := json.loads(line))["record"] == "row"]
+
+    def statuses(self) -> dict[str, str]:
+        """Implementation → status, for grids of one point."""
+        return {row["case"]["impl"]["name"]: row["status"] for row in self.rows()}
+
+
+@pytest.fixture
+def command(tmp_path):
+    """The command line up to its arguments, and the keyword arguments for ``subprocess``."""
+
+    def build(*arguments: str, log: str = "none", env: dict[str, str] | None = None):
+        words = [f"output_dir={tmp_path / 'outputs'}", *([f"log={log}"] if log else [])]
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("WANDB_", "TRITON_"))}
+        environment |= {"PYTHONPATH": str(ROOT), **(env or {})}
+        return [sys.executable, "-m", "runner", *words, *arguments], {"cwd": tmp_path, "env": environment}
+
+    return build
+
+
+@pytest.fixture
+def run(command, tmp_path):
+    """Run the command to its end."""
+
+    def go(*arguments: str, log: str = "none", env: dict[str, str] | None = None) -> Result:
+        words, options = command(*arguments, log=log, env=env)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, **options)
+        folders = sorted((tmp_path / "outputs").glob("*/*"))
+        return Result(done.returncode, done.stdout, done.stderr, folders[-1] if folders else None)
+
+    return go

@@ -1,0 +1,120 @@
+"""A user's mistake: one clear line on stderr, exit 2, nothing started."""
+
+from __future__ import annotations
+
+import pytest
+
+MISTAKES = {
+    "an unknown workload, with the nearest match": (
+        ["workload=mpl"],
+        "workload=mpl: no such option; did you mean mlp? One of: cdist, gelu, matmul, mlp, softmax",
+    ),
+    "an unknown implementation": (
+        ["impl=tritn"],
+        "impl=tritn: no such option; did you mean triton? One of: compiled, file, naive, torch, triton",
+    ),
+    "an unknown measurement": (
+        ["measure=benchmrk"],
+        "measure=benchmrk: no such option; did you mean benchmark? One of: benchmark",
+    ),
+    "an unknown field": (
+        ["workload=matmul", "workload.sizee=3"],
+        "workload.sizee: no such field; did you mean size? One of: axes, data, dtype, k, m, n, name, size, tf32",
+    ),
+    "an unknown field added with +": (
+        ["workload=gelu", "+workload.row=3"],
+        "workload.row: no such field; did you mean rows? One of: cols, data, dtype, form, rows, tf32",
+    ),
+    "an unknown field of a group": (["log.projct=3"], "log.projct: no such field; one of: name"),
+    "an unknown top-level field": (["sed=3"], "sed: no such field; did you mean seed? One of: "),
+    "a negative size": (
+        ["workload=matmul", "workload.size=-4"],
+        "workload.size: -4 is not allowed; give a whole number at least 1",
+    ),
+    "a size of zero": (
+        ["workload=softmax", "workload.rows=0"],
+        "workload.rows: 0 is not allowed; give a whole number at least 1",
+    ),
+    "a size that is no number": (
+        ["workload=softmax", "workload.rows=many"],
+        "workload.rows: 'many' is not allowed; give a whole number at least 1",
+    ),
+    "a bad size deep inside a sweep": (
+        ["workload=softmax", "workload.rows=4,8,-1", "-m"],
+        "workload.rows: -1 is not allowed; give a whole number at least 1",
+    ),
+    "a dtype typo": (
+        ["workload.dtype=float23"],
+        "workload.dtype: 'float23' is not allowed; did you mean float32? One of: bfloat16, float16, float32, float64",
+    ),
+    "an empty sweep": (
+        ["workload.cols=range(5,1)", "-m"],
+        "workload.cols=range(5,1): this axis of the sweep is empty; give it at least one value",
+    ),
+    "a glob that matches nothing": (
+        ["impl=glob(zz*)", "-m"],
+        "impl=glob(zz*): this axis of the sweep is empty; give it at least one value",
+    ),
+    "a sweep without -m": (
+        ["impl=naive,torch"],
+        "impl=naive,torch: several values make a sweep; add -m (or quote the value to pass a list)",
+    ),
+    "impl=file without a path": (
+        ["impl=file"],
+        "impl.path: missing; say which function, as in impl.path=my_softmax.py:softmax",
+    ),
+    "a path to no file": (["impl=file", "impl.path=nope.py:f"], "impl.path: there is no file nope.py; give a path"),
+    "a path to no function": (
+        ["impl=file", "impl.path=nope.py"],
+        "impl.path: 'nope.py' names no function; write impl.path=my_softmax.py:softmax",
+    ),
+    "a compile mode that is none": (
+        ["impl=compiled", "impl.mode=fast"],
+        "impl.mode: 'fast' is not allowed; did you mean default? One of: default, max-autotune, ",
+    ),
+    "compiled of compiled": (["impl=compiled", "impl.of=compiled"], "impl.of: compiled cannot be compiled again"),
+    "a baseline outside the sweep": (["baseline=naive"], "baseline=naive: not in this sweep; one of: torch"),
+    "a name that cannot name a folder": (["name=a/b"], "name: it names a folder, so give letters, digits"),
+    "no workload": (["~workload"], "workload: no option chosen; type workload=<option>"),
+    "no measurement": (["measure=[]"], "measure: nothing to observe; choose at least one, as in measure=benchmark"),
+    "an interpolation to nothing": (["workload.rows=${nope}"], "Interpolation key 'nope' not found"),
+    "a broken list": (["workload.cols=[1,2"], "no viable alternative at input '[1,2'"),
+    "too few samples": (
+        ["measure.benchmark.samples=3"],
+        "measure.benchmark.samples: 3 is not allowed; give a whole number at least 20",
+    ),
+    "a number for a group": (["workload=3"], "Config group override must be a string or a list"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "line"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_one_line_exit_2_nothing_started(run, arguments, line):
+    result = run(*arguments)
+    assert result.code == 2
+    assert result.err.startswith("runner: ")
+    assert line in result.err
+    assert result.err.count("\n") == 1
+    assert result.out == ""
+    assert result.folder is None
+
+
+def test_an_output_dir_that_cannot_be_written_is_named(run, tmp_path):
+    (tmp_path / "outputs").write_text("in the way")
+    result = run("workload.rows=8", "workload.cols=8")
+    assert result.code == 2
+    assert "cannot write there" in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_broken_yaml_is_named_with_its_line(run, tmp_path):
+    (tmp_path / "mine" / "workload").mkdir(parents=True)
+    (tmp_path / "mine" / "workload" / "broken.yaml").write_text("name: gelu\nrows: [1, 2\n")
+    result = run("--config-dir", str(tmp_path / "mine"), "workload=broken")
+    assert result.code == 2
+    assert "broken.yaml, line 3: not valid YAML" in result.err
+
+
+def test_flags_of_nobody_are_refused_by_argparse(run):
+    result = run("--bogus")
+    assert result.code == 2
+    assert result.err.startswith("usage: runner")

@@ -1,0 +1,109 @@
+"""What Triton makes of its kernels, compiled here for GPUs that need not be here: wide loads, and no spills."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+triton = pytest.importorskip("triton")
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("interpreted kernels cannot be compiled", allow_module_level=True)
+
+import triton.language as tl  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from kernels.gelu import triton as gelu  # noqa: E402
+from kernels.softmax import triton as softmax  # noqa: E402
+
+CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+ALIGNED = [["tt.divisibility", 16]]
+
+
+def build(kernel, arguments, constants, capability, warps, tmp_path):
+    """PTX, and the bytes of stack a thread needs, with every argument a multiple of 16 as torch's allocator gives."""
+    signature = arguments | dict.fromkeys(constants, "constexpr")
+    source = ASTSource(
+        kernel,
+        signature=signature,
+        constexprs=constants,
+        attrs={(place,): ALIGNED for place, name in enumerate(signature) if name in arguments},
+    )
+    built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
+    cubin = tmp_path / "kernel.cubin"
+    cubin.write_bytes(built.asm["cubin"])
+    usage = subprocess.run([CUOBJDUMP, "-res-usage", cubin], capture_output=True, text=True, check=True).stdout
+    return built.asm["ptx"], int(re.search(r"STACK:(\d+)", usage)[1])
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
+@pytest.mark.parametrize("tanh", [True, False])
+def test_compiled_gelu_loads_128_bits_at_once_and_spills_nothing(tmp_path, capability, dtype, tanh):
+    wide = tl.float64 if dtype == "fp64" else tl.float32
+    ptx, stack = build(
+        gelu._gelu,
+        {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "count": "i64"},
+        {"TANH": tanh, "ARITHMETIC": wide, "BLOCK": gelu.BLOCK},
+        capability,
+        4,
+        tmp_path,
+    )
+    assert loaded_bits(ptx) == 128
+    assert stack == 0
+    assert dtype == "fp64" or ".f64" not in ptx
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("block", [128, 1024, 4096, 16384, 32768])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_compiled_softmax_keeps_its_row_in_registers(tmp_path, capability, block, dtype):
+    ptx, stack = build(
+        softmax._softmax_rows,
+        {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "x_stride": "i32", "rows": "i32", "cols": "i32"},
+        {"ARITHMETIC": tl.float32, "ROWS": max(1, softmax.TILE // block), "BLOCK": block},
+        capability,
+        softmax.warps_for(block, itemsize=4),
+        tmp_path,
+    )
+    assert loaded_bits(ptx) == 128
+    assert stack == 0
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_compiled_softmax_in_float64_keeps_its_widest_row_in_registers(tmp_path, capability):
+    _, stack = build(
+        softmax._softmax_rows,
+        {"x_ptr": "*fp64", "y_ptr": "*fp64", "x_stride": "i32", "rows": "i32", "cols": "i32"},
+        {"ARITHMETIC": tl.float64, "ROWS": 1, "BLOCK": 16384},
+        capability,
+        softmax.warps_for(16384, itemsize=8),
+        tmp_path,
+    )
+    assert stack == 0
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
+def test_compiled_softmax_of_a_wide_row_spills_nothing(tmp_path, capability, dtype):
+    itemsize = 8 if dtype == "fp64" else 4
+    ptx, stack = build(
+        softmax._softmax_wide_row,
+        {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "x_stride": "i32", "cols": "i32"},
+        {"ARITHMETIC": tl.float64 if dtype == "fp64" else tl.float32, "BLOCK": softmax.WIDE_BYTES // itemsize},
+        capability,
+        softmax.WIDE_WARPS,
+        tmp_path,
+    )
+    assert loaded_bits(ptx) == 128
+    assert stack == 0
+
+
+def loaded_bits(ptx: str) -> int:
+    """Width of the narrowest load from global memory."""
+    loads = re.findall(r"ld\.global\S*?(?:\.v(\d))?\.b(\d+)", ptx)
+    return min(int(count or 1) * int(bits) for count, bits in loads)

@@ -1,0 +1,75 @@
+"""Every file of every folder of kernels/ against its workload's float64 reference. A new file needs no edit here.
+
+Triton kernels on a CPU need TRITON_INTERPRET=1 before they are imported: test_under_the_interpreter.py runs this again.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from kernels import Unsupported
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+FOUND = sorted((path.parent.name, path.stem) for path in KERNELS.glob("*/[!_]*.py"))
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+DTYPES = ["float32", "float16", "bfloat16", "float64"]
+ALWAYS = ["naive", "torch"]  # what every op has, everywhere
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+MLP = {"dim": 37, "layers": 3, "batch": 19, "steps": 2, "zero_grad": "every_step", "lr": 0.1}
+POINTS: dict[str, list[dict[str, object]]] = {
+    "gelu": [
+        {"rows": rows, "cols": cols, "form": form}
+        for form in ("tanh", "erf")
+        for rows, cols in ((1, 1), (3, 127), (64, 64), (41, 1001))
+    ],
+    # 1 | several rows a program, the last one short | one row a program | half of a block is padding | wide rows
+    "softmax": [
+        {"rows": rows, "cols": cols}
+        for rows, cols in ((5, 1), (70, 127), (3, 1024), (3, 4096), (2, 16385), (2, 32769), (2, 70001), (1, 131073))
+    ],
+    "matmul": [
+        {"size": 1, "m": m, "n": n, "k": k} for m, n, k in ((1, 1, 1), (33, 65, 127), (128, 128, 128), (7, 5, 4001))
+    ],
+    "cdist": [{"n": n, "m": m, "d": d, "p": 2} for n, m, d in ((1, 1, 1), (33, 65, 3), (20, 25, 127), (64, 64, 512))],
+    "mlp": [
+        {"activation": activation, "pass_": pass_, **MLP}
+        for activation in ("gelu", "relu")
+        for pass_ in ("fwd", "fwd_bwd", "train_step")
+    ],
+}
+
+
+def test_the_folders_hold_what_the_project_promises():
+    assert {(op, impl) for op in POINTS for impl in ALWAYS} | {("gelu", "triton"), ("softmax", "triton")} <= set(FOUND)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("op", "impl"), FOUND)
+def test_matches_float64_at_small_and_odd_sizes(make, error, op, impl, dtype, device):
+    if impl == "triton":
+        pytest.importorskip("triton")
+    for point in POINTS[op]:
+        workload, inputs = make(op, dtype=dtype, device=device, **point)
+        try:
+            function = getattr(import_module(f"kernels.{op}.{impl}"), op)
+            outputs = workload.call(function, inputs).run()
+        except Unsupported as reason:
+            assert impl not in ALWAYS or (op, impl) == ("cdist", "torch")
+            pytest.skip(str(reason))
+        assert all(y.dtype == inputs[0].dtype for y in outputs)
+        assert error(workload.reference(*inputs), outputs) <= 1, point
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter makes Triton work on a CPU")
+@pytest.mark.parametrize("op", ["gelu", "softmax"])
+def test_triton_on_a_cpu_says_what_would_help(make, op):
+    workload, inputs = make(op, dtype="float32", **POINTS[op][0])
+    function = getattr(import_module(f"kernels.{op}.triton"), op)
+    with pytest.raises(Unsupported, match="need an NVIDIA GPU; set TRITON_INTERPRET=1"):
+        workload.call(function, inputs).run()

@@ -1,0 +1,26 @@
+"""Triton kernels checked without a GPU: the tests of this room once more, in a process with TRITON_INTERPRET=1.
+
+The variable counts when a kernel is decorated, hence the process.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="this is that process")
+def test_triton_kernels_pass_every_test_when_interpreted():
+    pytest.importorskip("triton")
+    command = [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider"]
+    chosen = ["-k", "triton and not cuda and not compiled", str(ROOT / "tests" / "kernels")]
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    ran = subprocess.run([*command, *chosen], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:]
+    assert " passed" in ran.stdout

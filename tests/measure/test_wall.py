@@ -1,0 +1,46 @@
+"""The host's clock."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from runner.measure.wall import SHORTEST_SAMPLE_NS, PerfCounter
+
+
+class FakeClock:
+    """A clock that moves only while a call runs."""
+
+    def __init__(self, call_ns: int) -> None:
+        self.now, self.call_ns, self.calls = 0, call_ns, 0
+
+    def call(self) -> None:
+        self.now += self.call_ns
+        self.calls += 1
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.mark.parametrize("call_ns", [1, 50, 999, 19_999, 20_000, 5_000_000])
+def test_a_call_of_known_length_reads_its_length(call_ns):
+    clock = FakeClock(call_ns)
+    instrument = PerfCounter(clock.call, clock)
+    assert instrument.samples(7) == [call_ns / 1e3] * 7
+    inner = instrument.columns()["calls_per_sample"]
+    assert inner * call_ns >= SHORTEST_SAMPLE_NS
+    assert inner == 1 or (inner - 1) * call_ns <= 3 * SHORTEST_SAMPLE_NS
+
+
+def test_a_busy_loop_of_known_length_reads_its_length():
+    """A loop that watches the same clock cannot end early; on a shared machine it may end late."""
+
+    def busy():
+        end = time.perf_counter_ns() + 300_000
+        while time.perf_counter_ns() < end:
+            pass
+
+    samples = sorted(PerfCounter(busy).samples(50))
+    assert samples[0] >= 300.0
+    assert samples[len(samples) // 4] < 330.0

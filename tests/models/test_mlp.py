@@ -1,0 +1,171 @@
+"""mlp: what a call does to gradients and parameters, and a tolerance that rejects a wrong layer, form or clearing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+DTYPES = ["float64", "float32", "float16", "bfloat16"]
+FIELDS = {"dim": 33, "layers": 3, "batch": 17, "steps": 3, "activation": "gelu", "lr": 0.1}
+PASSES = ["fwd", "fwd_bwd", "train_step"]
+
+
+def mlp(x, *params, activation):
+    for w, b in zip(params[::2], params[1::2], strict=True):
+        x = F.gelu(F.linear(x, w, b)) if activation == "gelu" else F.relu(F.linear(x, w, b))
+    return x
+
+
+def tanh_gelu(x, *params, activation):
+    for w, b in zip(params[::2], params[1::2], strict=True):
+        x = F.gelu(F.linear(x, w, b), approximate="tanh")
+    return x
+
+
+def no_bias(x, *params, activation):
+    for w, b in zip(params[::2], params[1::2], strict=True):
+        x = F.gelu(F.linear(x, w) + 0 * b)
+    return x
+
+
+def one_layer_less(x, *params, activation):
+    return mlp(x, *params[:-2], activation=activation) + 0 * params[-1] + 0 * params[-2].sum()
+
+
+def no_last_activation(x, *params, activation):
+    return F.linear(mlp(x, *params[:-2], activation=activation), *params[-2:])
+
+
+WRONG = [no_bias, one_layer_less, no_last_activation]
+
+
+@pytest.fixture
+def case(make):
+    """A small MLP and its inputs; any field can be given."""
+
+    def build(dtype="float32", pass_="fwd_bwd", zero_grad="every_step", **fields):
+        return make("mlp", dtype=dtype, **(FIELDS | {"pass_": pass_, "zero_grad": zero_grad} | fields))
+
+    return build
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("zero_grad", ["every_step", "accumulate"])
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("layers", [1, 16])
+def test_a_right_forward_is_right_in_every_pass(case, error, dtype, zero_grad, activation, pass_, layers):
+    workload, inputs = case(dtype, pass_, zero_grad, activation=activation, layers=layers)
+    assert error(workload.reference(*inputs), workload.call(mlp, inputs).run()) < 1
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("pass_", ["fwd", "fwd_bwd"])
+def test_a_wrong_forward_is_wrong_in_every_dtype(case, error, wrong, dtype, pass_):
+    workload, inputs = case(dtype, pass_)
+    assert error(workload.reference(*inputs), workload.call(wrong, inputs).run()) > 1
+
+
+@pytest.mark.parametrize("wrong", [*WRONG, tanh_gelu])
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_wrong_forward_is_wrong_in_float32(case, error, wrong, pass_):
+    workload, inputs = case("float32", pass_)
+    assert error(workload.reference(*inputs), workload.call(wrong, inputs).run()) > 2
+
+
+@pytest.mark.parametrize("pass_", ["fwd_bwd", "train_step"])
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize(("asked", "done"), [("every_step", "accumulate"), ("accumulate", "every_step")])
+def test_clearing_gradients_when_not_asked_to_is_wrong(case, error, pass_, activation, asked, done):
+    workload, inputs = case("float32", pass_, asked, activation=activation, batch=64)
+    other = dataclasses.replace(workload, zero_grad=done)
+    assert error(workload.reference(*inputs), other.call(mlp, inputs).run()) > 1
+
+
+def test_bfloat16_arithmetic_is_wrong_in_float32(case, error):
+    workload, inputs = case("float32", "fwd")
+    narrow = [tensor.bfloat16() for tensor in inputs]
+    assert error(workload.reference(*inputs), [mlp(*narrow, activation="gelu")]) > 2
+
+
+def test_reference_agrees_with_finite_differences(case):
+    workload, inputs = case("float64", layers=2, steps=1)
+    x, w1, *rest = inputs
+    gradient = workload.reference(*inputs)[1]
+    moved = w1.clone()
+    moved[3, 5] += 1e-5
+    after, before = (mlp(x, w, *rest, activation="gelu").mean() for w in (moved, w1))
+    assert gradient.name == "grad of w1"
+    assert float(gradient.value[3, 5]) == pytest.approx(float(after - before) / 1e-5, rel=1e-3)
+
+
+def test_outputs_are_named_in_order(case):
+    names = {pass_: [e.name for e in case(pass_=pass_, layers=2)[0].reference(*case(layers=2)[1])] for pass_ in PASSES}
+    assert names == {
+        "fwd": ["y"],
+        "fwd_bwd": ["y", "grad of w1", "grad of b1", "grad of w2", "grad of b2"],
+        "train_step": ["w1", "b1", "w2", "b2"],
+    }
+
+
+@pytest.mark.parametrize("zero_grad", ["every_step", "accumulate"])
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_call_repeats_itself_after_a_reset_and_leaves_its_inputs_alone(case, zero_grad, pass_):
+    workload, inputs = case("float32", pass_, zero_grad)
+    kept = [tensor.clone() for tensor in inputs]
+    call = workload.call(mlp, inputs)
+    first = [tensor.clone() for tensor in call.run()]
+    call.reset()
+    assert all(map(torch.equal, first, call.run()))
+    assert all(map(torch.equal, kept, inputs))
+
+
+def test_accumulated_gradients_start_from_zero_in_every_run_and_keep_their_buffers(case):
+    workload, inputs = case(zero_grad="accumulate")
+    call = workload.call(mlp, inputs)
+    first = call.run()
+    values = [tensor.clone() for tensor in first]
+    again = call.run()
+    assert all(map(torch.equal, values, again))
+    assert [grad.data_ptr() for grad in first[1:]] == [grad.data_ptr() for grad in again[1:]]
+
+
+def test_train_step_is_sgd(case):
+    workload, inputs = case(pass_="train_step")
+    params = [tensor.clone().requires_grad_() for tensor in inputs[1:]]
+    sgd = torch.optim.SGD(params, lr=0.1)
+    for _ in range(3):
+        sgd.zero_grad()
+        mlp(inputs[0], *params, activation="gelu").mean().backward()
+        sgd.step()
+    for ours, theirs in zip(workload.call(mlp, inputs).run(), params, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_size_may_be_1(case, error, dtype):
+    workload, inputs = case(dtype, dim=1, layers=1, batch=1, steps=1)
+    assert error(workload.reference(*inputs), workload.call(mlp, inputs).run()) < 1
+
+
+def test_float16_gradients_that_underflow_are_right(case, error):
+    workload, inputs = case("float16", dim=256, batch=256, layers=4, steps=1)
+    assert error(workload.reference(*inputs), workload.call(mlp, inputs).run()) < 1
+
+
+def test_flops_count_no_gradient_of_x(case):
+    fields = {"dim": 10, "layers": 4, "batch": 3, "steps": 2}
+    forward = 2 * 2 * 3 * 100 * 4
+    assert case(pass_="fwd", **fields)[0].flops() == forward
+    assert case(pass_="fwd_bwd", **fields)[0].flops() == 3 * forward - 2 * 2 * 3 * 100
+    assert case(pass_="train_step", **fields)[0].flops() == 3 * forward - 2 * 2 * 3 * 100
+
+
+@pytest.mark.parametrize(("pass_", "elements"), [("fwd", 3 * 2 + 12 + 6), ("fwd_bwd", 36), ("train_step", 30)])
+def test_bytes_count_each_tensor_once_however_many_steps(case, pass_, elements):
+    workload, _ = case("float16", pass_, dim=2, layers=2, batch=3)
+    assert workload.bytes_min() == 2 * elements

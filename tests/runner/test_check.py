@@ -1,0 +1,86 @@
+"""Outputs against what was expected."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from models.workload import Expected
+from runner import check
+
+
+def expected(value, atol=0.1, rtol=0.0, name="y"):
+    return Expected(name, torch.tensor(value, dtype=torch.float64), atol, rtol, f"{atol} + {rtol}|r|")
+
+
+def compare(output, wanted):
+    return check.compare([torch.tensor(output, dtype=torch.float32)], [wanted], torch.float32)
+
+
+def test_errors_are_measured_and_allowed():
+    result = compare([1.0, 2.05], expected([1.0, 2.0]))
+    assert result.correct
+    assert result.max_abs_err == pytest.approx(0.05, rel=1e-5)
+    assert result.max_rel_err == pytest.approx(0.025, rel=1e-5)
+    assert result.err_over_tol == pytest.approx(0.5, rel=1e-5)
+
+
+def test_the_worst_place_is_named():
+    result = compare([[1.0, 2.0], [3.0, 9.0]], expected([[1.0, 2.0], [3.0, 4.0]]))
+    assert result.reason == "y: 1 of 4 elements wrong, worst at (1, 1): got 9, want 4"
+
+
+def test_a_relative_tolerance_grows_with_the_value():
+    assert compare([1010.0], expected([1000.0], atol=0.0, rtol=0.011)).correct
+    assert not compare([1010.0], expected([1000.0], atol=0.0, rtol=0.009)).correct
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_equal_infinities_and_nans_agree(value):
+    assert compare([value, 1.0], expected([value, 1.0])).correct
+
+
+@pytest.mark.parametrize(("got", "want"), [(math.nan, 1.0), (1.0, math.nan), (math.inf, 1.0), (1.0, -math.inf)])
+def test_a_value_in_place_of_nan_or_infinity_is_wrong(got, want):
+    assert not compare([got], expected([want], rtol=0.5)).correct
+
+
+def test_a_tolerance_per_element_holds_per_element():
+    wanted = Expected("y", torch.zeros(2, dtype=torch.float64), torch.tensor([0.1, 1.0], dtype=torch.float64), 0.0, "")
+    assert check.compare([torch.tensor([0.05, 0.5])], [wanted], torch.float32).correct
+    assert not check.compare([torch.tensor([0.5, 0.5])], [wanted], torch.float32).correct
+
+
+@pytest.mark.parametrize(
+    ("output", "what"),
+    [
+        (torch.zeros(3), r"shape \(3,\) where \(2,\) is expected"),
+        (torch.zeros(2, dtype=torch.float64), "dtype torch.float64 where torch.float32"),
+        ([0.0, 0.0], "a list where a tensor is expected"),
+    ],
+)
+def test_another_shape_or_type_is_wrong(output, what):
+    result = check.compare([output], [expected([0.0, 0.0])], torch.float32)
+    assert not result.correct
+    assert __import__("re").search(what, result.reason)
+
+
+def test_a_missing_output_is_wrong():
+    assert (
+        "1 outputs where 2 are expected" in check.compare([torch.zeros(1)], [expected([0.0])] * 2, torch.float32).reason
+    )
+
+
+def test_comparing_in_parts_finds_the_error_in_any_of_them(monkeypatch):
+    monkeypatch.setattr(check, "CHUNK", 4)
+    for place in (0, 3, 4, 9):
+        output = torch.zeros(10)
+        output[place] = 1.0
+        result = check.compare([output], [expected([0.0] * 10)], torch.float32)
+        assert f"worst at ({place},)" in result.reason
+
+
+def test_an_empty_output_is_right():
+    assert check.compare([torch.zeros(0)], [expected([])], torch.float32).correct

@@ -1,0 +1,41 @@
+"""Exceptions → statuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels import Unsupported
+from runner.faults import classify
+
+
+class AcceleratorError(RuntimeError):
+    """What torch raises from 2.9 on."""
+
+
+@pytest.mark.parametrize(
+    ("error", "phase", "status"),
+    [
+        (Unsupported("needs a GPU"), "build", "unsupported"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"), "measure", "oom"),
+        (MemoryError(), "inputs", "oom"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), "inputs", "oom"),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), "check", "cuda_error"),
+        (AcceleratorError("CUDA error: device-side assert triggered"), "check", "cuda_error"),
+        (RuntimeError("\"cdist\" not implemented for 'Half'"), "build", "unsupported"),
+        (NotImplementedError("no backward"), "build", "unsupported"),
+        (SyntaxError("invalid syntax"), "build", "build_failed"),
+        (ValueError("shapes differ"), "build", "error"),
+        (ValueError("shapes differ"), "measure", "error"),
+    ],
+)
+def test_the_status_of_an_exception(error, phase, status):
+    fault = classify(error, phase)
+    assert fault.status == status
+    assert fault.reason
+    assert "\n" not in fault.reason
+
+
+def test_only_a_cuda_error_spoils_the_process():
+    assert classify(RuntimeError("CUDA error: an illegal memory access was encountered"), "check").spoiled
+    assert not classify(torch.OutOfMemoryError("CUDA out of memory"), "check").spoiled

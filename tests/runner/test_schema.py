@@ -1,0 +1,67 @@
+"""The rules that a dataclass's types express."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import pytest
+
+from runner import schema
+from runner.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Thing:
+    size: Annotated[int, "at least 1"]
+    kind: Literal["a", "b", 3]
+    share: float
+    flag: bool
+    maybe: str | None
+    tags: tuple[str, ...]
+    pass_: Literal["fwd"]
+
+    def __post_init__(self):
+        if self.share > 1:
+            raise ValueError("share: more than all of it")
+
+
+GOOD = {"size": 1, "kind": "a", "share": 0.5, "flag": True, "maybe": None, "tags": ["x"], "pass": "fwd"}
+
+
+def test_values_become_an_instance_and_come_back():
+    thing = schema.build(Thing, GOOD, "thing")
+    assert thing == Thing(1, "a", 0.5, True, None, ("x",), "fwd")
+    assert schema.record(thing) == GOOD | {"tags": ("x",)}
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"size": 0}, "thing.size: 0 is not allowed; give a whole number at least 1"),
+        ({"size": True}, "thing.size: True is not allowed; give a whole number at least 1"),
+        ({"size": 1.0}, "thing.size: 1.0 is not allowed"),
+        ({"kind": "c"}, "thing.kind: 'c' is not allowed; one of: 3, a, b"),
+        ({"kind": "3"}, "thing.kind: '3' is not allowed"),
+        ({"share": "half"}, "thing.share: 'half' is not allowed; give a number"),
+        ({"share": 2}, "thing.share: more than all of it"),
+        ({"flag": 1}, "thing.flag: 1 is not allowed; give true or false"),
+        ({"maybe": 1}, "thing.maybe: 1 is not allowed; give a word or null"),
+        ({"tags": [1]}, "thing.tags: .1. is not allowed; give a list, each item a word"),
+        ({"pass_": "fwd"}, "thing.pass_: no such field; did you mean pass"),
+        ({"colour": 1}, "thing.colour: no such field; one of: "),
+    ],
+)
+def test_a_broken_rule_is_named(change, line):
+    with pytest.raises(BadInput, match=line):
+        schema.build(Thing, GOOD | change, "thing")
+
+
+def test_a_missing_field_is_named():
+    with pytest.raises(BadInput, match=r"thing\.size: missing; give it a value with thing\.size="):
+        schema.build(Thing, {k: v for k, v in GOOD.items() if k != "size"}, "thing")
+
+
+def test_at_the_top_a_field_stands_alone():
+    with pytest.raises(BadInput, match=r"^size: 0"):
+        schema.build(Thing, GOOD | {"size": 0}, "")
