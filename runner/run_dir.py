@@ -59,6 +59,7 @@ def write_configs(folder: Path, plan: Plan) -> None:
 
 def environment(argv: Sequence[str]) -> dict[str, Any]:
     """What is known without torch: the machine, the versions, the commit, the command line. No secrets."""
+    commit = _git("rev-parse", "HEAD")
     return {
         "command": " ".join(["python -m runner", *(SECRET.sub(r"\1=<redacted>", word) for word in argv)]),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -66,8 +67,8 @@ def environment(argv: Sequence[str]) -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
-        "commit": _git("rev-parse", "HEAD"),
-        "dirty": bool(_git("status", "--porcelain")),
+        "commit": commit,
+        "dirty": None if commit is None else bool(_git("status", "--porcelain")),
     }
 
 

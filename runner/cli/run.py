@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
     from runner.report.derive import Names
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
-
 
 def main(argv: Sequence[str]) -> int:
     """The exit code. Raises BadInput before anything is started."""
@@ -36,16 +35,17 @@ def main(argv: Sequence[str]) -> int:
         run_dir.write_environment(folder, environment)
     except OSError as error:
         raise BadInput(f"output_dir={plan.output_dir}: cannot write there: {error.strerror or error}") from None
-    rows, interrupted = execute(plan, launcher, folder, environment)
+    rows, signum = execute(plan, launcher, folder, environment)
     conclude(plan, rows, folder, logger)
-    return INTERRUPTED if interrupted else exit_code(rows)
+    return exit_code(rows) if signum is None else 128 + signum
 
 
-def execute(plan: Plan, launcher: Launcher, folder: Path, environment: dict[str, Any]) -> tuple[list[Row], bool]:
-    """Every row there is when the grid has ended, each in the journal already; and whether the user ended it."""
+def execute(plan: Plan, launcher: Launcher, folder: Path, environment: dict[str, Any]) -> tuple[list[Row], int | None]:
+    """Every row there is when the grid has ended, each in the journal already; and the signal that ended it early."""
     from runner.report.live import LiveReport
 
     rows: list[Row] = []
+    signal.signal(signal.SIGTERM, _interrupt)
     with Journal(folder) as journal, LiveReport(plan, _console()) as report:
         try:
             for event in launcher.run(plan.cases, str(folder / "worker.log")):
@@ -59,9 +59,14 @@ def execute(plan: Plan, launcher: Launcher, folder: Path, environment: dict[str,
                         journal.row(event)
                         rows.append(event)
                         report.done(event)
-        except KeyboardInterrupt:
-            return rows, True
-    return rows, False
+        except KeyboardInterrupt as interrupt:
+            return rows, interrupt.args[0] if interrupt.args else signal.SIGINT
+    return rows, None
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    """Ask politely, and the table of what there is is still written."""
+    raise KeyboardInterrupt(signum)
 
 
 def conclude(plan: Plan, rows: Sequence[Row], folder: Path, logger: Logger) -> None:

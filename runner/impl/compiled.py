@@ -74,13 +74,11 @@ class Compiled(Implementation):
         elif breaks:
             reason = next(iter(counters["graph_break"])).splitlines()[0]
             watch.fallback = f"torch.compile left the graph in {breaks} places, and ran those eagerly: {reason}"
+        elif device == "cpu" and self.mode in ("reduce-overhead", "max-autotune"):
+            watch.fallback = f"there are no CUDA graphs on a CPU: mode {self.mode} did what it does without them"
         elif skips := counters["inductor"]["cudagraph_skips"]:
             watch.fallback = (
                 f"mode {self.mode} recorded no CUDA graph ({skips} skipped): its kernels were launched one by one"
-            )
-        elif device == "cpu" and self.mode in ("reduce-overhead", "max-autotune"):
-            watch.fallback = (
-                f"there are no CUDA graphs on a CPU: mode {self.mode} did no more here than it does without them"
             )
 
 

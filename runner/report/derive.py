@@ -5,8 +5,8 @@ A row holds what was measured; everything here can be worked out again from rows
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from runner.case import Case, Choice, Scalar
@@ -25,17 +25,20 @@ class Line:
     baseline: bool
 
 
-@dataclass
 class Names:
     """Labels that tell the cases of one grid apart, and say nothing that is the same for all."""
 
-    cases: Sequence[Case]
-    _impl: dict[str, set[str]] = field(init=False)
-    _workload: dict[str, set[str]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._impl = _varying(case.impl for case in self.cases)
-        self._workload = _varying(case.workload for case in self.cases)
+    def __init__(self, cases: Sequence[Case]) -> None:
+        self._impl = _varying(case.impl for case in cases)
+        varying = _varying(case.workload for case in cases)
+        chosen: dict[str, list[Choice]] = {}
+        for case in cases:
+            chosen.setdefault(case.workload.name, []).append(case.workload)
+        self._axes = {name: _axes(some, varying[name]) for name, some in chosen.items()}
+        self._constants = {
+            name: {key: value for key, value in some[0].fields.items() if key not in varying[name]}
+            for name, some in chosen.items()
+        }
 
     def impl(self, case: Case) -> str:
         """``compiled``, or ``compiled(mode=default)`` where the grid has several."""
@@ -43,23 +46,12 @@ class Names:
         return f"{case.impl.name}({', '.join(shown)})" if shown else case.impl.name
 
     def axes(self, workload: str) -> list[str]:
-        """The fields of ``workload`` that vary over the grid, in the order of its YAML."""
-        series: dict[str, list[Any]] = {}
-        for case in self.cases:
-            if case.workload.name == workload:
-                for name in self._workload[workload]:
-                    series.setdefault(name, []).append(case.workload.fields[name])
-        fields = [name for name in self._fields(workload) if name in series]
-        # m, n and k that follow size in every case say nothing that size does not say.
-        return [name for i, name in enumerate(fields) if series[name] not in [series[f] for f in fields[:i]]]
+        """The fields of ``workload`` that vary over the grid, in the order of its class."""
+        return self._axes[workload]
 
-    def constants(self, workload: str) -> dict[str, Any]:
-        """The other fields, with their one value."""
-        fields = self._fields(workload)
-        return {name: value for name, value in fields.items() if name not in self._workload[workload]}
-
-    def _fields(self, workload: str) -> Mapping[str, Scalar]:
-        return next(case.workload.fields for case in self.cases if case.workload.name == workload)
+    def constants(self, workload: str) -> dict[str, Scalar]:
+        """The fields that do not, with their one value."""
+        return self._constants[workload]
 
 
 def lines(rows: Iterable[Row], baseline: str | None) -> list[Line]:
@@ -110,3 +102,10 @@ def _varying(chosen: Iterable[Choice]) -> dict[str, set[str]]:
         for name, value in choice.fields.items():
             seen.setdefault(name, set()).add(value)
     return {option: {name for name, some in seen.items() if len(some) > 1} for option, seen in values.items()}
+
+
+def _axes(chosen: Sequence[Choice], varying: set[str]) -> list[str]:
+    """The varying fields that are not merely copies of an earlier one, as m, n and k are of size."""
+    series = {name: [choice.fields[name] for choice in chosen] for name in chosen[0].fields if name in varying}
+    names = list(series)
+    return [name for i, name in enumerate(names) if series[name] not in [series[earlier] for earlier in names[:i]]]

@@ -1,0 +1,66 @@
+"""What Hydra answers by itself works as everywhere else, and quickly."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+
+def test_help_lists_groups_options_and_examples(run):
+    result = run("--help")
+    assert result.code == 0
+    assert "workload: cdist, gelu, matmul, mlp, softmax" in result.out
+    assert "impl: compiled, file, naive, torch, triton" in result.out
+    assert "python -m runner workload=mlp impl=compiled -m" in result.out
+    assert result.folder is None
+
+
+def test_cfg_job_shows_the_config_and_runs_nothing(run):
+    result = run("--cfg", "job", "workload=matmul", "workload.size=64", "--resolve")
+    assert result.code == 0
+    assert yaml.safe_load(result.out)["workload"]["m"] == 64
+    assert result.folder is None
+
+
+@pytest.mark.parametrize("flag", [["--help"], ["--cfg", "job"], ["workload=mpl"], ["--info", "defaults"]])
+def test_the_way_to_the_front_door_is_light(command, flag):
+    """Neither torch nor pandas nor wandb is imported to show help, a config or a mistake."""
+    words, options = command(*flag)
+    probe = f"""
+import atexit, os, sys
+def look():
+    heavy = {{"torch", "triton", "pandas", "wandb"}} & set(sys.modules)
+    if heavy:
+        sys.stderr.write(f"imported {{heavy}}")
+        os._exit(77)
+atexit.register(look)
+sys.argv = ["runner", *{words[3:]!r}]
+from runner.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False, **options)
+    assert done.returncode in (0, 2), done.stderr
+
+
+def test_completion_answers_with_options_and_fields(command):
+    _, options = command(log=None)
+    query = [sys.executable, "-m", "runner", "-sc", "query=bash"]
+    for line, answer in {"runner workload=m": "workload=mlp", "runner workload.d": "workload.dtype="}.items():
+        env = options["env"] | {"COMP_LINE": line}
+        done = subprocess.run(query, capture_output=True, text=True, check=True, cwd=options["cwd"], env=env)
+        assert answer in done.stdout
+
+
+def test_m_works_wherever_it_stands(run):
+    for arguments in (["-m", "impl=naive,torch"], ["impl=naive,torch", "-m"], ["impl=naive,torch", "--multirun"]):
+        words = [*arguments, "workload.rows=4", "workload.cols=4", "measure.benchmark.max_s=0.01"]
+        assert len(run(*words).rows()) == 2
+
+
+def test_m_and_cfg_together_are_refused_in_one_line(run):
+    result = run("-m", "--cfg", "job")
+    assert result.code == 2
+    assert result.err.count("\n") == 1

@@ -1,0 +1,296 @@
+"""Whole runs through the real command line, on the CPU: rows, table, files, exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+
+import pandas
+import pytest
+import yaml
+
+SMALL = ["workload.rows=64", "workload.cols=100"]
+QUICK = ["measure.benchmark.samples=20", "measure.benchmark.max_s=0.02", "measure.benchmark.warmup_s=0"]
+
+
+def test_implementations_are_compared_and_the_fastest_marked(run):
+    result = run(
+        "workload=gelu", "impl=naive,torch,triton", "workload.rows=512", "workload.cols=512,1024", *QUICK, "-m"
+    )
+    assert result.code == 0, result.err
+    assert result.statuses() == {"naive": "ok", "torch": "ok", "triton": "unsupported"}
+    assert result.out.count("★") == 2
+    assert "gelu cols=512" in result.out
+    assert "gelu cols=1024" in result.out
+    assert "rows=512" in result.out  # what is constant stands in the title
+    assert "Triton kernels need an NVIDIA GPU; set TRITON_INTERPRET=1" in result.out
+    for row in result.rows():
+        if row["status"] == "ok":
+            metrics = row["metrics"]
+            assert metrics["correct"] is True
+            assert metrics["err_over_tol"] <= 1
+            assert metrics["low_us"] <= metrics["wall_us"] <= metrics["high_us"]
+            assert metrics["q1_us"] <= metrics["median_us"] <= metrics["q3_us"]
+            assert metrics["samples"] >= 5
+            assert metrics["flops"] == 9 * 512 * row["case"]["workload"]["cols"]
+            assert metrics["peak_mem_bytes"] >= 4 * 512 * row["case"]["workload"]["cols"]
+
+
+def test_every_workload_runs_naive_torch_and_compiled(run):
+    sizes = {
+        "gelu": ["workload.rows=32", "workload.cols=33"],
+        "softmax": ["workload.rows=32", "workload.cols=33"],
+        "matmul": ["workload.size=48"],
+        "cdist": ["workload.n=32", "workload.m=33", "workload.d=8"],
+        "mlp": ["workload.dim=16", "workload.layers=2", "workload.batch=8"],
+    }
+    for workload, size in sizes.items():
+        result = run(f"workload={workload}", "impl=naive,torch,compiled", *size, *QUICK, "-m")
+        assert result.code == 0, result.out + result.err
+        assert result.statuses() == {"naive": "ok", "torch": "ok", "compiled": "ok"}
+        compiled = next(row for row in result.rows() if row["case"]["impl"]["name"] == "compiled")["metrics"]
+        assert compiled["graph_breaks"] == 0
+        assert 0 < compiled["compile_s"] <= compiled["first_call_s"] + 0.5  # backward compiles within the call
+        assert compiled["verdict"] in ("ok", "not_converged")
+
+
+def test_the_workloads_default_sweep_unfolds_under_m_only(run):
+    fast = ["workload.dim=8", "workload.batch=4", *QUICK]
+    assert [row["case"]["workload"]["layers"] for row in run("workload=mlp", *fast, "-m").rows()] == [2, 3, 4, 5]
+    assert [row["case"]["workload"]["layers"] for row in run("workload=mlp", *fast).rows()] == [4]
+
+
+def test_the_folder_holds_rows_configs_and_environment(run):
+    result = run("workload=softmax", *SMALL, *QUICK, "impl=naive,torch", "-m", "name=mine")
+    folder = result.folder
+    assert folder is not None
+    assert folder.name.endswith("-mine")
+    table = pandas.read_csv(folder / "rows.csv")
+    assert list(table["impl"]) == ["naive", "torch"]
+    assert set(table["workload.cols"]) == {100}
+    assert (table["time_us"] > 0).all()
+    assert table["speedup"][1] == 1.0
+    assert table["speedup"][0] == pytest.approx(table["time_us"][1] / table["time_us"][0])
+    assert table["fastest"].sum() == 1
+    assert table["gbps"][0] == pytest.approx(2 * 64 * 100 * 4 / table["time_us"][0] / 1e3)
+    configs = list(yaml.safe_load_all((folder / "configs.yaml").read_text()))
+    assert [config["impl"]["name"] for config in configs[1:]] == ["naive", "torch"]
+    environment = json.loads((folder / "environment.json").read_text())
+    assert "workload=softmax" in environment["command"]
+    assert environment["worker"]["torch"]
+    assert environment["worker"]["gpu"] is None
+    assert environment["hostname"]
+
+
+def test_speed_ups_are_against_the_baseline_asked_for(run):
+    result = run("workload=gelu", *SMALL, *QUICK, "impl=naive,torch", "baseline=naive", "-m")
+    table = pandas.read_csv(result.folder / "rows.csv")
+    assert table["speedup"][0] == 1.0
+
+
+FAULTY = """
+import ctypes, os, time, torch
+
+def right(x, form): return torch.nn.functional.gelu(x, approximate="tanh")
+def wrong(x): return x.clamp(min=0)
+def in_place(x): return x.copy_(torch.nn.functional.gelu(x, approximate="tanh"))
+def other_dtype(x): return right(x.double(), "tanh")
+def raises(x): raise ValueError("no such luck")
+def segfault(x):
+    print("last words")
+    ctypes.string_at(0)
+def leaves(x): os._exit(3)
+def hangs(x):
+    while True: time.sleep(0.1)
+def asks(x): return input("password?")
+def fills(x): return torch.empty(2**62, dtype=torch.uint8)
+def chats(x):
+    print('{"row": 1}')
+    return right(x, "tanh")
+"""
+
+
+@pytest.fixture
+def faulty(tmp_path):
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    return "impl.path=" + ",".join(
+        f"faulty.py:{line.split('(')[0][4:]}" for line in FAULTY.splitlines() if line[:4] == "def "
+    )
+
+
+def test_a_failing_case_is_a_row_and_the_rest_goes_on(run, faulty):
+    result = run("workload=gelu", "impl=file", faulty, *SMALL, *QUICK, "launcher.build_limit_s=3", "-m")
+    assert result.code == 1
+    rows = {row["case"]["impl"]["path"].partition(":")[2]: row for row in result.rows()}
+    assert {name: row["status"] for name, row in rows.items()} == {
+        "right": "ok",
+        "wrong": "wrong",
+        "in_place": "wrong",
+        "other_dtype": "wrong",
+        "raises": "error",
+        "segfault": "crashed",
+        "leaves": "crashed",
+        "hangs": "timeout",
+        "asks": "error",
+        "fills": "oom",
+        "chats": "ok",
+    }
+    assert rows["raises"]["reason"] == "ValueError: no such luck"
+    assert "faulty.py" in rows["raises"]["detail"]  # the whole traceback
+    assert rows["segfault"]["reason"] == "the worker was killed by SIGSEGV in phase build"
+    assert "last words" in rows["segfault"]["detail"]
+    assert rows["leaves"]["reason"] == "the worker exited with code 3 in phase build"
+    assert "no end of phase build within 3 s; raise launcher.build_limit_s" in rows["hangs"]["reason"]
+    assert "elements wrong, worst at" in rows["wrong"]["reason"]
+    assert "dtype torch.float64 where torch.float32 is expected" in rows["other_dtype"]["reason"]
+    assert all("wall_us" not in row["metrics"] for row in rows.values() if row["status"] != "ok")
+    assert "11 cases: 2 ok, 3 wrong, 2 error, 2 crashed, 1 timeout, 1 oom" in result.out
+
+
+def test_a_wrong_implementation_is_timed_if_asked(run, faulty):
+    result = run("workload=gelu", "impl=file", "impl.path=faulty.py:wrong", *SMALL, *QUICK, "time_wrong=true")
+    assert result.code == 1
+    (row,) = result.rows()
+    assert row["status"] == "wrong"
+    assert row["metrics"]["verdict"] == "wrong"
+    assert row["metrics"]["wall_us"] > 0
+
+
+def test_the_interpreter_checks_a_triton_kernel_and_never_times_it(run):
+    result = run("workload=softmax", "impl=triton", *SMALL, *QUICK, env={"TRITON_INTERPRET": "1"})
+    (row,) = result.rows()
+    assert result.code == 0
+    assert row["status"] == "unsupported"
+    assert row["metrics"]["correct"] is True
+    assert "correct under Triton's interpreter" in row["reason"]
+    assert "wall_us" not in row["metrics"]
+
+
+def test_nothing_that_could_run_is_exit_1(run):
+    result = run("workload=softmax", "impl=triton", *SMALL)
+    assert result.code == 1
+    assert result.statuses() == {"triton": "unsupported"}
+
+
+def test_an_implementation_that_no_file_has_needs_no_worker(run):
+    result = run("workload=cdist", "impl=triton", "workload.d=2")
+    (row,) = result.rows()
+    assert (row["status"], row["phase"]) == ("unsupported", "plan")
+    assert "kernels/cdist/triton.py" in row["reason"]
+    assert not (result.folder / "worker.log").exists()
+
+
+def test_a_gpu_asked_for_and_not_there_is_unsupported(run):
+    result = run("device=cuda", *SMALL, env={"CUDA_VISIBLE_DEVICES": ""})
+    (row,) = result.rows()
+    assert row["status"] == "unsupported"
+    assert "torch sees no NVIDIA GPU here" in row["reason"]
+
+
+def test_a_users_yaml_is_an_option_like_any_other(run, tmp_path):
+    (tmp_path / "mine" / "workload").mkdir(parents=True)
+    text = "name: softmax\nrows: 3\ncols: 5\ndtype: float64\ntf32: false\ndata: uniform\naxes: {cols: [5, 6]}\n"
+    (tmp_path / "mine" / "workload" / "tiny.yaml").write_text(text)
+    result = run("--config-dir", str(tmp_path / "mine"), "workload=tiny", *QUICK, "-m")
+    assert result.code == 0, result.err
+    assert [row["case"]["workload"]["cols"] for row in result.rows()] == [5, 6]
+
+
+def test_an_experiment_is_a_study_by_one_name(run):
+    result = run("+experiment=compare_gelu", "impl=torch", "workload.rows=8", "workload.cols=8", *QUICK, "-m")
+    assert result.code == 0, result.err
+    assert [row["case"]["workload"]["dtype"] for row in result.rows()] == ["float32", "bfloat16"]
+    assert result.folder.name.endswith("-compare_gelu")
+
+
+def test_eager_code_under_the_name_of_compiled_is_reported(run, tmp_path):
+    code = (
+        "import torch\n@torch.compiler.disable\ndef gelu(x): return torch.nn.functional.gelu(x, approximate='tanh')\n"
+    )
+    (tmp_path / "eager.py").write_text(code)
+    result = run("impl=compiled", "impl.of=eager.py:gelu", *SMALL, *QUICK)
+    (row,) = result.rows()
+    assert row["metrics"]["verdict"] == "fallback", row
+    assert "eager" in row["metrics"]["verdict_reason"]
+
+
+def test_a_mode_without_effect_on_a_cpu_is_reported(run):
+    result = run("impl=compiled", "impl.mode=reduce-overhead", *SMALL, *QUICK)
+    (row,) = result.rows()
+    assert row["metrics"]["verdict"] == "fallback"
+    assert "no CUDA graphs on a CPU" in row["metrics"]["verdict_reason"]
+
+
+def wait_for_rows(folder, count, limit_s=60):
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        found = list(folder.glob("*/*/rows.jsonl"))
+        if found and found[0].read_text().count('"record":"row"') >= count:
+            return found[0]
+        time.sleep(0.02)
+    raise AssertionError("no rows came")
+
+
+def test_a_kill_loses_at_most_the_case_in_flight(command, tmp_path):
+    words, options = command("workload=gelu", "workload.rows=8", "workload.cols=range(1,500)", *QUICK, "-m")
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
+    path = wait_for_rows(tmp_path / "outputs", 20)
+    process.kill()
+    process.wait()
+    records = [
+        json.loads(line) for line in path.read_text().splitlines() if line.startswith("{") and line.endswith("}")
+    ]
+    started = {record["key"] for record in records if record["record"] == "start"}
+    done = {record["key"] for record in records if record["record"] == "row"}
+    assert len(done) >= 20
+    assert len(started - done) <= 1
+
+
+@pytest.mark.parametrize("signal", [2, 15], ids=["SIGINT", "SIGTERM"])
+def test_an_interrupt_ends_with_the_table_of_what_there_is(command, tmp_path, signal):
+    words, options = command("workload=gelu", "workload.rows=8", "workload.cols=range(1,900)", *QUICK, "-m")
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    path = wait_for_rows(tmp_path / "outputs", 5)
+    process.send_signal(signal)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal, err
+    assert "Traceback" not in err
+    assert "not run" in out
+    table = pandas.read_csv(path.parent / "rows.csv")
+    assert len(table) == path.read_text().count('"record":"row"') >= 5
+
+
+def test_a_dropped_in_kernel_is_found_without_an_edit(run, tmp_path):
+    """One file in kernels/gelu/ of an installed copy: no YAML, no registry."""
+    import shutil
+    from pathlib import Path
+
+    root = Path(__file__).resolve().parents[2]
+    for room in ("runner", "kernels", "models", "conf"):
+        shutil.copytree(root / room, tmp_path / "copy" / room, ignore=shutil.ignore_patterns("__pycache__"))
+    code = "import torch\ndef gelu(x, *, form): return torch.nn.functional.gelu(x, approximate=form)\n"
+    (tmp_path / "copy" / "kernels" / "gelu" / "fancy.py").write_text(code)
+    result = run("impl=fancy", *SMALL, *QUICK, env={"PYTHONPATH": str(tmp_path / "copy")})
+    assert result.code == 0, result.err
+    assert result.statuses() == {"fancy": "ok"}
+
+
+def test_without_a_key_wandb_is_kept_offline_and_the_line_to_sync_it_printed(run, tmp_path):
+    result = run("impl=naive,torch", *SMALL, *QUICK, "-m", log="wandb", env={"HOME": str(tmp_path)})
+    assert result.code == 0, result.err
+    line = next(line for line in result.out.splitlines() if line.startswith("W&B: "))
+    assert "kept offline (no API key); to upload: wandb sync outputs/" in line
+    assert list((tmp_path / line.partition("wandb sync ")[2]).glob("*.wandb"))
+
+
+def test_a_broken_wandb_costs_no_row_and_no_exit_code(run, tmp_path):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "wandb.py").write_text("raise ImportError('no W&B here')")
+    from pathlib import Path
+
+    path = f"{Path(__file__).resolve().parents[2]}:{tmp_path / 'broken'}"
+    result = run("impl=torch", *SMALL, *QUICK, log="wandb", env={"PYTHONPATH": f"{tmp_path / 'broken'}:{path}"})
+    assert result.code == 0
+    assert "W&B: not logged (wandb cannot be imported: no W&B here)" in result.out
+    assert result.statuses() == {"torch": "ok"}
