@@ -29,8 +29,6 @@ HARMLESS: frozenset[Status] = frozenset({"ok", "unsupported", "skipped"})  # non
 
 Phase = Literal["plan", "start", "inputs", "build", "check", "measure"]
 
-Verdict = Literal["ok", "wrong", "fallback", "not_converged"]  # how far to trust the figures
-
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -44,22 +42,39 @@ class Column:
 TIMES: dict[str, Column] = {
     "gpu_us": Column("us", "time of one call on the GPU, L2 cold: mean without the 20 % at each end", "lower"),
     "wall_us": Column("us", "time of one call by the host's clock (CPU cases): same mean", "lower"),
-    "low_us": Column("us", "lower end of the 95 % interval of the time, from ten consecutive batches"),
+    "low_us": Column("us", "lower end of the 95 % interval of the time: ten consecutive batches, and the instrument's"),
     "high_us": Column("us", "upper end of that interval"),
     "median_us": Column("us", "median of the samples"),
+    "stat_pct": Column("%", "half the interval that sampling alone gives, of the time"),
+    "interval_pct": Column("%", "half the whole interval, with what the instrument cannot see in one process"),
     "q1_us": Column("us", "first quartile of the samples"),
     "q3_us": Column("us", "third quartile of the samples"),
     "min_us": Column("us", "fastest sample"),
     "samples": Column("", "samples behind these figures"),
     "calls_per_sample": Column("", "calls in one sample (CPU: short calls are timed several at a time)"),
+    "gpu_warm_us": Column("us", "the same with the L2 cache as the last call left it", "lower"),
+    "e2e_us": Column("us", "what a caller waits for the result by the host's clock: launching included", "lower"),
+    "submit_us": Column("us", "what a caller waits until it may go on", "lower"),
+    "cupti_us": Column("us", "CUPTI's time from the start of the first kernel to the end of the last"),
+    "gap_us": Column("us", "of that, the time in which no kernel ran, launched one by one"),
     "warmup_s": Column("s", "time spent calling before the first sample"),
 }
 
 COLUMNS: dict[str, Column] = TIMES | {
-    "instrument": Column("", "what timed it: cuda_events | perf_counter"),
-    "converged": Column("", "the interval is as narrow as asked"),
-    "verdict": Column("", "how far to trust the figures: ok | wrong | fallback | not_converged"),
+    "instrument": Column("", "what timed it: stamped_graphs | stamped_stream | cuda_events | perf_counter"),
+    "instrument_note": Column("", "why it was not the best one"),
+    "converged": Column("", "no drift, and the interval that sampling gives is as narrow as asked"),
+    "drift_pct": Column("%", "change of the time from the first batch to the last; 0 where noise explains it"),
+    "verdict": Column("", "how far to trust the figures; ok, or the gravest doubt"),
     "verdict_reason": Column("", "why the verdict is not ok, in one sentence"),
+    "n_kernels": Column("", "kernels, copies and fills of one call"),
+    "sm_clock_mhz": Column("MHz", "clock of the multiprocessors during the samples, by their own counters"),
+    "unloaded_clock_mhz": Column("MHz", "that clock at next to no load"),
+    "power_w": Column("W", "board power, averaged by the driver over a second"),
+    "temperature_c": Column("C", "temperature of the GPU"),
+    "preemptions_per_s": Column("1/s", "CPU cases: how often other processes took the CPU away while it was timed"),
+    "throttle": Column("", "why the driver says it holds the clock down"),
+    "deterministic": Column("", "two calls gave the same bits"),
     "build_s": Column("s", "building the callable: import, wrapping, loading"),
     "first_call_s": Column("s", "first call, synchronised: includes every compilation it sets off"),
     "compile_s": Column("s", "the part of it that torch.compile spent compiling"),

@@ -37,12 +37,27 @@ class Summary:
     q3: float
     minimum: float
     count: int
-    steady: bool  # the batches do not trend
+    drift: float  # from the first batch to the last, as a share of the estimate; 0 where there is no trend beyond noise
 
     @property
     def half_width(self) -> float:
         """Half the interval as a share of the estimate."""
         return (self.high - self.low) / 2 / self.estimate if self.estimate else math.inf
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The error of an instrument that no number of samples shows: one standard deviation, absolute and relative."""
+
+    us: float
+    share: float
+
+    def widen(self, half_us: float, estimate_us: float) -> float:
+        """Half the whole interval, where sampling alone gives ``half_us``."""
+        return math.hypot(half_us, 2 * self.us, 2 * self.share * estimate_us)
+
+
+NO_FLOOR = Floor(0.0, 0.0)
 
 
 def trimmed_mean(samples: Sequence[float]) -> float:
@@ -79,7 +94,7 @@ def summarise(samples: Sequence[float]) -> Summary:
         q3=quantile(ordered, 0.75),
         minimum=ordered[0],
         count=len(samples),
-        steady=von_neumann(batches) >= MIN_RATIO,
+        drift=_slope(batches) * (len(batches) - 1) / estimate if von_neumann(batches) < MIN_RATIO and estimate else 0.0,
     )
 
 
@@ -98,13 +113,19 @@ def _consecutive(samples: Sequence[float], parts: int) -> list[Sequence[float]]:
     return [samples[a:b] for a, b in pairwise(edges)]
 
 
+def _slope(values: Sequence[float]) -> float:
+    """Of the line through ``values`` that leaves the least squares, per step."""
+    centre = (len(values) - 1) / 2
+    width = sum((i - centre) ** 2 for i in range(len(values)))
+    return sum((i - centre) * value for i, value in enumerate(values)) / width
+
+
 def _detrended(batches: Sequence[float]) -> tuple[list[float], int]:
     """Residuals and degrees of freedom: of a line where its slope is beyond doubt (1 %), else of the mean."""
     n = len(batches)
-    mean, centre = sum(batches) / n, (n - 1) / 2
-    width = sum((i - centre) ** 2 for i in range(n))
-    slope = sum((i - centre) * (b - mean) for i, b in enumerate(batches)) / width
+    mean, centre, slope = sum(batches) / n, (n - 1) / 2, _slope(batches)
     line = [b - mean - slope * (i - centre) for i, b in enumerate(batches)]
+    width = sum((i - centre) ** 2 for i in range(n))
     error = math.sqrt(sum(r * r for r in line) / (n - 2) / width)
     if abs(slope) > T_995[n - 2] * error:
         return line, n - 2

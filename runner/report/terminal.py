@@ -100,10 +100,8 @@ def time_text(time_us: float | None) -> str:
 
 def spread_text(row: Row) -> str:
     """Half the 95 % interval, in percent of the time."""
-    low, high = row.metrics.get("low_us"), row.metrics.get("high_us")
-    if low is None or high is None or not row.time_us:
-        return ""
-    return f"{(float(high) - float(low)) / 2 / row.time_us:.1%}"
+    percent = row.metrics.get("interval_pct")
+    return f"{percent:.1f} %" if isinstance(percent, int | float) else ""
 
 
 def bytes_text(count: object) -> str:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from runner.measure.statistics import quantile, summarise, trimmed_mean, von_neumann
+from runner.measure.statistics import Floor, quantile, summarise, trimmed_mean, von_neumann
 
 
 def test_the_trimmed_mean_ignores_outliers():
@@ -24,7 +24,7 @@ def test_quantiles_are_those_of_the_textbook():
 def test_a_constant_series_is_certain():
     summary = summarise([3.0] * 100)
     assert (summary.low, summary.estimate, summary.high) == (3.0, 3.0, 3.0)
-    assert summary.steady
+    assert summary.drift == 0
 
 
 def test_too_few_samples_are_refused():
@@ -91,8 +91,9 @@ def test_batches_hold_the_truth_where_samples_taken_as_independent_miss_it():
 
 def test_a_drift_is_found_and_noise_is_not():
     generator = random.Random(5)
-    assert not summarise([100 + 0.02 * i + generator.gauss(0, 0.5) for i in range(200)]).steady
-    quiet = sum(summarise(independent(generator, 200)).steady for _ in range(300))
+    drift = summarise([100 + 0.02 * i + generator.gauss(0, 0.5) for i in range(200)]).drift
+    assert drift == pytest.approx(0.02 * 180 / 102, rel=0.2)  # between the middles of the first and last batch
+    quiet = sum(summarise(independent(generator, 200)).drift == 0 for _ in range(300))
     assert quiet >= 285  # the rule alarms falsely in about 2 of 100
 
 
@@ -101,3 +102,9 @@ def test_von_neumanns_ratio_is_two_for_alternation_free_noise_and_small_for_a_ra
     ratios = [von_neumann([generator.gauss(0, 1) for _ in range(10)]) for _ in range(2000)]
     assert sum(ratios) / len(ratios) == pytest.approx(20 / 9, rel=0.05)  # 2 n / (n - 1)
     assert von_neumann(list(range(10))) < 0.2
+
+
+def test_a_floor_widens_an_interval_as_an_independent_error():
+    assert Floor(us=0.0, share=0.0).widen(3.0, 100.0) == 3.0
+    assert Floor(us=2.0, share=0.0).widen(3.0, 100.0) == 5.0
+    assert Floor(us=0.0, share=0.02).widen(3.0, 100.0) == 5.0

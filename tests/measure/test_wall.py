@@ -28,7 +28,7 @@ def test_a_call_of_known_length_reads_its_length(call_ns):
     clock = FakeClock(call_ns)
     instrument = PerfCounter(clock.call, clock)
     assert instrument.samples(7) == [call_ns / 1e3] * 7
-    inner = instrument.columns()["calls_per_sample"]
+    inner = instrument.calls_per_sample
     assert inner * call_ns >= SHORTEST_SAMPLE_NS
     assert inner == 1 or (inner - 1) * call_ns <= 3 * SHORTEST_SAMPLE_NS
 

@@ -1,0 +1,50 @@
+"""Where stamps are written, and what they say.
+
+A pair of CUDA events in a graph carries an offset of 50 to 150 ns that is drawn anew at each capture and that no
+number of replays averages out. Stamps, which the GPU itself writes from ``%globaltimer``, carry 3 to 16 ns.
+"""
+
+from __future__ import annotations
+
+import random
+
+import torch
+
+from runner.measure.gpu_kernels import stamp, ticks
+
+LINE = 16  # int64 a cache line of 128 bytes
+LINES = 2**17  # 16 MiB to choose from: neighbours in memory were seen to have a steady offset
+
+
+class Slots:
+    """Pairs of stamps on random cache lines of one buffer."""
+
+    def __init__(self, pairs: int, chance: random.Random) -> None:
+        self._buffer = torch.zeros(LINE * LINES, dtype=torch.int64, device="cuda")
+        lines = chance.sample(range(LINES), 2 * pairs)
+        self._first = [LINE * line for line in lines[:pairs]]
+        self._last = [LINE * line for line in lines[pairs:]]
+        places = [place + part for place in self._first + self._last for part in (0, 1)]
+        self._gather = torch.tensor(places, device="cuda")
+
+    def begin(self, pair: int) -> None:
+        """Launch the stamp before a call."""
+        stamp[(1,)](self._buffer, self._first[pair], num_warps=1)
+
+    def end(self, pair: int) -> None:
+        """Launch the stamp after it."""
+        stamp[(1,)](self._buffer, self._last[pair], num_warps=1)
+
+    def read(self) -> list[tuple[float, float]]:
+        """Of every pair, nanoseconds and cycles between its stamps. Waits for the GPU."""
+        values = self._buffer[self._gather].view(2, -1, 2)
+        return [(float(ns), float(cycles)) for ns, cycles in (values[1] - values[0]).tolist()]
+
+
+def tick_ns() -> int:
+    """The step of the GPU's timer: 32 on an H100 or H200, up to 1024 on older ones."""
+    count = 4096
+    times = torch.zeros(count, dtype=torch.int64, device="cuda")
+    ticks[(1,)](times, COUNT=count, num_warps=1)
+    steps = times.diff()
+    return int(steps[steps > 0].min())

@@ -1,0 +1,60 @@
+"""Stamps around a call on an ordinary stream, for what no CUDA graph can hold.
+
+The GPU spins while the host submits the call, so launch gaps do not count as long as the host is done before the
+spin is: {reading flush, spin, stamp, call, stamp}. A call that waits for the GPU itself is timed with that wait.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+import torch
+
+from runner.measure.flush import reading_flush
+from runner.measure.gpu_kernels import spin
+from runner.measure.slots import Slots
+
+PAIRS = 10  # samples between two reads of the stamps
+LONGEST_SPIN_S = 0.005  # a spin that waits for a call that waits for the GPU must end
+SLACK = 1.5  # of the spin over the time that submitting took before
+CYCLES_A_SECOND = 2e9  # about the highest clock of any GPU: at a lower one the spin is longer, which does no harm
+
+
+class StampedStream:
+    """Samples of ``call`` on the current stream, less ``constant_us``."""
+
+    name = "stamped_stream"
+
+    def __init__(self, call: Callable[[], object], *, cold_l2: bool, constant_us: float) -> None:
+        self.clocks_mhz: list[float] = []  # of the multiprocessor that stamps, one a sample
+        self._call = call
+        self._flush = reading_flush() if cold_l2 else lambda: None
+        self._slots = Slots(PAIRS, random.Random(PAIRS))
+        self._constant_us = constant_us
+        self._sample(0, 0.0)  # Triton compiles its kernels
+        self._submit_s = max(self._sample(0, 0.0) for _ in range(3))
+
+    def samples(self, count: int) -> list[float]:
+        """``count`` times of one call or a few more, in microseconds, in the order they were taken."""
+        times: list[float] = []
+        while len(times) < count:
+            for pair in range(PAIRS):
+                self._sample(pair, min(SLACK * self._submit_s, LONGEST_SPIN_S))
+            pairs = self._slots.read()
+            times += [ns / 1e3 - self._constant_us for ns, _ in pairs]
+            self.clocks_mhz += [cycles / ns * 1e3 for ns, cycles in pairs]
+        return times
+
+    def _sample(self, pair: int, spin_s: float) -> float:
+        """Seconds the host took to submit it."""
+        self._flush()
+        spin[(1,)](int(spin_s * CYCLES_A_SECOND), num_warps=1)
+        started = time.perf_counter()
+        self._slots.begin(pair)
+        self._call()
+        self._slots.end(pair)
+        submitted_s = time.perf_counter() - started
+        torch.cuda.synchronize()
+        return submitted_s

@@ -1,0 +1,73 @@
+"""How far to trust what was measured: one word, and one sentence of why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runner.case import Scalar
+
+SLOWED = 0.98  # share of the unloaded clock below which a limit of power or heat has acted
+DISAGREE_US, DISAGREE_SHARE = 1.0, 0.05  # between the instrument and CUPTI, for a call of a single kernel
+CONTENDED_PER_S = 100.0  # preemptions: a quiet machine has a few, a busy neighbour one every few milliseconds
+BOUND_BY_LAUNCH = 2.0  # times the GPU's own time that a caller waits
+
+
+def verdict(columns: Mapping[str, Scalar], target_pct: float) -> dict[str, Scalar]:
+    """``verdict`` and ``verdict_reason``: the first doubt there is, in order of weight."""
+    for word, doubt in DOUBTS.items():
+        if reason := doubt(columns, target_pct):
+            return {"verdict": word, "verdict_reason": reason}
+    return {"verdict": "ok", "verdict_reason": ""}
+
+
+def _power_capped(columns: Mapping[str, Any], target_pct: float) -> str:
+    clock, unloaded = columns.get("sm_clock_mhz"), columns.get("unloaded_clock_mhz")
+    if not clock or not unloaded or clock >= SLOWED * unloaded:
+        return ""
+    return f"the GPU met a limit, of power most likely: its clock was {clock:.0f} of {unloaded:.0f} MHz"
+
+
+def _not_converged(columns: Mapping[str, Any], target_pct: float) -> str:
+    if columns["converged"]:
+        return ""
+    spread = f"the interval is +-{columns['stat_pct']:.1f} % after {columns['samples']} samples"
+    drift = columns["drift_pct"]
+    return f"the time drifts by {drift:+.1f} %; {spread}" if abs(drift) > target_pct else spread
+
+
+def _contradicted(columns: Mapping[str, Any], target_pct: float) -> str:
+    cupti, time = columns.get("cupti_us"), columns.get("gpu_us")
+    if cupti is None or time is None or columns.get("n_kernels") != 1:
+        return ""
+    if abs(cupti - time) <= max(DISAGREE_US, DISAGREE_SHARE * time):
+        return ""
+    return f"CUPTI says {cupti:.3g} us where the stamps say {time:.3g} us"
+
+
+def _timer_limited(columns: Mapping[str, Any], target_pct: float) -> str:
+    if columns["interval_pct"] <= target_pct:
+        return ""
+    return f"so short a call is known to +-{columns['interval_pct']:.1f} % at best with {columns['instrument']}"
+
+
+def _launch_bound(columns: Mapping[str, Any], target_pct: float) -> str:
+    time, seen = columns.get("gpu_us"), columns.get("e2e_us")
+    if not time or not seen or (columns.get("n_kernels") or 1) == 1 or seen <= BOUND_BY_LAUNCH * time:
+        return ""
+    return f"a caller waits {seen:.4g} us: launching takes longer than the {time:.4g} us that the GPU works"
+
+
+def _contended(columns: Mapping[str, Any], target_pct: float) -> str:
+    rate = columns.get("preemptions_per_s", 0.0)
+    return f"other processes took the CPU {rate:.0f} times a second" if rate > CONTENDED_PER_S else ""
+
+
+DOUBTS = {
+    "contradicted": _contradicted,
+    "contended": _contended,
+    "power_capped": _power_capped,
+    "not_converged": _not_converged,
+    "timer_limited": _timer_limited,
+    "launch_bound": _launch_bound,
+}

@@ -1,0 +1,89 @@
+"""Warm-up, sampling and the second look, with an instrument whose samples are known."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from runner.measure.benchmark import Benchmark
+from runner.measure.procedure import take
+from runner.measure.statistics import NO_FLOOR, Floor
+
+
+class Scripted:
+    """An instrument that gives one number after the other, at a cost of ``cost_s`` each."""
+
+    name = "scripted"
+
+    def __init__(self, sample, cost_s=1e-4):
+        self.sample, self.cost_s, self.taken = sample, cost_s, 0
+
+    def samples(self, count):
+        time.sleep(count * self.cost_s)
+        self.taken += count
+        return [self.sample(self.taken - count + i) for i in range(count)]
+
+
+def settings(**changes):
+    values = {"cold_l2": True, "instrument": "auto", "captures": 10, "witness": True}
+    values |= {"warmup_s": 0.01, "samples": 200, "max_s": 0.5, "target_pct": 0.5}
+    return Benchmark(**(values | changes))
+
+
+def test_quiet_samples_converge_at_the_first_look():
+    noise = random.Random(1)
+    taken = take(Scripted(lambda i: 100 + noise.gauss(0, 0.5)), settings())
+    assert taken.summary.count == 200
+    assert taken.converged
+    assert taken.summary.estimate == pytest.approx(100, abs=0.2)
+
+
+def test_noisy_samples_are_taken_once_more_and_then_left_as_they_are():
+    noise = random.Random(1)
+    taken = take(Scripted(lambda i: 100 + noise.gauss(0, 60)), settings())
+    assert taken.summary.count > 2 * 200
+    assert not taken.converged
+
+
+def test_slow_calls_get_fewer_samples_and_stay_within_the_time():
+    started = time.perf_counter()
+    taken = take(Scripted(lambda i: 100.0, cost_s=0.02), settings(max_s=0.4))
+    assert time.perf_counter() - started < 2 * 0.4
+    assert 5 <= taken.summary.count <= 20
+
+
+def test_very_slow_calls_get_five():
+    assert take(Scripted(lambda i: 100.0, cost_s=0.1), settings(max_s=0.2)).summary.count == 5
+
+
+def test_warm_up_goes_on_until_two_rounds_agree():
+    instrument = Scripted(lambda i: 100.0 * (1 + max(0, 100 - i) / 100))
+    take(instrument, settings(warmup_s=0.01))
+    assert instrument.taken > 100 + 200
+    assert take(Scripted(lambda i: 100.0), settings(warmup_s=0.05)).warmup_s >= 0.05
+
+
+def test_a_series_that_drifts_is_taken_anew():
+    instrument = Scripted(lambda i: 100 + 10 * max(0.0, 1 - i / 150))  # settles after 150 samples
+    taken = take(instrument, settings())
+    assert taken.converged
+    assert taken.summary.estimate == pytest.approx(100, abs=0.01)
+
+
+def test_a_series_that_goes_on_drifting_is_not_converged():
+    taken = take(Scripted(lambda i: 100 + 0.05 * i), settings())
+    assert not taken.converged
+    assert taken.columns("wall_us", NO_FLOOR)["drift_pct"] > 0.5
+
+
+def test_the_columns_hold_the_sampling_interval_and_the_whole_one():
+    noise = random.Random(1)
+    taken = take(Scripted(lambda i: 100 + noise.gauss(0, 0.5)), settings())
+    columns = taken.columns("gpu_us", Floor(us=1.0, share=0.0))
+    assert columns["stat_pct"] < 0.2
+    assert columns["interval_pct"] == pytest.approx(2.0, abs=0.05)
+    assert columns["high_us"] - columns["low_us"] == pytest.approx(
+        2 * columns["interval_pct"] * columns["gpu_us"] / 100
+    )

@@ -1,0 +1,54 @@
+"""The gravest doubt comes first, and says why in one sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.measure.verdict import DOUBTS, verdict
+
+GOOD = {"gpu_us": 10.0, "converged": True, "stat_pct": 0.1, "interval_pct": 0.3, "drift_pct": 0.0, "samples": 800}
+GOOD |= {"instrument": "stamped_graphs", "sm_clock_mhz": 1975.0, "unloaded_clock_mhz": 1980.0, "n_kernels": 1}
+GOOD |= {"cupti_us": 10.1, "e2e_us": 40.0}
+
+DOUBTFUL = {
+    "contradicted": ({"cupti_us": 13.0}, "CUPTI says 13 us where the stamps say 10 us"),
+    "contended": ({"preemptions_per_s": 500.0}, "other processes took the CPU 500 times a second"),
+    "power_capped": ({"sm_clock_mhz": 1600.0}, "its clock was 1600 of 1980 MHz"),
+    "not_converged": ({"converged": False, "stat_pct": 3.0}, "the interval is +-3.0 % after 800 samples"),
+    "timer_limited": ({"interval_pct": 0.8}, "known to +-0.8 % at best with stamped_graphs"),
+    "launch_bound": ({"n_kernels": 9, "cupti_us": 10.0}, "a caller waits 40 us"),
+}
+
+
+def test_nothing_against_it_is_ok():
+    assert verdict(GOOD, 0.5) == {"verdict": "ok", "verdict_reason": ""}
+
+
+@pytest.mark.parametrize("word", DOUBTS)
+def test_each_doubt_has_its_word_and_its_sentence(word):
+    change, sentence = DOUBTFUL[word]
+    result = verdict(GOOD | change, 0.5)
+    assert result["verdict"] == word
+    assert sentence in result["verdict_reason"]
+
+
+def test_the_gravest_doubt_is_said():
+    everything = GOOD.copy()
+    for change, _ in DOUBTFUL.values():
+        everything |= change
+    everything |= {"n_kernels": 1, "cupti_us": 13.0}
+    order = []
+    for word in DOUBTS:
+        order.append(verdict(everything, 0.5)["verdict"])
+        everything |= {key: GOOD.get(key, 0.0) for key in DOUBTFUL[word][0]}
+    assert order[:-1] == list(DOUBTS)[:-1]
+
+
+def test_a_drift_is_said():
+    result = verdict(GOOD | {"converged": False, "drift_pct": 4.0}, 0.5)
+    assert "drifts by +4.0 %" in result["verdict_reason"]
+
+
+def test_a_cpu_row_needs_no_gpu_columns():
+    row = {"wall_us": 1.0, "converged": True, "stat_pct": 0.1, "interval_pct": 0.1, "drift_pct": 0.0, "samples": 9}
+    assert verdict(row | {"instrument": "perf_counter"}, 0.5)["verdict"] == "ok"
