@@ -57,7 +57,7 @@ def forward_backward(forward: Forward, steps: int, params: list[Tensor], *, accu
             between()
         return (step(), *_gradients(params))
 
-    return Call(run=run, reset=clear)
+    return Call(run=run)
 
 
 def train(forward: Forward, steps: int, params: list[Tensor], *, accumulate: bool, lr: float) -> Call:

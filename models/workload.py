@@ -53,7 +53,12 @@ class Call:
     """An implementation bound to its inputs. ``run()`` gives the outputs in the order of ``reference``."""
 
     run: Callable[[], tuple[Tensor, ...]]
-    reset: Callable[[], None] = lambda: None  # puts back whatever ``run`` changes for good, in place
+    reset: Callable[[], None] | None = None  # puts back, in place, what ``run`` changes for good; None: nothing
+
+    def restore(self) -> None:
+        """As it was before the first ``run``."""
+        if self.reset is not None:
+            self.reset()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,10 +74,14 @@ COLUMNS: dict[str, Column] = TIMES | {
     "temperature_c": Column("C", "temperature of the GPU"),
     "preemptions_per_s": Column("1/s", "CPU cases: how often other processes took the CPU away while it was timed"),
     "throttle": Column("", "why the driver says it holds the clock down"),
+    "mutates_inputs": Column("", "a call changes its inputs; they are put back before each, outside the timed part"),
     "deterministic": Column("", "two calls gave the same bits"),
     "build_s": Column("s", "building the callable: import, wrapping, loading"),
     "first_call_s": Column("s", "first call, synchronised: includes every compilation it sets off"),
     "compile_s": Column("s", "the part of it that torch.compile spent compiling"),
+    "compile_cached": Column(
+        "", "torch.compile found its kernels in a cache on disk, so compile_s is not the first time's"
+    ),
     "graph_breaks": Column("", "places where torch.compile left the graph"),
     "peak_mem_bytes": Column("byte", "most memory one call holds above its inputs", "lower"),
     "correct": Column("", "every output within tolerance of the float64 reference"),

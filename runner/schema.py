@@ -35,7 +35,7 @@ def build(cls: type[T], values: Mapping[str, object], where: str) -> T:
         BadInput: a field is unknown, missing or out of its allowed values; the message names it.
 
     """
-    rules = _rules(cls)  # type: ignore[arg-type]  # mypy holds a class for unhashable
+    rules = rules_of(cls)  # type: ignore[arg-type]  # mypy holds a class for unhashable
     prefix = f"{where}." if where else ""
     for name in values:
         if name not in rules:
@@ -52,12 +52,12 @@ def build(cls: type[T], values: Mapping[str, object], where: str) -> T:
 
 def record(instance: object) -> dict[str, Any]:
     """The inverse of ``build``: the instance's fields under the names of the YAML."""
-    rules = _rules(type(instance))  # type: ignore[arg-type]  # as above
+    rules = rules_of(type(instance))  # type: ignore[arg-type]  # as above
     return {name: getattr(instance, attribute) for name, (attribute, _) in rules.items()}
 
 
 @cache
-def _rules(cls: type) -> dict[str, tuple[str, Any]]:
+def rules_of(cls: type) -> dict[str, tuple[str, Any]]:
     """YAML name → (attribute, type) of every field."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {field.name.rstrip("_"): (field.name, hints[field.name]) for field in fields(cls)}
@@ -70,8 +70,8 @@ def _checked(value: object, rule: Any, where: str) -> object:
     if get_origin(rule) is Annotated and float in get_args(rule) and type(value) is int:
         value = float(value)
     if not _allows(rule, value):
-        text = "null" if value is None else value
-        raise BadInput(f"{where}: {text!r} is not allowed; {_sentence(rule, text)}")
+        text = "null" if value is None else repr(value)
+        raise BadInput(f"{where}: {text} is not allowed; {_sentence(rule, value)}")
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -93,17 +93,18 @@ def _sentence(rule: Any, asked: object) -> str:
     origin, args = get_origin(rule), get_args(rule)
     if origin is Literal:
         return choices(str(asked), map(str, args))
-    return f"give {_words(rule)}"
+    return f"give {words(rule)}"
 
 
-def _words(rule: Any) -> str:
+def words(rule: Any) -> str:
+    """What ``rule`` allows, as it ends a sentence that begins with "give"."""
     origin, args = get_origin(rule), get_args(rule)
     if origin is Annotated:
-        return f"{_words(args[0])} {args[1]}"
+        return f"{words(args[0])} {args[1]}"
     if origin is Literal:
         return " or ".join(map(str, args))
     if origin in (Union, types.UnionType):
-        return " or ".join(map(_words, args))
+        return " or ".join(map(words, args))
     if origin is tuple:
-        return f"a list, each item {_words(args[0])}"
+        return f"a list, each item {words(args[0])}"
     return WORDS[rule]

@@ -5,18 +5,20 @@ from __future__ import annotations
 import gc
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kernels import Unsupported
 from models.draw import draw_on
 from models.workload import Call, Workload
 from runner import impl, options, schema
 from runner.case import Case, Choice, Scalar
-from runner.check import compare
+from runner.check import compare, repeats
 from runner.faults import Fault, classify
 from runner.impl import Implementation
 from runner.row import TIMES, Phase, Row
@@ -59,16 +61,16 @@ class Job:
         expected = workload.reference(*inputs)  # before the implementation sees, and may change, the inputs
 
         self.enter("build")
-        call = workload.call(function, inputs)
         with implementation.watching(device) as watch:
-            self.metrics["first_call_s"] = self._first_calls(call, device)
+            call = self._first_calls(workload.call(function, inputs), inputs, device)
         self.metrics.update(watch.metrics)
         self.fallback = watch.fallback
 
         self.enter("check")
-        call.reset()
-        comparison = compare(call.run(), expected, getattr(torch, workload.dtype))
-        self.metrics.update(comparison.columns())
+        call.restore()
+        outputs = call.run()
+        comparison = compare(outputs, expected, getattr(torch, workload.dtype))
+        self.metrics.update(comparison.columns(), deterministic=repeats(call, outputs))
         self.wrong = comparison.reason
         del expected
         if why := implementation.untimed(case.workload.name):
@@ -80,18 +82,25 @@ class Job:
 
         self.enter("measure")
         for measure in case.measures:
-            self.metrics.update(_option("runner.measure", measure).measure(call.run, device))
+            self.metrics.update(_option("runner.measure", measure).measure(call, device))
+            _wait(device)
 
-    def _first_calls(self, call: Call, device: str) -> float:
-        """Seconds of the first call; the later ones finish what it began."""
+    def _first_calls(self, call: Call, inputs: Sequence[Tensor], device: str) -> Call:
+        """Calls until nothing is compiled any more. The call, with a reset of the inputs if it changes them."""
+        pristine = [tensor.clone() for tensor in inputs]
         started = time.perf_counter()
-        for index in range(CALLS_BEFORE_CHECK):
+        call.run()
+        _wait(device)
+        self.metrics["first_call_s"] = time.perf_counter() - started
+        changed = [(now, was) for now, was in zip(inputs, pristine, strict=True) if not torch.equal(now, was)]
+        self.metrics["mutates_inputs"] = bool(changed)
+        if changed:
+            call = Call(call.run, partial(_put_back, call, changed))
+        for _ in range(CALLS_BEFORE_CHECK - 1):
+            call.restore()
             call.run()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            if index == 0:
-                first = time.perf_counter() - started
-        return first
+        _wait(device)
+        return call
 
     def row(self, fault: Fault | None, detail: str = "") -> Row:
         """What has become of the case."""
@@ -129,14 +138,16 @@ def run(case: Case, on_phase: Callable[[Phase], None] = lambda phase: None) -> t
     fault, detail = None, ""
     try:
         job.run()
-        _settle()
     except Exception as error:
         fault = classify(error, job.phase)
         if fault.status != "unsupported":
             detail = traceback.format_exc()
         error.__traceback__ = None  # its frames hold the case's tensors
     job.metrics["wall_s"] = time.perf_counter() - started
-    row = job.row(fault, detail)
+    try:
+        row = job.row(fault, detail)
+    except ValueError as error:  # a measurement that returns what it may not
+        row = Row(case=case, status="error", reason=f"ValueError: {error}", phase=job.phase)
     spoiled = fault is not None and fault.spoiled
     if not spoiled:
         _tidy()
@@ -160,9 +171,16 @@ def _option(package: str, choice: Choice) -> Any:  # the class depends on the na
     return schema.build(options.find(package, choice.name), choice.fields, choice.name)
 
 
-def _settle() -> None:
-    """Errors on a GPU come late; here they still belong to the case that caused them."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+def _put_back(call: Call, changed: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Undo what ``call`` does to its parameters and inputs."""
+    call.restore()
+    for now, was in changed:
+        now.copy_(was)
+
+
+def _wait(device: str) -> None:
+    """Errors on a GPU come late; after this they have come."""
+    if device == "cuda":
         torch.cuda.synchronize()
 
 

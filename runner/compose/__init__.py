@@ -31,8 +31,7 @@ def plan(argv: Sequence[str]) -> Plan | None:
     from runner.compose.messages import one_line
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and leaves the printing to us
-    flags_first = sorted(argv, key=_is_override)  # argparse takes the overrides in one piece only
-    sys.argv = ["runner", *flags_first]  # the name that argparse prints
+    sys.argv = ["runner", *_for_hydra(argv)]  # the name that argparse prints
     sweeper.register()
     kernel_options.register()
     found: list[list[dict[str, Any]]] = []
@@ -49,5 +48,24 @@ def plan(argv: Sequence[str]) -> Plan | None:
     return grid.plan(found[0]) if found else None
 
 
+def _for_hydra(argv: Sequence[str]) -> list[str]:
+    """What Hydra gets to see. Where it answers by itself, everything; else its flags, and the sweeper gets the rest."""
+    from hydra._internal.utils import get_args_parser
+
+    from runner.compose.sweeper import GridSweeper
+
+    words = sorted(argv, key=_is_override)  # argparse takes the overrides in one piece only
+    asked, _ = get_args_parser().parse_known_args(words)
+    if asked.help or asked.hydra_help or asked.cfg or asked.info or asked.shell_completion:
+        return words
+    GridSweeper.overrides = [word for word in words if _is_override(word) and not _is_hydras(word)]
+    GridSweeper.multirun = asked.multirun
+    return [word for word in words if word not in GridSweeper.overrides]
+
+
 def _is_override(word: str) -> bool:
     return not word.startswith("-") and ("=" in word or word.startswith("~"))
+
+
+def _is_hydras(word: str) -> bool:
+    return word.lstrip("+~").startswith(("hydra.", "hydra/"))

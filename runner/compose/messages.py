@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hydra.errors import MissingConfigException
+from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
@@ -17,6 +17,11 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"{mark.name}, line {mark.line + 1}: not valid YAML: {error.problem}"
+    if isinstance(error, OverrideParseException) and "=" not in error.override:
+        return f"{error.override}: not an override; write group=option or field=value, as in workload=gelu"
+    if isinstance(error, ConfigCompositionException) and "No match in the defaults list" in str(error):
+        group = str(error).partition("'")[2].partition("'")[0]
+        return f"{group}: nothing to override; add it, as in +{group}=..."
     cause = _deepest(error)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return _bad_field(cause)
@@ -32,7 +37,9 @@ def _bad_field(cause: OmegaConfBaseException) -> str:
     text = str(cause.msg or cause).splitlines()[0]
     parent = cause.parent_node
     if "not in struct" in text and isinstance(parent, DictConfig):
-        fields = (str(key) for key in parent if key != "hydra")
+        fields = [str(key) for key in parent if key != "hydra"]
+        if not fields:
+            return f"{cause.full_key}: no such field yet; add it, as in +{cause.full_key}=..."
         return f"{cause.full_key}: no such field; {choices(str(cause.key), fields)}"
     return f"{cause.full_key}: {text}"
 

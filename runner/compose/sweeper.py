@@ -7,10 +7,9 @@ would lose both workloads' axes without a word.
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
@@ -22,9 +21,14 @@ from omegaconf import DictConfig, OmegaConf
 from runner.compose.composer import Composer
 from runner.errors import BadInput
 
+SWEPT = ("workload", "impl")  # groups whose options have different fields
+
 
 class GridSweeper(Sweeper):
     """Composes the whole grid and hands it, once, to the task function: a list of resolved configs."""
+
+    overrides: ClassVar[Sequence[str]] = ()  # the user's; Hydra's own composition of a sweep would refuse some
+    multirun: ClassVar[bool] = False  # -m was given
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Called by Hydra before ``sweep``."""
@@ -33,7 +37,7 @@ class GridSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         """Every case of the command line's ``arguments``. Raises BadInput and Hydra's exceptions."""
-        points = unfold(self._compose, arguments, multirun=_multirun(sys.argv[1:]))
+        points = unfold(self._compose, [*self.overrides, *arguments], multirun=self.multirun)
         configs = [OmegaConf.to_container(self._compose(point), resolve=True) for point in points]
         if not configs:
             raise BadInput("the sweep is empty: one of its axes has no values, so there is no case to run")
@@ -56,16 +60,34 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
     given = {_key(override): _spell(override) for override in overrides}
     groups = {key: lines for key, lines in given.items() if compose.is_group(compose.parse(lines[0]))}
     values = {key: lines for key, lines in given.items() if key not in groups}
-    fixed = [lines[0] for lines in values.values() if len(lines) == 1]
+    unused = dict(values)
     for choice in itertools.product(*groups.values()):
+        fixed = [lines[0] for lines in _that_fit(compose(choice), values).values() if len(lines) == 1]
         study = _axes(compose, compose([*choice, *fixed]).axes, skip=given)  # of an experiment: groups or values
         more = {key: lines for key, lines in study.items() if compose.is_group(compose.parse(lines[0]))}
         for extra in itertools.product(*more.values()):
             chosen = [*choice, *extra]
+            base = compose(chosen)
+            fitting = _that_fit(base, {key: lines for key, lines in study.items() if key not in more} | values)
+            unused = {key: lines for key, lines in unused.items() if key not in fitting}
+            fixed = [lines[0] for lines in fitting.values() if len(lines) == 1]
             axes = _axes(compose, _workload_axes(compose([*chosen, *fixed])), skip=given | study)
-            rest = {key: lines for key, lines in study.items() if key not in more}
-            for point in itertools.product(*(axes | rest | values).values()):
+            for point in itertools.product(*(axes | fitting).values()):
                 yield [*chosen, *point]
+    for lines in unused.values():
+        compose([*chosen, lines[0]])  # no option of the sweep has this field: let Hydra say so
+        raise AssertionError(f"{lines[0]} fits after all")
+
+
+def _that_fit(base: DictConfig, values: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """The fields that ``base`` has: in a sweep over options, a field applies to those that have it."""
+
+    def fits(key: str, line: str) -> bool:
+        group, _, field = key.partition(".")
+        options = base.get(group) if group in SWEPT and not line.startswith(("+", "~")) else None
+        return not isinstance(options, DictConfig) or field.partition(".")[0] in options
+
+    return {key: lines for key, lines in values.items() if fits(key, lines[0])}
 
 
 def _workload_axes(config: DictConfig) -> dict[str, Any]:
@@ -95,12 +117,6 @@ def _spell(override: Override) -> list[str]:
     if not lines:
         raise BadInput(f"{override.input_line}: this axis of the sweep is empty; give it at least one value")
     return lines
-
-
-def _multirun(argv: list[str]) -> bool:
-    from hydra._internal.utils import get_args_parser
-
-    return bool(get_args_parser().parse_known_args(argv)[0].multirun)
 
 
 @dataclass

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from runner.errors import choices
 from runner.impl.base import Implementation, Watch
 from runner.impl.file import File
-from runner.impl.kernel import kernel
+from runner.impl.kernel import kernel, names
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,11 +25,15 @@ class Compiled(Implementation):
     mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
     dynamic: bool | None
     fullgraph: bool
+    cold: bool
 
     def __post_init__(self) -> None:
         if self.of == "compiled":
             raise ValueError("of: compiled cannot be compiled again; give another implementation, as in impl.of=naive")
-        self._inner()
+        if ":" in self.of:
+            File(self.of)  # raises what is wrong with it
+        elif self.of not in names():
+            raise ValueError(f"of: no such implementation {self.of!r}; {choices(self.of, names())}")
 
     def _inner(self) -> Implementation:
         return File(self.of) if ":" in self.of else kernel(self.of)()
@@ -40,8 +45,10 @@ class Compiled(Implementation):
     def load(self, op: str) -> Callable[..., Tensor]:
         """The compiled function; it compiles when it is first called."""
         import torch
+        import torch._inductor.config
         from torch._dynamo import config
 
+        torch._inductor.config.force_disable_caches = self.cold
         torch._dynamo.reset()  # nothing compiled for an earlier case may serve, or limit, this one
         for limit in ("fail_on_recompile_limit_hit", "fail_on_cache_limit_hit"):  # the second until torch 2.5
             if hasattr(config, limit):
@@ -68,7 +75,8 @@ class Compiled(Implementation):
             callback_handler.remove_start_callback(spans.start)
             callback_handler.remove_end_callback(spans.end)
         breaks = sum(counters["graph_break"].values())
-        watch.metrics.update(compile_s=spans.seconds, graph_breaks=breaks)
+        cached = bool(counters["inductor"]["fxgraph_cache_hit"])
+        watch.metrics.update(compile_s=spans.seconds, compile_cached=cached, graph_breaks=breaks)
         if not counters["stats"]["unique_graphs"]:
             watch.fallback = "torch.compile captured no graph: this is eager code"
         elif breaks:

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import kernels
 from kernels import Unsupported
 from runner import options
 from runner.impl.base import Implementation
@@ -47,6 +49,11 @@ class Kernel(Implementation):
         if interpreter and any(isinstance(member, interpreter.InterpretedFunction) for member in members):
             return "correct under Triton's interpreter; a time there would say nothing about a GPU"
         return ""
+
+
+def names() -> list[str]:
+    """The implementations that ``kernels/`` has, of whatever operation."""
+    return sorted({path.stem for path in Path(kernels.__path__[0]).glob("*/[!_]*.py")})
 
 
 @cache

@@ -103,7 +103,7 @@ class _Worker:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
         with theirs, open(log_path, "ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "runner.launch.serve", str(theirs.fileno())],
+                [sys.executable, "-m", "runner.launch.serve", str(theirs.fileno()), str(os.getpid())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,  # an input() in a kernel must not wait for ever
                 stdout=log,

@@ -1,11 +1,14 @@
-"""The worker's end of the channel: ``python -m runner.launch.serve <fd>``. Cases come in, phases and rows go out.
+"""The worker's end: ``python -m runner.launch.serve <fd> <parent>``. Cases come in, phases and rows go out.
 
 The channel is a socket of its own, so that nothing an implementation prints can be taken for a message.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
+import signal
 import sys
 from multiprocessing.connection import Connection
 from typing import Any
@@ -35,5 +38,15 @@ def main(channel: Connection) -> None:
             return
 
 
+def end_with_parent(parent: int) -> None:
+    """Linux: whatever kills the parent kills this process as well, even in the middle of an endless kernel."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:  # it was gone before this process asked
+        sys.exit(1)
+
+
 if __name__ == "__main__":
+    end_with_parent(int(sys.argv[2]))
     main(Connection(int(sys.argv[1])))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from runner.case import Scalar
 from runner.measure.verdict import verdict
+
+if TYPE_CHECKING:
+    from models.workload import Call
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,10 @@ class Benchmark:
     max_s: Annotated[float, "above 0"]
     target_pct: Annotated[float, "above 0"]
 
-    def measure(self, call: Callable[[], object], device: str) -> dict[str, Scalar]:
+    def measure(self, call: Call, device: str) -> dict[str, Scalar]:
         """Times of ``call``, its peak memory, and how far to trust them. ``device`` is "cpu" or "cuda"."""
         from runner.measure.memory import peak_bytes
 
         on_device = import_module(f"runner.measure.{device}")
         columns: dict[str, Scalar] = on_device.measure(call, self)
-        return columns | verdict(columns, self.target_pct) | {"peak_mem_bytes": peak_bytes(call, device)}
+        return columns | verdict(columns, self.target_pct) | {"peak_mem_bytes": peak_bytes(call.run, device)}

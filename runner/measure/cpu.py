@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable
 
+from models.workload import Call
 from runner.case import Scalar
 from runner.measure.benchmark import Benchmark
 from runner.measure.procedure import take
@@ -13,9 +13,9 @@ from runner.measure.statistics import NO_FLOOR
 from runner.measure.wall import PerfCounter
 
 
-def measure(call: Callable[[], object], settings: Benchmark) -> dict[str, Scalar]:
+def measure(call: Call, settings: Benchmark) -> dict[str, Scalar]:
     """The columns of the host's clock, and how often other processes had the CPU meanwhile."""
-    instrument = PerfCounter(call)
+    instrument = PerfCounter(call.run, call.reset)
     started, before = time.perf_counter(), _preemptions()
     taken = take(instrument, settings)
     rate = (_preemptions() - before) / (time.perf_counter() - started)

@@ -6,6 +6,7 @@ import os
 import statistics
 from collections.abc import Callable
 
+from models.workload import Call
 from runner.case import Scalar
 from runner.measure import calibration, witness
 from runner.measure.benchmark import Benchmark
@@ -31,7 +32,7 @@ FLOORS = {
 Instrument = StampedGraphs | StampedStream | CudaEvents
 
 
-def measure(call: Callable[[], object], settings: Benchmark) -> dict[str, Scalar]:
+def measure(call: Call, settings: Benchmark) -> dict[str, Scalar]:
     """The columns of a call on the GPU: ``gpu_us`` with the L2 cache as ``settings`` say, and what else is known."""
     instrument, note = _choose(call, settings)
     taken = take(instrument, settings)
@@ -44,45 +45,65 @@ def measure(call: Callable[[], object], settings: Benchmark) -> dict[str, Scalar
         }
     if isinstance(instrument, StampedGraphs) and settings.cold_l2:
         columns["gpu_warm_us"] = _warm_us(call, taken.summary.estimate)
-    columns |= as_seen_by_caller(call, reading_flush())
+    before = _before(call, settings.cold_l2)
+    columns |= as_seen_by_caller(call.run, before)
     if settings.witness:
-        columns |= _witnessed(call, settings.cold_l2)
+        columns |= _witnessed(call.run, before if call.reset or settings.cold_l2 else None)
     return columns
 
 
-def _choose(call: Callable[[], object], settings: Benchmark) -> tuple[Instrument, str]:
+def _choose(call: Call, settings: Benchmark) -> tuple[Instrument, str]:
     """The best instrument that ``call`` and this GPU allow, or the one asked for; and why it is not the best."""
     asked, cold = settings.instrument, settings.cold_l2
     if asked == "cuda_events":
-        return CudaEvents(call, cold_l2=cold), ""
+        return CudaEvents(call.run, call.reset, cold_l2=cold), ""
     if os.environ.get("TRITON_INTERPRET") == "1":
-        return CudaEvents(call, cold_l2=cold), "stamps are Triton kernels, and TRITON_INTERPRET=1 runs those on the CPU"
+        return CudaEvents(
+            call.run, call.reset, cold_l2=cold
+        ), "stamps are Triton kernels, and TRITON_INTERPRET=1 runs those on the CPU"
     if (tick := calibration.timer_tick_ns()) > COARSEST_NS:
-        return CudaEvents(call, cold_l2=cold), f"this GPU's timer steps by {tick} ns: too coarse for stamps"
+        return CudaEvents(
+            call.run, call.reset, cold_l2=cold
+        ), f"this GPU's timer steps by {tick} ns: too coarse for stamps"
     if asked == "stamped_stream":
         return _stream(call, cold), ""
     constant_us = calibration.graph_constant_us(cold_l2=cold, captures=settings.captures)
     try:
-        return StampedGraphs(call, cold_l2=cold, captures=settings.captures, constant_us=constant_us), ""
+        return StampedGraphs(
+            call.run, call.reset, cold_l2=cold, captures=settings.captures, constant_us=constant_us
+        ), ""
     except CaptureError as error:
         return _stream(call, cold), f"no CUDA graph can hold this call: {error}"
 
 
-def _stream(call: Callable[[], object], cold_l2: bool) -> StampedStream:
-    return StampedStream(call, cold_l2=cold_l2, constant_us=calibration.stream_constant_us(cold_l2=cold_l2))
+def _stream(call: Call, cold_l2: bool) -> StampedStream:
+    return StampedStream(
+        call.run, call.reset, cold_l2=cold_l2, constant_us=calibration.stream_constant_us(cold_l2=cold_l2)
+    )
 
 
-def _warm_us(call: Callable[[], object], cold_us: float) -> float:
+def _warm_us(call: Call, cold_us: float) -> float:
     """The time of the same call when the last one has left its data in the L2 cache."""
     constant_us = calibration.graph_constant_us(cold_l2=False, captures=WARM_CAPTURES)
-    warm = StampedGraphs(call, cold_l2=False, captures=WARM_CAPTURES, constant_us=constant_us)
+    warm = StampedGraphs(call.run, call.reset, cold_l2=False, captures=WARM_CAPTURES, constant_us=constant_us)
     warm.samples(WARM_CAPTURES)
     return trimmed_mean(warm.samples(max(5, min(WARM_SAMPLES, int(WARM_LONGEST_S / (cold_us * 1e-6))))))
 
 
-def _witnessed(call: Callable[[], object], cold_l2: bool) -> dict[str, Scalar]:
+def _before(call: Call, cold_l2: bool) -> Callable[[], None]:
+    """What comes before each call where no instrument sees to it."""
+    flush = reading_flush() if cold_l2 else lambda: None
+
+    def both() -> None:
+        call.restore()
+        flush()
+
+    return both
+
+
+def _witnessed(run: Callable[[], object], before: Callable[[], object] | None) -> dict[str, Scalar]:
     """What CUPTI says of the same call, launched kernel by kernel."""
-    seen = witness.observe(call, reading_flush() if cold_l2 else None)
+    seen = witness.observe(run, before)
     if seen is None:
         return {}
     return {"cupti_us": seen.span_us, "gap_us": seen.span_us - seen.busy_us, "n_kernels": seen.kernels}

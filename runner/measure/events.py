@@ -21,9 +21,10 @@ class CudaEvents:
 
     name = "cuda_events"
 
-    def __init__(self, call: Callable[[], object], *, cold_l2: bool) -> None:
+    def __init__(self, call: Callable[[], object], reset: Callable[[], None] | None = None, *, cold_l2: bool) -> None:
         self.clocks_mhz: list[float] = []  # events do not tell
         self._call = call
+        self._reset = reset or (lambda: None)
         self._flush = reading_flush() if cold_l2 else lambda: None
         self._pairs = [
             (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(IN_FLIGHT)
@@ -35,6 +36,7 @@ class CudaEvents:
         while len(times) < count:
             pairs = self._pairs[: count - len(times)]
             for start, end in pairs:
+                self._reset()
                 self._flush()
                 start.record()
                 self._call()

@@ -1,7 +1,8 @@
 """The instrument of choice on a GPU: stamps around one call in a CUDA graph, replayed one at a time.
 
-A graph holds one sample: {reading flush, stamp, call, stamp}. There are several captures, since no two are quite
-alike, and they are replayed in shuffled order. The stamps also give the clock of the multiprocessors in each sample.
+A graph holds one sample: {reset if the call needs one, reading flush, stamp, call, stamp}. There are several
+captures, since no two are quite alike, and they are replayed in shuffled order. The stamps also give the clock of
+the multiprocessors in each sample.
 """
 
 from __future__ import annotations
@@ -33,9 +34,18 @@ class StampedGraphs:
 
     name = "stamped_graphs"
 
-    def __init__(self, call: Callable[[], object], *, cold_l2: bool, captures: int, constant_us: float) -> None:
+    def __init__(
+        self,
+        call: Callable[[], object],
+        reset: Callable[[], None] | None = None,
+        *,
+        cold_l2: bool,
+        captures: int,
+        constant_us: float,
+    ) -> None:
         self.clocks_mhz: list[float] = []  # of the multiprocessor that stamps, one a sample
         self._chance = random.Random(captures)
+        self._reset = reset or (lambda: None)
         self._flush = reading_flush() if cold_l2 else lambda: None
         self._slots = Slots(captures, self._chance)
         self._constant_us = constant_us
@@ -66,6 +76,7 @@ class StampedGraphs:
         return times
 
     def _sample(self, call: Callable[[], object], pair: int) -> object:
+        self._reset()
         self._flush()
         self._slots.begin(pair)
         result = call()

@@ -1,7 +1,7 @@
 """Stamps around a call on an ordinary stream, for what no CUDA graph can hold.
 
 The GPU spins while the host submits the call, so launch gaps do not count as long as the host is done before the
-spin is: {reading flush, spin, stamp, call, stamp}. A call that waits for the GPU itself is timed with that wait.
+spin is: {reset, reading flush, spin, stamp, call, stamp}. A call that waits for the GPU itself is timed with that wait.
 """
 
 from __future__ import annotations
@@ -27,9 +27,17 @@ class StampedStream:
 
     name = "stamped_stream"
 
-    def __init__(self, call: Callable[[], object], *, cold_l2: bool, constant_us: float) -> None:
+    def __init__(
+        self,
+        call: Callable[[], object],
+        reset: Callable[[], None] | None = None,
+        *,
+        cold_l2: bool,
+        constant_us: float,
+    ) -> None:
         self.clocks_mhz: list[float] = []  # of the multiprocessor that stamps, one a sample
         self._call = call
+        self._reset = reset or (lambda: None)
         self._flush = reading_flush() if cold_l2 else lambda: None
         self._slots = Slots(PAIRS, random.Random(PAIRS))
         self._constant_us = constant_us
@@ -49,6 +57,7 @@ class StampedStream:
 
     def _sample(self, pair: int, spin_s: float) -> float:
         """Seconds the host took to submit it."""
+        self._reset()
         self._flush()
         spin[(1,)](int(spin_s * CYCLES_A_SECOND), num_warps=1)
         started = time.perf_counter()

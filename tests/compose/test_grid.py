@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
-from runner.compose import grid
+from runner.compose import CONF, grid
 from runner.errors import BadInput
 
 
@@ -13,10 +14,7 @@ def config(impl="torch", cols=8, **top):
         "workload": {"name": "gelu", "rows": 4, "cols": cols, "form": "tanh", "dtype": "float32", "tf32": False}
         | {"data": "normal", "axes": {"cols": [1]}},
         "impl": {"name": impl},
-        "measure": {
-            "benchmark": {"name": "benchmark", "cold_l2": True, "warmup_s": 0, "samples": 20, "max_s": 1}
-            | {"target_pct": 1}
-        },
+        "measure": {"benchmark": yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text()) | {"warmup_s": 0}},
         "launcher": {"name": "local"},
         "log": {"name": "none"},
         "name": None,

@@ -144,3 +144,24 @@ def test_hydra_still_asks_where_a_plugin_comes_from():
     sweeper.register()
     assert Plugins.is_in_toplevel_plugins_module("runner.compose.sweeper.GridSweeper")
     assert not Plugins.is_in_toplevel_plugins_module("os.path")
+
+
+def test_a_field_applies_to_the_options_of_the_sweep_that_have_it(compose):
+    grid = points(
+        compose,
+        "workload=gelu,matmul",
+        "workload.size=8",
+        "workload.cols=8",
+        "impl=torch,compiled",
+        "impl.of=naive,torch",
+    )
+    assert len(grid) == 2 * (1 + 2)
+    for point in grid:
+        assert ("workload.size=8" in point) == ("workload=matmul" in point)
+        assert ("workload.cols=8" in point) == ("workload=gelu" in point)
+        assert any(o.startswith("impl.of=") for o in point) == ("impl=compiled" in point)
+
+
+def test_a_field_that_no_option_of_the_sweep_has_is_refused(compose):
+    with pytest.raises(HydraException, match="zize"):
+        points(compose, "workload=gelu,matmul", "workload.zize=8")

@@ -73,6 +73,23 @@ MISTAKES = {
         "impl.mode: 'fast' is not allowed; did you mean default? One of: default, max-autotune, ",
     ),
     "compiled of compiled": (["impl=compiled", "impl.of=compiled"], "impl.of: compiled cannot be compiled again"),
+    "compiled of nothing known": (
+        ["impl=compiled", "impl.of=tritn"],
+        "impl.of: no such implementation 'tritn'; did you mean triton? One of: naive, torch, triton",
+    ),
+    "a field that no option of a sweep has": (
+        ["workload=gelu,matmul", "workload.zize=8", "-m"],
+        "workload.zize: no such field; did you mean size? One of: ",
+    ),
+    "a word that is no override": (
+        ["gelu"],
+        "gelu: not an override; write group=option or field=value, as in workload=gelu",
+    ),
+    "an experiment without +": (["experiment=demo"], "experiment: nothing to override; add it, as in +experiment=..."),
+    "null where a number belongs": (
+        ["measure.benchmark.max_s=null"],
+        "measure.benchmark.max_s: null is not allowed; give a number above 0",
+    ),
     "a baseline outside the sweep": (["baseline=naive"], "baseline=naive: not in this sweep; one of: torch"),
     "a name that cannot name a folder": (["name=a/b"], "name: it names a folder, so give letters, digits"),
     "no workload": (["~workload"], "workload: no option chosen; type workload=<option>"),

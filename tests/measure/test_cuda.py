@@ -15,6 +15,12 @@ def benchmark(**changes):
     return Benchmark(**(values | changes))
 
 
+def measure(run, **changes):
+    from models.workload import Call
+
+    return benchmark(**changes).measure(Call(run), "cuda")
+
+
 def gelu(count):
     import torch
 
@@ -33,7 +39,7 @@ def spinning(cycles):
 @pytest.mark.parametrize("cycles", [10_000, 34_000, 900_000])
 def test_a_spin_of_known_length_reads_its_length(cycles, instrument):
     """To what a launch adds: a null kernel is 0.5 to 1 us by CUPTI, and so it is here."""
-    row = benchmark(instrument=instrument).measure(spinning(cycles), "cuda")
+    row = measure(spinning(cycles), instrument=instrument)
     from runner.measure.calibration import null_us
 
     body_us = cycles / row["sm_clock_mhz"]
@@ -43,7 +49,7 @@ def test_a_spin_of_known_length_reads_its_length(cycles, instrument):
 
 @pytest.mark.parametrize("log2", [10, 14, 18, 20, 22, 24, 26])
 def test_stamps_agree_with_cupti_within_a_quarter_of_a_microsecond_or_1_percent(log2):
-    row = benchmark().measure(gelu(2**log2), "cuda")
+    row = measure(gelu(2**log2))
     assert abs(row["gpu_us"] - row["cupti_us"]) <= max(0.25, 0.01 * row["cupti_us"])
     assert row["n_kernels"] == 1
 
@@ -51,18 +57,18 @@ def test_stamps_agree_with_cupti_within_a_quarter_of_a_microsecond_or_1_percent(
 def test_a_null_kernel_reads_what_cupti_gives_it():
     from runner.measure.calibration import launch_null, null_us
 
-    row = benchmark().measure(launch_null, "cuda")
+    row = measure(launch_null)
     assert row["gpu_us"] == pytest.approx(null_us(), abs=0.1)
 
 
 def test_a_spin_2_percent_longer_is_seen():
-    short, long = (benchmark().measure(spinning(cycles), "cuda") for cycles in (34_000, 34_680))
+    short, long = (measure(spinning(cycles)) for cycles in (34_000, 34_680))
     assert long["gpu_us"] / short["gpu_us"] == pytest.approx(1.0193, abs=0.005)
     assert long["low_us"] > short["high_us"]
 
 
 def test_what_fits_the_cache_is_faster_warm():
-    row = benchmark().measure(gelu(2**22), "cuda")
+    row = measure(gelu(2**22))
     assert row["gpu_warm_us"] < 0.9 * row["gpu_us"]
     assert row["e2e_us"] > row["gpu_us"]
     assert row["e2e_us"] >= row["submit_us"] > 0
@@ -74,23 +80,23 @@ def test_a_call_that_synchronises_is_timed_on_a_stream_and_the_row_says_why():
     def call():
         torch.rand(8, device="cuda").sum().item()
 
-    row = benchmark().measure(call, "cuda")
+    row = measure(call)
     assert row["instrument"] == "stamped_stream"
     assert "no CUDA graph can hold this call" in row["instrument_note"]
     torch.rand(8, device="cuda")  # the failed capture has left the random generator as it was
-    assert benchmark().measure(gelu(2**20), "cuda")["instrument"] == "stamped_graphs"
+    assert measure(gelu(2**20))["instrument"] == "stamped_graphs"
 
 
 def test_a_chain_of_kernels_is_bound_by_its_launches():
     calls = [gelu(1024) for _ in range(9)]
-    row = benchmark().measure(lambda: [call() for call in calls], "cuda")
+    row = measure(lambda: [call() for call in calls])
     assert row["n_kernels"] == 9
     assert row["verdict"] == "launch_bound"
     assert row["gpu_us"] < row["e2e_us"] / 2
 
 
 def test_events_are_contradicted_by_cupti_on_a_short_call():
-    row = benchmark(instrument="cuda_events").measure(gelu(2**18), "cuda")
+    row = measure(gelu(2**18), instrument="cuda_events")
     assert row["verdict"] == "contradicted"
 
 
@@ -104,5 +110,5 @@ def test_peak_memory_is_that_of_the_calls_own_tensors():
     import torch
 
     x = torch.randn(2**20, device="cuda")
-    row = benchmark().measure(lambda: (x * 2 + 1).sum(), "cuda")
+    row = measure(lambda: (x * 2 + 1).sum())
     assert row["peak_mem_bytes"] == pytest.approx(2 * 4 * 2**20, rel=0.01)

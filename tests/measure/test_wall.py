@@ -26,7 +26,7 @@ class FakeClock:
 @pytest.mark.parametrize("call_ns", [1, 50, 999, 19_999, 20_000, 5_000_000])
 def test_a_call_of_known_length_reads_its_length(call_ns):
     clock = FakeClock(call_ns)
-    instrument = PerfCounter(clock.call, clock)
+    instrument = PerfCounter(clock.call, clock=clock)
     assert instrument.samples(7) == [call_ns / 1e3] * 7
     inner = instrument.calls_per_sample
     assert inner * call_ns >= SHORTEST_SAMPLE_NS
@@ -44,3 +44,19 @@ def test_a_busy_loop_of_known_length_reads_its_length():
     samples = sorted(PerfCounter(busy).samples(50))
     assert samples[0] >= 300.0
     assert samples[len(samples) // 4] < 330.0
+
+
+def test_a_reset_is_not_timed_and_comes_before_every_call():
+    clock, log = FakeClock(70), []
+
+    def reset():
+        clock.now += 1000
+        log.append("reset")
+
+    def call():
+        clock.call()
+        log.append("call")
+
+    instrument = PerfCounter(call, reset, clock)
+    assert instrument.samples(3) == [0.07] * 3
+    assert log == ["reset", "call"] * 3

@@ -119,7 +119,7 @@ def test_a_call_repeats_itself_after_a_reset_and_leaves_its_inputs_alone(case, z
     kept = [tensor.clone() for tensor in inputs]
     call = workload.call(mlp, inputs)
     first = [tensor.clone() for tensor in call.run()]
-    call.reset()
+    call.restore()
     assert all(map(torch.equal, first, call.run()))
     assert all(map(torch.equal, kept, inputs))
 

@@ -84,3 +84,22 @@ def test_comparing_in_parts_finds_the_error_in_any_of_them(monkeypatch):
 
 def test_an_empty_output_is_right():
     assert check.compare([torch.zeros(0)], [expected([])], torch.float32).correct
+
+
+def test_a_call_that_gives_other_bits_is_seen():
+    from models.workload import Call
+
+    def noisy():
+        return (torch.rand(8),)
+
+    fixed = torch.tensor([1.0, math.nan])
+    assert check.repeats(Call(run=lambda: (fixed,)), (fixed,))
+    assert not check.repeats(Call(run=noisy), noisy())
+
+
+def test_a_call_that_overwrites_its_output_is_compared_with_what_it_was():
+    from models.workload import Call
+
+    output, count = torch.zeros(2), iter(range(9))
+    call = Call(run=lambda: (output.fill_(float(next(count))),))
+    assert not check.repeats(call, call.run())

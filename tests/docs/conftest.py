@@ -1,0 +1,61 @@
+"""A copy of the project with the files that the README prints, and the real command line run inside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PRINTED = re.compile(r"```(?:python|yaml)\n# (\S+\.(?:py|yaml))\n(.*?)```", re.DOTALL)  # its first line names the file
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project a reader has followed the README in."""
+
+    root: Path
+
+    def python(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Python in the project's folder, importing the project and nothing of this checkout."""
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("WANDB_", "TRITON_"))}
+        return subprocess.run(
+            [sys.executable, *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            cwd=self.root,
+            env=environment | {"PYTHONPATH": str(self.root)},
+        )
+
+    def rows(self, *arguments: str, code: int = 0) -> list[dict]:
+        """The rows of a run through the real command line, which must exit with ``code``."""
+        known = set(self.root.glob("outputs/*/*"))
+        done = self.python("-m", "runner", "log=none", *arguments)
+        assert done.returncode == code, done.stdout + done.stderr
+        (folder,) = set(self.root.glob("outputs/*/*")) - known
+        records = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines() if line]
+        return [record for record in records if record["record"] == "row"]
+
+
+@pytest.fixture(scope="session")
+def project(tmp_path_factory) -> Project:
+    """Made once: packages, configs, and each file printed in the README in its place."""
+    root = tmp_path_factory.mktemp("project")
+    for room in ("runner", "kernels", "models", "conf"):
+        shutil.copytree(ROOT / room, root / room, ignore=shutil.ignore_patterns("__pycache__"))
+    printed = PRINTED.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(printed) >= 5
+    for name, text in printed:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    return Project(root)

@@ -1,0 +1,175 @@
+"""The documents say what the code does: pages are fresh, links lead somewhere, commands and examples work."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.measure.verdict import DOUBTS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+QUICK = ["measure.benchmark.samples=20", "measure.benchmark.max_s=0.02", "measure.benchmark.warmup_s=0"]
+COMMAND = "python -m runner"
+
+# Composes each line of stdin, and prints what became of it: null, or the message the user would see.
+COMPOSE = """
+import contextlib, io, json, sys
+from runner import compose
+from runner.errors import BadInput
+for line in sys.stdin:
+    message = None
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            compose.plan(json.loads(line))
+    except BadInput as error:
+        message = f"runner: {error}"
+    except SystemExit as error:
+        message = f"exit {error.code}" if error.code else None
+    print(json.dumps(message))
+"""
+
+
+def code(page: str) -> list[str]:
+    """The lines of a page's code blocks, fenced and indented, and its inline code."""
+    blocks = re.findall(r"^ *```\w*\n(.*?)^ *```", page, re.DOTALL | re.MULTILINE)
+    prose = re.sub(r"^ *```.*?^ *```", "", page, flags=re.DOTALL | re.MULTILINE)
+    indented = re.findall(r"^    (.*)$", prose, re.MULTILINE)
+    inline = re.findall(r"`([^`\n]+)`", re.sub(r"^    .*$", "", prose, flags=re.MULTILINE))
+    return [*"\n".join(blocks).splitlines(), *indented, "", *inline]
+
+
+def commands(page: str) -> list[tuple[str, str | None]]:
+    """Each command of the page, with the one-line refusal printed below it, if there is one."""
+    found, lines = [], code(page.replace("\\\n", " "))
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        text = re.sub(r"\\\|", "|", line).strip().removeprefix("$ ")
+        if re.match(rf"(?:[A-Z_]+=\S+ )*{COMMAND}", text):
+            found.append((text, below.strip() if below.strip().startswith("runner: ") else None))
+    return found
+
+
+def words(command: str) -> list[str]:
+    """The arguments after ``python -m runner``, as a shell would split them."""
+    return shlex.split(command.partition(COMMAND)[2], comments=True)
+
+
+ALL = {
+    f"{page.relative_to(ROOT)}: {command}": (command, refusal)
+    for page in PAGES
+    for command, refusal in commands(page.read_text(encoding="utf-8"))
+}
+
+
+@pytest.fixture(scope="module")
+def answers(project) -> dict[str, str | None]:
+    """What each command comes to, all composed in one process."""
+    asked = list(dict.fromkeys([command for command, _ in ALL.values()]))
+    done = project.python("-c", COMPOSE, stdin="".join(json.dumps(words(command)) + "\n" for command in asked))
+    assert done.returncode == 0, done.stderr
+    return dict(zip(asked, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+@pytest.mark.parametrize(("command", "refusal"), ALL.values(), ids=ALL.keys())
+def test_every_command_of_the_documents_composes_or_is_refused_as_printed(answers, command, refusal):
+    assert answers[command] == refusal
+
+
+def test_a_bad_command_would_be_noticed(project):
+    bad = ["workload=mlp workload.cols=3", "workload=softmx -m", "workload=gelu impl=naive,torch", "--bogus"]
+    page = "".join(f"```bash\n{COMMAND} {line}\n```\n" for line in bad)
+    asked = [words(command) for command, _ in commands(page)]
+    assert len(asked) == len(bad)
+    done = project.python("-c", COMPOSE, stdin="".join(json.dumps(line) + "\n" for line in asked))
+    assert all(json.loads(line) for line in done.stdout.splitlines()), done.stdout
+    assert len(done.stdout.splitlines()) == len(bad)
+
+
+def test_the_readme_has_the_commands_it_promises():
+    found = {command for command, _ in commands((ROOT / "README.md").read_text(encoding="utf-8"))}
+    assert {
+        "python -m runner workload=mlp impl=compiled -m",
+        "python -m runner workload=gelu impl=naive,torch,compiled,triton -m",
+        "python -m runner workload=matmul workload.size=1024,2048,4096 impl=torch workload.dtype=float32,bfloat16 -m",
+        "python -m runner workload=mlp workload.layers=2,3,4,5 workload.batch=256 impl=naive,compiled -m",
+        "python -m runner workload=softmax workload.rows=4096 workload.cols=1000 impl=torch",
+    } <= found
+
+
+def test_the_generated_pages_are_up_to_date():
+    check = [sys.executable, "docs/generate.py", "--check"]
+    done = subprocess.run(check, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_stale_page_is_named(project):
+    (project.root / "docs").mkdir()
+    (project.root / "docs" / "generate.py").write_text((ROOT / "docs" / "generate.py").read_text())
+    assert project.python("docs/generate.py").returncode == 0
+    assert project.python("docs/generate.py", "--check").returncode == 0
+    page = project.root / "docs" / "groups" / "impl.md"
+    page.write_text(page.read_text() + "more\n")
+    done = project.python("docs/generate.py", "--check")
+    assert done.returncode == 1
+    assert done.stderr == "docs/groups/impl.md is stale; run: python docs/generate.py\n"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_leads_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        other = (page.parent / path).resolve() if path else page
+        assert other.exists(), f"{page.name} links to {target}"
+        assert other.is_relative_to(ROOT), f"{page.name} links to {target}, outside the project"
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", other.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+
+
+def test_the_readmes_own_kernel_runs_and_is_right(project):
+    (row,) = project.rows(
+        "workload=softmax",
+        "impl=file",
+        "impl.path=my_softmax.py:softmax",
+        "workload.rows=33",
+        "workload.cols=100",
+        *QUICK,
+    )
+    assert row["status"] == "ok"
+    assert row["metrics"]["correct"] is True
+
+
+def test_the_readmes_own_yaml_puts_it_beside_the_others(project):
+    grid = ["--config-dir", "mine", "workload=softmax", "impl=torch,my_softmax", "workload.cols=100", "-m"]
+    rows = project.rows(*grid, "workload.rows=33", *QUICK)
+    assert [(row["case"]["impl"]["name"], row["status"]) for row in rows] == [("torch", "ok"), ("file", "ok")]
+
+
+def test_the_readmes_own_workload_runs_and_a_wrong_kernel_for_it_is_found_out(project):
+    """Over its own sweep; and its tolerance is narrower than the error of leaving one element out."""
+    (project.root / "kernels" / "row_sum" / "leaves_one_out.py").write_text("def row_sum(x): return x[:, 1:].sum(-1)\n")
+    rows = project.rows("workload=row_sum", "impl=torch,leaves_one_out", "workload.rows=33", *QUICK, "-m", code=1)
+    found = {(row["case"]["impl"]["name"], row["case"]["workload"]["cols"]): row["status"] for row in rows}
+    assert found == {
+        (name, cols): status
+        for name, status in {"torch": "ok", "leaves_one_out": "wrong"}.items()
+        for cols in (256, 1024, 4096)
+    }
+
+
+def test_the_readme_explains_every_verdict():
+    explained = re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(explained) == {"ok", "wrong", "fallback", *DOUBTS}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "LICENSE"], ids=lambda page: page.name)
+def test_no_document_names_a_path_of_one_machine(page):
+    assert not re.search(r"(?<![\w.])/(?:home|work|root|tmp|Users)/", page.read_text(encoding="utf-8"))
