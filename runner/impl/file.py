@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,7 @@ class File(Implementation):
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # torch.compile and Triton look for a function's module there
         spec.loader.exec_module(module)
         if not hasattr(module, name):
             defined = ", ".join(key for key, value in vars(module).items() if inspect.isfunction(value)) or "none"

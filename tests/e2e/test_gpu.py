@@ -1,0 +1,127 @@
+"""The commands a user types, on a real GPU."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+HERE = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0")}
+
+
+@pytest.fixture
+def on_gpu(run):
+    def go(*arguments, **changes):
+        return run(*arguments, env=HERE, **changes)
+
+    return go
+
+
+def statuses(result):
+    return [row["status"] for row in result.rows()]
+
+
+def test_the_mlp_compiled_over_its_default_sweep(on_gpu):
+    result = on_gpu("workload=mlp", "impl=compiled", "-m")
+    assert result.code == 0, result.out + result.err
+    assert statuses(result) == ["ok"] * 4
+    assert all(row["metrics"]["verdict"] != "fallback" for row in result.rows())
+
+
+def test_four_implementations_of_gelu(on_gpu):
+    result = on_gpu("workload=gelu", "impl=naive,torch,compiled,triton", "-m")
+    assert result.code == 0, result.out + result.err
+    assert statuses(result) == ["ok"] * 12
+    for row in result.rows():
+        metrics = row["metrics"]
+        assert row["device"] != "cpu"
+        assert metrics["instrument"] == "stamped_graphs"
+        assert metrics["n_kernels"] == (9 if row["case"]["impl"]["name"] == "naive" else 1)
+        assert metrics["gpu_us"] < metrics["e2e_us"]
+        assert metrics["deterministic"] is True
+
+
+def test_matmuls_of_three_sizes_and_two_types(on_gpu):
+    arguments = ["workload.size=1024,2048,4096", "workload.dtype=float32,bfloat16"]
+    result = on_gpu("workload=matmul", *arguments, "impl=torch", "-m")
+    assert result.code == 0, result.out + result.err
+    assert statuses(result) == ["ok"] * 6
+
+
+def test_tf32_is_a_field_and_shows_in_error_and_time(on_gpu):
+    result = on_gpu("workload=matmul", "workload.size=2048", "workload.tf32=false,true", "-m")
+    exact, fast = (row["metrics"] for row in result.rows())
+    assert fast["gpu_us"] < exact["gpu_us"] / 2
+    assert fast["max_abs_err"] > 10 * exact["max_abs_err"]
+    assert fast["correct"] is True
+
+
+def test_mlps_naive_and_compiled(on_gpu):
+    layers = ["workload.layers=2,3,4,5", "workload.batch=256"]
+    result = on_gpu("workload=mlp", *layers, "impl=naive,compiled", "-m")
+    assert result.code == 0, result.out + result.err
+    assert statuses(result) == ["ok"] * 8
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("zero_grad", ["every_step", "accumulate"])
+@pytest.mark.parametrize("pass_", ["fwd", "fwd_bwd", "train_step"])
+def test_every_pass_of_the_mlp_compiles_and_is_right(on_gpu, pass_, zero_grad, mode):
+    fields = [f"workload.pass={pass_}", f"workload.zero_grad={zero_grad}", "workload.steps=3", "workload.batch=64"]
+    result = on_gpu("workload=mlp", *fields, "impl=compiled", f"impl.mode={mode}")
+    (row,) = result.rows()
+    assert row["status"] == "ok", row
+    assert row["metrics"]["verdict"] != "fallback", row["metrics"]["verdict_reason"]
+
+
+def test_one_softmax(on_gpu):
+    result = on_gpu("workload=softmax", "workload.rows=4096", "workload.cols=1000", "impl=torch")
+    assert result.code == 0, result.out + result.err
+    assert statuses(result) == ["ok"]
+
+
+def test_every_workload_is_right_in_every_type(on_gpu):
+    for workload in ("gelu", "softmax", "matmul", "cdist", "mlp"):
+        types = "workload.dtype=float32,float16,bfloat16,float64"
+        quick = ["measure.benchmark.max_s=0.05", "default_axes=false"]
+        result = on_gpu(f"workload={workload}", "impl=naive,torch", types, *quick, "-m")
+        expected = {"ok"} | ({"unsupported"} if workload == "cdist" else set())
+        assert set(statuses(result)) == expected, result.out
+
+
+FAULTY = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def _far_away(x, y): tl.store(y + tl.program_id(0).to(tl.int64) * 2**33, tl.load(x))
+
+def far_away(x):
+    y = torch.empty_like(x); _far_away[(64,)](x, y); return y
+def asserts(x): return x[torch.full((1,), 2**40, device=x.device)]
+def fills(x): return torch.empty(2**44, dtype=torch.uint8, device=x.device)
+def in_place(x): return x.copy_(right(x))
+def synchronises(x):
+    y = right(x); y.sum().item(); return y
+def right(x): return torch.nn.functional.gelu(x, approximate="tanh")
+"""
+
+
+def test_faults_on_the_gpu_cost_their_own_case(on_gpu, tmp_path):
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    names = ["right", "far_away", "asserts", "fills", "in_place", "synchronises"]
+    paths = ",".join(f"faulty.py:{name}" for name in names)
+    result = on_gpu("workload=gelu", "workload.cols=1024", "impl=file", f"impl.path={paths}", "-m")
+    rows = {row["case"]["impl"]["path"].partition(":")[2]: row for row in result.rows()}
+    assert {name: row["status"] for name, row in rows.items()} == {
+        "right": "ok",
+        "far_away": "cuda_error",
+        "asserts": "cuda_error",
+        "fills": "oom",
+        "in_place": "ok",
+        "synchronises": "ok",
+    }
+    assert rows["synchronises"]["metrics"]["instrument"] == "stamped_stream"
+    assert rows["in_place"]["metrics"]["mutates_inputs"] is True
+    assert rows["in_place"]["metrics"]["gpu_us"] < 3 * rows["right"]["metrics"]["gpu_us"]
