@@ -24,6 +24,7 @@ def main(channel: Connection) -> None:
     from runner.case import Case
     from runner.hardware import describe
 
+    worker.tidy()  # before the first case, which would else pay for all that has just been imported
     send(environment=describe())
     while True:
         try:

@@ -6,6 +6,7 @@ import statistics
 from functools import cache
 
 from runner.measure import witness
+from runner.measure.flush import reading_flush
 from runner.measure.gpu_kernels import null, spin
 from runner.measure.slots import tick_ns
 from runner.measure.stamped_graphs import StampedGraphs
@@ -37,8 +38,8 @@ def stream_constant_us(*, cold_l2: bool) -> float:
 
 @cache
 def null_us() -> float:
-    """What CUPTI gives a kernel that does nothing; 0 if it cannot be asked."""
-    seen = witness.observe(launch_null)
+    """What CUPTI gives a kernel that does nothing, its code as cold as that of any other; 0 if it cannot be asked."""
+    seen = witness.observe(launch_null, reading_flush(), calls=SAMPLES)
     return seen.span_us if seen else 0.0
 
 

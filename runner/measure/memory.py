@@ -23,12 +23,15 @@ def _on_gpu(call: Callable[[], object]) -> int:
 
 
 def _on_cpu(call: Callable[[], object]) -> int:
-    """The CPU allocator keeps no count, but reports each allocation to the profiler."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    """The CPU allocator keeps no count, but reports each allocation to the profiler.
+
+    ``torch.profiler`` would do as well, but its first use imports a second's worth of torch._dynamo.
+    """
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
         result = call()
     del result
     held = peak = 0
-    for event in profile.profiler.kineto_results.events():
+    for event in profile.kineto_results.events():
         if event.name() == "[memory]":
             held += event.nbytes()
             peak = max(peak, held)

@@ -22,8 +22,13 @@ class Witness:
     kernels: int  # kernels, copies and fills
 
 
-def observe(call: Callable[[], object], flush: Callable[[], object] | None = None) -> Witness | None:
-    """What CUPTI saw of ``call``; None if its records cannot be told from those of the flush, or are missing."""
+def observe(
+    call: Callable[[], object], flush: Callable[[], object] | None = None, calls: int | None = None
+) -> Witness | None:
+    """What CUPTI saw of ``calls`` of ``call``; None if its records cannot be told from the flush's, or are missing.
+
+    By default there are 30 calls, or fewer if they are of many kernels.
+    """
     flushing = 0 if flush is None else len(_activities(flush, 1))
 
     def behind_flush() -> None:
@@ -31,16 +36,16 @@ def observe(call: Callable[[], object], flush: Callable[[], object] | None = Non
             flush()
         call()
 
-    calls_wanted = max(2, min(MOST_CALLS, MOST_RECORDS // max(1, len(_activities(behind_flush, 1)))))
-    records = _activities(behind_flush, calls_wanted)
-    count, rest = divmod(len(records), calls_wanted)
+    calls = calls or max(2, min(MOST_CALLS, MOST_RECORDS // max(1, len(_activities(behind_flush, 1)))))
+    records = _activities(behind_flush, calls)
+    count, rest = divmod(len(records), calls)
     kernels = count - flushing
     if rest or kernels <= 0:
         return None
-    calls = [records[index * count + flushing : (index + 1) * count] for index in range(calls_wanted)]
+    each = [records[index * count + flushing : (index + 1) * count] for index in range(calls)]
     return Witness(
-        span_us=trimmed_mean([max(end for _, end in one) - min(start for start, _ in one) for one in calls]),
-        busy_us=trimmed_mean([_union(one) for one in calls]),
+        span_us=trimmed_mean([max(end for _, end in one) - min(start for start, _ in one) for one in each]),
+        busy_us=trimmed_mean([_union(one) for one in each]),
         kernels=kernels,
     )
 

@@ -32,8 +32,8 @@ class LiveReport:
             console=console,
         )
         self._task = self._progress.add_task("starting a worker", total=len(plan.cases))
-        # Drawn four times a second at most, by the parent: measured in benchmarks/logging_beside.py not to disturb.
-        self._live = Live(console=console, refresh_per_second=4, transient=True, get_renderable=self._draw)
+        # Once a second: a drawing takes some milliseconds of a core that a CPU case may want (logging_beside.py).
+        self._live = Live(console=console, refresh_per_second=1, transient=True, get_renderable=self._draw)
 
     def __enter__(self) -> LiveReport:
         if self._console.is_terminal:
@@ -52,7 +52,9 @@ class LiveReport:
         """``row`` is in the journal."""
         self._rows.append(row)
         self._progress.advance(self._task)
-        if not self._console.is_terminal:
+        if self._console.is_terminal:
+            self._live.refresh()
+        else:
             count = f"[{len(self._rows)}/{len(self._plan.cases)}]"
             self._console.print(count, terminal.plain(row, self._names), markup=False, highlight=False, soft_wrap=True)
 

@@ -34,7 +34,7 @@ class Project:
             timeout=300,
             check=False,
             cwd=self.root,
-            env=environment | {"PYTHONPATH": str(self.root)},
+            env=environment | {"PYTHONPATH": os.pathsep.join([str(self.root), os.environ.get("PYTHONPATH", "")])},
         )
 
     def rows(self, *arguments: str, code: int = 0) -> list[dict]:

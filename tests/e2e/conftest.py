@@ -41,7 +41,8 @@ def command(tmp_path):
     def build(*arguments: str, log: str = "none", env: dict[str, str] | None = None):
         words = [f"output_dir={tmp_path / 'outputs'}", *([f"log={log}"] if log else [])]
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("WANDB_", "TRITON_"))}
-        environment |= {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", **(env or {})}  # as on a laptop
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        environment |= {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", **(env or {})}  # as on a laptop
         return [sys.executable, "-m", "runner", *words, *arguments], {"cwd": tmp_path, "env": environment}
 
     return build

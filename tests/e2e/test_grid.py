@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 
@@ -279,7 +280,8 @@ def test_a_dropped_in_kernel_is_found_without_an_edit(run, tmp_path):
         shutil.copytree(root / room, tmp_path / "copy" / room, ignore=shutil.ignore_patterns("__pycache__"))
     code = "import torch\ndef gelu(x, *, form): return torch.nn.functional.gelu(x, approximate=form)\n"
     (tmp_path / "copy" / "kernels" / "gelu" / "fancy.py").write_text(code)
-    result = run("impl=fancy", *SMALL, *QUICK, env={"PYTHONPATH": str(tmp_path / "copy")})
+    path = os.pathsep.join([str(tmp_path / "copy"), os.environ.get("PYTHONPATH", "")])
+    result = run("impl=fancy", *SMALL, *QUICK, env={"PYTHONPATH": path})
     assert result.code == 0, result.err
     assert result.statuses() == {"fancy": "ok"}
 
@@ -297,8 +299,8 @@ def test_a_broken_wandb_costs_no_row_and_no_exit_code(run, tmp_path):
     (tmp_path / "broken" / "wandb.py").write_text("raise ImportError('no W&B here')")
     from pathlib import Path
 
-    path = f"{Path(__file__).resolve().parents[2]}:{tmp_path / 'broken'}"
-    result = run("impl=torch", *SMALL, *QUICK, log="wandb", env={"PYTHONPATH": f"{tmp_path / 'broken'}:{path}"})
+    path = [str(tmp_path / "broken"), str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+    result = run("impl=torch", *SMALL, *QUICK, log="wandb", env={"PYTHONPATH": os.pathsep.join(path)})
     assert result.code == 0
     assert "W&B: not logged (wandb cannot be imported: no W&B here)" in result.out
     assert result.statuses() == {"torch": "ok"}

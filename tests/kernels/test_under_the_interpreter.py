@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -17,7 +18,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="this is that process")
 def test_triton_kernels_pass_every_test_when_interpreted():
-    pytest.importorskip("triton")
+    triton = pytest.importorskip("triton")
+    if numpy.lib.NumpyVersion(numpy.__version__) >= "2.4.0" and triton.__version__ < "3.7":
+        pytest.skip("the interpreter of this Triton fails with numpy 2.4: loops over a number of blocks raise")
     command = [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider"]
     chosen = ["-k", "triton and not cuda and not compiled", str(ROOT / "tests" / "kernels")]
     environment = os.environ | {"TRITON_INTERPRET": "1"}

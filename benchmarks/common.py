@@ -1,0 +1,117 @@
+"""What the benchmarks share: running our command, Markdown tables, and the page a result is kept in."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner import journal
+from runner.row import Row
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = Path(__file__).resolve().parent / "results"
+POLL_S = 0.002  # how late the start of a worker can be seen
+LIMIT_S = 1800.0  # of any one command
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of ``python -m runner`` as seen from outside."""
+
+    wall_s: float  # from the start of the command to its end
+    startup_s: float  # of which: from the start of the worker process until it was ready
+    folder: Path
+    rows: tuple[Row, ...]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Machine, versions, commit."""
+        return environment(self.folder)
+
+
+def environment(folder: Path) -> dict[str, Any]:
+    """``environment.json`` of a run's folder."""
+    facts: dict[str, Any] = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    return facts
+
+
+def run(words: Sequence[str], output_dir: Path) -> Run:
+    """``python -m runner <words>`` into ``output_dir``, printing into a pipe. Raises RuntimeError unless it exits 0."""
+    command = [sys.executable, "-m", "runner", *words, f"output_dir={output_dir}"]
+    started, worker = time.perf_counter(), None
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        while worker is None and process.poll() is None:
+            worker = time.time() if any(output_dir.glob("*/*/worker.log")) else None
+            time.sleep(POLL_S)
+        output, _ = process.communicate(timeout=LIMIT_S)
+        wall_s = time.perf_counter() - started
+    folder = next(iter(output_dir.glob("*/*/")), None)
+    if process.returncode or worker is None or folder is None:
+        raise RuntimeError(f"{' '.join(command)} ended with code {process.returncode}:\n{output}")
+    ready = (folder / "environment.json").stat().st_mtime  # written for the last time when the worker is ready
+    return Run(wall_s, ready - worker, folder, tuple(journal.read(folder)))
+
+
+def timed(command: Sequence[str], cwd: Path = ROOT) -> tuple[float, str]:
+    """Wall time of ``command`` in seconds, and what it printed. Raises CalledProcessError, TimeoutExpired."""
+    started = time.perf_counter()
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=True, timeout=LIMIT_S)
+    return time.perf_counter() - started, done.stdout
+
+
+def table(titles: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    """A Markdown table; floats get three significant digits."""
+    drawn = [titles, ["---"] + ["---:"] * (len(titles) - 1), *lines]
+    return "\n".join("| " + " | ".join(_cell(value) for value in line) + " |" for line in drawn)
+
+
+def page(title: str, body: str, facts: dict[str, Any], load: float) -> str:
+    """``body`` under its title, date, machine, versions and command line. ``load``: of the machine beforehand."""
+    worker = facts["worker"]
+    where = worker["gpu"]["name"] if worker["gpu"] else f"{worker['cpu']}, {worker['cpu_cores']} cores"
+    versions = {"python": platform.python_version(), **facts["packages"], "torch": worker["torch"]}
+    threads = [f"OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']}"] if "OMP_NUM_THREADS" in os.environ else []
+    command = " ".join([*threads, "python -m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
+    changed = " and changes not committed" if facts["dirty"] else ""
+    return "\n".join(
+        [
+            f"# {title}\n",
+            f"- {time.strftime('%Y-%m-%d %H:%M %Z')}, {where}, {facts['system']}; load average before: {load:.2f}",
+            f"- {', '.join(f'{name} {version}' for name, version in versions.items() if version)}",
+            f"- commit {facts['commit'] or 'unknown'}{changed}",
+            f"- `{command}`\n",
+            body,
+        ]
+    )
+
+
+def publish(name: str, text: str, facts: dict[str, Any], write: bool) -> None:
+    """Print ``text``; with ``write`` also keep it as ``results/<name>-<cpu|gpu>.md``."""
+    print(text)
+    if write:
+        RESULTS.mkdir(exist_ok=True)
+        path = RESULTS / f"{name}-{'gpu' if facts['worker']['gpu'] else 'cpu'}.md"
+        path.write_text(text + "\n", encoding="utf-8")
+        print(f"\nwritten: {path.relative_to(ROOT)}", file=sys.stderr)
+
+
+def load_average() -> float:
+    """Of the last minute; of a quiet machine it is near 0."""
+    return os.getloadavg()[0]
+
+
+def digits(value: float) -> str:
+    """Three significant digits; four and more before the point are kept."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:#.3g}"
+
+
+def _cell(value: object) -> str:
+    return digits(value) if isinstance(value, float) else str(value)

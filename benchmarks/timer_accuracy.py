@@ -1,0 +1,333 @@
+"""What the timers say beside what is true: of GELU, where CUPTI is the truth, and of spins of known length.
+
+    python -m benchmarks.timer_accuracy [--write]
+
+All methods time the same call on the same buffers, each with its own defaults: what differs between them is the method,
+the cache it leaves, and what it counts. The peers go first, for all calls: CUPTI, once it has been asked in a process,
+may slow what is launched after it. Then ours, with CUPTI before and after it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+from unittest import mock
+
+import torch
+import yaml
+from torch.utils.benchmark import Timer
+from triton.testing import do_bench, do_bench_cudagraph
+
+from benchmarks.common import ROOT, digits, load_average, page, publish, table
+from models.workload import Call
+from runner import hardware, run_dir
+from runner.measure import calibration, cuda, memory, witness
+from runner.measure.benchmark import Benchmark
+from runner.measure.flush import reading_flush
+from runner.measure.gpu_kernels import spin
+
+SIZES_LOG2 = range(10, 29, 2)
+SPIN_CYCLES = (4_000, 10_000, 34_000, 200_000, 900_000)  # 2 to 455 us at 1.98 GHz; the last gives the clock
+WALL_CALLS, WALL_WARMUP = 100, 10
+WITNESSES = 2  # before the methods, and again after them: one is of 30 calls
+NEAR_US, NEAR_SHARE = 0.25, 0.01  # what ours may differ from the truth, the larger of the two
+COST_LOG2, COST_REPEATS, COST_BAR_S = 24, 5, 0.3
+
+OURS, WARM = "ours", "ours, warm"
+METHODS = (OURS, "do_bench, mean", "do_bench, median", "do_bench_cudagraph", "Timer", "wall clock")
+WARM_METHODS = (WARM, "do_bench_cudagraph", "Timer", "wall clock")  # nothing empties the cache between calls
+
+# Parts of a case by the function that does them. Patched by name: a name that has gone raises AttributeError at once.
+PIECES = {
+    "choosing the instrument, capturing": (cuda, "_choose"),
+    "warm-up and sampling": (cuda, "take"),
+    "L2 warm": (cuda, "_warm_us"),
+    "as the caller sees it": (cuda, "as_seen_by_caller"),
+    "asking CUPTI": (cuda, "_witnessed"),
+    "asking NVML": (cuda, "gpu_state"),
+    "peak memory": (memory, "peak_bytes"),
+}
+
+Run = Callable[[], object]
+Figures = dict[str, Any]  # a row's columns
+Taken = tuple[dict[str, float], dict[str, float]]  # us and seconds by method
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What CUPTI says, in us; each is a mean of several observations."""
+
+    cold_us: float
+    warm_us: float
+    cold_range_us: float  # from the least to the most that one observation said
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One call by every method."""
+
+    name: str
+    truth: Truth
+    us: dict[str, float]  # METHODS and WARM
+    seconds: dict[str, float]  # that they took; ours includes asking CUPTI
+    row: Figures  # ours, whole
+
+    @property
+    def near(self) -> bool:
+        """Whether ours is right, by CUPTI."""
+        return near(self.us[OURS], self.truth.cold_us)
+
+
+def near(us: float, true_us: float) -> bool:
+    """Within ``NEAR_US`` or ``NEAR_SHARE``."""
+    return abs(us - true_us) <= max(NEAR_US, NEAR_SHARE * true_us)
+
+
+def main() -> None:
+    """Runs all, prints and perhaps writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")
+    options, load, started = parser.parse_args(), load_average(), time.perf_counter()
+    for owner, attribute in PIECES.values():
+        getattr(owner, attribute)  # a renamed one shows now, not when all else is done
+    settings = defaults()
+    calls = {f"2^{log2}": gelu(2**log2) for log2 in SIZES_LOG2} | {
+        str(cycles): spinning(cycles) for cycles in SPIN_CYCLES
+    }
+    peers = {name: by_peers(name, call) for name, call in calls.items()}
+    first_s = took(lambda: measure(gelu(2**COST_LOG2), settings))
+    print(f"first case of this process: {first_s:.2f} s", flush=True)
+    costs = [cost(settings) for _ in range(COST_REPEATS)]
+    print("cost of a case: done", flush=True)
+    every = [timed(name, call, peers[name], settings) for name, call in calls.items()]
+    sizes, spins = every[: len(SIZES_LOG2)], every[len(SIZES_LOG2) :]
+    body = "\n\n".join(
+        [
+            f"All of it took {time.perf_counter() - started:.0f} s.",
+            gelu_tables(sizes),
+            spin_table(spins),
+            cost_table(costs, first_s),
+        ]
+    )
+    facts = {**run_dir.environment(sys.argv[1:]), "worker": hardware.describe()}
+    publish("timer_accuracy", page("Timers beside the truth", body, facts, load), facts, options.write)
+
+
+def defaults() -> Benchmark:
+    """``conf/measure/benchmark.yaml``."""
+    values = yaml.safe_load((ROOT / "conf" / "measure" / "benchmark.yaml").read_text(encoding="utf-8"))
+    return Benchmark(**{name: value for name, value in values.items() if name != "name"})
+
+
+def measure(run: Run, settings: Benchmark) -> Figures:
+    """A row's columns of ``run``, by ours."""
+    return dict(settings.measure(Call(run), "cuda"))  # type: ignore[arg-type]  # outputs are not looked at
+
+
+def gelu(count: int) -> Run:
+    """GELU (tanh) of ``count`` float32 into a buffer that is there."""
+    x = torch.randn(count, device="cuda")
+    y = torch.empty_like(x)
+    return lambda: torch._C._nn.gelu(x, approximate="tanh", out=y)
+
+
+def spinning(cycles: int) -> Run:
+    """A kernel of known length."""
+    return lambda: spin[(1,)](cycles, num_warps=1)
+
+
+def by_peers(name: str, call: Run) -> Taken:
+    """``call`` by every method but ours."""
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    us: dict[str, float] = {}
+    seconds: dict[str, float] = {}
+    with clocked(seconds, "do_bench, mean"):
+        times_ms: Any = do_bench(call, return_mode="all")
+    us["do_bench, mean"], us["do_bench, median"] = fmean(times_ms) * 1e3, median(times_ms) * 1e3
+    seconds["do_bench, median"] = seconds["do_bench, mean"]
+    with clocked(seconds, "do_bench_cudagraph"):
+        us["do_bench_cudagraph"] = float(do_bench_cudagraph(call)) * 1e3
+    with clocked(seconds, "Timer"):
+        us["Timer"] = Timer("call()", globals={"call": call}).blocked_autorange().median * 1e6
+    with clocked(seconds, "wall clock"):
+        us["wall clock"] = wall_us(call)
+    torch.cuda.empty_cache()
+    print(f"{name}: peers done in {sum(seconds.values()):.1f} s", flush=True)
+    return us, seconds
+
+
+def timed(name: str, call: Run, peers: Taken, settings: Benchmark) -> Timed:
+    """``call`` by ours and by CUPTI, beside what the peers say."""
+    us, seconds = peers
+    seen = observations(call)
+    with clocked(seconds, OURS):
+        row = measure(call, settings)
+    seen += observations(call)
+    us |= {OURS: float(row["gpu_us"]), WARM: float(row.get("gpu_warm_us", math.nan))}
+    colds, warms = zip(*seen, strict=True)
+    truth = Truth(fmean(colds), fmean(warms), max(colds) - min(colds))
+    print(f"{name}: CUPTI {truth.cold_us:.3f} us, ours {us[OURS]:.3f} us, verdict {row['verdict']}", flush=True)
+    torch.cuda.empty_cache()
+    return Timed(name, truth, us, seconds, row)
+
+
+def observations(call: Run) -> list[tuple[float, float]]:
+    """CUPTI's time of ``call`` with the L2 cache cold and warm, ``WITNESSES`` times. Raises RuntimeError without it."""
+    flush = reading_flush()
+    both = [(witness.observe(call, flush), witness.observe(call)) for _ in range(WITNESSES)]
+    spans = [(cold.span_us, warm.span_us) for cold, warm in both if cold is not None and warm is not None]
+    if not spans:
+        raise RuntimeError("CUPTI gives no records here: there is no truth to compare with")
+    return spans
+
+
+def wall_us(call: Run) -> float:
+    """Median of calls that are each waited for, by the host's clock."""
+    times = []
+    for index in range(-WALL_WARMUP, WALL_CALLS):
+        began = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        if index >= 0:
+            times.append(time.perf_counter() - began)
+    return median(times) * 1e6
+
+
+@contextmanager
+def clocked(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Adds the seconds spent inside to ``seconds[name]``."""
+    began = time.perf_counter()
+    yield
+    seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began
+
+
+def took(call: Run) -> float:
+    """Seconds until ``call`` is done, the GPU included."""
+    began = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def cost(settings: Benchmark) -> dict[str, float]:
+    """Seconds of one case by its parts, with "whole" and "rest"."""
+    call = gelu(2**COST_LOG2)
+    call()
+    torch.cuda.synchronize()
+    seconds: dict[str, float] = dict.fromkeys(PIECES, 0.0)
+    row: Figures = {}
+    with ExitStack() as stack:
+        for name, (owner, attribute) in PIECES.items():
+            stack.enter_context(mock.patch.object(owner, attribute, timing(getattr(owner, attribute), seconds, name)))
+        whole = took(lambda: row.update(measure(call, settings)))
+    rest = whole - sum(seconds.values())
+    warmup = {"  of which warm-up": float(row["warmup_s"])}
+    return seconds | {"rest": rest, "whole": whole} | warmup
+
+
+def timing(function: Callable[..., Any], seconds: dict[str, float], name: str) -> Callable[..., Any]:
+    """``function`` that also adds what it takes to ``seconds[name]``."""
+
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        with clocked(seconds, name):
+            return function(*arguments, **named)
+
+    return wrapped
+
+
+def gelu_tables(sizes: Sequence[Timed]) -> str:
+    """Every method against CUPTI; those that leave the cache warm against CUPTI so; and what they took."""
+    beside = [
+        (
+            one.name,
+            f"{one.truth.cold_us:.3f} (range {one.truth.cold_range_us:.3f})",
+            *(beside_truth(one.us[method], one.truth.cold_us) for method in METHODS),
+            "yes" if one.near else "NO",
+        )
+        for one in sizes
+    ]
+    warm = [
+        (
+            one.name,
+            f"{one.truth.warm_us:.3f}",
+            *(beside_truth(one.us[method], one.truth.warm_us) for method in WARM_METHODS),
+        )
+        for one in sizes
+    ]
+    seconds = [(one.name, *(one.seconds[method] for method in METHODS)) for one in sizes]
+    far = [one.name for one in sizes if not one.near]
+    limit = f"{NEAR_US} us or {100 * NEAR_SHARE:g} %"
+    met = "PASS" if not far else f"MISS at {', '.join(far)}"
+    return "\n\n".join(
+        [
+            f"## GELU, float32, L2 cold: ours within {limit} of CUPTI: {met}",
+            table(["elements", "CUPTI, us", *METHODS, f"ours within {limit}"], beside),
+            f"In us, with the deviation from CUPTI. CUPTI is the mean of {2 * WITNESSES} observations of up to "
+            f"{witness.MOST_CALLS} calls each, behind the reading flush, and the range that those span. The "
+            "last three methods do not empty the cache. Ours is tied to CUPTI at one point: the time of a null kernel.",
+            "### The same against CUPTI with the cache as the last call left it",
+            table(["elements", "CUPTI, us", *WARM_METHODS], warm),
+            "### Seconds that each method took",
+            table(["elements", *METHODS], seconds),
+            "Both figures of do_bench are from one run. Ours also asks CUPTI, the host's clock and the allocator.",
+        ]
+    )
+
+
+def spin_table(spins: Sequence[Timed]) -> str:
+    """Every method, CUPTI among them, against what a spin must take."""
+    mhz, null_us = float(spins[-1].row["sm_clock_mhz"]), calibration.null_us()
+    lines, far = [], []
+    for one in spins:
+        true_us = int(one.name) / mhz + null_us
+        if not near(one.us[OURS], true_us):
+            far.append(one.name)
+        figures = [one.truth.cold_us, *(one.us[method] for method in METHODS)]
+        lines.append((one.name, f"{true_us:.3f}", *(beside_truth(us, true_us) for us in figures)))
+    met = "PASS" if not far else f"MISS at {', '.join(far)}"
+    return "\n\n".join(
+        [
+            f"## Spins of known length: ours within {NEAR_US} us or {100 * NEAR_SHARE:g} %: {met}",
+            table(["cycles", "known, us", "CUPTI", *METHODS], lines),
+            f"Known: cycles / {mhz:.1f} MHz, the clock that the stamps read during the longest spin, and the "
+            f"{null_us:.3f} us that CUPTI gives a kernel that does nothing.",
+        ]
+    )
+
+
+def cost_table(costs: Sequence[dict[str, float]], first_s: float) -> str:
+    """Medians of the parts of a case."""
+    parts = [*PIECES, "rest", "whole"]
+    parts.insert(parts.index("warm-up and sampling") + 1, "  of which warm-up")
+    lines = []
+    for part in parts:
+        ms = [1e3 * each[part] for each in costs]
+        lines.append((part, *(f"{figure:.1f}" for figure in (median(ms), min(ms), max(ms)))))
+    whole = median(each["whole"] for each in costs)
+    met = "PASS" if whole <= COST_BAR_S else "MISS"
+    return "\n\n".join(
+        [
+            f"## What a case costs: GELU 2^{COST_LOG2}, bar {COST_BAR_S} s: {digits(whole)} s, {met}",
+            table(["part", "median, ms", "least", "most"], lines),
+            f"Of {COST_REPEATS} cases in one process. Its first case took {first_s:.2f} s: CUPTI starts, kernels are "
+            "compiled or loaded, the constant and the unloaded clock are measured.",
+        ]
+    )
+
+
+def beside_truth(us: float, true_us: float) -> str:
+    """``15.13 (+0.12, +0.8 %)``."""
+    return f"{us:.2f} ({us - true_us:+.2f}, {100 * (us / true_us - 1):+.1f} %)"
+
+
+if __name__ == "__main__":
+    main()
