@@ -94,11 +94,12 @@ def page(title: str, body: str, facts: dict[str, Any], load: float) -> str:
 
 
 def publish(name: str, text: str, facts: dict[str, Any], write: bool) -> None:
-    """Print ``text``; with ``write`` also keep it as ``results/<name>-<cpu|gpu>.md``."""
+    """Print ``text``; with ``write`` also keep it as ``results/<name>-<cpu, or the GPU's name>.md``."""
     print(text)
     if write:
         RESULTS.mkdir(exist_ok=True)
-        path = RESULTS / f"{name}-{'gpu' if facts['worker']['gpu'] else 'cpu'}.md"
+        device = facts["worker"]["gpu"]["name"] if facts["worker"]["gpu"] else "cpu"
+        path = RESULTS / f"{name}-{device.lower().replace(' ', '-')}.md"
         path.write_text(text + "\n", encoding="utf-8")
         print(f"\nwritten: {path.relative_to(ROOT)}", file=sys.stderr)
 
