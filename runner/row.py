@@ -72,7 +72,7 @@ COLUMNS: dict[str, Column] = TIMES | {
     "unloaded_clock_mhz": Column("MHz", "that clock at next to no load"),
     "power_w": Column("W", "board power, averaged by the driver over a second"),
     "temperature_c": Column("C", "temperature of the GPU"),
-    "preemptions_per_s": Column("1/s", "CPU cases: how often other processes took the CPU away while it was timed"),
+    "cpu_wait_pct": Column("%", "CPU cases: share of the threads' time in which they were ready and had no core"),
     "throttle": Column("", "why the driver says it holds the clock down"),
     "mutates_inputs": Column("", "a call changes its inputs; they are put back before each, outside the timed part"),
     "deterministic": Column("", "two calls gave the same bits"),

@@ -67,7 +67,9 @@ def notes(rows: Sequence[Row], names: Names) -> list[str]:
             shared.setdefault(f"{verdict(row)}: {reason}", []).append(f"{heading(row, names)} {names.impl(row.case)}")
     said = [f"{cases[0]}{f' and {len(cases) - 1} more' if cases[1:] else ''}: {why}" for why, cases in shared.items()]
     if wide:
-        said.append(f"not_converged: {wide} of {len(rows)} times are less sure than measure.benchmark.target_pct asks")
+        said.append(
+            f"not_converged: {wide} of {len(rows)} times are less sure than asked (measure.benchmark.target_pct)"
+        )
     return said
 
 

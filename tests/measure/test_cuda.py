@@ -11,7 +11,7 @@ def benchmark(**changes):
     from runner.measure.benchmark import Benchmark
 
     values = {"cold_l2": True, "instrument": "auto", "captures": 10, "witness": True}
-    values |= {"warmup_s": 0.02, "samples": 400, "max_s": 0.6, "target_pct": 0.5}
+    values |= {"warmup_s": 0.02, "samples": 400, "max_s": 0.6, "target_pct": 0.5, "target_cpu_pct": 2.0}
     return Benchmark(**(values | changes))
 
 

@@ -28,7 +28,7 @@ class Scripted:
 
 def settings(**changes):
     values = {"cold_l2": True, "instrument": "auto", "captures": 10, "witness": True}
-    values |= {"warmup_s": 0.01, "samples": 200, "max_s": 0.5, "target_pct": 0.5}
+    values |= {"warmup_s": 0.01, "samples": 200, "max_s": 0.5, "target_pct": 0.5, "target_cpu_pct": 2.0}
     return Benchmark(**(values | changes))
 
 

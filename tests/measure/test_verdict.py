@@ -12,7 +12,7 @@ GOOD |= {"cupti_us": 10.1, "e2e_us": 40.0}
 
 DOUBTFUL = {
     "contradicted": ({"cupti_us": 13.0}, "CUPTI says 13 us where the stamps say 10 us"),
-    "contended": ({"preemptions_per_s": 500.0}, "other processes took the CPU 500 times a second"),
+    "contended": ({"cpu_wait_pct": 30.0}, "its threads waited 30 % of the time for other processes"),
     "power_capped": ({"sm_clock_mhz": 1600.0}, "its clock was 1600 of 1980 MHz"),
     "not_converged": ({"converged": False, "stat_pct": 3.0}, "the interval is +-3.0 % after 800 samples"),
     "timer_limited": ({"interval_pct": 0.8}, "known to +-0.8 % at best with stamped_graphs"),
