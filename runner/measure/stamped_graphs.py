@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from runner.measure.flush import reading_flush
-from runner.measure.slots import Slots
+from runner.measure.slots import slots
 
 LONG_US = 100.0  # from here on the GPU may meet its power limit, so it rests as long as it has worked
 
@@ -47,7 +47,7 @@ class StampedGraphs:
         self._chance = random.Random(captures)
         self._reset = reset or (lambda: None)
         self._flush = reading_flush() if cold_l2 else lambda: None
-        self._slots = Slots(captures, self._chance)
+        self._slots = slots(captures)
         self._constant_us = constant_us
         self._stream = torch.cuda.Stream()
         self._stream.wait_stream(torch.cuda.current_stream())

@@ -6,7 +6,6 @@ spin is: {reset, reading flush, spin, stamp, call, stamp}. A call that waits for
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 
@@ -14,7 +13,7 @@ import torch
 
 from runner.measure.flush import reading_flush
 from runner.measure.gpu_kernels import spin
-from runner.measure.slots import Slots
+from runner.measure.slots import slots
 
 PAIRS = 10  # samples between two reads of the stamps
 LONGEST_SPIN_S = 0.005  # a spin that waits for a call that waits for the GPU must end
@@ -39,7 +38,7 @@ class StampedStream:
         self._call = call
         self._reset = reset or (lambda: None)
         self._flush = reading_flush() if cold_l2 else lambda: None
-        self._slots = Slots(PAIRS, random.Random(PAIRS))
+        self._slots = slots(PAIRS)
         self._constant_us = constant_us
         self._sample(0, 0.0)  # Triton compiles its kernels
         self._submit_s = max(self._sample(0, 0.0) for _ in range(3))
