@@ -50,7 +50,7 @@ def test_noisy_samples_are_taken_once_more_and_then_left_as_they_are():
 def test_slow_calls_get_fewer_samples_and_stay_within_the_time():
     started = time.perf_counter()
     taken = take(Scripted(lambda i: 100.0, cost_s=0.02), settings(max_s=0.4))
-    assert time.perf_counter() - started < 2 * 0.4
+    assert time.perf_counter() - started < 4 * 0.4
     assert 5 <= taken.summary.count <= 20
 
 
