@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -20,4 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BadInput as error:
         print(f"runner: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader, `head` say, has seen enough; Python must not try again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     return code

@@ -64,3 +64,11 @@ def test_m_and_cfg_together_are_refused_in_one_line(run):
     result = run("-m", "--cfg", "job")
     assert result.code == 2
     assert result.err.count("\n") == 1
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(command):
+    words, options = command("--help")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
