@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.case import Plan
+from runner.child import ROOT
 
 PACKAGES = ("torch", "triton", "hydra-core", "omegaconf", "numpy", "pandas", "wandb")
-ROOT = Path(__file__).resolve().parent.parent
 SECRET = re.compile(r"(\w*(?:key|token|secret|password)\w*)=.+", re.IGNORECASE)
 
 

@@ -21,7 +21,6 @@ from runner import impl, options, schema
 from runner.case import Case, Choice, Scalar
 from runner.check import compare, repeats
 from runner.faults import Fault, classify
-from runner.impl import Implementation
 from runner.row import TIMES, Phase, Row
 
 _modules_frozen = 0  # how many had been imported when they were last frozen
@@ -55,7 +54,7 @@ class Job:
         self.metrics.update(flops=workload.flops(), bytes_min=workload.bytes_min(), threads=torch.get_num_threads())
 
         self.enter("build")
-        implementation: Implementation = schema.build(impl.find(case.impl.name), case.impl.fields, "impl")
+        implementation = impl.build(case.impl)
         started = time.perf_counter()
         function = implementation.load(case.workload.name)
         self.metrics["build_s"] = time.perf_counter() - started

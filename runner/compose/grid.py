@@ -85,7 +85,7 @@ def _choice(group: str, values: object, where: str = "") -> Choice:
 
 def _implementation(values: object) -> Choice:
     raw = _raw(values, "impl")
-    return Choice(raw.name, schema.record(schema.build(impl.find(raw.name), raw.fields, "impl")))
+    return Choice(raw.name, schema.record(impl.build(raw)))
 
 
 def _raw(values: object, where: str) -> Choice:

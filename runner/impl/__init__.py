@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from runner import options
+from runner import options, schema
+from runner.case import Choice
 from runner.impl.base import Implementation, Watch
 from runner.impl.kernel import Kernel, kernel
 
-__all__ = ["Implementation", "Kernel", "Watch", "find"]
+__all__ = ["Implementation", "Kernel", "Watch", "build", "find"]
+
+
+def build(choice: Choice) -> Implementation:
+    """The implementation that ``choice`` says. Raises BadInput if its fields are not what its class takes."""
+    return schema.build(find(choice.name), choice.fields, "impl")
 
 
 def find(name: str) -> type[Implementation]:

@@ -6,7 +6,6 @@ hangs or is spoiled costs its case, and is replaced.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -20,13 +19,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated, Any
 
-from runner import impl, schema
+from runner import child, impl
 from runner.case import Case
 from runner.launch import Event, Ready, Started
 from runner.row import Phase, Row
 
 Seconds = Annotated[float, "above 0"]
-ROOT = Path(__file__).resolve().parent.parent.parent  # where the packages are, wherever the command was typed
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Local:
         worker: _Worker | None = None
         try:
             for case in cases:
-                if why := schema.build(impl.find(case.impl.name), case.impl.fields, "impl").missing(case.workload.name):
+                if why := impl.build(case.impl).missing(case.workload.name):
                     yield Row(case=case, status="unsupported", reason=why, phase="plan")
                     continue
                 if worker is None:
@@ -100,7 +98,6 @@ class _Worker:
     def __init__(self, log_path: str) -> None:
         self._log_path = Path(log_path)
         ours, theirs = socket.socketpair()
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
         with theirs, open(log_path, "ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "runner.launch.serve", str(theirs.fileno()), str(os.getpid())],
@@ -108,7 +105,7 @@ class _Worker:
                 stdin=subprocess.DEVNULL,  # an input() in a kernel must not wait for ever
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=environment | {"PYTHONUNBUFFERED": "1"},  # so that the last words of a crash are kept
+                env=child.environment() | {"PYTHONUNBUFFERED": "1"},  # so that the last words of a crash are kept
                 start_new_session=True,  # Ctrl-C is the parent's to handle; and the whole group can be killed
             )
         self._channel = Connection(ours.detach())
@@ -144,9 +141,7 @@ class _Worker:
 
     def kill(self) -> None:
         """End it and everything it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        child.kill_group(self._process)
         self._channel.close()
 
     def log_size(self) -> int:

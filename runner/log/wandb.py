@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+from runner import child
+
 REFUSED = "/\\#?%:"  # W&B takes none of these in a project's name
 PROJECT_LENGTH = 128
 TAG_LENGTH = 64
 STATE = "wandb.json"
 MARGIN_S = 15.0  # beyond timeout_s, to record on a slow disk and to say how the upload ended
-ROOT = Path(__file__).resolve().parent.parent.parent  # where the packages are, wherever the command was typed
 
 
 @dataclass(frozen=True)
@@ -99,10 +98,10 @@ class Wandb:
 
 def _child(folder: Path, settings: dict[str, object], limit_s: float) -> str:
     """Run ``runner.log.wandb_upload`` to its end, or kill it; says how it ended, empty if well. Raises OSError."""
-    environment = {name: value for name, value in os.environ.items() if name != "WANDB_MODE"}  # settled already
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = child.environment()
+    environment.pop("WANDB_MODE", None)  # settled already
     with open(folder / "wandb.log", "wb") as log:
-        child = subprocess.Popen(
+        upload = subprocess.Popen(
             [sys.executable, "-P", "-m", "runner.log.wandb_upload", str(folder), json.dumps(settings)],
             stdin=subprocess.DEVNULL,  # the client asks for a key where it sees a terminal, and waits for ever
             stdout=log,
@@ -111,21 +110,14 @@ def _child(folder: Path, settings: dict[str, object], limit_s: float) -> str:
             start_new_session=True,
         )
     try:
-        code = child.wait(limit_s)
+        code = upload.wait(limit_s)
     except subprocess.TimeoutExpired:
         return f"not done within {limit_s:g} s"
     except KeyboardInterrupt:  # the user will not wait for the upload; the run itself is over, and stands
         return "interrupted"
     finally:
-        _kill(child)
+        child.kill_group(upload)  # W&B's core has a group of its own, and ends when its parent has
     return f"it ended with code {code}, see {folder / 'wandb.log'}" if code else ""
-
-
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    """End it and everything in its group. W&B's core has a group of its own, and ends when its parent has."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
 
 
 def _pasted(path: Path) -> str:

@@ -8,7 +8,6 @@ from functools import cache
 from runner.measure import witness
 from runner.measure.flush import reading_flush
 from runner.measure.gpu_kernels import null, spin
-from runner.measure.slots import tick_ns
 from runner.measure.stamped_graphs import StampedGraphs
 from runner.measure.stamped_stream import StampedStream
 from runner.measure.statistics import trimmed_mean
@@ -16,12 +15,6 @@ from runner.measure.statistics import trimmed_mean
 SAMPLES = 400
 WARMUP = 100
 SPIN_CYCLES = 20_000  # about 10 us in which nothing but one warp runs: no power limit acts
-
-
-@cache
-def timer_tick_ns() -> int:
-    """Step of the GPU's timer."""
-    return tick_ns()
 
 
 @cache

@@ -15,6 +15,7 @@ from runner.measure.events import CudaEvents
 from runner.measure.flush import reading_flush
 from runner.measure.gpu_state import gpu_state
 from runner.measure.procedure import take
+from runner.measure.slots import tick_ns
 from runner.measure.stamped_graphs import CaptureError, StampedGraphs
 from runner.measure.stamped_stream import StampedStream
 from runner.measure.statistics import Floor, trimmed_mean
@@ -55,25 +56,28 @@ def measure(call: Call, settings: Benchmark) -> dict[str, Scalar]:
 def _choose(call: Call, settings: Benchmark) -> tuple[Instrument, str]:
     """The best instrument that ``call`` and this GPU allow, or the one asked for; and why it is not the best."""
     asked, cold = settings.instrument, settings.cold_l2
-    if asked == "cuda_events":
-        return CudaEvents(call.run, call.reset, cold_l2=cold), ""
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        return CudaEvents(
-            call.run, call.reset, cold_l2=cold
-        ), "stamps are Triton kernels, and TRITON_INTERPRET=1 runs those on the CPU"
-    if (tick := calibration.timer_tick_ns()) > COARSEST_NS:
-        return CudaEvents(
-            call.run, call.reset, cold_l2=cold
-        ), f"this GPU's timer steps by {tick} ns: too coarse for stamps"
+    why_events = "" if asked == "cuda_events" else _no_stamps()
+    if asked == "cuda_events" or why_events:
+        return CudaEvents(call.run, call.reset, cold_l2=cold), why_events
     if asked == "stamped_stream":
         return _stream(call, cold), ""
-    constant_us = calibration.graph_constant_us(cold_l2=cold, captures=settings.captures)
     try:
-        return StampedGraphs(
-            call.run, call.reset, cold_l2=cold, captures=settings.captures, constant_us=constant_us
-        ), ""
+        return _graphs(call, cold_l2=cold, captures=settings.captures), ""
     except CaptureError as error:
         return _stream(call, cold), f"no CUDA graph can hold this call: {error}"
+
+
+def _no_stamps() -> str:
+    """Why stamps cannot be had here; empty if they can."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return "stamps are Triton kernels, and TRITON_INTERPRET=1 runs those on the CPU"
+    tick = tick_ns()
+    return f"this GPU's timer steps by {tick} ns: too coarse for stamps" if tick > COARSEST_NS else ""
+
+
+def _graphs(call: Call, *, cold_l2: bool, captures: int) -> StampedGraphs:
+    constant_us = calibration.graph_constant_us(cold_l2=cold_l2, captures=captures)
+    return StampedGraphs(call.run, call.reset, cold_l2=cold_l2, captures=captures, constant_us=constant_us)
 
 
 def _stream(call: Call, cold_l2: bool) -> StampedStream:
@@ -84,8 +88,7 @@ def _stream(call: Call, cold_l2: bool) -> StampedStream:
 
 def _warm_us(call: Call, cold_us: float) -> float:
     """The time of the same call when the last one has left its data in the L2 cache."""
-    constant_us = calibration.graph_constant_us(cold_l2=False, captures=WARM_CAPTURES)
-    warm = StampedGraphs(call.run, call.reset, cold_l2=False, captures=WARM_CAPTURES, constant_us=constant_us)
+    warm = _graphs(call, cold_l2=False, captures=WARM_CAPTURES)
     warm.samples(WARM_CAPTURES)
     return trimmed_mean(warm.samples(max(5, min(WARM_SAMPLES, int(WARM_LONGEST_S / (cold_us * 1e-6))))))
 

@@ -54,6 +54,7 @@ class Slots:
         return [(float(ns), float(cycles)) for ns, cycles in (values[1] - values[0]).tolist()]
 
 
+@cache
 def tick_ns() -> int:
     """The step of the GPU's timer: 32 on an H100 or H200, up to 1024 on older ones."""
     count = 4096

@@ -21,7 +21,7 @@ report
 compose worker journal run_dir
 check faults hardware impl measure
 models row schema options
-kernels case errors
+kernels case errors child
 """
 
 LEVEL = {room: level for level, line in enumerate(ROOMS.split("\n")) for room in line.split()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from math import erfc, pi, sqrt, tanh
 from pathlib import Path
@@ -12,7 +11,6 @@ import torch
 
 KERNELS = Path(__file__).parents[2] / "kernels" / "gelu"
 IMPLS = sorted(path.stem for path in KERNELS.glob("[!_]*.py"))
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 FORMS = ["tanh", "erf"]
 EXACT = {
     "tanh": lambda x: 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))),
@@ -25,20 +23,9 @@ def impl(request):
     return request.param
 
 
-@pytest.fixture(params=DEVICES)
-def device(request):
-    return request.param
-
-
 @pytest.fixture
-def gelu(impl, device):
-    if impl == "triton" and device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("test_under_the_interpreter.py runs this one")
-    if impl == "triton":
-        pytest.importorskip("triton")
-    if impl not in ("naive", "torch", "triton") and device == "cpu":
-        pytest.skip("a GPU kernel")
-    return import_module(f"kernels.gelu.{impl}").gelu
+def gelu(impl, load):
+    return load("gelu", impl)
 
 
 @pytest.mark.parametrize("form", FORMS)

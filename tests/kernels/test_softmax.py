@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import torch
 
 KERNELS = Path(__file__).parents[2] / "kernels" / "softmax"
 IMPLS = sorted(path.stem for path in KERNELS.glob("[!_]*.py"))
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 COLS = [5, 1000, 33_000]  # several rows a program | one | a loop over the row
 INF = torch.inf
 
@@ -21,20 +19,9 @@ def impl(request):
     return request.param
 
 
-@pytest.fixture(params=DEVICES)
-def device(request):
-    return request.param
-
-
 @pytest.fixture
-def softmax(impl, device):
-    if impl == "triton" and device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("test_under_the_interpreter.py runs this one")
-    if impl == "triton":
-        pytest.importorskip("triton")
-    if impl not in ("naive", "torch", "triton") and device == "cpu":
-        pytest.skip("a GPU kernel")
-    return import_module(f"kernels.softmax.{impl}").softmax
+def softmax(impl, load):
+    return load("softmax", impl)
 
 
 @pytest.mark.parametrize("cols", COLS)

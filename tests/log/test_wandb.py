@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from runner import journal
+from runner import child, journal
 from runner.log import wandb as room
 from runner.log.wandb import Wandb
 from runner.report import derive
@@ -346,7 +346,7 @@ def test_a_folder_that_is_gone_raises_nothing(home, tmp_path):
 
 def test_the_settings_are_validated_without_importing_wandb():
     code = "import sys, runner.log.wandb; sys.exit(bool({'wandb', 'torch', 'hydra', 'yaml'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], cwd=room.ROOT, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=child.ROOT, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("name", ["a/b", "a\\b", "a#b", "a?b", "a%b", "a:b", "", "x" * 129])
