@@ -12,6 +12,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
+
+T = TypeVar("T")
 
 BATCHES = 10
 TRIM = 0.2  # share cut at each end: outliers go, and unlike a median the mean is not stuck to the clock's ticks
@@ -21,7 +24,7 @@ MIN_RATIO = 1.06  # von Neumann ratio of ten batches below which they trend: 2 %
 FEWEST = 5  # samples; a call of seconds gets no more, and each is then a batch of its own
 
 # Quantiles of Student's t by degrees of freedom.
-T_975 = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 T_995 = {3: 5.841, 4: 4.604, 5: 4.032, 6: 3.707, 7: 3.499, 8: 3.355}
 
 
@@ -80,7 +83,7 @@ def summarise(samples: Sequence[float]) -> Summary:
     """The summary of ``samples`` in the order they were taken. Raises ValueError if there are fewer than ``FEWEST``."""
     if len(samples) < FEWEST:
         raise ValueError(f"{len(samples)} samples are too few: take at least {FEWEST}")
-    batches = [trimmed_mean(batch) for batch in _consecutive(samples, min(BATCHES, len(samples)))]
+    batches = batch_means(samples)
     residuals, freedom = _detrended(batches)
     spread = math.sqrt(sum(r * r for r in residuals) / freedom)
     half = T_975[freedom] * spread / math.sqrt(len(batches)) * LOOK_TWICE
@@ -108,7 +111,13 @@ def von_neumann(batches: Sequence[float]) -> float:
     return steps / variance * len(batches) / (len(batches) - 1)
 
 
-def _consecutive(samples: Sequence[float], parts: int) -> list[Sequence[float]]:
+def batch_means(samples: Sequence[float]) -> list[float]:
+    """Trimmed mean of each of ten batches, or of as many as there are samples."""
+    return [trimmed_mean(batch) for batch in consecutive(samples, min(BATCHES, len(samples)))]
+
+
+def consecutive(samples: Sequence[T], parts: int) -> list[Sequence[T]]:
+    """``samples`` in ``parts`` of one length, to within one, in their order."""
     edges = [len(samples) * i // parts for i in range(parts + 1)]
     return [samples[a:b] for a, b in pairwise(edges)]
 
