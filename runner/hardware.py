@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from typing import Any
 
 import torch
+
+from runner import certificate
+from runner.identity import cpu_cores, cpu_identity, cpu_model, driver, identity
 
 GPU_PROPERTIES = {  # torch's name → ours, with the unit
     "total_memory": "memory_bytes",
@@ -24,14 +25,26 @@ def describe() -> dict[str, Any]:
     facts: dict[str, Any] = {
         "torch": torch.__version__,
         "torch_cuda": torch.version.cuda,
-        "cpu": _cpu_model(),
-        "cpu_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpu": cpu_model(),
+        "cpu_cores": cpu_cores(),
         "cpu_threads": torch.get_num_threads(),
         "gpu": None,
     }
     if torch.cuda.is_available():
         facts["gpu"] = _gpu()
+    facts["certificate"] = _certificate()
     return facts
+
+
+def _certificate() -> dict[str, Any] | None:
+    """What ``python -m runner verify`` last said of the GPU, or of the CPU if there is none; None if it was not asked.
+
+    A driver or library that has changed since makes it another machine.
+    """
+    try:
+        return certificate.summary(identity() if torch.cuda.is_available() else cpu_identity())
+    except Exception:  # no run fails for want of a certificate
+        return None
 
 
 def _gpu() -> dict[str, Any]:
@@ -41,31 +54,6 @@ def _gpu() -> dict[str, Any]:
         "name": properties.name,
         "uuid": str(getattr(properties, "uuid", "")),
         "compute_capability": f"{properties.major}.{properties.minor}",
-        "driver": _driver(),
+        "driver": driver() or None,
         **named,
     }
-
-
-def _driver() -> str | None:
-    """Version of the NVIDIA driver, from its own file where there is one, else from its library."""
-    try:
-        with open("/sys/module/nvidia/version", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        pass
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    except Exception:  # no such package, or a driver it does not understand: the fact is simply not known
-        return None
-
-
-def _cpu_model() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            models = (line.partition(":")[2].strip() for line in file if line.startswith("model name"))
-            return next(models, platform.processor())
-    except OSError:
-        return platform.processor()
