@@ -1,0 +1,89 @@
+"""What was certified is found again under the very same facts, and worth nothing under any other."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+import pytest
+
+from runner import __version__, certificate, identity
+
+FACTS = {"uuid": "4f1c-aa", "gpu": "NVIDIA H200", "driver": "580.1", "torch": "2.13.0"}
+FINDINGS = [
+    {"name": "spin of 5 us", "found": "5.02 us", "bar": "within 0.3 us", "passed": True},
+    {"name": "A/A", "found": "3 of 20 called different", "bar": "at most 1", "passed": False},
+]
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_the_record_says_what_was_found_on_what_when_and_by_which_version():
+    record = json.loads(certificate.write(FACTS, "cuda", FINDINGS).read_text())
+    taken = datetime.fromisoformat(record.pop("taken"))
+    assert taken.tzinfo is not None
+    assert abs((datetime.now(taken.tzinfo) - taken).total_seconds()) < 60
+    assert record == {
+        "identity": FACTS,
+        "runner_version": __version__,
+        "device": "cuda",
+        "findings": FINDINGS,
+        "passed": 1,
+        "of": 2,
+    }
+
+
+def test_its_summary_names_what_failed():
+    assert certificate.summary(FACTS) is None
+    certificate.write(FACTS, "cuda", FINDINGS)
+    summary = certificate.summary(FACTS)
+    assert summary.keys() == {"taken", "passed", "of", "failed"}
+    assert (summary["passed"], summary["of"], summary["failed"]) == (1, 2, ["A/A"])
+
+
+def test_the_last_one_counts():
+    certificate.write(FACTS, "cuda", FINDINGS)
+    certificate.write(FACTS, "cuda", FINDINGS[:1])
+    assert certificate.summary(FACTS)["failed"] == []
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_another_driver_gpu_or_library_has_none(name):
+    certificate.write(FACTS, "cuda", FINDINGS)
+    assert certificate.summary(FACTS | {name: "other"}) is None
+
+
+def test_a_record_of_other_facts_in_its_place_counts_for_nothing(monkeypatch):
+    path = certificate.write(FACTS, "cuda", FINDINGS)
+    monkeypatch.setattr(certificate.cache, "place", lambda *_: path)
+    assert certificate.summary(FACTS | {"driver": "581"}) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"findings": 3}, {"findings": [7]}, {"findings": [{}]}, {"passed": None}, {"of": "many"}, {"identity": []}],
+)
+def test_an_edited_record_is_none_and_no_error(change):
+    path = certificate.write(FACTS, "cuda", FINDINGS)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    assert certificate.summary(FACTS) is None
+
+
+def test_a_disk_that_will_not_have_it_does_no_harm(home):
+    (home / "kernel-runner").write_text("a file where the folder should be")
+    assert certificate.write(FACTS, "cuda", FINDINGS) is None
+    assert certificate.summary(FACTS) is None
+
+
+def test_a_cpu_is_known_by_its_model_and_what_runs_on_it(monkeypatch):
+    facts = identity.cpu_identity()
+    assert facts["uuid"].startswith("cpu-")
+    assert facts["cores"].isdigit()
+    assert all(isinstance(value, str) for value in facts.values())
+    assert identity.cpu_identity() == facts
+    monkeypatch.setattr(identity, "cpu_model", lambda: "Another CPU")
+    assert identity.cpu_identity()["uuid"] != facts["uuid"]
