@@ -28,7 +28,7 @@ from triton.testing import do_bench, do_bench_cudagraph
 from benchmarks.common import ROOT, digits, load_average, page, publish, table
 from models.workload import Call
 from runner import hardware, run_dir
-from runner.measure import calibration, cuda, memory, witness
+from runner.measure import calibration, cuda, instruments, memory, witness
 from runner.measure.benchmark import Benchmark
 from runner.measure.flush import reading_flush
 from runner.measure.gpu_kernels import spin
@@ -46,11 +46,11 @@ WARM_METHODS = (WARM, "do_bench_cudagraph", "Timer", "wall clock")  # nothing em
 
 # Parts of a case by the function that does them. Patched by name: a name that has gone raises AttributeError at once.
 PIECES = {
-    "choosing the instrument, capturing": (cuda, "_choose"),
+    "choosing the instrument, capturing": (instruments, "choose"),
     "warm-up and sampling": (cuda, "take"),
-    "L2 warm": (cuda, "_warm_us"),
+    "L2 warm": (cuda, "_warm"),
     "as the caller sees it": (cuda, "as_seen_by_caller"),
-    "asking CUPTI": (cuda, "_witnessed"),
+    "asking CUPTI": (witness, "observe"),
     "asking NVML": (cuda, "gpu_state"),
     "peak memory": (memory, "peak_bytes"),
 }
@@ -182,8 +182,8 @@ def timed(name: str, call: Run, peers: Taken, settings: Benchmark) -> Timed:
 
 def observations(call: Run) -> list[tuple[float, float]]:
     """CUPTI's time of ``call`` with the L2 cache cold and warm, ``WITNESSES`` times. Raises RuntimeError without it."""
-    flush = reading_flush()
-    both = [(witness.observe(call, flush), witness.observe(call)) for _ in range(WITNESSES)]
+    flush, nothing = reading_flush(), lambda: None
+    both = [(witness.observe(call, flush), witness.observe(call, nothing)) for _ in range(WITNESSES)]
     spans = [(cold.span_us, warm.span_us) for cold, warm in both if cold is not None and warm is not None]
     if not spans:
         raise RuntimeError("CUPTI gives no records here: there is no truth to compare with")

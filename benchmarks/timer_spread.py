@@ -31,7 +31,7 @@ import torch
 from benchmarks.common import ROOT, digits, load_average, page, publish, table
 from runner import hardware, run_dir
 from runner.measure import calibration
-from runner.measure.cuda import FLOORS
+from runner.measure.floors import FLOORS
 from runner.measure.flush import reading_flush
 from runner.measure.gpu_kernels import spin
 from runner.measure.stamped_graphs import StampedGraphs
@@ -283,7 +283,7 @@ def measure(index: int, rounds: int) -> Process:
     for arm in arms:
         call = calls[arm.call, arm.role]
         if arm.method == "stamps":
-            instruments[arm] = StampedGraphs(call, cold_l2=True, captures=CAPTURES, constant_us=constant_us)
+            instruments[arm] = StampedGraphs(call, flush, captures=CAPTURES, constant_us=constant_us)
         else:
             instruments[arm] = EventGraphs(call, flush, chance)
     ready = time.perf_counter()

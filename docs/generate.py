@@ -23,7 +23,6 @@ import yaml  # noqa: E402
 
 from runner import impl, options, row, schema  # noqa: E402
 from runner.compose import grid  # noqa: E402
-from runner.report import derive  # noqa: E402
 
 CONF = ROOT / "conf"
 PAGES = ROOT / "docs"
@@ -178,18 +177,16 @@ def config_page() -> str:
 
 def columns_page() -> str:
     """What a row may say: columns, statuses, verdicts, and what follows from rows."""
-    measured = [
-        (f"`{name}`", column.unit, column.meaning, column.better and f"{column.better} is better")
-        for name, column in row.COLUMNS.items()
-    ]
+    measured, derived, series = (
+        [
+            (f"`{name}`", column.unit, column.meaning, column.better and f"{column.better} is better")
+            for name, column in columns.items()
+        ]
+        for columns in (row.COLUMNS, row.DERIVED, row.SERIES)
+    )
     statuses = [
         (f"`{status}`", meaning, "no" if status in row.HARMLESS else "yes")
         for status, meaning in _commented(row, "Status = Literal[", "]", r'"(\w+)",')
-    ]
-    derived = [
-        (f"`{name}`", meaning)
-        for name, meaning in _commented(derive, "class Line:", "class Names", r"(\w+): .*?")
-        if meaning and name != "row"
     ]
     return _page(
         [
@@ -205,8 +202,13 @@ def columns_page() -> str:
             "A row has those that apply to it. Only rows `ok`, and `wrong` with `time_wrong=true`, have times.",
             _grid(("column", "unit", "meaning", "sense"), measured),
             "## Worked out from rows",
-            "`rows.csv` and `runner.report.frame.load(folder)` add `time_us`, which is `gpu_us`, else `wall_us`, and:",
-            _grid(("column", "meaning"), derived),
+            "`rows.csv` and `runner.report.frame.load(folder)` have a line per case, and these:",
+            _grid(("column", "unit", "meaning", "sense"), derived),
+            "## Series",
+            "Numbers by the dozen, which a row of `rows.jsonl` has under `series`:",
+            _grid(("column", "unit", "meaning", "sense"), series),
+            "Beside the rows, `rows.jsonl` has a record `rounds` for each size at which several implementations were "
+            "timed: ten batch means of each, by the keys of the cases, the n-th of all taken at one time.",
         ]
     )
 

@@ -51,14 +51,14 @@ class Mlp(Workload):
         return {"activation": self.activation}
 
     def call(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Call:
-        """The pass, with ``function`` for its forward. Parameters are copies, so ``inputs`` stay as they are."""
+        """The pass, with ``function`` for its forward. A training step changes copies of ``inputs``."""
         from models import training
 
         x, *given = inputs
         options = self.options()
         if self.pass_ == "fwd":
             return training.forward_only(lambda: function(*inputs, **options), self.steps)
-        params = training.leaves(given)
+        params = training.copies(given) if self.pass_ == "train_step" else training.leaves(given)
         accumulate = self.zero_grad == "accumulate"
 
         def forward() -> Tensor:

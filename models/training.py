@@ -22,7 +22,12 @@ Clear = Callable[[], None]
 
 
 def leaves(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copies that autograd gathers gradients for."""
+    """The same memory as parameters: autograd gathers gradients for them, and nothing may change them."""
+    return [tensor.detach().requires_grad_() for tensor in tensors]
+
+
+def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Parameters that may be changed."""
     return [tensor.detach().clone().requires_grad_() for tensor in tensors]
 
 

@@ -7,7 +7,7 @@ without importing torch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
@@ -49,11 +49,23 @@ class Expected:
 
 
 @dataclass(frozen=True)
+class Work:
+    """What a call has to do at least, whoever does it."""
+
+    flops: int  # floating-point operations of the definition
+    bytes_min: int  # each input read once, each output written once
+    dtype: DType
+    tf32: bool
+
+
+@dataclass(frozen=True)
 class Call:
     """An implementation bound to its inputs. ``run()`` gives the outputs in the order of ``reference``."""
 
     run: Callable[[], tuple[Tensor, ...]]
     reset: Callable[[], None] | None = None  # puts back, in place, what ``run`` changes for good; None: nothing
+    work: Work | None = None  # None: not known, as of a kernel that is no workload's
+    judge: Callable[[Sequence[object]], str] | None = None  # outputs → what is wrong with them, empty if nothing
 
     def restore(self) -> None:
         """As it was before the first ``run``."""
@@ -84,6 +96,10 @@ class Workload(ABC):
     @abstractmethod
     def bytes_min(self) -> int:
         """Bytes that must move at least: each input read once, each output written once."""
+
+    def work(self) -> Work:
+        """Both, with the type they are done in."""
+        return Work(self.flops(), self.bytes_min(), self.dtype, self.tf32)
 
     def options(self) -> Mapping[str, object]:
         """Keyword arguments that every implementation takes beside the tensors."""

@@ -42,6 +42,7 @@ class Case:
     device: str  # auto | cpu | cuda
     seed: int
     time_wrong: bool = False  # measure even where the result is wrong
+    replica: int = 0  # the same again, in a process of its own
 
     @cached_property
     def key(self) -> str:
@@ -51,9 +52,9 @@ class Case:
 
     @cached_property
     def point(self) -> str:
-        """What two cases must share to be compared: everything but the implementation."""
+        """What two cases must share to be compared: everything but the implementation and the process."""
         record = self.to_record()
-        del record["impl"]
+        del record["impl"], record["replica"]
         return json.dumps(record, sort_keys=True)
 
     @property
@@ -77,6 +78,7 @@ class Case:
             "device": self.device,
             "seed": self.seed,
             "time_wrong": self.time_wrong,
+            "replica": self.replica,
         }
 
     @classmethod
@@ -102,3 +104,4 @@ class Plan:
     output_dir: str
     launcher: Choice
     log: Choice
+    columns: tuple[str, ...] = ()  # shown on the terminal; empty: the usual ones

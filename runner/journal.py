@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from runner.case import Case
+from runner.rounds import Rounds
 from runner.row import Row
 
 NAME = "rows.jsonl"
@@ -41,6 +42,11 @@ class Journal:
         self._append({"record": "row", **row.to_record()})
         os.fsync(self._file)
 
+    def rounds(self, rounds: Rounds) -> None:
+        """The cases of one point have been compared. Raises OSError if it is not on the disk."""
+        self._append({"record": "rounds", **rounds.to_record()})
+        os.fsync(self._file)
+
     def _append(self, record: dict[str, Any]) -> None:
         line = b"\n" + json.dumps(record, separators=(",", ":")).encode() + b"\n"
         if os.write(self._file, line) != len(line):
@@ -65,3 +71,9 @@ def read(folder: Path) -> list[Row]:
         if record.pop("record") == "row":
             rows.setdefault(record["key"], Row.from_record(record))
     return list(rows.values())
+
+
+def read_rounds(folder: Path) -> list[Rounds]:
+    """The comparisons in the journal in ``folder``."""
+    found = [record for record in records(folder) if record.pop("record") == "rounds"]
+    return [Rounds.from_record(record) for record in found]

@@ -5,7 +5,7 @@ A row cannot lie: building one whose parts contradict each other raises ValueErr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -27,7 +27,7 @@ Status = Literal[
 STATUSES: tuple[Status, ...] = get_args(Status)
 HARMLESS: frozenset[Status] = frozenset({"ok", "unsupported", "skipped"})  # none of these fails a run
 
-Phase = Literal["plan", "start", "inputs", "build", "check", "measure"]
+Phase = Literal["plan", "start", "inputs", "build", "check", "measure", "compare"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +56,30 @@ TIMES: dict[str, Column] = {
     "e2e_us": Column("us", "what a caller waits for the result by the host's clock: launching included", "lower"),
     "submit_us": Column("us", "what a caller waits until it may go on", "lower"),
     "cupti_us": Column("us", "CUPTI's time from the start of the first kernel to the end of the last"),
+    "pct_roof": Column(
+        "%", "time this GPU needs to copy its bytes, or to multiply its operations, of the time", "higher"
+    ),
+    "pct_datasheet": Column("%", "the same by the vendor's figures", "higher"),
+    "sustained_us": Column("us", "mean time of one call under continuous load, the cache warm", "lower"),
+    "energy_mj": Column("mJ", "energy of the board for one call under that load", "lower"),
     "gap_us": Column("us", "of that, the time in which no kernel ran, launched one by one"),
     "warmup_s": Column("s", "time spent calling before the first sample"),
 }
 
 COLUMNS: dict[str, Column] = TIMES | {
-    "instrument": Column("", "what timed it: stamped_graphs | stamped_stream | cuda_events | perf_counter"),
+    "instrument": Column(
+        "", "what timed it: stamped_graphs | stamped_stream | cuda_events | host_clock | perf_counter"
+    ),
     "instrument_note": Column("", "why it was not the best one"),
     "converged": Column("", "no drift, and the interval that sampling gives is as narrow as asked"),
     "drift_pct": Column("%", "change of the time from the first batch to the last; 0 where noise explains it"),
     "verdict": Column("", "how far to trust the figures; ok, or the gravest doubt"),
     "verdict_reason": Column("", "why the verdict is not ok, in one sentence"),
+    "intensity": Column("flop/byte", "operations over the bytes that must move"),
+    "bound": Column("", "what the measured roof says is in short supply at that intensity: memory | compute"),
+    "least_us": Column("us", "time below which a result is impossible on this GPU, by its own fastest rates"),
+    "sustained_clock_mhz": Column("MHz", "clock of the multiprocessors under that load"),
+    "sustained_power_w": Column("W", "board power under that load, by its energy counter"),
     "n_kernels": Column("", "kernels, copies and fills of one call"),
     "sm_clock_mhz": Column("MHz", "clock of the multiprocessors during the samples, by their own counters"),
     "unloaded_clock_mhz": Column("MHz", "that clock at next to no load"),
@@ -92,7 +105,29 @@ COLUMNS: dict[str, Column] = TIMES | {
     "flops": Column("", "floating-point operations the workload asks for, however they are done"),
     "bytes_min": Column("byte", "fewest bytes that must move: each input read once, each output written once"),
     "threads": Column("", "CPU threads torch may use"),
+    "cpus": Column("", "CPUs that the threads were pinned to during the samples; empty if they were not"),
     "wall_s": Column("s", "the whole case in the worker, from inputs to result"),
+}
+
+
+DERIVED: dict[str, Column] = {  # worked out from rows by runner.report.derive
+    "time_us": Column("us", "gpu_us, else wall_us; of several replicas the mean", "lower"),
+    "tflops": Column("TFLOP/s", "the workload's own operations over the time", "higher"),
+    "gbps": Column("GB/s", "the bytes that must move over the time", "higher"),
+    "speedup": Column("", "baseline's time over this one's, from the rounds in which both were sampled", "higher"),
+    "speedup_low": Column("", "lower end of its 95 % interval"),
+    "speedup_high": Column("", "upper end of it"),
+    "versus": Column("", "beside the baseline: faster | slower | same (within 1 %) | unclear"),
+    "paired": Column("", "the two were sampled in the same rounds; if not, the speed-up is of two separate times"),
+    "err_ratio": Column("", "largest |y - r| as a multiple of the baseline's", "lower"),
+    "replicas": Column("", "processes behind the time"),
+    "between_pct": Column("%", "standard deviation of the time between processes, of the time"),
+    "fastest": Column("", "of the right ones of its point"),
+}
+
+SERIES: dict[str, Column] = {
+    "batches_us": Column("us", "mean, without the 20 % at each end, of each tenth of the samples, in their order"),
+    "samples_us": Column("us", "every sample in its order, where measure.benchmark.keep_samples asks for them"),
 }
 
 
@@ -112,6 +147,7 @@ class Row:
     device: str = ""  # what it ran on: "cpu", or the GPU's own name
     phase: Phase = "measure"  # how far it came
     metrics: Mapping[str, Scalar] = field(default_factory=dict)  # by COLUMNS
+    series: Mapping[str, Sequence[float]] = field(default_factory=dict)  # by SERIES
     detail: str = ""  # traceback, or the tail of what the case itself printed
 
     def __post_init__(self) -> None:
@@ -120,9 +156,9 @@ class Row:
             raise ValueError(f"{name}: unknown status {self.status!r}")
         if (self.status == "ok") == bool(self.reason):
             raise ValueError(f"{name}: status {self.status} with reason {self.reason!r}; ok, and only ok, has none")
-        if undeclared := sorted(set(self.metrics) - set(COLUMNS)):
+        if undeclared := sorted({*self.metrics, *self.series} - {*COLUMNS, *SERIES}):
             raise ValueError(f"{name}: no such column: {', '.join(undeclared)}; declare it in runner/row.py")
-        if self.status not in ("ok", "wrong") and (timed := sorted(set(self.metrics) & set(TIMES))):
+        if self.status not in ("ok", "wrong") and (timed := sorted({*self.metrics, *self.series} & {*TIMES, *SERIES})):
             raise ValueError(f"{name}: {self.status}, and yet timed: {', '.join(timed)}")
         if (self.metrics.get("correct") is False) != (self.status == "wrong"):
             raise ValueError(f"{name}: correct={self.metrics.get('correct')} in a row of status {self.status}")
@@ -148,6 +184,7 @@ class Row:
             "device": self.device,
             "phase": self.phase,
             "metrics": dict(self.metrics),
+            "series": dict(self.series),
             "detail": self.detail,
         }
 

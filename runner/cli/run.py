@@ -13,6 +13,7 @@ from runner.errors import BadInput
 from runner.journal import Journal
 from runner.launch import Launcher, Ready, Started
 from runner.log import Logger
+from runner.rounds import Rounds
 from runner.row import Row
 
 if TYPE_CHECKING:
@@ -35,16 +36,19 @@ def main(argv: Sequence[str]) -> int:
         run_dir.write_environment(folder, environment)
     except OSError as error:
         raise BadInput(f"output_dir={plan.output_dir}: cannot write there: {error.strerror or error}") from None
-    rows, signum = execute(plan, launcher, folder, environment)
-    conclude(plan, rows, folder, logger)
+    rows, rounds, signum = execute(plan, launcher, folder, environment)
+    conclude(plan, rows, rounds, folder, logger)
     return exit_code(rows) if signum is None else 128 + signum
 
 
-def execute(plan: Plan, launcher: Launcher, folder: Path, environment: dict[str, Any]) -> tuple[list[Row], int | None]:
-    """Every row there is when the grid has ended, each in the journal already; and the signal that ended it early."""
+def execute(
+    plan: Plan, launcher: Launcher, folder: Path, environment: dict[str, Any]
+) -> tuple[list[Row], list[Rounds], int | None]:
+    """All rows and rounds there are at the end, each in the journal already; and the signal that ended it early."""
     from runner.report.live import LiveReport
 
     rows: list[Row] = []
+    compared: list[Rounds] = []
     signal.signal(signal.SIGTERM, _interrupt)
     with Journal(folder) as journal, LiveReport(plan, _console()) as report:
         try:
@@ -59,9 +63,13 @@ def execute(plan: Plan, launcher: Launcher, folder: Path, environment: dict[str,
                         journal.row(event)
                         rows.append(event)
                         report.done(event)
+                    case Rounds():
+                        journal.rounds(event)
+                        compared.append(event)
+                        report.compared(event)
         except KeyboardInterrupt as interrupt:
-            return rows, interrupt.args[0] if interrupt.args else signal.SIGINT
-    return rows, None
+            return rows, compared, interrupt.args[0] if interrupt.args else signal.SIGINT
+    return rows, compared, None
 
 
 def _interrupt(signum: int, frame: object) -> None:
@@ -69,16 +77,16 @@ def _interrupt(signum: int, frame: object) -> None:
     raise KeyboardInterrupt(signum)
 
 
-def conclude(plan: Plan, rows: Sequence[Row], folder: Path, logger: Logger) -> None:
+def conclude(plan: Plan, rows: Sequence[Row], rounds: Sequence[Rounds], folder: Path, logger: Logger) -> None:
     """The table on the terminal, ``rows.csv``, and the loggers: all of it after the last timing."""
     from runner.report import frame, terminal
     from runner.report.derive import Names, lines
 
-    console, names, derived = _console(), Names(plan.cases), lines(rows, plan.baseline)
+    console, names, derived = _console(), Names(plan.cases), lines(rows, plan.baseline, rounds)
     frame.frame(derived).to_csv(folder / "rows.csv", index=False)
     if derived:
-        console.print(terminal.table(derived, names, console.width, title=_title(plan, rows, names)))
-    says = [*terminal.notes(rows, names), f"{_tally(rows, plan)}. Results: {folder}"]
+        console.print(terminal.table(derived, names, console.width, plan.columns, _title(plan, rows, names)))
+    says = [*terminal.notes([line.row for line in derived], names), f"{_tally(rows, plan)}. Results: {folder}"]
     for line in (*says, *logger.publish(folder)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -102,7 +110,7 @@ def _console() -> Console:
     from rich.console import Console
 
     console = Console()
-    return console if console.is_terminal else Console(width=140)
+    return console if console.is_terminal else Console(width=400)
 
 
 def _title(plan: Plan, rows: Sequence[Row], names: Names) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from runner import impl, options, schema
 from runner.case import Case, Choice, Plan
 from runner.errors import BadInput, choices
+from runner.row import COLUMNS, DERIVED
 
 GROUPS = ("workload", "impl", "measure", "launcher", "log")
 ROOMS = {"workload": "models", "measure": "runner.measure"}  # where the class behind an option is
@@ -24,6 +25,7 @@ class Globals:
     seed: Annotated[int, "at least 0"]
     baseline: str | None
     time_wrong: bool
+    replicas: Annotated[int, "at least 1"]
     output_dir: str
     default_axes: bool
 
@@ -35,9 +37,10 @@ class Globals:
 def plan(configs: Sequence[Mapping[str, Any]]) -> Plan:
     """The grid of ``configs``, the cases of one point side by side, doubles dropped. Raises BadInput."""
     settings = [_globals(config) for config in configs]
-    cases = list({case.key: case for case in map(_case, configs, settings)}.values())
-    order = {point: index for index, point in enumerate(dict.fromkeys(case.point for case in cases))}
-    cases.sort(key=lambda case: order[case.point])
+    once = list({case.key: case for case in map(_case, configs, settings)}.values())
+    order = {point: index for index, point in enumerate(dict.fromkeys(case.point for case in once))}
+    once.sort(key=lambda case: order[case.point])
+    cases = [replace(case, replica=replica) for replica in range(settings[0].replicas) for case in once]
     first, config = settings[0], configs[0]
     names = list(dict.fromkeys(case.impl.name for case in cases))
     if first.baseline is not None and first.baseline not in names:
@@ -50,7 +53,17 @@ def plan(configs: Sequence[Mapping[str, Any]]) -> Plan:
         output_dir=first.output_dir,
         launcher=_raw(config.get("launcher"), "launcher"),
         log=_raw(config.get("log"), "log"),
+        columns=_columns((config.get("measure") or {}).get("columns") or []),
     )
+
+
+def _columns(asked: Sequence[str]) -> tuple[str, ...]:
+    """What the table on the terminal shows beside names and verdicts; empty: the usual columns."""
+    known = {**COLUMNS, **DERIVED}
+    for name in asked if isinstance(asked, list) else [str(asked)]:
+        if name not in known:
+            raise BadInput(f"measure.columns: no such column {name!r}; {choices(str(name), known)}")
+    return tuple(asked)
 
 
 def _globals(config: Mapping[str, Any]) -> Globals:
@@ -59,8 +72,9 @@ def _globals(config: Mapping[str, Any]) -> Globals:
 
 
 def _case(config: Mapping[str, Any], settings: Globals) -> Case:
-    measures = config.get("measure")
-    if not isinstance(measures, Mapping) or not measures:
+    measures = dict(config.get("measure") or {})
+    measures.pop("columns", None)
+    if not measures:
         raise BadInput("measure: nothing to observe; choose at least one, as in measure=benchmark")
     return Case(
         workload=_choice("workload", config.get("workload")),

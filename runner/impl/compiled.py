@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,11 +50,10 @@ class Compiled(Implementation):
         from torch._dynamo import config
 
         torch._inductor.config.force_disable_caches = self.cold
-        torch._dynamo.reset()  # nothing compiled for an earlier case may serve, or limit, this one
         for limit in ("fail_on_recompile_limit_hit", "fail_on_cache_limit_hit"):  # the second until torch 2.5
             if hasattr(config, limit):
                 setattr(config, limit, True)  # by default torch runs eagerly from then on, and only logs it
-        function = self._inner().load(op)
+        function = _afresh(self._inner().load(op))
         compiled: Callable[..., Tensor] = torch.compile(
             function, mode=self.mode, dynamic=self.dynamic, fullgraph=self.fullgraph
         )
@@ -88,6 +88,19 @@ class Compiled(Implementation):
             watch.fallback = (
                 f"mode {self.mode} recorded no CUDA graph ({skips} skipped): its kernels were launched one by one"
             )
+
+
+def _afresh(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``function`` with code of its own: nothing compiled of it for another case serves, or limits, this one."""
+    if not isinstance(function, types.FunctionType):
+        return function
+    code = function.__code__.replace()
+    fresh = types.FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    fresh.__kwdefaults__ = function.__kwdefaults__
+    fresh.__dict__.update(function.__dict__)
+    return fresh
 
 
 class _Spans:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from runner.case import Case
+from runner.rounds import Rounds
 from runner.row import Row
 
 
@@ -24,11 +25,14 @@ class Started:
     case: Case
 
 
-Event = Ready | Started | Row
+Event = Ready | Started | Row | Rounds
 
 
 class Launcher(Protocol):
     """Fields are those of its YAML."""
 
     def run(self, cases: Sequence[Case], log_path: str) -> Iterator[Event]:
-        """One Row per case, in the order they are done, whatever happens to it; workers print to ``log_path``."""
+        """One Row per case, in the order they are done, whatever happens to it; workers print to ``log_path``.
+
+        After the rows of one point come the Rounds in which those cases were compared, if they were.
+        """

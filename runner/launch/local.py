@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +23,7 @@ from typing import Annotated, Any
 from runner import child, impl
 from runner.case import Case
 from runner.launch import Event, Ready, Started
+from runner.rounds import Rounds
 from runner.row import Phase, Row
 
 Seconds = Annotated[float, "above 0"]
@@ -40,52 +42,90 @@ class Local:
         """One row per case. A worker is started when the first case needs one."""
         worker: _Worker | None = None
         try:
-            for case in cases:
-                if why := impl.build(case.impl).missing(case.workload.name):
-                    yield Row(case=case, status="unsupported", reason=why, phase="plan")
-                    continue
-                if worker is None:
-                    worker = _Worker(log_path)
-                    try:
-                        yield Ready(worker.environment(self.start_limit_s))
-                    except _Gone as gone:
-                        raise RuntimeError(f"no worker could be started: {gone}; see {log_path}") from None
-                yield Started(case)
-                row, alive = self._row(worker, case)
-                yield row
-                if not alive:
-                    worker.kill()
-                    worker = None
+            for _, point in groupby(cases, key=lambda case: (case.replica, case.point)):
+                comparable = 0
+                for case in point:
+                    if why := impl.build(case.impl).missing(case.workload.name):
+                        yield Row(case=case, status="unsupported", reason=why, phase="plan")
+                        continue
+                    if worker is not None and worker.replica != case.replica:
+                        worker.kill()
+                        worker = None
+                    if worker is None:
+                        comparable = 0
+                        worker = _Worker(log_path, case.replica)
+                        try:
+                            yield Ready(worker.environment(self.start_limit_s))
+                        except _Gone as gone:
+                            raise RuntimeError(f"no worker could be started: {gone}; see {log_path}") from None
+                    yield Started(case)
+                    row, alive = self._row(worker, case)
+                    yield row
+                    comparable += row.time_us is not None
+                    if not alive:
+                        worker.kill()
+                        worker = None
+                if worker is not None and comparable > 1:
+                    rounds, alive = self._rounds(worker)
+                    yield rounds
+                    if not alive:
+                        worker.kill()
+                        worker = None
         finally:
             if worker is not None:
                 worker.kill()
 
     def _row(self, worker: _Worker, case: Case) -> tuple[Row, bool]:
         """The case's row, and whether the worker can take another case."""
-        limits = {
-            "inputs": self.build_limit_s,
-            "build": self.build_limit_s,
-            "check": self.check_limit_s,
-            "measure": self.measure_limit_s,
-        }
-        phase: Phase = "inputs"
         offset = worker.log_size()
         try:
-            worker.send(case.to_record())
-            while True:
-                message = worker.receive(limits[phase])
-                if "row" in message:
-                    return Row.from_record(message["row"]), not message["spoiled"]
-                phase = message["phase"]
-        except TimeoutError:
-            field = f"{'build' if phase == 'inputs' else phase}_limit_s"
-            reason = f"no end of phase {phase} within {limits[phase]:g} s; raise launcher.{field} if it needs longer"
-            return Row(case=case, status="timeout", reason=reason, phase=phase, detail=worker.log_tail(offset)), False
-        except _Gone as gone:
-            detail = worker.log_tail(offset)
+            worker.send({"case": case.to_record()})
+            answer = self._answer(worker, "inputs")
+        except _Late as late:
             return Row(
-                case=case, status="crashed", reason=f"{gone} in phase {phase}", phase=phase, detail=detail
+                case=case, status="timeout", reason=str(late), phase=late.phase, detail=worker.log_tail(offset)
             ), False
+        except _Gone as gone:
+            reason = f"{gone} in phase {worker.phase}"
+            return Row(
+                case=case, status="crashed", reason=reason, phase=worker.phase, detail=worker.log_tail(offset)
+            ), False
+        return Row.from_record(answer["row"]), not answer["spoiled"]
+
+    def _rounds(self, worker: _Worker) -> tuple[Rounds, bool]:
+        """The comparison of the cases since the last one, and whether the worker can take another case."""
+        try:
+            worker.send({})
+            return Rounds.from_record(self._answer(worker, "compare")["rounds"]), True
+        except (_Late, _Gone) as error:
+            return Rounds(reason=f"not compared side by side: {error}"), False
+
+    def _answer(self, worker: _Worker, phase: Phase) -> dict[str, Any]:
+        """What the worker says when all phases, of which ``phase`` is the first, are done. Raises _Late, _Gone."""
+        worker.phase = phase
+        while True:
+            limit, field = self._limit(worker.phase)
+            try:
+                message = worker.receive(limit)
+            except TimeoutError:
+                raise _Late(worker.phase, limit, field) from None
+            if "phase" not in message:
+                return message
+            worker.phase = message["phase"]
+
+    def _limit(self, phase: Phase) -> tuple[float, str]:
+        """The longest that ``phase`` may take, and the field that says so."""
+        field = {"inputs": "build_limit_s", "compare": "measure_limit_s"}.get(phase, f"{phase}_limit_s")
+        limit: float = getattr(self, field)
+        return limit, field
+
+
+class _Late(Exception):
+    """A phase has passed its limit; the message says which, and what to do."""
+
+    def __init__(self, phase: Phase, limit: float, field: str) -> None:
+        super().__init__(f"no end of phase {phase} within {limit:g} s; raise launcher.{field} if it needs longer")
+        self.phase = phase
 
 
 class _Gone(Exception):
@@ -95,7 +135,9 @@ class _Gone(Exception):
 class _Worker:
     """A process running ``runner.launch.serve`` and our end of its channel."""
 
-    def __init__(self, log_path: str) -> None:
+    def __init__(self, log_path: str, replica: int) -> None:
+        self.replica = replica  # whose cases it takes: the next ones are to run in another process
+        self.phase: Phase = "start"
         self._log_path = Path(log_path)
         ours, theirs = socket.socketpair()
         with theirs, open(log_path, "ab") as log:

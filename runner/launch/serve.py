@@ -1,5 +1,7 @@
 """The worker's end: ``python -m runner.launch.serve <fd> <parent>``. Cases come in, phases and rows go out.
 
+After the cases of one point comes the wish to compare them, and their rounds go out.
+
 The channel is a socket of its own, so that nothing an implementation prints can be taken for a message.
 """
 
@@ -20,18 +22,22 @@ def main(channel: Connection) -> None:
     def send(**message: Any) -> None:
         channel.send_bytes(json.dumps(message).encode())
 
-    from runner import worker
     from runner.case import Case
     from runner.hardware import describe
+    from runner.worker import Worker, tidy
 
-    worker.tidy()  # before the first case, which would else pay for all that has just been imported
+    tidy()  # before the first case, which would else pay for all that has just been imported
     send(environment=describe())
+    worker = Worker(on_phase=lambda phase: send(phase=phase))
     while True:
         try:
-            case = Case.from_record(json.loads(channel.recv_bytes()))
+            message = json.loads(channel.recv_bytes())
         except EOFError:
             return
-        row, spoiled = worker.run(case, on_phase=lambda phase: send(phase=phase))
+        if "case" not in message:
+            send(rounds=worker.compare().to_record())
+            continue
+        row, spoiled = worker.run(Case.from_record(message["case"]))
         sys.stdout.flush()
         sys.stderr.flush()
         send(row=row.to_record(), spoiled=spoiled)

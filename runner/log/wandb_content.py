@@ -11,7 +11,8 @@ from typing import Any
 from runner.case import Case
 from runner.report import derive
 from runner.report.derive import Line, Names
-from runner.row import COLUMNS, Row
+from runner.rounds import Rounds
+from runner.row import COLUMNS, DERIVED, Row
 
 Cell = str | float | bool | None
 
@@ -39,10 +40,10 @@ class Chart:
 class Content:
     """Rows seen as a W&B run. ``baseline``: what speed-ups are against, as in ``derive.lines``."""
 
-    def __init__(self, rows: Sequence[Row], baseline: str | None) -> None:
+    def __init__(self, rows: Sequence[Row], baseline: str | None, rounds: Sequence[Rounds] = ()) -> None:
         cases = [row.case for row in rows]
-        self.rows = rows
-        self.lines = derive.lines(rows, baseline)
+        self.lines = derive.lines(rows, baseline, rounds)
+        self.rows = [line.row for line in self.lines]
         self.names = Names(cases)
         self.workloads = list(dict.fromkeys(case.workload.name for case in cases))
         self.impls = list(dict.fromkeys(case.impl.name for case in cases))
@@ -121,12 +122,7 @@ class Content:
             "reason": row.reason,
             "verdict": row.metrics.get("verdict"),
             "device": row.device,
-            "time_us": row.time_us,
-            "tflops": line.tflops,
-            "gbps": line.gbps,
-            "speedup": line.speedup,
-            "fastest": line.fastest,
-        }
+        } | {name: line.value(name) for name in DERIVED}
         tail |= {name: row.metrics.get(name) for name in metrics}
         tail["key"] = case.key
         own = {name: case.workload.fields.get(name) for name in fields}

@@ -79,7 +79,7 @@ def record(folder: Path, settings: dict[str, Any]) -> str:
     with open(folder / "configs.yaml", encoding="utf-8") as file:
         plan = next(yaml.safe_load_all(file))
     environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
-    content = Content(journal.read(folder), plan["baseline"])
+    content = Content(journal.read(folder), plan["baseline"], journal.read_rounds(folder))
     tags = dict.fromkeys(tag[:TAG_LENGTH] for tag in [*settings["tags"], *content.workloads, *content.impls])
     run = wandb.init(
         mode="offline",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from runner.case import Scalar
 from runner.measure.verdict import verdict
@@ -21,16 +22,38 @@ class Benchmark:
     instrument: Literal["auto", "stamped_graphs", "stamped_stream", "cuda_events"]
     captures: Annotated[int, "at least 1"]
     witness: bool
+    roof: bool
     warmup_s: Annotated[float, "at least 0"]
     samples: Annotated[int, "at least 20"]
     max_s: Annotated[float, "above 0"]
+    rounds: Annotated[int, "at least 0"]
+    sustained_s: Annotated[float, "at least 0"]
+    keep_samples: bool
     target_pct: Annotated[float, "above 0"]
     target_cpu_pct: Annotated[float, "above 0"]
 
-    def measure(self, call: Call, device: str) -> dict[str, Scalar]:
+    def measure(self, call: Call, device: str) -> dict[str, Scalar | Sequence[float]]:
         """Times of ``call``, its peak memory, and how far to trust them. ``device`` is "cpu" or "cuda"."""
         from runner.measure.memory import peak_bytes
+        from runner.measure.statistics import batch_means
 
         settings = replace(self, target_pct=self.target_cpu_pct) if device == "cpu" else self
-        columns: dict[str, Scalar] = import_module(f"runner.measure.{device}").measure(call, settings)
-        return columns | verdict(columns, settings.target_pct) | {"peak_mem_bytes": peak_bytes(call.run, device)}
+        columns, taken, instrument = self._on(device).measure(call, settings)
+        wrong = next(filter(None, map(call.judge, instrument.outputs())), "") if call.judge else ""
+        series = {"batches_us": batch_means(taken.samples_us)}
+        if self.keep_samples:
+            series["samples_us"] = taken.samples_us
+        columns |= verdict(columns, settings.target_pct, wrong)
+        return {**columns, "peak_mem_bytes": peak_bytes(call.run, device), **series}
+
+    def compare(
+        self, calls: Sequence[tuple[Call, Mapping[str, Scalar]]], device: str
+    ) -> list[tuple[str, list[float]]] | None:
+        """Of each call, which comes with its columns, the instrument and ten batch means in us, taken side by side.
+
+        None if it is not wanted, or if the calls are too slow for it.
+        """
+        return self._on(device).compare(calls, self) if self.rounds else None
+
+    def _on(self, device: str) -> Any:  # a module is no type
+        return import_module(f"runner.measure.{device}")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import torch
-
 from runner.case import Scalar
+from runner.measure.host_clock import HostClock
 from runner.measure.statistics import trimmed_mean
 
 MOST = 50  # calls
@@ -15,18 +14,11 @@ LONGEST_S = 0.1  # spent on them, though never on fewer than FEWEST
 FEWEST = 5
 
 
-def as_seen_by_caller(call: Callable[[], object], flush: Callable[[], object]) -> dict[str, Scalar]:
-    """``submit_us``: until ``call`` returns. ``e2e_us``: until the GPU is done. L2 cold, the GPU idle before."""
-    submitted: list[float] = []
+def as_seen_by_caller(call: Callable[[], object], before: Callable[[], object]) -> dict[str, Scalar]:
+    """``submit_us``: until ``call`` returns. ``e2e_us``: until the GPU is done. The GPU is idle before."""
+    clock = HostClock(call, before)
     done: list[float] = []
     began = time.perf_counter()
     while len(done) < MOST and (len(done) < FEWEST or time.perf_counter() - began < LONGEST_S):
-        flush()
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        call()
-        returned = time.perf_counter()
-        torch.cuda.synchronize()
-        submitted.append((returned - start) * 1e6)
-        done.append((time.perf_counter() - start) * 1e6)
-    return {"submit_us": trimmed_mean(submitted), "e2e_us": trimmed_mean(done)}
+        done += clock.samples(1)
+    return {"submit_us": trimmed_mean(clock.submitted_us), "e2e_us": trimmed_mean(done)}

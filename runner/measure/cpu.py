@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -10,22 +11,36 @@ import torch
 from models.workload import Call
 from runner.case import Scalar
 from runner.measure.benchmark import Benchmark
-from runner.measure.procedure import take
-from runner.measure.statistics import NO_FLOOR
+from runner.measure.floors import FLOORS
+from runner.measure.pinning import pinned
+from runner.measure.procedure import Taken, take
+from runner.measure.side_by_side import side_by_side
 from runner.measure.wall import PerfCounter
 
 
-def measure(call: Call, settings: Benchmark) -> dict[str, Scalar]:
-    """The columns of the host's clock, and how much of the CPU other processes took meanwhile."""
+def measure(call: Call, settings: Benchmark) -> tuple[dict[str, Scalar], Taken, PerfCounter]:
+    """The columns of the host's clock, and how much of the CPU other processes took; with the series behind them."""
     instrument = PerfCounter(call.run, call.reset)
-    started, waited_s = time.perf_counter(), _waited_s()
-    taken = take(instrument, settings)
+    with pinned(lambda: instrument.samples(2)) as cpus:
+        started, waited_s = time.perf_counter(), _waited_s()
+        taken = take(instrument, settings)
     could_have_run_s = (time.perf_counter() - started) * torch.get_num_threads()
-    return taken.columns("wall_us", NO_FLOOR) | {
+    columns: dict[str, Scalar] = taken.columns("wall_us", FLOORS[instrument.name]) | {
         "instrument": instrument.name,
         "calls_per_sample": instrument.calls_per_sample,
+        "cpus": cpus,
         "cpu_wait_pct": 100 * (_waited_s() - waited_s) / could_have_run_s,
     }
+    return columns, taken, instrument
+
+
+def compare(
+    calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: Benchmark
+) -> list[tuple[str, list[float]]] | None:
+    """Side by side, the threads pinned as they are for one."""
+    again = [PerfCounter(call.run, call.reset) for call, _ in calls]
+    with pinned(lambda: [instrument.samples(2) for instrument in again]):
+        return side_by_side(again, settings.rounds, settings.max_s)
 
 
 def _waited_s() -> float:

@@ -7,25 +7,24 @@ off here; nor is the offset of 50 to 150 ns between one run and the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from torch import Tensor
 
-from runner.measure.flush import reading_flush
+from runner.measure.call_outputs import tensors
 
 IN_FLIGHT = 50  # samples queued between two synchronisations: the host stays ahead, the queue stays short
 
 
 class CudaEvents:
-    """Samples of ``call`` on the current stream."""
+    """Samples of ``call`` on the current stream; ``before`` each comes its preparation."""
 
     name = "cuda_events"
 
-    def __init__(self, call: Callable[[], object], reset: Callable[[], None] | None = None, *, cold_l2: bool) -> None:
+    def __init__(self, call: Callable[[], object], before: Callable[[], object]) -> None:
         self.clocks_mhz: list[float] = []  # events do not tell
-        self._call = call
-        self._reset = reset or (lambda: None)
-        self._flush = reading_flush() if cold_l2 else lambda: None
+        self._call, self._before = call, before
         self._pairs = [
             (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(IN_FLIGHT)
         ]
@@ -36,11 +35,15 @@ class CudaEvents:
         while len(times) < count:
             pairs = self._pairs[: count - len(times)]
             for start, end in pairs:
-                self._reset()
-                self._flush()
+                self._before()
                 start.record()
                 self._call()
                 end.record()
             torch.cuda.synchronize()
             times += [start.elapsed_time(end) * 1e3 for start, end in pairs]
         return times
+
+    def outputs(self) -> Iterator[Sequence[Tensor]]:
+        """What one more call gives, made as the timed ones were."""
+        self._before()
+        yield tensors(self._call())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +22,9 @@ class Instrument(Protocol):
 
     def samples(self, count: int) -> list[float]:
         """About ``count`` times of one call, in microseconds, in the order they were taken."""
+
+    def outputs(self) -> Iterator[Sequence[object]]:
+        """What calls give that are made as the timed ones are."""
 
 
 class Settings(Protocol):
@@ -48,6 +52,7 @@ class Taken:
     """A series, and what it took."""
 
     summary: Summary
+    samples_us: list[float]
     warmup_s: float
     converged: bool
 
@@ -85,9 +90,10 @@ def take(instrument: Instrument, settings: Settings) -> Taken:
     summary, left = summarise(times), affordable - len(times)
     if summary.half_width * 100 > settings.target_pct and left >= len(times):
         wanted = int(len(times) * (summary.half_width * 100 / settings.target_pct) ** 2)
-        summary = summarise(times + instrument.samples(max(len(times), min(wanted, left))))
+        times = times + instrument.samples(max(len(times), min(wanted, left)))
+        summary = summarise(times)
     converged = summary.half_width * 100 <= settings.target_pct and not _drifts(summary, settings)
-    return Taken(summary, warmup_s, converged)
+    return Taken(summary, times, warmup_s, converged)
 
 
 def _drifts(summary: Summary, settings: Settings) -> bool:

@@ -9,26 +9,32 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from runner.measure.flush import reading_flush
+from runner.measure.call_outputs import Place, tensors
+from runner.measure.graph_nodes import Contents, contents
 from runner.measure.slots import slots
 
 LONG_US = 100.0  # from here on the GPU may meet its power limit, so it rests as long as it has worked
 
 
 class CaptureError(Exception):
-    """The call cannot be captured in a CUDA graph; the message is the reason, in one line."""
+    """The call cannot be timed in a CUDA graph; the message is the reason, in one line."""
 
 
 class StampedGraphs:
-    """Samples of ``call`` from ``captures`` graphs, less ``constant_us``.
+    """Samples of ``call`` from ``captures`` graphs, less ``constant_us``; ``before`` each comes its preparation.
+
+    Instruments that share a ``pool`` have their outputs at the same addresses, since each gives back its own when it
+    has captured the call.
 
     Raises:
-        CaptureError: ``call`` synchronises, copies to the host, or does whatever else a graph cannot hold.
+        CaptureError: ``call`` synchronises, copies to the host, or does whatever else a graph cannot hold or be
+            trusted with: part of it is not between the stamps, or not in every graph.
 
     """
 
@@ -37,25 +43,28 @@ class StampedGraphs:
     def __init__(
         self,
         call: Callable[[], object],
-        reset: Callable[[], None] | None = None,
+        before: Callable[[], object],
         *,
-        cold_l2: bool,
         captures: int,
         constant_us: float,
+        pool: Any = None,
     ) -> None:
         self.clocks_mhz: list[float] = []  # of the multiprocessor that stamps, one a sample
+        self.contents: Contents | None = None  # None: this torch or driver does not show them
         self._chance = random.Random(captures)
-        self._reset = reset or (lambda: None)
-        self._flush = reading_flush() if cold_l2 else lambda: None
+        self._call, self._before = call, before
+        self._places: list[list[Place]] = []  # of the outputs of each graph
+        self._last = 0  # the graph that was replayed last
         self._slots = slots(captures)
         self._constant_us = constant_us
         self._stream = torch.cuda.Stream()
         self._stream.wait_stream(torch.cuda.current_stream())
-        pool = torch.cuda.graph_pool_handle()
+        own = torch.cuda.graph_pool_handle() if pool is None else pool
         with torch.cuda.stream(self._stream):
-            self._sample(call, 0)  # libraries make their handles, and Triton its kernels, outside of a capture
+            eager = self._sample(0)  # libraries make their handles, and Triton its kernels, outside of a capture
             self._stream.synchronize()
-            self._graphs = [self._capture(call, pair, pool) for pair in range(captures)]
+            self._graphs = [self._capture(pair, own) for pair in range(captures)]
+        self._lasting = {Place.of(output).data_ptr for output in tensors(eager)}  # outputs that outlive their call
 
     def samples(self, count: int) -> list[float]:
         """``count`` times of one call or a few more, in microseconds, as they were taken: whole rounds of captures."""
@@ -69,39 +78,79 @@ class StampedGraphs:
                     self._stream.synchronize()
             busy_s = time.perf_counter() - started
             pairs = self._slots.read()
+            self._last = order[-1]
             times += [pairs[index][0] / 1e3 - self._constant_us for index in order]
             self.clocks_mhz += [cycles / ns * 1e3 for ns, cycles in pairs]
             if times[-1] > LONG_US:
-                self._rest(busy_s)
+                self._rest(busy_s, order[-1])
         return times
 
-    def _sample(self, call: Callable[[], object], pair: int) -> object:
-        self._reset()
-        self._flush()
+    def outputs(self) -> Iterator[Sequence[Tensor]]:
+        """What the last timed replay gave; and of each graph, its outputs spoilt before, what differs from that."""
+        timed = [place.tensor() for place in self._places[self._last]]
+        right = [output.clone() for output in timed]
+        yield timed
+        for graph, places in zip(self._graphs, self._places, strict=True):
+            outputs = [place.tensor() for place in places]
+            for output, place in zip(outputs, places, strict=True):
+                if place.data_ptr not in self._lasting and output.is_floating_point():
+                    output.mul_(-0.5).add_(0.25)  # plausible numbers, next to none of them right
+            torch.cuda.synchronize()
+            graph.replay()
+            torch.cuda.synchronize()
+            if not all(torch.equal(now, then) for now, then in zip(outputs, right, strict=True)):
+                yield outputs
+
+    def _sample(self, pair: int) -> object:
+        self._before()
         self._slots.begin(pair)
-        result = call()
+        result = self._call()
         self._slots.end(pair)
         return result
 
-    def _capture(self, call: Callable[[], object], pair: int, pool: Any) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
+    def _capture(self, pair: int, pool: Any) -> torch.cuda.CUDAGraph:
+        graph = _keeping_graph()
         try:
             with torch.cuda.graph(graph, pool=pool, stream=self._stream):
-                self._sample(call, pair)
+                self._places.append([Place.of(output) for output in tensors(self._sample(pair))])
         except Exception as error:
-            _forget_capture()
+            forget_capture()
             raise CaptureError(str(error).strip().partition("\n")[0] or type(error).__name__) from error
+        self._look(graph)
         return graph
 
-    def _rest(self, seconds: float) -> None:
-        """Half of the time at most under load; and the first sample after a pause is slow, so let it be a flush."""
+    def _look(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Raises CaptureError unless all of the call is between the stamps, and the same as in the other graphs."""
+        if not hasattr(graph, "raw_cuda_graph"):
+            return
+        found = contents(graph.raw_cuda_graph())
+        graph.instantiate()
+        if found is None:
+            return
+        if found.hosts:
+            raise CaptureError(f"it holds {found.hosts} host functions, for which the GPU would wait")
+        if found.outside:
+            raise CaptureError(f"{found.outside} of its nodes would run outside of the time taken")
+        if self.contents is not None and found.kinds != self.contents.kinds:
+            raise CaptureError(f"one capture of it holds {self.contents.work} kernels, another {found.work}")
+        self.contents = found
+
+    def _rest(self, seconds: float, index: int) -> None:
+        """Half of the time at most under load; and the first sample after a pause is slow, so it counts for nothing."""
         time.sleep(seconds)
         with torch.cuda.stream(self._stream):
-            self._flush()
+            self._graphs[index].replay()
             self._stream.synchronize()
 
 
-def _forget_capture() -> None:
+def _keeping_graph() -> torch.cuda.CUDAGraph:
+    """A graph whose nodes can still be looked at when it has been captured: torch 2.8 and later."""
+    if not hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph"):
+        return torch.cuda.CUDAGraph()
+    return torch.cuda.CUDAGraph(keep_graph=True)
+
+
+def forget_capture() -> None:
     """A capture that failed leaves torch's random generator waiting for its end; give it a state that does not."""
     torch.cuda.synchronize()
     for index, generator in enumerate(torch.cuda.default_generators):

@@ -7,37 +7,28 @@ spin is: {reset, reading flush, spin, stamp, call, stamp}. A call that waits for
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from torch import Tensor
 
-from runner.measure.flush import reading_flush
-from runner.measure.gpu_kernels import spin
+from runner.measure.call_outputs import tensors
+from runner.measure.gpu_kernels import CYCLES_A_SECOND, spin
 from runner.measure.slots import slots
 
 PAIRS = 10  # samples between two reads of the stamps
 LONGEST_SPIN_S = 0.005  # a spin that waits for a call that waits for the GPU must end
 SLACK = 1.5  # of the spin over the time that submitting took before
-CYCLES_A_SECOND = 2e9  # about the highest clock of any GPU: at a lower one the spin is longer, which does no harm
 
 
 class StampedStream:
-    """Samples of ``call`` on the current stream, less ``constant_us``."""
+    """Samples of ``call`` on the current stream, less ``constant_us``; ``before`` each comes its preparation."""
 
     name = "stamped_stream"
 
-    def __init__(
-        self,
-        call: Callable[[], object],
-        reset: Callable[[], None] | None = None,
-        *,
-        cold_l2: bool,
-        constant_us: float,
-    ) -> None:
+    def __init__(self, call: Callable[[], object], before: Callable[[], object], *, constant_us: float) -> None:
         self.clocks_mhz: list[float] = []  # of the multiprocessor that stamps, one a sample
-        self._call = call
-        self._reset = reset or (lambda: None)
-        self._flush = reading_flush() if cold_l2 else lambda: None
+        self._call, self._before = call, before
         self._slots = slots(PAIRS)
         self._constant_us = constant_us
         self._sample(0, 0.0)  # Triton compiles its kernels
@@ -54,10 +45,14 @@ class StampedStream:
             self.clocks_mhz += [cycles / ns * 1e3 for ns, cycles in pairs]
         return times
 
+    def outputs(self) -> Iterator[Sequence[Tensor]]:
+        """What one more call gives, made as the timed ones were."""
+        self._before()
+        yield tensors(self._call())
+
     def _sample(self, pair: int, spin_s: float) -> float:
         """Seconds the host took to submit it."""
-        self._reset()
-        self._flush()
+        self._before()
         spin[(1,)](int(spin_s * CYCLES_A_SECOND), num_warps=1)
         started = time.perf_counter()
         self._slots.begin(pair)

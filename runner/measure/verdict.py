@@ -13,8 +13,13 @@ CONTENDED_PCT = 2.0  # of the time without a core: 0.3 on a quiet machine, 37 be
 BOUND_BY_LAUNCH = 2.0  # times the GPU's own time that a caller waits
 
 
-def verdict(columns: Mapping[str, Scalar], target_pct: float) -> dict[str, Scalar]:
-    """``verdict`` and ``verdict_reason``: the first doubt there is, in order of weight."""
+def verdict(columns: Mapping[str, Scalar], target_pct: float, wrong: str = "") -> dict[str, Scalar]:
+    """``verdict`` and ``verdict_reason``: the first doubt there is, in order of weight.
+
+    ``wrong`` is what is wrong with the outputs of the timed calls themselves.
+    """
+    if wrong:
+        return {"verdict": "wrong", "verdict_reason": f"in the timed calls: {wrong}"}
     for word, doubt in DOUBTS.items():
         if reason := doubt(columns, target_pct):
             return {"verdict": word, "verdict_reason": reason}
@@ -36,9 +41,16 @@ def _not_converged(columns: Mapping[str, Any], target_pct: float) -> str:
     return f"the time drifts by {drift:+.1f} %; {spread}" if abs(drift) > target_pct else spread
 
 
+def _impossible(columns: Mapping[str, Any], target_pct: float) -> str:
+    least = columns.get("least_us")
+    if least is None or columns["gpu_us"] >= least:
+        return ""
+    return f"this GPU cannot do it in less than {least:.3g} us, by the rates measured on it"
+
+
 def _contradicted(columns: Mapping[str, Any], target_pct: float) -> str:
     cupti, time = columns.get("cupti_us"), columns.get("gpu_us")
-    if cupti is None or time is None or columns.get("n_kernels") != 1:
+    if columns.get("instrument") == "host_clock" or cupti is None or time is None or columns.get("n_kernels") != 1:
         return ""
     if abs(cupti - time) <= max(DISAGREE_US, DISAGREE_SHARE * time):
         return ""
@@ -64,6 +76,7 @@ def _contended(columns: Mapping[str, Any], target_pct: float) -> str:
 
 
 DOUBTS = {
+    "impossible": _impossible,
     "contradicted": _contradicted,
     "contended": _contended,
     "power_capped": _power_capped,

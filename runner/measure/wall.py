@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+
+from torch import Tensor
+
+from runner.measure.call_outputs import tensors
 
 SHORTEST_SAMPLE_NS = 20_000  # the clock's own cost, about 50 ns, is then below 0.3 %
 
@@ -33,6 +37,12 @@ class PerfCounter:
     def samples(self, count: int) -> list[float]:
         """``count`` times of one call, in microseconds, in the order they were taken."""
         return [self._elapsed_ns() / self.calls_per_sample / 1e3 for _ in range(count)]
+
+    def outputs(self) -> Iterator[Sequence[Tensor]]:
+        """What one more call gives, made as the timed ones were."""
+        if self._reset is not None:
+            self._reset()
+        yield tensors(self._call())
 
     def _elapsed_ns(self) -> int:
         call, inner = self._call, range(self.calls_per_sample)

@@ -2,70 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from runner.measure.gpu_kernels import CYCLES_A_SECOND, boundary, spin
 from runner.measure.statistics import trimmed_mean
 
 MOST_CALLS = 30  # profiled: the mean is then good to a few nanoseconds
 MOST_RECORDS = 300  # of which some microseconds of Python each go into reading them
 
+STREAM_S = 0.002  # the GPU is kept busy so long while a call is launched whose streams are to be told apart
+BOUNDARY, SPIN = "boundary", "spin"  # our own kernels, by name
+
+
+@dataclass(frozen=True)
+class Record:
+    """Something the GPU did; in microseconds."""
+
+    start: float
+    end: float
+    name: str
+    stream: int
+
 
 @dataclass(frozen=True)
 class Witness:
-    """One call, launched kernel by kernel on a stream behind a flush; in microseconds."""
+    """One call, launched kernel by kernel on a stream behind its preparation; in microseconds."""
 
     span_us: float  # from the start of the first kernel to the end of the last
     busy_us: float  # of it, the time in which some kernel ran
     kernels: int  # kernels, copies and fills
+    detached: bool  # some run on a stream that does not wait for the caller's, or that the caller's does not wait for
 
 
 def observe(
-    call: Callable[[], object], flush: Callable[[], object] | None = None, calls: int | None = None
+    call: Callable[[], object], before: Callable[[], object], *, kernels: int | None = None, calls: int | None = None
 ) -> Witness | None:
-    """What CUPTI saw of ``calls`` of ``call``; None if its records cannot be told from the flush's, or are missing.
+    """What CUPTI saw of ``calls`` of ``call``; None if it saw nothing, or not the same each time.
 
-    By default there are 30 calls, or fewer if they are of many kernels.
+    By default there are 30 calls, or fewer if they are of many ``kernels``.
     """
-    flushing = 0 if flush is None else len(_activities(flush, 1))
-
-    def behind_flush() -> None:
-        if flush is not None:
-            flush()
-        call()
-
-    calls = calls or max(2, min(MOST_CALLS, MOST_RECORDS // max(1, len(_activities(behind_flush, 1)))))
-    records = _activities(behind_flush, calls)
-    count, rest = divmod(len(records), calls)
-    kernels = count - flushing
-    if rest or kernels <= 0:
+    calls = calls or max(2, min(MOST_CALLS, MOST_RECORDS // max(1, kernels or 1)))
+    records = _records(call, before, calls)
+    each = _of_each(records)
+    counts = {len(own) for own in each}
+    if len(each) != calls or len(counts) != 1 or counts == {0}:
         return None
-    each = [records[index * count + flushing : (index + 1) * count] for index in range(calls)]
     return Witness(
-        span_us=trimmed_mean([max(end for _, end in one) - min(start for start, _ in one) for one in each]),
-        busy_us=trimmed_mean([_union(one) for one in each]),
-        kernels=kernels,
+        span_us=trimmed_mean([max(r.end for r in own) - min(r.start for r in own) for own in each]),
+        busy_us=trimmed_mean([_union(own) for own in each]),
+        kernels=counts.pop(),
+        detached=len({r.stream for r in records}) > 1 and _detached(call, before),
     )
 
 
-def _activities(call: Callable[[], object], count: int) -> list[tuple[float, float]]:
-    """Start and end of everything the GPU did for ``count`` calls, in microseconds, in the order it began."""
+def _records(call: Callable[[], object], before: Callable[[], object], calls: int, busy_s: float = 0.0) -> list[Record]:
+    """Everything the GPU did, by when it began: each call between two boundaries, and a third after its end.
+
+    The first boundary comes after ``busy_s`` in which the caller's stream is busy.
+    """
+    boundary[(1,)](num_warps=1)  # Triton compiles them
+    spin[(1,)](1, num_warps=1)
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for _ in range(count):
+        for _ in range(calls):
+            before()
+            torch.cuda.synchronize()  # else a stream of the call's own would begin while that is being done
+            if busy_s:
+                spin[(1,)](int(busy_s * CYCLES_A_SECOND), num_warps=1)
+            boundary[(1,)](num_warps=1)
             call()
+            boundary[(1,)](num_warps=1)
+            torch.cuda.synchronize()
+            boundary[(1,)](num_warps=1)
         torch.cuda.synchronize()
     on_gpu = torch.autograd.DeviceType.CUDA  # type: ignore[attr-defined]  # it is there, and not in the stubs
-    seen = [event for event in profile.events() or [] if event.device_type == on_gpu]
-    return sorted((event.time_range.start, event.time_range.end) for event in seen)
+    records = [
+        Record(event.time_range.start, event.time_range.end, event.name, event.device_resource_id)
+        for event in profile.events() or []
+        if event.device_type == on_gpu
+    ]
+    return sorted(records, key=lambda record: record.start)
 
 
-def _union(spans: list[tuple[float, float]]) -> float:
-    """Time covered by at least one of ``spans``, which are sorted by start."""
+def _of_each(records: Sequence[Record]) -> list[list[Record]]:
+    """The records of each call."""
+    edges = [record for record in records if record.name == BOUNDARY]
+    rest = [record for record in records if record.name != BOUNDARY]
+    return [
+        [record for record in rest if opened.start <= record.start < settled.start]
+        for opened, settled in zip(edges[::3], edges[2::3], strict=False)
+    ]
+
+
+def _detached(call: Callable[[], object], before: Callable[[], object]) -> bool:
+    """Whether some of ``call`` begins before, or ends after, what the caller's stream does around it.
+
+    That stream is busy while the call is launched: whoever does not wait for it begins at once, and the boundary after
+    the call, which has been launched by then, begins as soon as all that it waits for is done.
+    """
+    records = _records(call, before, 3, STREAM_S)
+    edges = [record for record in records if record.name == BOUNDARY]
+    spins = [record for record in records if record.name == SPIN]
+    for busy, opened, closed, settled in zip(spins, edges[::3], edges[1::3], edges[2::3], strict=False):
+        inside = [r for r in records if busy.start < r.start < settled.start and r.name != BOUNDARY]
+        if any(record.start < opened.start or record.end > closed.start for record in inside):
+            return True
+    return False
+
+
+def _union(records: Sequence[Record]) -> float:
+    """Time covered by at least one of ``records``, which are sorted by start."""
     covered, reached = 0.0, float("-inf")
-    for start, end in spans:
-        covered += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
+    for record in records:
+        covered += max(0.0, record.end - max(record.start, reached))
+        reached = max(reached, record.end)
     return covered

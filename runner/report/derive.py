@@ -1,28 +1,70 @@
 """What follows from rows: rates, speed-ups, who is fastest, and names as short as the grid allows.
 
-A row holds what was measured; everything here can be worked out again from rows at any time.
+A row holds what was measured; everything here can be worked out again from rows and rounds at any time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.case import Case, Choice, Scalar
+from runner.measure import pairs
+from runner.measure.floors import pair_floors
+from runner.measure.pairs import Ratio
+from runner.report.replicas import between_pct, by_case, merged
+from runner.rounds import Rounds
 from runner.row import Row
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row and what follows from it beside the other rows of its point."""
+    """A case and what follows from its rows, beside the other cases of its point; fields by ``runner.row.DERIVED``."""
 
-    row: Row
-    tflops: float | None  # of the workload's own operations, in 10^12 a second
-    gbps: float | None  # of the bytes that must move, in 10^9 a second
-    speedup: float | None  # baseline's time over this one's
-    fastest: bool  # among the right ones of its point
-    baseline: bool
+    row: Row  # of several replicas, the one that speaks for all
+    baseline: bool = False
+    tflops: float | None = None
+    gbps: float | None = None
+    base_us: float | None = None  # the baseline's time
+    ratio: Ratio | None = field(default=None, compare=False)  # of its time over that, if both have an interval
+    versus: str | None = None
+    err_ratio: float | None = None
+    replicas: int = 1
+    between_pct: float | None = None
+    fastest: bool = False
+
+    @property
+    def time_us(self) -> float | None:
+        """That of the row."""
+        return self.row.time_us
+
+    @property
+    def paired(self) -> bool | None:
+        """Whether the ratio is of one moment."""
+        return self.ratio.paired if self.ratio else None
+
+    @property
+    def speedup(self) -> float | None:
+        """Baseline's time over this one's."""
+        if self.ratio:
+            return math.exp(-self.ratio.log)
+        return self.base_us / self.time_us if self.base_us and self.time_us else None
+
+    @property
+    def speedup_low(self) -> float | None:
+        """Lower end of its 95 % interval."""
+        return math.exp(-self.ratio.log - self.ratio.half) if self.ratio else None
+
+    @property
+    def speedup_high(self) -> float | None:
+        """Upper end of it."""
+        return math.exp(-self.ratio.log + self.ratio.half) if self.ratio else None
+
+    def value(self, column: str) -> Any:
+        """What ``column`` of ``runner.row``, measured or derived, is here; None if it is not known."""
+        return self.row.metrics[column] if column in self.row.metrics else getattr(self, column, None)
 
 
 class Names:
@@ -54,38 +96,86 @@ class Names:
         return self._constants[workload]
 
 
-def lines(rows: Iterable[Row], baseline: str | None) -> list[Line]:
-    """Every row with its rates and its place among those of its point, the points in order of appearance."""
-    points: dict[str, list[Row]] = {}
-    for row in rows:
-        points.setdefault(row.case.point, []).append(row)
-    return [line for point in points.values() for line in _point(point, baseline)]
+def lines(rows: Iterable[Row], baseline: str | None, rounds: Iterable[Rounds] = ()) -> list[Line]:
+    """A line per case, with its rates and its place among those of its point, the points in order of appearance."""
+    points: dict[str, list[list[Row]]] = {}
+    for case in by_case(rows):
+        points.setdefault(case[0].case.point, []).append(case)
+    compared = {key: one for one in rounds for key in one.batches_us}
+    found = [line for point in points.values() for line in _point(point, baseline, compared)]
+    with_ratio = [index for index, line in enumerate(found) if line.ratio]
+    words = pairs.words([line.ratio for line in found if line.ratio])
+    for index, word in zip(with_ratio, words, strict=True):
+        found[index] = replace(found[index], versus=word)
+    return found
 
 
-def _point(rows: Sequence[Row], baseline: str | None) -> list[Line]:
-    timed = [row for row in rows if row.time_us is not None]
-    right = [row for row in timed if row.status == "ok"]
-    fastest = min(right, key=lambda row: row.time_us or 0.0, default=None)
-    reference = _baseline(timed, baseline)
-    return [
-        Line(
-            row=row,
-            tflops=_rate(row, "flops", 1e-6),
-            gbps=_rate(row, "bytes_min", 1e-3),
-            speedup=reference.time_us / row.time_us if reference and reference.time_us and row.time_us else None,
-            fastest=row is fastest,
-            baseline=row is reference,
+def _point(cases: Sequence[list[Row]], baseline: str | None, compared: Mapping[str, Rounds]) -> list[Line]:
+    reference = _baseline([case for case in cases if merged(case).time_us is not None], baseline)
+    base = merged(reference) if reference else None
+    found = []
+    for case in cases:
+        row = merged(case)
+        is_baseline = case is reference
+        found.append(
+            Line(
+                row=row,
+                baseline=is_baseline,
+                tflops=_rate(row, "flops", 1e-6),
+                gbps=_rate(row, "bytes_min", 1e-3),
+                base_us=base.time_us if base else None,
+                ratio=_ratio(case, reference, compared) if reference and not is_baseline else None,
+                err_ratio=_error(row, base) if base else None,
+                replicas=len(case),
+                between_pct=between_pct(case),
+            )
         )
-        for row in rows
-    ]
+    if fastest := _fastest(found):
+        found[found.index(fastest)] = replace(fastest, fastest=True)
+    return found
 
 
-def _baseline(timed: Sequence[Row], name: str | None) -> Row | None:
-    """The row speed-ups are against: the one asked for, else ``torch``, else the first."""
-    for row in timed:
-        if row.case.impl.name == (name or "torch"):
-            return row
+def _baseline(timed: Sequence[list[Row]], name: str | None) -> list[Row] | None:
+    """The case that speed-ups are against: the one asked for, else ``torch``, else the first."""
+    for case in timed:
+        if case[0].case.impl.name == (name or "torch"):
+            return case
     return None if name else next(iter(timed), None)
+
+
+def _ratio(case: Sequence[Row], reference: Sequence[Row], compared: Mapping[str, Rounds]) -> Ratio | None:
+    """Of the time of ``case`` over that of ``reference``: from common rounds, else from two times with intervals."""
+    keys = {row.case.replica: row.case.key for row in reference}
+    found = []
+    for row in case:
+        rounds, other = compared.get(row.case.key), keys.get(row.case.replica, "")
+        if rounds and other in rounds.batches_us:
+            both = rounds.batches_us[row.case.key], rounds.batches_us[other]
+            floors = pair_floors(rounds.instruments[row.case.key], rounds.instruments[other])
+            found.append(pairs.paired(*both, floors))
+    if found:
+        return pairs.pooled(found)
+    mine, theirs = _interval(merged(case)), _interval(merged(reference))
+    return pairs.unpaired(mine, theirs) if mine and theirs else None
+
+
+def _interval(row: Row) -> tuple[float, float] | None:
+    """Time and half its interval as a share of it."""
+    percent = row.metrics.get("interval_pct")
+    return (row.time_us, float(percent) / 100) if row.time_us and percent is not None else None
+
+
+def _fastest(lines: Sequence[Line]) -> Line | None:
+    """By the speed-ups where all have one, since those are of one moment; else by the times."""
+    right = [line for line in lines if line.row.status == "ok" and line.time_us is not None]
+    if all(line.speedup for line in right):
+        return max(right, key=lambda line: line.speedup or 0.0, default=None)
+    return min(right, key=lambda line: line.time_us or 0.0, default=None)
+
+
+def _error(row: Row, reference: Row) -> float | None:
+    mine, theirs = row.metrics.get("max_abs_err"), reference.metrics.get("max_abs_err")
+    return float(mine) / float(theirs) if mine is not None and theirs else None
 
 
 def _rate(row: Row, column: str, scale: float) -> float | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import journal
 from runner.report.derive import Line, lines
-from runner.row import COLUMNS
+from runner.row import COLUMNS, DERIVED
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def load(folder: str | Path, baseline: str | None = None) -> DataFrame:
     """The rows of a run's folder, one line per case; speed-ups are against ``baseline``, as in the run."""
-    return frame(lines(journal.read(Path(folder)), baseline))
+    path = Path(folder)
+    return frame(lines(journal.read(path), baseline, journal.read_rounds(path)))
 
 
 def frame(of: Iterable[Line]) -> DataFrame:
@@ -40,11 +41,7 @@ def flat(line: Line) -> dict[str, Any]:
         "status": row.status,
         "reason": row.reason,
         "phase": row.phase,
-        "time_us": row.time_us,
-        "tflops": line.tflops,
-        "gbps": line.gbps,
-        "speedup": line.speedup,
-        "fastest": line.fastest,
+        **{name: line.value(name) for name in DERIVED},
         **metrics,
         "key": case.key,
     }

@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from runner.case import Case, Plan
 from runner.report import terminal
 from runner.report.derive import Names, lines
+from runner.rounds import Rounds
 from runner.row import Row
 
 LAST = 12  # rows shown while running: the table must fit a screen, and be cheap to draw again
@@ -21,6 +22,7 @@ class LiveReport:
         self._plan, self._console = plan, console
         self._names = Names(plan.cases)
         self._rows: list[Row] = []
+        self._rounds: list[Rounds] = []
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -58,6 +60,10 @@ class LiveReport:
             count = f"[{len(self._rows)}/{len(self._plan.cases)}]"
             self._console.print(count, terminal.plain(row, self._names), markup=False, highlight=False, soft_wrap=True)
 
+    def compared(self, rounds: Rounds) -> None:
+        """The cases of one point have been sampled side by side."""
+        self._rounds.append(rounds)
+
     def _draw(self) -> Group:
-        shown = lines(self._rows, self._plan.baseline)[-LAST:]
-        return Group(terminal.table(shown, self._names, self._console.width), self._progress)
+        shown = lines(self._rows, self._plan.baseline, self._rounds)[-LAST:]
+        return Group(terminal.table(shown, self._names, self._console.width, self._plan.columns), self._progress)

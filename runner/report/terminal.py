@@ -30,17 +30,23 @@ COLUMNS = (
     Shown("time", lambda line: time_text(line.row.time_us)),
     Shown("±95 %", lambda line: spread_text(line.row)),
     Shown("speed-up", lambda line: _speedup(line)),
+    Shown("vs base", lambda line: line.versus or ""),
     Shown("TFLOP/s", lambda line: _number(line.tflops)),
     Shown("GB/s", lambda line: _number(line.gbps)),
+    Shown("of roof", lambda line: _percent(line.row.metrics.get("pct_roof")), 120),
     Shown("err/tol", lambda line: _number(line.row.metrics.get("err_over_tol")), 90),
     Shown("peak mem", lambda line: bytes_text(line.row.metrics.get("peak_mem_bytes")), 100),
     Shown("compile", lambda line: _seconds(line.row.metrics.get("compile_s")), 110),
 )
 
 
-def table(lines: Sequence[Line], names: Names, width: int, title: str = "") -> Table:
-    """One line per row; a heading per point says what varies. What is constant belongs in the title."""
-    columns = [c for c in COLUMNS if width >= c.least_width and any(c.text(line) for line in lines)]
+def table(lines: Sequence[Line], names: Names, width: int, chosen: Sequence[str] = (), title: str = "") -> Table:
+    """One line per case; a heading per point says what varies. What is constant belongs in the title.
+
+    Columns are the usual ones, as far as they fit, or those ``chosen`` by their names in ``runner.row``.
+    """
+    usual = [c for c in COLUMNS if width >= c.least_width and any(c.text(line) for line in lines)]
+    columns = [_plain_column(name) for name in chosen] or usual
     drawn = Table(title=title or None, title_justify="left", title_style="", box=box.SIMPLE_HEAD, header_style="bold")
     drawn.add_column("implementation", no_wrap=True)
     for column in columns:
@@ -56,6 +62,17 @@ def table(lines: Sequence[Line], names: Names, width: int, title: str = "") -> T
     return drawn
 
 
+def _plain_column(name: str) -> Shown:
+    """A column of a row as it is, headed by its name, in which its unit stands."""
+    return Shown(name, lambda line: _cell(line.value(name)))
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "" if value is None else str(value)
+    return str(value) if isinstance(value, int) else f"{value:.4g}"
+
+
 def notes(rows: Sequence[Row], names: Names) -> list[str]:
     """A line for each reason why something is not plainly ok, with the cases that share it."""
     shared: dict[str, list[str]] = {}
@@ -66,6 +83,11 @@ def notes(rows: Sequence[Row], names: Names) -> list[str]:
         if reason := row.reason or row.metrics.get("verdict_reason"):
             shared.setdefault(f"{verdict(row)}: {reason}", []).append(f"{heading(row, names)} {names.impl(row.case)}")
     said = [f"{cases[0]}{f' and {len(cases) - 1} more' if cases[1:] else ''}: {why}" for why, cases in shared.items()]
+    zeros = sum(row.case.workload.fields.get("data") == "zeros" and row.time_us is not None for row in rows)
+    if zeros:
+        said.append(
+            f"data=zeros: {zeros} of {len(rows)} times are of zeros, on which a GPU can run faster than on data"
+        )
     if wide:
         said.append(
             f"not_converged: {wide} of {len(rows)} times are less sure than asked (measure.benchmark.target_pct)"
@@ -127,6 +149,10 @@ def _speedup(line: Line) -> str:
 
 def _number(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, int | float) else ""
+
+
+def _percent(value: object) -> str:
+    return f"{value:.0f} %" if isinstance(value, int | float) else ""
 
 
 def _seconds(value: object) -> str:

@@ -22,6 +22,7 @@ def config(impl="torch", cols=8, **top):
         "seed": 0,
         "baseline": None,
         "time_wrong": False,
+        "replicas": 1,
         "output_dir": "outputs",
         "axes": {},
         "default_axes": True,
@@ -32,6 +33,27 @@ def test_cases_of_one_point_stand_together_in_the_order_of_the_grid():
     plan = grid.plan([config("naive", 8), config("naive", 16), config("torch", 8), config("torch", 16)])
     order = [(case.workload.fields["cols"], case.impl.name) for case in plan.cases]
     assert order == [(8, "naive"), (8, "torch"), (16, "naive"), (16, "torch")]
+
+
+def test_replicas_run_one_after_the_other_each_over_the_whole_grid():
+    plan = grid.plan([config("naive", replicas=2), config("torch", replicas=2)])
+    assert [(case.replica, case.impl.name) for case in plan.cases] == [
+        (0, "naive"),
+        (0, "torch"),
+        (1, "naive"),
+        (1, "torch"),
+    ]
+    assert len({case.key for case in plan.cases}) == 4
+    assert len({case.point for case in plan.cases}) == 1
+
+
+def test_columns_to_show_are_those_of_a_row():
+    shown = config()
+    shown["measure"]["columns"] = ["gpu_us", "speedup"]
+    assert grid.plan([shown]).columns == ("gpu_us", "speedup")
+    shown["measure"]["columns"] = ["gpu_ms"]
+    with pytest.raises(BadInput, match=r"measure.columns: no such column 'gpu_ms'; did you mean gpu_us\?"):
+        grid.plan([shown])
 
 
 def test_the_same_case_twice_runs_once():

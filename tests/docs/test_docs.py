@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from runner import options
 from runner.measure.verdict import DOUBTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,9 +51,15 @@ def commands(page: str) -> list[tuple[str, str | None]]:
     found, lines = [], code(page.replace("\\\n", " "))
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
         text = re.sub(r"\\\|", "|", line).strip().removeprefix("$ ")
-        if re.match(rf"(?:[A-Z_]+=\S+ )*{COMMAND}", text):
+        if re.match(rf"(?:[A-Z_]+=\S+ )*{COMMAND}", text) and not is_subcommand(text):
             found.append((text, below.strip() if below.strip().startswith("runner: ") else None))
     return found
+
+
+def is_subcommand(command: str) -> bool:
+    """``python -m runner verify`` has arguments of its own, and nothing to compose."""
+    first = next(iter(words(command)), "")
+    return options.exists("runner.cli", first)
 
 
 def words(command: str) -> list[str]:

@@ -18,10 +18,10 @@ __main__
 cli
 launch log
 report
-compose worker journal run_dir
+compose worker verify journal run_dir
 check faults hardware impl measure
-models row schema options
-kernels case errors child
+models row rounds schema options certificate
+kernels case errors child cache identity
 """
 
 LEVEL = {room: level for level, line in enumerate(ROOMS.split("\n")) for room in line.split()}

@@ -25,9 +25,13 @@ class Result:
 
     def rows(self) -> list[dict]:
         """The journal's row records."""
+        return self.records("row")
+
+    def records(self, kind: str) -> list[dict]:
+        """The journal's records of one kind."""
         assert self.folder is not None, self.err
         lines = (self.folder / "rows.jsonl").read_text().splitlines()
-        return [record for line in lines if line and (record := json.loads(line))["record"] == "row"]
+        return [record for line in lines if line and (record := json.loads(line))["record"] == kind]
 
     def statuses(self) -> dict[str, str]:
         """Implementation → status, for grids of one point."""

@@ -41,6 +41,9 @@ def test_four_implementations_of_gelu(on_gpu):
         assert metrics["n_kernels"] == (9 if row["case"]["impl"]["name"] == "naive" else 1)
         assert metrics["gpu_us"] < metrics["e2e_us"]
         assert metrics["deterministic"] is True
+        assert 0 < metrics["pct_roof"] < 105
+    assert len(result.records("rounds")) == 3
+    assert all(len(rounds["batches_us"]) == 4 for rounds in result.records("rounds"))
 
 
 def test_matmuls_of_three_sizes_and_two_types(on_gpu):

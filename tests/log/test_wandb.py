@@ -73,7 +73,8 @@ def test_the_table_holds_every_row_of_the_journal(offline):
                 value = None
             assert seen[name] == value, f"{row.case.label}: {name}"
         absent = set(table["columns"]) - set(expected) - {"workload", "impl", "key", "seed"}
-        assert {n for n in absent if seen[n] is not None} <= {"status", "reason", "verdict", "device", "fastest"}
+        others = {"status", "reason", "verdict", "device", "fastest", "replicas", "err_ratio"}
+        assert {n for n in absent if seen[n] is not None} <= others
 
 
 def test_a_column_has_one_type(offline):

@@ -12,6 +12,7 @@ def benchmark(**changes):
 
     values = {"cold_l2": True, "instrument": "auto", "captures": 10, "witness": True}
     values |= {"warmup_s": 0.02, "samples": 400, "max_s": 0.6, "target_pct": 0.5, "target_cpu_pct": 2.0}
+    values |= {"roof": False, "rounds": 40, "sustained_s": 0.0, "keep_samples": False}
     return Benchmark(**(values | changes))
 
 
@@ -92,7 +93,7 @@ def test_a_chain_of_kernels_is_bound_by_its_launches():
     calls = [gelu(1024) for _ in range(9)]
     row = measure(lambda: [call() for call in calls])
     assert row["n_kernels"] == 9
-    assert row["verdict"] == "launch_bound"
+    assert row["verdict"] == "launch_bound", row
     assert row["gpu_us"] < row["e2e_us"] / 2
 
 
@@ -113,3 +114,41 @@ def test_peak_memory_is_that_of_the_calls_own_tensors():
     x = torch.randn(2**20, device="cuda")
     row = measure(lambda: (x * 2 + 1).sum())
     assert row["peak_mem_bytes"] == pytest.approx(2 * 4 * 2**20, rel=0.01)
+
+
+def compare(*runs):
+    from models.workload import Call
+
+    return benchmark().compare([(Call(run), {"instrument": "stamped_graphs"}) for run in runs], "cuda")
+
+
+def ratio(found):
+    from runner.measure import pairs
+    from runner.measure.floors import pair_floors
+
+    (name, first), (_, second) = found
+    return pairs.paired(second, first, pair_floors(name, name))
+
+
+def test_a_call_is_the_same_as_itself():
+    call = gelu(2**24)
+    assert ratio(compare(call, call)).word == "same"
+
+
+def test_a_spin_1_percent_longer_is_slower():
+    assert ratio(compare(spinning(34_000), spinning(34_340))).word == "slower"
+    assert ratio(compare(spinning(34_340), spinning(34_000))).word == "faster"
+
+
+def test_the_sustained_time_and_the_energy_of_a_call():
+    row = measure(gelu(2**26), sustained_s=0.5)
+    assert row["sustained_us"] == pytest.approx(row["gpu_us"], rel=0.15)
+    assert row["sustained_power_w"] == pytest.approx(row["energy_mj"] / row["sustained_us"] * 1e3, rel=0.1)
+    assert 100 < row["sustained_power_w"] < 1500
+
+
+def test_samples_are_kept_on_request():
+    row = measure(gelu(2**20), keep_samples=True)
+    assert len(row["samples_us"]) == row["samples"]
+    assert len(row["batches_us"]) == 10
+    assert "samples_us" not in measure(gelu(2**20))

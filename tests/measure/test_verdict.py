@@ -11,6 +11,7 @@ GOOD |= {"instrument": "stamped_graphs", "sm_clock_mhz": 1975.0, "unloaded_clock
 GOOD |= {"cupti_us": 10.1, "e2e_us": 40.0}
 
 DOUBTFUL = {
+    "impossible": ({"least_us": 12.0}, "this GPU cannot do it in less than 12 us"),
     "contradicted": ({"cupti_us": 13.0}, "CUPTI says 13 us where the stamps say 10 us"),
     "contended": ({"cpu_wait_pct": 30.0}, "its threads waited 30 % of the time for other processes"),
     "power_capped": ({"sm_clock_mhz": 1600.0}, "its clock was 1600 of 1980 MHz"),
@@ -42,6 +43,15 @@ def test_the_gravest_doubt_is_said():
         order.append(verdict(everything, 0.5)["verdict"])
         everything |= {key: GOOD.get(key, 0.0) for key in DOUBTFUL[word][0]}
     assert order[:-1] == list(DOUBTS)[:-1]
+
+
+def test_what_the_timed_calls_gave_weighs_most():
+    said = verdict(GOOD | {"least_us": 12.0}, 0.5, wrong="y: 3 of 8 elements wrong")
+    assert said == {"verdict": "wrong", "verdict_reason": "in the timed calls: y: 3 of 8 elements wrong"}
+
+
+def test_the_hosts_clock_is_not_contradicted_by_cupti():
+    assert verdict(GOOD | {"instrument": "host_clock", "gpu_us": 30.0}, 0.5)["verdict"] == "ok"
 
 
 def test_a_drift_is_said():

@@ -1,29 +1,23 @@
-"""One Case → one Row, in this process: inputs → build → check against float64 → measure."""
+"""One Case → one Row: inputs → build → check against float64 → measure."""
 
 from __future__ import annotations
 
-import gc
-import sys
 import time
-import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from kernels import Unsupported
-from models.draw import draw_on
-from models.workload import Call, Workload
-from runner import impl, options, schema
-from runner.case import Case, Choice, Scalar
+from models.workload import Call, Expected
+from runner import impl
+from runner.case import Case, Scalar
 from runner.check import compare, repeats
-from runner.faults import Fault, classify
+from runner.faults import Fault
 from runner.row import TIMES, Phase, Row
-
-_modules_frozen = 0  # how many had been imported when they were last frozen
+from runner.worker.point import Point, device_name
 
 CALLS_BEFORE_CHECK = 3  # torch.compile with CUDA graphs warms up, records, and only then replays: check a replay
 
@@ -33,9 +27,11 @@ class Job:
     """A case on its way to a row; keeps what is known so far, whatever happens next."""
 
     case: Case
+    point: Point
     on_phase: Callable[[Phase], None]
     phase: Phase = "start"
     metrics: dict[str, Scalar] = field(default_factory=dict)
+    series: dict[str, list[float]] = field(default_factory=dict)
     fallback: str = ""
     wrong: str = ""
 
@@ -47,10 +43,8 @@ class Job:
     def run(self) -> None:
         """All phases in order. Raises whatever the implementation raises."""
         self.enter("inputs")
-        case, device = self.case, resolve(self.case.device)
-        workload: Workload = _option("models", case.workload)
-        torch.set_float32_matmul_precision("high" if workload.tf32 else "highest")
-        inputs = workload.inputs(draw_on(device, workload.dtype, workload.data, case.seed))
+        case, point, device = self.case, self.point, self.point.device
+        workload, inputs = point.workload, point.inputs()
         self.metrics.update(flops=workload.flops(), bytes_min=workload.bytes_min(), threads=torch.get_num_threads())
 
         self.enter("build")
@@ -60,7 +54,7 @@ class Job:
         self.metrics["build_s"] = time.perf_counter() - started
 
         self.enter("check")
-        expected = workload.reference(*inputs)  # before the implementation sees, and may change, the inputs
+        expected = point.expected()  # before the implementation sees, and may change, the inputs
 
         self.enter("build")
         with implementation.watching(device) as watch:
@@ -74,7 +68,7 @@ class Job:
         comparison = compare(outputs, expected, getattr(torch, workload.dtype))
         self.metrics.update(comparison.columns(), deterministic=repeats(call, outputs))
         self.wrong = comparison.reason
-        del expected
+        del outputs
         if why := implementation.untimed(case.workload.name):
             if self.wrong:
                 return
@@ -83,9 +77,30 @@ class Job:
             return
 
         self.enter("measure")
-        for measure in case.measures:
-            self.metrics.update(_option("runner.measure", measure).measure(call, device))
+        judge = None if point.frugal or self.wrong else partial(self._judge, expected)
+        call = replace(call, work=workload.work(), judge=judge)
+        del expected
+        point.release_expected()
+        for measure in point.measures:
+            self._take(measure.measure(call, device))
             _wait(device)
+        call.restore()
+        point.keep(case, replace(call, judge=None), self.metrics)
+
+    def _judge(self, expected: Sequence[Expected], outputs: Sequence[object]) -> str:
+        """What is wrong with ``outputs`` of a timed call; empty if nothing."""
+        return compare(outputs, expected, getattr(torch, self.point.workload.dtype)).reason
+
+    def _take(self, figures: Mapping[str, Scalar | Sequence[float]]) -> None:
+        """What a measurement gave: figures, and series of figures."""
+        for name, value in figures.items():
+            if isinstance(value, str | int | float | None):
+                self.metrics[name] = value
+            else:
+                self.series[name] = list(value)
+        if self.metrics.get("verdict") == "wrong" and not self.wrong:
+            self.wrong = str(self.metrics["verdict_reason"])
+            self.metrics["correct"] = False
 
     def _first_calls(self, call: Call, inputs: Sequence[Tensor], device: str) -> Call:
         """Calls until nothing is compiled any more. The call, with a reset of the inputs if it changes them."""
@@ -111,8 +126,10 @@ class Job:
             status, reason = fault.status, fault.reason
         if status in ("ok", "wrong"):
             metrics = self.metrics | self._verdict()
+            series = self.series
         else:  # figures of a case that failed after it was timed would look like results
-            metrics = {name: value for name, value in self.metrics.items() if name not in TIMES and value is not False}
+            without = {*TIMES, "correct"} if self.metrics.get("correct") is False else set(TIMES)
+            metrics, series = {name: value for name, value in self.metrics.items() if name not in without}, {}
         return Row(
             case=self.case,
             status=status,  # type: ignore[arg-type]
@@ -120,6 +137,7 @@ class Job:
             device=device_name(self.case.device),
             phase=self.phase,
             metrics=metrics,
+            series=series,
             detail=detail,
         )
 
@@ -134,45 +152,6 @@ class Job:
         }
 
 
-def run(case: Case, on_phase: Callable[[Phase], None] = lambda phase: None) -> tuple[Row, bool]:
-    """The row of ``case``, and whether this process is spoiled by it. Raises nothing of the implementation's."""
-    job, started = Job(case, on_phase), time.perf_counter()
-    fault, detail = None, ""
-    try:
-        job.run()
-    except Exception as error:
-        fault = classify(error, job.phase)
-        if fault.status != "unsupported":
-            detail = traceback.format_exc()
-        error.__traceback__ = None  # its frames hold the case's tensors
-    job.metrics["wall_s"] = time.perf_counter() - started
-    try:
-        row = job.row(fault, detail)
-    except ValueError as error:  # a measurement that returns what it may not
-        row = Row(case=case, status="error", reason=f"ValueError: {error}", phase=job.phase)
-    spoiled = fault is not None and fault.spoiled
-    if not spoiled:
-        tidy()
-    return row, spoiled
-
-
-def resolve(device: str) -> str:
-    """``auto`` as cpu or cuda. Raises Unsupported if there is no GPU and one is asked for."""
-    available = torch.cuda.is_available()
-    if device == "cuda" and not available:
-        raise Unsupported("torch sees no NVIDIA GPU here; run with device=cpu, or on a machine that has one")
-    return "cuda" if available and device != "cpu" else "cpu"
-
-
-def device_name(device: str) -> str:
-    """What a row says it ran on: the GPU's own name, or cpu."""
-    return torch.cuda.get_device_name() if device != "cpu" and torch.cuda.is_available() else "cpu"
-
-
-def _option(package: str, choice: Choice) -> Any:  # the class depends on the name
-    return schema.build(options.find(package, choice.name), choice.fields, choice.name)
-
-
 def _put_back(call: Call, changed: Sequence[tuple[Tensor, Tensor]]) -> None:
     """Undo what ``call`` does to its parameters and inputs."""
     call.restore()
@@ -184,18 +163,3 @@ def _wait(device: str) -> None:
     """Errors on a GPU come late; after this they have come."""
     if device == "cuda":
         torch.cuda.synchronize()
-
-
-def tidy() -> None:
-    """Give back what a case held, so that the next one finds the process and the GPU as this one did.
-
-    What is left after a collection that followed imports is modules: 300,000 objects of torch's, which each later
-    collection would walk again for a tenth of a second. Frozen, they are left out.
-    """
-    global _modules_frozen
-    gc.collect()
-    if len(sys.modules) > _modules_frozen:
-        gc.freeze()
-        _modules_frozen = len(sys.modules)
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()

@@ -1,0 +1,278 @@
+"""Whether fresh processes agree on a call that meets the power limit: a bf16 matmul of 8192, rested and under load.
+
+    python -m benchmarks.power [--runs 5] [--sustained 5] [--write]
+
+Each process has the GPU to itself; the next one only imports torch meanwhile. In each the peers time the product
+first, with a rest before each of them and before ours, so that none heats the next; ours then gives the time of a GPU
+that rests half of the time (``gpu_us``), and last the one of continuous load (``sustained_us``), which heats it most.
+One more process multiplies zeros.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+from typing import Any
+
+import torch
+from torch.utils.benchmark import Timer
+from triton.testing import do_bench, do_bench_cudagraph
+
+from benchmarks.common import ROOT, digits, load_average, page, publish, table
+from benchmarks.timer_accuracy import defaults
+from models.workload import Call
+from runner import hardware, run_dir
+from runner.measure.sustained import LEAD_S
+
+SIZE = 8192
+REST_S = 1.0  # the driver's limiter averages power over about as long
+LIMIT_S = 120.0  # of one process; on an H200 it takes about 16
+BAR = 0.005  # farthest from the mean of all runs
+
+RESTED, SUSTAINED = "ours, rested (gpu_us)", "ours, sustained (sustained_us)"
+OURS = {RESTED: "gpu_us", SUSTAINED: "sustained_us"}
+STATE = {  # title → column, and how it is written
+    "clock, MHz": ("sm_clock_mhz", "{:.0f}"),
+    "of, MHz": ("unloaded_clock_mhz", "{:.0f}"),
+    "power, W": ("power_w", "{:.0f}"),
+    "heat, C": ("temperature_c", "{:.0f}"),
+    "held down by": ("throttle", "{}"),
+    "verdict": ("verdict", "{}"),
+    "clock under load": ("sustained_clock_mhz", "{:.0f}"),
+    "power under load": ("sustained_power_w", "{:.1f}"),
+    "energy, mJ": ("energy_mj", "{:.1f}"),
+}
+LOADED = {"clock under load": "MHz", "power under load": "W", "energy, mJ": "mJ"}  # spreads of these are shown too
+
+Run = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Process:
+    """What one process has found."""
+
+    worker: Mapping[str, Any]
+    peers_us: Mapping[str, float]
+    row: Mapping[str, Any]  # ours, without its series
+    seconds: float  # after its imports
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One figure over several runs."""
+
+    mean: float
+    deviation: float  # largest from the mean, as a share of it
+    range: float  # from the least to the most, as a share of the mean
+
+    @classmethod
+    def of(cls, figures: Sequence[float]) -> Spread:
+        """The spread of ``figures``."""
+        mean = fmean(figures)
+        return cls(mean, max(abs(one - mean) for one in figures) / mean, (max(figures) - min(figures)) / mean)
+
+
+# --- what follows from the processes; no GPU ---
+
+
+def figures(processes: Sequence[Process]) -> dict[str, list[float]]:
+    """By name, what every process says, in us: ours first, then the peers. Ours without load is not there."""
+    ours = {
+        name: [float(one.row[column]) for one in processes]
+        for name, column in OURS.items()
+        if all(column in one.row for one in processes)
+    }
+    return ours | {name: [one.peers_us[name] for one in processes] for name in processes[0].peers_us}
+
+
+def runs_table(processes: Sequence[Process]) -> str:
+    """A line a process: ours, and what state the GPU was in."""
+    lines = [
+        (
+            index,
+            *(_shown(one.row, column, "{:.1f}") for column in OURS.values()),
+            *(_shown(one.row, *how) for how in STATE.values()),
+        )
+        for index, one in enumerate(processes, 1)
+    ]
+    return table(["run", "rested, us", "sustained, us", *STATE], lines)
+
+
+def spread_table(processes: Sequence[Process]) -> str:
+    """A line a figure, and whether ours meet the bar."""
+    lines = []
+    for name, us in figures(processes).items():
+        spread = Spread.of(us)
+        met = "" if name not in OURS else "PASS" if spread.deviation <= BAR else "MISS"
+        lines.append((name, f"{spread.mean:.1f} us", *_percents(spread), met, *(f"{one:.1f}" for one in us)))
+    for title, unit in LOADED.items():
+        column, _ = STATE[title]
+        if all(column in one.row for one in processes):
+            some = [float(one.row[column]) for one in processes]
+            spread = Spread.of(some)
+            lines.append((column, f"{spread.mean:.1f} {unit}", *_percents(spread), "", *(f"{one:.1f}" for one in some)))
+    titles = ["figure", "mean", "farthest from it, %", "range, %", f"bar {100 * BAR:g} %"]
+    return table([*titles, *(f"run {index}" for index, _ in enumerate(processes, 1))], lines)
+
+
+def zeros_table(zeros: Process, processes: Sequence[Process]) -> str:
+    """One run of zeros against the mean of those of random numbers."""
+    lines: list[tuple[object, ...]] = []
+    random, nothing = figures(processes), figures([zeros])
+    for name, (us,) in nothing.items():
+        mean = fmean(random[name])
+        lines.append((f"{name}, us", f"{us:.1f}", f"{mean:.1f}", f"{us / mean:.3f}"))
+    for title, (column, how) in STATE.items():
+        if how != "{}" and all(column in one.row for one in (zeros, *processes)):
+            mean = fmean(float(one.row[column]) for one in processes)
+            lines.append((title, how.format(zeros.row[column]), how.format(mean), f"{zeros.row[column] / mean:.3f}"))
+    lines.append(
+        ("verdict", zeros.row["verdict"], ", ".join(sorted({str(one.row["verdict"]) for one in processes})), "")
+    )
+    return table(["", "zeros", f"random, mean of {len(processes)}", "zeros / random"], lines)
+
+
+def report(processes: Sequence[Process], zeros: Process, sustained_s: float, seconds: float) -> str:
+    """All tables."""
+    missed = [name for name, us in figures(processes).items() if name in OURS and Spread.of(us).deviation > BAR]
+    met = f"MISS: {', '.join(missed)}" if missed else "PASS"
+    flops = 2 * SIZE**3 / 1e6
+    rates = ", ".join(f"{name} {flops / fmean(us):.0f}" for name, us in figures(processes).items())
+    inside_s = median(one.seconds for one in processes)
+    return "\n\n".join(
+        [
+            f"bfloat16, {SIZE} x {SIZE} x {SIZE}, into a buffer that is there. {len(processes)} fresh processes and "
+            f"one for the zeros, {inside_s:.1f} s each after its imports, {seconds:.0f} s in all.",
+            f"## Over {len(processes)} runs: ours within {100 * BAR:g} % of their mean: {met}",
+            spread_table(processes),
+            f"The bar is for the run that is farthest from the mean of all; the range is from the least to the most. "
+            f"TFLOP/s by the means: {rates}. Every peer begins {REST_S:g} s after the last load has ended, with its "
+            "defaults, and measures whatever clock it then finds and causes; Timer and do_bench_cudagraph find "
+            "what the last call left in the cache.",
+            "## State of the GPU\n\n" + runs_table(processes),
+            "Clock: by the multiprocessors' own counters, during the samples. Of: at next to no load. Power and heat "
+            f"are the driver's, power as its mean over a second. Under load: of {sustained_s:g} s without a rest, after "
+            f"{LEAD_S:g} s of the same; power and energy by the board's energy counter.",
+            "## Zeros\n\n" + zeros_table(zeros, processes),
+        ]
+    )
+
+
+def _percents(spread: Spread) -> tuple[str, str]:
+    return digits(100 * spread.deviation), digits(100 * spread.range)
+
+
+def _shown(row: Mapping[str, Any], column: str, how: str) -> str:
+    """As ``how`` says; empty where the row has no such figure."""
+    return how.format(row[column]) if row.get(column) is not None else ""
+
+
+# --- one process on the GPU ---
+
+
+def by_do_bench(call: Run) -> dict[str, float]:
+    """With its defaults."""
+    times_ms: Any = do_bench(call, return_mode="all")
+    return {"do_bench, mean": fmean(times_ms) * 1e3, "do_bench, median": median(times_ms) * 1e3}
+
+
+def by_do_bench_cudagraph(call: Run) -> dict[str, float]:
+    """With its defaults."""
+    return {"do_bench_cudagraph": float(do_bench_cudagraph(call)) * 1e3}
+
+
+def by_timer(call: Run) -> dict[str, float]:
+    """With its defaults."""
+    return {"Timer": Timer("call()", globals={"call": call}).blocked_autorange().median * 1e6}
+
+
+PEERS = (by_do_bench, by_do_bench_cudagraph, by_timer)
+
+
+def product(data: str) -> Run:
+    """The product of two matrices of "random" numbers or "zeros", into a third."""
+    fill = {"random": torch.randn, "zeros": torch.zeros}[data]
+    a, b = (fill(SIZE, SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    c = torch.empty_like(a)
+    return lambda: torch.mm(a, b, out=c)
+
+
+def measure(data: str, sustained_s: float) -> Process:
+    """Everything, in this process."""
+    started, call = time.perf_counter(), product(data)
+    call()  # cuBLAS makes its handle
+    peers: dict[str, float] = {}
+    for peer in PEERS:
+        rest()
+        peers |= peer(call)
+    rest()
+    columns = replace(defaults(), sustained_s=sustained_s).measure(Call(call), "cuda")  # type: ignore[arg-type]
+    row = {name: value for name, value in columns.items() if isinstance(value, str | int | float)}
+    return Process(hardware.describe(), peers, row, time.perf_counter() - started)
+
+
+def rest() -> None:
+    """``REST_S`` in which the GPU does nothing."""
+    torch.cuda.synchronize()
+    time.sleep(REST_S)
+
+
+# --- all processes, and the page ---
+
+
+def main() -> None:
+    """Runs the processes, prints and perhaps writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5, help="processes, at least 2, beside the one for zeros")
+    parser.add_argument("--sustained", type=float, default=5.0, help="seconds of load that count")
+    parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")
+    parser.add_argument("--measure", metavar="DATA", help=argparse.SUPPRESS)  # be one of the processes
+    options, load = parser.parse_args(), load_average()
+    if options.measure is not None:
+        if sys.stdin.readline():  # imported; and the GPU is free now. Nothing to read: the parent has gone
+            print(json.dumps(vars(measure(options.measure, options.sustained))))
+        return
+    if options.runs < 2:
+        parser.error("--runs: at least 2, or there is no spread")
+    started = time.perf_counter()
+    *processes, zeros = run_all([*["random"] * options.runs, "zeros"], options.sustained)
+    body = report(processes, zeros, options.sustained, time.perf_counter() - started)
+    facts = {**run_dir.environment(sys.argv[1:]), "worker": processes[0].worker}
+    publish("power", page("At the power limit", body, facts, load), facts, options.write)
+
+
+def run_all(data: Sequence[str], sustained_s: float) -> list[Process]:
+    """A process for each, one on the GPU at a time. Raises RuntimeError if one fails, TimeoutExpired if it hangs."""
+    found: list[Process] = []
+    waiting: subprocess.Popen[str] | None = launch(data[0], sustained_s)
+    for index, what in enumerate(data):
+        process = waiting
+        assert process is not None
+        waiting = launch(data[index + 1], sustained_s) if index + 1 < len(data) else None
+        try:
+            output, _ = process.communicate("go\n", timeout=LIMIT_S)
+            if process.returncode:
+                raise RuntimeError(f"process {index + 1} of {len(data)} ended with code {process.returncode}")
+        except BaseException:
+            for each in filter(None, (process, waiting)):
+                each.kill()
+            raise
+        found.append(Process(**json.loads(output.splitlines()[-1])))
+        print(f"process {index + 1} of {len(data)}, {what}: {found[-1].row['gpu_us']:.1f} us rested", flush=True)
+    return found
+
+
+def launch(data: str, sustained_s: float) -> subprocess.Popen[str]:
+    """A process that imports torch, and measures once it reads a line."""
+    command = [sys.executable, "-m", "benchmarks.power", "--measure", data, "--sustained", str(sustained_s)]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""What a call gives, for those who look at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def tensors(result: object) -> list[Tensor]:
+    """The tensors in ``result``, without the graph that autograd made of them."""
+    return [item.detach() for item in result if isinstance(item, Tensor)] if isinstance(result, tuple | list) else []
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor lies that a CUDA graph writes: it may be looked at after each replay, and holds no memory."""
+
+    data_ptr: int
+    size_bytes: int  # of its storage
+    offset: int
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Place:
+        """The place of ``tensor``."""
+        storage = tensor.untyped_storage()
+        return cls(
+            storage.data_ptr(),
+            storage.nbytes(),
+            int(tensor.storage_offset()),
+            tensor.shape,
+            tensor.stride(),
+            tensor.dtype,
+            tensor.device,
+        )
+
+    def tensor(self) -> Tensor:
+        """What is there now. As torch's own CUDA graph trees do it."""
+        storage = torch._C._construct_storage_from_data_pointer(self.data_ptr, self.device, self.size_bytes)
+        empty = torch.empty(0, dtype=self.dtype, device=self.device)
+        return empty.set_(storage, self.offset, self.shape, self.stride)

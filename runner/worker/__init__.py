@@ -1,0 +1,93 @@
+"""Cases → rows, in this process, and the cases of one point side by side when each has its own."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import traceback
+from collections.abc import Callable
+
+import torch
+
+from runner.case import Case
+from runner.faults import Fault, classify
+from runner.rounds import Rounds
+from runner.row import Phase, Row
+from runner.worker.job import Job
+from runner.worker.point import Point
+
+_modules_frozen = 0  # how many had been imported when they were last frozen
+
+
+class Worker:
+    """Runs one case at a time; keeps what the cases of one point share until a case of another point comes."""
+
+    def __init__(self, on_phase: Callable[[Phase], None] = lambda phase: None) -> None:
+        self._on_phase = on_phase
+        self._point: Point | None = None
+
+    def run(self, case: Case) -> tuple[Row, bool]:
+        """The row of ``case``, and whether this process is spoiled by it. Raises nothing of the implementation's."""
+        if self._point is None or self._point.name != case.point:
+            self._leave()
+            self._point = Point(case)
+        row, fault = self._row(case, self._point)
+        if fault is not None and fault.status == "oom" and self._point.holds_much:
+            self._point.shed()
+            tidy()
+            row, fault = self._row(case, self._point)
+        spoiled = fault is not None and fault.spoiled
+        if not spoiled:
+            tidy()
+        return row, spoiled
+
+    def compare(self) -> Rounds:
+        """The cases since the last change of point, side by side. Raises nothing."""
+        try:
+            self._on_phase("compare")
+            return self._point.compare() if self._point else Rounds(reason="there is nothing to compare")
+        except Exception as error:
+            error.__traceback__ = None
+            return Rounds(reason=classify(error, "compare").reason)
+        finally:
+            self._leave()
+
+    def _row(self, case: Case, point: Point) -> tuple[Row, Fault | None]:
+        job, started = Job(case, point, self._on_phase), time.perf_counter()
+        fault, detail = None, ""
+        try:
+            job.run()
+        except Exception as error:
+            fault = classify(error, job.phase)
+            if fault.status != "unsupported":
+                detail = traceback.format_exc()
+                point.redraw()  # who knows what it has done to the inputs
+            error.__traceback__ = None  # its frames hold the case's tensors
+        job.metrics["wall_s"] = time.perf_counter() - started
+        try:
+            return job.row(fault, detail), fault
+        except ValueError as error:  # a measurement that returns what it may not
+            return Row(case=case, status="error", reason=f"ValueError: {error}", phase=job.phase), fault
+
+    def _leave(self) -> None:
+        """No case of this point will come again, so nothing compiled for it is needed either."""
+        self._point = None
+        if dynamo := sys.modules.get("torch._dynamo"):
+            dynamo.reset()
+        tidy()
+
+
+def tidy() -> None:
+    """Give back what a case held, so that the next one finds the process and the GPU as this one did.
+
+    What is left after a collection that followed imports is modules: 300,000 objects of torch's, which each later
+    collection would walk again for a tenth of a second. Frozen, they are left out.
+    """
+    global _modules_frozen
+    gc.collect()
+    if len(sys.modules) > _modules_frozen:
+        gc.freeze()
+        _modules_frozen = len(sys.modules)
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

@@ -1,0 +1,189 @@
+"""Calls that a careless timer is fooled by: work outside of the capture, on other streams, or not in every graph."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import yaml
+
+pytestmark = pytest.mark.gpu
+
+COUNT = 2**22
+
+
+@pytest.fixture
+def made():
+    """x, its GELU, and a judge of outputs that should be it."""
+    import torch
+    import torch.nn.functional as F
+
+    x = torch.randn(COUNT, device="cuda")
+    right = F.gelu(x)
+
+    def judge(outputs):
+        return "" if torch.equal(outputs[0], right) else "not the GELU"
+
+    return x, F.gelu, judge
+
+
+def measure(run, judge=None):
+    from models.workload import Call
+    from runner.compose import CONF
+    from runner.measure.benchmark import Benchmark
+
+    fields = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text()) | {"roof": False}
+    del fields["name"]
+    run()  # as the worker does before it checks
+    return Benchmark(**fields).measure(Call(run, judge=judge), "cuda")
+
+
+def test_work_on_a_stream_that_is_joined_is_in_the_graph(made):
+    import torch
+
+    x, gelu, judge = made
+    side = torch.cuda.Stream()
+
+    def call():
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            y = gelu(x)
+        torch.cuda.current_stream().wait_stream(side)
+        return (y,)
+
+    row = measure(call, judge)
+    assert row["instrument"] == "stamped_graphs"
+    assert abs(row["gpu_us"] - row["cupti_us"]) < 1
+    assert row["verdict"] != "wrong"
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["forked", "loose"])
+def test_work_on_a_stream_that_nobody_waits_for_is_timed_to_its_end_by_the_host(made, waits):
+    import torch
+
+    x, gelu, judge = made
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        out = gelu(x)
+
+    def call():
+        if waits:
+            side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            torch._C._nn.gelu(x, out=out)
+        return (out,)
+
+    row = measure(call, judge)
+    assert row["instrument"] == "host_clock"
+    assert "nobody waits for" in row["instrument_note"]
+    assert row["gpu_us"] > row["cupti_us"]
+
+
+def test_a_launch_that_only_the_first_capture_sees_is_found(made):
+    import torch
+
+    x, gelu, judge = made
+    kept, captures = {}, []
+
+    def call():
+        if torch.cuda.is_current_stream_capturing():
+            captures.append(1)
+            if len(captures) > 1:
+                return (kept["y"],)
+        kept["y"] = gelu(x)
+        return (kept["y"],)
+
+    row = measure(call, judge)
+    assert row["instrument"] == "stamped_stream"
+    assert "one capture of it holds 1 kernels, another 0" in row["instrument_note"]
+    assert abs(row["gpu_us"] - row["cupti_us"]) < 1
+
+
+def test_a_launch_that_no_capture_sees_is_found(made):
+    import torch
+
+    x, gelu, judge = made
+    kept = {}
+
+    def call():
+        if not torch.cuda.is_current_stream_capturing():
+            kept["y"] = gelu(x)
+        return (kept["y"],)
+
+    row = measure(call, judge)
+    assert row["instrument"] == "stamped_stream"
+    assert "holds 0 of the 1 kernels" in row["instrument_note"]
+
+
+def test_a_host_function_is_no_part_of_a_timed_graph(made):
+    import torch
+
+    x, gelu, judge = made
+    nothing = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: None)
+    driver = ctypes.CDLL("libcuda.so.1")
+
+    def call():
+        y = gelu(x)
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        assert driver.cuLaunchHostFunc(stream, nothing, None) == 0
+        return (y,)
+
+    row = measure(call, judge)
+    assert row["instrument"] == "stamped_stream"
+    assert "holds 1 host functions" in row["instrument_note"]
+
+
+def test_what_is_wrong_in_the_replays_alone_makes_the_row_wrong(made):
+    import torch
+
+    x, gelu, judge = made
+    row = measure(lambda: (gelu(x * (2.0 if torch.cuda.is_current_stream_capturing() else 1.0)),), judge)
+    assert row["verdict"] == "wrong"
+    assert row["verdict_reason"] == "in the timed calls: not the GELU"
+
+
+def test_replays_write_their_outputs_anew_wherever_these_lie(made):
+    """Nine intermediate tensors: a later capture's lie where the output of an earlier one was."""
+    x, _, _ = made
+
+    def naive():
+        inner = 0.7978845608028654 * (x + 0.044715 * x * x * x)
+        return (0.5 * x * (1 + (inner.exp() - (-inner).exp()) / (inner.exp() + (-inner).exp())),)
+
+    (right,) = naive()
+
+    def judge(outputs):
+        import torch
+
+        return "" if torch.equal(outputs[0], right) else "other bits"
+
+    assert measure(naive, judge)["verdict"] != "wrong"
+
+
+def test_instruments_to_be_compared_have_their_outputs_in_one_place(made):
+    import torch
+
+    from runner.measure.flush import preparation
+    from runner.measure.stamped_graphs import StampedGraphs
+
+    x, gelu, _ = made
+    pool, nothing = torch.cuda.graph_pool_handle(), preparation(None, cold_l2=False)
+    places = [
+        StampedGraphs(lambda: (gelu(x),), nothing, captures=3, constant_us=0.0, pool=pool)._places for _ in range(3)
+    ]
+    assert len({place for instrument in places for graph in instrument for place in graph}) == 1
+
+
+def test_the_unloaded_clock_is_told_even_after_a_spell_at_the_power_limit():
+    import torch
+
+    from runner.measure import calibration
+
+    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    for _ in range(300):
+        a @ a
+    calibration.unloaded_mhz.cache_clear()
+    hot = calibration.unloaded_mhz()
+    torch.cuda.synchronize()
+    calibration.unloaded_mhz.cache_clear()
+    assert hot > 0.98 * calibration.unloaded_mhz()

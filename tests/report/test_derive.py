@@ -1,0 +1,104 @@
+"""What follows from rows and rounds: speed-ups with their intervals, words, and several processes as one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from runner.case import Case, Choice
+from runner.report import derive, replicas, terminal
+from runner.rounds import Rounds
+from runner.row import Row
+
+
+def row(impl, us, *, cols=8, replica=0, percent=0.5, status="ok", **metrics):
+    case = Case(Choice("gelu", {"cols": cols}), Choice(impl, {}), (Choice("benchmark", {}),), "cpu", 0, replica=replica)
+    timed = {"gpu_us": us, "interval_pct": percent, "correct": True} | metrics if us else {}
+    return Row(case=case, status=status, reason="" if status == "ok" else "it broke", metrics=timed)
+
+
+def rounds(*pairs):
+    return Rounds(
+        batches_us={one.case.key: [us * (1 + 1e-4 * (i % 2)) for i in range(10)] for one, us in pairs},
+        instruments={one.case.key: "stamped_graphs" for one, _ in pairs},
+    )
+
+
+def by_impl(lines):
+    return {line.row.case.impl.name: line for line in lines}
+
+
+def test_speed_ups_are_of_the_rounds_where_there_are_some():
+    torch, triton = row("torch", 100.0), row("triton", 90.0)
+    found = by_impl(derive.lines([torch, triton], None, [rounds((torch, 100.0), (triton, 80.0))]))
+    assert found["triton"].speedup == pytest.approx(1.25)
+    assert found["triton"].speedup_low < 1.25 < found["triton"].speedup_high
+    assert (found["triton"].versus, found["triton"].paired, found["triton"].fastest) == ("faster", True, True)
+    assert (found["torch"].speedup, found["torch"].versus) == (1.0, None)
+
+
+def test_without_rounds_they_are_of_the_times_and_their_intervals():
+    found = by_impl(derive.lines([row("torch", 100.0, percent=3.0), row("triton", 98.0, percent=3.0)], None))
+    assert found["triton"].speedup == pytest.approx(100 / 98)
+    assert (found["triton"].versus, found["triton"].paired) == ("unclear", False)
+
+
+def test_a_case_outside_of_the_rounds_is_compared_by_its_time():
+    torch, triton, late = row("torch", 100.0), row("triton", 90.0), row("cuda", 50.0)
+    found = by_impl(derive.lines([torch, triton, late], None, [rounds((torch, 100.0), (triton, 80.0))]))
+    assert (found["cuda"].speedup, found["cuda"].paired) == (pytest.approx(2.0), False)
+
+
+def test_the_error_is_told_beside_the_baselines():
+    rows = [row("torch", 1.0, max_abs_err=2e-7), row("triton", 1.0, max_abs_err=6e-7)]
+    assert by_impl(derive.lines(rows, None))["triton"].err_ratio == pytest.approx(3)
+
+
+def test_the_words_of_one_table_are_judged_together():
+    """A difference that is just beyond doubt alone is not, as one of forty."""
+    few, many = ([row("torch", 100.0, cols=c) for c in range(n)] for n in (1, 40))
+    slower = [
+        replace(r, case=replace(r.case, impl=Choice("triton", {})), metrics=r.metrics | {"gpu_us": 101.3}) for r in many
+    ]
+    assert derive.lines([*few, slower[0]], None)[1].versus == "slower"
+    assert {line.versus for line in derive.lines([*many, *slower], None)} == {None, "unclear"}
+
+
+def test_several_processes_are_one_line_with_their_own_interval():
+    rows = [row("torch", us, replica=i) for i, us in enumerate((99.0, 100.0, 101.0))]
+    (line,) = derive.lines(rows, None)
+    assert (line.time_us, line.replicas) == (pytest.approx(100.0), 3)
+    assert line.between_pct == pytest.approx(1.0)
+    assert line.row.metrics["interval_pct"] == pytest.approx(4.303 / 3**0.5, rel=0.05)
+    assert line.row.metrics["low_us"] < 99
+
+
+def test_rounds_of_several_processes_are_pooled():
+    torch, triton = ([row(impl, 100.0, replica=i) for i in range(3)] for impl in ("torch", "triton"))
+    each = [rounds((t, 100.0), (k, us)) for t, k, us in zip(torch, triton, (78.0, 80.0, 82.0), strict=True)]
+    found = by_impl(derive.lines([*torch, *triton], None, each))
+    assert found["triton"].speedup == pytest.approx(1.25, abs=0.01)
+    assert found["triton"].speedup_high / found["triton"].speedup > 1.05
+
+
+def test_a_process_in_which_a_case_failed_speaks_for_it():
+    merged = replicas.merged([row("torch", 100.0), row("torch", None, replica=1, status="crashed")])
+    assert (merged.status, merged.reason) == ("crashed", "it broke")
+
+
+def test_the_doubt_of_one_process_is_that_of_all():
+    rows = [row("torch", 1.0, verdict="ok"), row("torch", 1.0, replica=1, verdict="power_capped", verdict_reason="hot")]
+    assert replicas.merged(rows).metrics["verdict"] == "power_capped"
+
+
+def test_a_time_without_an_interval_still_has_a_speed_up_and_no_word():
+    found = by_impl(derive.lines([row("torch", 6.0, percent=None), row("triton", 2.0, percent=None)], None))
+    assert (found["triton"].speedup, found["triton"].versus) == (3.0, None)
+
+
+def test_times_of_zeros_are_labelled():
+    case = Case(Choice("gelu", {"data": "zeros"}), Choice("torch", {}), (Choice("benchmark", {}),), "cpu", 0)
+    zeros = Row(case=case, status="ok", metrics={"gpu_us": 1.0})
+    (said,) = terminal.notes([zeros], derive.Names([case]))
+    assert said == "data=zeros: 1 of 1 times are of zeros, on which a GPU can run faster than on data"

@@ -1,0 +1,142 @@
+"""What the cases of one point share in a worker, and what they must not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from runner.case import Case, Choice
+from runner.worker import Worker
+from runner.worker.point import Point
+
+BENCHMARK = {"cold_l2": True, "instrument": "auto", "captures": 10, "witness": True, "roof": False, "warmup_s": 0.0}
+BENCHMARK |= {"samples": 20, "max_s": 0.02, "rounds": 20, "sustained_s": 0.0, "keep_samples": False}
+BENCHMARK |= {"target_pct": 0.5, "target_cpu_pct": 2.0}
+GELU = {"rows": 64, "cols": 64, "form": "tanh", "dtype": "float32", "tf32": False, "data": "normal"}
+
+USER = """
+import torch
+seen = []
+def right(x):
+    seen.append(x.data_ptr())
+    return torch.nn.functional.gelu(x, approximate="tanh")
+def in_place(x): return x.copy_(right(x))
+def spoils_and_fails(x):
+    x.zero_()
+    raise ValueError("after it has changed its input")
+def runs_out_once(x):
+    if not hasattr(torch, "fed"):
+        torch.fed = True
+        raise MemoryError
+    return right(x)
+turns = [0]
+def wrong_when_timed(x):
+    turns[0] += 1
+    return right(x) if turns[0] < 6 else right(x) + 1
+"""
+
+
+@pytest.fixture
+def user(tmp_path):
+    """Cases of the functions above, and the module's own record of what they saw."""
+    path = tmp_path / "user.py"
+    path.write_text(USER)
+
+    def case(name, cols=64, **changes):
+        measure = Choice("benchmark", BENCHMARK | changes)
+        fields = GELU | {"cols": cols}
+        return Case(Choice("gelu", fields), Choice("file", {"path": f"{path}:{name}"}), (measure,), "cpu", 0)
+
+    return case
+
+
+def test_cases_of_one_point_are_compared_in_rounds(user):
+    worker = Worker()
+    rows = [worker.run(user(name))[0] for name in ("right", "in_place")]
+    rounds = worker.compare()
+    assert [row.status for row in rows] == ["ok", "ok"]
+    assert set(rounds.batches_us) == {row.case.key for row in rows}
+    assert all(len(batches) == 10 and min(batches) > 0 for batches in rounds.batches_us.values())
+    assert set(rounds.instruments.values()) == {"perf_counter"}
+    assert worker.compare().reason == "there is nothing to compare"
+
+
+def test_a_new_point_forgets_the_old_one(user):
+    worker = Worker()
+    for name, cols in (("right", 64), ("in_place", 64), ("right", 32)):
+        worker.run(user(name, cols))
+    assert worker.compare().reason == "there is nothing to compare"
+
+
+def test_inputs_are_the_same_tensors_for_every_case_of_a_point(user):
+    case = user("right")
+    point = Point(case)
+    assert point.inputs()[0] is point.inputs()[0]
+    assert point.expected() is point.expected()
+
+
+def test_one_that_changes_its_inputs_harms_nobody_after_it(user):
+    worker = Worker()
+    first = worker.run(user("in_place"))[0]
+    assert first.metrics["mutates_inputs"] is True
+    assert worker.run(user("right"))[0].status == "ok"
+
+
+def test_one_that_changes_its_inputs_and_fails_harms_nobody_after_it(user):
+    worker = Worker()
+    assert worker.run(user("right"))[0].status == "ok"
+    assert worker.run(user("spoils_and_fails"))[0].status == "error"
+    assert worker.run(user("in_place"))[0].status == "ok"
+    assert len(worker.compare().batches_us) == 2
+
+
+def test_out_of_memory_is_tried_once_more_with_nothing_held(user):
+    worker = Worker()
+    worker.run(user("right"))
+    assert worker.run(user("runs_out_once"))[0].status == "ok"
+    del torch.fed
+    assert worker.compare().reason == "not compared side by side: memory is short"
+
+
+def test_out_of_memory_with_nothing_held_is_a_row(user, monkeypatch):
+    def fails(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(Point, "inputs", fails)
+    assert Worker().run(user("right"))[0].status == "oom"
+
+
+def test_outputs_of_the_timed_calls_are_checked_too(user):
+    row = Worker().run(user("wrong_when_timed"))[0]
+    assert row.status == "wrong"
+    assert row.reason.startswith("in the timed calls: y: 4096 of 4096 elements wrong")
+    assert row.metrics["correct"] is False
+
+
+def test_no_rounds_on_request(user):
+    worker = Worker()
+    for name in ("right", "in_place"):
+        worker.run(user(name, rounds=0))
+    assert worker.compare().reason == "not compared side by side: not asked for, or too slow"
+
+
+def test_what_torch_has_compiled_for_a_point_is_kept_until_its_comparison(user, monkeypatch):
+    resets = []
+    worker = Worker()
+    compiled = {"of": "torch", "mode": "default", "dynamic": False, "fullgraph": False, "cold": False}
+    cases = [
+        user("right"),
+        *(
+            Case(user("right").workload, Choice("compiled", compiled | {"of": of}), user("right").measures, "cpu", 0)
+            for of in ("torch", "naive")
+        ),
+    ]
+    for case in cases:
+        assert worker.run(case)[0].status == "ok"
+    reset = torch._dynamo.reset
+    monkeypatch.setattr(torch._dynamo, "reset", lambda: (resets.append(1), reset()))
+    counters = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    rounds = worker.compare()
+    assert len(rounds.batches_us) == 3
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == counters
+    assert resets == [1]
