@@ -158,9 +158,9 @@ def case_table(whole: Grid) -> str:
     """The first case of each implementation, and how the others spread."""
     lines: list[tuple[object, ...]] = []
     for name in dict.fromkeys(whole.names):
-        first = whole.names.index(name)
-        row, later = whole.rows[first], [s for s, other in zip(whole.case_s, whole.names, strict=True) if other == name]
-        lines.append((name, *_spread(later[1:]), whole.case_s[first], float(row.metrics["first_call_s"])))
+        first_s, *later_s = (s for s, other in zip(whole.case_s, whole.names, strict=True) if other == name)
+        call_s = float(whole.rows[whole.names.index(name)].metrics["first_call_s"])
+        lines.append((name, *_spread(later_s), first_s, call_s))
     lines.append(("all", *_spread(whole.later_s), "", ""))
     return table(
         ["implementation", "mean", "median", "90th percentile", "largest", "its first case", "of which first call"],

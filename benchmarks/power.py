@@ -35,20 +35,20 @@ REST_S = 1.0  # the driver's limiter averages power over about as long
 LIMIT_S = 120.0  # of one process; on an H200 it takes about 16
 BAR = 0.005  # farthest from the mean of all runs
 
-RESTED, SUSTAINED = "ours, rested (gpu_us)", "ours, sustained (sustained_us)"
+RESTED, SUSTAINED = "ours, rested", "ours, sustained"
 OURS = {RESTED: "gpu_us", SUSTAINED: "sustained_us"}
 STATE = {  # title → column, and how it is written
     "clock, MHz": ("sm_clock_mhz", "{:.0f}"),
-    "of, MHz": ("unloaded_clock_mhz", "{:.0f}"),
+    "unloaded, MHz": ("unloaded_clock_mhz", "{:.0f}"),
     "power, W": ("power_w", "{:.0f}"),
     "heat, C": ("temperature_c", "{:.0f}"),
     "held down by": ("throttle", "{}"),
     "verdict": ("verdict", "{}"),
-    "clock under load": ("sustained_clock_mhz", "{:.0f}"),
-    "power under load": ("sustained_power_w", "{:.1f}"),
-    "energy, mJ": ("energy_mj", "{:.1f}"),
+    "clock under load, MHz": ("sustained_clock_mhz", "{:.0f}"),
+    "power under load, W": ("sustained_power_w", "{:.1f}"),
+    "energy a call, mJ": ("energy_mj", "{:.1f}"),
 }
-LOADED = {"clock under load": "MHz", "power under load": "W", "energy, mJ": "mJ"}  # spreads of these are shown too
+LOADED = ("clock under load, MHz", "power under load, W", "energy a call, mJ")  # spreads of these are shown too
 
 Run = Callable[[], object]
 
@@ -110,14 +110,13 @@ def spread_table(processes: Sequence[Process]) -> str:
     for name, us in figures(processes).items():
         spread = Spread.of(us)
         met = "" if name not in OURS else "PASS" if spread.deviation <= BAR else "MISS"
-        lines.append((name, f"{spread.mean:.1f} us", *_percents(spread), met, *(f"{one:.1f}" for one in us)))
-    for title, unit in LOADED.items():
+        lines.append((f"{name}, us", *_percents(spread), rate(spread.mean), met, *(f"{one:.1f}" for one in us)))
+    for title in LOADED:
         column, _ = STATE[title]
         if all(column in one.row for one in processes):
             some = [float(one.row[column]) for one in processes]
-            spread = Spread.of(some)
-            lines.append((column, f"{spread.mean:.1f} {unit}", *_percents(spread), "", *(f"{one:.1f}" for one in some)))
-    titles = ["figure", "mean", "farthest from it, %", "range, %", f"bar {100 * BAR:g} %"]
+            lines.append((title, *_percents(Spread.of(some)), "", "", *(f"{one:.1f}" for one in some)))
+    titles = ["figure", "mean", "farthest from it, %", "range, %", "TFLOP/s", f"bar {100 * BAR:g} %"]
     return table([*titles, *(f"run {index}" for index, _ in enumerate(processes, 1))], lines)
 
 
@@ -128,8 +127,9 @@ def zeros_table(zeros: Process, processes: Sequence[Process]) -> str:
     for name, (us,) in nothing.items():
         mean = fmean(random[name])
         lines.append((f"{name}, us", f"{us:.1f}", f"{mean:.1f}", f"{us / mean:.3f}"))
-    for title, (column, how) in STATE.items():
-        if how != "{}" and all(column in one.row for one in (zeros, *processes)):
+    for title in ("clock, MHz", "power, W", *LOADED):
+        column, how = STATE[title]
+        if all(column in one.row for one in (zeros, *processes)):
             mean = fmean(float(one.row[column]) for one in processes)
             lines.append((title, how.format(zeros.row[column]), how.format(mean), f"{zeros.row[column] / mean:.3f}"))
     lines.append(
@@ -142,8 +142,6 @@ def report(processes: Sequence[Process], zeros: Process, sustained_s: float, sec
     """All tables."""
     missed = [name for name, us in figures(processes).items() if name in OURS and Spread.of(us).deviation > BAR]
     met = f"MISS: {', '.join(missed)}" if missed else "PASS"
-    flops = 2 * SIZE**3 / 1e6
-    rates = ", ".join(f"{name} {flops / fmean(us):.0f}" for name, us in figures(processes).items())
     inside_s = median(one.seconds for one in processes)
     return "\n\n".join(
         [
@@ -151,21 +149,26 @@ def report(processes: Sequence[Process], zeros: Process, sustained_s: float, sec
             f"one for the zeros, {inside_s:.1f} s each after its imports, {seconds:.0f} s in all.",
             f"## Over {len(processes)} runs: ours within {100 * BAR:g} % of their mean: {met}",
             spread_table(processes),
-            f"The bar is for the run that is farthest from the mean of all; the range is from the least to the most. "
-            f"TFLOP/s by the means: {rates}. Every peer begins {REST_S:g} s after the last load has ended, with its "
-            "defaults, and measures whatever clock it then finds and causes; Timer and do_bench_cudagraph find "
-            "what the last call left in the cache.",
+            "The bar is for the run that is farthest from the mean of all; the range is from the least to the most. "
+            f"Rested is `gpu_us`, sustained `sustained_us`. Every peer begins {REST_S:g} s after the last load has "
+            "ended, with its defaults, and measures whatever clock it then finds and causes; Timer and "
+            "do_bench_cudagraph find what the last call left in the cache.",
             "## State of the GPU\n\n" + runs_table(processes),
-            "Clock: by the multiprocessors' own counters, during the samples. Of: at next to no load. Power and heat "
-            f"are the driver's, power as its mean over a second. Under load: of {sustained_s:g} s without a rest, after "
-            f"{LEAD_S:g} s of the same; power and energy by the board's energy counter.",
+            "Clock: by the multiprocessors' own counters, during the samples, and at next to no load. Power and heat "
+            f"are the driver's, power as its mean over a second. Under load: of {sustained_s:g} s without a rest, "
+            f"after {LEAD_S:g} s of the same; power and energy by the board's energy counter.",
             "## Zeros\n\n" + zeros_table(zeros, processes),
         ]
     )
 
 
-def _percents(spread: Spread) -> tuple[str, str]:
-    return digits(100 * spread.deviation), digits(100 * spread.range)
+def rate(us: float) -> str:
+    """TFLOP/s of the product, if it takes ``us``."""
+    return f"{2 * SIZE**3 / us * 1e-6:.0f}"
+
+
+def _percents(spread: Spread) -> tuple[str, str, str]:
+    return f"{spread.mean:.1f}", digits(100 * spread.deviation), digits(100 * spread.range)
 
 
 def _shown(row: Mapping[str, Any], column: str, how: str) -> str:

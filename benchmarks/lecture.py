@@ -1,0 +1,316 @@
+"""The GELU and the softmax that a Stanford lecture timed (CS336, 2025, lecture 6), at its size, beside its own harness.
+
+    python -m benchmarks.lecture [--repeats 5] [--write]
+
+First the table, by this project's command line. Then, in a process of its own, the same implementations by the
+lecture's harness as published: one call to warm up; three that are timed one by one, with ``time.time()`` around the
+call and ``torch.cuda.synchronize()``; their mean. And once more as its page was made: in a Python tracer, which at
+every line walks the stack and prints the line, between the two readings of the clock too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import linecache
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean, median
+from types import FrameType
+from typing import Any, TextIO
+
+from rich.console import Console
+
+from benchmarks.common import LIMIT_S, ROOT, load_average, page, publish, run, table
+from runner import journal
+from runner.report import derive, terminal
+from runner.report.derive import Line, Names
+
+SIZE = 16384
+IMPLS = ("naive", "torch", "compiled", "triton")
+WORDS = [
+    "workload=gelu,softmax",
+    *(f"workload.{side}={SIZE}" for side in ("rows", "cols")),
+    f"impl={','.join(IMPLS)}",
+    "log=none",
+    "-m",
+]
+WIDTH = 130  # of the terminal whose table is shown: all columns fit
+
+OPTIONS: dict[str, dict[str, str]] = {"gelu": {"form": "tanh"}, "softmax": {}}
+TRIALS = 3  # as the lecture has it, after one call to warm up
+SEED = 0
+
+# What the lecture's page says, in ms, of its own implementations on an H100; its CUDA C++ is left out.
+PUBLISHED_MS = {
+    ("gelu", "naive"): 8.1,
+    ("gelu", "torch"): 1.1,
+    ("gelu", "compiled"): 1.47,
+    ("gelu", "triton"): 1.85,
+    ("softmax", "naive"): 3.7,
+    ("softmax", "torch"): 1.5,
+    ("softmax", "compiled"): 1.3,
+    ("softmax", "triton"): 1.9,
+}
+
+Key = tuple[str, str]  # operation and implementation
+Run = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Harness:
+    """What the lecture's harness says of one implementation, each time it was asked."""
+
+    op: str
+    impl: str
+    plain_ms: Sequence[float]
+    traced_ms: Sequence[float]
+
+
+# --- what follows from rows and the harness; no GPU ---
+
+
+def figures_table(lines: Sequence[Line]) -> str:
+    """A line a case: what a caller waits, what the GPU does, and how it compares."""
+    titles = ["implementation", "wall, ms", "submit, ms", "device, ms", "±95 %, %", "warm, ms", "kernels"]
+    rows = [
+        (
+            f"{line.row.case.workload.name} {line.row.case.impl.name}",
+            *(_ms(line.value(column)) for column in ("e2e_us", "submit_us", "gpu_us")),
+            _plain(line.value("interval_pct"), "{:.2f}"),
+            _ms(line.value("gpu_warm_us")),
+            _plain(line.value("n_kernels"), "{}"),
+            _plain(line.value("first_call_s"), "{:.3f}"),
+            _plain(line.value("pct_roof"), "{:.0f} %"),
+            speedup(line),
+        )
+        for line in lines
+    ]
+    return table([*titles, "first call, s", "of roof", "speed-up"], rows)
+
+
+def speedup(line: Line) -> str:
+    """``1.26x (1.25 to 1.27), faster``."""
+    if line.baseline:
+        return "1 (base)"
+    if line.speedup is None:
+        return ""
+    interval = f" ({line.speedup_low:.4g} to {line.speedup_high:.4g})" if line.speedup_low is not None else ""
+    return f"{line.speedup:.4g}x{interval}" + (f", {line.versus}" if line.versus else "")
+
+
+def harness_table(lines: Sequence[Line], heard: Sequence[Harness]) -> str:
+    """A line an implementation: what the lecture's page says, its harness here, the same in a tracer, the device."""
+    device_us = _device_us(lines)
+    rows = []
+    for one in heard:
+        device_ms = device_us[one.op, one.impl] / 1e3
+        rows.append(
+            (
+                f"{one.op} {one.impl}",
+                f"{PUBLISHED_MS[one.op, one.impl]:.2f}",
+                *(f"{median(some):.3f} ({min(some):.3f} to {max(some):.3f})" for some in (one.plain_ms, one.traced_ms)),
+                f"{device_ms:.3f}",
+                *(f"{median(some) - device_ms:+.3f}" for some in (one.plain_ms, one.traced_ms)),
+            )
+        )
+    return table(
+        [
+            "",
+            "published, ms",
+            "its harness here, ms",
+            "in a tracer, ms",
+            "device, ms",
+            "harness - device",
+            "traced - device",
+        ],
+        rows,
+    )
+
+
+def orders_table(lines: Sequence[Line], heard: Sequence[Harness]) -> str:
+    """Of each operation and way of timing, who comes first, and how far apart the fused ones seem to be."""
+    ways: dict[str, Mapping[Key, float]] = {
+        "published, H100": PUBLISHED_MS,
+        "its harness here": {(one.op, one.impl): median(one.plain_ms) for one in heard},
+        "its harness here, in a tracer": {(one.op, one.impl): median(one.traced_ms) for one in heard},
+        "ours, wall": {key: us / 1e3 for key, us in _column(lines, "e2e_us").items()},
+        "ours, device": {key: us / 1e3 for key, us in _device_us(lines).items()},
+    }
+    rows = []
+    for op in OPTIONS:
+        for way, found in ways.items():
+            ms = {impl: found[op, impl] for impl in IMPLS if (op, impl) in found}
+            fused = [value for impl, value in ms.items() if impl != "naive"]
+            rows.append((op, way, " < ".join(sorted(ms, key=ms.__getitem__)), f"{max(fused) / min(fused):.2f}"))
+    return table(["", "by", "order", "slowest of torch, compiled, triton / fastest"], rows)
+
+
+def shuffles(heard: Sequence[Harness]) -> dict[str, int]:
+    """Of each operation, how many orders the plain harness gave, asked several times."""
+    orders: dict[str, set[tuple[str, ...]]] = {}
+    for op, group in groupby(heard, key=lambda one: one.op):
+        each = list(group)
+        for turn in range(len(each[0].plain_ms)):
+            order = tuple(one.impl for one in sorted(each, key=lambda one: one.plain_ms[turn]))
+            orders.setdefault(op, set()).add(order)
+    return {op: len(found) for op, found in orders.items()}
+
+
+def terminal_text(lines: Sequence[Line]) -> str:
+    """The table that the command ends with."""
+    console = Console(width=WIDTH, file=io.StringIO())
+    names = Names([line.row.case for line in lines])
+    console.print(terminal.table(lines, names, WIDTH))
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()).strip("\n")
+
+
+def report(lines: Sequence[Line], heard: Sequence[Harness]) -> str:
+    """All tables."""
+    repeats = len(heard[0].plain_ms)
+    several = ", ".join(f"{op} {count}" for op, count in shuffles(heard).items())
+    return "\n\n".join(
+        [
+            f"`python -m runner {' '.join(WORDS)}`",
+            f"```text\n{terminal_text(lines)}\n```",
+            "## The same in full\n\n" + figures_table(lines),
+            "Wall: until a caller has the result. Submit: until it may go on. Device: between stamps on the GPU, L2 "
+            "cold; warm: as the last call left it. Of roof: the time in which this GPU copies as many bytes. Speed-up: "
+            "from rounds in which all were sampled in turn, with its 95 % interval. First call: with all that it "
+            "compiles, some of it kept on disk from earlier runs.",
+            "## Beside the lecture's own harness\n\n" + harness_table(lines, heard),
+            f"Medians of {repeats} times that the harness was asked, each a mean of {TRIALS} calls; the range in "
+            "brackets. Published: the lecture's implementations on its H100; here: this project's, on this GPU, in one "
+            "process. Its compiled is of naive, ours of torch. In a tracer: as its page was made.",
+            "## Who is fastest, by whom one asks\n\n" + orders_table(lines, heard),
+            f"Orders that the plain harness gave in {repeats} times: {several}. What it adds to the device's time (the "
+            "last columns above) is launching, allocating and waiting; in a tracer also so much for each line of "
+            "Python, so that an implementation looks the slower the more lines it has.",
+        ]
+    )
+
+
+def _device_us(lines: Sequence[Line]) -> dict[Key, float]:
+    return _column(lines, "gpu_us")
+
+
+def _column(lines: Sequence[Line], name: str) -> dict[Key, float]:
+    return {(line.row.case.workload.name, line.row.case.impl.name): float(line.value(name)) for line in lines}
+
+
+def _ms(us: object) -> str:
+    return f"{us / 1e3:.4g}" if isinstance(us, int | float) else ""
+
+
+def _plain(value: object, how: str) -> str:
+    return "" if value is None else how.format(value)
+
+
+# --- the harness, in a process of its own ---
+
+
+def lecture_ms(call: Run, wait: Run) -> float:
+    """As published: one call to warm up, then the mean of three."""
+    call()
+    wait()
+    times = []
+    for _ in range(TRIALS):
+        start = time.time()
+        call()
+        wait()
+        end = time.time()
+        times.append((end - start) * 1000)
+    return fmean(times)
+
+
+@contextmanager
+def traced(visible: Collection[str], sink: TextIO) -> Iterator[None]:
+    """Inside, as its page was made: every event in a file that is ``visible`` walks the stack, and prints the line."""
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename in visible:
+            for _ in range(2):  # it walks it twice: once to see that it begins as expected
+                traceback.extract_stack(frame)
+            if event != "return":
+                print(linecache.getline(frame.f_code.co_filename, frame.f_lineno), file=sink)
+        return trace
+
+    outside = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(outside)
+
+
+def harness(op: str, impl: str, size: int, device: str, repeats: int) -> Harness:
+    """What the lecture's harness says, here and now, of ``impl`` on a matrix of ``size``."""
+    import torch
+
+    def wait() -> None:
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    inner = import_module(f"kernels.{op}.{'torch' if impl == 'compiled' else impl}")
+    function = torch.compile(getattr(inner, op)) if impl == "compiled" else getattr(inner, op)
+    torch.manual_seed(SEED)
+    x, options = torch.randn(size, size, device=device), OPTIONS[op]
+
+    def call() -> object:
+        return function(x, **options)
+
+    call()  # compiles; the lecture's was compiled by its check, at another size
+    plain = [lecture_ms(call, wait) for _ in range(repeats)]
+    with open(os.devnull, "w", encoding="utf-8") as sink:
+        inside = []
+        for _ in range(repeats):
+            with traced({__file__, str(inner.__file__)}, sink):
+                inside.append(lecture_ms(call, wait))
+    return Harness(op, impl, plain, inside)
+
+
+def every_harness(repeats: int) -> list[Harness]:
+    """Of all implementations of both operations, by a process that does nothing else."""
+    command = [sys.executable, "-m", "benchmarks.lecture", "--harness", "--repeats", str(repeats)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT_S)
+    return [Harness(**record) for record in json.loads(done.stdout.splitlines()[-1])]
+
+
+def main() -> None:
+    """Runs all, prints and perhaps writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5, help="times that the lecture's harness is asked")
+    parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")
+    parser.add_argument("--harness", action="store_true", help=argparse.SUPPRESS)  # be the process with the harness
+    options, load = parser.parse_args(), load_average()
+    if options.harness:
+        found = [harness(op, impl, SIZE, "cuda", options.repeats) for op in OPTIONS for impl in IMPLS]
+        print(json.dumps([vars(one) for one in found]))
+        return
+    with tempfile.TemporaryDirectory(prefix="lecture-") as scratch:
+        ran = run(WORDS, Path(scratch))
+        facts = ran.facts
+        lines = derive.lines(ran.rows, None, journal.read_rounds(ran.folder))
+    untimed = [line.row for line in lines if line.time_us is None]
+    if untimed:
+        raise RuntimeError(f"{untimed[0].case.label} was not timed: {untimed[0].reason}")
+    print(f"the command: {ran.wall_s:.1f} s", flush=True)
+    body = report(lines, every_harness(options.repeats))
+    title = f"GELU and softmax of the lecture: {SIZE} x {SIZE}, float32"
+    publish("lecture", page(title, body, facts, load), facts, options.write)
+
+
+if __name__ == "__main__":
+    main()
