@@ -161,10 +161,8 @@ def test_quiet_processes_pass_every_bar():
     ("changes", "missed"),
     [
         ({"offset_ns": 80.0}, "sd 40 ns or less below 30 us"),
-        ({"offset_ns": 80.0}, "two processes within 1 % in 98 % of pairs or more, whatever the call"),
+        ({"offset_ns": 80.0}, "two processes within 1 % in 98 % of pairs or more"),
         ({"offset_ns": 80.0}, "coverage 93 to 100 %"),
-        ({"again_by": 0.02}, "A/A' called different in 2 % or less"),
-        ({"sd": 2.0}, "A/A' same in 90 % or more from 8 us up"),
         ({"longer_by": 0.2}, "+1 % of spin 450 us found in 95 % or more"),
         ({"longer_by": 0.2}, "+1 % of spin 17 us found in 95 % or more"),
         ({"longer_by": 0.2}, "+2 % of spin 5 us found in 95 % or more"),
@@ -185,7 +183,7 @@ def test_the_report_has_every_call_and_both_methods():
     text = report(synthetic(processes=3), seconds=12.0)
     for call in CALLS:
         assert f"| {call} |" in text
-    assert text.count("PASS") + text.count("MISS") == 8
+    assert text.count("PASS") + text.count("MISS") == 6
     assert "400 samples an arm" in text
 
 
@@ -210,7 +208,7 @@ def test_every_arm_is_sampled_once_a_round_in_an_order_drawn_anew():
 
         def samples(self, count):
             log.append(self.name)
-            return [float(len(log))] * count
+            return [10.0 + len(log)] * count
 
     arms = {Arm(name, FIRST, "stamps"): Fake(name) for name in ("a", "b", "c", NULL)}
     series = sample(arms, 30, random.Random(0))
