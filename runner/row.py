@@ -6,7 +6,7 @@ A row cannot lie: building one whose parts contradict each other raises ValueErr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
 
 from runner.case import Case, Scalar
@@ -86,6 +86,12 @@ COLUMNS: dict[str, Column] = TIMES | {
     "power_w": Column("W", "board power, averaged by the driver over a second"),
     "temperature_c": Column("C", "temperature of the GPU"),
     "cpu_wait_pct": Column("%", "CPU cases: share of the threads' time in which they were ready and had no core"),
+    "gpu_index": Column("", "which GPU of its machine"),
+    "gpu_uuid": Column("", "that GPU's own name"),
+    "gpu_shared": Column("", "what other processes held on it when the grid began"),
+    "attempt": Column(
+        "", "times the case was given to a worker: a crash that may be another case's fault has a second"
+    ),
     "throttle": Column("", "why the driver says it holds the clock down"),
     "mutates_inputs": Column("", "a call changes its inputs; they are put back before each, outside the timed part"),
     "deterministic": Column("", "two calls gave the same bits"),
@@ -94,6 +100,9 @@ COLUMNS: dict[str, Column] = TIMES | {
     "compile_s": Column("s", "the part of it that torch.compile spent compiling"),
     "compile_cached": Column(
         "", "torch.compile found its kernels in a cache on disk, so compile_s is not the first time's"
+    ),
+    "ahead_s": Column(
+        "s", "first call in the process that compiled it ahead; compile_s is then of the cache it filled"
     ),
     "graph_breaks": Column("", "places where torch.compile left the graph"),
     "peak_mem_bytes": Column("byte", "most memory one call holds above its inputs", "lower"),
@@ -131,6 +140,9 @@ SERIES: dict[str, Column] = {
 }
 
 
+_DECLARED = COLUMNS.keys() | SERIES.keys()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """The outcome of one case.
@@ -149,19 +161,25 @@ class Row:
     metrics: Mapping[str, Scalar] = field(default_factory=dict)  # by COLUMNS
     series: Mapping[str, Sequence[float]] = field(default_factory=dict)  # by SERIES
     detail: str = ""  # traceback, or the tail of what the case itself printed
+    fingerprint: Mapping[str, str] = field(default_factory=dict)  # what else the figures hold for: runner.fingerprint
 
     def __post_init__(self) -> None:
-        name = self.case.label
+        if broken := self._broken_rule():
+            raise ValueError(f"{self.case.label}: {broken}")
+
+    def _broken_rule(self) -> str:
         if self.status not in STATUSES:
-            raise ValueError(f"{name}: unknown status {self.status!r}")
+            return f"unknown status {self.status!r}"
         if (self.status == "ok") == bool(self.reason):
-            raise ValueError(f"{name}: status {self.status} with reason {self.reason!r}; ok, and only ok, has none")
-        if undeclared := sorted({*self.metrics, *self.series} - {*COLUMNS, *SERIES}):
-            raise ValueError(f"{name}: no such column: {', '.join(undeclared)}; declare it in runner/row.py")
-        if self.status not in ("ok", "wrong") and (timed := sorted({*self.metrics, *self.series} & {*TIMES, *SERIES})):
-            raise ValueError(f"{name}: {self.status}, and yet timed: {', '.join(timed)}")
+            return f"status {self.status} with reason {self.reason!r}; ok, and only ok, has none"
+        names = {*self.metrics, *self.series}
+        if not names <= _DECLARED:
+            return f"no such column: {', '.join(sorted(names - _DECLARED))}; declare it in runner/row.py"
+        if self.status not in ("ok", "wrong") and (timed := sorted(names & {*TIMES, *SERIES})):
+            return f"{self.status}, and yet timed: {', '.join(timed)}"
         if (self.metrics.get("correct") is False) != (self.status == "wrong"):
-            raise ValueError(f"{name}: correct={self.metrics.get('correct')} in a row of status {self.status}")
+            return f"correct={self.metrics.get('correct')} in a row of status {self.status}"
+        return ""
 
     @property
     def time_us(self) -> float | None:
@@ -186,10 +204,14 @@ class Row:
             "metrics": dict(self.metrics),
             "series": dict(self.series),
             "detail": self.detail,
+            "fingerprint": dict(self.fingerprint),
         }
 
     @classmethod
     def from_record(cls, record: Mapping[str, object]) -> Row:
-        """A row as ``to_record`` wrote it; the key is derived, so it is not read."""
-        values = {name: value for name, value in record.items() if name not in ("case", "key")}
+        """A row as ``to_record`` wrote it; the key is derived, so it is not read, nor is what a journal adds."""
+        values = {name: record[name] for name in _FIELDS if name in record}
         return cls(case=Case.from_record(record["case"]), **values)  # type: ignore[arg-type]
+
+
+_FIELDS = [field.name for field in fields(Row) if field.name != "case"]

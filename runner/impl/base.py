@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.case import Scalar
@@ -29,6 +31,10 @@ class Implementation(ABC):
         """Why this cannot exist for ``op``, known without loading anything; empty if it can."""
         return ""
 
+    def sources(self, op: str) -> list[Path]:
+        """The files that make it what it is for ``op``, there or not; those which they import follow from them."""
+        return [Path(inspect.getfile(type(self)))]
+
     @abstractmethod
     def load(self, op: str) -> Callable[..., Tensor]:
         """The function, ready to be called with the workload's tensors and options.
@@ -37,6 +43,10 @@ class Implementation(ABC):
             kernels.Unsupported: it does not exist for this operation or on this machine.
 
         """
+
+    def kept_on_disk(self, op: str) -> bool:
+        """Whether building it for ``op`` compiles what a cache on disk keeps for the next process."""
+        return False
 
     def untimed(self, op: str) -> str:
         """Why a time of it would say nothing, after ``load``; empty if it can be timed."""

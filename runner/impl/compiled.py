@@ -7,6 +7,7 @@ import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from runner.errors import choices
@@ -42,6 +43,14 @@ class Compiled(Implementation):
     def missing(self, op: str) -> str:
         """Empty if what is to be compiled exists."""
         return self._inner().missing(op)
+
+    def sources(self, op: str) -> list[Path]:
+        """Of this wrapper, and of what is to be compiled."""
+        return [*super().sources(op), *self._inner().sources(op)]
+
+    def kept_on_disk(self, op: str) -> bool:
+        """Inductor's, unless it is to compile cold."""
+        return not self.cold
 
     def load(self, op: str) -> Callable[..., Tensor]:
         """The compiled function; it compiles when it is first called."""

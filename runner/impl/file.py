@@ -32,6 +32,11 @@ class File(Implementation):
         if not Path(file).is_file():
             raise ValueError(f"path: there is no file {file}; give a path that exists, seen from {Path.cwd()}")
 
+    def sources(self, op: str) -> list[Path]:
+        """Of this wrapper, and the user's own."""
+        assert self.path is not None
+        return [*super().sources(op), Path(self.path.rpartition(":")[0])]
+
     def load(self, op: str) -> Callable[..., Tensor]:
         """The function. It gets the workload's tensors, and those options that its signature names.
 

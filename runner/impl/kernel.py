@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+COMPILES = re.compile(r"^\s*(import|from) (triton|torch\.utils\.cpp_extension)\b", re.MULTILINE)
+
+
 @dataclass(frozen=True)
 class Kernel(Implementation):
     """The implementation called ``name`` of whatever operation is asked for. It has no fields."""
@@ -30,6 +34,15 @@ class Kernel(Implementation):
         if options.exists(f"kernels.{op}", self.name):
             return ""
         return f"there is no kernels/{op}/{self.name}.py"
+
+    def sources(self, op: str) -> list[Path]:
+        """``kernels/<op>/<name>.py``."""
+        return [Path(kernels.__path__[0], op, f"{self.name}.py")]
+
+    def kept_on_disk(self, op: str) -> bool:
+        """Triton's and the C++ compiler's."""
+        (source,) = self.sources(op)
+        return source.is_file() and COMPILES.search(source.read_text(encoding="utf-8")) is not None
 
     def load(self, op: str) -> Callable[..., Tensor]:
         """The function called ``op`` in that file. Raises Unsupported if what it needs is not installed."""

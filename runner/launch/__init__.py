@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.case import Case
 from runner.rounds import Rounds
 from runner.row import Row
+
+if TYPE_CHECKING:
+    from runner.launch.gpus import Gpu
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,7 @@ class Ready:
     """A worker is up; ``environment`` is what it says of its libraries and its device."""
 
     environment: dict[str, Any] = field(default_factory=dict)
+    gpu: Gpu | None = None
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,18 @@ class Started:
     case: Case
 
 
-Event = Ready | Started | Row | Rounds
+@dataclass(frozen=True)
+class Notice:
+    """Something the user should hear of now, in a sentence."""
+
+    text: str
+
+
+Event = Notice | Ready | Started | Row | Rounds
+
+
+class CannotStart(Exception):
+    """No worker can be had; the message says why."""
 
 
 class Launcher(Protocol):

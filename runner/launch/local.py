@@ -1,4 +1,4 @@
-"""``launcher=local``: one worker process on this machine, one case at a time.
+"""``launcher=local``: worker processes on this machine, one a GPU, each one case at a time.
 
 The parent never imports torch, and alone turns whatever happens to a worker into a row. A worker that dies,
 hangs or is spoiled costs its case, and is replaced.
@@ -6,201 +6,175 @@ hangs or is spoiled costs its case, and is replaced.
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import socket
-import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby
-from multiprocessing.connection import Connection
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from runner import child, impl
+from runner import child
 from runner.case import Case
-from runner.launch import Event, Ready, Started
-from runner.rounds import Rounds
-from runner.row import Phase, Row
+from runner.launch import CannotStart, Event, Notice, gpus
+from runner.launch.ahead import Ahead, compiled, processes
+from runner.launch.gpus import Gpu
+from runner.launch.lock import acquire_all
+from runner.launch.slot import OutOfService, Slot
+from runner.launch.worker_process import Spawner, Zygote
+from runner.row import Phase
 
 Seconds = Annotated[float, "above 0"]
+SOURCES = (Zygote, Spawner) if sys.platform == "linux" else (Spawner,)  # of workers: the best first
+LONGEST_WAIT_S = 1.0  # between two looks at whether a worker is late
 
 
 @dataclass(frozen=True)
 class Local:
     """Limits are per phase: what a phase may take depends on what it does."""
 
+    gpus: str | int
+    ahead: Annotated[int, "at least 0"] | None
     start_limit_s: Seconds
     build_limit_s: Seconds
     check_limit_s: Seconds
     measure_limit_s: Seconds
 
-    def run(self, cases: Sequence[Case], log_path: str) -> Iterator[Event]:
-        """One row per case. A worker is started when the first case needs one."""
-        worker: _Worker | None = None
-        try:
-            for _, point in groupby(cases, key=lambda case: (case.replica, case.point)):
-                comparable = 0
-                for case in point:
-                    if why := impl.build(case.impl).missing(case.workload.name):
-                        yield Row(case=case, status="unsupported", reason=why, phase="plan")
-                        continue
-                    if worker is not None and worker.replica != case.replica:
-                        worker.kill()
-                        worker = None
-                    if worker is None:
-                        comparable = 0
-                        worker = _Worker(log_path, case.replica)
-                        try:
-                            yield Ready(worker.environment(self.start_limit_s))
-                        except _Gone as gone:
-                            raise RuntimeError(f"no worker could be started: {gone}; see {log_path}") from None
-                    yield Started(case)
-                    row, alive = self._row(worker, case)
-                    yield row
-                    comparable += row.time_us is not None
-                    if not alive:
-                        worker.kill()
-                        worker = None
-                if worker is not None and comparable > 1:
-                    rounds, alive = self._rounds(worker)
-                    yield rounds
-                    if not alive:
-                        worker.kill()
-                        worker = None
-        finally:
-            if worker is not None:
-                worker.kill()
-
-    def _row(self, worker: _Worker, case: Case) -> tuple[Row, bool]:
-        """The case's row, and whether the worker can take another case."""
-        offset = worker.log_size()
-        try:
-            worker.send({"case": case.to_record()})
-            answer = self._answer(worker, "inputs")
-        except _Late as late:
-            return Row(
-                case=case, status="timeout", reason=str(late), phase=late.phase, detail=worker.log_tail(offset)
-            ), False
-        except _Gone as gone:
-            reason = f"{gone} in phase {worker.phase}"
-            return Row(
-                case=case, status="crashed", reason=reason, phase=worker.phase, detail=worker.log_tail(offset)
-            ), False
-        return Row.from_record(answer["row"]), not answer["spoiled"]
-
-    def _rounds(self, worker: _Worker) -> tuple[Rounds, bool]:
-        """The comparison of the cases since the last one, and whether the worker can take another case."""
-        try:
-            worker.send({})
-            return Rounds.from_record(self._answer(worker, "compare")["rounds"]), True
-        except (_Late, _Gone) as error:
-            return Rounds(reason=f"not compared side by side: {error}"), False
-
-    def _answer(self, worker: _Worker, phase: Phase) -> dict[str, Any]:
-        """What the worker says when all phases, of which ``phase`` is the first, are done. Raises _Late, _Gone."""
-        worker.phase = phase
-        while True:
-            limit, field = self._limit(worker.phase)
-            try:
-                message = worker.receive(limit)
-            except TimeoutError:
-                raise _Late(worker.phase, limit, field) from None
-            if "phase" not in message:
-                return message
-            worker.phase = message["phase"]
-
-    def _limit(self, phase: Phase) -> tuple[float, str]:
+    def limit(self, phase: Phase) -> tuple[float, str]:
         """The longest that ``phase`` may take, and the field that says so."""
         field = {"inputs": "build_limit_s", "compare": "measure_limit_s"}.get(phase, f"{phase}_limit_s")
         limit: float = getattr(self, field)
         return limit, field
 
+    def run(self, cases: Sequence[Case], log_path: str) -> Iterator[Event]:
+        """One row per case. Workers are started when the first case needs one. Raises CannotStart."""
+        blocks = _blocks(cases)
+        devices = self._devices(cases)[: max(1, len(blocks))]
+        path, plan = Path(log_path), _Plan(blocks)
+        logs = [path.with_name(f"worker-{gpu.index}.log") if gpu and len(devices) > 1 else path for gpu in devices]
+        with ExitStack() as stack:
+            locks = acquire_all([gpu for gpu in devices if gpu], _say)
+            for lock in locks:
+                stack.callback(lock.release)
+            shared = _shared(devices)
+            for sentence in shared.values():
+                yield Notice(sentence)
+            held = [lock.fileno() for lock in locks]
+            sources = [kind(path, self.start_limit_s, _preload(cases, devices), held) for kind in SOURCES]
+            for source in sources:
+                stack.callback(source.close)
+            slots = [
+                Slot(gpu, sources, log, self, plan.take, shared.get(gpu.uuid if gpu else "", ""))
+                for gpu, log in zip(devices, logs, strict=True)
+            ]
+            yield from self._serve(slots, plan, path, self._ahead(sources[0], path, devices, cases, slots, stack))
 
-class _Late(Exception):
-    """A phase has passed its limit; the message says which, and what to do."""
+    def _ahead(
+        self,
+        zygote: Zygote | Spawner,
+        path: Path,
+        devices: Sequence[Gpu | None],
+        cases: Sequence[Case],
+        slots: Sequence[Slot],
+        stack: ExitStack,
+    ) -> Ahead | None:
+        """Who compiles the coming cases, if that is worth a process."""
+        waiting = compiled(cases)
+        count = processes(self.ahead, child.cores(), len(waiting))
+        if not count:
+            return None
+        ahead = Ahead(zygote, path.with_name("ahead.log"), devices, count, waiting, self.start_limit_s)
+        stack.callback(ahead.close)
+        for slot in slots:
+            slot.ahead = ahead
+        return ahead
 
-    def __init__(self, phase: Phase, limit: float, field: str) -> None:
-        super().__init__(f"no end of phase {phase} within {limit:g} s; raise launcher.{field} if it needs longer")
-        self.phase = phase
+    def _serve(self, slots: list[Slot], plan: _Plan, path: Path, ahead: Ahead | None) -> Iterator[Event]:
+        """Until every case has its row."""
+        while slots:
+            for slot in list(slots):
+                try:
+                    yield from slot.advance()
+                except OutOfService as reason:
+                    plan.give_back(slot)
+                    slots.remove(slot)
+                    if not slots:
+                        raise CannotStart(f"no worker could be started: {reason}; see {path}") from None
+                    yield Notice(f"{_name(slot.gpu)} is out of service, others do its work: {reason}")
+            waiting = [slot for slot in slots if slot.busy]
+            if not waiting:
+                return
+            workers = [slot.worker for slot in waiting if slot.worker]
+            soonest = min(worker.deadline for worker in workers) - time.monotonic()
+            watched = [one for worker in workers for one in worker.watched]
+            if ahead:
+                ahead.advance()
+                watched += ahead.watched
+            wait(watched, max(0.0, min(soonest, LONGEST_WAIT_S)))
+            for slot in waiting:
+                yield from slot.handle()
+                if ahead:
+                    ahead.make_way(one.gpu for one in slots if one.measuring)
+
+    def _devices(self, cases: Sequence[Case]) -> list[Gpu | None]:
+        """The GPUs to use, or the CPU as None. Raises BadInput if one is asked for that is not there."""
+        if all(case.device == "cpu" for case in cases):
+            return [None]
+        found = gpus.visible()
+        return [*gpus.choose(str(self.gpus), found)] if found else [None]
 
 
-class _Gone(Exception):
-    """The worker process has ended; the message says how."""
+class _Plan:
+    """Blocks of cases that are to run in one process; those of one point all on one GPU, so that they compare."""
+
+    def __init__(self, blocks: Sequence[Sequence[Case]]) -> None:
+        self._left = deque(blocks)
+        self._place: dict[str, Slot] = {}  # of each point
+
+    def take(self, slot: Slot) -> Sequence[Case]:
+        """The next block that belongs to ``slot``, or to nobody yet; empty if there is none."""
+        for block in self._left:
+            if self._place.get(block[0].point, slot) is slot:
+                self._left.remove(block)
+                self._place[block[0].point] = slot
+                return block
+        return ()
+
+    def give_back(self, slot: Slot) -> None:
+        """``slot`` is out of service: what is left of its block comes next, on another GPU."""
+        self._place = {point: other for point, other in self._place.items() if other is not slot}
+        if slot.block:
+            self._left.appendleft(list(slot.block))
 
 
-class _Worker:
-    """A process running ``runner.launch.serve`` and our end of its channel."""
+def _shared(devices: Sequence[Gpu | None]) -> dict[str, str]:
+    """By UUID, a sentence for each GPU that others use although its lock is ours."""
+    if not any(devices):
+        return {}
+    now = {gpu.uuid: gpu for gpu in gpus.visible()}
+    found = {gpu.uuid: gpus.busy(now.get(gpu.uuid, gpu)) for gpu in devices if gpu}
+    return {uuid: sentence for uuid, sentence in found.items() if sentence}
 
-    def __init__(self, log_path: str, replica: int) -> None:
-        self.replica = replica  # whose cases it takes: the next ones are to run in another process
-        self.phase: Phase = "start"
-        self._log_path = Path(log_path)
-        ours, theirs = socket.socketpair()
-        with theirs, open(log_path, "ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "runner.launch.serve", str(theirs.fileno()), str(os.getpid())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,  # an input() in a kernel must not wait for ever
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=child.environment() | {"PYTHONUNBUFFERED": "1"},  # so that the last words of a crash are kept
-                start_new_session=True,  # Ctrl-C is the parent's to handle; and the whole group can be killed
-            )
-        self._channel = Connection(ours.detach())
 
-    def environment(self, limit_s: float) -> dict[str, Any]:
-        """What the worker says of itself once it is up. Raises _Gone."""
-        try:
-            facts: dict[str, Any] = self.receive(limit_s)["environment"]
-        except TimeoutError:
-            raise _Gone(f"it did not start within {limit_s:g} s (launcher.start_limit_s)") from None
-        return facts
+def _blocks(cases: Sequence[Case]) -> list[list[Case]]:
+    """Neighbours of one point and one replica."""
+    return [list(block) for _, block in groupby(cases, key=lambda case: (case.replica, case.point))]
 
-    def send(self, message: object) -> None:
-        """Raises _Gone."""
-        try:
-            self._channel.send_bytes(json.dumps(message).encode())
-        except OSError:
-            raise self._gone() from None
 
-    def receive(self, limit_s: float) -> dict[str, Any]:
-        """The next message. Raises TimeoutError, _Gone."""
-        deadline = time.monotonic() + limit_s
-        try:
-            while not self._channel.poll(min(1.0, max(0.0, deadline - time.monotonic()))):
-                if self._process.poll() is not None and not self._channel.poll(0):
-                    raise self._gone()  # a grandchild may hold the channel open after it
-                if time.monotonic() >= deadline:
-                    raise TimeoutError
-            message: dict[str, Any] = json.loads(self._channel.recv_bytes())
-        except (EOFError, ConnectionError):
-            raise self._gone() from None
-        return message
+def _preload(cases: Sequence[Case], devices: Sequence[Gpu | None]) -> list[str]:
+    """Modules that all workers will need, and that take a second to import."""
+    if any(devices):  # torch.profiler, which asks CUPTI, needs it. Inductor would start CUDA, which survives no fork
+        return ["torch._dynamo"]
+    return ["torch._inductor.compile_fx"] if any(case.impl.name == "compiled" for case in cases) else []
 
-    def kill(self) -> None:
-        """End it and everything it started."""
-        child.kill_group(self._process)
-        self._channel.close()
 
-    def log_size(self) -> int:
-        """Bytes the worker has printed so far."""
-        return self._log_path.stat().st_size
+def _say(text: str) -> None:
+    """Now, and not when the waiting is over."""
+    print(f"runner: {text}", file=sys.stderr, flush=True)
 
-    def log_tail(self, offset: int, most: int = 4000) -> str:
-        """The end of what it has printed since ``offset``."""
-        with open(self._log_path, "rb") as log:
-            log.seek(max(offset, self.log_size() - most))
-            return log.read().decode(errors="replace")
 
-    def _gone(self) -> _Gone:
-        try:
-            code = self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            return _Gone("the worker closed its channel")
-        if code < 0:
-            return _Gone(f"the worker was killed by {signal.Signals(-code).name}")
-        return _Gone(f"the worker exited with code {code}")
+def _name(gpu: Gpu | None) -> str:
+    return "the CPU" if gpu is None else f"GPU {gpu.index} ({gpu.uuid})"

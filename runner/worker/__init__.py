@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from runner.case import Case
+from runner.case import Case, Scalar
 from runner.faults import Fault, classify
 from runner.rounds import Rounds
 from runner.row import Phase, Row
@@ -41,6 +41,16 @@ class Worker:
         if not spoiled:
             tidy()
         return row, spoiled
+
+    def prepare(self, case: Case) -> dict[str, Scalar]:
+        """Compile what ``case`` will want to find in the caches on disk; what that took. Raises nothing."""
+        try:
+            return Job(case, Point(case), self._on_phase).compile_only()
+        except Exception as error:  # its own worker will say what is wrong with it
+            error.__traceback__ = None
+            return {}
+        finally:
+            self._leave()
 
     def compare(self) -> Rounds:
         """The cases since the last change of point, side by side. Raises nothing."""

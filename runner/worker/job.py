@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from runner.faults import Fault
 from runner.row import TIMES, Phase, Row
 from runner.worker.point import Point, device_name
 
+SHARE_AHEAD = 0.1  # of the GPU's memory, for a process that compiles while another case runs
 CALLS_BEFORE_CHECK = 3  # torch.compile with CUDA graphs warms up, records, and only then replays: check a replay
 
 
@@ -86,6 +88,19 @@ class Job:
             _wait(device)
         call.restore()
         point.keep(case, replace(call, judge=None), self.metrics)
+
+    def compile_only(self) -> dict[str, Scalar]:
+        """Load the implementation and call it once, in as little memory and on as few cores as that takes."""
+        case, point, device = self.case, self.point, self.point.device
+        if device == "cuda":
+            torch.cuda.set_per_process_memory_fraction(SHARE_AHEAD)
+        if inductor := sys.modules.get("torch._inductor.config"):
+            inductor.compile_threads = 1  # type: ignore[attr-defined]  # the other cores have cases of their own
+        function = impl.build(case.impl).load(case.workload.name)
+        started = time.perf_counter()
+        point.workload.call(function, point.inputs()).run()
+        _wait(device)
+        return {"ahead_s": time.perf_counter() - started}
 
     def _judge(self, expected: Sequence[Expected], outputs: Sequence[object]) -> str:
         """What is wrong with ``outputs`` of a timed call; empty if nothing."""

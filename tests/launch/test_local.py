@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runner.case import Case, Choice
-from runner.launch import Ready, Started
-from runner.launch.local import Local
+from runner.launch import Ready
 from runner.rounds import Rounds
 from runner.row import Row
-
-BENCHMARK = {"cold_l2": True, "instrument": "auto", "captures": 10, "witness": True, "roof": False, "warmup_s": 0.0}
-BENCHMARK |= {"samples": 20, "max_s": 0.02, "rounds": 20, "sustained_s": 0.0, "keep_samples": False}
-BENCHMARK |= {"target_pct": 0.5, "target_cpu_pct": 2.0}
 
 USER = """
 import os, sys, time, torch
@@ -37,26 +31,10 @@ def fails(x):
 """
 
 
-def case(path, name, cols=64, replica=0):
-    fields = {"rows": 64, "cols": cols, "form": "tanh", "dtype": "float32", "tf32": False, "data": "normal"}
-    impl = Choice("file", {"path": f"{path}:{name}"})
-    return Case(Choice("gelu", fields), impl, (Choice("benchmark", BENCHMARK),), "cpu", 0, replica=replica)
-
-
 @pytest.fixture
-def launch(tmp_path):
+def launch(launch_user):
     """Events of a grid of the functions above, without Started."""
-    path = tmp_path / "user.py"
-    path.write_text(USER)
-
-    def go(*cases, **limits):
-        local = Local(
-            **({"start_limit_s": 120, "build_limit_s": 60, "check_limit_s": 60, "measure_limit_s": 60} | limits)
-        )
-        events = local.run([case(path, *each) for each in cases], str(tmp_path / "worker.log"))
-        return [event for event in events if not isinstance(event, Started)]
-
-    return go
+    return lambda *cases, **limits: launch_user(USER, *cases, **limits)
 
 
 def kinds(events):

@@ -424,6 +424,6 @@ def test_a_second_process_reads_the_file_of_the_first(tmp_path):
 def test_events_measure_much_the_same_roof(real, monkeypatch):
     found, _, _ = real
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    copy_gbps, read_gbps = room._bandwidths()
+    copy_gbps, read_gbps = roof_rates.bandwidths()
     assert copy_gbps == pytest.approx(found.copy_gbps, rel=0.05)
     assert read_gbps == pytest.approx(found.read_gbps, rel=0.05)

@@ -1,0 +1,128 @@
+"""Compiling ahead: while one case is built and checked, other processes compile the coming ones into the disk caches.
+
+They share the GPU with the worker, so they are stopped while it measures: a timing has the machine to itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from runner import impl
+from runner.case import Case, Scalar
+from runner.launch.gpus import Gpu
+from runner.launch.worker_process import Gone, Spawner, WorkerProcess, Zygote
+
+MOST = 8  # processes: each holds a context of half a GiB on its GPU
+SPARE_CORES = 2  # for the worker and the parent
+WORTH = 4  # cases to compile below which no process is started for it
+TIMED = ("measure", "compare")  # phases in which nothing else may run
+
+
+def processes(asked: int | None, cores: int, cases: int) -> int:
+    """How many to have: those ``asked`` for, else by the cores there are; none where there is little to compile."""
+    if asked is None:
+        asked = max(0, min(MOST, (cores - SPARE_CORES) // 2))
+    return min(asked, cases) if cases >= WORTH else 0
+
+
+def compiled(cases: Iterable[Case]) -> list[Case]:
+    """Those of ``cases`` that compile something which a disk cache keeps."""
+    return [case for case in cases if impl.build(case.impl).kept_on_disk(case.workload.name)]
+
+
+class _Builder:
+    """A process that compiles, on the GPU of a slot."""
+
+    def __init__(self, gpu: Gpu | None) -> None:
+        self.gpu = gpu
+        self.process: WorkerProcess | None = None
+        self.case: Case | None = None
+        self.stopped = False
+
+
+class Ahead:
+    """``count`` processes on ``gpus``, a case each at a time, from the end of ``cases``: workers begin at the front."""
+
+    def __init__(
+        self,
+        zygote: Zygote | Spawner,
+        log_path: Path,
+        gpus: Sequence[Gpu | None],
+        count: int,
+        cases: Iterable[Case],
+        start_limit_s: float,
+    ) -> None:
+        self._zygote, self._log_path, self._start_limit_s = zygote, log_path, start_limit_s
+        self._waiting = {case.key: case for case in cases}
+        self._builders = deque(_Builder(gpus[place % len(gpus)]) for place in range(count))
+        self._told: dict[str, Mapping[str, Scalar]] = {}
+        self._given: set[str] = set()  # to workers: what is compiled now comes too late for these
+
+    @property
+    def watched(self) -> list[int]:
+        """Descriptors of which one is readable when there is something to hear."""
+        return [one for builder in self._builders if builder.process for one in builder.process.watched]
+
+    def skip(self, case: Case) -> None:
+        """A worker has ``case`` now."""
+        self._waiting.pop(case.key, None)
+        self._given.add(case.key)
+
+    def told(self, case: Case) -> Mapping[str, Scalar]:
+        """Columns of ``case``, if it was compiled here."""
+        return self._told.get(case.key, {})
+
+    def advance(self) -> None:
+        """Hear what is done, and give out what is next."""
+        for builder in [*self._builders]:
+            try:
+                self._hear(builder)
+                if builder.process is None and self._waiting:
+                    environment = {} if builder.gpu is None else {"CUDA_VISIBLE_DEVICES": builder.gpu.uuid}
+                    builder.process = WorkerProcess(self._zygote, self._log_path, environment, replica=0)
+                    builder.process.enter("start", self._start_limit_s)
+                elif builder.process and builder.process.phase == "plan" and self._waiting:
+                    _, builder.case = self._waiting.popitem()  # the last: the next one a worker would have at once
+                    builder.process.enter("build", 0.0)
+                    builder.process.send({"prepare": builder.case.to_record()})
+            except Gone:  # the case will tell its own worker why; nobody else compiles in this one's place
+                self._end(builder)
+                self._builders.remove(builder)
+
+    def make_way(self, measuring: Iterable[Gpu | None]) -> None:
+        """Stop whoever is on a GPU that is ``measuring``, and let the others go on."""
+        taken = {gpu.uuid if gpu else "" for gpu in measuring}
+        for builder in self._builders:
+            stop = (builder.gpu.uuid if builder.gpu else "") in taken
+            if builder.process and stop != builder.stopped:
+                for send in (os.kill, os.killpg):  # it has no group of its own in its first moments
+                    with contextlib.suppress(ProcessLookupError):
+                        send(builder.process.pid, signal.SIGSTOP if stop else signal.SIGCONT)
+                builder.stopped = stop
+
+    def close(self) -> None:
+        """End all of them."""
+        for builder in self._builders:
+            self._end(builder)
+
+    def _hear(self, builder: _Builder) -> None:
+        """Raises Gone."""
+        while builder.process and (message := builder.process.receive()) is not None:
+            if "prepared" in message and builder.case and builder.case.key not in self._given:
+                self._told[builder.case.key] = message["prepared"]
+            builder.process.enter("plan", 0.0)  # idle
+        if builder.process and not builder.stopped:
+            late = builder.process.phase == "start" and builder.process.deadline < time.monotonic()
+            if late or builder.process.has_ended():
+                raise Gone(builder.process.end())
+
+    def _end(self, builder: _Builder) -> None:
+        if builder.process:
+            builder.process.end()
+            builder.process = None

@@ -1,0 +1,213 @@
+"""A GPU, or the CPU, and the worker on it: a point's cases one at a time, and a row for each whatever happens."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from runner import impl
+from runner.case import Case, Scalar
+from runner.launch import Event, Ready, Started
+from runner.launch.ahead import TIMED, Ahead
+from runner.launch.gpus import Gpu
+from runner.launch.worker_process import Gone, Spawner, WorkerProcess, Zygote
+from runner.rounds import Rounds
+from runner.row import Phase, Row
+
+MOST_STARTS = 2  # in a row that fail: then the device is not to be had
+CHANCE = ("crashed", "oom")  # may be what an earlier case has left behind: tried once more in a fresh process
+
+
+class Limits(Protocol):
+    """``runner.launch.local.Local`` is one."""
+
+    def limit(self, phase: Phase) -> tuple[float, str]:
+        """Longest that ``phase`` may take in seconds, and the field that says so."""
+
+
+class OutOfService(Exception):
+    """No worker can be started here; the message says why. What was to be done is left in ``block``."""
+
+
+class Slot:
+    """``take`` gives the next point's cases, in order, or nothing when there are none left for this slot."""
+
+    def __init__(
+        self,
+        gpu: Gpu | None,
+        sources: Sequence[Zygote | Spawner],
+        log_path: Path,
+        limits: Limits,
+        take: Callable[[Slot], Sequence[Case]],
+        shared: str = "",
+    ) -> None:
+        self.gpu = gpu
+        self.ahead: Ahead | None = None  # who compiles the coming cases
+        self._shared = shared  # who else uses the GPU, in a sentence
+        self.block: deque[Case] = deque()
+        self.worker: WorkerProcess | None = None
+        self._sources = deque(sources)  # of workers: the next one where the first gives none that starts
+        self._log_path, self._limits, self._take = log_path, limits, take
+        self._doing: Case | None = None
+        self._timed = 0  # cases of this block that this worker can compare
+        self._tried: dict[str, int] = {}  # times that a case has been given to a worker
+        self._failed_starts = 0
+        self._why_not = ""  # no worker can be started
+
+    @property
+    def busy(self) -> bool:
+        """A worker owes an answer."""
+        return self.worker is not None and self.worker.phase != "plan"
+
+    @property
+    def measuring(self) -> bool:
+        """Nothing else may run here now."""
+        return self.worker is not None and self.worker.phase in TIMED
+
+    def advance(self) -> Iterator[Event]:
+        """Give the worker something to do, if it is idle and there is something. Raises OutOfService."""
+        while not self.busy:
+            if self._why_not:
+                raise OutOfService(self._why_not)
+            if not self.block:
+                if self.worker and self._timed > 1:
+                    self._ask({}, "compare")
+                self._timed = 0
+                if self.busy:
+                    return
+                self.block.extend(self._take(self))
+                if not self.block:
+                    return
+            case = self.block[0]
+            if why := impl.build(case.impl).missing(case.workload.name):
+                self.block.popleft()
+                yield Row(case=case, status="unsupported", reason=why, phase="plan")
+            elif self.worker is None:
+                self._start(case.replica)
+            elif self.worker.replica != case.replica:
+                self.stop()
+            else:
+                self._doing = case
+                self._tried[case.key] = self._tried.get(case.key, 0) + 1
+                self._ask({"case": case.to_record()}, "inputs")
+                if self.ahead:
+                    self.ahead.skip(case)
+                yield Started(case)
+
+    def handle(self) -> Iterator[Event]:
+        """What the worker has said, or that it has ended, or is late."""
+        assert self.worker is not None
+        try:
+            while self.busy and (message := self.worker.receive()) is not None:
+                yield from self._answered(message)
+                if self.worker is None:
+                    return
+            if self.busy and self.worker.deadline <= time.monotonic():
+                yield from self._late()
+            elif self.busy and self.worker.has_ended():
+                yield from self._ended(self.worker.end())
+        except Gone as gone:
+            yield from self._ended(str(gone))
+
+    def stop(self) -> None:
+        """End the worker, whatever it does."""
+        if self.worker is not None:
+            self.worker.end()
+            self.worker, self._timed = None, 0
+
+    def _start(self, replica: int) -> None:
+        environment = {} if self.gpu is None else {"CUDA_VISIBLE_DEVICES": self.gpu.uuid}
+        try:
+            self.worker = WorkerProcess(self._sources[0], self._log_path, environment, replica)
+        except Gone as gone:
+            self._start_failed(str(gone))
+        else:
+            self.worker.enter("start", self._limits.limit("start")[0])
+
+    def _start_failed(self, why: str) -> None:
+        self._failed_starts += 1
+        if self._failed_starts < MOST_STARTS:
+            return
+        if len(self._sources) > 1:
+            self._sources.popleft()
+            self._failed_starts = 0
+        else:
+            self._why_not = why
+
+    def _ask(self, message: object, phase: Phase) -> None:
+        assert self.worker is not None
+        self.worker.enter(phase, self._limits.limit(phase)[0])
+        try:
+            self.worker.send(message)
+        except Gone:  # it has ended idle: nobody's fault, and `handle` will see it
+            return
+
+    def _answered(self, message: dict[str, object]) -> Iterator[Event]:
+        assert self.worker is not None
+        if "phase" in message:
+            phase: Phase = message["phase"]  # type: ignore[assignment]
+            self.worker.enter(phase, self._limits.limit(phase)[0])
+            return
+        self.worker.enter("plan", 0.0)  # idle
+        if "environment" in message:
+            self._failed_starts = 0
+            yield Ready(message["environment"], self.gpu)  # type: ignore[arg-type]
+        elif "rounds" in message:
+            yield Rounds.from_record(message["rounds"])  # type: ignore[arg-type]
+        else:
+            row = Row.from_record(message["row"])  # type: ignore[arg-type]
+            fresh = self.worker.cases == 0
+            self.worker.cases += 1
+            again = row.status in CHANCE and not fresh
+            if message["spoiled"] or again:
+                yield from self._done(row, again=again)
+                self.stop()
+            else:
+                yield from self._done(row)
+
+    def _late(self) -> Iterator[Event]:
+        assert self.worker is not None
+        phase = self.worker.phase
+        limit, field = self._limits.limit(phase)
+        self.worker.where_is_it()
+        why = f"no end of phase {phase} within {limit:g} s; raise launcher.{field} if it needs longer"
+        printed = self.worker.printed()
+        self.worker.end()
+        yield from self._lost("timeout", why, phase, printed)
+
+    def _ended(self, how: str) -> Iterator[Event]:
+        assert self.worker is not None
+        phase = self.worker.phase
+        yield from self._lost("crashed", f"{how} in phase {phase}", phase, self.worker.printed())
+
+    def _lost(self, status: str, why: str, phase: Phase, printed: str) -> Iterator[Event]:
+        """The worker is gone, and with it what it was doing."""
+        assert self.worker is not None
+        fresh = self.worker.cases == 0
+        self.worker, self._timed = None, 0
+        if phase == "start":
+            self._start_failed(why)
+        elif phase == "compare":
+            yield Rounds(reason=f"not compared side by side: {why}")
+        elif self._doing is not None:
+            row = Row(case=self._doing, status=status, reason=why, phase=phase, detail=printed)  # type: ignore[arg-type]
+            yield from self._done(row, again=status in CHANCE and not fresh)
+
+    def _done(self, row: Row, *, again: bool = False) -> Iterator[Event]:
+        """The case's row, unless it is to be tried ``again`` and has been only once."""
+        attempts = self._tried[row.case.key]
+        self._doing = None
+        if again and attempts == 1:
+            return
+        self.block.popleft()
+        self._timed += row.time_us is not None
+        where: dict[str, Scalar] = {} if self.gpu is None else {"gpu_index": self.gpu.index, "gpu_uuid": self.gpu.uuid}
+        if self.ahead:
+            where |= self.ahead.told(row.case)
+        if self._shared:
+            where["gpu_shared"] = self._shared
+        yield replace(row, metrics={**row.metrics, **where, "attempt": attempts})

@@ -1,0 +1,221 @@
+"""The parent's ends: of the process that forks workers, and of a worker."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from runner import child
+from runner.row import Phase
+
+STACK_S = 0.05  # that a late worker has to print where it is
+TAIL, HEAD = 3000, 1000  # bytes of a worker's output that a row keeps, from the end and from the beginning
+
+
+class Gone(Exception):
+    """A process of ours has ended, or did not begin; the message says how."""
+
+
+class Zygote:
+    """``runner.launch.zygote``, started when the first worker is wanted, and again should it have been killed.
+
+    ``preload`` are modules that it imports for all workers; ``keep`` are descriptors that it and they hold open.
+    """
+
+    def __init__(self, log_path: Path, limit_s: float, preload: Sequence[str] = (), keep: Sequence[int] = ()) -> None:
+        self._log_path, self._limit_s = log_path, limit_s
+        self._preload, self._keep = preload, keep
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    def _ready(self) -> socket.socket:
+        """The socket to ask it by. Raises Gone if it does not start."""
+        if self._control is not None and self._process is not None and self._process.poll() is None:
+            return self._control
+        self.close()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, open(self._log_path, "ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "runner.launch.zygote", str(theirs.fileno()), str(os.getpid()), *self._preload],
+                pass_fds=[theirs.fileno(), *self._keep],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Unbuffered, so that the last words of a crash are kept; and no thread of numpy's before a fork.
+                env=child.environment() | {"PYTHONUNBUFFERED": "1", "OPENBLAS_NUM_THREADS": "1"},
+                start_new_session=True,
+            )
+        self._control = ours
+        ours.settimeout(self._limit_s)
+        try:
+            ready = ours.recv(2**16)
+        except TimeoutError:
+            self.close()
+            raise Gone(f"it did not start within {self._limit_s:g} s (launcher.start_limit_s)") from None
+        if not ready:
+            raise Gone(f"it ended with code {self._process.wait()} while importing torch")
+        return ours
+
+    def fork(self, channel: int, log: int, environment: Mapping[str, str]) -> int:
+        """The pid of a new worker. Raises Gone."""
+        request = json.dumps({"fork": {"environment": dict(environment)}}).encode()
+        control = self._ready()
+        try:
+            socket.send_fds(control, [request], [channel, log])
+            return int(json.loads(control.recv(2**16))["pid"])
+        except (OSError, ValueError):
+            raise Gone("the process that forks workers has been killed") from None
+
+    def reap(self, pid: int) -> int:
+        """Kill worker ``pid`` with all it has started; its exit code. Raises Gone."""
+        try:
+            if self._control is None:
+                raise OSError
+            self._control.send(json.dumps({"reap": pid}).encode())
+            return int(json.loads(self._control.recv(2**16))["code"])
+        except (OSError, ValueError):  # then the worker has died with it
+            raise Gone("the process that forks workers has been killed, and its workers with it") from None
+
+    def close(self) -> None:
+        """End it and all workers."""
+        if self._control is not None:
+            self._control.close()
+        if self._process is not None:
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                child.kill_tree(self._process.pid)
+                self._process.wait()
+        self._control = self._process = None
+
+
+class Spawner:
+    """In place of a Zygote where there is no Linux: every worker imports torch for itself, in a second or more."""
+
+    def __init__(self, log_path: Path, limit_s: float, preload: Sequence[str] = (), keep: Sequence[int] = ()) -> None:
+        self._keep = keep
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def fork(self, channel: int, log: int, environment: Mapping[str, str]) -> int:
+        """The pid of a new worker."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "runner.launch.serve", str(channel)],
+            pass_fds=[channel, *self._keep],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=child.environment() | {"PYTHONUNBUFFERED": "1"} | dict(environment),
+            start_new_session=True,
+        )
+        self._processes[process.pid] = process
+        return process.pid
+
+    def reap(self, pid: int) -> int:
+        """Kill worker ``pid`` and its group; its exit code."""
+        process = self._processes.pop(pid)
+        child.kill_group(process)
+        return process.returncode
+
+    def close(self) -> None:
+        """End all workers."""
+        for pid in [*self._processes]:
+            self.reap(pid)
+
+
+class WorkerProcess:
+    """A worker, forked at once; its first message is ``environment``."""
+
+    def __init__(self, zygote: Zygote | Spawner, log_path: Path, environment: Mapping[str, str], replica: int) -> None:
+        self.replica = replica  # whose cases it takes: the next ones are to run in another process
+        self.cases = 0  # that it has run
+        self.phase: Phase = "start"
+        self.deadline = 0.0  # by the monotonic clock
+        self._zygote, self._log_path = zygote, log_path
+        ours, theirs = socket.socketpair()
+        with theirs, open(log_path, "ab") as log:
+            self.pid = zygote.fork(theirs.fileno(), log.fileno(), environment)
+        self._channel = Connection(ours.detach())
+        # Readable when the process has ended, whoever holds its channel open; Linux alone has it.
+        self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+        self._how = ""  # it ended
+        self._mark = self.log_size()
+
+    def fileno(self) -> int:
+        """Readable when there is a message."""
+        return self._channel.fileno()
+
+    @property
+    def watched(self) -> list[int]:
+        """Descriptors of which one is readable when it has something to say, or has ended."""
+        return [self.fileno()] if self._pidfd is None else [self.fileno(), self._pidfd]
+
+    def has_ended(self) -> bool:
+        """Its process, that is, and no message that it has sent before is left to read."""
+        readable, _, _ = select.select(self.watched, [], [], 0)
+        return self._pidfd in readable and self.fileno() not in readable
+
+    def enter(self, phase: Phase, limit_s: float) -> None:
+        """``phase`` begins now."""
+        self.phase, self.deadline = phase, time.monotonic() + limit_s
+
+    def send(self, message: object) -> None:
+        """Raises Gone."""
+        self._mark = self.log_size()
+        try:
+            self._channel.send_bytes(json.dumps(message).encode())
+        except OSError:
+            raise Gone(self.end()) from None
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next message, if there is one. Raises Gone if there never will be."""
+        try:
+            if self._channel.poll(0):
+                message: dict[str, Any] = json.loads(self._channel.recv_bytes())
+                return message
+        except (EOFError, OSError):
+            raise Gone(self.end()) from None
+        return None
+
+    def where_is_it(self) -> None:
+        """Let it print the stacks of its threads to its log, even from within an endless loop in C."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGUSR1)
+        time.sleep(STACK_S)
+
+    def end(self) -> str:
+        """Kill it and all it has started; how it ended, in words."""
+        if not self._how:
+            self._channel.close()
+            if self._pidfd is not None:
+                os.close(self._pidfd)
+            try:
+                code = self._zygote.reap(self.pid)
+                self._how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+                self._how = f"the worker {self._how}"
+            except Gone as gone:
+                self._how = str(gone)
+        return self._how
+
+    def log_size(self) -> int:
+        """Bytes that workers have printed into its log so far."""
+        return self._log_path.stat().st_size
+
+    def printed(self) -> str:
+        """What it has printed since the last message to it: the beginning and the end."""
+        with open(self._log_path, "rb") as log:
+            log.seek(self._mark)
+            text = log.read()
+        if len(text) > HEAD + TAIL:
+            text = text[:HEAD] + b"\n[...]\n" + text[-TAIL:]
+        return text.decode(errors="replace")

@@ -1,0 +1,41 @@
+"""Grids of a user's functions, run by the launcher itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.case import Case, Choice
+from runner.launch import Started
+from runner.launch.local import Local
+from runner.row import Row
+
+BENCHMARK = {"cold_l2": True, "instrument": "auto", "captures": 10, "witness": True, "roof": False, "warmup_s": 0.0}
+BENCHMARK |= {"samples": 20, "max_s": 0.02, "rounds": 20, "sustained_s": 0.0, "keep_samples": False}
+BENCHMARK |= {"target_pct": 0.5, "target_cpu_pct": 2.0}
+LIMITS = {"gpus": 0, "ahead": 0, "start_limit_s": 120, "build_limit_s": 60, "check_limit_s": 60, "measure_limit_s": 60}
+
+
+def case(path, name, cols=64, replica=0):
+    fields = {"rows": 64, "cols": cols, "form": "tanh", "dtype": "float32", "tf32": False, "data": "normal"}
+    impl = Choice("file", {"path": f"{path}:{name}"})
+    return Case(Choice("gelu", fields), impl, (Choice("benchmark", BENCHMARK),), "cpu", 0, replica=replica)
+
+
+@pytest.fixture
+def launch_user(tmp_path):
+    """Events, without Started, of cases (function, cols, replica) of a file of functions."""
+    path = tmp_path / "user.py"
+
+    def go(source, *cases, on_row=lambda: None, **limits):
+        path.write_text(source)
+        events = []
+        for event in Local(**(LIMITS | limits)).run(
+            [case(path, *each) for each in cases], str(tmp_path / "worker.log")
+        ):
+            if not isinstance(event, Started):
+                events.append(event)
+            if isinstance(event, Row):
+                on_row()
+        return events
+
+    return go

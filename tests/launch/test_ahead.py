@@ -1,0 +1,86 @@
+"""Processes that compile the coming cases, and stand still while one is measured."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from runner.case import Case, Choice
+from runner.launch import ahead
+from runner.launch.ahead import Ahead
+from runner.launch.local import Local
+from runner.launch.worker_process import Zygote
+from runner.row import Row
+
+BENCHMARK = {"cold_l2": True, "instrument": "auto", "captures": 10, "witness": True, "roof": False, "warmup_s": 0.0}
+BENCHMARK |= {"samples": 20, "max_s": 0.02, "rounds": 20, "sustained_s": 0.0, "keep_samples": False}
+BENCHMARK |= {"target_pct": 0.5, "target_cpu_pct": 2.0}
+LIMITS = {"gpus": 0, "start_limit_s": 120, "build_limit_s": 60, "check_limit_s": 60, "measure_limit_s": 60}
+
+
+def compiled(cols, **fields):
+    values = {"of": "naive", "mode": "default", "dynamic": False, "fullgraph": False, "cold": False} | fields
+    gelu = {"rows": 64, "cols": cols, "form": "tanh", "dtype": "float32", "tf32": False, "data": "normal"}
+    return Case(Choice("gelu", gelu), Choice("compiled", values), (Choice("benchmark", BENCHMARK),), "cpu", 0)
+
+
+@pytest.fixture
+def cold(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+
+
+def test_coming_cases_are_compiled_into_the_cache_that_their_worker_finds(tmp_path, cold):
+    cases = [compiled(cols) for cols in (64, 65, 66, 67, 68, 69)]
+    rows = [e for e in Local(**(LIMITS | {"ahead": 1})).run(cases, str(tmp_path / "worker.log")) if isinstance(e, Row)]
+    assert [row.status for row in rows] == ["ok"] * 6
+    ahead = [row for row in rows if "ahead_s" in row.metrics]
+    assert len(ahead) >= 2
+    assert all(row.metrics["compile_cached"] for row in ahead)
+    assert all(row.metrics["compile_s"] < row.metrics["ahead_s"] for row in ahead)
+
+
+def test_what_no_cache_keeps_is_not_compiled_ahead():
+    torch = Case(compiled(64).workload, Choice("torch", {}), (), "cpu", 0)
+    triton = Case(compiled(64).workload, Choice("triton", {}), (), "cpu", 0)
+    kept = compiled(64)
+    assert ahead.compiled([torch, triton, kept, compiled(64, cold=True)]) == [triton, kept]
+
+
+@pytest.mark.parametrize(
+    ("asked", "cores", "cases", "count"),
+    [
+        (None, 2, 100, 0),
+        (None, 16, 100, 7),
+        (None, 128, 100, 8),
+        (None, 16, 3, 0),
+        (3, 2, 100, 3),
+        (3, 2, 2, 0),
+        (0, 64, 99, 0),
+    ],
+)
+def test_processes_are_as_many_as_cores_and_cases_are_worth(asked, cores, cases, count):
+    assert ahead.processes(asked, cores, cases) == count
+
+
+def state(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_they_stand_still_while_their_gpu_measures(tmp_path, cold):
+    zygote = Zygote(tmp_path / "worker.log", 60.0)
+    builders = Ahead(zygote, tmp_path / "ahead.log", [None], 1, [compiled(64)], 60.0)
+    try:
+        builders.advance()
+        (pid,) = (builder.process.pid for builder in builders._builders)
+        builders.make_way([None])
+        time.sleep(0.05)
+        assert state(pid) == "T"
+        builders.make_way([])
+        time.sleep(0.05)
+        assert state(pid) in "RS"
+    finally:
+        builders.close()
+        zygote.close()
+    assert not Path(f"/proc/{pid}").exists()

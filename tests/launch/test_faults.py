@@ -1,0 +1,164 @@
+"""Every way for a case to go wrong in its process: one row each, the rest of the grid unharmed, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from runner.launch import CannotStart, local
+from runner.launch.worker_process import Gone, Spawner, Zygote
+
+USER = """
+import ctypes, faulthandler, os, signal, subprocess, sys, threading, time, torch
+
+def right(x): return torch.nn.functional.gelu(x, approximate="tanh")
+
+def segfault(x): print("about to read address 0", flush=True); ctypes.string_at(0)
+def abort(x): os.abort()
+def leaves(x): os._exit(0)
+def stops(x): os.kill(os.getpid(), signal.SIGSTOP); return right(x)
+def loops(x):
+    while True: pass
+def loops_in_c(x):
+    list(iter(int, 1))
+def sleeps_in_c(x): ctypes.CDLL(None).sleep(1000)
+def out_of_memory(x): raise MemoryError("no more")
+def raises(x): raise ValueError("wrong shape, says the kernel")
+def wrong(x): return right(x) + 1
+def exits(x): sys.exit(3)
+def dies_when_idle(x):
+    if not hasattr(torch, "timer"):
+        torch.timer = threading.Timer(float(os.environ.get("IDLE_S", "1")), os._exit, [0])
+    return right(x)
+def has_children(x):
+    for group in (False, True):
+        subprocess.Popen(["sleep", "5000.125"], start_new_session=group)
+    ctypes.string_at(0)
+def hurt_by_others(x):
+    if hasattr(torch, "spoilt"): os.abort()
+    return right(x)
+def spoils_others(x):
+    torch.spoilt = True
+    return right(x)
+def prints(x):
+    os.write(1, b"from C: first\\n" + b"." * 100_000 + b"from C: last\\n")
+    os.abort()
+"""
+
+
+@pytest.fixture
+def grid(launch_user):
+    """Name → row, of a grid of one point of the functions above; every other case is ``right``, of another size."""
+
+    def go(*names, **limits):
+        events = launch_user(USER, *[(name, 64 + place) for place, name in enumerate(names)], **limits)
+        return {Path(e.case.impl.fields["path"]).name.partition(":")[2]: e for e in events if hasattr(e, "status")}
+
+    return go
+
+
+def sleepers() -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found += [path.parent.name] if b"5000.125" in path.read_bytes() else []
+        except OSError:
+            continue
+    return found
+
+
+def test_each_way_to_die_has_its_word_and_the_next_case_is_right(grid):
+    names = ["segfault", "abort", "leaves", "exits", "out_of_memory", "raises", "wrong", "right"]
+    rows = grid(*names)
+    assert {name: row.status for name, row in rows.items()} == {
+        "segfault": "crashed",
+        "abort": "crashed",
+        "leaves": "crashed",
+        "exits": "crashed",
+        "out_of_memory": "oom",
+        "raises": "error",
+        "wrong": "wrong",
+        "right": "ok",
+    }
+    assert rows["segfault"].reason == "the worker was killed by SIGSEGV in phase build"
+    assert rows["abort"].reason == "the worker was killed by SIGABRT in phase build"
+    assert rows["leaves"].reason == "the worker exited with code 0 in phase build"
+    assert "about to read address 0" in rows["segfault"].detail
+    assert "string_at" in rows["segfault"].detail, "faulthandler's stack"
+
+
+@pytest.mark.parametrize("name", ["loops", "loops_in_c", "sleeps_in_c", "stops"])
+def test_whatever_does_not_end_is_ended_at_its_limit(grid, name):
+    started = time.monotonic()
+    rows = grid(name, "right", build_limit_s=2)
+    assert (rows[name].status, rows[name].phase, rows["right"].status) == ("timeout", "build", "ok")
+    assert "raise launcher.build_limit_s if it needs longer" in rows[name].reason
+    assert time.monotonic() - started < 20
+    if name != "stops":  # a stopped process prints nothing any more
+        assert f"in {name}" in rows[name].detail, "the stack at the limit"
+
+
+def test_a_dead_worker_leaves_no_process_behind(grid):
+    assert grid("has_children", "right")["right"].status == "ok"
+    assert not sleepers()
+
+
+def test_a_crash_that_may_be_another_cases_fault_is_tried_in_a_fresh_process(grid):
+    rows = grid("spoils_others", "hurt_by_others")
+    assert rows["hurt_by_others"].status == "ok"
+    assert rows["hurt_by_others"].metrics["attempt"] == 2
+    assert rows["spoils_others"].metrics["attempt"] == 1
+
+
+def test_a_crash_in_a_fresh_process_is_not_tried_again(grid):
+    assert grid("segfault")["segfault"].metrics["attempt"] == 1
+
+
+def test_of_what_a_case_prints_the_beginning_and_the_end_are_kept(grid):
+    detail = grid("prints")["prints"].detail
+    assert "from C: first" in detail
+    assert "from C: last" in detail
+    assert len(detail) < 5000
+
+
+def test_the_process_that_forks_workers_may_be_killed_too(launch_user):
+    events = launch_user(USER, ("right", 64), ("right", 65), ("right", 66), on_row=kill_zygote)
+    assert [event.status for event in events if hasattr(event, "status")] == ["ok"] * 3
+
+
+def kill_zygote(seen=[]):  # noqa: B006  # once
+    if not seen:
+        seen.append(1)
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            words = path.read_bytes().split(b"\0")
+            if b"runner.launch.zygote" in words and str(os.getpid()).encode() in words:
+                os.kill(int(path.parent.name), signal.SIGKILL)
+                return
+        raise AssertionError("no such process")
+
+
+def test_where_there_is_no_linux_workers_are_spawned(grid, monkeypatch):
+    monkeypatch.setattr(local, "SOURCES", (Spawner,))
+    monkeypatch.delattr(os, "pidfd_open")
+    rows = grid("segfault", "loops", "right", build_limit_s=20)
+    assert {name: row.status for name, row in rows.items()} == {
+        "segfault": "crashed",
+        "loops": "timeout",
+        "right": "ok",
+    }
+
+
+def test_where_forked_workers_do_not_start_they_are_spawned(grid, monkeypatch):
+    monkeypatch.setattr(Zygote, "fork", lambda *_: (_ for _ in ()).throw(Gone("CUDA was started before the fork")))
+    assert grid("right")["right"].status == "ok"
+
+
+def test_where_none_start_the_reason_is_told(grid, monkeypatch):
+    monkeypatch.setattr(local, "SOURCES", (Zygote,))
+    monkeypatch.setattr(Zygote, "fork", lambda *_: (_ for _ in ()).throw(Gone("CUDA was started before the fork")))
+    with pytest.raises(CannotStart, match="no worker could be started: CUDA was started before the fork; see"):
+        grid("right")
