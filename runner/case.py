@@ -11,6 +11,8 @@ from types import MappingProxyType
 
 Scalar = str | int | float | bool | None
 
+_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -31,6 +33,11 @@ class Choice:
         """The inverse of ``to_record``."""
         return cls(str(record["name"]), {key: value for key, value in record.items() if key != "name"})
 
+    @cached_property
+    def text(self) -> str:
+        """The record as JSON with sorted keys and no spaces."""
+        return _json(self.to_record())
+
 
 @dataclass(frozen=True)
 class Case:
@@ -47,15 +54,20 @@ class Case:
     @cached_property
     def key(self) -> str:
         """16 hex digits that are the same wherever and whenever the same case is composed."""
-        text = json.dumps(self.to_record(), sort_keys=True, separators=(",", ":"))
+        text = self._text(f'"impl":{self.impl.text},', f'"replica":{self.replica},')
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @cached_property
     def point(self) -> str:
         """What two cases must share to be compared: everything but the implementation and the process."""
-        record = self.to_record()
-        del record["impl"], record["replica"]
-        return json.dumps(record, sort_keys=True)
+        return self._text("", "")
+
+    def _text(self, impl: str, replica: str) -> str:
+        """``to_record`` as JSON with sorted keys; put together here, for a grid has cases by the thousand."""
+        measures = ",".join(measure.text for measure in self.measures)
+        wrong = "true" if self.time_wrong else "false"
+        head, tail = f'"device":"{self.device}",', f'"seed":{self.seed},"time_wrong":{wrong},'
+        return f'{{{head}{impl}"measures":[{measures}],{replica}{tail}"workload":{self.workload.text}}}'
 
     @property
     def label(self) -> str:
@@ -95,6 +107,16 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Resume:
+    """Which rows of an earlier run still count."""
+
+    of: str | None = None  # the run's folder, or "last"; None: start afresh
+    whole: bool = False  # the grid is that of the folder
+    retry: tuple[str, ...] = ()  # statuses that do not count
+    ignore: tuple[str, ...] = ()  # what may have changed since then: parts of runner.fingerprint
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """The whole grid, validated, and what to do with its rows."""
 
@@ -105,3 +127,4 @@ class Plan:
     launcher: Choice
     log: Choice
     columns: tuple[str, ...] = ()  # shown on the terminal; empty: the usual ones
+    resume: Resume = Resume()

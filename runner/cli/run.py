@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
-from pathlib import Path
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from runner import compose, options, run_dir, schema
+from runner import compose, options, schema
 from runner.case import Choice, Plan
 from runner.errors import BadInput
-from runner.journal import Journal
-from runner.launch import Launcher, Ready, Started
+from runner.launch import CannotStart, Launcher, Notice, Ready, Started
 from runner.log import Logger
 from runner.rounds import Rounds
 from runner.row import Row
+from runner.session import Session
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from runner.report.derive import Names
+    from runner.report.live import LiveReport
 
 
 def main(argv: Sequence[str]) -> int:
@@ -29,66 +33,118 @@ def main(argv: Sequence[str]) -> int:
         return 0
     launcher: Launcher = _option("launch", "launcher", plan.launcher)
     logger: Logger = _option("log", "log", plan.log)
-    try:
-        folder = run_dir.claim(plan.output_dir, plan.name)
-        run_dir.write_configs(folder, plan)
-        environment = run_dir.environment(argv)
-        run_dir.write_environment(folder, environment)
-    except OSError as error:
-        raise BadInput(f"output_dir={plan.output_dir}: cannot write there: {error.strerror or error}") from None
-    rows, rounds, signum = execute(plan, launcher, folder, environment)
-    conclude(plan, rows, rounds, folder, logger)
-    return exit_code(rows) if signum is None else 128 + signum
+    # The driver is asked in a process of its own, and meanwhile the journal is read.
+    names = ThreadPoolExecutor(1).submit(devices, plan).result if plan.resume.of else lambda: None
+    with Session(plan, argv, names) as session:
+        if plan.resume.whole:
+            compose.validate(session.cases)
+        _say(session.says())
+        ended = execute(session, launcher)
+        if isinstance(ended, OSError):
+            _say(session.move_out(ended), error=True)
+        elif isinstance(ended, CannotStart):
+            _say([str(ended)], error=True)
+        rows = conclude(session, logger)
+    if isinstance(ended, int):
+        return 128 + ended
+    return 1 if ended else exit_code(rows)
 
 
-def execute(
-    plan: Plan, launcher: Launcher, folder: Path, environment: dict[str, Any]
-) -> tuple[list[Row], list[Rounds], int | None]:
-    """All rows and rounds there are at the end, each in the journal already; and the signal that ended it early."""
+def execute(session: Session, launcher: Launcher) -> int | OSError | CannotStart | None:
+    """Run what is to be run, each row in the journal before the next; what ended it early, a signal or an error."""
     from runner.report.live import LiveReport
 
-    rows: list[Row] = []
-    compared: list[Rounds] = []
-    signal.signal(signal.SIGTERM, _interrupt)
-    with Journal(folder) as journal, LiveReport(plan, _console()) as report:
+    if not session.cases:
+        return None
+    interrupts = Interrupts()
+    events: Any = launcher.run(session.cases, str(session.folder / "worker.log"))  # closed, it ends its workers
+    with LiveReport(session.plan, console(), len(session.cases)) as report, interrupts.raised(), closing(events):
         try:
-            for event in launcher.run(plan.cases, str(folder / "worker.log")):
-                match event:
-                    case Ready():
-                        run_dir.write_environment(folder, environment | {"worker": event.environment})
-                    case Started():
-                        journal.start(event.case)
-                        report.started(event.case)
-                    case Row():
-                        journal.row(event)
-                        rows.append(event)
-                        report.done(event)
-                    case Rounds():
-                        journal.rounds(event)
-                        compared.append(event)
-                        report.compared(event)
+            for event in events:
+                with interrupts.held():  # what has been measured is written down
+                    _hear(event, session, report)
         except KeyboardInterrupt as interrupt:
-            return rows, compared, interrupt.args[0] if interrupt.args else signal.SIGINT
-    return rows, compared, None
+            return interrupt.args[0] if interrupt.args else signal.SIGINT
+        except (OSError, CannotStart) as error:
+            return error
+    return None
 
 
-def _interrupt(signum: int, frame: object) -> None:
-    """Ask politely, and the table of what there is is still written."""
-    raise KeyboardInterrupt(signum)
+def _hear(event: object, session: Session, report: LiveReport) -> None:
+    """Raises OSError if the folder cannot be written."""
+    match event:
+        case Notice():
+            report.notice(event.text)
+        case Ready():
+            session.ready(event.environment, event.gpu.uuid if event.gpu else "")
+        case Started():
+            session.started(event.case)
+            report.started(event.case)
+        case Row():
+            report.done(session.done(event))
+        case Rounds():
+            session.compared(event)
+            report.compared(event)
 
 
-def conclude(plan: Plan, rows: Sequence[Row], rounds: Sequence[Rounds], folder: Path, logger: Logger) -> None:
-    """The table on the terminal, ``rows.csv``, and the loggers: all of it after the last timing."""
+@dataclass
+class Interrupts:
+    """SIGINT and SIGTERM as KeyboardInterrupt, whose argument is the signal: politely, so that the table is written."""
+
+    _held: bool = False
+    _came: list[int] = field(default_factory=list)
+
+    @contextmanager
+    def raised(self) -> Iterator[None]:
+        """From here on; Ctrl-C ends Python as ever afterwards."""
+        for one in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(one, self._hear)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Not before the end of this. If that is an exception, then never: all ends anyway."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        if self._came:
+            raise KeyboardInterrupt(self._came[0])
+
+    def _hear(self, signum: int, frame: object) -> None:
+        if not self._held:
+            raise KeyboardInterrupt(signum)
+        self._came.append(signum)
+
+
+def conclude(session: Session, logger: Logger) -> list[Row]:
+    """The table on the terminal, ``rows.csv``, and the loggers: all of it after the last timing. The grid's rows."""
     from runner.report import frame, terminal
     from runner.report.derive import Names, lines
 
-    console, names, derived = _console(), Names(plan.cases), lines(rows, plan.baseline, rounds)
-    frame.frame(derived).to_csv(folder / "rows.csv", index=False)
+    plan, (rows, rounds) = session.plan, session.grid()
+    out, names, derived = console(), Names(plan.cases), lines(rows, plan.baseline, rounds)
+    table = session.folder / "rows.csv"
+    news = bool(session.rows) or not table.exists()  # else it has been told and logged already
+    unwritten = ""
+    try:
+        frame.frame(lines(session.everything(), plan.baseline, rounds)).to_csv(table, index=False)
+    except OSError as error:
+        unwritten = f"{table} cannot be written: {error.strerror or error}"
     if derived:
-        console.print(terminal.table(derived, names, console.width, plan.columns, _title(plan, rows, names)))
-    says = [*terminal.notes([line.row for line in derived], names), f"{_tally(rows, plan)}. Results: {folder}"]
-    for line in (*says, *logger.publish(folder)):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        out.print(terminal.table(derived, names, out.width, plan.columns, _title(plan, rows, names)))
+    says = terminal.notes([line.row for line in derived], names)
+    says += [unwritten] if unwritten else []
+    if session.unreadable:
+        says.append(f"{len(session.unreadable)} rows are of another version of the runner, and left out")
+    says.append(f"{_tally(rows, plan)}. Results: {session.folder}")
+    for line in (*says, *(logger.publish(session.folder) if news and not unwritten else ())):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+    return rows
 
 
 def exit_code(rows: Sequence[Row]) -> int:
@@ -105,12 +161,30 @@ def _option(room: str, group: str, choice: Choice) -> Any:
     return schema.build(cls, choice.fields, group)
 
 
-def _console() -> Console:
+def devices(plan: Plan) -> set[str] | None:
+    """The names of the GPUs that ``plan`` will use, "cpu" if there is none; None if they cannot be told."""
+    if plan.launcher.name != "local" or all(case.device == "cpu" for case in plan.cases):
+        return None
+    from runner.launch import gpus
+
+    found = gpus.visible()
+    if not found:
+        return {"cpu"}
+    used = gpus.choose(str(plan.launcher.fields["gpus"]), found)
+    return None if any(gpu.parent_uuid for gpu in used) else {gpu.name for gpu in used}  # torch names the whole of it
+
+
+def _say(lines: Sequence[str], *, error: bool = False) -> None:
+    for line in lines:
+        print(f"runner: {line}" if error else line, file=sys.stderr if error else sys.stdout, flush=True)
+
+
+def console() -> Console:
     """The terminal as it is; a pipe or a file has room for the whole table."""
     from rich.console import Console
 
-    console = Console()
-    return console if console.is_terminal else Console(width=400)
+    out = Console()
+    return out if out.is_terminal else Console(width=400)
 
 
 def _title(plan: Plan, rows: Sequence[Row], names: Names) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.case import Plan
+from runner.case import Case, Plan
 from runner.errors import BadInput
 
 HERE = Path(__file__).resolve().parent.parent
@@ -22,16 +22,48 @@ def plan(argv: Sequence[str]) -> Plan | None:
         BadInput: anything wrong with the command line or a YAML, in one sentence.
 
     """
+    from runner.compose import earlier, grid
+
+    words = [earlier.spelt(word) for word in argv]
+    overrides = [word for word in words if _is_override(word)]
+    config = _defaults() if any(word.startswith("resume.of=") for word in overrides) else {}
+    resumed = earlier.find(overrides, config) if config else None
+    if resumed and (plan := earlier.at_once(resumed, words, config)):
+        return plan
+    configs = _compose([*resumed.words(overrides), *words] if resumed else words)
+    if configs is None:
+        return None
+    return resumed.settled(grid.plan(configs, resumed.cases)) if resumed else grid.plan(configs)
+
+
+def validate(cases: Sequence[Case]) -> None:
+    """Raise BadInput unless each case, of a plan that was read and not composed, could be asked for today."""
+    from runner.compose import grid
+
+    grid.validate(cases)
+
+
+def _defaults() -> dict[str, Any]:
+    """``config.yaml`` as it is."""
+    import yaml
+
+    text = (CONF / "config.yaml").read_text(encoding="utf-8")
+    values: dict[str, Any] = yaml.safe_load(text)
+    return values
+
+
+def _compose(words: Sequence[str]) -> list[dict[str, Any]] | None:
+    """The config of every case, by Hydra; None if it has answered by itself. Raises BadInput."""
     import hydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    from runner.compose import grid, kernel_options, sweeper
+    from runner.compose import kernel_options, sweeper
     from runner.compose.messages import one_line
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and leaves the printing to us
-    sys.argv = ["runner", *_for_hydra(argv)]  # the name that argparse prints
+    sys.argv = ["runner", *_for_hydra(words)]  # the name that argparse prints
     sweeper.register()
     kernel_options.register()
     found: list[list[dict[str, Any]]] = []
@@ -45,7 +77,7 @@ def plan(argv: Sequence[str]) -> Plan | None:
         raise BadInput(one_line(error)) from error
     finally:
         del os.environ["HYDRA_FULL_ERROR"]  # workers must not inherit it
-    return grid.plan(found[0]) if found else None
+    return found[0] if found else None
 
 
 def _for_hydra(argv: Sequence[str]) -> list[str]:

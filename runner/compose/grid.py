@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from functools import cache, partial
+from typing import Annotated, Any, Literal, TypeVar
 
 from runner import impl, options, schema
-from runner.case import Case, Choice, Plan
+from runner.case import Case, Choice, Plan, Resume
 from runner.errors import BadInput, choices
-from runner.row import COLUMNS, DERIVED
+from runner.fingerprint import PARTS
+from runner.row import COLUMNS, DERIVED, STATUSES
+
+T = TypeVar("T")
 
 GROUPS = ("workload", "impl", "measure", "launcher", "log")
 ROOMS = {"workload": "models", "measure": "runner.measure"}  # where the class behind an option is
@@ -34,14 +38,29 @@ class Globals:
             raise ValueError("name: it names a folder, so give letters, digits and . _ + -, 100 at most")
 
 
-def plan(configs: Sequence[Mapping[str, Any]]) -> Plan:
-    """The grid of ``configs``, the cases of one point side by side, doubles dropped. Raises BadInput."""
-    settings = [_globals(config) for config in configs]
-    once = list({case.key: case for case in map(_case, configs, settings)}.values())
-    order = {point: index for index, point in enumerate(dict.fromkeys(case.point for case in once))}
-    once.sort(key=lambda case: order[case.point])
-    cases = [replace(case, replica=replica) for replica in range(settings[0].replicas) for case in once]
-    first, config = settings[0], configs[0]
+@dataclass(frozen=True, kw_only=True)
+class ResumeFields:
+    """The fields of ``resume`` in config.yaml."""
+
+    of: str | None
+    retry: tuple[str, ...]
+    ignore: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for name, given, allowed in (("retry", self.retry, STATUSES), ("ignore", self.ignore, PARTS)):
+            for word in given:
+                if word not in allowed:
+                    raise ValueError(f"{name}: {word!r} is not allowed; {choices(word, allowed)}")
+
+
+def plan(configs: Sequence[Mapping[str, Any]], cases: Sequence[Case] | None = None) -> Plan:
+    """The grid of ``configs``, the cases of one point side by side, doubles dropped. Raises BadInput.
+
+    ``cases``, where given, are the grid, and the first of ``configs`` says what to do with it.
+    """
+    first, config = _globals(configs[0]), configs[0]
+    if cases is None:
+        cases = _cases(configs, first.replicas)
     names = list(dict.fromkeys(case.impl.name for case in cases))
     if first.baseline is not None and first.baseline not in names:
         raise BadInput(f"baseline={first.baseline}: not in this sweep; {choices(first.baseline, names)}")
@@ -54,7 +73,47 @@ def plan(configs: Sequence[Mapping[str, Any]]) -> Plan:
         launcher=_raw(config.get("launcher"), "launcher"),
         log=_raw(config.get("log"), "log"),
         columns=_columns((config.get("measure") or {}).get("columns") or []),
+        resume=resume(config.get("resume") or {}),
     )
+
+
+def resume(fields: Mapping[str, Any]) -> Resume:
+    """The node ``resume``. Raises BadInput."""
+    return Resume(**schema.record(schema.build(ResumeFields, fields, "resume")))
+
+
+def validate(cases: Iterable[Case]) -> None:
+    """Raise BadInput unless every case, read from an earlier run, is one that could be asked for today."""
+    seen: set[str] = set()
+    for case in cases:
+        _choice("workload", case.workload.to_record())
+        if case.impl.text not in seen:
+            _implementation(case.impl.to_record())
+        for measure in case.measures:
+            if measure.text not in seen:
+                _choice("measure", measure.to_record(), f"measure.{measure.name}")
+        seen |= {case.impl.text, *(measure.text for measure in case.measures)}
+
+
+def _cases(configs: Sequence[Mapping[str, Any]], replicas: int) -> list[Case]:
+    settings: dict[str, Globals] = {}
+    parts: dict[str, Any] = {}
+    found = []
+    for config in configs:
+        values = {name: value for name, value in config.items() if name not in (*GROUPS, "axes", "resume")}
+        found.append(_case(config, _once(settings, repr(values), partial(_globals, values)), parts))
+    once = list({case.key: case for case in found}.values())
+    order = {point: index for index, point in enumerate(dict.fromkeys(case.point for case in once))}
+    once.sort(key=lambda case: order[case.point])
+    again = [replace(case, replica=replica) for replica in range(1, replicas) for case in once]
+    return [*once, *again]
+
+
+def _once(known: dict[str, T], text: str, make: Callable[[], T]) -> T:
+    """What ``make`` gives, kept by ``text``: cases by the thousand share most of their parts."""
+    if text not in known:
+        known[text] = make()
+    return known[text]
 
 
 def _columns(asked: Sequence[str]) -> tuple[str, ...]:
@@ -67,34 +126,43 @@ def _columns(asked: Sequence[str]) -> tuple[str, ...]:
 
 
 def _globals(config: Mapping[str, Any]) -> Globals:
-    values = {name: value for name, value in config.items() if name not in (*GROUPS, "axes")}
+    values = {name: value for name, value in config.items() if name not in (*GROUPS, "axes", "resume")}
     return schema.build(Globals, values, "")
 
 
-def _case(config: Mapping[str, Any], settings: Globals) -> Case:
+def _case(config: Mapping[str, Any], settings: Globals, known: dict[str, Any]) -> Case:
+    """``known`` holds the parts of earlier cases."""
     measures = dict(config.get("measure") or {})
     measures.pop("columns", None)
     if not measures:
         raise BadInput("measure: nothing to observe; choose at least one, as in measure=benchmark")
+    implementation = config.get("impl")
     return Case(
         workload=_choice("workload", config.get("workload")),
-        impl=_implementation(config.get("impl")),
-        measures=tuple(_choice("measure", values, f"measure.{name}") for name, values in measures.items()),
+        impl=_once(known, f"impl {implementation!r}", lambda: _implementation(implementation)),
+        measures=_once(known, f"measure {measures!r}", lambda: _measures(measures)),
         device=settings.device,
         seed=settings.seed,
         time_wrong=settings.time_wrong,
     )
 
 
+def _measures(chosen: Mapping[str, Any]) -> tuple[Choice, ...]:
+    return tuple(_choice("measure", values, f"measure.{name}") for name, values in chosen.items())
+
+
 def _choice(group: str, values: object, where: str = "") -> Choice:
     """One option of ``group`` as its class takes it."""
     raw = _raw(values, where or group)
     try:
-        cls = options.find(ROOMS[group], raw.name)
+        cls = _class(ROOMS[group], raw.name)
     except LookupError as error:
         raise BadInput(f"{where or group}={raw.name}: {error}") from None
     fields = {name: value for name, value in raw.fields.items() if name != "axes"}
     return Choice(raw.name, schema.record(schema.build(cls, fields, where or group)))
+
+
+_class = cache(options.find)
 
 
 def _implementation(values: object) -> Choice:

@@ -38,7 +38,7 @@ class GridSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> Any:
         """Every case of the command line's ``arguments``. Raises BadInput and Hydra's exceptions."""
         points = unfold(self._compose, [*self.overrides, *arguments], multirun=self.multirun)
-        configs = [OmegaConf.to_container(self._compose(point), resolve=True) for point in points]
+        configs = [self._compose.plain(point) for point in points]
         if not configs:
             raise BadInput("the sweep is empty: one of its axes has no values, so there is no case to run")
         return self._task(configs)
@@ -57,7 +57,7 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
             raise BadInput(f"{swept[0]}: several values make a sweep; add -m (or quote the value to pass a list)")
         yield list(arguments)
         return
-    given = {_key(override): _spell(override) for override in overrides}
+    given = {_key(override): _spell(compose, override) for override in overrides}
     groups = {key: lines for key, lines in given.items() if compose.is_group(compose.parse(lines[0]))}
     values = {key: lines for key, lines in given.items() if key not in groups}
     unused = dict(values)
@@ -101,7 +101,7 @@ def _axes(compose: Composer, declared: Mapping[str, Any], skip: Iterable[str]) -
     for key, axis in declared.items():
         if key not in skip:
             text = axis if isinstance(axis, str) else ",".join("null" if v is None else str(v) for v in axis)
-            axes[key] = _spell(compose.parse(f"{key}={text}"))
+            axes[key] = _spell(compose, compose.parse(f"{key}={text}"))
     return axes
 
 
@@ -109,11 +109,9 @@ def _key(override: Override) -> str:
     return str(override.get_key_element()).lstrip("+~")
 
 
-def _spell(override: Override) -> list[str]:
+def _spell(compose: Composer, override: Override) -> list[str]:
     """One override line per value. Raises BadInput if there is none."""
-    if not override.is_sweep_override():
-        return [str(override.input_line)]
-    lines = [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+    lines = compose.spell(override)
     if not lines:
         raise BadInput(f"{override.input_line}: this axis of the sweep is empty; give it at least one value")
     return lines

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def load(folder: str | Path, baseline: str | None = None) -> DataFrame:
     """The rows of a run's folder, one line per case; speed-ups are against ``baseline``, as in the run."""
-    path = Path(folder)
-    return frame(lines(journal.read(path), baseline, journal.read_rounds(path)))
+    contents = journal.load(Path(folder))
+    return frame(lines(contents.built(), baseline, contents.rounds))
 
 
 def frame(of: Iterable[Line]) -> DataFrame:

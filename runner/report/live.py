@@ -16,10 +16,14 @@ LAST = 12  # rows shown while running: the table must fit a screen, and be cheap
 
 
 class LiveReport:
-    """On a terminal a live display; elsewhere one line per row. Use it as a context manager."""
+    """On a terminal a live display; elsewhere one line per row. Use it as a context manager.
 
-    def __init__(self, plan: Plan, console: Console) -> None:
+    ``total``: how many of the plan's cases are run, if not all.
+    """
+
+    def __init__(self, plan: Plan, console: Console, total: int | None = None) -> None:
         self._plan, self._console = plan, console
+        self._total = len(plan.cases) if total is None else total
         self._names = Names(plan.cases)
         self._rows: list[Row] = []
         self._rounds: list[Rounds] = []
@@ -33,7 +37,7 @@ class LiveReport:
             TimeRemainingColumn(elapsed_when_finished=False),
             console=console,
         )
-        self._task = self._progress.add_task("starting a worker", total=len(plan.cases))
+        self._task = self._progress.add_task("starting a worker", total=self._total)
         # Once a second: a drawing takes some milliseconds of a core that a CPU case may want (logging_beside.py).
         self._live = Live(console=console, refresh_per_second=1, transient=True, get_renderable=self._draw)
 
@@ -57,12 +61,16 @@ class LiveReport:
         if self._console.is_terminal:
             self._live.refresh()
         else:
-            count = f"[{len(self._rows)}/{len(self._plan.cases)}]"
+            count = f"[{len(self._rows)}/{self._total}]"
             self._console.print(count, terminal.plain(row, self._names), markup=False, highlight=False, soft_wrap=True)
 
     def compared(self, rounds: Rounds) -> None:
         """The cases of one point have been sampled side by side."""
         self._rounds.append(rounds)
+
+    def notice(self, text: str) -> None:
+        """Something the user should hear of now."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _draw(self) -> Group:
         shown = lines(self._rows, self._plan.baseline, self._rounds)[-LAST:]

@@ -76,10 +76,10 @@ def _cell(value: object) -> str:
 def notes(rows: Sequence[Row], names: Names) -> list[str]:
     """A line for each reason why something is not plainly ok, with the cases that share it."""
     shared: dict[str, list[str]] = {}
-    wide = sum(verdict(row) == "not_converged" for row in rows)
+    wide, contended = (sum(verdict(row) == word for row in rows) for word in ("not_converged", "contended"))
     for row in rows:
-        if verdict(row) == "not_converged":
-            continue  # the table shows how wide; the rows say why
+        if verdict(row) in ("not_converged", "contended"):
+            continue  # each has a figure of its own, so no two would share a line; the rows have them
         if reason := row.reason or row.metrics.get("verdict_reason"):
             shared.setdefault(f"{verdict(row)}: {reason}", []).append(f"{heading(row, names)} {names.impl(row.case)}")
     said = [f"{cases[0]}{f' and {len(cases) - 1} more' if cases[1:] else ''}: {why}" for why, cases in shared.items()]
@@ -87,6 +87,10 @@ def notes(rows: Sequence[Row], names: Names) -> list[str]:
     if zeros:
         said.append(
             f"data=zeros: {zeros} of {len(rows)} times are of zeros, on which a GPU can run faster than on data"
+        )
+    if contended:
+        said.append(
+            f"contended: other processes took CPU time from {contended} of {len(rows)} (cpu_wait_pct says how much)"
         )
     if wide:
         said.append(

@@ -7,6 +7,7 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from runner.compose import CONF, kernel_options, sweeper
 from runner.compose.composer import Composer
@@ -123,6 +124,52 @@ def test_a_composed_config_equals_hydras_own(compose, overrides):
     assert OmegaConf.to_container(ours, resolve=True) == {
         key: value for key, value in OmegaConf.to_container(theirs).items() if key != "hydra"
     } | {"workload": OmegaConf.to_container(theirs.workload, resolve=True)}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["workload=gelu,matmul,mlp", "impl=naive,compiled", "impl.of=naive,torch", "seed=0,3"],
+        ["workload=matmul", "workload.m=8,9", "workload.n=${workload.m}"],
+        ["workload=matmul", "workload.size=8,9", "workload.k=${workload.m}", "workload.m=7"],
+        ["workload=matmul", "workload.size=8,9", "workload.k='${workload.size}0'"],
+        ["workload=gelu", "measure.columns=[gpu_us,e2e_us]", "log=none", "workload.cols=range(1,5)", "name=a-b"],
+        [
+            "workload=gelu",
+            "measure.benchmark.max_s=0.1,1e-3,2",
+            "device='cpu','auto'",
+            "baseline=null",
+            "time_wrong=true",
+        ],
+        ["workload=gelu", "+axes.seed=[1,2]", "++workload.cols=3", "workload.rows=range(1,4)"],
+        ["workload=gelu", "workload={rows:3}", "workload.cols=4,5"],
+        ["workload=softmax", "~workload.axes", "workload.cols=4,5", "impl=glob(*,exclude=[file,compiled])"],
+        ["+experiment=compare_gelu", "measure.benchmark.samples=77"],
+        ["+experiment=demo"],
+    ],
+)
+def test_a_plain_config_is_the_composed_one(compose, arguments):
+    """The short way, which fills values into a dict, and the long one through Hydra and OmegaConf."""
+    grid = list(sweeper.unfold(compose, arguments, multirun=True))
+    fresh = Composer(GlobalHydra.instance().config_loader(), "config")  # has no overrides but those it parsed
+    for point in grid:
+        assert compose.plain(point) == OmegaConf.to_container(fresh(point), resolve=True)
+    assert len(grid) > 1
+
+
+def test_a_plain_config_has_the_errors_of_the_composed_one(compose):
+    for bad in ("workload.rows=${nope}", "workload.zize=3", "workload.rows.deeper=3", "+workload.rows=3"):
+        with pytest.raises((HydraException, OmegaConfBaseException)) as short:
+            compose.plain(["workload=gelu", bad])
+        with pytest.raises((HydraException, OmegaConfBaseException)) as long:
+            OmegaConf.to_container(compose(["workload=gelu", bad]), resolve=True)
+        assert str(short.value) == str(long.value)
+
+
+def test_plain_configs_share_nothing_that_differs(compose):
+    one, two = (compose.plain(["workload=gelu", f"workload.cols={cols}"]) for cols in (8, 9))
+    assert (one["workload"]["cols"], two["workload"]["cols"]) == (8, 9)
+    assert compose.plain(["workload=gelu"])["workload"]["cols"] == 4096
 
 
 def sweeper_run_mode():

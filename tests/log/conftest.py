@@ -86,7 +86,7 @@ def finished(folder, rows, baseline=None):
     none = Choice("none", {})
     cases = tuple(row.case for row in rows)
     plan = Plan(cases=cases, name="both", baseline=baseline, output_dir="o", launcher=none, log=none)
-    run_dir.write_configs(folder, plan)
+    run_dir.write_plan(folder, plan, plan.cases)
     run_dir.write_environment(folder, {"command": "python -m runner", "gpu": None})
     with journal.Journal(folder) as results:
         for row in rows:

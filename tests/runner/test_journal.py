@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from runner import journal
-from runner.row import Row
+from runner.errors import BadInput
+from runner.rounds import Rounds
+from runner.row import TIMES, Row
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,18 +45,130 @@ def test_a_torn_record_costs_itself_only(case, tmp_path):
     assert [r.case.workload.fields["cols"] for r in journal.read(tmp_path)] == [1, 2]
 
 
-def test_the_first_row_of_a_case_counts(case, tmp_path):
+def test_the_last_row_of_a_case_counts_in_the_place_of_its_first(case, tmp_path):
     with journal.Journal(tmp_path) as file:
-        file.row(row(case, 1, metrics={"wall_us": 1.0}))
-        file.row(row(case, 1, metrics={"wall_us": 2.0}))
-    assert [r.time_us for r in journal.read(tmp_path)] == [1.0]
+        for cols, time_us in ((1, 1.0), (2, 5.0), (1, 2.0)):
+            file.row(row(case, cols, metrics={"wall_us": time_us}))
+    assert [r.time_us for r in journal.read(tmp_path)] == [2.0, 5.0]
+
+
+def test_cut_off_at_any_byte_a_record_costs_itself_and_nothing_else(case, tmp_path):
+    detail = 'it said {"record":"row"},"end":true}\n'
+    with journal.Journal(tmp_path) as file:
+        file.row(row(case, 1, fingerprint={"torch": "2.13"}))
+        before = (tmp_path / journal.NAME).stat().st_size
+        file.row(row(case, 2, detail=detail, device='odd "name"'))
+    whole = (tmp_path / journal.NAME).read_bytes()
+    for end in range(before, len(whole) + 1):
+        (tmp_path / journal.NAME).write_bytes(whole[:end])
+        with journal.Journal(tmp_path) as file:
+            file.row(row(case, 3))
+        found = journal.load(tmp_path)
+        last = [2] if end >= len(whole) - 1 else []  # all but its newline is there
+        assert [r.case.workload.fields["cols"] for r in found.built()] == [1, *last, 3]
+        assert found.torn == (not last and end > before + 1)
+    assert found.built()[1].detail == detail
+
+
+def test_a_look_at_the_head_of_a_record_tells_what_all_of_it_does(case, tmp_path):
+    prints = {"kernels/a.py": "0123", "torch": "2.13"}
+    rows = [row(case, 1, device="NVIDIA H200", fingerprint=prints), row(case, 2, device='a "quoted" one')]
+    rows.append(Row(case=case(cols=3), status="error", reason="x", detail="}"))
+    with journal.Journal(tmp_path) as file:
+        for each in rows:
+            file.row(each)
+    records = journal.load(tmp_path).rows
+    assert list(records) == [each.case.key for each in rows]
+    for each, record in zip(rows, records.values(), strict=True):
+        assert record.row() == each
+        assert (record.status, record.device, record.fingerprint) == (each.status, each.device, each.fingerprint)
+
+
+def test_a_row_that_an_older_version_wrote_is_read(case, tmp_path):
+    record = {"record": "row", **row(case, 1).to_record()}
+    del record["fingerprint"]
+    (tmp_path / journal.NAME).write_text(f"\n{json.dumps(record)}\n")
+    assert journal.read(tmp_path) == [row(case, 1)]
+
+
+def test_a_comparison_holds_until_one_of_its_cases_has_another_row(case, tmp_path):
+    one, two = row(case, 1), row(case, 2)
+    both = Rounds({one.case.key: [1.0], two.case.key: [2.0]}, {one.case.key: "x", two.case.key: "x"})
+    with journal.Journal(tmp_path) as file:
+        file.row(one)
+        file.row(two)
+        file.rounds(both)
+        assert journal.read_rounds(tmp_path) == [both]
+        file.row(two)
+        assert [set(rounds.batches_us) for rounds in journal.read_rounds(tmp_path)] == [{one.case.key}]
+        file.rounds(both)
+        assert journal.read_rounds(tmp_path)[1] == both
+
+
+def test_what_was_in_flight_when_a_session_died_is_known_by_how_many(case, tmp_path):
+    key = case(cols=1).key
+
+    def dies():
+        with journal.Journal(tmp_path) as file:
+            file.start(case(cols=1))
+            file.start(case(cols=1))  # a second try in the same session
+            file._in_flight.clear()  # what a kill leaves no time for
+
+    dies()
+    assert journal.load(tmp_path).deaths == {key: 1}
+    dies()
+    found = journal.load(tmp_path)
+    assert found.deaths == {key: 2}
+    assert found.starts == {key: 4}
+    with journal.Journal(tmp_path) as file:
+        file.start(case(cols=1))
+    assert journal.load(tmp_path).deaths == {key: 2}  # stopped in good order
+    with journal.Journal(tmp_path) as file:
+        file.row(row(case, 1))
+    assert journal.load(tmp_path).deaths == {}
+
+
+def test_a_journal_has_one_writer(case, tmp_path):
+    with journal.Journal(tmp_path) as file:
+        file.begin()
+        assert journal.writer(tmp_path) == f"process {os.getpid()} on {socket.gethostname()}"
+        with pytest.raises(BadInput, match=f"is being written by process {os.getpid()} on "):
+            journal.Journal(tmp_path)
+    assert journal.writer(tmp_path) == ""
+    with journal.Journal(tmp_path) as file:
+        file.row(row(case, 1))
 
 
 def test_a_full_disk_is_an_error_and_not_a_lost_row(case, monkeypatch, tmp_path):
     with journal.Journal(tmp_path) as file:
+        file.begin()
         monkeypatch.setattr(os, "write", lambda fd, data: len(data) - 1)
-        with pytest.raises(OSError, match="disk is full"):
+        with pytest.raises(OSError, match="No space left"):
             file.row(row(case, 1))
+
+
+def test_a_folder_that_is_gone_is_an_error_although_writing_would_succeed(case, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with journal.Journal(folder) as file:
+        file.row(row(case, 1))
+        shutil.rmtree(folder)
+        with pytest.raises(FileNotFoundError, match="has been removed"):
+            file.row(row(case, 2))
+
+
+def test_ten_thousand_rows_are_looked_at_much_faster_than_they_are_read(case, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fdatasync", lambda file: None)
+    figures = dict.fromkeys(TIMES, 1.2345678)
+    with journal.Journal(tmp_path) as file:
+        for cols in range(10_000):
+            file.row(row(case, cols, metrics=figures, series={"batches_us": [1.2345678] * 10}))
+    started = time.process_time()
+    contents = journal.load(tmp_path)
+    looked = time.process_time()
+    assert len(contents.built()) == 10_000
+    assert looked - started < 0.5  # measured: 0.1
+    assert time.process_time() - started < 2.0  # measured: 0.6
 
 
 WRITER = """

@@ -22,7 +22,7 @@ def test_resolved_configs_are_one_document_each(case, tmp_path):
         launcher=Choice("local", {}),
         log=Choice("none", {}),
     )
-    run_dir.write_configs(tmp_path, plan)
+    run_dir.write_plan(tmp_path, plan, plan.cases)
     run, *cases = yaml.safe_load_all((tmp_path / "configs.yaml").read_text())
     assert run["name"] == "x"
     assert [document["workload"]["cols"] for document in cases] == [1, 2]

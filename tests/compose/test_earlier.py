@@ -1,0 +1,120 @@
+"""`resume=` on the command line: how it is spelt, and whose grid is meant."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from runner import compose, journal, run_dir
+from runner.compose import earlier
+from runner.errors import BadInput
+
+SWEEP = ["workload=gelu", "workload.cols=8,16", "impl=naive,torch", "-m"]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A run in `outputs`, with settings of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    plan = compose.plan(
+        [*SWEEP, "log=none", "launcher.measure_limit_s=7", "baseline=naive", "measure.columns=[wall_us]"]
+    )
+    folder = run_dir.claim("outputs", plan.name)
+    run_dir.write_plan(folder, plan, plan.cases)
+    journal.Journal(folder).__exit__(None, None, None)
+    return folder, plan
+
+
+@pytest.mark.parametrize(
+    ("word", "spelt"),
+    [
+        ("resume=last", "resume.of='last'"),
+        ("resume=outputs/2026-11-21/06-47-49-gelu+softmax", "resume.of='outputs/2026-11-21/06-47-49-gelu+softmax'"),
+        ("resume=a=b,c it's", r"resume.of='a=b,c it\'s'"),
+        ("resume='last'", "resume.of='last'"),
+        ("resume=null", "resume.of=null"),
+        ("resume=", "resume.of=null"),
+        ("resume.of=last", "resume.of='last'"),
+        ("resume.retry=oom,crashed", "resume.retry=[oom,crashed]"),
+        ("resume.retry=[oom,crashed]", "resume.retry=[oom,crashed]"),
+        ("resume.retry=", "resume.retry=[]"),
+        ("resume.ignore=measure", "resume.ignore=[measure]"),
+        ("workload=gelu", "workload=gelu"),
+        ("-m", "-m"),
+    ],
+)
+def test_a_word_becomes_what_hydra_takes(word, spelt):
+    assert earlier.spelt(word) == spelt
+    assert earlier.spelt(spelt) == spelt
+
+
+def test_resume_alone_is_the_whole_of_the_earlier_run(here):
+    folder, before = here
+    for words in (["resume=last"], [f"resume={folder}"], ["resume=last", "output_dir=outputs"], ["-m", "resume=last"]):
+        plan = compose.plan(words)
+        assert (plan.cases, plan.name, plan.baseline) == (before.cases, before.name, before.baseline)
+        assert (plan.launcher, plan.log, plan.columns) == (before.launcher, before.log, before.columns)
+        assert (plan.resume.of, plan.resume.whole) == (str(folder), True)
+        assert "timeout" in plan.resume.retry
+        assert "wrong" not in plan.resume.retry
+
+
+def test_what_chooses_no_cases_may_be_said_anew(here):
+    _, before = here
+    plan = compose.plan(["resume=last", "launcher.build_limit_s=5", "resume.retry=oom", "baseline=torch"])
+    assert plan.cases == before.cases
+    assert plan.launcher.fields == {**before.launcher.fields, "build_limit_s": 5.0}
+    assert (plan.baseline, plan.log, plan.columns) == ("torch", before.log, before.columns)
+    assert (plan.resume.retry, plan.resume.whole) == (("oom",), True)
+    assert compose.plan(["resume=last", "log=wandb", "launcher=local"]).launcher.fields["measure_limit_s"] == 300
+    with pytest.raises(BadInput, match="baseline=triton: not in this sweep; one of: naive, torch"):
+        compose.plan(["resume=last", "baseline=triton"])
+
+
+def test_what_chooses_cases_means_the_grid_that_it_says(here):
+    plan = compose.plan([*SWEEP[:-1], "seed=1", "-m", "resume=last", "resume.ignore=measure,device"])
+    assert {case.seed for case in plan.cases} == {1}
+    assert (plan.resume.of, plan.resume.whole, plan.resume.ignore) == ("last", False, ("measure", "device"))
+    assert compose.plan(["workload=mlp", "resume=last"]).name == "mlp"
+
+
+def test_without_it_nothing_is_resumed(here):
+    assert compose.plan(["workload=mlp"]).resume.of is None
+    assert compose.plan(["resume=null"]).resume.of is None
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["resume=nowhere"], "resume=nowhere: there is no such folder; give last, or one that holds a rows.jsonl"),
+        (["resume=last", "name=other"], "resume=last: there is no run called other under outputs"),
+        (["resume=last", "output_dir=elsewhere"], "resume=last: there is no run under elsewhere"),
+        (["resume=last", "resume.retry=oomm"], "resume.retry: 'oomm' is not allowed; did you mean oom\\? One of: "),
+        (["resume=last", "resume.ignore=gpu"], "resume.ignore: 'gpu' is not allowed; one of: device, measure, sources"),
+        (["resume=last", "resume.retri=oom"], "resume.retri: no such field; did you mean retry\\? One of: "),
+        (["workload=gelu", "resume=last", "resume.retry=oomm"], "resume.retry: 'oomm' is not allowed"),
+        (["resume=last", "launcher.limit=3"], "launcher.limit: no such field"),
+    ],
+)
+def test_a_mistake_is_one_line(here, words, line):
+    with pytest.raises(BadInput, match=line):
+        compose.plan(words)
+
+
+def test_a_folder_without_a_plan_says_what_to_do(here):
+    folder, _ = here
+    (folder / run_dir.PLAN).unlink()
+    with pytest.raises(BadInput, match=r"it has no plan.jsonl; give the command that began it once more, with resume="):
+        compose.plan([f"resume={folder}"])
+    assert compose.plan([*SWEEP, f"resume={folder}"]).resume.of == str(folder)
+
+
+def test_a_case_of_old_that_could_not_be_asked_for_today_is_refused(here, tmp_path):
+    (tmp_path / "mine.py").write_text("def f(x): return x")
+    plan = compose.plan(["impl=file", "impl.path=mine.py:f"])
+    compose.validate(plan.cases)
+    (tmp_path / "mine.py").unlink()
+    with pytest.raises(BadInput, match=r"impl.path: there is no file mine.py"):
+        compose.validate(plan.cases)

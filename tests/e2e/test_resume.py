@@ -1,0 +1,277 @@
+"""A run goes on where it ended, whatever ended it: through the real command line, on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import pandas
+import pytest
+import yaml
+
+from runner import journal
+from runner.report import frame
+
+QUICK = ["measure.benchmark.samples=20", "measure.benchmark.max_s=0.02", "measure.benchmark.warmup_s=0"]
+TINY = ["workload=gelu", "workload.rows=8", *QUICK]
+KILLS = int(os.environ.get("RESUME_TEST_KILLS", "5"))  # 20 in the bar; each costs 2 s
+MINE = """
+import torch
+def gelu(x, form): return torch.nn.functional.gelu(x, approximate=form)
+"""
+
+
+def start(command, *arguments, **more):
+    words, options = command(*arguments)
+    options["env"] |= more.pop("env", {})
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options, **more)
+
+
+def folder_of(tmp_path: Path) -> Path:
+    (folder,) = (tmp_path / "outputs").glob("*/*")
+    return folder
+
+
+def wait_for_rows(tmp_path: Path, count: int, limit_s: float = 60) -> Path:
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        for path in tmp_path.glob(f"outputs/*/*/{journal.NAME}"):
+            if path.read_text().count('"record":"row"') >= count:
+                return path.parent
+        time.sleep(0.02)
+    raise AssertionError("no rows came")
+
+
+def marked(mark: str) -> list[str]:
+    """Processes that have ``mark`` in their environment: the runner's, its workers', and what they started."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (place / "environ").read_bytes():
+                found.append((place / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+def test_killed_at_random_moments_and_resumed_nothing_is_lost_and_nothing_done_twice(command, run, tmp_path):
+    draw, mark = random.Random(os.getpid()), f"RESUME_TEST={os.getpid()}-{time.monotonic_ns()}"
+    env = dict([mark.split("=")])
+    grid = [*TINY, "workload.cols=range(1,121)", "impl=naive,torch", "-m"]
+    words, kept = grid, Counter()
+    for _ in range(KILLS):
+        process = start(command, *words, env=env, start_new_session=True)
+        try:
+            process.communicate(timeout=draw.uniform(0.1, 4.0))
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+            process.communicate()
+        end = time.monotonic() + 10
+        while (left := marked(mark)) and time.monotonic() < end:
+            time.sleep(0.02)
+        assert not left
+        if not list(tmp_path.glob(f"outputs/*/*/{journal.NAME}")):
+            continue
+        before, kept = kept, Counter(r["key"] for r in records(folder_of(tmp_path), "row"))
+        assert before <= kept  # what was on the disk has stayed there
+        words = ["resume=last", "resume.retry=[lost]"]  # a case that was twice in flight is tried once more
+    result = run(*words, env=env)
+    assert result.code == 0, result.err
+    keys = Counter(record["key"] for record in result.rows())
+    assert len(keys) == 240
+    assert set(keys.values()) == {1}
+    assert {record["status"] for record in result.rows()} == {"ok"}
+    assert len(frame.load(result.folder)) == len(pandas.read_csv(result.folder / "rows.csv")) == 240
+    assert "240 cases: 240 ok" in result.out
+    environment = json.loads((result.folder / "environment.json").read_text())
+    assert "workload=gelu" in [*environment.get("earlier_sessions", []), environment][0]["command"]
+
+
+def records(folder: Path, kind: str) -> list[dict]:
+    found = []
+    for line in (folder / journal.NAME).read_text().splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if record["record"] == kind:
+            found.append(record)
+    return found
+
+
+def test_a_changed_file_runs_its_own_cases_again_and_says_so(run, tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    words = [*TINY, "workload.cols=8,16", "impl=naive,file", "impl.path=mine.py:gelu", "-m"]
+    first = run(*words)
+    assert first.code == 0, first.err
+    (tmp_path / "mine.py").write_text(MINE.replace("def", "# a comment\n\ndef"))
+    same = run("resume=last")
+    assert "resume: outputs" in same.out.replace(str(tmp_path) + "/", "")
+    assert "4 of 4 cases kept, 0 to run" in same.out
+    assert len(same.records("row")) == len(same.records("start")) == 4
+    (tmp_path / "mine.py").write_text(MINE.replace("return ", "return 1 * "))
+    changed = run("resume=last")
+    assert changed.code == 0, changed.err
+    assert "2 of 4 cases kept, 2 to run\n  2 to run: mine.py has changed\n" in changed.out
+    again = [record["case"]["impl"]["name"] for record in changed.records("row")[4:]]
+    assert again == ["file", "file"]
+    assert changed.folder == first.folder
+    table = frame.load(changed.folder)
+    assert list(table["attempt"]) == [1, 2, 1, 2]
+    assert not table["paired"].any()  # the old comparisons were with the old file
+
+
+def test_a_grid_that_has_grown_keeps_what_it_had(run, tmp_path):
+    run(*TINY, "workload.cols=8,16", "-m")
+    result = run(*TINY, "workload.cols=16,32", "-m", "resume=last")
+    assert result.code == 0, result.err
+    assert "1 of 2 cases kept, 1 to run\n  1 to run: never done\n  1 more in the folder, not of this grid" in result.out
+    assert "2 cases: 2 ok" in result.out
+    assert [row["case"]["workload"]["cols"] for row in result.rows()] == [8, 16, 32]
+    documents = list(yaml.safe_load_all((result.folder / "configs.yaml").read_text()))
+    assert [document["workload"]["cols"] for document in documents[1:]] == [8, 16, 32]
+    assert len(pandas.read_csv(result.folder / "rows.csv")) == 3
+    environment = json.loads((result.folder / "environment.json").read_text())
+    assert "workload.cols=16,32" in environment["command"]
+    assert "workload.cols=8,16" in environment["earlier_sessions"][0]["command"]
+    assert environment["worker"]["torch"]
+    assert "3 of 3 cases kept" in run("resume=last").out
+
+
+def test_statuses_that_are_asked_for_are_run_again(run, tmp_path):
+    (tmp_path / "mine.py").write_text("def bad(x): raise ValueError('no')\ndef wrong(x): return x\n")
+    first = run(*TINY, "workload.cols=8", "impl=torch,file", "impl.path=mine.py:bad,mine.py:wrong", "-m")
+    assert [row["status"] for row in first.rows()] == ["ok", "error", "wrong"]
+    none = run("resume=last", "resume.retry=oom,crashed")
+    assert "3 of 3 cases kept" in none.out
+    assert none.code == 1  # a kept failure is still one
+    failed = run("resume=last")
+    assert "  1 to run: its status was error" in failed.out
+    wrong = run("resume=last", "resume.retry=[wrong]")
+    assert "2 of 3 cases kept, 1 to run\n  1 to run: its status was wrong" in wrong.out
+    assert [row["status"] for row in wrong.rows()] == ["ok", "error", "wrong", "error", "wrong"]
+
+
+def test_after_an_interrupt_the_rest_is_run(command, run, tmp_path):
+    process = start(command, *TINY, "workload.cols=range(1,41)", "-m")
+    wait_for_rows(tmp_path, 3)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    result = run("resume=last")
+    assert result.code == 0, result.err
+    assert set(Counter(row["key"] for row in result.rows()).values()) == {1}
+    assert len(result.rows()) == 40
+    assert "in flight" not in result.out  # it was stopped, and did not die
+
+
+def test_two_cannot_write_one_run(command, run, tmp_path):
+    process = start(command, *TINY, "workload.cols=range(1,900)", "-m")
+    folder = wait_for_rows(tmp_path, 1)
+    second = run(f"resume={folder}")
+    assert second.code == 2
+    assert f"is being written by process {process.pid} on " in second.err
+    assert second.err.count("\n") == 1
+    plan = planned(command, f"resume={folder}")
+    assert f"is being written by process {process.pid} on " in plan
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+
+
+def planned(command, *arguments: str) -> str:
+    words, options = command("plan")
+    words = [*words[:3], "plan", *words[3:-1], *arguments]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True, **options)
+    return done.stdout
+
+
+def test_a_folder_removed_meanwhile_costs_no_row(command, run, tmp_path):
+    (tmp_path / "tmp").mkdir()
+    process = start(command, *TINY, "workload.cols=range(1,61)", "-m", env={"TMPDIR": str(tmp_path / "tmp")})
+    folder = wait_for_rows(tmp_path, 5)
+    count = len(records(folder, "row"))
+    shutil.rmtree(folder)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Traceback" not in err
+    assert "cannot be written any more: it has been removed. No further case is started" in err
+    (saved,) = (tmp_path / "tmp").glob("kernel-runner-gelu-*")
+    assert f"rows are in {saved} now; move it to a safe place, and go on with resume=<it>" in err
+    assert f"Results: {saved}" in out
+    assert len(journal.read(saved)) == len(pandas.read_csv(saved / "rows.csv")) >= count
+    done = run(f"resume={saved}")
+    assert done.code == 0, done.err
+    assert len(journal.read(saved)) == 60
+
+
+def test_a_full_disk_costs_no_row(command, run, tmp_path):
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (80_000, 80_000))  # of a file, which is as good as a small disk
+
+    (tmp_path / "tmp").mkdir()
+    env = {"TMPDIR": str(tmp_path / "tmp")}
+    process = start(command, *TINY, "workload.cols=range(1,61)", "-m", env=env, preexec_fn=limited)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Traceback" not in err
+    assert "cannot be written any more: " in err
+    kept = journal.read(folder_of(tmp_path))
+    printed = [line for line in err.splitlines() if line.startswith('{"record":"row"')]
+    for saved in (tmp_path / "tmp").glob("kernel-runner-gelu-*"):
+        count = len(journal.read(saved))
+        assert f"All {count} rows are in {saved} now" in err
+        break
+    else:  # it would have been as large; or there was no room for a start, and so no row without a place
+        count = len(kept) + len(printed)
+    assert count in (len(kept), len(kept) + 1)
+    assert f"60 cases: {count} ok" in out
+    done = run("resume=last")  # there is room again; one case at most is done once more
+    assert done.code == 0, done.err
+    assert f"{len(kept)} of 60 cases kept" in done.out
+    assert len({row["key"] for row in records(done.folder, "row")}) == 60
+
+
+def test_plan_says_what_a_run_would_do_and_does_nothing(command, run, tmp_path):
+    grid = [*TINY, "workload.cols=8,16", "impl=naive,torch", "-m"]
+    out = planned(command, *grid)
+    assert "4 cases, 4 to run: about 4 s (taken for 1 s each; 0 rows of 0 earlier runs known)" in out
+    assert "Nothing has been started." in out
+    assert not (tmp_path / "outputs").exists()
+    result = run(*grid)
+    keys = [row["key"] for row in result.rows()]
+    assert [line.split()[0] for line in out.splitlines()[:4]] == keys
+    out = planned(command, *TINY, "workload.cols=8,16,32", "impl=naive,torch", "-m", "resume=last")
+    assert out.count(" kept") == 4 + 1
+    assert out.count("never done") == 2 + 1
+    assert "(by their workload and implementation; 4 rows of 1 earlier runs known)" in out
+    lines = [json.loads(line) for line in planned(command, "--json", "resume=last").splitlines()]
+    assert [line["key"] for line in lines] == keys
+    assert {line["state"] for line in lines} == {"kept"}
+    assert lines[0]["workload"]["cols"] == 8
+    assert lines[0]["impl"] == {"name": "naive"}
+    assert len(list((tmp_path / "outputs").glob("*/*"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["resume=nowhere"], "resume=nowhere: there is no such folder"),
+        (["resume=last"], "resume=last: there is no run under "),
+        ([*TINY, "resume=last"], "resume=last: there is no run called gelu under "),
+        (["resume=.", *TINY], "resume=.: it holds no rows.jsonl"),
+    ],
+)
+def test_a_mistake_is_one_line_and_starts_nothing(run, arguments, line):
+    result = run(*arguments)
+    assert result.code == 2
+    assert line in result.err
+    assert result.err.count("\n") == 1
+    assert result.folder is None

@@ -1,0 +1,162 @@
+"""What changes the fingerprint of a case, and what does not."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from runner import fingerprint
+from runner.case import Case, Choice
+from runner.fingerprint import MEASURE, Fingerprints, difference
+
+KERNEL = '''"""A kernel."""
+import torch
+from helper import scale
+
+# how it is done
+def f(x):
+    """Twice."""
+    return scale(x) * 2  # two
+'''
+HELPER = "def scale(x):\n    return x\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """A user's folder with a file and its helper."""
+    monkeypatch.chdir(tmp_path)
+    fingerprint._roots.cache_clear()
+    fingerprint._files.cache_clear()
+    (tmp_path / "mine.py").write_text(KERNEL)
+    (tmp_path / "helper.py").write_text(HELPER)
+    yield tmp_path
+    fingerprint._roots.cache_clear()
+    fingerprint._files.cache_clear()
+
+
+def case(impl="file", **fields):
+    fields = {"path": "mine.py:f"} if impl == "file" else fields
+    return Case(Choice("gelu", {"rows": 8}), Choice(impl, fields), (), "cpu", 0)
+
+
+def now(**kwargs):
+    return Fingerprints().of(case(**kwargs))
+
+
+def test_a_case_depends_on_its_files_what_they_import_and_on_versions():
+    found = now()
+    assert {"mine.py", "helper.py", "runner/impl/file.py", "models/gelu.py", "models/workload.py"} <= set(found)
+    assert found["python"] == f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert found["torch"].startswith("2.")
+    assert MEASURE in found
+    assert not any("kernels/" in name or "site-packages" in name for name in found)
+
+
+def test_a_kernel_depends_on_its_own_file_and_helpers_and_on_no_other_kernel():
+    found = now(impl="triton")
+    assert {"kernels/gelu/triton.py", "kernels/triton_device.py", "kernels/__init__.py"} <= set(found)
+    assert "kernels/gelu/torch.py" not in found
+
+
+def test_what_is_compiled_counts():
+    fields = {"mode": "default", "dynamic": None, "fullgraph": False, "cold": False}
+    found = now(impl="compiled", of="naive", **fields)
+    assert {"kernels/gelu/naive.py", "runner/impl/compiled.py"} <= set(found)
+    assert {"mine.py", "helper.py"} <= set(now(impl="compiled", of="mine.py:f", **fields))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("# how it is done\n", "# how it was done\n\n\n"),
+        ('"""Twice."""', '"""Doubled."""'),
+        ('"""Twice."""\n    ', ""),
+        ('"""A kernel."""\n', ""),
+        ("scale(x) * 2  # two", "(scale( x )\n        * 2)"),
+    ],
+)
+def test_comments_docstrings_and_layout_do_not_count(here, old, new):
+    before = now()
+    assert old in KERNEL
+    (here / "mine.py").write_text(KERNEL.replace(old, new))
+    assert now() == before
+
+
+@pytest.mark.parametrize(("old", "new"), [("* 2", "* 3"), ("* 2", "* 2.0"), ("def f(x)", "def f(x, *, form='tanh')")])
+def test_code_does(here, old, new):
+    before = now()
+    (here / "mine.py").write_text(KERNEL.replace(old, new))
+    assert difference(now(), before) == "mine.py has changed"
+    assert difference(now(), before, ("sources",)) == ""
+
+
+def test_an_edited_helper_counts_and_one_that_is_not_imported_does_not(here):
+    before = now()
+    (here / "other.py").write_text("x = 1")
+    assert now() == before
+    (here / "helper.py").write_text(HELPER.replace("return x", "return x + 0"))
+    assert difference(now(), before) == "helper.py has changed"
+
+
+def test_a_file_that_does_not_parse_counts_by_its_bytes(here):
+    (here / "mine.py").write_text("def f(x:\n")
+    before = now()
+    (here / "mine.py").write_text("def f(x:\n\n")
+    assert difference(now(), before) == "mine.py has changed"
+
+
+def test_a_file_that_is_added_or_gone_is_told():
+    assert difference({"a.py": "1", "b.py": "2"}, {"a.py": "1"}) == "b.py has been added"
+    assert difference({"a.py": "1"}, {"a.py": "1", "b.py": "2"}) == "b.py is not used any more"
+
+
+def test_native_sources_count_by_their_bytes_where_python_names_any(here):
+    (here / "mine.py").write_text(KERNEL + "SOURCE = 'fast.cu'\n")
+    (here / "fast.cu").write_text('#include "deep/more.h"\n__global__ void f() {}\n')
+    (here / "deep").mkdir()
+    (here / "deep" / "more.h").write_text("#define N 1\n")
+    before = now()
+    assert {"fast.cu", "deep/more.h"} <= set(before)
+    (here / "deep" / "more.h").write_text("#define N 1 // one\n")
+    assert difference(now(), before) == "deep/more.h has changed"
+
+
+def test_a_native_source_of_the_same_name_counts_though_nothing_names_it(here):
+    (here / "other.cu").write_text("")
+    (here / "mine.cu").write_text("")
+    assert "mine.cu" in now()
+    assert "other.cu" not in now()
+
+
+def test_versions_and_measurement_are_told_apart():
+    was = {**now(), "torch": "2.9.0", MEASURE: "0" * 12}
+    this = now()
+    assert difference(this, was) == f"torch 2.9.0 is now {this['torch']}"
+    assert difference(this, was, ("versions",)) == "runner/measure has changed"
+    assert difference(this, was, ("versions", "measure")) == ""
+
+
+def test_a_row_without_a_fingerprint_counts_only_if_nothing_is_asked_of_it():
+    assert difference(now(), {}) == "its row does not say what it was made with"
+    assert difference(now(), {}, ("sources", "versions", "measure")) == ""
+
+
+def test_a_file_edited_while_it_runs_is_neither_old_nor_new(here):
+    prints = Fingerprints()
+    first = prints.of(case())
+    assert prints.of_row(case()) == first
+    (here / "helper.py").write_text(HELPER + "y = 1\n")
+    os.utime(here / "helper.py", ns=(1, 1))
+    row = prints.of_row(case())
+    assert {name for name in row if row[name] != first[name]} == {"helper.py"}
+    assert difference(now(), row) == "helper.py was edited while it ran"
+    (here / "helper.py").write_text(HELPER)
+    assert difference(now(), row) == "helper.py was edited while it ran"
+
+
+def test_a_file_that_is_missing_is_no_error_and_counts_when_it_comes(here):
+    (here / "mine.py").write_text(KERNEL + "SOURCE = 'fast.cu'\n")
+    before = now(impl="nothing_of_that_name")
+    assert before["kernels/gelu/nothing_of_that_name.py"] == fingerprint.MISSING

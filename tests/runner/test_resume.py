@@ -1,0 +1,157 @@
+"""Which rows of an earlier run still count, and what is said of the others."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from runner import journal, resume, run_dir
+from runner.case import Choice, Plan, Resume
+from runner.errors import BadInput
+from runner.fingerprint import Fingerprints
+from runner.journal import Journal
+from runner.row import Row
+
+DEFAULT = Resume(retry=("build_failed", "error", "oom", "cuda_error", "timeout", "crashed"))
+
+
+def plan(cases, name="gelu"):
+    launcher = Choice("local", {})
+    return Plan(cases=tuple(cases), name=name, baseline=None, output_dir="", launcher=launcher, log=Choice("none", {}))
+
+
+def row(case, status="ok", **parts):
+    reason = "" if status == "ok" else "why"
+    metrics = {"correct": False} if status == "wrong" else {}
+    parts = {"fingerprint": Fingerprints().of(case), "device": "cpu", **parts}
+    return Row(case=case, status=status, reason=reason, metrics=metrics, **parts)
+
+
+def work(folder, cases, *rows, settings=DEFAULT, devices=None, deaths=None):
+    with Journal(folder) as file:
+        for one in rows:
+            file.row(one)
+    contents = journal.load(folder)
+    contents.deaths.update(deaths or {})
+    return resume.work(cases, contents, settings, Fingerprints(), devices)
+
+
+def test_only_what_is_missing_or_failed_is_run_and_it_says_why(case, tmp_path):
+    cases = [case(rows=n) for n in range(6)]
+    done = [row(cases[0]), row(cases[1], "timeout"), row(cases[2], "wrong"), row(cases[3], "unsupported")]
+    found = work(tmp_path, cases, *done, deaths={cases[5].key: 1})
+    assert list(found.kept) == [cases[0].key, cases[2].key, cases[3].key]
+    assert found.again == {
+        cases[1].key: "its status was timeout",
+        cases[4].key: "never done",
+        cases[5].key: "in flight when the runner died",
+    }
+    assert resume.sentences(tmp_path, found, torn=1) == [
+        f"resume: {tmp_path}: 3 of 6 cases kept, 3 to run",
+        "  1 to run: its status was timeout",
+        "  1 to run: never done",
+        "  1 to run: in flight when the runner died",
+        "  1 torn record in the journal, left by a kill: skipped",
+    ]
+
+
+def test_retry_says_which_statuses_do_not_count(case, tmp_path):
+    cases = [case(rows=n) for n in range(3)]
+    rows = [row(cases[0]), row(cases[1], "timeout"), row(cases[2], "wrong")]
+    assert list(work(tmp_path, cases, *rows, settings=Resume(retry=("wrong",))).again) == [cases[2].key]
+    assert not work(tmp_path, cases, settings=Resume()).again
+
+
+def test_a_skipped_case_was_never_done(case, tmp_path):
+    assert work(tmp_path, [case()], row(case(), "skipped"), settings=Resume()).again == {case().key: "never done"}
+
+
+def test_a_row_made_by_other_sources_is_run_again(case, tmp_path):
+    old = row(case(), fingerprint={**Fingerprints().of(case()), "kernels/gelu/torch.py": "0"})
+    found = work(tmp_path, [case()], old)
+    assert found.again == {case().key: "kernels/gelu/torch.py has changed"}
+    assert work(tmp_path, [case()], settings=Resume(ignore=("sources",))).kept
+
+
+@pytest.mark.parametrize(
+    ("device", "devices", "why"),
+    [
+        ("NVIDIA A100", {"NVIDIA H100"}, "it ran on NVIDIA A100, and this is NVIDIA H100"),
+        ("cpu", {"NVIDIA H100"}, "it ran on cpu, and this is NVIDIA H100"),
+        ("NVIDIA H100", {"cpu"}, "it ran on NVIDIA H100, and this is cpu"),
+        ("NVIDIA H100", {"NVIDIA H100", "NVIDIA A100"}, ""),
+        ("NVIDIA H100", None, ""),
+        ("", {"NVIDIA H100"}, ""),
+    ],
+)
+def test_another_gpu_makes_another_row(case, tmp_path, device, devices, why):
+    anywhere = replace(case(), device="auto")
+    again = work(tmp_path, [anywhere], row(anywhere, device=device), devices=devices).again
+    assert again == ({anywhere.key: why} if why else {})
+    ignoring = replace(DEFAULT, ignore=("device",))
+    assert not work(tmp_path, [anywhere], settings=ignoring, devices=devices).again
+
+
+def test_a_case_that_asks_for_the_cpu_is_not_compared_with_gpus(case, tmp_path):
+    assert not work(tmp_path, [case()], row(case()), devices={"NVIDIA H100"}).again
+
+
+def test_a_case_in_flight_at_two_deaths_is_lost_and_not_tried_again(case, tmp_path):
+    deaths = {case().key: 2}
+    found = work(tmp_path, [case()], deaths=deaths)
+    (lost,) = found.lost
+    assert not found.again
+    assert lost.status == "lost"
+    assert lost.reason == "in flight twice when the runner itself died; not tried again: resume.retry=[lost]"
+    assert "  1 lost: in flight twice" in "\n".join(resume.sentences(tmp_path, found, 0))
+    assert not work(tmp_path, [case()], lost).again  # nor at any later time
+    asked = replace(DEFAULT, retry=("lost",))
+    assert work(tmp_path, [case()], settings=asked).again == {case().key: "its status was lost"}
+
+
+def test_rows_outside_the_grid_are_counted(case, tmp_path):
+    found = work(tmp_path, [case(rows=1)], row(case(rows=1)), row(case(rows=2)))
+    assert found.outside == 1
+    assert "1 more in the folder" in resume.sentences(tmp_path, found, 0)[-1]
+
+
+def test_the_folder_is_named_or_the_last_of_its_name(case, tmp_path):
+    folders = []
+    for day, name in (("2025-01-02", "a"), ("2025-01-01", "a"), ("2025-01-02", "b")):
+        folder = tmp_path / day / f"12-00-00-{name}"
+        folder.mkdir(parents=True)
+        run_dir.write_plan(folder, plan([case()], name), [case()])
+        (folder / journal.NAME).write_text("")
+        folders.append(folder)
+    for place, folder in enumerate(folders):
+        os.utime(folder / run_dir.PLAN, (place, place))
+    assert resume.find("last", str(tmp_path), "a") == folders[0]
+    assert resume.find("last", str(tmp_path), None) == folders[2]
+    assert resume.find(str(folders[1]), "anywhere", None) == folders[1]
+    with pytest.raises(BadInput, match="resume=last: there is no run called c under"):
+        resume.find("last", str(tmp_path), "c")
+    with pytest.raises(BadInput, match="there is no such folder"):
+        resume.find(str(tmp_path / "nope"), "", None)
+    with pytest.raises(BadInput, match=r"it holds no rows.jsonl"):
+        resume.find(str(tmp_path), "", None)
+
+
+def test_a_plan_comes_back_as_it_was_written(case, tmp_path):
+    cases = [case(impl=impl, rows=n) for n in range(2) for impl in ("torch", "naive")]
+    cases.append(replace(cases[0], replica=1, seed=7, time_wrong=True))
+    run_dir.write_plan(tmp_path, plan(cases), cases)
+    assert run_dir.read_cases(tmp_path) == cases
+    assert run_dir.read_head(tmp_path)["name"] == "gelu"
+    assert run_dir.is_head(tmp_path, plan(cases))
+    assert not run_dir.is_head(tmp_path, replace(plan(cases), baseline="naive"))
+
+
+def test_the_environment_keeps_that_of_earlier_sessions(tmp_path):
+    assert run_dir.earlier_sessions(tmp_path) == []
+    run_dir.write_environment(tmp_path, {"command": "first"})
+    run_dir.write_environment(tmp_path, {"command": "second", "earlier_sessions": run_dir.earlier_sessions(tmp_path)})
+    assert run_dir.earlier_sessions(tmp_path) == [{"command": "first"}, {"command": "second"}]
+    assert json.loads((tmp_path / run_dir.ENVIRONMENT).read_text())["command"] == "second"

@@ -1,0 +1,134 @@
+"""What a session does when its folder fails it: nothing that was measured is lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+
+import pytest
+
+from runner import journal, rescue, run_dir
+from runner.case import Choice, Plan, Resume
+from runner.errors import BadInput
+from runner.rounds import Rounds
+from runner.row import Row
+from runner.session import Session
+
+
+@pytest.fixture
+def plan(case, tmp_path):
+    return Plan(
+        cases=tuple(case(cols=cols) for cols in range(4)),
+        name="x",
+        baseline=None,
+        output_dir=str(tmp_path / "outputs"),
+        launcher=Choice("local", {}),
+        log=Choice("none", {}),
+    )
+
+
+@pytest.fixture
+def session(plan, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with Session(plan, ["workload=x"], lambda: None) as begun:
+        yield begun
+
+
+def do(session, count):
+    for case in session.plan.cases[:count]:
+        session.started(case)
+        session.done(Row(case=case, status="ok", metrics={"wall_us": 1.0}))
+
+
+def full(monkeypatch, what="write"):
+    def refuse(file, data=None):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, what, refuse)
+
+
+def test_rows_know_what_they_were_made_with_and_how_often_they_were_tried(session):
+    case = session.plan.cases[0]
+    session.started(case)
+    session.started(case)
+    row = session.done(Row(case=case, status="ok"))
+    assert row.metrics["attempt"] == 2
+    assert row.fingerprint["torch"]
+    assert journal.read(session.folder) == [row]
+
+
+@pytest.mark.parametrize("what", ["write", "fdatasync"])
+def test_a_row_that_the_disk_refuses_is_kept_elsewhere_with_all_others(session, monkeypatch, tmp_path, what):
+    do(session, 2)
+    session.compared(Rounds({case.key: [1.0] for case in session.plan.cases[:2]}))
+    session.started(session.plan.cases[2])
+    with monkeypatch.context() as disk:
+        full(disk, what)
+        with pytest.raises(OSError, match="No space left") as caught:
+            session.done(Row(case=session.plan.cases[2], status="ok"))
+    first, second = session.move_out(caught.value)
+    assert "cannot be written any more: No space left on device. No further case is started" in first
+    assert session.folder.parent == tmp_path
+    assert f"All 3 rows are in {session.folder} now" in second
+    assert journal.read(session.folder) == session.rows
+    assert journal.read_rounds(session.folder) == session.rounds
+    assert run_dir.read_cases(session.folder) == list(session.plan.cases)
+    assert run_dir.earlier_sessions(session.folder)[0]["command"].endswith("workload=x")
+
+
+def test_where_no_file_can_be_written_at_all_the_rows_are_printed(session, monkeypatch, capsys):
+    do(session, 2)
+    monkeypatch.setattr(rescue, "save", lambda *_: None)
+    with monkeypatch.context() as disk:
+        full(disk)
+        with pytest.raises(OSError, match="No space left") as caught:
+            session.done(Row(case=session.plan.cases[2], status="ok"))
+    assert "the rows that no journal has are above" in session.move_out(caught.value)[1]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["key"] == session.plan.cases[2].key
+    shutil.rmtree(session.folder)
+    session.move_out(OSError())
+    assert len(capsys.readouterr().err.splitlines()) == 3  # of a removed folder, all
+
+
+def test_what_is_not_a_row_costs_none(session, monkeypatch):
+    do(session, 2)
+    with monkeypatch.context() as disk:
+        full(disk)
+        with pytest.raises(OSError, match="No space left") as caught:
+            session.started(session.plan.cases[2])
+    assert f"All 2 rows are in its journal; to go on: resume={session.folder}" in session.move_out(caught.value)[1]
+
+
+def test_a_folder_that_cannot_be_written_is_bad_input(plan, tmp_path, monkeypatch):
+    (tmp_path / "outputs").write_text("in the way")
+    with pytest.raises(BadInput, match=r"output_dir=.*: cannot write there: "):
+        Session(plan, [], lambda: None)
+
+
+def test_resumed_it_has_the_rows_of_all_sessions_in_the_order_of_the_plan(plan):
+    with Session(plan, [], lambda: None) as first:
+        for case in reversed(plan.cases[2:]):
+            first.started(case)
+            first.done(Row(case=case, status="ok"))
+    again = Plan(**{**vars(plan), "resume": Resume(of=str(first.folder))})
+    with Session(again, [], lambda: None) as second:
+        assert second.cases == list(plan.cases[:2])
+        do(second, 2)
+        rows, _ = second.grid()
+        assert [row.case for row in rows] == list(plan.cases)
+        assert len(second.everything()) == 4
+        with pytest.raises(BadInput, match="is being written by"):
+            Session(again, [], lambda: None)
+    assert [row.case for row in journal.read(first.folder)] == [plan.cases[i] for i in (3, 2, 0, 1)]
+
+
+def test_a_resume_that_has_nothing_to_do_leaves_the_folder_as_it_was(plan):
+    with Session(plan, [], lambda: None) as first:
+        do(first, 4)
+    before = {path.name: path.read_bytes() for path in first.folder.iterdir()}
+    with Session(Plan(**{**vars(plan), "resume": Resume(of=str(first.folder))}), [], lambda: None) as second:
+        assert second.cases == []
+    assert {path.name: path.read_bytes() for path in first.folder.iterdir()} == before
