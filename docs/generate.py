@@ -69,6 +69,13 @@ class Source:
         head = [line[1:] for line in lines[:count] if not line.startswith("# @package")]
         return cls(_markdown(head), tuple(_entries(lines[count:])), yaml.safe_load(text))
 
+    @classmethod
+    def nested(cls, path: Path, name: str) -> Source:
+        """The fields under the field ``name`` of the file at ``path``."""
+        _, _, below = path.read_text(encoding="utf-8").partition(f"\n{name}:\n")
+        lines = [line[2:] for line in below.partition("\n\n")[0].splitlines()]
+        return cls("", tuple(_entries(lines)), {})
+
 
 def _entries(lines: list[str]) -> list[Entry]:
     """A comment that stands beside a field is its own, else the block of comments above it."""
@@ -164,13 +171,17 @@ def config_page() -> str:
     """The fields of config.yaml itself."""
     source = Source.read(CONF / "config.yaml")
     rows = [f"`{group}`" for group in GROUPS if group != "experiment"]
-    axes = next(entry for entry in source.entries if entry.name == "axes")
+    axes, resume = (next(entry for entry in source.entries if entry.name == name) for name in ("axes", "resume"))
     return _page(
         [
             "# config",
             f"The fields beside the groups {', '.join(rows)}, and every default of them.",
             *_table(grid.Globals, source, ""),
             f"`axes` (default `{axes.default}`): {axes.comment}",
+            "## resume",
+            resume.comment,
+            *_table(grid.ResumeFields, Source.nested(CONF / "config.yaml", "resume"), "resume"),
+            "Statuses: " + ", ".join(f"`{status}`" for status in row.STATUSES) + " ([what they mean](../columns.md)).",
         ]
     )
 
@@ -193,7 +204,8 @@ def columns_page() -> str:
             "# Rows and their columns",
             "A case becomes one row, whatever happens to it. Its record in `rows.jsonl` has the case, a `status`, "
             "a `reason` (empty exactly when the status is `ok`), the `device`, the `phase` it came to, its `metrics` "
-            "by the columns below, and a `detail`: the traceback, or the end of what the case printed.",
+            "by the columns below, a `detail`: the traceback, or the end of what the case printed; and a "
+            "`fingerprint`: the sources and versions that it holds for. Of several rows of a case the last counts.",
             "Declared in [`runner/row.py`](../runner/row.py); a column that is not declared there is refused.",
             "## Statuses",
             _grid(("status", "meaning", "makes the exit code 1"), statuses),
@@ -208,7 +220,9 @@ def columns_page() -> str:
             "Numbers by the dozen, which a row of `rows.jsonl` has under `series`:",
             _grid(("column", "unit", "meaning", "sense"), series),
             "Beside the rows, `rows.jsonl` has a record `rounds` for each size at which several implementations were "
-            "timed: ten batch means of each, by the keys of the cases, the n-th of all taken at one time.",
+            "timed: ten batch means of each, by the keys of the cases, the n-th of all taken at one time. Records "
+            "`session`, `start` and `stopped` tell what was in flight when a session ended "
+            "([runner/journal.py](../runner/journal.py)).",
         ]
     )
 

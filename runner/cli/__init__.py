@@ -10,6 +10,7 @@ from importlib import import_module
 
 from runner import options
 from runner.errors import BadInput
+from runner.launch import CannotStart
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,6 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BadInput as error:
         print(f"runner: {error}", file=sys.stderr)
         return 2
+    except CannotStart as error:  # rows that there are by then are in the journal
+        print(f"runner: {error}", file=sys.stderr)
+        return 1
     except BrokenPipeError:  # the reader, `head` say, has seen enough; Python must not try again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE

@@ -39,7 +39,7 @@ class Notice:
 Event = Notice | Ready | Started | Row | Rounds
 
 
-class CannotStart(Exception):
+class CannotStart(RuntimeError):
     """No worker can be had; the message says why."""
 
 

@@ -57,9 +57,9 @@ def commands(page: str) -> list[tuple[str, str | None]]:
 
 
 def is_subcommand(command: str) -> bool:
-    """``python -m runner verify`` has arguments of its own, and nothing to compose."""
+    """``python -m runner verify`` has arguments of its own; ``resume=last`` alone wants a run that is there."""
     first = next(iter(words(command)), "")
-    return options.exists("runner.cli", first)
+    return options.exists("runner.cli", first) or first.startswith("resume=")
 
 
 def words(command: str) -> list[str]:

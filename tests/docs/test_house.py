@@ -17,8 +17,10 @@ ROOMS = """
 __main__
 cli
 launch log
-report
-compose worker verify journal run_dir
+report session
+compose worker verify
+resume rescue
+journal run_dir fingerprint
 check faults hardware impl measure
 models row rounds schema options certificate
 kernels case errors child cache identity
@@ -89,7 +91,7 @@ def on_the_way_to_help() -> list[str]:
     options = [
         f"{groups[path.parent.name]}.{path.stem}" for group in groups for path in ROOT.glob(f"conf/{group}/*.yaml")
     ]
-    fixed = ["runner.__main__", "runner.cli", "runner.cli.run"]
+    fixed = ["runner.__main__", "runner.cli", "runner.cli.run", "runner.cli.plan"]
     compose = [name for name in MODULES if name.startswith("runner.compose")]
     return sorted([*fixed, *compose, *(name for name in options if name in MODULES)])
 

@@ -1,0 +1,276 @@
+"""How many more cases a minute several GPUs do, and whether a case's time depends on how many are at work.
+
+    python -m benchmarks.scaling [--cases 400] [--write]
+
+The same grid on 1, 2, 4 and 8 GPUs, as many as there are: sizes of GELU, two implementations each, on nothing that
+compiles. A small grid of GELU and a matrix product then runs on each GPU alone, the others idle, which shows what the
+GPUs differ by themselves. Cases a minute count from the first case to the last row: what comes before, the start of a
+process that imports torch, is the same whatever the grid.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.common import LIMIT_S, ROOT, digits, environment, load_average, page, publish, table
+from runner import journal
+from runner.launch import gpus
+from runner.row import Row
+
+COUNTS = (1, 2, 4, 8)
+BARS = {4: 3.8, 8: 7.5}
+SAME_BAR = 0.01
+IMPLS = ("torch", "naive")
+ROWS, LEAST, STEP = 2048, 1024, 16  # sizes are cols = 1024, 1040, ...
+QUICK = ["measure.benchmark.max_s=0.2", "measure.benchmark.rounds=0"]
+REFERENCE = ["-m", "workload=gelu,matmul", "default_axes=false", "impl=torch", "log=none"]
+POLL_S = 0.005
+STATE = {"clock, MHz": "sm_clock_mhz", "power, W": "power_w", "heat, C": "temperature_c"}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One run of the command."""
+
+    before_s: float  # from the start of the command to the first case
+    cases_s: float  # from there to the last record
+    wall_s: float  # of the whole command
+    parent_s: float  # CPU time of its parent process alone
+    rows: Mapping[str, Row]  # by the key of the case
+
+    @property
+    def a_minute(self) -> float:
+        """Cases."""
+        return 60 * len(self.rows) / self.cases_s
+
+    def on(self, index: int) -> list[Row]:
+        """Those of one GPU."""
+        return [row for row in self.rows.values() if row.metrics["gpu_index"] == index]
+
+    @property
+    def indices(self) -> list[int]:
+        """The GPUs that had a case."""
+        return sorted({int(row.metrics["gpu_index"]) for row in self.rows.values()})  # type: ignore[arg-type]
+
+
+def main() -> None:
+    """Runs all, prints and perhaps writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=400)
+    parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")
+    options, load = parser.parse_args(), load_average()
+    there = gpus.visible()
+    if not there:
+        parser.error("there is no GPU here")
+    found: dict[int, Grid] = {}
+    with tempfile.TemporaryDirectory(prefix="scaling-") as scratch:
+        folder = Path(scratch)
+        command(words(4, [0]), folder / "before")  # reads torch, and asks this machine what is asked once
+        for count in (count for count in COUNTS if count <= len(there)):
+            found[count], facts = command(words(options.cases, range(count)), folder / f"on {count}")
+            print(f"{count} GPUs: {found[count].wall_s:.1f} s", flush=True)
+        alone = {}
+        for gpu in there[: max(found)]:
+            alone[gpu.index], _ = command([*REFERENCE, *on([gpu.index])], folder / f"alone {gpu.index}")
+            print(f"GPU {gpu.index} alone: {alone[gpu.index].wall_s:.1f} s", flush=True)
+    publish("scaling", page("Several GPUs", report(found, alone), facts, load), facts, options.write)
+
+
+def words(cases: int, indices: Sequence[int]) -> list[str]:
+    """The command."""
+    size = f"workload.cols=range({LEAST},{LEAST + STEP * (cases // len(IMPLS))},{STEP})"
+    grid = ["-m", "workload=gelu", f"workload.rows={ROWS}", size, f"impl={','.join(IMPLS)}", "log=none"]
+    return [*grid, *QUICK, *on(indices)]
+
+
+def on(indices: Sequence[int]) -> list[str]:
+    """The GPUs to use, as the command line has them."""
+    return [f"launcher.gpus='{','.join(map(str, indices))}'"]
+
+
+def command(words: Sequence[str], output_dir: Path) -> tuple[Grid, dict[str, Any]]:
+    """``python -m runner <words>``, and what it found out of the machine. Raises RuntimeError unless all is timed."""
+    output_dir.mkdir()
+    started = time.time()
+    with open(output_dir / "printed", "w+", encoding="utf-8") as printed:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "runner", *words, f"output_dir={output_dir}"],
+            cwd=ROOT,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+        )
+        first = 0.0
+        for _ in until_ended(process.pid, LIMIT_S):
+            first = first or began(output_dir)
+        parent_s = own_cpu_s(process.pid)
+        wall_s, code = time.time() - started, process.wait()
+        printed.seek(0)
+        folder = next(iter(output_dir.glob("*/*/")), None)
+        if code or folder is None or not first:
+            raise RuntimeError(f"{' '.join(words)} ended with code {code}:\n{printed.read()}")
+    last = (folder / journal.NAME).stat().st_mtime
+    rows = {row.case.key: row for row in journal.read(folder)}
+    if untimed := [row for row in rows.values() if "gpu_us" not in row.metrics]:
+        raise RuntimeError(f"{len(untimed)} of {len(rows)} cases not timed on a GPU; {untimed[0].reason}")
+    return Grid(first - started, last - first, wall_s, parent_s, rows), environment(folder)
+
+
+def until_ended(pid: int, limit_s: float) -> Iterator[None]:
+    """Again and again while a child runs, which is left to be waited for. Raises TimeoutError."""
+    deadline = time.monotonic() + limit_s
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        yield
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no end within {limit_s:g} s")
+        time.sleep(POLL_S)
+
+
+def began(output_dir: Path) -> float:
+    """Now, if a case has been given to a worker; else 0."""
+    path = next(iter(output_dir.glob(f"*/*/{journal.NAME}")), None)
+    return time.time() if path and b'"record":"start"' in path.read_bytes() else 0.0
+
+
+def own_cpu_s(pid: int) -> float:
+    """Seconds of CPU that a process has used which has ended, and not been waited for: without its children's."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# --- what follows; no GPU ---
+
+
+def report(found: Mapping[int, Grid], alone: Mapping[int, Grid]) -> str:
+    """The bars and all tables. ``found`` by the number of GPUs, ``alone`` by the index of the one."""
+    cases = len(found[1].rows)
+    return "\n\n".join(
+        [
+            f"{cases} cases: GELU of {cases // len(IMPLS)} sizes, {ROWS} rows, float32; {' and '.join(IMPLS)}; "
+            f"{' '.join(QUICK)}.",
+            "## Bars\n\n" + table(["bar", "seen", ""], bars(found)),
+            "## Cases a minute\n\n" + rate_table(found),
+            "From the first case to the last row. Before: Python, composing, torch, the workers' start. The parent's "
+            "CPU time is of its process alone, from start to end.",
+            "## The same case on several GPUs at work and on one\n\n" + times_table(found),
+            "`gpu_us` in that grid over that of the same case in the grid on one GPU, which was GPU 0. So for GPU 0 it "
+            "is what the others' work changes; for the others also what GPUs differ by, which the next table has.",
+            "## Each GPU alone, the others idle\n\n" + alone_table(alone),
+            "## What state they were in\n\n" + state_table(found),
+            "Medians over the cases.",
+        ]
+    )
+
+
+def bars(found: Mapping[int, Grid]) -> list[tuple[str, str, str]]:
+    """What was promised, what was seen, PASS or MISS."""
+    lines = []
+    for count, bar in BARS.items():
+        name = f"{bar:g} x the cases a minute on {count} GPUs"
+        if count in found:
+            times = found[count].a_minute / found[1].a_minute
+            lines.append((name, f"{digits(times)} x", word(times >= bar)))
+        else:
+            lines.append((name, f"there are no {count}", ""))
+    medians = {
+        (count, index): median(ratios(found[count].on(index), found[1]))
+        for count, one in found.items()
+        if count > 1
+        for index in one.indices
+    }
+    name = f"times within {100 * SAME_BAR:g} % of those on one GPU: median of each GPU"
+    if not medians:
+        return [*lines, (name, "there is only one", "")]
+    farthest = max(medians.values(), key=lambda ratio: abs(ratio - 1))
+    return [*lines, (name, f"{farthest:.4f} at the farthest", word(abs(farthest - 1) <= SAME_BAR))]
+
+
+def ratios(rows: Sequence[Row], single: Grid) -> list[float]:
+    """``gpu_us`` of each over that of the same case on one GPU."""
+    return [_us(row) / _us(single.rows[row.case.key]) for row in rows]
+
+
+def rate_table(found: Mapping[int, Grid]) -> str:
+    """A line a grid."""
+    lines = [
+        (
+            count,
+            one.a_minute,
+            one.a_minute / found[1].a_minute,
+            one.cases_s,
+            one.before_s,
+            one.wall_s,
+            found[1].wall_s / one.wall_s,
+            one.parent_s,
+            f"{1e3 * one.parent_s / len(one.rows):.2f}",
+        )
+        for count, one in found.items()
+    ]
+    titles = ["cases a minute", "x", "cases, s", "before, s", "whole command, s", "x", "parent's CPU, s", "ms a case"]
+    return table(["GPUs", *titles], lines)
+
+
+def times_table(found: Mapping[int, Grid]) -> str:
+    """A line for each GPU of each grid."""
+    lines = []
+    for count, one in found.items():
+        for index in one.indices if count > 1 else []:
+            each = ratios(one.on(index), found[1])
+            far = sum(abs(ratio - 1) > SAME_BAR for ratio in each)
+            some = [f"{ratio:.4f}" for ratio in (median(each), min(each), max(each))]
+            lines.append((f"{count}", index, len(each), *some, far))
+    return table(["GPUs at work", "GPU", "cases", "median", "least", "most", f"beyond {100 * SAME_BAR:g} %"], lines)
+
+
+def alone_table(alone: Mapping[int, Grid]) -> str:
+    """The reference cases of each GPU, and over those of the first."""
+    by_name = {
+        index: {row.case.workload.name: _us(row) for row in one.rows.values()} for index, one in sorted(alone.items())
+    }
+    first = next(iter(by_name.values()))
+    lines = []
+    for index, us in by_name.items():
+        (row, *_) = alone[index].rows.values()
+        shown = [text for name in first for text in (f"{us[name]:.3f}", f"{us[name] / first[name]:.4f}")]
+        lines.append((index, row.metrics["gpu_uuid"], *shown))
+    titles = [title for name in first for title in (f"{name}, us", "over the first's")]
+    return table(["GPU", "UUID", *titles], lines)
+
+
+def state_table(found: Mapping[int, Grid]) -> str:
+    """Clock, power and temperature of each GPU in each grid."""
+    lines = []
+    for count, one in found.items():
+        for index in one.indices:
+            some = one.on(index)
+            throttled = sum(bool(row.metrics.get("throttle")) for row in some)
+            lines.append((f"{count}", index, *(_median(some, column) for column in STATE.values()), throttled))
+    return table(["GPUs at work", "GPU", *STATE, "cases held down"], lines)
+
+
+def word(kept: bool) -> str:
+    """PASS or MISS."""
+    return "PASS" if kept else "MISS"
+
+
+def _us(row: Row) -> float:
+    return float(row.metrics["gpu_us"])
+
+
+def _median(rows: Sequence[Row], column: str) -> str:
+    """Over those that have it."""
+    values = [float(row.metrics[column]) for row in rows if row.metrics.get(column) is not None]
+    return f"{median(values):.0f}" if values else ""
+
+
+if __name__ == "__main__":
+    main()
