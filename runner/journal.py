@@ -66,6 +66,10 @@ class Journal:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """The session ends in good order; others may write from now on."""
         with contextlib.suppress(OSError):
             if self._in_flight:
                 self._append({"record": "stopped", "keys": list(self._in_flight)})

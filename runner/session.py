@@ -47,10 +47,10 @@ class Session:
                 self._journal.begin()
                 self._write_heads()
         except OSError as error:
-            self._journal.__exit__(None, None, None)
+            self._journal.close()
             raise _unwritable(plan, error) from None
         except BaseException:
-            self._journal.__exit__(None, None, None)
+            self._journal.close()
             raise
 
     def __enter__(self) -> Session:
@@ -120,12 +120,13 @@ class Session:
         return list(rows.values())
 
     def move_out(self, error: OSError) -> list[str]:
-        """The folder cannot be written: keep all elsewhere, and go on from there. What to tell the user."""
+        """What ``error`` has ended: if rows have no place in the folder, keep all elsewhere. What to tell the user."""
         why = error.strerror or str(error) if self._journal.intact else "it has been removed"
-        told = [f"{self.folder} cannot be written any more: {why}. No further case is started"]
         rows, (_, rounds) = self.everything(), self.grid()
         if self._journal.intact and not self.unsaved:
-            return [*told, f"All {len(rows)} rows are in its journal; to go on: resume={self.folder}"]
+            stopped = f"stopped by an error of the system: {why}. No further case is started"
+            return [stopped, f"All {len(rows)} rows are in the journal; to go on: resume={self.folder}"]
+        told = [f"{self.folder} cannot be written any more: {why}. No further case is started"]
         saved = rescue.save(self.plan, self._cases, rows, rounds, self.environment)
         if saved is None:
             rescue.recite(self.unsaved if self._journal.intact else rows)

@@ -65,6 +65,8 @@ def execute(session: Session, launcher: Launcher) -> int | OSError | CannotStart
                     _hear(event, session, report)
         except KeyboardInterrupt as interrupt:
             return interrupt.args[0] if interrupt.args else signal.SIGINT
+        except BrokenPipeError:  # who read what is printed here has seen enough
+            raise
         except (OSError, CannotStart) as error:
             return error
     return None

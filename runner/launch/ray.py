@@ -45,7 +45,7 @@ class Ray(Limits):
         need("ray", "ray")
 
     def run(self, cases: Sequence[Case], log_path: str) -> Iterator[Event]:
-        """One row per case. Raises BadInput if there is no such cluster, RuntimeError if its actors do not live."""
+        """One row per case. Raises BadInput if there is no such cluster, CannotStart if its actors do not live."""
         gpus = 0 if all(case.device == "cpu" for case in cases) else self.gpus_per_actor
         with _connected(self.address) as ray:
             hosts = ray.remote(

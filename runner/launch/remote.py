@@ -16,7 +16,7 @@ from typing import Any
 from runner.case import Case
 from runner.errors import BadInput
 from runner.fingerprint import Fingerprints
-from runner.launch import Event, Notice, Ready, Started, gpus
+from runner.launch import CannotStart, Event, Notice, Ready, Started, gpus
 from runner.launch.gpus import Gpu
 from runner.launch.local import Local, Seconds
 from runner.rounds import Rounds
@@ -60,14 +60,14 @@ def serve(
 ) -> Iterator[Event]:
     """On the machine itself: the events of ``cases``, on the ``count`` GPUs that this process is shown, 0: the CPU.
 
-    Rows say what they were made with here, environments that and ``facts``. Raises RuntimeError if no worker can be
-    started, BadInput if the GPUs are not there.
+    Rows say what they were made with here; environments tell the host, and ``facts``. Raises CannotStart, also if GPUs
+    are asked for and none is there.
     """
     host = socket.gethostname()
     if not count:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     elif why := gpus.look()[1]:
-        raise RuntimeError(why)
+        raise CannotStart(why)
     made_with = Fingerprints()
     for event in Local(**local).run(cases, log_path):
         match event:

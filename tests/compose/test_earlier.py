@@ -23,7 +23,7 @@ def here(tmp_path, monkeypatch):
     )
     folder = run_dir.claim("outputs", plan.name)
     run_dir.write_plan(folder, plan, plan.cases)
-    journal.Journal(folder).__exit__(None, None, None)
+    journal.Journal(folder).close()
     return folder, plan
 
 

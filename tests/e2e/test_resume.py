@@ -222,7 +222,7 @@ def test_a_full_disk_costs_no_row(command, run, tmp_path):
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "Traceback" not in err
-    assert "cannot be written any more: " in err
+    assert "No further case is started" in err
     kept = journal.read(folder_of(tmp_path))
     printed = [line for line in err.splitlines() if line.startswith('{"record":"row"')]
     for saved in (tmp_path / "tmp").glob("kernel-runner-gelu-*"):
@@ -275,3 +275,15 @@ def test_a_mistake_is_one_line_and_starts_nothing(run, arguments, line):
     assert line in result.err
     assert result.err.count("\n") == 1
     assert result.folder is None
+
+
+def test_a_reader_that_has_seen_enough_ends_the_run_and_no_row_is_lost(command, run, tmp_path):
+    process = start(command, *TINY, "workload.cols=range(1,41)", "-m")
+    wait_for_rows(tmp_path, 3)
+    process.stdout.close()
+    assert "any more" not in process.stderr.read()
+    assert process.wait(60) in (1, 128 + signal.SIGPIPE)  # 1 is rich's way
+    process.stderr.close()
+    result = run("resume=last")
+    assert result.code == 0, result.err
+    assert set(Counter(row["key"] for row in result.rows()).values()) == {1}

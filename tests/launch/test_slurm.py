@@ -340,7 +340,8 @@ def test_the_next_session_takes_in_what_was_done_and_lets_tasks_go_on(tasks, six
 def test_rows_and_tasks_of_other_sources_are_not_taken(tasks, six, tmp_path):
     list(tasks.array().submit([six]))
     tasks.does(0, 2)
-    Journal(tmp_path).__exit__(None, None, None)
+    with Journal(tmp_path):
+        pass
     (tmp_path / "user.py").write_text(USER.replace("import os", "import sys, os"))
     events, left = exhaust(tasks.array().take_in(six))
     assert not of(Row, events)

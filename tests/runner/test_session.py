@@ -99,7 +99,9 @@ def test_what_is_not_a_row_costs_none(session, monkeypatch):
         full(disk)
         with pytest.raises(OSError, match="No space left") as caught:
             session.started(session.plan.cases[2])
-    assert f"All 2 rows are in its journal; to go on: resume={session.folder}" in session.move_out(caught.value)[1]
+    first, second = session.move_out(caught.value)
+    assert first == "stopped by an error of the system: No space left on device. No further case is started"
+    assert second == f"All 2 rows are in the journal; to go on: resume={session.folder}"
 
 
 def test_a_folder_that_cannot_be_written_is_bad_input(plan, tmp_path, monkeypatch):
