@@ -126,9 +126,10 @@ def _connected(address: str | None) -> Iterator[Any]:
             )
         except (OSError, RuntimeError, ValueError) as error:
             raise BadInput(f"launcher.address={address or 'null'}: {one_line(error)}") from None
-        with contextlib.suppress(ValueError):  # not the main thread: then Ray has set none either
-            for one, handler in handlers.items():
-                signal.signal(one, handler)
+        finally:
+            with contextlib.suppress(ValueError):  # not the main thread: then Ray has set none either
+                for one, handler in handlers.items():
+                    signal.signal(one, handler)
         yield ray
     finally:
         ray.shutdown()

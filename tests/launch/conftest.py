@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
 from runner.case import Case, Choice
 from runner.launch import Started
 from runner.launch.local import Local
 from runner.row import Row
+
+EXTRAS = {"ray": "ray", "slurm": "submitit"}  # launcher → the package it needs
+collect_ignore = [f"test_{name}.py" for name, package in EXTRAS.items() if importlib.util.find_spec(package) is None]
 
 BENCHMARK = {"cold_l2": True, "instrument": "auto", "captures": 10, "witness": True, "roof": False, "warmup_s": 0.0}
 BENCHMARK |= {"samples": 20, "max_s": 0.02, "rounds": 20, "sustained_s": 0.0, "keep_samples": False}

@@ -29,7 +29,6 @@ BENCHMARK = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text()) | 
 USER = """
 import os, pathlib, signal, time, torch
 
-pytest.importorskip("ray", reason="an extra brings it")
 HERE = pathlib.Path(__file__).parent
 
 def right(x): return torch.nn.functional.gelu(x, approximate="tanh")

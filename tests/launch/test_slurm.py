@@ -61,7 +61,6 @@ SLURM = """#!{python}
 import os, re, signal, subprocess, sys, time
 from pathlib import Path
 
-pytest.importorskip("submitit", reason="an extra brings it")
 command, words = Path(sys.argv[0]).name, sys.argv[1:]
 jobs = Path(sys.argv[0]).parent / "jobs"
 quiet = {{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}}
