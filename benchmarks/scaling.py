@@ -95,7 +95,7 @@ def words(cases: int, indices: Sequence[int]) -> list[str]:
 
 def on(indices: Sequence[int]) -> list[str]:
     """The GPUs to use, as the command line has them."""
-    return [f"launcher.gpus='{','.join(map(str, indices))}'"]
+    return [f"launcher.gpus={','.join(map(str, indices))}"]
 
 
 def command(words: Sequence[str], output_dir: Path) -> tuple[Grid, dict[str, Any]]:

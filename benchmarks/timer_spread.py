@@ -1,6 +1,6 @@
 """How far apart fresh processes time the same call, and how often two equal or unequal calls are told as such.
 
-    python -m benchmarks.timer_spread [--processes 16] [--rounds 40] [--out DIR] [--write]
+    python -m benchmarks.timer_spread [--processes 16] [--rounds 20] [--out DIR] [--write]
 
 Each process times the same calls twice, A and A', with buffers of their own, and spins also 1 and 2 % longer; by
 stamps as this project has them, and by CUDA event pairs in one-sample graphs behind the same flush. All of it is
@@ -37,7 +37,7 @@ from runner.measure.gpu_kernels import spin
 from runner.measure.stamped_graphs import StampedGraphs
 from runner.measure.statistics import BATCHES, LOOK_TWICE, T_975, Floor, summarise, trimmed_mean
 
-CAPTURES, WARMUP_ROUNDS = 10, 3
+CAPTURES, WARMUP_ROUNDS = 20, 3
 SHORT_US, SHORT_MORE = 5.0, 4  # of what takes less, more samples
 LIMIT_S = 180.0  # of one process; on an H100 it takes about 8
 ZONE, SAME = 0.005, 0.01  # a difference within the first is none to call; within the second, two times are the same
@@ -347,7 +347,7 @@ def main() -> None:
     """Runs the processes, prints and perhaps writes the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=16, help="0: only the tables of what is in --out")
-    parser.add_argument("--rounds", type=int, default=40, help=f"each of {CAPTURES} samples an arm")
+    parser.add_argument("--rounds", type=int, default=20, help=f"each of {CAPTURES} samples an arm")
     parser.add_argument("--out", type=Path, help="folder for the raw samples; a temporary one that stays, if not given")
     parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")
     parser.add_argument("--measure", type=int, metavar="INDEX", help=argparse.SUPPRESS)  # be one of the processes

@@ -63,7 +63,7 @@ def _compose(words: Sequence[str]) -> list[dict[str, Any]] | None:
     from runner.compose.messages import one_line
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and leaves the printing to us
-    sys.argv = ["runner", *_for_hydra(words)]  # the name that argparse prints
+    before, sys.argv = sys.argv, ["runner", *_for_hydra(words)]  # the name that argparse prints
     sweeper.register()
     kernel_options.register()
     found: list[list[dict[str, Any]]] = []
@@ -76,6 +76,7 @@ def _compose(words: Sequence[str]) -> list[dict[str, Any]] | None:
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:  # ValueError: workload=3
         raise BadInput(one_line(error)) from error
     finally:
+        sys.argv = before
         del os.environ["HYDRA_FULL_ERROR"]  # workers must not inherit it
     return found[0] if found else None
 

@@ -16,12 +16,14 @@ from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from runner.compose.composer import Composer
 from runner.errors import BadInput
 
 SWEPT = ("workload", "impl")  # groups whose options have different fields
+# Fields, and groups of them, that are not of a case: several values are a list there, and no sweep.
+OF_THE_RUN = ("launcher", "log", "resume", "output_dir", "name", "measure.columns")
 
 
 class GridSweeper(Sweeper):
@@ -51,6 +53,7 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
         BadInput: an axis has no values, or there is a sweep without ``-m``.
 
     """
+    arguments = _lists(compose, arguments)
     overrides = [compose.parse(line) for line in arguments]
     if not multirun:
         if swept := [override.input_line for override in overrides if override.is_sweep_override()]:
@@ -77,6 +80,28 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
     for lines in unused.values():
         compose([*chosen, lines[0]])  # no option of the sweep has this field: let Hydra say so
         raise AssertionError(f"{lines[0]} fits after all")
+
+
+def _lists(compose: Composer, arguments: Sequence[str]) -> list[str]:
+    """``launcher.gpus=0,2`` as one value, and likewise whatever else is of the run. Raises BadInput."""
+    overrides = {line: compose.parse(line) for line in arguments}
+    several = {
+        line: override
+        for line, override in overrides.items()
+        if override.is_sweep_override() and any(f"{_key(override)}.".startswith(f"{one}.") for one in OF_THE_RUN)
+    }
+    if not several:
+        return list(arguments)
+    for line, override in several.items():
+        if compose.is_group(override):
+            raise BadInput(f"{line}: a run has one {override.key_or_group}; name one")
+    groups = [line for line, one in overrides.items() if compose.is_group(one) and not one.is_sweep_override()]
+    base, spelled = compose(groups), {}
+    for line, override in several.items():
+        key, _, value = line.partition("=")
+        is_list = isinstance(OmegaConf.select(base, _key(override)), ListConfig)
+        spelled[line] = f"{key}=[{value}]" if is_list else f"{key}='{value}'"
+    return [spelled.get(line, line) for line in arguments]
 
 
 def _that_fit(base: DictConfig, values: Mapping[str, list[str]]) -> dict[str, list[str]]:

@@ -5,9 +5,6 @@ They share the GPU with the worker, so they are stopped while it measures: a tim
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +40,6 @@ class _Builder:
         self.gpu = gpu
         self.process: WorkerProcess | None = None
         self.case: Case | None = None
-        self.stopped = False
 
 
 class Ahead:
@@ -85,7 +81,7 @@ class Ahead:
                 self._hear(builder)
                 if builder.process is None and self._waiting:
                     environment = {} if builder.gpu is None else {"CUDA_VISIBLE_DEVICES": builder.gpu.uuid}
-                    builder.process = WorkerProcess(self._zygote, self._log_path, environment, replica=0)
+                    builder.process = WorkerProcess(self._zygote, self._log_path, environment)
                     builder.process.enter("start", self._start_limit_s)
                 elif builder.process and builder.process.phase == "plan" and self._waiting:
                     _, builder.case = self._waiting.popitem()  # the last: the next one a worker would have at once
@@ -100,11 +96,8 @@ class Ahead:
         taken = {gpu.uuid if gpu else "" for gpu in measuring}
         for builder in self._builders:
             stop = (builder.gpu.uuid if builder.gpu else "") in taken
-            if builder.process and stop != builder.stopped:
-                for send in (os.kill, os.killpg):  # it has no group of its own in its first moments
-                    with contextlib.suppress(ProcessLookupError):
-                        send(builder.process.pid, signal.SIGSTOP if stop else signal.SIGCONT)
-                builder.stopped = stop
+            if builder.process:
+                builder.process.pause(stop)
 
     def close(self) -> None:
         """End all of them."""
@@ -117,7 +110,7 @@ class Ahead:
             if "prepared" in message and builder.case and builder.case.key not in self._given:
                 self._told[builder.case.key] = message["prepared"]
             builder.process.enter("plan", 0.0)  # idle
-        if builder.process and not builder.stopped:
+        if builder.process and not builder.process.paused:
             late = builder.process.phase == "start" and builder.process.deadline < time.monotonic()
             if late or builder.process.has_ended():
                 raise Gone(builder.process.end())

@@ -116,6 +116,7 @@ class Local:
             wait(watched, max(0.0, min(soonest, LONGEST_WAIT_S)))
             for slot in waiting:
                 yield from slot.handle()
+                slot.make_way()
                 if ahead:
                     ahead.make_way(one.gpu for one in slots if one.measuring)
 

@@ -20,7 +20,7 @@ from runner.case import Case
 def main(descriptor: int) -> None:
     """Serve until the parent goes away, or a case has spoiled this process."""
     from runner.hardware import describe
-    from runner.worker import Worker, tidy
+    from runner.worker import Worker, calibrations, recall, tidy, warm_up
 
     channel = Connection(descriptor)
 
@@ -38,6 +38,12 @@ def main(descriptor: int) -> None:
             message = json.loads(channel.recv_bytes())
         except (EOFError, OSError):
             return
+        if "warm_up" in message:
+            warm_up()
+            continue
+        if "recall" in message:
+            recall(message["recall"])
+            continue
         if "prepare" in message:
             send(prepared=worker.prepare(Case.from_record(message["prepare"])))
             continue
@@ -47,7 +53,7 @@ def main(descriptor: int) -> None:
         row, spoiled = worker.run(Case.from_record(message["case"]))
         sys.stdout.flush()
         sys.stderr.flush()
-        send(row=row.to_record(), spoiled=spoiled)
+        send(row=row.to_record(), spoiled=spoiled, calibrations=calibrations())
         if spoiled:
             return
 

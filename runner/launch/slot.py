@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -50,12 +51,15 @@ class Slot:
         self._shared = shared  # who else uses the GPU, in a sentence
         self.block: deque[Case] = deque()
         self.worker: WorkerProcess | None = None
+        self._spare: WorkerProcess | None = None  # ready to take its place: on a GPU a worker takes seconds to be
+        self._calibrations: object = {}  # of the workers so far, for the next one
         self._sources = deque(sources)  # of workers: the next one where the first gives none that starts
         self._log_path, self._limits, self._take = log_path, limits, take
         self._doing: Case | None = None
         self._timed = 0  # cases of this block that this worker can compare
         self._tried: dict[str, int] = {}  # times that a case has been given to a worker
         self._failed_starts = 0
+        self._replica = 0  # whose cases were run last
         self._why_not = ""  # no worker can be started
 
     @property
@@ -94,9 +98,15 @@ class Slot:
                 self._doing = case
                 self._tried[case.key] = self._tried.get(case.key, 0) + 1
                 self._ask({"case": case.to_record()}, "inputs")
+                self._keep_spare()
                 if self.ahead:
                     self.ahead.skip(case)
                 yield Started(case)
+
+    def make_way(self) -> None:
+        """The spare worker stands still while the other one measures."""
+        if self._spare:
+            self._spare.pause(self.measuring)
 
     def handle(self) -> Iterator[Event]:
         """What the worker has said, or that it has ended, or is late."""
@@ -120,13 +130,40 @@ class Slot:
             self.worker, self._timed = None, 0
 
     def _start(self, replica: int) -> None:
-        environment = {} if self.gpu is None else {"CUDA_VISIBLE_DEVICES": self.gpu.uuid}
         try:
-            self.worker = WorkerProcess(self._sources[0], self._log_path, environment, replica)
+            self.worker = self._take_spare() or self._fork()
         except Gone as gone:
             self._start_failed(str(gone))
-        else:
-            self.worker.enter("start", self._limits.limit("start")[0])
+            return
+        if replica != self._replica:
+            self._calibrations = {}  # how far apart two replicas are is to be seen, also in these
+        self.worker.replica = self._replica = replica
+        self.worker.enter("start", self._limits.limit("start")[0])
+        if self._calibrations:
+            self._tell({"recall": self._calibrations})
+
+    def _fork(self) -> WorkerProcess:
+        """Raises Gone."""
+        environment = {} if self.gpu is None else {"CUDA_VISIBLE_DEVICES": self.gpu.uuid}
+        return WorkerProcess(self._sources[0], self._log_path, environment)
+
+    def _keep_spare(self) -> None:
+        """Have one from the second case on; on the CPU a fork is all that it would save."""
+        if self.gpu is None or self._spare or not (self.worker and self.worker.cases):
+            return
+        with contextlib.suppress(Gone):  # whoever needs a worker will see why there is none
+            self._spare = self._fork()
+            self._spare.send({"warm_up": {}})
+
+    def _take_spare(self) -> WorkerProcess | None:
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return None
+        spare.pause(False)
+        if spare.alive:
+            return spare
+        spare.end()
+        return None
 
     def _start_failed(self, why: str) -> None:
         self._failed_starts += 1
@@ -141,6 +178,10 @@ class Slot:
     def _ask(self, message: object, phase: Phase) -> None:
         assert self.worker is not None
         self.worker.enter(phase, self._limits.limit(phase)[0])
+        self._tell(message)
+
+    def _tell(self, message: object) -> None:
+        assert self.worker is not None
         try:
             self.worker.send(message)
         except Gone:  # it has ended idle: nobody's fault, and `handle` will see it
@@ -160,6 +201,7 @@ class Slot:
             yield Rounds.from_record(message["rounds"])  # type: ignore[arg-type]
         else:
             row = Row.from_record(message["row"])  # type: ignore[arg-type]
+            self._calibrations = message["calibrations"]
             fresh = self.worker.cases == 0
             self.worker.cases += 1
             again = row.status in CHANCE and not fresh

@@ -136,11 +136,12 @@ class Spawner:
 class WorkerProcess:
     """A worker, forked at once; its first message is ``environment``."""
 
-    def __init__(self, zygote: Zygote | Spawner, log_path: Path, environment: Mapping[str, str], replica: int) -> None:
-        self.replica = replica  # whose cases it takes: the next ones are to run in another process
+    def __init__(self, zygote: Zygote | Spawner, log_path: Path, environment: Mapping[str, str]) -> None:
+        self.replica = 0  # whose cases it takes: the next ones are to run in another process
         self.cases = 0  # that it has run
         self.phase: Phase = "start"
         self.deadline = 0.0  # by the monotonic clock
+        self.paused = False
         self._zygote, self._log_path = zygote, log_path
         ours, theirs = socket.socketpair()
         with theirs, open(log_path, "ab") as log:
@@ -164,6 +165,20 @@ class WorkerProcess:
         """Its process, that is, and no message that it has sent before is left to read."""
         readable, _, _ = select.select(self.watched, [], [], 0)
         return self._pidfd in readable and self.fileno() not in readable
+
+    @property
+    def alive(self) -> bool:
+        """It has not ended; False where the system does not tell."""
+        return self._pidfd is not None and not select.select([self._pidfd], [], [], 0)[0]
+
+    def pause(self, wanted: bool) -> None:
+        """Let it stand still, or go on."""
+        if wanted == self.paused:
+            return
+        self.paused = wanted
+        for send in (os.kill, os.killpg):  # it has no group of its own in its first moments
+            with contextlib.suppress(ProcessLookupError):
+                send(self.pid, signal.SIGSTOP if wanted else signal.SIGCONT)
 
     def enter(self, phase: Phase, limit_s: float) -> None:
         """``phase`` begins now."""

@@ -1,10 +1,13 @@
-"""What an instrument reads where nothing happens, so that it can be taken off. Once per process and form."""
+"""What an instrument reads where nothing happens, so that it can be taken off.
+
+Once per process and form; or handed over by an earlier process of the same run, from which it differs by 2 ns.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
-from functools import cache
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -26,26 +29,46 @@ COOLING_S = 0.2  # after a spell at the power limit, whose clock would else be t
 SPIN_CYCLES = 20_000  # about 10 us in which nothing but one warp runs: no power limit acts
 
 
-@cache
+_known: dict[str, float] = {}
+
+
+def known() -> Mapping[str, float]:
+    """What has been found out so far, by name."""
+    return _known
+
+
+def recall(found: Mapping[str, float]) -> None:
+    """What another process has just found out on this GPU need not be found out again."""
+    _known.update(found)
+
+
 def graph_constant_us(*, cold_l2: bool, captures: int) -> float:
     """Subtracted from each sample of ``StampedGraphs``: a null kernel then reads what CUPTI gives it."""
-    return _constant_us(
-        StampedGraphs(launch_null, preparation(None, cold_l2=cold_l2), captures=captures, constant_us=0.0)
+    before = preparation(None, cold_l2=cold_l2)
+    return _once(
+        f"graphs_{captures}_{_l2(cold_l2)}_us",
+        lambda: _constant_us(StampedGraphs(launch_null, before, captures=captures, constant_us=0.0)),
     )
 
 
-@cache
 def stream_constant_us(*, cold_l2: bool) -> float:
     """The same for ``StampedStream``."""
-    return _constant_us(StampedStream(launch_null, preparation(None, cold_l2=cold_l2), constant_us=0.0))
+    before = preparation(None, cold_l2=cold_l2)
+    return _once(
+        f"stream_{_l2(cold_l2)}_us",
+        lambda: _constant_us(StampedStream(launch_null, before, constant_us=0.0)),
+    )
 
 
-@cache
 def null_us() -> float:
     """What CUPTI gives a kernel that does nothing, its code as cold as that of any other; 0 if it cannot be asked.
 
     Asked once a machine, and kept: it is the zero of all times, and asked anew it would differ by some nanoseconds.
     """
+    return _once("null_us", _null_us)
+
+
+def _null_us() -> float:
     facts = identity()
     path = disk.place("null", facts, FORMAT)
     kept = (disk.read(path) or {}).get("null_us")
@@ -59,9 +82,12 @@ def null_us() -> float:
     return statistics.median(spans)
 
 
-@cache
 def unloaded_mhz() -> float:
     """Clock of the multiprocessors at next to no load: what a power limit is told by."""
+    return _once("unloaded_mhz", _unloaded_mhz)
+
+
+def _unloaded_mhz() -> float:
     torch.cuda.synchronize()
     time.sleep(COOLING_S)
     spinning = StampedGraphs(_launch_spin, preparation(None, cold_l2=False), captures=1, constant_us=0.0)
@@ -81,3 +107,13 @@ def _launch_spin() -> None:
 def _constant_us(instrument: StampedGraphs | StampedStream) -> float:
     instrument.samples(WARMUP)
     return trimmed_mean(instrument.samples(SAMPLES)) - null_us()
+
+
+def _once(name: str, find: Callable[[], float]) -> float:
+    if name not in _known:
+        _known[name] = find()
+    return _known[name]
+
+
+def _l2(cold: bool) -> str:
+    return "cold" if cold else "warm"

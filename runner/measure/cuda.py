@@ -18,11 +18,21 @@ from runner.measure.gpu_state import gpu_state
 from runner.measure.instruments import Instrument
 from runner.measure.procedure import Taken, take
 from runner.measure.side_by_side import side_by_side
+from runner.measure.slots import slots, tick_ns
 from runner.measure.stamped_graphs import CaptureError, StampedGraphs
 from runner.measure.statistics import trimmed_mean
 from runner.measure.sustained import sustained
 
 WARM_SAMPLES, WARM_LONGEST_S = 90, 0.03
+
+
+def warm_up() -> None:
+    """CUDA and CUPTI start, and our own kernels are compiled or loaded."""
+    slots(1).begin(0)
+    before = preparation(None, cold_l2=True)
+    witness.observe(calibration.launch_null, before, calls=2)
+    as_seen_by_caller(calibration.launch_null, before)
+    tick_ns()
 
 
 def measure(call: Call, settings: Benchmark) -> tuple[dict[str, Scalar], Taken, Instrument]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from runner.measure.procedure import Instrument
 from runner.measure.statistics import BATCHES, consecutive, trimmed_mean
 
-EACH = 10  # samples of each in a round, or one if they are slow: of ten graphs one replay each
+EACH = 10  # samples of each in a round, or one if they are slow
 SEED = 0
 
 

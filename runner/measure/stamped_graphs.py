@@ -67,10 +67,13 @@ class StampedGraphs:
         self._lasting = {Place.of(output).data_ptr for output in tensors(eager)}  # outputs that outlive their call
 
     def samples(self, count: int) -> list[float]:
-        """``count`` times of one call or a few more, in microseconds, as they were taken: whole rounds of captures."""
+        """``count`` times of one call or a few more, in microseconds, as they were taken.
+
+        Whole rounds of captures; or some of them, drawn anew, if fewer samples are wanted than there are captures.
+        """
         times: list[float] = []
         while len(times) < count:
-            order = self._chance.sample(range(len(self._graphs)), len(self._graphs))
+            order = self._chance.sample(range(len(self._graphs)), min(count, len(self._graphs)))
             started = time.perf_counter()
             with torch.cuda.stream(self._stream):
                 for index in order:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -16,6 +18,8 @@ from runner.rounds import Rounds
 from runner.row import Phase, Row
 from runner.worker.job import Job
 from runner.worker.point import Point
+
+CALIBRATION = "runner.measure.calibration"  # imports Triton, so not before it is needed
 
 _modules_frozen = 0  # how many had been imported when they were last frozen
 
@@ -83,9 +87,14 @@ class Worker:
     def _leave(self) -> None:
         """No case of this point will come again, so nothing compiled for it is needed either."""
         self._point = None
-        if dynamo := sys.modules.get("torch._dynamo"):
-            dynamo.reset()
+        forget_compiled()
         tidy()
+
+
+def forget_compiled() -> None:
+    """What torch.compile has made in this process. Where it has made nothing, to forget it would import Inductor."""
+    if (frames := sys.modules.get("torch._dynamo.convert_frame")) and frames.FRAME_COUNTER:
+        torch._dynamo.reset()
 
 
 def tidy() -> None:
@@ -101,3 +110,21 @@ def tidy() -> None:
         _modules_frozen = len(sys.modules)
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+
+
+def warm_up() -> None:
+    """What a process does once, and takes seconds on a GPU: done before there is a case. Raises nothing."""
+    if torch.cuda.is_available():
+        with contextlib.suppress(Exception):  # the first case will tell
+            importlib.import_module("runner.measure.cuda").warm_up()
+
+
+def calibrations() -> Mapping[str, float]:
+    """What this process has found out of its instruments."""
+    module = sys.modules.get(CALIBRATION)
+    return module.known() if module else {}
+
+
+def recall(found: Mapping[str, float]) -> None:
+    """Another process of this run, on the same GPU, has found this out."""
+    importlib.import_module(CALIBRATION).recall(found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -178,9 +180,31 @@ def sweeper_run_mode():
     return RunMode.RUN
 
 
-def test_composing_twice_leaves_no_trace(compose):
+@pytest.mark.parametrize("multirun", [True, False])
+@pytest.mark.parametrize(
+    ("word", "path", "value"),
+    [
+        ("launcher.gpus=0,2", "launcher.gpus", "0,2"),
+        ("launcher.gpus=GPU-1a,GPU-2b", "launcher.gpus", "GPU-1a,GPU-2b"),
+        ("resume.retry=oom,crashed", "resume.retry", ["oom", "crashed"]),
+        ("measure.columns=gpu_us,e2e_us", "measure.columns", ["gpu_us", "e2e_us"]),
+    ],
+)
+def test_several_values_of_what_belongs_to_the_run_are_no_sweep(compose, multirun, word, path, value):
+    (lines,) = sweeper.unfold(compose, ["workload=gelu", "workload.cols=8", word], multirun=multirun)
+    assert OmegaConf.select(compose(lines), path) == value
+
+
+def test_a_run_has_one_launcher(compose):
+    with pytest.raises(BadInput, match="launcher=local,ray: a run has one launcher; name one"):
+        list(sweeper.unfold(compose, ["workload=gelu", "launcher=local,ray"], multirun=True))
+
+
+def test_composing_twice_leaves_no_trace(compose, monkeypatch):
+    monkeypatch.setattr("sys.argv", words := ["a program", "of its own"])
     compose(["workload=gelu", "workload.cols=8"])
     assert compose(["workload=gelu"]).workload.cols == 4096
+    assert sys.argv is words
 
 
 def test_hydra_still_asks_where_a_plugin_comes_from():

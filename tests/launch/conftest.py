@@ -20,10 +20,10 @@ BENCHMARK |= {"target_pct": 0.5, "target_cpu_pct": 2.0}
 LIMITS = {"gpus": 0, "ahead": 0, "start_limit_s": 120, "build_limit_s": 60, "check_limit_s": 60, "measure_limit_s": 60}
 
 
-def case(path, name, cols=64, replica=0):
+def case(path, name, cols=64, replica=0, device="cpu"):
     fields = {"rows": 64, "cols": cols, "form": "tanh", "dtype": "float32", "tf32": False, "data": "normal"}
     impl = Choice("file", {"path": f"{path}:{name}"})
-    return Case(Choice("gelu", fields), impl, (Choice("benchmark", BENCHMARK),), "cpu", 0, replica=replica)
+    return Case(Choice("gelu", fields), impl, (Choice("benchmark", BENCHMARK),), device, 0, replica=replica)
 
 
 @pytest.fixture
@@ -31,11 +31,11 @@ def launch_user(tmp_path):
     """Events, without Started, of cases (function, cols, replica) of a file of functions."""
     path = tmp_path / "user.py"
 
-    def go(source, *cases, on_row=lambda: None, **limits):
+    def go(source, *cases, on_row=lambda: None, device="cpu", **limits):
         path.write_text(source)
         events = []
         for event in Local(**(LIMITS | limits)).run(
-            [case(path, *each) for each in cases], str(tmp_path / "worker.log")
+            [case(path, *each, device=device) for each in cases], str(tmp_path / "worker.log")
         ):
             if not isinstance(event, Started):
                 events.append(event)
