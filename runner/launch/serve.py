@@ -50,7 +50,11 @@ def main(descriptor: int) -> None:
         if "case" not in message:
             send(rounds=worker.compare().to_record())
             continue
-        row, spoiled = worker.run(Case.from_record(message["case"]))
+        case = Case.from_record(message["case"])
+        if not worker.has_room(case):
+            send(full=True)
+            return
+        row, spoiled = worker.run(case)
         sys.stdout.flush()
         sys.stderr.flush()
         send(row=row.to_record(), spoiled=spoiled, calibrations=calibrations())

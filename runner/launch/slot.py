@@ -12,7 +12,7 @@ from typing import Protocol
 
 from runner import impl
 from runner.case import Case, Scalar
-from runner.launch import Event, Ready, Started
+from runner.launch import Event, Notice, Ready, Started
 from runner.launch.ahead import TIMED, Ahead
 from runner.launch.gpus import Gpu
 from runner.launch.worker_process import Gone, Spawner, WorkerProcess, Zygote
@@ -20,7 +20,7 @@ from runner.rounds import Rounds
 from runner.row import Phase, Row
 
 MOST_STARTS = 2  # in a row that fail: then the device is not to be had
-CHANCE = ("crashed", "oom")  # may be what an earlier case has left behind: tried once more in a fresh process
+FULL = "an earlier case has not given back its GPU memory: a new worker takes over"
 
 
 class Limits(Protocol):
@@ -199,12 +199,17 @@ class Slot:
             yield Ready(message["environment"], self.gpu)  # type: ignore[arg-type]
         elif "rounds" in message:
             yield Rounds.from_record(message["rounds"])  # type: ignore[arg-type]
+        elif "full" in message:
+            assert self._doing is not None
+            self._tried[self._doing.key] -= 1
+            yield Notice(FULL)
+            self.stop()
         else:
             row = Row.from_record(message["row"])  # type: ignore[arg-type]
             self._calibrations = message["calibrations"]
             fresh = self.worker.cases == 0
             self.worker.cases += 1
-            again = row.status in CHANCE and not fresh
+            again = row.status == "oom" and not fresh and bool(message["spoiled"] or self.gpu is None)
             if message["spoiled"] or again:
                 yield from self._done(row, again=again)
                 self.stop()
@@ -237,7 +242,8 @@ class Slot:
             yield Rounds(reason=f"not compared side by side: {why}")
         elif self._doing is not None:
             row = Row(case=self._doing, status=status, reason=why, phase=phase, detail=printed)  # type: ignore[arg-type]
-            yield from self._done(row, again=status in CHANCE and not fresh)
+            again = status == "crashed" and not fresh  # an earlier case may have brought it about
+            yield from self._done(row, again=again)
 
     def _done(self, row: Row, *, again: bool = False) -> Iterator[Event]:
         """The case's row, unless it is to be tried ``again`` and has been only once."""

@@ -83,7 +83,7 @@ class StampedGraphs:
             pairs = self._slots.read()
             self._last = order[-1]
             times += [pairs[index][0] / 1e3 - self._constant_us for index in order]
-            self.clocks_mhz += [cycles / ns * 1e3 for ns, cycles in pairs]
+            self.clocks_mhz += [cycles / ns * 1e3 for ns, cycles in map(pairs.__getitem__, order)]
             if times[-1] > LONG_US:
                 self._rest(busy_s, order[-1])
         return times

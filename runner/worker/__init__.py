@@ -19,6 +19,7 @@ from runner.row import Phase, Row
 from runner.worker.job import Job
 from runner.worker.point import Point
 
+LEFT_BYTES = 2**29  # which no instrument of ours takes; more of it was left by a case
 CALIBRATION = "runner.measure.calibration"  # imports Triton, so not before it is needed
 
 _modules_frozen = 0  # how many had been imported when they were last frozen
@@ -44,7 +45,17 @@ class Worker:
         spoiled = fault is not None and fault.spoiled
         if not spoiled:
             tidy()
+        if fault is not None and fault.status == "oom":
+            spoiled = self._left_bytes() > LEFT_BYTES  # a process of its own may have room for it
         return row, spoiled
+
+    def has_room(self, case: Case) -> bool:
+        """Whether earlier points have left the GPU's memory as they found it; asked before ``case`` is run."""
+        if self._point is not None and self._point.name == case.point:
+            return True
+        if self._point is not None:
+            self._leave()
+        return self._left_bytes() <= LEFT_BYTES
 
     def prepare(self, case: Case) -> dict[str, Scalar]:
         """Compile what ``case`` will want to find in the caches on disk; what that took. Raises nothing."""
@@ -83,6 +94,13 @@ class Worker:
             return job.row(fault, detail), fault
         except ValueError as error:  # a measurement that returns what it may not
             return Row(case=case, status="error", reason=f"ValueError: {error}", phase=job.phase), fault
+
+    def _left_bytes(self) -> int:
+        """Of the GPU's memory, what cases that are done have not given back; on a CPU it is not known, and so 0."""
+        if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+            return 0
+        held = self._point.input_bytes if self._point else 0
+        return torch.cuda.memory_allocated() - held
 
     def _leave(self) -> None:
         """No case of this point will come again, so nothing compiled for it is needed either."""

@@ -53,6 +53,11 @@ class Point:
             self._inputs = self.workload.inputs(draw)
         return self._inputs
 
+    @property
+    def input_bytes(self) -> int:
+        """Memory of the inputs, if they have been made."""
+        return sum(tensor.nbytes for tensor in self._inputs or ())
+
     def expected(self) -> tuple[Expected, ...]:
         """What is right, in float64; computed before any implementation has seen the inputs."""
         if self._expected is None:

@@ -14,7 +14,7 @@ from runner import journal
 
 pytestmark = pytest.mark.gpu
 
-HANG_LIMIT_S, LOST_BAR_S = 5.0, 4.0
+HANG_LIMIT_S, LOST_BAR_S = 5.0, 1.5
 SIZES = range(1024, 1024 + 15 * 128, 128)
 FAULTS = {SIZES[2]: "cuda_error", SIZES[5]: "cuda_error", SIZES[8]: "timeout", SIZES[11]: "oom"}
 NAMES = dict(zip(FAULTS, ("far_away", "asserts", "endless", "fills"), strict=True))

@@ -32,6 +32,15 @@ def told(x):
             file.write(json.dumps([x.shape[1], os.getpid(), begun(), time.clock_gettime(time.CLOCK_BOOTTIME)]) + "\\n")
     return torch.nn.functional.gelu(x, approximate="tanh")
 
+def keeps(x):  # as a module that holds on to its tensors on a GPU
+    import runner.worker
+    runner.worker.Worker._left_bytes = lambda self: 2**30
+    return told(x)
+
+def too_much(x):
+    told(x)
+    raise MemoryError
+
 def dies(x):
     told(x)
     os._exit(3)
@@ -82,6 +91,20 @@ def test_a_spare_that_is_dead_is_not_taken(launch, monkeypatch):
     monkeypatch.setattr(Slot, "_take_spare", killed)
     rows, _, _ = launch(("told", 64), ("dies", 48), ("told", 32))
     assert [row.status for row in rows] == ["ok", "crashed", "ok"]
+
+
+def test_a_worker_whose_memory_is_not_given_back_gets_no_further_point(launch):
+    rows, ready, calls = launch(("told", 64), ("keeps", 48), ("told", 48), ("told", 32))
+    assert [(row.status, row.metrics["attempt"]) for row in rows] == [("ok", 1)] * 4
+    assert ready == 2
+    assert [pid == calls[0][1] for _, pid, *_ in calls] == [True, True, True, False]
+
+
+def test_what_does_not_fit_is_tried_in_a_fresh_process_only_if_memory_was_missing(launch):
+    rows, _, _ = launch(("told", 64), ("too_much", 48))
+    assert [(row.status, row.metrics["attempt"]) for row in rows] == [("ok", 1), ("oom", 1)]
+    rows, _, _ = launch(("told", 64), ("keeps", 48), ("too_much", 48))
+    assert [(row.status, row.metrics["attempt"]) for row in rows] == [("ok", 1), ("ok", 1), ("oom", 2)]
 
 
 def test_none_is_left_when_the_grid_ends(launch):

@@ -108,6 +108,20 @@ def test_the_timers_step_is_known():
     assert 1 <= tick_ns() <= 1024
 
 
+def test_fewer_samples_than_captures_are_of_graphs_drawn_anew():
+    from runner.measure.flush import preparation
+    from runner.measure.gpu_kernels import CYCLES_A_SECOND
+    from runner.measure.stamped_graphs import StampedGraphs
+
+    cycles = 20_000
+    before = preparation(None, cold_l2=False)
+    graphs = StampedGraphs(spinning(cycles), before, captures=13, constant_us=0.0)  # slots that nobody else has used
+    times = graphs.samples(1) + graphs.samples(5) + graphs.samples(14)
+    assert len(times) == len(graphs.clocks_mhz) == 1 + 5 + 26
+    assert min(times) > 0.9 * cycles / CYCLES_A_SECOND * 1e6
+    assert 300 < min(graphs.clocks_mhz) <= max(graphs.clocks_mhz) < 3000
+
+
 def test_peak_memory_is_that_of_the_calls_own_tensors():
     import torch
 
