@@ -88,7 +88,7 @@ class Session:
         self.fingerprints.of(case)
 
     def done(self, row: Row) -> Row:
-        """``row`` as it is kept, on the disk. Raises OSError; it is among ``rows`` all the same."""
+        """``row`` as it is kept, in the journal. Raises OSError; it is among ``rows`` all the same."""
         row = replace(row, fingerprint=self.fingerprints.of_row(row.case))
         if starts := self._journal.starts.get(row.case.key):
             row = replace(row, metrics={**row.metrics, "attempt": starts})
@@ -102,6 +102,10 @@ class Session:
         """The cases of one point have been sampled side by side. Raises OSError."""
         self.rounds.append(rounds)
         self._journal.rounds(rounds)
+
+    def settle(self) -> None:
+        """All of it is on the disk. Raises OSError if it is not."""
+        self._journal.settle()
 
     def grid(self) -> tuple[list[Row], list[Rounds]]:
         """The rows of the plan's cases, whichever session made them, in the plan's order; and all comparisons."""
@@ -121,7 +125,7 @@ class Session:
 
     def move_out(self, error: OSError) -> list[str]:
         """What ``error`` has ended: if rows have no place in the folder, keep all elsewhere. What to tell the user."""
-        why = error.strerror or str(error) if self._journal.intact else "it has been removed"
+        why = error.strerror or str(error) if self._journal.there else "it has been removed"
         rows, (_, rounds) = self.everything(), self.grid()
         if self._journal.intact and not self.unsaved:
             stopped = f"stopped by an error of the system: {why}. No further case is started"

@@ -63,6 +63,7 @@ def execute(session: Session, launcher: Launcher) -> int | OSError | CannotStart
             for event in events:
                 with interrupts.held():  # what has been measured is written down
                     _hear(event, session, report)
+            session.settle()
         except KeyboardInterrupt as interrupt:
             return interrupt.args[0] if interrupt.args else signal.SIGINT
         except BrokenPipeError:  # who read what is printed here has seen enough
@@ -138,7 +139,7 @@ def conclude(session: Session, logger: Logger) -> list[Row]:
     except OSError as error:
         unwritten = f"{table} cannot be written: {error.strerror or error}"
     if derived:
-        out.print(terminal.table(derived, names, out.width, plan.columns, _title(plan, rows, names)))
+        out.print(terminal.table(derived, names, out.width, plan.columns, _title(plan, rows, names)), soft_wrap=True)
     says = terminal.notes([line.row for line in derived], names)
     says += [unwritten] if unwritten else []
     if session.unreadable:

@@ -17,7 +17,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Annotated
 
-from runner import child
+from runner import child, impl
 from runner.case import Case
 from runner.launch import CannotStart, Event, Notice, gpus
 from runner.launch.ahead import Ahead, compiled, processes
@@ -169,7 +169,10 @@ def _preload(cases: Sequence[Case], devices: Sequence[Gpu | None]) -> list[str]:
     """Modules that all workers will need, and that take a second to import."""
     if any(devices):  # torch.profiler, which asks CUPTI, needs it. Inductor would start CUDA, which survives no fork
         return ["torch._dynamo"]
-    return ["torch._inductor.compile_fx"] if any(case.impl.name == "compiled" for case in cases) else []
+    wanted = {type(impl.build(case.impl)).__module__ for case in cases} | {"runner.measure.cpu"}
+    wanted |= {f"models.{case.workload.name}" for case in cases}
+    wanted |= {"torch._inductor.compile_fx" for case in cases if case.impl.name == "compiled"}
+    return sorted(wanted)
 
 
 def _say(text: str) -> None:

@@ -39,7 +39,7 @@ def main(descriptor: int) -> None:
         except (EOFError, OSError):
             return
         if "warm_up" in message:
-            warm_up()
+            warm_up(message["warm_up"])
             continue
         if "recall" in message:
             recall(message["recall"])

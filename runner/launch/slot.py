@@ -51,7 +51,8 @@ class Slot:
         self._shared = shared  # who else uses the GPU, in a sentence
         self.block: deque[Case] = deque()
         self.worker: WorkerProcess | None = None
-        self._spare: WorkerProcess | None = None  # ready to take its place: on a GPU a worker takes seconds to be
+        self._spare: WorkerProcess | None = None  # to take its place: on a GPU it takes seconds to be ready
+        self._has_row = False  # some case has
         self._calibrations: object = {}  # of the workers so far, for the next one
         self._sources = deque(sources)  # of workers: the next one where the first gives none that starts
         self._log_path, self._limits, self._take = log_path, limits, take
@@ -148,12 +149,12 @@ class Slot:
         return WorkerProcess(self._sources[0], self._log_path, environment)
 
     def _keep_spare(self) -> None:
-        """Have one from the second case on; on the CPU a fork is all that it would save."""
-        if self.gpu is None or self._spare or not (self.worker and self.worker.cases):
+        """Have one from the second case on."""
+        if self._spare or not self._has_row:
             return
         with contextlib.suppress(Gone):  # whoever needs a worker will see why there is none
             self._spare = self._fork()
-            self._spare.send({"warm_up": {}})
+            self._spare.send({"warm_up": "cuda" if self.gpu else "cpu"})
 
     def _take_spare(self) -> WorkerProcess | None:
         spare, self._spare = self._spare, None
@@ -248,7 +249,7 @@ class Slot:
     def _done(self, row: Row, *, again: bool = False) -> Iterator[Event]:
         """The case's row, unless it is to be tried ``again`` and has been only once."""
         attempts = self._tried[row.case.key]
-        self._doing = None
+        self._doing, self._has_row = None, True
         if again and attempts == 1:
             return
         self.block.popleft()

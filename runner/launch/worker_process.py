@@ -19,7 +19,8 @@ from typing import Any
 from runner import child
 from runner.row import Phase
 
-STACK_S = 0.05  # that a late worker has to print where it is
+STACK_S = 0.05  # at most, that a late worker has to print where it is
+LOOK_S = 0.005
 TAIL, HEAD = 3000, 1000  # bytes of a worker's output that a row keeps, from the end and from the beginning
 
 
@@ -206,7 +207,13 @@ class WorkerProcess:
         """Let it print the stacks of its threads to its log, even from within an endless loop in C."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR1)
-        time.sleep(STACK_S)
+        before, began = self.log_size(), time.monotonic()
+        printed = before
+        while time.monotonic() - began < STACK_S:
+            time.sleep(LOOK_S)
+            last, printed = printed, self.log_size()
+            if last == printed > before:  # it has begun, and is done
+                break
 
     def end(self) -> str:
         """Kill it and all it has started; how it ended, in words."""

@@ -12,10 +12,18 @@ from models.workload import Call
 from runner.case import Scalar
 from runner.measure.benchmark import Benchmark
 from runner.measure.floors import FLOORS
+from runner.measure.memory import peak_bytes
 from runner.measure.pinning import pinned
 from runner.measure.procedure import Taken, take
 from runner.measure.side_by_side import side_by_side
 from runner.measure.wall import PerfCounter
+
+
+def warm_up() -> None:
+    """OpenMP starts its threads, and the profiler itself."""
+    numbers = torch.zeros(2**16)
+    with pinned(numbers.zero_):
+        peak_bytes(numbers.zero_, "cpu")
 
 
 def measure(call: Call, settings: Benchmark) -> tuple[dict[str, Scalar], Taken, PerfCounter]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -13,6 +15,7 @@ from runner.rounds import Rounds
 from runner.row import Row
 
 LAST = 12  # rows shown while running: the table must fit a screen, and be cheap to draw again
+KEPT = 100  # rows from which those are made: a row is shown with its speed-up against another of its point
 
 
 class LiveReport:
@@ -25,8 +28,9 @@ class LiveReport:
         self._plan, self._console = plan, console
         self._total = len(plan.cases) if total is None else total
         self._names = Names(plan.cases)
-        self._rows: list[Row] = []
-        self._rounds: list[Rounds] = []
+        self._done = 0
+        self._rows: deque[Row] = deque(maxlen=KEPT)
+        self._rounds: deque[Rounds] = deque(maxlen=KEPT)
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -56,13 +60,13 @@ class LiveReport:
 
     def done(self, row: Row) -> None:
         """``row`` is in the journal."""
+        self._done += 1
         self._rows.append(row)
-        self._progress.advance(self._task)
         if self._console.is_terminal:
-            self._live.refresh()
-        else:
-            count = f"[{len(self._rows)}/{self._total}]"
-            self._console.print(count, terminal.plain(row, self._names), markup=False, highlight=False, soft_wrap=True)
+            self._progress.advance(self._task)
+        else:  # rich takes ten times as long for a line
+            self._console.file.write(f"[{self._done}/{self._total}] {terminal.plain(row, self._names)}\n")
+            self._console.file.flush()
 
     def compared(self, rounds: Rounds) -> None:
         """The cases of one point have been sampled side by side."""
@@ -73,5 +77,5 @@ class LiveReport:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _draw(self) -> Group:
-        shown = lines(self._rows, self._plan.baseline, self._rounds)[-LAST:]
+        shown = lines(list(self._rows), self._plan.baseline, list(self._rounds))[-LAST:]
         return Group(terminal.table(shown, self._names, self._console.width, self._plan.columns), self._progress)

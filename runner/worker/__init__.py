@@ -130,11 +130,10 @@ def tidy() -> None:
         torch.cuda.empty_cache()
 
 
-def warm_up() -> None:
+def warm_up(device: str) -> None:
     """What a process does once, and takes seconds on a GPU: done before there is a case. Raises nothing."""
-    if torch.cuda.is_available():
-        with contextlib.suppress(Exception):  # the first case will tell
-            importlib.import_module("runner.measure.cuda").warm_up()
+    with contextlib.suppress(Exception):  # the first case will tell
+        importlib.import_module(f"runner.measure.{device}").warm_up()
 
 
 def calibrations() -> Mapping[str, float]:

@@ -42,6 +42,11 @@ def do(session, count):
         session.done(Row(case=case, status="ok", metrics={"wall_us": 1.0}))
 
 
+def done_and_settled(session, case):
+    session.done(Row(case=case, status="ok"))
+    session.settle()
+
+
 def full(monkeypatch, what="write"):
     def refuse(file, data=None):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -62,12 +67,13 @@ def test_rows_know_what_they_were_made_with_and_how_often_they_were_tried(sessio
 @pytest.mark.parametrize("what", ["write", "fdatasync"])
 def test_a_row_that_the_disk_refuses_is_kept_elsewhere_with_all_others(session, monkeypatch, tmp_path, what):
     do(session, 2)
+    session.settle()
     session.compared(Rounds({case.key: [1.0] for case in session.plan.cases[:2]}))
     session.started(session.plan.cases[2])
     with monkeypatch.context() as disk:
         full(disk, what)
         with pytest.raises(OSError, match="No space left") as caught:
-            session.done(Row(case=session.plan.cases[2], status="ok"))
+            done_and_settled(session, session.plan.cases[2])
     first, second = session.move_out(caught.value)
     assert "cannot be written any more: No space left on device. No further case is started" in first
     assert session.folder.parent == tmp_path
