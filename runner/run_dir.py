@@ -10,7 +10,6 @@ import contextlib
 import importlib.metadata
 import json
 import platform
-import re
 import socket
 import subprocess
 import time
@@ -20,13 +19,13 @@ from typing import Any
 
 from runner.case import Case, Choice, Plan
 from runner.child import ROOT
+from runner.redact import redact_command
 
 PLAN = "plan.jsonl"
 CONFIGS = "configs.yaml"
 ENVIRONMENT = "environment.json"
 
 PACKAGES = ("torch", "triton", "hydra-core", "omegaconf", "numpy", "pandas", "wandb")
-SECRET = re.compile(r"(\w*(?:key|token|secret|password)\w*)=.+", re.IGNORECASE)
 
 
 def claim(output_dir: str, name: str) -> Path:
@@ -143,7 +142,7 @@ def environment(argv: Sequence[str]) -> dict[str, Any]:
     """What is known without torch: the machine, the versions, the commit, the command line. No secrets."""
     commit = _git("rev-parse", "HEAD")
     return {
-        "command": " ".join(["python -m runner", *(SECRET.sub(r"\1=<redacted>", word) for word in argv)]),
+        "command": redact_command(["python -m runner", *argv]),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "hostname": socket.gethostname(),
         "system": platform.platform(),

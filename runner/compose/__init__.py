@@ -22,18 +22,20 @@ def plan(argv: Sequence[str]) -> Plan | None:
         BadInput: anything wrong with the command line or a YAML, in one sentence.
 
     """
-    from runner.compose import earlier, grid
+    from runner.compose import earlier, grid, trust
 
     words = [earlier.spelt(word) for word in argv]
     overrides = [word for word in words if _is_override(word)]
     config = _defaults() if any(word.startswith("resume.of=") for word in overrides) else {}
     resumed = earlier.find(overrides, config) if config else None
-    if resumed and (plan := earlier.at_once(resumed, words, config)):
-        return plan
-    configs = _compose([*resumed.words(overrides), *words] if resumed else words)
-    if configs is None:
-        return None
-    return resumed.settled(grid.plan(configs, resumed.cases)) if resumed else grid.plan(configs)
+    plan = earlier.at_once(resumed, words, config) if resumed else None
+    if plan is None:
+        configs = _compose([*resumed.words(overrides), *words] if resumed else words)
+        if configs is None:
+            return None
+        plan = resumed.settled(grid.plan(configs, resumed.cases)) if resumed else grid.plan(configs)
+    trust.check_code(plan.cases, overrides, resumed.folder if resumed else None)
+    return plan
 
 
 def validate(cases: Sequence[Case]) -> None:
@@ -62,6 +64,8 @@ def _compose(words: Sequence[str]) -> list[dict[str, Any]] | None:
     from runner.compose import kernel_options, sweeper
     from runner.compose.messages import one_line
 
+    _no_environment()
+
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and leaves the printing to us
     before, sys.argv = sys.argv, ["runner", *_for_hydra(words)]  # the name that argparse prints
     sweeper.register()
@@ -85,15 +89,34 @@ def _for_hydra(argv: Sequence[str]) -> list[str]:
     """What Hydra gets to see. Where it answers by itself, everything; else its flags, and the sweeper gets the rest."""
     from hydra._internal.utils import get_args_parser
 
+    from runner.compose import trust
     from runner.compose.sweeper import GridSweeper
 
     words = sorted(argv, key=_is_override)  # argparse takes the overrides in one piece only
     asked, _ = get_args_parser().parse_known_args(words)
+    if asked.config_name or asked.config_path:  # one of its own could have Hydra call anything
+        raise BadInput(
+            "--config-name, --config-path: not here; put YAMLs of yours in a folder and give it as --config-dir"
+        )
+    if asked.config_dir:
+        trust.check_folders([Path(asked.config_dir)])
     if asked.help or asked.hydra_help or asked.cfg or asked.info or asked.shell_completion:
         return words
     GridSweeper.overrides = [word for word in words if _is_override(word) and not _is_hydras(word)]
     GridSweeper.multirun = asked.multirun
     return [word for word in words if word not in GridSweeper.overrides]
+
+
+def _no_environment() -> None:
+    """What a config holds is shown, kept and sent to W&B; so it may not read the environment, where keys are."""
+    from omegaconf import OmegaConf
+
+    def refuse(name: str, *_: object) -> None:
+        raise ValueError(
+            f"${{oc.env:{name}}}: a config cannot read the environment; give the value on the command line"
+        )
+
+    OmegaConf.register_new_resolver("oc.env", refuse, replace=True)
 
 
 def _is_override(word: str) -> bool:

@@ -16,8 +16,16 @@ from runner.compose import grid
 from runner.errors import BadInput
 
 WORD = "resume"
-LISTS = (f"{WORD}.retry", f"{WORD}.ignore")
-BESIDE = ("launcher", "log", "baseline", "name", "output_dir", "measure.columns")  # what to do with cases: chooses none
+LISTS = (f"{WORD}.retry", f"{WORD}.ignore", "measure.columns", "allow_code")
+BESIDE = (
+    "launcher",
+    "log",
+    "baseline",
+    "name",
+    "output_dir",
+    "measure.columns",
+    "allow_code",
+)  # what to do with cases: chooses none
 
 
 def spelt(word: str) -> str:
@@ -95,6 +103,8 @@ def at_once(earlier: Earlier, words: Sequence[str], config: Mapping[str, Any]) -
         key, _, value = word.partition("=")
         if key == "output_dir" and _is_plain(value):
             output_dir = str(_read(value))
+        elif key == "allow_code":
+            continue  # runner.compose.trust reads it
         elif key.startswith(f"{WORD}."):
             fields[key.removeprefix(f"{WORD}.")] = _read(value)
         else:

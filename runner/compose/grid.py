@@ -31,6 +31,7 @@ class Globals:
     time_wrong: bool
     replicas: Annotated[int, "at least 1"]
     output_dir: str
+    allow_code: tuple[str, ...]  # read by runner.compose.trust, where it is on the command line
     default_axes: bool
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ from runner.errors import BadInput
 
 SWEPT = ("workload", "impl")  # groups whose options have different fields
 # Fields, and groups of them, that are not of a case: several values are a list there, and no sweep.
-OF_THE_RUN = ("launcher", "log", "resume", "output_dir", "name", "measure.columns")
+OF_THE_RUN = ("launcher", "log", "resume", "output_dir", "name", "measure.columns", "allow_code")
 
 
 class GridSweeper(Sweeper):

@@ -16,6 +16,7 @@ from runner.launch import Event, Notice, Ready, Started
 from runner.launch.ahead import TIMED, Ahead
 from runner.launch.gpus import Gpu
 from runner.launch.worker_process import Gone, Spawner, WorkerProcess, Zygote
+from runner.redact import redact
 from runner.rounds import Rounds
 from runner.row import Phase, Row
 
@@ -259,4 +260,5 @@ class Slot:
             where |= self.ahead.told(row.case)
         if self._shared:
             where["gpu_shared"] = self._shared
-        yield replace(row, metrics={**row.metrics, **where, "attempt": attempts})
+        metrics = {**row.metrics, **where, "attempt": attempts}
+        yield replace(row, metrics=metrics, reason=redact(row.reason), detail=redact(row.detail))

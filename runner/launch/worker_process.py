@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from runner import child
+from runner import cache, child
 from runner.row import Phase
 
 STACK_S = 0.05  # at most, that a late worker has to print where it is
@@ -53,8 +53,7 @@ class Zygote:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Unbuffered, so that the last words of a crash are kept; and no thread of numpy's before a fork.
-                env=child.environment() | {"PYTHONUNBUFFERED": "1", "OPENBLAS_NUM_THREADS": "1"},
+                env=_environment() | {"OPENBLAS_NUM_THREADS": "1"},  # no thread of numpy's before a fork
                 start_new_session=True,
             )
         self._control = ours
@@ -116,7 +115,7 @@ class Spawner:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=child.environment() | {"PYTHONUNBUFFERED": "1"} | dict(environment),
+            env=_environment() | dict(environment),
             start_new_session=True,
         )
         self._processes[process.pid] = process
@@ -132,6 +131,17 @@ class Spawner:
         """End all workers."""
         for pid in [*self._processes]:
             self.reap(pid)
+
+
+def _environment() -> dict[str, str]:
+    """Of a process in which cases run.
+
+    Unbuffered, so that the last words of a crash are kept. What Inductor has compiled is loaded as code: by default
+    from a folder of /tmp that others may have made before, so here from the user's own.
+    """
+    private = cache.folder("inductor")
+    own = {} if private.is_relative_to(os.devnull) else {"TORCHINDUCTOR_CACHE_DIR": str(private)}
+    return own | child.environment() | {"PYTHONUNBUFFERED": "1"}
 
 
 class WorkerProcess:

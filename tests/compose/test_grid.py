@@ -26,6 +26,7 @@ def config(impl="torch", cols=8, **top):
         "output_dir": "outputs",
         "axes": {},
         "default_axes": True,
+        "allow_code": [],
         "resume": {"of": None, "retry": ["oom"], "ignore": []},
     } | top
 

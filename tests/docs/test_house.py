@@ -23,7 +23,7 @@ resume rescue
 journal run_dir fingerprint
 check faults hardware impl measure
 models row rounds schema options certificate
-kernels case errors child cache identity
+kernels case errors child cache identity redact
 """
 
 LEVEL = {room: level for level, line in enumerate(ROOMS.split("\n")) for room in line.split()}

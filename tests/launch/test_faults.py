@@ -44,6 +44,10 @@ def hurt_by_others(x):
 def spoils_others(x):
     torch.spoilt = True
     return right(x)
+def raises_a_key(x): raise ValueError("the key is " + os.environ["SOME_API_KEY"])
+def dies_of_a_key(x):
+    os.write(2, b"the key is " + os.environb[b"SOME_API_KEY"])
+    os.abort()
 def prints(x):
     os.write(1, b"from C: first\\n" + b"." * 100_000 + b"from C: last\\n")
     os.abort()
@@ -116,6 +120,14 @@ def test_a_crash_that_may_be_another_cases_fault_is_tried_in_a_fresh_process(gri
 
 def test_a_crash_in_a_fresh_process_is_not_tried_again(grid):
     assert grid("segfault")["segfault"].metrics["attempt"] == 1
+
+
+def test_no_key_is_in_a_row(grid, monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", "abcdef0123")
+    rows = grid("raises_a_key", "dies_of_a_key")
+    assert rows["raises_a_key"].reason == "ValueError: the key is <redacted>"
+    assert "the key is <redacted>" in rows["dies_of_a_key"].detail
+    assert "abcdef0123" not in str([row.to_record() for row in rows.values()])
 
 
 def test_of_what_a_case_prints_the_beginning_and_the_end_are_kept(grid):

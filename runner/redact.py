@@ -1,0 +1,25 @@
+"""What nobody is to read in a row, a log or a report: the values of this machine's keys and tokens."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+SECRET = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)  # in the name of what holds one
+ASSIGNED = re.compile(rf"(\w*(?:{SECRET.pattern})\w*)=\S+", re.IGNORECASE)
+SHORTEST = 6  # characters: what is shorter stands in too many places by chance
+INSTEAD = "<redacted>"
+
+
+def redact(text: str) -> str:
+    """``text`` without the value of any environment variable whose name says that it is secret."""
+    for name, value in os.environ.items():
+        if len(value) >= SHORTEST and SECRET.search(name):
+            text = text.replace(value, INSTEAD)
+    return text
+
+
+def redact_command(words: Sequence[str]) -> str:
+    """A command line; also without what is given to fields with such names."""
+    return redact(" ".join(ASSIGNED.sub(rf"\1={INSTEAD}", word) for word in words))

@@ -1,0 +1,121 @@
+"""YAML and run folders of others choose what is computed; they name no code, read no environment, and stay small."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from runner import compose, run_dir
+from runner.errors import BadInput
+
+USER = "def mine(x):\n    return x\n"
+
+
+@pytest.fixture
+def theirs(tmp_path):
+    """A folder of configs: an experiment that names code, and whatever else is written into it."""
+    (tmp_path / "user.py").write_text(USER)
+    (tmp_path / "experiment").mkdir()
+
+    def write(text, name="theirs"):
+        (tmp_path / "experiment" / f"{name}.yaml").write_text(f"# @package _global_\n{text}")
+        return ["--config-dir", str(tmp_path), f"+experiment={name}"]
+
+    return write
+
+
+def names_code(tmp_path):
+    return (
+        f"defaults:\n  - override /workload: gelu\n  - override /impl: file\nimpl:\n  path: {tmp_path}/user.py:mine\n"
+    )
+
+
+def test_code_that_only_a_yaml_names_is_not_run(theirs, tmp_path):
+    with pytest.raises(BadInput, match=rf"not named on the command line; to run it add allow_code={tmp_path}/user.py"):
+        compose.plan(theirs(names_code(tmp_path)))
+
+
+@pytest.mark.parametrize("word", ["allow_code={0}/user.py", "allow_code={0}", "allow_code=[{0}/other,'{0}/user.py']"])
+def test_allow_code_opens_a_file_or_a_folder(theirs, tmp_path, word):
+    (case,) = compose.plan([*theirs(names_code(tmp_path)), word.format(tmp_path)]).cases
+    assert case.impl.fields["path"] == f"{tmp_path}/user.py:mine"
+
+
+def test_a_yaml_cannot_open_the_door_itself(theirs, tmp_path):
+    words = theirs(names_code(tmp_path) + "allow_code: [/]\n")
+    with pytest.raises(BadInput, match="not named on the command line"):
+        compose.plan(words)
+    with pytest.raises(BadInput, match="not named on the command line"):
+        compose.plan([*words, f"allow_code={tmp_path}/us"])  # the beginning of a name is not the name
+
+
+@pytest.mark.parametrize("sweep", [False, True])
+def test_a_path_on_the_command_line_is_the_users_own(tmp_path, sweep):
+    for name in ("user", "other"):
+        (tmp_path / f"{name}.py").write_text(USER)
+    paths = [f"{tmp_path}/user.py:mine"] + [f"{tmp_path}/other.py:mine"] * sweep
+    words = [
+        "workload=gelu",
+        "workload.cols=8",
+        "impl=file",
+        f"impl.path={','.join(paths)}",
+        *(["-m"] if sweep else []),
+    ]
+    assert [case.impl.fields["path"] for case in compose.plan(words).cases] == paths
+
+
+def test_a_run_folder_that_others_can_write_names_no_code(tmp_path):
+    (tmp_path / "user.py").write_text(USER)
+    plan = compose.plan(["workload=gelu", "impl=file", f"impl.path={tmp_path}/user.py:mine"])
+    folder = run_dir.claim(str(tmp_path / "outputs"), "x")
+    run_dir.write_plan(folder, plan, plan.cases)
+    (folder / "rows.jsonl").write_text("")
+    resume = [f"resume={folder}"]
+    assert compose.plan(resume).cases == plan.cases
+    os.chmod(folder, 0o777)
+    with pytest.raises(BadInput, match="not named on the command line"):
+        compose.plan(resume)
+    assert compose.plan([*resume, f"allow_code={tmp_path}"]).cases == plan.cases
+
+
+@pytest.mark.parametrize("where", ["name: x${oc.env:SECRET_TOKEN}\n", "workload:\n  form: ${oc.env:SECRET_TOKEN}\n"])
+def test_a_config_cannot_read_the_environment(theirs, monkeypatch, where):
+    monkeypatch.setenv("SECRET_TOKEN", "abc123")
+    with pytest.raises(BadInput, match="a config cannot read the environment") as caught:
+        compose.plan(theirs("defaults:\n  - override /workload: gelu\n" + where))
+    assert "abc123" not in str(caught.value)
+
+
+@pytest.mark.parametrize("flag", ["--config-name=evil", "--config-path=."])
+def test_the_front_door_is_not_replaced(tmp_path, flag):
+    """Hydra instantiates the callbacks of its own config, whatever they are."""
+    evil = {"_target_": "os.mkdir", "path": str(tmp_path / "made")}
+    (tmp_path / "evil.yaml").write_text(json.dumps({"hydra": {"callbacks": {"evil": evil}}}))
+    with pytest.raises(BadInput, match="give it as --config-dir"):
+        compose.plan([flag, "--config-dir", str(tmp_path)])
+    assert not (tmp_path / "made").exists()
+
+
+def laughs(levels):
+    return "\n".join(["a0: &a0 [x, x]"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels)])
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (laughs(10), "with its aliases written out it has more than 10000 values"),
+        ("a: " + "[" * 200 + "]" * 200, "it is nested deeper than 50"),
+        ("a: &a [*a]", "with its aliases written out it has more than"),
+        ("a: " + "x" * 2**20, "a config of more than 1048576 bytes is not read"),
+    ],
+)
+def test_a_yaml_that_would_grow_is_not_read(theirs, text, why):
+    with pytest.raises(BadInput, match=why):
+        compose.plan(theirs(text))
+
+
+def test_anchors_within_reason_are_read(theirs):
+    text = "defaults:\n  - override /workload: gelu\naxes:\n  workload.cols: &sizes [8, 16]\n  workload.rows: *sizes\n"
+    assert len(compose.plan([*theirs(text), "-m"]).cases) == 4
