@@ -4,7 +4,7 @@
 
 All but the lock goes through the real command line, since what is promised is a command's: its rows, its exit code,
 what it leaves behind. The cases are a user's functions on tiny inputs, so that a fault's cost shows beside them: of
-about 70 ms where time is compared, else of about 15. The lock is taken by processes of this script, whose workers
+about 40 ms where time is compared, else of about 15. The lock is taken by processes of this script, whose workers
 outlive their parent for a while, as those on a GPU do.
 """
 

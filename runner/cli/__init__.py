@@ -26,6 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CannotStart as error:  # rows that there are by then are in the journal
         print(f"runner: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # before the first case, or the second one: of the first the table still came
+        print("runner: stopped; every case that was done is in the journal", file=sys.stderr)
+        return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader, `head` say, has seen enough; Python must not try again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE

@@ -1,7 +1,8 @@
 """A worker's own end: cases come in, phases and rows go out.
 
-After the cases of one point comes the wish to compare them, and their rounds go out. The channel is a socket of its
-own, so that nothing an implementation prints can be taken for a message.
+The first message says on which device it will measure, if it will. After the cases of one point comes the wish to
+compare them, and their rounds go out. The channel is a socket of its own, so that nothing an implementation prints can
+be taken for a message.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ def main(descriptor: int) -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # asked for before a worker that is late is killed: where is it?
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core of a process with a GPU is many GiB
+    device = json.loads(channel.recv_bytes())["begin"]
+    if device:
+        warm_up(device)
     tidy()  # before the first case, which would else pay for all that has just been imported
     send(environment=describe())
     worker = Worker(on_phase=lambda phase: send(phase=phase))
@@ -38,9 +42,6 @@ def main(descriptor: int) -> None:
             message = json.loads(channel.recv_bytes())
         except (EOFError, OSError):
             return
-        if "warm_up" in message:
-            warm_up(message["warm_up"])
-            continue
         if "recall" in message:
             recall(message["recall"])
             continue

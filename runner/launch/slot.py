@@ -147,7 +147,7 @@ class Slot:
     def _fork(self) -> WorkerProcess:
         """Raises Gone."""
         environment = {} if self.gpu is None else {"CUDA_VISIBLE_DEVICES": self.gpu.uuid}
-        return WorkerProcess(self._sources[0], self._log_path, environment)
+        return WorkerProcess(self._sources[0], self._log_path, environment, "cuda" if self.gpu else "cpu")
 
     def _keep_spare(self) -> None:
         """Have one from the second case on."""
@@ -155,7 +155,6 @@ class Slot:
             return
         with contextlib.suppress(Gone):  # whoever needs a worker will see why there is none
             self._spare = self._fork()
-            self._spare.send({"warm_up": "cuda" if self.gpu else "cpu"})
 
     def _take_spare(self) -> WorkerProcess | None:
         spare, self._spare = self._spare, None

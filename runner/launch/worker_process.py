@@ -145,9 +145,14 @@ def _environment() -> dict[str, str]:
 
 
 class WorkerProcess:
-    """A worker, forked at once; its first message is ``environment``."""
+    """A worker, forked at once; its first message is ``environment``, when it is ready to measure on ``device``.
 
-    def __init__(self, zygote: Zygote | Spawner, log_path: Path, environment: Mapping[str, str]) -> None:
+    An empty ``device``: it will not measure. Raises Gone.
+    """
+
+    def __init__(
+        self, zygote: Zygote | Spawner, log_path: Path, environment: Mapping[str, str], device: str = ""
+    ) -> None:
         self.replica = 0  # whose cases it takes: the next ones are to run in another process
         self.cases = 0  # that it has run
         self.phase: Phase = "start"
@@ -162,6 +167,7 @@ class WorkerProcess:
         self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
         self._how = ""  # it ended
         self._mark = self.log_size()
+        self.send({"begin": device})
 
     def fileno(self) -> int:
         """Readable when there is a message."""

@@ -25,11 +25,13 @@ SUBREAPER, DEATH_SIGNAL = 36, 1  # of prctl(2)
 
 def main(control: socket.socket, parent: int) -> NoReturn:
     """Serve until the parent goes away."""
-    if os.getppid() != parent:  # it was gone before this process began
-        sys.exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     _prctl(SUBREAPER, 1)  # what a dead worker leaves behind becomes a child of this process, and is found
+    _prctl(DEATH_SIGNAL, signal.SIGKILL)  # while it imports, it would not see its parent go
+    if os.getppid() != parent:  # it was gone before this process began
+        sys.exit(1)
     _import_all()
+    _prctl(DEATH_SIGNAL, 0)  # from now on it has workers to end
     control.send(b"{}")
     workers: set[int] = set()
     while True:

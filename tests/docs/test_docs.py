@@ -155,7 +155,15 @@ def test_the_readmes_own_kernel_runs_and_is_right(project):
 
 
 def test_the_readmes_own_yaml_puts_it_beside_the_others(project):
-    grid = ["--config-dir", "mine", "allow_code=my_softmax.py", "workload=softmax", "impl=torch,my_softmax", "workload.cols=100", "-m"]
+    grid = [
+        "--config-dir",
+        "mine",
+        "allow_code=my_softmax.py",
+        "workload=softmax",
+        "impl=torch,my_softmax",
+        "workload.cols=100",
+        "-m",
+    ]
     rows = project.rows(*grid, "workload.rows=33", *QUICK)
     assert [(row["case"]["impl"]["name"], row["status"]) for row in rows] == [("torch", "ok"), ("file", "ok")]
 

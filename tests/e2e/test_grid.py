@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import time
+from pathlib import Path
 
 import pandas
 import pytest
@@ -266,24 +268,55 @@ def test_a_kill_loses_at_most_the_case_in_flight(command, tmp_path):
     assert len(started - done) <= 1
 
 
-@pytest.mark.parametrize("signal", [2, 15], ids=["SIGINT", "SIGTERM"])
-def test_an_interrupt_ends_with_the_table_of_what_there_is(command, tmp_path, signal):
+@pytest.mark.parametrize("number", [2, 15], ids=["SIGINT", "SIGTERM"])
+def test_an_interrupt_ends_with_the_table_of_what_there_is(command, tmp_path, number):
     words, options = command("workload=gelu", "workload.rows=8", "workload.cols=range(1,900)", *QUICK, "-m")
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
     path = wait_for_rows(tmp_path / "outputs", 5)
-    process.send_signal(signal)
+    process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal, err
+    assert process.returncode == 128 + number, err
     assert "Traceback" not in err
     assert "not run" in out
     table = pandas.read_csv(path.parent / "rows.csv")
     assert len(table) == path.read_text().count('"record":"row"') >= 5
 
 
+def test_a_second_interrupt_ends_it_at_once_and_costs_no_row(command, tmp_path):
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / "wandb.py").write_text("import time\ntime.sleep(1000)")  # what comes after the last row
+    path = os.pathsep.join([str(tmp_path / "slow"), str(Path(__file__).resolve().parents[2])])
+    grid = ["workload=gelu", "workload.rows=8", "workload.cols=range(1,900)", *QUICK, "-m"]
+    words, options = command(*grid, log="wandb", env={"PYTHONPATH": path, "MARKED": str(tmp_path)})
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    rows = wait_for_rows(tmp_path / "outputs", 5)
+    process.send_signal(signal.SIGINT)
+    while not (rows.parent / "wandb.log").exists():
+        time.sleep(0.01)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    out, err = process.communicate(timeout=60)
+    assert time.monotonic() - started < 5
+    assert process.returncode == 130
+    assert not err
+    assert "not logged (interrupted); the results are in" in out
+    assert (rows.parent / "rows.csv").read_text().count("gelu") == rows.read_text().count('"record":"row"') >= 5
+    mark = f"MARKED={tmp_path}".encode()
+    time.sleep(0.5)
+    assert not [pid for pid in Path("/proc").glob("[0-9]*") if mark in environment(pid)]
+
+
+def environment(pid):
+    try:
+        return (pid / "environ").read_bytes()
+    except OSError:
+        return b""
+
+
 def test_a_dropped_in_kernel_is_found_without_an_edit(run, tmp_path):
     """One file in kernels/gelu/ of an installed copy: no YAML, no registry."""
     import shutil
-    from pathlib import Path
 
     root = Path(__file__).resolve().parents[2]
     for room in ("runner", "kernels", "models", "conf"):
@@ -307,8 +340,6 @@ def test_without_a_key_wandb_is_kept_offline_and_the_line_to_sync_it_printed(run
 def test_a_broken_wandb_costs_no_row_and_no_exit_code(run, tmp_path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "wandb.py").write_text("raise ImportError('no W&B here')")
-    from pathlib import Path
-
     path = [str(tmp_path / "broken"), str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
     result = run("impl=torch", *SMALL, *QUICK, log="wandb", env={"PYTHONPATH": os.pathsep.join(path)})
     assert result.code == 0
