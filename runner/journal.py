@@ -2,8 +2,8 @@
 
 A record is written with one ``write`` to a file opened for appending, and begins with a newline: should a kill
 tear the last one, the torn line ends there and the next record is whole. Reading skips torn lines. What was written
-survives the death of this process at once; a thread sees to it that the disk has it some milliseconds later, which
-nobody waits for until the end.
+survives the death of this process at once; a thread sees to it that the disk has it 0.05 s later at most, which nobody
+waits for until the end.
 
     {"record": "session"}    a process begins to write: the run's first, or one that resumes it
     {"record": "start"}      a case is given to a worker; without a row after it, it was in flight when the session died
@@ -44,6 +44,7 @@ ROW = re.compile(rb'{"record":"row","key":"(\w+)","status":"(\w+)","device":("[^
 END = b',"end":true}\n'
 
 LOOK_S = 0.02
+PAUSE_S = 0.05  # between two syncs: who writes meanwhile waits for the disk too
 
 
 class Journal:
@@ -135,12 +136,12 @@ class Journal:
 
 
 class _Sync:
-    """A thread that puts a file on the disk, again whenever it has grown; it takes 1 to 10 ms each time."""
+    """A thread that puts a file on the disk soon after it has grown; it takes 1 to 10 ms each time."""
 
     def __init__(self) -> None:
         self.failure: OSError | None = None  # what was written since the last success may be lost
         self._file = -1
-        self._grown, self._ended = threading.Event(), False
+        self._grown, self._ending = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     def soon(self, file: int) -> None:
@@ -160,15 +161,16 @@ class _Sync:
 
     def end(self) -> None:
         """No more of it."""
-        self._ended = True
+        self._ending.set()
         self._grown.set()
         if self._thread is not None:
             self._thread.join()
 
     def _serve(self) -> None:
-        while self._grown.wait() and not self._ended:
+        while self._grown.wait() and not self._ending.is_set():
             self._grown.clear()
             self.now(self._file)
+            self._ending.wait(PAUSE_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,8 +106,8 @@ class Slot:
                 yield Started(case)
 
     def make_way(self) -> None:
-        """The spare worker stands still while the other one measures."""
-        if self._spare:
+        """A spare worker that is not ready yet stands still while the other one measures."""
+        if self._spare and not self._spare.answered:
             self._spare.pause(self.measuring)
 
     def handle(self) -> Iterator[Event]:

@@ -188,6 +188,11 @@ class WorkerProcess:
         """It has not ended; False where the system does not tell."""
         return self._pidfd is not None and not select.select([self._pidfd], [], [], 0)[0]
 
+    @property
+    def answered(self) -> bool:
+        """There is a message to receive."""
+        return bool(select.select([self], [], [], 0)[0])
+
     def pause(self, wanted: bool) -> None:
         """Let it stand still, or go on."""
         if wanted == self.paused:
