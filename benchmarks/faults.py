@@ -1,6 +1,7 @@
 """What a grid loses when its cases, the runner itself, or the disk fail: faults are injected, and losses counted.
 
     python -m benchmarks.faults [--cases 1000] [--kills 20] [--parts mix overhead kills lock disk] [--write]
+    python -m benchmarks.faults --parts many    # half an hour
 
 All but the lock goes through the real command line, since what is promised is a command's: its rows, its exit code,
 what it leaves behind. The cases are a user's functions on tiny inputs, so that a fault's cost shows beside them: of
@@ -40,6 +41,8 @@ SHARES = {"segfault": 0.05, "hang": 0.02, "oom": 0.03, "wrong": 0.02, "build": 0
 STATUS = {"segfault": "crashed", "hang": "timeout", "oom": "oom", "wrong": "wrong", "build": "build_failed"}
 LIMIT = 0.5  # seconds of launcher.build_limit_s
 LATEST_KILL_S = 4.0  # after the command's start: about half of the kills come before its first case
+LATEST_OF_MANY_S = 40.0
+MANY = 100  # times the cases of the other parts, in the one of that name
 BREAK_AT = 0.4  # of the cases have their row when the disk breaks
 DISK_CASES = 300
 LINGER_S = 0.3  # that a worker of a killed holder goes on using its GPU
@@ -48,6 +51,7 @@ MARK = "FAULTS_BENCHMARK_MARK"  # in the environment of a command, and so of eve
 LONGER = ["measure.benchmark.max_s=0.06", "measure.benchmark.samples=1000"]  # still a tenth of what a case takes
 QUICK = ["measure.benchmark.samples=20", "measure.benchmark.warmup_s=0.001", "measure.benchmark.rounds=0"]
 QUICK += ["measure.benchmark.max_s=0.02", f"launcher.build_limit_s={LIMIT}"]
+NOTHING = ["measure.benchmark.max_s=0.001", "measure.benchmark.warmup_s=0"]
 USER = """
 import ctypes, os, torch
 
@@ -126,7 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=[name for name in PARTS if name != "many"])
     parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")
     options, load = parser.parse_args(), load_average()
     with tempfile.TemporaryDirectory(prefix="faults-") as scratch:
@@ -254,9 +258,23 @@ def overhead(folder: Path, cases: int, kills: int) -> Part:
 
 
 def killed(folder: Path, cases: int, kills: int) -> Part:
-    """The mixed grid, its parent killed again and again and resumed each time, and at last left alone."""
-    draw, injected = random.Random(1), mixture(cases)
-    words, place = grid(user_file(folder, injected), "mixed", cases), folder / "out"
+    """The mixed grid."""
+    injected = mixture(cases)
+    words = grid(user_file(folder, injected), "mixed", cases)
+    seen = kill_and_resume(words, folder / "out", kills, LATEST_KILL_S, code=1)
+    return kills_part("with faults", injected, cases, seen, LATEST_KILL_S)
+
+
+def many(folder: Path, cases: int, kills: int) -> Part:
+    """A hundred times as many cases, of next to nothing and without faults."""
+    words = [*grid(user_file(folder, {}), "clean", MANY * cases), *NOTHING]
+    seen = kill_and_resume(words, folder / "out", kills, LATEST_OF_MANY_S, code=0)
+    return kills_part("of next to nothing", {}, MANY * cases, seen, LATEST_OF_MANY_S)
+
+
+def kill_and_resume(words: Sequence[str], place: Path, kills: int, latest_s: float, code: int) -> Kills:
+    """A grid's parent killed again and again and resumed each time; at last left alone, it is to end with ``code``."""
+    draw = random.Random(1)
     gone_s: list[float] = []
     left: list[str] = []
     caught, deaths = 0, dict[str, int]()
@@ -264,7 +282,7 @@ def killed(folder: Path, cases: int, kills: int) -> Part:
     for turn in range(kills):
         process = start(resumed(words, place), place)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(draw.uniform(0.1, LATEST_KILL_S))
+            process.wait(draw.uniform(0.1, latest_s))
             break  # all done
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
@@ -278,10 +296,10 @@ def killed(folder: Path, cases: int, kills: int) -> Part:
             deaths = contents.deaths
         print(f"  kill {turn + 1} of {kills}: {len(kept)} rows", flush=True)
     ended = ends(start(resumed(words, place), place))
-    if ended.code != 1:
+    if ended.code != code:
         raise RuntimeError(f"the last one ended with code {ended.code}:\n{ended.err}")
     there = journal_folder(place)
-    return kills_part(injected, cases, Kills(gone_s, left, caught, kept, records(there), journal.read(there)))
+    return Kills(gone_s, left, caught, kept, records(there), journal.read(there))
 
 
 @dataclass(frozen=True)
@@ -296,22 +314,22 @@ class Kills:
     rows: Sequence[Row]  # in the end
 
 
-def kills_part(injected: Mapping[int, str], cases: int, seen: Kills) -> Part:
+def kills_part(kind: str, injected: Mapping[int, str], cases: int, seen: Kills, latest_s: float) -> Part:
     """What follows."""
     lost = len(set(seen.kept) - {row.case.key for row in seen.rows}) + cases - len(seen.rows)
     twice = len(seen.records) - len(set(seen.records))
     wrong = len(not_as(injected, seen.rows, cases))
     ms = sorted(1e3 * one for one in seen.gone_s)
-    many = f"after {len(ms)} kills"
+    after = f"after {len(ms)} kills: {cases:,} cases {kind}"
     return Part(
-        f"The runner killed {len(ms)} times and resumed",
+        f"The runner killed {len(ms)} times and resumed: {cases:,} cases {kind}",
         [
-            (f"no row lost {many}", f"{lost} of {cases}", word(not lost)),
-            (f"no case has two rows {many}", str(twice), word(not twice)),
+            (f"no row lost {after}", str(lost), word(not lost)),
+            (f"no case has two rows {after}", str(twice), word(not twice)),
             ("each status as injected", f"{wrong} others", word(not wrong)),
             (f"no process left {GONE_BAR_S:g} s after a kill", str(len(seen.left)), word(not seen.left)),
         ],
-        f"Killed with SIGKILL at moments drawn evenly from the first {LATEST_KILL_S:g} s of each command, "
+        f"Killed with SIGKILL at moments drawn evenly from the first {latest_s:g} s of each command, "
         f"{seen.caught} times with a case in flight. The last of its processes was gone {digits(median(ms))} ms after "
         f"the kill, median, and {digits(ms[-1])} ms at most. `resume.retry=[lost]`: a case that was in flight "
         "twice is run again here." + "".join(f"\nLeft {GONE_BAR_S:g} s after it: {name}." for name in seen.left),
@@ -589,6 +607,7 @@ PARTS: dict[str, Callable[[Path, int, int], Part]] = {
     "mix": mix,
     "overhead": overhead,
     "kills": killed,
+    "many": many,
     "lock": locked,
     "disk": disk,
 }

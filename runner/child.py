@@ -8,6 +8,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+OOM_SCORE = "800"  # of 1000
 ROOT = Path(__file__).resolve().parent.parent  # where the packages are, wherever the command was typed
 
 
@@ -47,6 +48,20 @@ def children(pid: int) -> list[int]:
         with contextlib.suppress(OSError):  # the thread has just ended
             found += map(int, path.read_text().split())
     return found
+
+
+def prefer_me_when_memory_is_out() -> None:
+    """Let the kernel, when the machine's memory is out, take this process rather than those that started it."""
+    with contextlib.suppress(OSError):  # no Linux
+        Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
+
+
+def oom_kills() -> int:
+    """Processes of this machine that its kernel has ended for want of memory; 0 where it does not tell."""
+    with contextlib.suppress(OSError, ValueError):
+        facts = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+        return int(facts.get("oom_kill", 0))
+    return 0
 
 
 def cores() -> int:

@@ -15,6 +15,7 @@ import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
+from runner import child
 from runner.case import Case
 
 
@@ -28,6 +29,7 @@ def main(descriptor: int) -> None:
     def send(**message: Any) -> None:
         channel.send_bytes(json.dumps(message).encode())
 
+    child.prefer_me_when_memory_is_out()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # asked for before a worker that is late is killed: where is it?
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core of a process with a GPU is many GiB

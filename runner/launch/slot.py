@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from runner import impl
+from runner import child, impl
 from runner.case import Case, Scalar
 from runner.launch import Event, Notice, Ready, Started
 from runner.launch.ahead import TIMED, Ahead
@@ -59,6 +59,7 @@ class Slot:
         self._log_path, self._limits, self._take = log_path, limits, take
         self._doing: Case | None = None
         self._timed = 0  # cases of this block that this worker can compare
+        self._oom_kills = 0  # of this machine, when the case was given to the worker
         self._tried: dict[str, int] = {}  # times that a case has been given to a worker
         self._failed_starts = 0
         self._replica = 0  # whose cases were run last
@@ -99,6 +100,7 @@ class Slot:
             else:
                 self._doing = case
                 self._tried[case.key] = self._tried.get(case.key, 0) + 1
+                self._oom_kills = child.oom_kills()
                 self._ask({"case": case.to_record()}, "inputs")
                 self._keep_spare()
                 if self.ahead:
@@ -229,8 +231,11 @@ class Slot:
 
     def _ended(self, how: str) -> Iterator[Event]:
         assert self.worker is not None
-        phase = self.worker.phase
-        yield from self._lost("crashed", f"{how} in phase {phase}", phase, self.worker.printed())
+        phase, printed = self.worker.phase, self.worker.printed()
+        if how.endswith("SIGKILL") and child.oom_kills() > self._oom_kills:
+            yield from self._lost("oom", f"the machine ran out of memory, so {how} by the kernel", phase, printed)
+        else:
+            yield from self._lost("crashed", f"{how} in phase {phase}", phase, printed)
 
     def _lost(self, status: str, why: str, phase: Phase, printed: str) -> Iterator[Event]:
         """The worker is gone, and with it what it was doing."""

@@ -81,6 +81,9 @@ def _work(descriptors: list[int], settings: dict[str, Any]) -> NoReturn:
     if os.getppid() != parent:
         os._exit(1)
     os.setsid()  # a group of its own, which can be killed as one
+    for number in (signal.SIGTERM, signal.SIGUSR2):  # submitit has its tasks ignore them
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     channel, log = descriptors
     with open(os.devnull, "rb") as nothing:  # an input() in a kernel must not wait for ever
         os.dup2(nothing.fileno(), 0)

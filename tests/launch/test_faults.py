@@ -44,6 +44,17 @@ def hurt_by_others(x):
 def spoils_others(x):
     torch.spoilt = True
     return right(x)
+def is_killed(x): os.kill(os.getpid(), signal.SIGKILL)
+def divides_by_zero(x): os.kill(os.getpid(), signal.SIGFPE)
+def reads_past_the_end_of_a_file(x):
+    import mmap, tempfile
+    with tempfile.TemporaryFile() as file:
+        file.truncate(2**16)
+        mapped = mmap.mmap(file.fileno(), 2**16)
+        file.truncate(0)
+        mapped[2**15]
+def deadlocks(x):
+    lock = threading.Lock(); lock.acquire(); lock.acquire()
 def raises_a_key(x): raise ValueError("the key is " + os.environ["SOME_API_KEY"])
 def dies_of_a_key(x):
     os.write(2, b"the key is " + os.environb[b"SOME_API_KEY"])
@@ -95,7 +106,7 @@ def test_each_way_to_die_has_its_word_and_the_next_case_is_right(grid):
     assert "string_at" in rows["segfault"].detail, "faulthandler's stack"
 
 
-@pytest.mark.parametrize("name", ["loops", "loops_in_c", "sleeps_in_c", "stops"])
+@pytest.mark.parametrize("name", ["loops", "loops_in_c", "sleeps_in_c", "stops", "deadlocks"])
 def test_whatever_does_not_end_is_ended_at_its_limit(grid, name):
     started = time.monotonic()
     rows = grid(name, "right", build_limit_s=2)
@@ -104,6 +115,32 @@ def test_whatever_does_not_end_is_ended_at_its_limit(grid, name):
     assert time.monotonic() - started < 20
     if name != "stops":  # a stopped process prints nothing any more
         assert f"in {name}" in rows[name].detail, "the stack at the limit"
+
+
+def test_signals_of_other_kinds_are_named(grid):
+    rows = grid("is_killed", "divides_by_zero", "reads_past_the_end_of_a_file", "right")
+    said = {name: (row.status, row.reason.partition(" in phase")[0]) for name, row in rows.items()}
+    assert said == {
+        "is_killed": ("crashed", "the worker was killed by SIGKILL"),
+        "divides_by_zero": ("crashed", "the worker was killed by SIGFPE"),
+        "reads_past_the_end_of_a_file": ("crashed", "the worker was killed by SIGBUS"),
+        "right": ("ok", ""),
+    }
+
+
+def test_a_worker_that_the_kernel_takes_for_want_of_memory_is_oom(grid, monkeypatch):
+    taken = iter(range(100))
+    monkeypatch.setattr("runner.child.oom_kills", lambda: next(taken))  # one more each time one looks
+    row = grid("is_killed")["is_killed"]
+    assert (row.status, row.metrics["attempt"]) == ("oom", 1)
+    assert row.reason == "the machine ran out of memory, so the worker was killed by SIGKILL by the kernel"
+
+
+def test_the_kernel_would_take_a_worker_first(launch_user):
+    (_, row) = launch_user(
+        "def right(x):\n    raise ValueError(open('/proc/self/oom_score_adj').read())", ("right", 64)
+    )
+    assert row.reason == "ValueError: 800"
 
 
 def test_a_dead_worker_leaves_no_process_behind(grid):
