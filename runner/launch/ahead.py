@@ -12,19 +12,22 @@ from pathlib import Path
 
 from runner import impl
 from runner.case import Case, Scalar
-from runner.launch.gpus import Gpu
+from runner.launch.gpus import CONTEXT_BYTES, Gpu
 from runner.launch.worker_process import Gone, Spawner, WorkerProcess, Zygote
 
-MOST = 8  # processes: each holds a context of half a GiB on its GPU
+MOST = 8  # processes
+SHARE = 0.1  # of the memory of the GPUs, at most, for their contexts
 SPARE_CORES = 2  # for the worker and the parent
 WORTH = 4  # cases to compile below which no process is started for it
 TIMED = ("measure", "compare")  # phases in which nothing else may run
 
 
-def processes(asked: int | None, cores: int, cases: int) -> int:
-    """How many to have: those ``asked`` for, else by the cores there are; none where there is little to compile."""
+def processes(asked: int | None, cores: int, cases: int, gpus: Sequence[Gpu | None]) -> int:
+    """How many to have: those ``asked`` for, else as cores and memory allow; none where there is little to compile."""
     if asked is None:
         asked = max(0, min(MOST, (cores - SPARE_CORES) // 2))
+        if memory_bytes := sum(gpu.memory_bytes for gpu in gpus if gpu):  # 0: on the CPU, or it is not known
+            asked = min(asked, int(SHARE * memory_bytes / CONTEXT_BYTES))
     return min(asked, cases) if cases >= WORTH else 0
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from runner import child
 from runner.errors import BadInput
 
+CONTEXT_BYTES = 600 * 2**20  # of GPU memory, that a process holds as soon as it uses CUDA
 # An idle GPU has a few MiB in use, a desktop up to about 200; the context of one CUDA process takes 530 on an H100.
 FOREIGN_BYTES = 300 * 2**20
 

@@ -83,7 +83,7 @@ class Local:
     ) -> Ahead | None:
         """Who compiles the coming cases, if that is worth a process."""
         waiting = compiled(cases)
-        count = processes(self.ahead, child.cores(), len(waiting))
+        count = processes(self.ahead, child.cores(), len(waiting), devices)
         if not count:
             return None
         ahead = Ahead(zygote, path.with_name("ahead.log"), devices, count, waiting, self.start_limit_s)

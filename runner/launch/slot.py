@@ -21,6 +21,7 @@ from runner.rounds import Rounds
 from runner.row import Phase, Row
 
 MOST_STARTS = 2  # in a row that fail: then the device is not to be had
+SMALL_BYTES = 16 * 2**30  # a GPU on which the context of a spare worker would be missed by the cases
 FULL = "an earlier case has not given back its GPU memory: a new worker takes over"
 
 
@@ -153,7 +154,7 @@ class Slot:
 
     def _keep_spare(self) -> None:
         """Have one from the second case on."""
-        if self._spare or not self._has_row:
+        if self._spare or not self._has_row or (self.gpu and 0 < self.gpu.memory_bytes < SMALL_BYTES):
             return
         with contextlib.suppress(Gone):  # whoever needs a worker will see why there is none
             self._spare = self._fork()

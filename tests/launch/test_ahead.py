@@ -10,6 +10,7 @@ import pytest
 from runner.case import Case, Choice
 from runner.launch import ahead
 from runner.launch.ahead import Ahead
+from runner.launch.gpus import Gpu
 from runner.launch.local import Local
 from runner.launch.worker_process import Zygote
 from runner.row import Row
@@ -49,19 +50,25 @@ def test_what_no_cache_keeps_is_not_compiled_ahead():
 
 
 @pytest.mark.parametrize(
-    ("asked", "cores", "cases", "count"),
+    ("asked", "cores", "cases", "gib", "count"),
     [
-        (None, 2, 100, 0),
-        (None, 16, 100, 7),
-        (None, 128, 100, 8),
-        (None, 16, 3, 0),
-        (3, 2, 100, 3),
-        (3, 2, 2, 0),
-        (0, 64, 99, 0),
+        (None, 2, 100, [80], 0),
+        (None, 16, 100, [80], 7),
+        (None, 128, 100, [80], 8),
+        (None, 16, 3, [80], 0),
+        (None, 16, 100, [8], 1),
+        (None, 16, 100, [24, 24], 7),
+        (None, 16, 100, [4], 0),
+        (None, 16, 100, [0], 7),
+        (None, 16, 100, [], 7),
+        (3, 2, 100, [8], 3),
+        (3, 2, 2, [80], 0),
+        (0, 64, 99, [80], 0),
     ],
 )
-def test_processes_are_as_many_as_cores_and_cases_are_worth(asked, cores, cases, count):
-    assert ahead.processes(asked, cores, cases) == count
+def test_processes_are_as_many_as_cores_memory_and_cases_are_worth(asked, cores, cases, gib, count):
+    gpus = [Gpu(index, f"GPU-{index}", "", size * 2**30, 0) for index, size in enumerate(gib)]
+    assert ahead.processes(asked, cores, cases, gpus or [None]) == count
 
 
 def state(pid):

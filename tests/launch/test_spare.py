@@ -79,6 +79,15 @@ def test_a_grid_of_one_case_starts_no_second_worker(launch, monkeypatch):
     assert len(forks) == 1
 
 
+@pytest.mark.parametrize(("gib", "forks"), [(80, 2), (8, 1), (0, 2)])
+def test_a_gpu_with_little_memory_has_no_spare(launch, monkeypatch, gib, forks):
+    monkeypatch.setattr(gpus, "visible", lambda: [Gpu(0, "GPU-of-nobody", "none", gib * 2**30, 0)])
+    made, fork = [], Slot._fork
+    monkeypatch.setattr(Slot, "_fork", lambda self: made.append(1) or fork(self))
+    launch(("told", 64), ("told", 32))
+    assert len(made) == forks
+
+
 def test_a_spare_that_is_dead_is_not_taken(launch, monkeypatch):
     take = Slot._take_spare
 
