@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 from collections.abc import Iterable
+from typing import NoReturn
 
 
 class BadInput(Exception):
     """Nothing has been started; the message is the whole answer. Takes one argument, so that it survives pickling."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Of the words of a sub-command; tells of a mistake as everything else here does."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise BadInput."""
+        raise BadInput(message)
 
 
 def choices(asked: str, allowed: Iterable[str]) -> str:

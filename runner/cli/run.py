@@ -207,4 +207,4 @@ def _tally(rows: Sequence[Row], plan: Plan) -> str:
         counts[row.status] = counts.get(row.status, 0) + 1
     text = ", ".join(f"{count} {status}" for status, count in counts.items()) or "no case done"
     missing = len(plan.cases) - len(rows)
-    return f"{len(plan.cases)} cases: {text}" + (f", {missing} not run" if missing else "")
+    return f"{len(plan.cases)} case{'s' * (len(plan.cases) != 1)}: {text}" + (f", {missing} not run" if missing else "")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from runner.compose import CONF
-from runner.errors import BadInput
+from runner.errors import BadInput, Parser
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -74,15 +73,8 @@ def table(findings: Sequence[Finding]) -> Table:
     return drawn
 
 
-class _Parser(argparse.ArgumentParser):
-    """Tells of a mistake as everything else here does."""
-
-    def error(self, message: str) -> NoReturn:
-        raise BadInput(message)
-
-
 def _arguments(argv: Sequence[str]) -> str | None:
-    parser = _Parser(prog="runner verify", description=__doc__)
+    parser = Parser(prog="runner verify", description=__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], help="what is to be verified; by default the GPU if any")
     asked: str | None = parser.parse_args(argv).device
     return asked

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = """
 __main__
 cli
+doctor
 launch log
 report session
 compose worker verify

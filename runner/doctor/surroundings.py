@@ -1,0 +1,88 @@
+"""The rest of the machine: cores, memory, disks, the locks, W&B, and what earlier self-tests said of the timings."""
+
+from __future__ import annotations
+
+import netrc
+import os
+import shutil
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from runner import cache, child
+from runner.doctor import Finding
+from runner.errors import BadInput
+from runner.launch import lock
+
+GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+LEAST_FREE_BYTES = 2**30
+BUSY_SHARE = 0.2  # of the cores, by the load average
+
+
+def look() -> list[Finding]:
+    """In the order in which a run meets them."""
+    return [*_cpu(), *_disks(), _locks(), _wandb(), _certificates()]
+
+
+def _cpu() -> list[Finding]:
+    cores, load = child.cores(), os.getloadavg()[0]
+    busy = load > BUSY_SHARE * cores
+    advice = "wait for it, or end it: CPU times are of a machine that does nothing else" if busy else ""
+    found = [Finding("CPU", f"{cores} cores, load average {load:.2f}", "note" if busy else "ok", advice)]
+    try:
+        governor = GOVERNOR.read_text(encoding="utf-8").strip()
+    except OSError:
+        return found
+    if governor != "performance":
+        advice = "cpupower frequency-set -g performance (as root), for CPU times that repeat"
+        found.append(Finding("CPU governor", governor, "note", advice))
+    return found
+
+
+def _disks() -> list[Finding]:
+    found = []
+    for name, folder in (("results", Path("outputs")), ("cache", cache.folder(""))):
+        there = next((one for one in (folder, *folder.absolute().parents) if one.is_dir()), Path("/"))
+        free = shutil.disk_usage(there).free
+        little, closed = free < LEAST_FREE_BYTES, not os.access(there, os.W_OK)
+        text = f"{free / 2**30:.0f} GiB free in {there.absolute()}" + (", which cannot be written to" if closed else "")
+        advice = {"results": "choose another place with output_dir=", "cache": "set XDG_CACHE_HOME to another place"}[
+            name
+        ]
+        found.append(
+            Finding(
+                f"disk for {name}",
+                text,
+                "missing" if closed else "note" if little else "ok",
+                advice * (little or closed),
+            )
+        )
+    return found
+
+
+def _locks() -> Finding:
+    try:
+        return Finding("GPU locks", f"in {lock.folder()}")
+    except BadInput as error:
+        return Finding("GPU locks", "no place for them", "missing", str(error))
+
+
+def _wandb() -> Finding:
+    mode = os.environ.get("WANDB_MODE", "")
+    if mode in ("disabled", "offline", "dryrun"):
+        return Finding("W&B", f"WANDB_MODE={mode}", "note", "unset WANDB_MODE to upload runs")
+    if os.environ.get("WANDB_API_KEY"):
+        return Finding("W&B", "a key is in the environment")
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    try:
+        if netrc.netrc(os.environ.get("NETRC")).authenticators(host):
+            return Finding("W&B", f"logged in to {host}")
+    except (OSError, netrc.NetrcParseError):
+        pass
+    return Finding("W&B", "not logged in: runs are kept offline", "note", "wandb login, or log=none")
+
+
+def _certificates() -> Finding:
+    kept = sorted(cache.folder("certificate").glob("*.json"))
+    if kept:
+        return Finding("self-tests of the timings", f"done: {len(kept)} kept in {kept[0].parent}")
+    return Finding("self-tests of the timings", "not done here", "note", "python -m runner verify")
