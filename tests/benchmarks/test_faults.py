@@ -89,9 +89,10 @@ def test_a_lost_and_a_doubled_row_and_a_process_left_behind_miss_their_bars():
     injected = {2: "oom"}
     right = rows(injected, 4)
     keys = [one.case.key for one in right]
-    good = kills_part(injected, 4, Kills([0.01, 0.02], [], 2, keys[:3], keys, right))
+    good = kills_part("", injected, 4, Kills([0.01, 0.02], [], 2, keys[:3], keys, right), 4.0)
     assert [word for _, _, word in good.bars] == ["PASS"] * 4
-    bad = kills_part(injected, 4, Kills([0.01, 1.0], ["python -m x"], 2, keys, [*keys[1:], keys[1]], right[1:]))
+    seen = Kills([0.01, 1.0], ["python -m x"], 2, keys, [*keys[1:], keys[1]], right[1:])
+    bad = kills_part("", injected, 4, seen, 4.0)
     assert [word for _, _, word in bad.bars] == ["MISS"] * 4
     assert "Left 1 s after it: python -m x." in bad.text
 

@@ -11,6 +11,7 @@ pytest.importorskip("triton", reason="benchmarks/timer_spread.py needs the GPU's
 from benchmarks.timer_spread import (
     AGAIN,
     CALLS,
+    CAPTURES,
     FIRST,
     LONGER_1,
     LONGER_2,
@@ -215,5 +216,5 @@ def test_every_arm_is_sampled_once_a_round_in_an_order_drawn_anew():
     rounds = [tuple(log[index : index + 4]) for index in range(0, len(log), 4)]
     assert all(sorted(one) == ["a", "b", "c", NULL] for one in rounds)
     assert len(set(rounds)) > 10
-    assert {len(samples) for samples in series.values()} == {300}
+    assert {len(samples) for samples in series.values()} == {30 * CAPTURES}
     assert min(min(samples) for samples in series.values()) > 12  # what came before is warm-up
