@@ -79,7 +79,9 @@ def page(title: str, body: str, facts: dict[str, Any], load: float) -> str:
     where = worker["gpu"]["name"] if worker["gpu"] else f"{worker['cpu']}, {worker['cpu_cores']} cores"
     versions = {"python": platform.python_version(), **facts["packages"], "torch": worker["torch"]}
     threads = [f"OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']}"] if "OMP_NUM_THREADS" in os.environ else []
-    command = " ".join([*threads, "python -m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
+    script = Path(sys.argv[0])
+    name = script.parent.name if script.stem == "__main__" else script.stem
+    command = " ".join([*threads, "python -m", f"benchmarks.{name}", *sys.argv[1:]])
     changed = " and changes not committed" if facts["dirty"] else ""
     return "\n".join(
         [

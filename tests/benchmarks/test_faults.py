@@ -1,4 +1,4 @@
-"""What benchmarks/faults.py counts, on rows and beats that are known. The faults themselves it injects."""
+"""What benchmarks/faults counts, on rows and beats that are known. The faults themselves it injects."""
 
 from __future__ import annotations
 
@@ -9,28 +9,23 @@ from collections import Counter
 
 import pytest
 
-from benchmarks import faults
-from benchmarks.faults import (
-    DISK_CASES,
+from benchmarks.faults.__main__ import report
+from benchmarks.faults.disk import DISK_CASES, Broken, disk_part
+from benchmarks.faults.grids import (
+    LIMIT,
     MARK,
     STATUS,
-    Broken,
-    Handovers,
-    Kills,
     alive,
-    disk_part,
     grid,
-    kills_part,
-    lock_part,
-    mix_part,
     mixture,
     not_as,
-    overlaps,
     records,
-    report,
     resumed,
     user_file,
 )
+from benchmarks.faults.kills import Kills, kills_part
+from benchmarks.faults.lock import Handovers, lock_part, overlaps
+from benchmarks.faults.mix import mix_part
 from runner import compose, journal
 from runner.case import Case, Choice
 from runner.journal import Journal
@@ -64,7 +59,7 @@ def test_the_command_is_of_that_many_cases_of_the_users_function(tmp_path):
     plan = compose.plan(grid(file, "mixed", 7))
     assert [case.workload.fields["cols"] for case in plan.cases] == [1, 2, 3, 4, 5, 6, 7]
     assert {case.impl.fields["path"] for case in plan.cases} == {f"{file}:mixed"}
-    assert plan.launcher.fields["build_limit_s"] == faults.LIMIT
+    assert plan.launcher.fields["build_limit_s"] == LIMIT
     assert "FAULTS = {3: 'hang'}" in file.read_text()
 
 

@@ -1,0 +1,66 @@
+"""What a grid loses when its cases, the runner itself, or the disk fail: faults are injected, and losses counted.
+
+    python -m benchmarks.faults [--cases 1000] [--kills 20] [--parts mix overhead kills lock disk] [--write]
+    python -m benchmarks.faults --parts many    # half an hour
+
+All but the lock goes through the real command line, since what is promised is a command's: its rows, its exit code,
+what it leaves behind. The cases are a user's functions on tiny inputs, so that a fault's cost shows beside them: of
+about 40 ms where time is compared, else of about 15. The lock is taken by processes of this script, whose workers
+outlive their parent for a while, as those on a GPU do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks.common import load_average, page, publish, run, table
+from benchmarks.faults.disk import disk
+from benchmarks.faults.grids import Part
+from benchmarks.faults.kills import killed, many
+from benchmarks.faults.lock import locked
+from benchmarks.faults.mix import mix
+from benchmarks.faults.overhead import overhead
+from benchmarks.runner_overhead import GRID
+
+
+def main() -> None:
+    """Runs all, prints and perhaps writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=[name for name in PARTS if name != "many"])
+    parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")
+    options, load = parser.parse_args(), load_average()
+    with tempfile.TemporaryDirectory(prefix="faults-") as scratch:
+        folder = Path(scratch)
+        facts = run([*GRID[:3], "workload.cols=1", *GRID[4:]], folder / "first").facts  # and the disk is warm
+        parts = []
+        for name in options.parts:
+            started = time.perf_counter()
+            (folder / name).mkdir()
+            parts.append(PARTS[name](folder / name, options.cases, options.kills))
+            print(f"{name}: {time.perf_counter() - started:.0f} s", *parts[-1].bars, sep="\n  ", flush=True)
+    publish("faults", page("What faults cost", report(parts), facts, load), facts, options.write)
+
+
+def report(parts: Sequence[Part]) -> str:
+    """All bars, and then each part."""
+    bars = "## Bars\n\n" + table(["bar", "seen", ""], [bar for part in parts for bar in part.bars])
+    return "\n\n".join([bars, *(f"## {part.title}\n\n{part.text}" for part in parts)])
+
+
+PARTS: dict[str, Callable[[Path, int, int], Part]] = {
+    "mix": mix,
+    "overhead": overhead,
+    "kills": killed,
+    "many": many,
+    "lock": locked,
+    "disk": disk,
+}
+
+if __name__ == "__main__":
+    main()

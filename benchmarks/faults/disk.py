@@ -1,0 +1,105 @@
+"""A disk that is full, one without any room, and a folder that is gone, each in the middle of a grid."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.common import LIMIT_S, table
+from benchmarks.faults.grids import Part, ends, grid, journal_folder, records, sizes, start, user_file, word
+from runner import journal
+
+BREAK_AT = 0.4  # of the cases have their row when the disk breaks
+DISK_CASES = 300
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A grid whose disk broke in the middle."""
+
+    begun: Sequence[int]  # sizes of the cases that a worker has called, in their order, by their own account
+    found: Mapping[str, Collection[int]]  # by place, the sizes that have a row there
+    code: int
+    went_on: str  # what became of a resume
+
+    @property
+    def lost(self) -> int:
+        """Cases that were done, for another one had begun, and have no row anywhere."""
+        return len(set(self.begun[:-1]) - {one for some in self.found.values() for one in some})
+
+
+def disk(folder: Path, cases: int, kills: int) -> Part:
+    """A full disk, one without any room, and a folder that is gone."""
+    ways: dict[str, Callable[[int, Path], None]] = {
+        "full: the journal may not grow": lambda pid, there: limit(pid, (there / journal.NAME).stat().st_size + 300),
+        "no room anywhere": lambda pid, there: limit(pid, 0),
+        "folder removed": lambda pid, there: shutil.rmtree(there),
+    }
+    return disk_part({name: broken(folder / str(place), act) for place, (name, act) in enumerate(ways.items())})
+
+
+def limit(pid: int, size: int) -> None:
+    """Files that ``pid`` alone writes may be of ``size`` bytes: the next write is cut off, and the others fail."""
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def broken(folder: Path, act: Callable[[int, Path], None]) -> Broken:
+    """``act`` on the process and the folder of a run in its middle, and what is left; then it is resumed."""
+    place, witness, spare = folder / "out", folder / "witness", folder / "tmp"
+    spare.mkdir(parents=True)
+    file = user_file(folder, {}, witness)
+    words = grid(file, "witnessed", DISK_CASES)
+    process = start(words, place, {"TMPDIR": str(spare)})
+    deadline, there = time.monotonic() + LIMIT_S, None
+    while there is None or len(records(there)) < BREAK_AT * DISK_CASES:
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"it never came so far:\n{process.communicate()}")
+        time.sleep(0.01)
+        there = journal_folder(place)
+    act(process.pid, there)
+    ended = ends(process)
+    saved = [path.parent for path in spare.glob(f"*/{journal.NAME}")]
+    told = [json.loads(line) for line in ended.err.splitlines() if line.startswith('{"record":"row"')]
+    found = {
+        "the journal": sizes(there),
+        "a folder among the temporary ones": [one for each in saved for one in sizes(each)],
+        "stderr": [record["case"]["workload"]["cols"] for record in told],
+    }
+    begun = [int(line) for line in witness.read_text(encoding="utf-8").split()]
+    again = saved[0] if saved else there if there.exists() else None
+    return Broken(begun, found, ended.code, goes_on(words, again, place) if again else "nothing to resume")
+
+
+def goes_on(words: Sequence[str], folder: Path, place: Path) -> str:
+    """What becomes of ``resume=<folder>``."""
+    ended = ends(start([*words, f"resume={folder}"], place))
+    rows = Counter(row.status for row in journal.read(folder))
+    return f"{rows['ok']} ok" if ended.code == 0 else f"code {ended.code}, {dict(rows)}"
+
+
+def disk_part(found: Mapping[str, Broken]) -> Part:
+    """What follows."""
+    lines = [
+        (name, len(one.begun), *(len(some) or "" for some in one.found.values()), one.lost, one.code, one.went_on)
+        for name, one in found.items()
+    ]
+    lost = sum(one.lost for one in found.values())
+    quiet = sum(one.code == 0 for one in found.values())
+    ended = sum(one.went_on == f"{DISK_CASES} ok" for one in found.values())
+    places = next(iter(found.values())).found
+    return Part(
+        "The disk, in the middle of a grid",
+        [
+            (f"nothing that was measured is lost: {len(found)} ways", f"{lost} rows", word(not lost)),
+            ("the exit code tells", f"{quiet} of {len(found)} silent", word(not quiet)),
+            ("what is left can be resumed to its end", f"{ended} of {len(found)}", word(ended == len(found))),
+        ],
+        table(["", "begun", *(f"rows in {name}" for name in places), "lost", "exit code", "resumed to its end"], lines)
+        + f"\n\n{DISK_CASES} cases. Begun: by the function's own account; the last of them was in flight.",
+    )
