@@ -101,6 +101,7 @@ COLUMNS: dict[str, Column] = TIMES | {
     "compile_cached": Column(
         "", "torch.compile found its kernels in a cache on disk, so compile_s is not the first time's"
     ),
+    "ahead_off": Column("", "compiling ahead had been switched off, since timings were unsteady beside it"),
     "ahead_s": Column(
         "s", "first call in the process that compiled it ahead; compile_s is then of the cache it filled"
     ),

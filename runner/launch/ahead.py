@@ -1,6 +1,7 @@
 """Compiling ahead: while one case is built and checked, other processes compile the coming ones into the disk caches.
 
-They share the GPU with the worker, so they are stopped while it measures: a timing has the machine to itself.
+They share the GPU with the worker, so they are stopped while it measures: a timing has the machine to itself. Should
+timings be unsteady all the same, several in a row, there is no more of it, and the rows say so.
 """
 
 from __future__ import annotations
@@ -14,11 +15,16 @@ from runner import impl
 from runner.case import Case, Scalar
 from runner.launch.gpus import CONTEXT_BYTES, Gpu
 from runner.launch.worker_process import Gone, Spawner, WorkerProcess, Zygote
+from runner.row import Row
 
 MOST = 8  # processes
 SHARE = 0.1  # of the memory of the GPUs, at most, for their contexts
 SPARE_CORES = 2  # for the worker and the parent
 WORTH = 4  # cases to compile below which no process is started for it
+SUFFERING = ("contended", "contradicted")  # verdicts of a timing that something may have disturbed
+UNSTEADY = "not_converged"  # so may this one on a GPU; on a CPU it is common
+MOST_SUFFERING = 5  # in a row beside a process that compiles
+OFF = "compiling ahead is off from here on: timings beside it were unsteady five times in a row"
 TIMED = ("measure", "compare")  # phases in which nothing else may run
 
 
@@ -62,6 +68,8 @@ class Ahead:
         self._builders = deque(_Builder(gpus[place % len(gpus)]) for place in range(count))
         self._told: dict[str, Mapping[str, Scalar]] = {}
         self._given: set[str] = set()  # to workers: what is compiled now comes too late for these
+        self._suffered = 0  # timings in a row
+        self.off = False  # for the timings' sake
 
     @property
     def watched(self) -> list[int]:
@@ -77,11 +85,29 @@ class Ahead:
         """Columns of ``case``, if it was compiled here."""
         return self._told.get(case.key, {})
 
+    def judge(self, row: Row) -> bool:
+        """``row`` has been timed. True if that was too much: there is no compiling ahead any more."""
+        if self.off or not any(builder.process for builder in self._builders):
+            return False
+        verdict = row.metrics.get("verdict")
+        suffers = verdict in SUFFERING or (verdict == UNSTEADY and row.device != "cpu")
+        self._suffered = self._suffered + 1 if suffers else 0
+        self.off = self._suffered >= MOST_SUFFERING
+        if self.off:
+            self.close()
+            self._builders.clear()
+        return self.off
+
     def advance(self) -> None:
-        """Hear what is done, and give out what is next."""
+        """Hear what is done, and give out what is next; who finds nothing any more gives back the memory it holds."""
         for builder in [*self._builders]:
             try:
                 self._hear(builder)
+                idle = builder.process and builder.process.phase == "plan" and not builder.process.paused
+                if idle and not self._waiting:
+                    self._end(builder)
+                    self._builders.remove(builder)
+                    continue
                 if builder.process is None and self._waiting:
                     environment = {} if builder.gpu is None else {"CUDA_VISIBLE_DEVICES": builder.gpu.uuid}
                     builder.process = WorkerProcess(self._zygote, self._log_path, environment)

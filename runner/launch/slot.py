@@ -13,7 +13,7 @@ from typing import Protocol
 from runner import child, impl
 from runner.case import Case, Scalar
 from runner.launch import Event, Notice, Ready, Started
-from runner.launch.ahead import TIMED, Ahead
+from runner.launch.ahead import OFF, TIMED, Ahead
 from runner.launch.gpus import Gpu
 from runner.launch.worker_process import Gone, Spawner, WorkerProcess, Zygote
 from runner.redact import redact
@@ -263,6 +263,9 @@ class Slot:
         where: dict[str, Scalar] = {} if self.gpu is None else {"gpu_index": self.gpu.index, "gpu_uuid": self.gpu.uuid}
         if self.ahead:
             where |= self.ahead.told(row.case)
+            if row.time_us is not None and self.ahead.judge(row):
+                yield Notice(OFF)
+            where |= {"ahead_off": True} if self.ahead.off else {}
         if self._shared:
             where["gpu_shared"] = self._shared
         metrics = {**row.metrics, **where, "attempt": attempts}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.case import Case, Choice
-from runner.launch import ahead
+from runner.launch import Notice, ahead
 from runner.launch.ahead import Ahead
 from runner.launch.gpus import Gpu
 from runner.launch.local import Local
@@ -91,3 +91,54 @@ def test_they_stand_still_while_their_gpu_measures(tmp_path, cold):
         builders.close()
         zygote.close()
     assert not Path(f"/proc/{pid}").exists()
+
+
+def timed(verdict, device="NVIDIA H200", cols=64):
+    figures = {"gpu_us" if device != "cpu" else "wall_us": 1.0, "verdict": verdict}
+    return Row(case=compiled(cols), status="ok", device=device, metrics=figures)
+
+
+def test_it_is_off_when_timings_beside_it_are_unsteady_several_times_in_a_row(tmp_path, cold):
+    zygote = Zygote(tmp_path / "worker.log", 60.0)
+    builders = Ahead(zygote, tmp_path / "ahead.log", [None], 1, [compiled(64), compiled(65)], 60.0)
+    try:
+        assert not any(builders.judge(timed("not_converged")) for _ in range(ahead.MOST_SUFFERING))  # nobody compiles
+        builders.advance()
+        (pid,) = (builder.process.pid for builder in builders._builders)
+        unsteady = [*["not_converged"] * (ahead.MOST_SUFFERING - 1), "ok", *["contended"] * (ahead.MOST_SUFFERING - 1)]
+        assert not any(builders.judge(timed(verdict)) for verdict in unsteady)
+        assert not any(builders.judge(timed("not_converged", "cpu")) for _ in range(ahead.MOST_SUFFERING))
+        verdicts = [*["contradicted"] * ahead.MOST_SUFFERING, "contradicted"]
+        assert [builders.judge(timed(verdict)) for verdict in verdicts].index(True) == ahead.MOST_SUFFERING - 1
+        assert builders.off
+        assert not Path(f"/proc/{pid}").exists()
+        builders.advance()
+        assert not builders.watched
+    finally:
+        builders.close()
+        zygote.close()
+
+
+def test_the_rows_say_that_it_is_off(tmp_path, cold, monkeypatch):
+    monkeypatch.setattr(ahead, "SUFFERING", ("ok", "not_converged", "contended"))
+    monkeypatch.setattr(ahead, "MOST_SUFFERING", 2)
+    cases = [compiled(cols) for cols in (64, 65, 66, 67, 68, 69)]
+    events = [*Local(**(LIMITS | {"ahead": 1})).run(cases, str(tmp_path / "worker.log"))]
+    rows = [event for event in events if isinstance(event, Row)]
+    assert [row.metrics.get("ahead_off", False) for row in rows] == [False, *[True] * 5]
+    assert [event.text for event in events if isinstance(event, Notice)] == [ahead.OFF]
+
+
+def test_who_has_nothing_left_to_compile_gives_back_what_it_holds(tmp_path, cold):
+    zygote = Zygote(tmp_path / "worker.log", 60.0)
+    builders = Ahead(zygote, tmp_path / "ahead.log", [None], 1, [compiled(64)], 60.0)
+    try:
+        deadline = time.monotonic() + 60
+        while builders._builders and time.monotonic() < deadline:
+            builders.advance()
+            time.sleep(0.05)
+        assert not builders._builders
+        assert "ahead_s" in builders.told(compiled(64))
+    finally:
+        builders.close()
+        zygote.close()
