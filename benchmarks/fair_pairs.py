@@ -24,7 +24,7 @@ from triton.testing import do_bench, do_bench_cudagraph
 
 from benchmarks.common import digits, load_average, page, publish, table
 from benchmarks.timer_accuracy import defaults
-from benchmarks.timer_spread import gelu, matmul, spinning
+from benchmarks.timer_spread.process import gelu, matmul, spinning
 from models.workload import Call
 from runner import hardware, run_dir
 from runner.measure import pairs

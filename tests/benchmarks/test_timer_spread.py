@@ -1,4 +1,4 @@
-"""The verdicts behind benchmarks/timer_spread.py, on series whose truth is known. No GPU."""
+"""The verdicts behind benchmarks/timer_spread, on series whose truth is known. No GPU."""
 
 from __future__ import annotations
 
@@ -6,23 +6,19 @@ import random
 
 import pytest
 
-pytest.importorskip("triton", reason="benchmarks/timer_spread.py needs the GPU's instruments to be importable")
+pytest.importorskip("triton", reason="benchmarks/timer_spread needs the GPU's instruments to be importable")
 
-from benchmarks.timer_spread import (
+from benchmarks.timer_spread.process import CALLS, CAPTURES, NULL, SPINS_US, sample
+from benchmarks.timer_spread.series import (
     AGAIN,
-    CALLS,
-    CAPTURES,
     FIRST,
     LONGER_1,
     LONGER_2,
     METHODS,
-    NULL,
     PAIR_FLOORS,
-    SPINS_US,
     Arm,
     Process,
     apart,
-    bars,
     batches,
     covered,
     judged,
@@ -30,10 +26,9 @@ from benchmarks.timer_spread import (
     kept,
     longer,
     pair,
-    report,
-    sample,
     spread,
 )
+from benchmarks.timer_spread.tables import bars, report
 from runner.measure.statistics import NO_FLOOR, Floor
 
 STAMPS = PAIR_FLOORS["stamps"]

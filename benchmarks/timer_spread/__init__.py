@@ -1,0 +1,1 @@
+"""How far apart fresh processes time the same call: see ``__main__``."""
