@@ -20,7 +20,6 @@ from runner.measure.graph_nodes import Contents, contents
 from runner.measure.slots import slots
 
 LONG_US = 100.0  # from here on the GPU may meet its power limit, so it rests as long as it has worked
-FEW = 5  # captures of a call as long as that: what a capture adds, 40 to 50 ns, is nothing to it
 
 
 class CaptureError(Exception):
@@ -29,8 +28,6 @@ class CaptureError(Exception):
 
 class StampedGraphs:
     """Samples of ``call`` from ``captures`` graphs, less ``constant_us``; ``before`` each comes its preparation.
-
-    A long call is captured less often.
 
     Instruments that share a ``pool`` have their outputs at the same addresses, since each gives back its own when it
     has captured the call.
@@ -66,9 +63,7 @@ class StampedGraphs:
         with torch.cuda.stream(self._stream):
             eager = self._sample(0)  # libraries make their handles, and Triton its kernels, outside of a capture
             self._stream.synchronize()
-            self._graphs: list[torch.cuda.CUDAGraph] = []
-            while len(self._graphs) < captures and not self._is_long():
-                self._graphs.append(self._capture(len(self._graphs), own))
+            self._graphs = [self._capture(pair, own) for pair in range(captures)]
         self._lasting = {Place.of(output).data_ptr for output in tensors(eager)}  # outputs that outlive their call
 
     def samples(self, count: int) -> list[float]:
@@ -108,15 +103,6 @@ class StampedGraphs:
             torch.cuda.synchronize()
             if not all(torch.equal(now, then) for now, then in zip(outputs, right, strict=True)):
                 yield outputs
-
-    def _is_long(self) -> bool:
-        """Whether the few captures that there are will do."""
-        if len(self._graphs) != FEW:
-            return False
-        for _ in range(2):  # the first one is slow
-            self._graphs[0].replay()
-            self._stream.synchronize()
-        return self._slots.read()[0][0] / 1e3 > LONG_US
 
     def _sample(self, pair: int) -> object:
         self._before()

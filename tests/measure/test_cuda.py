@@ -108,17 +108,6 @@ def test_the_timers_step_is_known():
     assert 1 <= tick_ns() <= 1024
 
 
-def test_a_long_call_is_captured_less_often():
-    from runner.measure.flush import preparation
-    from runner.measure.stamped_graphs import FEW, StampedGraphs
-
-    before = preparation(None, cold_l2=False)
-    for cycles, count in ((900_000, FEW), (20_000, 11)):
-        graphs = StampedGraphs(spinning(cycles), before, captures=11, constant_us=0.0)
-        assert len(graphs._graphs) == count
-        assert len(graphs.samples(11)) >= 11
-
-
 def test_fewer_samples_than_captures_are_of_graphs_drawn_anew():
     from runner.measure.flush import preparation
     from runner.measure.gpu_kernels import CYCLES_A_SECOND
