@@ -34,7 +34,7 @@ from runner.row import Row
 LATEST_KILL_S = 4.0  # after the command's start: about half of the kills come before its first case
 LATEST_OF_MANY_S = 40.0
 MANY = 100  # times the cases of the other parts, in the one of that name
-NOTHING = ["measure.benchmark.max_s=0.001", "measure.benchmark.warmup_s=0"]
+NOTHING = ["workload.rows=1", "measure.benchmark.max_s=0.001", "measure.benchmark.warmup_s=0"]
 
 
 def killed(folder: Path, cases: int, kills: int) -> Part:
