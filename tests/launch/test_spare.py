@@ -63,11 +63,11 @@ def launch(launch_user, tmp_path, monkeypatch):
 
 
 def test_a_worker_that_dies_is_replaced_by_one_that_was_there_before(launch):
-    rows, ready, calls = launch(("told", 64), ("dies", 48), ("told", 32))
-    assert [row.status for row in rows] == ["ok", "crashed", "ok"]
+    rows, ready, calls = launch(("told", 64), ("told", 56), ("dies", 48), ("told", 32))
+    assert [row.status for row in rows] == ["ok", "ok", "crashed", "ok"]
     assert ready == 3
-    (_, first, *_), (_, same, _, died), (_, second, begun, _), (_, third, _, _) = calls
-    assert first == same
+    (_, first, *_), (_, same, *_), (_, dead, _, died), (_, second, begun, _), (_, third, *_) = calls
+    assert first == same == dead
     assert len({first, second, third}) == 3
     assert begun <= died + 0.02  # both are known to 0.01 s
 
