@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -153,8 +154,9 @@ class Slot:
         return WorkerProcess(self._sources[0], self._log_path, environment, "cuda" if self.gpu else "cpu")
 
     def _keep_spare(self) -> None:
-        """Have one from the second case on."""
-        if self._spare or not self._has_row or (self.gpu and 0 < self.gpu.memory_bytes < SMALL_BYTES):
+        """Have one from the second case on, where it can be told whether it lives."""
+        small = self.gpu is not None and 0 < self.gpu.memory_bytes < SMALL_BYTES
+        if self._spare or small or not (self._has_row and hasattr(os, "pidfd_open")):
             return
         with contextlib.suppress(Gone):  # whoever needs a worker will see why there is none
             self._spare = self._fork()
