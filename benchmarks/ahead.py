@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.common import Run, digits, load_average, page, publish, run, table
+from benchmarks.common import Run, digits, load_average, page, publish, run, table, word
 from runner.row import Row
 
 SOONER_BAR, SAME_BAR = 2.0, 0.01
@@ -191,11 +191,6 @@ def worst_table(found: Mapping[str, Grid], most: int = 5) -> str:
         name = " ".join([case.workload.name, case.impl.name, *size])
         lines.append((name, us, f"{each[key]:.4f}", f"{again[key]:.4f}"))
     return table(["case", f"us, {COLD}", "ahead", "the same again"], lines)
-
-
-def word(kept: bool) -> str:
-    """PASS or MISS."""
-    return "PASS" if kept else "MISS"
 
 
 def _processes(ahead: Grid) -> str:

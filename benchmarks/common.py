@@ -106,6 +106,11 @@ def publish(name: str, text: str, facts: dict[str, Any], write: bool) -> None:
         print(f"\nwritten: {path.relative_to(ROOT)}", file=sys.stderr)
 
 
+def word(kept: bool) -> str:
+    """PASS or MISS."""
+    return "PASS" if kept else "MISS"
+
+
 def load_average() -> float:
     """Of the last minute; of a quiet machine it is near 0."""
     return os.getloadavg()[0]

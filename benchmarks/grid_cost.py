@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
-from benchmarks.common import Run, digits, load_average, page, publish, run, table
+from benchmarks.common import Run, digits, load_average, page, publish, run, table, word
 from benchmarks.timer_accuracy import by_peers, gelu
 from runner import journal
 from runner.measure.statistics import quantile
@@ -145,11 +145,11 @@ def bars(whole: Grid) -> list[tuple[str, str, str]]:
     """What was promised, what was seen, PASS or MISS."""
     later, each = fmean(whole.later_s), whole.wall_s / len(whole.rows)
     return [
-        (f"a case {CASE_BAR_S:g} s or less: mean, compilation apart", digits(later), met(later <= CASE_BAR_S)),
+        (f"a case {CASE_BAR_S:g} s or less: mean, compilation apart", digits(later), word(later <= CASE_BAR_S)),
         (
             f"{WHOLE_BAR_S:g} s or less a case in all: wall time / {len(whole.rows)}",
             digits(each),
-            met(each <= WHOLE_BAR_S),
+            word(each <= WHOLE_BAR_S),
         ),
     ]
 
@@ -194,11 +194,6 @@ def peer_table(whole: Grid, by_peers_s: Mapping[str, Sequence[float]]) -> str:
     in_all = ours["ours, in all"]
     lines = [(name, seconds, seconds / in_all) for name, seconds in (ours | theirs).items()]
     return table(["method", "s a case", "/ ours, in all"], lines)
-
-
-def met(kept: bool) -> str:
-    """In a word."""
-    return "PASS" if kept else "MISS"
 
 
 def _spread(seconds: Sequence[float]) -> tuple[float, float, float, float]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.common import LIMIT_S, ROOT, digits, environment, load_average, page, publish, table
+from benchmarks.common import LIMIT_S, ROOT, digits, environment, load_average, page, publish, table, word
 from runner import journal
 from runner.launch import gpus
 from runner.row import Row
@@ -255,11 +255,6 @@ def state_table(found: Mapping[int, Grid]) -> str:
             throttled = sum(bool(row.metrics.get("throttle")) for row in some)
             lines.append((f"{count}", index, *(_median(some, column) for column in STATE.values()), throttled))
     return table(["GPUs at work", "GPU", *STATE, "cases held down"], lines)
-
-
-def word(kept: bool) -> str:
-    """PASS or MISS."""
-    return "PASS" if kept else "MISS"
 
 
 def _us(row: Row) -> float:

@@ -4,17 +4,46 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 OOM_SCORE = "800"  # of 1000
+OOM_KILLS = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
 ROOT = Path(__file__).resolve().parent.parent  # where the packages are, wherever the command was typed
 
 
 def environment() -> dict[str, str]:
     """The environment of this process, in which ``python -m runner...`` works from any folder."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+
+
+def output(command: Sequence[str], limit_s: float = 20.0) -> str | None:
+    """What ``command`` prints; None if there is none, it fails, or has not ended after ``limit_s`` and was killed."""
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment(),
+            start_new_session=True,
+        )
+    except OSError:
+        return None
+    try:
+        text, _ = process.communicate(timeout=max(0.0, limit_s))
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1)  # stuck in the driver, it may never end: then it is left behind
+    return text.decode(errors="replace") if process.returncode == 0 else None
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
@@ -58,9 +87,9 @@ def prefer_me_when_memory_is_out() -> None:
 
 def oom_kills() -> int:
     """Processes of this machine that its kernel has ended for want of memory; 0 where it does not tell."""
-    with contextlib.suppress(OSError, ValueError):
-        facts = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
-        return int(facts.get("oom_kill", 0))
+    with contextlib.suppress(OSError):
+        if told := OOM_KILLS.search(Path("/proc/vmstat").read_bytes()):
+            return int(told[1])
     return 0
 
 

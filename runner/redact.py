@@ -14,7 +14,7 @@ INSTEAD = "<redacted>"
 
 def redact(text: str) -> str:
     """``text`` without the value of any environment variable whose name says that it is secret."""
-    for name, value in os.environ.items():
+    for name, value in os.environ.items() if text else ():
         if len(value) >= SHORTEST and SECRET.search(name):
             text = text.replace(value, INSTEAD)
     return text

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common import LIMIT_S, table
-from benchmarks.faults.grids import Part, ends, grid, journal_folder, records, sizes, start, user_file, word
+from benchmarks.common import LIMIT_S, table, word
+from benchmarks.faults.grids import Part, ends, grid, journal_folder, records, sizes, start, user_file
 from runner import journal
 
 BREAK_AT = 0.4  # of the cases have their row when the disk breaks

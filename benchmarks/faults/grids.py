@@ -70,11 +70,6 @@ class Ended:
     err: str
 
 
-def word(kept: bool) -> str:
-    """PASS or MISS."""
-    return "PASS" if kept else "MISS"
-
-
 def mixture(cases: int) -> dict[int, str]:
     """Which sizes of 1 to ``cases`` have which fault; always the same."""
     kinds = [kind for kind, share in SHARES.items() for _ in range(round(share * cases))]

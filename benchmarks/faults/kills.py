@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.common import digits
+from benchmarks.common import digits, word
 from benchmarks.faults.grids import (
     GONE_BAR_S,
     Part,
@@ -26,7 +26,6 @@ from benchmarks.faults.grids import (
     start,
     until_gone,
     user_file,
-    word,
 )
 from runner import journal
 from runner.row import Row

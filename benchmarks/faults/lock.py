@@ -14,8 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from benchmarks.common import ROOT, table
-from benchmarks.faults.grids import Part, word
+from benchmarks.common import ROOT, table, word
+from benchmarks.faults.grids import Part
 from runner.launch.lock import VARIABLE
 
 LINGER_S = 0.3  # that a worker of a killed holder goes on using its GPU

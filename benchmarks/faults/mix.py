@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.common import digits, table
+from benchmarks.common import digits, table, word
 from benchmarks.faults.grids import (
     LIMIT,
     STATUS,
@@ -19,7 +19,6 @@ from benchmarks.faults.grids import (
     size,
     start,
     user_file,
-    word,
 )
 from runner import journal
 from runner.row import Row

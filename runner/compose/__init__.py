@@ -65,9 +65,9 @@ def _compose(words: Sequence[str]) -> list[dict[str, Any]] | None:
     from runner.compose.messages import one_line
 
     _no_environment()
-
+    argv = ["runner", *_for_hydra(words)]  # the name that argparse prints
+    before, sys.argv = sys.argv, argv
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and leaves the printing to us
-    before, sys.argv = sys.argv, ["runner", *_for_hydra(words)]  # the name that argparse prints
     sweeper.register()
     kernel_options.register()
     found: list[list[dict[str, Any]]] = []
@@ -99,7 +99,7 @@ def _for_hydra(argv: Sequence[str]) -> list[str]:
             "--config-name, --config-path: not here; put YAMLs of yours in a folder and give it as --config-dir"
         )
     if asked.config_dir:
-        trust.check_folders([Path(asked.config_dir)])
+        trust.check_folder(Path(asked.config_dir))
     if asked.help or asked.hydra_help or asked.cfg or asked.info or asked.shell_completion:
         return words
     GridSweeper.overrides = [word for word in words if _is_override(word) and not _is_hydras(word)]

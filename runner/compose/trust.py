@@ -37,22 +37,21 @@ def check_code(cases: Iterable[Case], words: Sequence[str], folder: Path | None)
             )
 
 
-def check_folders(folders: Iterable[Path]) -> None:
-    """Raise BadInput if a YAML in ``folders`` is too large, too deep, or grows so by its aliases."""
-    for folder in folders:
-        for path in sorted(folder.rglob("*.yaml")):
-            if why := _unbounded(path):
-                raise BadInput(f"{path}: {why}")
+def check_folder(folder: Path) -> None:
+    """Raise BadInput if a YAML in ``folder`` is too large, too deep, or grows so by its aliases."""
+    for path in sorted(folder.rglob("*.yaml")):
+        if why := _unbounded(path):
+            raise BadInput(f"{path}: {why}")
 
 
 def _unbounded(path: Path) -> str:
     if path.stat().st_size > MOST_BYTES:
         return f"a config of more than {MOST_BYTES} bytes is not read"
     try:
-        depths = _depths(yaml.parse(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader))
-        if max(depths, default=0) > DEEPEST:
+        text = path.read_text(encoding="utf-8")
+        if max(_depths(yaml.parse(text, Loader=yaml.SafeLoader)), default=0) > DEEPEST:
             return f"it is nested deeper than {DEEPEST}"
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, UnicodeDecodeError):
         return ""  # Hydra will say what is wrong with it
     return f"with its aliases written out it has more than {MOST_NODES} values" if _size(root, {}) > MOST_NODES else ""

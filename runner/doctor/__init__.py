@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
-
-from runner import child
 
 State = Literal["ok", "note", "missing"]  # note: it works, but not as well as it could
 
@@ -32,20 +29,3 @@ def examine() -> Iterator[tuple[str, list[Finding]]]:
         except Exception as error:  # what is wrong with one kind hides no other
             findings = [Finding(path.stem, f"{type(error).__name__}: {error}", "note", "please report this")]
         yield path.stem, findings
-
-
-def output(command: Sequence[str], limit_s: float = 20.0) -> str | None:
-    """What ``command`` printed, stderr too; None if there is no such command, or it failed or did not end."""
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=child.environment(),
-            timeout=limit_s,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.decode(errors="replace")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from runner.doctor import Finding, output
+from runner.child import output
+from runner.doctor import Finding
 from runner.launch import gpus
 
 FIELDS = ("uuid", "persistence_mode", "compute_mode", "power.limit", "power.default_limit", "clocks.max.sm")
@@ -25,8 +26,8 @@ def look() -> list[Finding]:
 def _of(gpu: gpus.Gpu, settings: dict[str, str]) -> list[Finding]:
     gib = f"{gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else "memory not told"
     clock = f", up to {settings['clocks.max.sm']} MHz" if settings.get("clocks.max.sm", "").isdigit() else ""
-    said = [Finding(f"GPU {gpu.index}", f"{gpu.name}, {gib}{clock}, {gpu.uuid}")]
     name = f"GPU {gpu.index}"
+    said = [Finding(name, f"{gpu.name}, {gib}{clock}, {gpu.uuid}")]
     if others := gpus.busy(gpu):
         said.append(Finding(name, others, "note", "end what uses it, or choose another one with launcher.gpus"))
     if settings.get("persistence_mode") == "Disabled":

@@ -7,7 +7,8 @@ import re
 import shutil
 from pathlib import Path
 
-from runner.doctor import Finding, output
+from runner.child import output
+from runner.doctor import Finding
 
 PLACES = {  # where installers put them beside PATH
     "nsys": ("/usr/local/cuda/bin/nsys", "/opt/nvidia/nsight-systems/*/bin/nsys"),

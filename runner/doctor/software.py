@@ -8,7 +8,8 @@ import shutil
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
-from runner.doctor import Finding, output
+from runner.child import output
+from runner.doctor import Finding
 
 ASK_TORCH = """
 import json, torch

@@ -39,24 +39,19 @@ def _cpu() -> list[Finding]:
 
 
 def _disks() -> list[Finding]:
-    found = []
-    for name, folder in (("results", Path("outputs")), ("cache", cache.folder(""))):
-        there = next((one for one in (folder, *folder.absolute().parents) if one.is_dir()), Path("/"))
-        free = shutil.disk_usage(there).free
-        little, closed = free < LEAST_FREE_BYTES, not os.access(there, os.W_OK)
-        text = f"{free / 2**30:.0f} GiB free in {there.absolute()}" + (", which cannot be written to" if closed else "")
-        advice = {"results": "choose another place with output_dir=", "cache": "set XDG_CACHE_HOME to another place"}[
-            name
-        ]
-        found.append(
-            Finding(
-                f"disk for {name}",
-                text,
-                "missing" if closed else "note" if little else "ok",
-                advice * (little or closed),
-            )
-        )
-    return found
+    return [
+        _disk("disk for results", Path("outputs"), "choose another place with output_dir="),
+        _disk("disk for cache", cache.folder(""), "set XDG_CACHE_HOME to another place"),
+    ]
+
+
+def _disk(name: str, folder: Path, advice: str) -> Finding:
+    there = next((one for one in (folder, *folder.absolute().parents) if one.is_dir()), Path("/"))
+    free = shutil.disk_usage(there).free
+    text = f"{free / 2**30:.0f} GiB free in {there.absolute()}"
+    if not os.access(there, os.W_OK):
+        return Finding(name, f"{text}, which cannot be written to", "missing", advice)
+    return Finding(name, text, "note", advice) if free < LEAST_FREE_BYTES else Finding(name, text)
 
 
 def _locks() -> Finding:

@@ -109,8 +109,7 @@ class Ahead:
                     self._builders.remove(builder)
                     continue
                 if builder.process is None and self._waiting:
-                    environment = {} if builder.gpu is None else {"CUDA_VISIBLE_DEVICES": builder.gpu.uuid}
-                    builder.process = WorkerProcess(self._zygote, self._log_path, environment)
+                    builder.process = WorkerProcess(self._zygote, self._log_path, builder.gpu, measures=False)
                     builder.process.enter("start", self._start_limit_s)
                 elif builder.process and builder.process.phase == "plan" and self._waiting:
                     _, builder.case = self._waiting.popitem()  # the last: the next one a worker would have at once

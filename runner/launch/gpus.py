@@ -6,12 +6,10 @@ in a process of its own, ``python -m runner.launch.gpus``, which is given up at 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -148,7 +146,7 @@ def _admitted(gpus: Sequence[Gpu], wanted: str) -> list[Gpu]:
 
 def _ask_nvml(deadline: float, limit_s: float) -> list[Gpu] | None:
     """Every GPU and MIG instance, ``index`` that of the whole GPU; None if there is no answer."""
-    text = _output([sys.executable, "-m", "runner.launch.gpus", str(limit_s)], deadline)
+    text = child.output([sys.executable, "-m", "runner.launch.gpus", str(limit_s)], deadline - time.monotonic())
     try:
         return None if text is None else [Gpu(**record) for record in json.loads(text)]
     except (ValueError, TypeError):
@@ -158,12 +156,14 @@ def _ask_nvml(deadline: float, limit_s: float) -> list[Gpu] | None:
 def _ask_smi(deadline: float) -> list[Gpu] | None:
     """The same from nvidia-smi, which does not tell the memory of a MIG instance."""
     fields = "index,uuid,name,memory.total,memory.used,mig.mode.current"
-    text = _output(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"], deadline)
+    text = child.output(
+        ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"], deadline - time.monotonic()
+    )
     if text is None:
         return None
     rows = [row for line in text.splitlines() if len(row := [word.strip() for word in line.split(",")]) == 6]
     divided = {uuid for _, uuid, *_, mig in rows if mig == "Enabled"}
-    instances = _smi_instances(_output(["nvidia-smi", "-L"], deadline) or "") if divided else {}
+    instances = _smi_instances(child.output(["nvidia-smi", "-L"], deadline - time.monotonic()) or "") if divided else {}
     found: list[Gpu] = []
     for index, (_, uuid, name, total, used, _) in enumerate(rows):
         if uuid not in divided:
@@ -188,32 +188,6 @@ def _smi_instances(listing: str) -> dict[str, list[tuple[str, str]]]:
 def _mebibytes(text: str) -> int:
     """In bytes; ``[N/A]`` is 0."""
     return int(text) * 2**20 if text.isdigit() else 0
-
-
-def _output(command: Sequence[str], deadline: float) -> str | None:
-    """What ``command`` prints; None if it fails, or has not ended by ``deadline`` and was killed."""
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=child.environment(),
-            start_new_session=True,
-        )
-    except OSError:
-        return None
-    try:
-        output, _ = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(1)  # stuck in the driver, it may never end: then it is left behind
-    return output.decode(errors="replace") if process.returncode == 0 else None
 
 
 def _nvml_gpus() -> list[Gpu]:

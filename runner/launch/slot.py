@@ -55,7 +55,6 @@ class Slot:
         self.block: deque[Case] = deque()
         self.worker: WorkerProcess | None = None
         self._spare: WorkerProcess | None = None  # to take its place: on a GPU it takes seconds to be ready
-        self._has_row = False  # some case has
         self._calibrations: object = {}  # of the workers so far, for the next one
         self._sources = deque(sources)  # of workers: the next one where the first gives none that starts
         self._log_path, self._limits, self._take = log_path, limits, take
@@ -150,13 +149,12 @@ class Slot:
 
     def _fork(self) -> WorkerProcess:
         """Raises Gone."""
-        environment = {} if self.gpu is None else {"CUDA_VISIBLE_DEVICES": self.gpu.uuid}
-        return WorkerProcess(self._sources[0], self._log_path, environment, "cuda" if self.gpu else "cpu")
+        return WorkerProcess(self._sources[0], self._log_path, self.gpu, measures=True)
 
     def _keep_spare(self) -> None:
         """Have one from the second case on, where it can be told whether it lives."""
         small = self.gpu is not None and 0 < self.gpu.memory_bytes < SMALL_BYTES
-        if self._spare or small or not (self._has_row and hasattr(os, "pidfd_open")):
+        if self._spare or small or len(self._tried) < 2 or not hasattr(os, "pidfd_open"):
             return
         with contextlib.suppress(Gone):  # whoever needs a worker will see why there is none
             self._spare = self._fork()
@@ -257,7 +255,7 @@ class Slot:
     def _done(self, row: Row, *, again: bool = False) -> Iterator[Event]:
         """The case's row, unless it is to be tried ``again`` and has been only once."""
         attempts = self._tried[row.case.key]
-        self._doing, self._has_row = None, True
+        self._doing = None
         if again and attempts == 1:
             return
         self.block.popleft()

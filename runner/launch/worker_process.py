@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import cache, child
+from runner.launch.gpus import Gpu
 from runner.row import Phase
 
 STACK_S = 0.05  # at most, that a late worker has to print where it is
@@ -145,14 +146,12 @@ def _environment() -> dict[str, str]:
 
 
 class WorkerProcess:
-    """A worker, forked at once; its first message is ``environment``, when it is ready to measure on ``device``.
+    """A worker on ``gpu``, None: the CPU, forked at once; its first message is ``environment``, when it is ready.
 
-    An empty ``device``: it will not measure. Raises Gone.
+    Unless it ``measures``, that is at once. Raises Gone.
     """
 
-    def __init__(
-        self, zygote: Zygote | Spawner, log_path: Path, environment: Mapping[str, str], device: str = ""
-    ) -> None:
+    def __init__(self, zygote: Zygote | Spawner, log_path: Path, gpu: Gpu | None, *, measures: bool) -> None:
         self.replica = 0  # whose cases it takes: the next ones are to run in another process
         self.cases = 0  # that it has run
         self.phase: Phase = "start"
@@ -161,13 +160,15 @@ class WorkerProcess:
         self._zygote, self._log_path = zygote, log_path
         ours, theirs = socket.socketpair()
         with theirs, open(log_path, "ab") as log:
+            environment = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu.uuid}
             self.pid = zygote.fork(theirs.fileno(), log.fileno(), environment)
         self._channel = Connection(ours.detach())
         # Readable when the process has ended, whoever holds its channel open; Linux alone has it.
         self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
         self._how = ""  # it ended
         self._mark = self.log_size()
-        self.send({"begin": device})
+        device = "cuda" if gpu else "cpu"
+        self.send({"begin": device if measures else ""})
 
     def fileno(self) -> int:
         """Readable when there is a message."""

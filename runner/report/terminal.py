@@ -49,16 +49,15 @@ def table(lines: Sequence[Line], names: Names, width: int, chosen: Sequence[str]
     columns = [_plain_column(name) for name in chosen] or usual
     heads = ["implementation", *(column.title for column in columns), "verdict"]
     cells = [[_name(line, names), *(column.text(line) for column in columns), verdict(line.row)] for line in lines]
-    headings = [heading(line.row, names) for line in lines]
     widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
     drawn = Text(f"{title}\n" if title else "", no_wrap=True, overflow="ignore")
     drawn.append(_aligned(heads, widths), style="bold").append("\n")
     drawn.append(" " + "─" * (sum(widths) + len(GAP) * len(widths[1:]))).append("\n")
     point = None
-    for line, each, said in zip(lines, cells, headings, strict=True):
+    for line, each in zip(lines, cells, strict=True):
         if line.row.case.point != point:
             point = line.row.case.point
-            drawn.append(f" {said}\n", style="bold cyan")
+            drawn.append(f" {heading(line.row, names)}\n", style="bold cyan")
         text = _aligned(each, widths)
         first, last = 1 + widths[0], len(text) - len(each[-1])
         drawn.append(text[:first], style="bold green" if line.fastest else None).append(text[first:last])

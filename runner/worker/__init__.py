@@ -34,8 +34,8 @@ class Worker:
 
     def run(self, case: Case) -> tuple[Row, bool]:
         """The row of ``case``, and whether this process is spoiled by it. Raises nothing of the implementation's."""
-        if self._point is None or self._point.name != case.point:
-            self._leave()
+        self._leave_other(case)
+        if self._point is None:
             self._point = Point(case)
         row, fault = self._row(case, self._point)
         if fault is not None and fault.status == "oom" and self._point.holds_much:
@@ -51,11 +51,8 @@ class Worker:
 
     def has_room(self, case: Case) -> bool:
         """Whether earlier points have left the GPU's memory as they found it; asked before ``case`` is run."""
-        if self._point is not None and self._point.name == case.point:
-            return True
-        if self._point is not None:
-            self._leave()
-        return self._left_bytes() <= LEFT_BYTES
+        self._leave_other(case)
+        return self._point is not None or self._left_bytes() <= LEFT_BYTES
 
     def prepare(self, case: Case) -> dict[str, Scalar]:
         """Compile what ``case`` will want to find in the caches on disk; what that took. Raises nothing."""
@@ -101,6 +98,10 @@ class Worker:
             return 0
         held = self._point.input_bytes if self._point else 0
         return torch.cuda.memory_allocated() - held
+
+    def _leave_other(self, case: Case) -> None:
+        if self._point is not None and self._point.name != case.point:
+            self._leave()
 
     def _leave(self) -> None:
         """No case of this point will come again, so nothing compiled for it is needed either."""

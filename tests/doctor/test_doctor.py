@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from runner import cli, doctor
+from runner import child, cli, doctor
 from runner.doctor import gpus, profilers, software, surroundings
 from runner.launch.gpus import Gpu
 
@@ -76,8 +76,8 @@ def test_a_command_that_hangs_is_given_up(tool):
     (path,) = os.get_exec_path()
     with open(f"{path}/slow", "w") as file:
         file.write(f"#!{sys.executable}\nimport time\ntime.sleep(100)\n")
-    assert doctor.output(["slow"], 0.5) is None
-    assert doctor.output(["none of this name"]) is None
+    assert child.output(["slow"], 0.5) is None
+    assert child.output(["none of this name"]) is None
 
 
 def test_compilers(tool):
