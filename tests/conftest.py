@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -50,3 +52,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="torch sees no NVIDIA GPU here"))
+
+
+@pytest.fixture
+def marked():
+    """``marked("NAME=value")``: processes that have this in their environment, and so what they were started from."""
+
+    def find(mark: str) -> list[str]:
+        found = []
+        for proc in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has just ended, or is another user's
+                if mark.encode() in (proc / "environ").read_bytes().split(b"\0"):
+                    found.append((proc / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200])
+        return found
+
+    return find

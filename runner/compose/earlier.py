@@ -17,15 +17,8 @@ from runner.errors import BadInput
 
 WORD = "resume"
 LISTS = (f"{WORD}.retry", f"{WORD}.ignore", "measure.columns", "allow_code")
-BESIDE = (
-    "launcher",
-    "log",
-    "baseline",
-    "name",
-    "output_dir",
-    "measure.columns",
-    "allow_code",
-)  # what to do with cases: chooses none
+# Fields, and groups of them, that say what to do with cases and choose none: of the run.
+OF_THE_RUN = ("launcher", "log", WORD, "output_dir", "name", "measure.columns", "allow_code")
 
 
 def spelt(word: str) -> str:
@@ -116,8 +109,13 @@ def _key(word: str) -> str:
     return word.partition("=")[0].lstrip("+~")
 
 
+def of_the_run(key: str) -> bool:
+    """Whether ``key`` is one of ``OF_THE_RUN``, or within one."""
+    return any(f"{key}.".startswith(f"{name}.") for name in OF_THE_RUN)
+
+
 def _beside(key: str) -> bool:
-    return key.split(".")[0] in (WORD, "hydra") or key.startswith(BESIDE)
+    return of_the_run(key) or key.split(".")[0] in ("baseline", "hydra")
 
 
 def _is_plain(value: str) -> bool:

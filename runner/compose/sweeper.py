@@ -19,11 +19,10 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from runner.compose.composer import Composer
+from runner.compose.earlier import of_the_run
 from runner.errors import BadInput
 
 SWEPT = ("workload", "impl")  # groups whose options have different fields
-# Fields, and groups of them, that are not of a case: several values are a list there, and no sweep.
-OF_THE_RUN = ("launcher", "log", "resume", "output_dir", "name", "measure.columns", "allow_code")
 
 
 class GridSweeper(Sweeper):
@@ -83,12 +82,12 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
 
 
 def _lists(compose: Composer, arguments: Sequence[str]) -> list[str]:
-    """``launcher.gpus=0,2`` as one value, and likewise whatever else is of the run. Raises BadInput."""
+    """``launcher.gpus=0,2`` as one value, and likewise whatever else is of the run: no sweep. Raises BadInput."""
     overrides = {line: compose.parse(line) for line in arguments}
     several = {
         line: override
         for line, override in overrides.items()
-        if override.is_sweep_override() and any(f"{_key(override)}.".startswith(f"{one}.") for one in OF_THE_RUN)
+        if override.is_sweep_override() and of_the_run(_key(override))
     }
     if not several:
         return list(arguments)

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
@@ -81,23 +80,12 @@ def grid(command, tmp_path):
     return go
 
 
-def left_behind(tmp_path):
-    mark, found = f"FAULTS_TEST={tmp_path}".encode(), []
-    for proc in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark in (proc / "environ").read_bytes().split(b"\0"):
-                found.append((proc / "cmdline").read_bytes())
-        except OSError:
-            continue
-    return found
-
-
-def test_faults_in_the_middle_of_a_grid_cost_seconds_and_nobody_elses_figures(grid, tmp_path):
+def test_faults_in_the_middle_of_a_grid_cost_seconds_and_nobody_elses_figures(grid, tmp_path, marked):
     code, out, expected, clean_moments = grid("clean")
     assert code == 0, out
     code, out, rows, mixed_moments = grid("mixed")
     assert code == 1, out
-    assert not left_behind(tmp_path)
+    assert not marked(f"FAULTS_TEST={tmp_path}")
 
     assert list(rows) == list(SIZES)
     assert {cols: row.status for cols, row in rows.items()} == {cols: FAULTS.get(cols, "ok") for cols in SIZES}

@@ -50,19 +50,7 @@ def wait_for_rows(tmp_path: Path, count: int, limit_s: float = 60) -> Path:
     raise AssertionError("no rows came")
 
 
-def marked(mark: str) -> list[str]:
-    """Processes that have ``mark`` in their environment: the runner's, its workers', and what they started."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (place / "environ").read_bytes():
-                found.append((place / "cmdline").read_text().replace("\0", " "))
-        except OSError:
-            continue
-    return found
-
-
-def test_killed_at_random_moments_and_resumed_nothing_is_lost_and_nothing_done_twice(command, run, tmp_path):
+def test_killed_at_random_moments_and_resumed_nothing_is_lost_and_nothing_done_twice(command, run, tmp_path, marked):
     draw, mark = random.Random(os.getpid()), f"RESUME_TEST={os.getpid()}-{time.monotonic_ns()}"
     env = dict([mark.split("=")])
     grid = [*TINY, "workload.cols=range(1,121)", "impl=naive,torch", "-m"]

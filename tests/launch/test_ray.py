@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import sys
 import time
@@ -85,22 +84,14 @@ def of(kind, events):
 
 
 @pytest.fixture
-def left_behind(monkeypatch, tmp_path):
+def left_behind(monkeypatch, tmp_path, marked):
     """Processes that this test has set off and that live on, after a moment for them to end."""
     mark = f"TEST_OF_RAY={tmp_path}"
     monkeypatch.setenv(*mark.split("="))
 
-    def look() -> list[str]:
-        found = []
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):
-                if mark.encode() in path.read_bytes().split(b"\0"):
-                    found.append((path.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200])
-        return found
-
     def wait() -> list[str]:
         deadline = time.monotonic() + 10
-        while (found := look()) and time.monotonic() < deadline:
+        while (found := marked(mark)) and time.monotonic() < deadline:
             time.sleep(0.05)
         return found
 
