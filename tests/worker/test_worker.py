@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 import torch
 
@@ -140,3 +142,20 @@ def test_what_torch_has_compiled_for_a_point_is_kept_until_its_comparison(user, 
     assert len(rounds.batches_us) == 3
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == counters
     assert resets == [1]
+
+
+def test_what_an_implementation_says_it_chose_is_in_its_row(monkeypatch):
+    case = Case(Choice("gelu", GELU), Choice("naive", {}), (Choice("benchmark", BENCHMARK),), "cpu", 0)
+    assert "config" not in Worker().run(case)[0].metrics
+    monkeypatch.setattr(import_module("kernels.gelu.naive"), "chosen", lambda: "tiles of 3", raising=False)
+    assert Worker().run(case)[0].metrics["config"] == "tiles of 3"
+
+
+@pytest.mark.parametrize("impl", ["naive", "torch"])
+def test_outputs_of_another_type_than_the_inputs_are_checked_and_timed(impl):
+    fields = {"size": 64, "m": 64, "n": 48, "k": 96, "dtype": "float8_e4m3fn", "tf32": False, "data": "normal"}
+    row, _ = Worker().run(Case(Choice("matmul", fields), Choice(impl, {}), (Choice("benchmark", BENCHMARK),), "cpu", 0))
+    if impl == "torch" and row.status == "unsupported":
+        pytest.skip(row.reason)
+    assert (row.status, row.reason) == ("ok", "")
+    assert row.metrics["bytes_min"] == 64 * 96 + 96 * 48 + 2 * 64 * 48
