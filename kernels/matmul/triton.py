@@ -63,10 +63,10 @@ def matmul(a: Tensor, b: Tensor, *, scale_a: Tensor | None = None, scale_b: Tens
 
 def chosen() -> str:
     """How the last product was computed, in words; empty before the first."""
-    return _last
+    return ", ".join(map(str, _last))
 
 
-_last = ""
+_last: list[Configuration | str] = []  # put into words only when somebody asks: that takes as long as a launch
 
 
 def run(
@@ -83,7 +83,7 @@ def run(
     global _last
     along_k = a.dtype.itemsize != 2  # other types are multiplied only if their tiles lie so in shared memory
     dtype = str(a.dtype).removeprefix("torch.")
-    notes = [("tf32" if tf32 else "ieee")] if dtype == "float32" else []
+    notes: list[str] = [("tf32" if tf32 else "ieee")] if dtype == "float32" else []
     with torch.cuda.device_of(a):  # Triton launches on the current device, wherever the tensors may be
         left = right = None
         if how.kernel != "pointers":
@@ -96,7 +96,7 @@ def run(
             notes += [f"{name} copied" for name, operand in (("a", left), ("b", right)) if operand is None]
             launch = _by_descriptors if how.kernel == "descriptors" else _skinny
             launch(how, left or copied(a, along_k), right or copied(b.t(), along_k), y, scale_a, scale_b)
-    _last = ", ".join([str(how), *notes])
+    _last = [how, *notes]
 
 
 def _worth_descriptors(how: Configuration, a: Operand | None, b: Operand | None, y: Tensor, k: int) -> bool:

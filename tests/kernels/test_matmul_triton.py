@@ -113,6 +113,32 @@ def test_operands_that_make_no_product_are_refused(device):
         triton.matmul(a, a.t().double())
 
 
+LARGE = [
+    (2048, 2048, 2048),
+    (1024, 1024, 1024),
+    (512, 512, 8192),
+    (128, 8192, 4096),
+    (1, 8192, 8192),
+    (8192, 16, 4096),
+    (4096, 14336, 512),
+    (1000, 1001, 999),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64", "float8_e4m3fn"])
+@pytest.mark.parametrize(("m", "n", "k"), LARGE)
+def test_large_products_are_right_cuda(make, error, dtype, m, n, k):
+    for tf32 in [False, True] if dtype == "float32" else [False]:
+        before = torch.backends.cuda.matmul.allow_tf32
+        try:
+            torch.backends.cuda.matmul.allow_tf32 = tf32
+            workload, (a, b) = make("matmul", dtype=dtype, device="cuda", tf32=tf32, size=1, m=m, n=n, k=k)
+            assert error(workload.reference(a, b), [triton.matmul(a, b)]) < 1, triton.chosen()
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("pointers", [False, True])
 def test_more_than_2_to_the_31_elements_cuda(pointers):
