@@ -17,7 +17,7 @@ import triton.language as tl  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from kernels.matmul import _kernels  # noqa: E402
+from kernels.matmul import _triton_kernels  # noqa: E402
 from kernels.matmul._configurations import configuration  # noqa: E402
 from kernels.matmul._operands import HAVE_DESCRIPTORS  # noqa: E402
 
@@ -91,7 +91,7 @@ def descriptors(tmp_path):
             **dict.fromkeys(["m", "n", "k"], "i32"),
         }
         constants |= ({} if scaled else NONE) | ({} if described else {"y": None})
-        return Built(_kernels.matmul_descriptors, arguments, constants, 90, how, tmp_path)
+        return Built(_triton_kernels.matmul_descriptors, arguments, constants, 90, how, tmp_path)
 
     return build
 
@@ -119,7 +119,7 @@ def pointers(tmp_path):
             "y_ptr": f"*{'bf16' if dtype == 'fp8e4nv' else dtype}",
             **dict.fromkeys(["m", "n", "k", "stride_am", "stride_bk", "stride_bn"], "i32"),
         }
-        return Built(_kernels.matmul_pointers, arguments, constants | NONE, capability, how, tmp_path)
+        return Built(_triton_kernels.matmul_pointers, arguments, constants | NONE, capability, how, tmp_path)
 
     return build
 
@@ -211,7 +211,7 @@ def test_skinny_products_on_hopper_waste_no_more_than_they_must(tmp_path, m, alo
         "y_ptr": "*bf16",
         **dict.fromkeys(["rows", "cols", "k", "stride_row", "stride_col"], "i32"),
     }
-    built = Built(_kernels.matmul_skinny, arguments, constants | NONE, 90, how, tmp_path)
+    built = Built(_triton_kernels.matmul_skinny, arguments, constants | NONE, 90, how, tmp_path)
     assert built.products == {f"m64n{max(16, m)}k16"}
     assert built.count(r"cp\.async\.bulk\.tensor")
     assert built.stack == 0
