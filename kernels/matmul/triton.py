@@ -22,8 +22,8 @@ from torch import Tensor
 
 from kernels import Unsupported
 from kernels.matmul._configurations import Configuration, configuration, pointers
-from kernels.matmul._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny, sum_parts
 from kernels.matmul._operands import HAVE_DESCRIPTORS, Operand, copied, described, in_place
+from kernels.matmul._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny, sum_parts
 from kernels.triton_device import require_gpu
 
 WORTH_A_COPY = 2**27  # products from which on a copy of the operands costs less than loading them by pointers
