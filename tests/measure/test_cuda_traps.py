@@ -205,15 +205,15 @@ def test_what_is_not_contiguous_stays_where_it_is():
         assert x.data_ptr() == there
 
 
-def test_memory_that_torch_only_keeps_is_there_for_places():
+def test_memory_that_torch_only_keeps_is_there_for_places(monkeypatch):
     import torch
 
     from runner.measure.places import Places
 
-    held = torch.empty(torch.cuda.mem_get_info()[0] - 2**30, dtype=torch.uint8, device="cuda")
-    del held
-    assert len(Places([torch.empty(2**20, device="cuda")], 10)) == 10
-    torch.cuda.empty_cache()
+    x, kept = torch.empty(2**20, device="cuda"), torch.empty(2**30, dtype=torch.uint8, device="cuda")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 2**37))
+    del kept
+    assert len(Places([x], 10)) == 10
 
 
 def test_places_are_fewer_where_copies_would_take_too_much_memory():
