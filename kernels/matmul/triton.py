@@ -132,7 +132,7 @@ def _by_descriptors(
         whole = torch.empty(how.split_k * tiles_m * how.block_m, n, dtype=torch.float32, device=y.device)
     stored = described(whole, [how.block_m, how.block_n // 2 if how.halves else how.block_n])
     programs = tiles_m * tiles_n * how.split_k
-    matmul_descriptors[(min(programs, _machine(y.device)[1]),)](
+    matmul_descriptors[(min(programs, how.programs * _machine(y.device)[1]),)](
         a.tiles(how.block_m, how.block_k),
         b.tiles(how.block_n, how.block_k),
         stored,
