@@ -44,7 +44,7 @@ def matmul(a: Tensor, b: Tensor, *, scale_a: Tensor | None = None, scale_b: Tens
 
     """
     require_gpu(a)
-    _check(a, b)
+    check(a, b)
     m, k, n = *a.shape, b.shape[1]
     y = torch.empty(m, n, dtype=torch.bfloat16 if a.dtype == torch.float8_e4m3fn else a.dtype, device=a.device)
     if y.numel() == 0 or k == 0:
@@ -106,7 +106,8 @@ def _worth_descriptors(how: Configuration, a: Operand | None, b: Operand | None,
     return (a is not None and b is not None) or y.numel() * k >= WORTH_A_COPY
 
 
-def _check(a: Tensor, b: Tensor) -> None:
+def check(a: Tensor, b: Tensor) -> None:
+    """Raises ValueError if they make no product."""
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise ValueError(f"a {tuple(a.shape)} and b {tuple(b.shape)} make no product: give [m, k] and [k, n]")
     if a.dtype != b.dtype or a.device != b.device:
