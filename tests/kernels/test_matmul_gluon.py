@@ -1,4 +1,4 @@
-"""matmul in Gluon where its own kernel runs: tiles that are cut off at every edge, each layout, and twice the same bits."""
+"""matmul in Gluon where its own kernel runs: tiles cut off at every edge, each layout, and the same bits every time."""
 
 from __future__ import annotations
 
