@@ -135,8 +135,10 @@ def _skinny(narrow: int, wide: int, k: int, itemsize: int, multiprocessors: int)
 def pointers(m: int, n: int, dtype: str, *, tf32: bool) -> Configuration:
     """The general kernel. Its tiles fit the 99 KiB of shared memory of sm_86 and sm_89."""
     if dtype == "float64":
-        return Configuration("pointers", 32, 32, 16, stages=2, warps=4, group_m=8)
-    block_k = 16 if dtype == "float32" and not tf32 else K_BYTES // ITEMSIZE[dtype]
+        return Configuration("pointers", 64, 64, 16, stages=3, warps=4, group_m=8)
+    if dtype == "float32" and not tf32:
+        return Configuration("pointers", 64, 128, 32, stages=3, warps=4, group_m=8)
+    block_k = K_BYTES // ITEMSIZE[dtype]
     if _cdiv(m, 128) * _cdiv(n, 128) < 64:
         return Configuration("pointers", 64, 64, block_k, stages=3, warps=4, group_m=8)
     return Configuration("pointers", 128, 128, block_k, stages=3, warps=8, group_m=8)
