@@ -12,17 +12,23 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 import torch
 
-from kernels import Unsupported
+from kernels import Unsupported, cuda_extension, cuda_nvrtc, cuda_sources
 from kernels.cuda_kernel import BuildFailed, Kernel
 
-__all__ = ["Build", "BuildFailed", "Kernel", "builds", "kernel", "source"]
+__all__ = ["TYPES", "Build", "BuildFailed", "Kernel", "builds", "kernel", "source"]
 
-BUILDERS = ("nvrtc", "extension")  # each is the module kernels.cuda_<builder>
+TYPES = {  # as numbers.cuh names them
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float",
+    torch.float64: "double",
+}
+
+BUILDERS = {"nvrtc": cuda_nvrtc.build, "extension": cuda_extension.build}
 
 
 @dataclass(frozen=True)
@@ -40,15 +46,14 @@ builds: list[Build] = []  # in their order
 
 @cache
 def source(implementation: str, variant: str) -> Path:
-    """The ``.cu`` beside ``implementation``, which is ``__file__`` of ``kernels/<op>/cuda.py``.
+    """The ``.cu`` of ``variant`` beside ``implementation``, which is ``__file__`` of ``kernels/<op>/cuda.py``.
 
-    It is ``<op>.cu`` of the variant "default", ``<op>_<variant>.cu`` of another. Raises Unsupported if there is none.
+    Raises Unsupported if there is none.
     """
     folder = Path(implementation).parent
-    have = {path.stem.removeprefix(folder.name).lstrip("_") or "default": path for path in folder.glob("*.cu")}
+    have = cuda_sources.variants(folder)
     if variant not in have:
-        names = ", ".join(sorted(have))
-        raise Unsupported(f"kernels/{folder.name} has no variant {variant} in CUDA C++; it has {names}")
+        raise Unsupported(f"kernels/{folder.name} has no variant {variant} in CUDA C++; it has {', '.join(have)}")
     return have[variant]
 
 
@@ -62,11 +67,10 @@ def kernel(source: Path, name: str, builder: str, device: torch.device) -> Kerne
 
     """
     if device.type != "cuda" or torch.version.hip:
-        raise Unsupported("CUDA C++ kernels need an NVIDIA GPU; on a CPU use impl=torch or naive")
+        raise Unsupported("CUDA C++ runs on NVIDIA GPUs only; move the tensors to one, or take another implementation")
     started = time.perf_counter()
     index = torch.cuda.current_device() if device.index is None else device.index
-    built: Kernel
-    built, cached = import_module(f"kernels.cuda_{builder}").build(source, name, arch(device), index)
+    built, cached = BUILDERS[builder](source, name, arch(device), index)
     builds.append(Build(name, builder, time.perf_counter() - started, cached))
     return built
 

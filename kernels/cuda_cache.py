@@ -10,12 +10,9 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-
-INCLUDE = re.compile(rb'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)
 
 
 def folder() -> Path | None:
@@ -41,21 +38,6 @@ def key(*facts: object, sources: Iterable[Path] = ()) -> str:
     for path in sources:
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:32]
-
-
-def closure(source: Path, folders: Sequence[Path]) -> list[Path]:
-    """``source`` and all it includes, directly or not, under whatever condition, found beside or in ``folders``."""
-    seen: dict[Path, None] = {}
-    waiting = [source]
-    while waiting:
-        path = waiting.pop()
-        if path in seen:
-            continue
-        seen[path] = None
-        for name in INCLUDE.findall(path.read_bytes()):
-            places = (place / name.decode() for place in (path.parent, *folders))
-            waiting += [place.resolve() for place in places if place.is_file()][:1]
-    return sorted(seen)
 
 
 def read(name: str) -> tuple[dict[str, str], bytes] | None:

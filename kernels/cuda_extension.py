@@ -23,7 +23,7 @@ from types import ModuleType
 
 import torch
 
-from kernels import Unsupported, cuda_cache
+from kernels import Unsupported, cuda_cache, cuda_sources
 from kernels.cuda_kernel import BuildFailed, Kernel
 
 FLAGS = ["-O3", "-lineinfo"]
@@ -78,7 +78,7 @@ def build(source: Path, name: str, arch: str, device: int) -> tuple[Kernel, bool
     """The kernel ``name`` of ``source``, and whether it was found on disk. As ``kernels.cuda_build.kernel``."""
     if why := missing():
         raise Unsupported(why)
-    local = cuda_cache.closure(source, ())  # nvcc brings its headers, and its version stands for them
+    local = cuda_sources.closure(source, ())  # nvcc brings its headers, and its version stands for them
     versions = [torch.__version__, torch.version.cuda, sys.version, _compilers()]
     key = cuda_cache.key("extension", versions, source.name, name, arch, FLAGS, GLUE, sources=local)
     module_name = f"{re.sub('[^a-zA-Z0-9]', '_', source.stem)}_{key}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kernels import Unsupported, cuda_cache
+from kernels import Unsupported, cuda_cache, cuda_sources
 from kernels.cuda_kernel import BuildFailed, Kernel
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def compiled(source: Path, name: str, arch: str) -> tuple[str, bytes, bool]:
     """
     version = _version()
     headers = _headers()
-    texts = cuda_cache.closure(source, headers)
+    texts = cuda_sources.closure(source, headers)
     wanted = cuda_cache.key("nvrtc", version, source.name, name, arch, FLAGS, sources=texts) + ".cubin"
     if kept := cuda_cache.read(wanted):
         words, cubin = kept
