@@ -29,8 +29,7 @@ def build(source: Path, name: str, arch: str, device: int) -> tuple[Kernel, bool
     symbol, cubin, cached = compiled(source, name, arch)
     from cuda.core import ObjectCode
 
-    module = ObjectCode.from_cubin(cubin, symbol_mapping={name: symbol})
-    return _Kernel(module.get_kernel(name), device), cached
+    return _Kernel(ObjectCode.from_cubin(cubin).get_kernel(symbol), device), cached
 
 
 def compiled(source: Path, name: str, arch: str) -> tuple[str, bytes, bool]:
