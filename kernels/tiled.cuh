@@ -162,6 +162,7 @@ __device__ inline void tiled(
         now = 1 - now;
     }
 
+    using Square = typename Bytes<WIDE * sizeof(T)>::type;
     const long long first_row = tile_row * (ROWS * SIDE * 1ll), first_col = tile_col * (COLS * SIDE * 1ll);
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
@@ -169,15 +170,15 @@ __device__ inline void tiled(
 #pragma unroll
         for (int j = 0; j < COLS; j += WIDE) {
             const long long col = first_col + j * SIDE + thread_col * WIDE;
-            alignas(16) T values[WIDE];
+            Square square;
+            T* values = reinterpret_cast<T*>(&square);
 #pragma unroll
             for (int lane = 0; lane < WIDE; lane++) {
                 values[lane] = narrow<T>(finish(CHUNK ? total[CHUNK ? i : 0][j + lane] + sum[i][j + lane] : sum[i][j + lane]));
             }
             T* to = y + row * n + col;
             if constexpr (ALIGNED) {
-                using Square = typename Bytes<sizeof(values)>::type;
-                if (row < m && col < n) *reinterpret_cast<Square*>(to) = *reinterpret_cast<const Square*>(values);
+                if (row < m && col < n) __stwb(reinterpret_cast<Square*>(to), square);  // one store; an assignment is split
             } else if (row < m) {
 #pragma unroll
                 for (int lane = 0; lane < WIDE; lane++) {

@@ -16,7 +16,7 @@ SMALL = (64, 64, 64, 32, 32, 4)
 def matmul(a: Tensor, b: Tensor, *, variant: str = "default", build: str = "nvrtc") -> Tensor:
     """Product a @ b, as in ``kernels.matmul``. An operand whose rows are not in one piece each is copied first.
 
-    ``variant``: "default", or "tiled": on the ordinary units, whatever the dtype, as float32 and float64 are in any case.
+    ``variant``: "default", or "tiled": on the ordinary units whatever the dtype, as float32 and float64 always are.
     ``build``: "nvrtc" or "extension", as in ``kernels.cuda_build``.
 
     Raises:
