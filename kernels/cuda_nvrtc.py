@@ -81,10 +81,12 @@ def _told(error: Exception, source: Path, name: str, arch: str) -> Exception:
 @cache
 def _version() -> str:
     try:
-        from cuda import core  # noqa: F401
         from cuda.bindings import nvrtc
+        from cuda.core import ObjectCode, Program, launch  # noqa: F401  # before 1.0 they may be elsewhere
     except ImportError as error:
-        raise Unsupported(f"CUDA C++ needs the package cuda-core: {HELP}; or use build=extension") from error
+        raise Unsupported(
+            f"CUDA C++ needs the package cuda-core, 1.0 or newer: {HELP}; or use build=extension"
+        ) from error
     try:
         _, major, minor = nvrtc.nvrtcVersion()
     except Exception as error:  # of a class that differs between versions
