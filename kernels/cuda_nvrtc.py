@@ -29,7 +29,8 @@ def build(source: Path, name: str, arch: str, device: int) -> tuple[Kernel, bool
     symbol, cubin, cached = compiled(source, name, arch)
     from cuda.core import ObjectCode
 
-    return _Kernel(ObjectCode.from_cubin(cubin).get_kernel(symbol), device), cached
+    code = ObjectCode.from_cubin(cubin, symbol_mapping={symbol: symbol.encode()})  # some versions encode no str
+    return _Kernel(code.get_kernel(symbol), device), cached
 
 
 def compiled(source: Path, name: str, arch: str) -> tuple[str, bytes, bool]:
