@@ -52,6 +52,6 @@ class Implementation(ABC):
         """Why a time of it would say nothing, after ``load``; empty if it can be timed."""
         return ""
 
-    def watching(self, device: str) -> AbstractContextManager[Watch]:
-        """Entered around the first calls on ``device`` ("cpu" or "cuda")."""
+    def watching(self, op: str, device: str) -> AbstractContextManager[Watch]:
+        """Entered around the first calls of ``op`` on ``device`` ("cpu" or "cuda"), after ``load``."""
         return nullcontext(Watch())
