@@ -1,0 +1,141 @@
+"""Which kernel of softmax.cu for which rows, and how it is launched. Knows no GPU: all it needs is handed in.
+
+| a row, in vectors of 16 bytes | kernel |
+| --- | --- |
+| up to 2048, of float32 to 4096 | ``softmax_rows``: in the registers of a block |
+| up to 8192, from sm_90 on | ``softmax_cluster``: in those of two blocks |
+| more, from sm_90 on | ``softmax_ring``: through the shared memory of the whole GPU |
+| more on older GPUs; float64; not contiguous; not whole vectors | ``softmax_general``: read twice |
+| few of those | ``softmax_parts``, then ``softmax_whole``: the same by all blocks, in two launches |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+VECTOR = 16  # bytes
+REGISTER_ROW = {2: 2048, 4: 4096}  # vectors, by itemsize: of 16 bits, a cluster is 2 % faster from there on
+CLUSTER_ROW = 8192  # at 16 blocks a row instead of 2, softmax runs at 67 to 87 % of copy
+CLUSTER = 2
+BUSY = 1024  # threads of a multiprocessor that have 64 registers each; half of them loaded are 128 KB on the way
+
+SLOT_THREADS = 256  # that reduce a slot, and as many that finish it
+SLOT_VECTORS = 8  # of each
+SLOTS = 6
+RING_THREADS = 2 * SLOT_THREADS + 64
+RING_STATE = 2048  # bytes of shared memory beside the slots, with 1024 that CUDA takes; a test compiles it
+
+GENERAL_ROW = 2048  # elements; shorter ones have a warp
+GENERAL_THREADS = 512
+GENERAL_BLOCKS = 4  # of a multiprocessor
+PART = 16_384  # elements at least
+
+
+@dataclass(frozen=True)
+class Processor:
+    """What of a GPU a plan depends on."""
+
+    capability: int  # 90 for sm_90
+    multiprocessors: int
+    shared: int  # bytes that a block may have
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What of a tensor [rows, cols] a plan depends on. Strides are in elements."""
+
+    itemsize: int
+    rows: int
+    cols: int
+    stride: int
+    column_stride: int
+    aligned: bool  # the first row begins at a multiple of 16 bytes
+
+    @property
+    def vectors(self) -> int:
+        """Of a row; 0 if it is not made of whole ones, each at a multiple of 16 bytes."""
+        per = VECTOR // self.itemsize
+        whole = self.cols % per == 0 and (self.stride % per == 0 or self.rows == 1)
+        contiguous = self.column_stride == 1 or self.cols == 1
+        return self.cols // per if whole and contiguous and self.aligned else 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A launch. ``kernel`` has a ``{T}`` for the type."""
+
+    kernel: str
+    blocks: int
+    threads: int
+    shared: int = 0  # bytes
+    slices: int = 1  # of a row, each with one block at a time
+    slice: int = 0  # elements of all but the last
+
+    @property
+    def design(self) -> str:
+        """Name of the kernel without its arguments."""
+        return self.kernel.partition("<")[0]
+
+
+def plan(x: Rows, processor: Processor) -> Plan:
+    """The fastest kernel there is for ``x``."""
+    vectors, hopper = x.vectors, processor.capability >= 90
+    if vectors == 0 or x.itemsize == 8 or max(x.rows, vectors) >= 2**31:
+        return _general(x, processor)
+    if vectors <= (REGISTER_ROW[x.itemsize] if hopper else CLUSTER_ROW):
+        return _rows(x)
+    if not hopper:
+        return _general(x, processor)
+    if vectors <= CLUSTER_ROW:
+        return _cluster(x)
+    return _ring(x, processor) or _general(x, processor)
+
+
+def _rows(x: Rows) -> Plan:
+    each = 4 if x.vectors <= 512 else 8
+    threads = max(min(32, _power_of_2(x.vectors)), _power_of_2(-(-x.vectors // each)))
+    rows = max(1, 128 // threads)
+    block = threads * rows
+    vectors, sure = -(-x.vectors // threads), x.vectors // threads
+    name = f"softmax_rows<{{T}}, {threads}, {rows}, {vectors}, {sure}, {BUSY // block}>"
+    return Plan(name, -(-x.rows // rows), block)
+
+
+def _cluster(x: Rows) -> Plan:
+    longest = -(-x.vectors // CLUSTER)
+    threads = _power_of_2(-(-longest // 8))
+    vectors, sure = -(-longest // threads), (x.vectors - longest * (CLUSTER - 1)) // threads
+    name = f"softmax_cluster<{{T}}, {threads}, {vectors}, {sure}, {CLUSTER}, {BUSY // threads}>"
+    return Plan(name, x.rows * CLUSTER, threads)
+
+
+def _ring(x: Rows, processor: Processor) -> Plan | None:
+    """None if a row does not fit into half of the slots there are: two launches at once must not stop each other."""
+    longest = -(-x.vectors // -(-x.vectors // (SLOT_THREADS * SLOT_VECTORS)))
+    slices = -(-x.vectors // longest)
+    vectors, sure = -(-longest // SLOT_THREADS), (x.vectors - longest * (slices - 1)) // SLOT_THREADS
+    shared = SLOTS * SLOT_THREADS * vectors * VECTOR
+    if 2 * slices > SLOTS * processor.multiprocessors or x.rows * slices >= 2**31:
+        return None
+    if shared + RING_STATE > processor.shared:
+        return None
+    name = f"softmax_ring<{{T}}, {SLOTS}, {SLOT_THREADS}, {vectors}, {sure}, COPY, 1>"
+    return Plan(name, min(processor.multiprocessors, x.rows * slices), RING_THREADS, shared, slices)
+
+
+def _general(x: Rows, processor: Processor) -> Plan:
+    wide = "true" if x.vectors else "false"
+    if x.cols < GENERAL_ROW:
+        return Plan(f"softmax_general<{{T}}, 32, 8, {wide}>", -(-x.rows // 8), 256)
+    parts = min(x.cols // PART, GENERAL_BLOCKS * processor.multiprocessors // x.rows)
+    if parts <= 1:
+        return Plan(f"softmax_general<{{T}}, {GENERAL_THREADS}, 1, {wide}>", x.rows, GENERAL_THREADS)
+    each = -(-x.cols // (parts * VECTOR)) * VECTOR  # whole vectors of any type
+    parts = -(-x.cols // each)
+    return Plan(
+        f"softmax_parts<{{T}}, {GENERAL_THREADS}, {wide}>", x.rows * parts, GENERAL_THREADS, slices=parts, slice=each
+    )
+
+
+def _power_of_2(least: int) -> int:
+    return 1 << (least - 1).bit_length()
