@@ -52,6 +52,7 @@ struct Stretch {
     using W = wide<T>;
     static constexpr int COUNT = WIDE ? LANES<T> : 1;  // elements at once
     static constexpr int STEP = THREADS * COUNT;
+    static constexpr int UNROLL = sizeof(T) == 8 ? 1 : 4;  // of float64, more would spill
 
     const T* x;
     long long begin, end, column_stride;
@@ -67,7 +68,7 @@ struct Stretch {
 
     __device__ Running<W> run() const {
         Running<W> run = {minus_infinity<W>(), (W)0};
-#pragma unroll 4
+#pragma unroll UNROLL
         for (long long at = begin + thread * COUNT; at < end; at += STEP) {
             W values[COUNT];
             read(at, values);
@@ -87,7 +88,7 @@ struct Stretch {
     __device__ void write(T* y, Running<W> row) const {
         const W factor = 1 / row.sum;
         const long long steps = (end - begin + STEP - 1) / STEP;
-#pragma unroll 4
+#pragma unroll UNROLL
         for (long long step = steps - 1; step >= 0; step--) {
             const long long at = begin + step * STEP + thread * COUNT;
             if (at >= end) continue;
