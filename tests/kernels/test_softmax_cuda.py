@@ -1,4 +1,4 @@
-"""softmax in CUDA C++ on a GPU: every design at every type, and blocks that wait for each other, whatever runs beside."""
+"""softmax in CUDA C++ on a GPU: every design at every type, and blocks that wait for each other."""
 
 from __future__ import annotations
 
