@@ -15,11 +15,12 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from kernels import Unsupported, cuda_extension, cuda_nvrtc, cuda_sources
 from kernels.cuda_kernel import BuildFailed, Kernel
 
-__all__ = ["TYPES", "Build", "BuildFailed", "Kernel", "builds", "kernel", "source"]
+__all__ = ["TYPES", "Build", "BuildFailed", "Kernel", "builds", "in_sixteens", "kernel", "source", "with_rows"]
 
 TYPES = {  # as numbers.cuh names them
     torch.float16: "float16",
@@ -73,6 +74,18 @@ def kernel(source: Path, name: str, builder: str, device: torch.device) -> Kerne
     built, cached = BUILDERS[builder](source, name, arch(device), index)
     builds.append(Build(name, builder, time.perf_counter() - started, cached))
     return built
+
+
+def with_rows(x: Tensor) -> Tensor:
+    """``x`` [rows, cols] itself, if its rows lie in one piece each, however far apart; else a contiguous copy."""
+    return x if x.stride(1) == 1 or x.shape[1] <= 1 else x.contiguous()
+
+
+def in_sixteens(*matrices: Tensor) -> bool:
+    """Whether all rows begin at multiples of sixteen bytes, and are multiples of them long."""
+    return not any(
+        x.data_ptr() % 16 or x.stride(0) * x.element_size() % 16 or x.shape[1] * x.element_size() % 16 for x in matrices
+    )
 
 
 def arch(device: torch.device) -> str:

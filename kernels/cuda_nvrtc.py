@@ -29,8 +29,7 @@ def build(source: Path, name: str, arch: str, device: int) -> tuple[Kernel, bool
     symbol, cubin, cached = compiled(source, name, arch)
     from cuda.core import ObjectCode
 
-    module = ObjectCode.from_cubin(cubin, symbol_mapping={name: symbol})
-    return _Kernel(module.get_kernel(name), device), cached
+    return _Kernel(ObjectCode.from_cubin(cubin).get_kernel(symbol), device), cached
 
 
 def compiled(source: Path, name: str, arch: str) -> tuple[str, bytes, bool]:
@@ -73,11 +72,8 @@ def _told(error: Exception, source: Path, name: str, arch: str) -> Exception:
     lines = [line.strip() for line in str(error).splitlines() if "error" in line and "NVRTC_ERROR" not in line]
     if any("gpu-architecture" in line for line in lines):
         return Unsupported(f"NVRTC {_version()} cannot compile for {arch}; install an nvidia-cuda-nvrtc that can")
-    missing = [line for line in lines if "could not open source file" in line]
-    if missing and not _headers():
-        return Unsupported(
-            f"CUDA's headers are not found; pip install nvidia-cuda-runtime, or set CUDA_HOME ({missing[0]})"
-        )
+    if any("open source file" in line for line in lines) and not _headers():
+        return Unsupported("CUDA's headers are not found; pip install nvidia-cuda-runtime, or set CUDA_HOME")
     first = lines[0].replace(f"{source.parent}/", "") if lines else str(error)
     return BuildFailed(f"NVRTC: {name} for {arch}: {first}\n{error}")
 

@@ -61,3 +61,7 @@ __device__ inline void store(T* to, const wide<T> (&x)[LANES<T>]) {
     for (int i = 0; i < LANES<T>; i += 2) at[i / 2] = narrow(x[i], x[i + 1], T());
     *reinterpret_cast<uint4*>(to) = bits;
 }
+
+__device__ inline void store(double* to, const double (&x)[2]) {  // the general one is compiled into two stores
+    *reinterpret_cast<double2*>(to) = make_double2(x[0], x[1]);
+}
