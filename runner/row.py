@@ -70,6 +70,7 @@ COLUMNS: dict[str, Column] = TIMES | {
     "instrument": Column(
         "", "what timed it: stamped_graphs | stamped_stream | cuda_events | host_clock | perf_counter"
     ),
+    "places": Column("", "places of memory in which inputs and outputs lay in turn"),
     "instrument_note": Column("", "why it was not the best one"),
     "converged": Column("", "no drift, and the interval that sampling gives is as narrow as asked"),
     "drift_pct": Column("%", "change of the time from the first batch to the last; 0 where noise explains it"),
