@@ -29,7 +29,8 @@ def build(source: Path, name: str, arch: str, device: int) -> tuple[Kernel, bool
     symbol, cubin, cached = compiled(source, name, arch)
     from cuda.core import ObjectCode
 
-    return _Kernel(ObjectCode.from_cubin(cubin).get_kernel(symbol), device), cached
+    code = ObjectCode.from_cubin(cubin, symbol_mapping={symbol: symbol.encode()})  # some versions encode no str
+    return _Kernel(code.get_kernel(symbol), device), cached
 
 
 def compiled(source: Path, name: str, arch: str) -> tuple[str, bytes, bool]:
@@ -81,10 +82,12 @@ def _told(error: Exception, source: Path, name: str, arch: str) -> Exception:
 @cache
 def _version() -> str:
     try:
-        from cuda import core  # noqa: F401
         from cuda.bindings import nvrtc
+        from cuda.core import ObjectCode, Program, launch  # noqa: F401  # before 1.0 they may be elsewhere
     except ImportError as error:
-        raise Unsupported(f"CUDA C++ needs the package cuda-core: {HELP}; or use build=extension") from error
+        raise Unsupported(
+            f"CUDA C++ needs the package cuda-core, 1.0 or newer: {HELP}; or use build=extension"
+        ) from error
     try:
         _, major, minor = nvrtc.nvrtcVersion()
     except Exception as error:  # of a class that differs between versions

@@ -139,12 +139,12 @@ def test_without_nvrtc_it_says_what_to_install(source, monkeypatch):
     def fails():
         raise OSError("libnvrtc.so.13")
 
-    nvrtc = types.SimpleNamespace(nvrtcVersion=fails)
-    bindings = types.SimpleNamespace(nvrtc=nvrtc)
-    for name, module in {
-        "cuda": types.SimpleNamespace(core=None, bindings=bindings),
-        "cuda.bindings": bindings,
-    }.items():
+    parts = {
+        "cuda": types.SimpleNamespace(),
+        "cuda.bindings": types.SimpleNamespace(nvrtc=types.SimpleNamespace(nvrtcVersion=fails)),
+        "cuda.core": types.SimpleNamespace(ObjectCode=None, Program=None, launch=None),
+    }
+    for name, module in parts.items():
         monkeypatch.setitem(sys.modules, name, module)
     cuda_nvrtc._version.cache_clear()
     with pytest.raises(Unsupported, match="the library NVRTC is not found"):
