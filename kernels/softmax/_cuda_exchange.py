@@ -56,7 +56,7 @@ class Exchanges:
         )
 
     def take(self, slices: int) -> Tensor:
-        """For one launch on the current stream, of so many slices in all: zero, or as the last launch left it."""
+        """For one launch on the current stream, of so many slices in all: zero, or as launches before have left it."""
         size = HEAD_BYTES + -(-slices * SLICE_BYTES // HEAD_BYTES) * HEAD_BYTES
         if torch.cuda.is_current_stream_capturing():
             return self._captured(size)

@@ -2,8 +2,8 @@
 
 | a row, in vectors of 16 bytes | kernel |
 | --- | --- |
-| up to 2048, of float32 to 4096 | ``softmax_rows``: in the registers of a block |
-| up to 8192, from sm_90 on | ``softmax_cluster``: in those of two blocks |
+| up to 4096 (8192 before sm_90) | ``softmax_rows``: in the registers of a block |
+| up to 32768, from sm_90 on | ``softmax_cluster``: in those of 4, 8 or 16 blocks |
 | more, from sm_90 on | ``softmax_ring``: through the shared memory of the whole GPU |
 | more on older GPUs; float64; not contiguous; not whole vectors | ``softmax_general``: read twice |
 | few of those | ``softmax_parts``, then ``softmax_whole``: the same by all blocks, in two launches |
@@ -14,10 +14,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 VECTOR = 16  # bytes
-REGISTER_ROW = {2: 2048, 4: 4096}  # vectors, by itemsize: of 16 bits, a cluster is 2 % faster from there on
-CLUSTER_ROW = 8192  # at 16 blocks a row instead of 2, softmax runs at 67 to 87 % of copy
-CLUSTER = 2
-BUSY = 1024  # threads of a multiprocessor that have 64 registers each; half of them loaded are 128 KB on the way
+# Rows in registers: the longest in vectors, threads, rows of a block, and blocks that a multiprocessor has room for at
+# least. Of 64 registers a thread, 32 hold x; where the last is 1, rows are short and more registers are faster.
+IN_REGISTERS = (
+    (128, 32, 8, 1),
+    (256, 32, 4, 1),
+    (512, 64, 2, 1),
+    (1024, 128, 2, 1),
+    (2048, 512, 1, 2),
+    (4096, 512, 1, 2),
+    (8192, 1024, 1, 1),  # at 83 to 93 % of copy: where there are no clusters
+)
+REGISTER_ROW = 4096  # vectors
+
+CLUSTER_THREADS = 256
+CLUSTER_VECTORS = 8  # of a thread
+CLUSTER_BLOCKS = 4  # of a multiprocessor: 128 KB of x
 
 SLOT_THREADS = 256  # that reduce a slot, and as many that finish it
 SLOT_VECTORS = 8  # of each
@@ -38,6 +50,7 @@ class Processor:
     capability: int  # 90 for sm_90
     multiprocessors: int
     shared: int  # bytes that a block may have
+    cluster: int = 16  # blocks of the largest cluster that it runs; more than 8 are not promised
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,7 @@ class Plan:
     blocks: int
     threads: int
     shared: int = 0  # bytes
+    cluster: int = 1  # blocks
     slices: int = 1  # of a row, each with one block at a time
     slice: int = 0  # elements of all but the last
 
@@ -82,45 +96,43 @@ def plan(x: Rows, processor: Processor) -> Plan:
     vectors, hopper = x.vectors, processor.capability >= 90
     if vectors == 0 or x.itemsize == 8 or max(x.rows, vectors) >= 2**31:
         return _general(x, processor)
-    if vectors <= (REGISTER_ROW[x.itemsize] if hopper else CLUSTER_ROW):
+    if vectors <= (REGISTER_ROW if hopper else IN_REGISTERS[-1][0]):
         return _rows(x)
     if not hopper:
         return _general(x, processor)
-    if vectors <= CLUSTER_ROW:
-        return _cluster(x)
-    return _ring(x, processor) or _general(x, processor)
+    return _cluster(x, processor) or _ring(x, processor) or _general(x, processor)
 
 
 def _rows(x: Rows) -> Plan:
-    each = 4 if x.vectors <= 512 else 8
-    threads = max(min(32, _power_of_2(x.vectors)), _power_of_2(-(-x.vectors // each)))
-    rows = max(1, 128 // threads)
-    block = threads * rows
+    threads, rows, blocks = next(rest for longest, *rest in IN_REGISTERS if x.vectors <= longest)
+    if x.vectors < 32:
+        threads, rows = _power_of_2(x.vectors), threads * rows // _power_of_2(x.vectors)
     vectors, sure = -(-x.vectors // threads), x.vectors // threads
-    name = f"softmax_rows<{{T}}, {threads}, {rows}, {vectors}, {sure}, {BUSY // block}>"
-    return Plan(name, -(-x.rows // rows), block)
+    name = f"softmax_rows<{{T}}, {threads}, {rows}, {vectors}, {sure}, {blocks}>"
+    return Plan(name, -(-x.rows // rows), threads * rows)
 
 
-def _cluster(x: Rows) -> Plan:
-    longest = -(-x.vectors // CLUSTER)
-    threads = _power_of_2(-(-longest // 8))
-    vectors, sure = -(-longest // threads), (x.vectors - longest * (CLUSTER - 1)) // threads
-    name = f"softmax_cluster<{{T}}, {threads}, {vectors}, {sure}, {CLUSTER}, {BUSY // threads}>"
-    return Plan(name, x.rows * CLUSTER, threads)
+def _cluster(x: Rows, processor: Processor) -> Plan | None:
+    """None if a row does not fit into a cluster."""
+    cluster = _power_of_2(-(-x.vectors // (CLUSTER_THREADS * CLUSTER_VECTORS)))
+    if cluster > processor.cluster or x.rows * cluster >= 2**31:
+        return None
+    longest = -(-x.vectors // cluster)
+    vectors, sure = -(-longest // CLUSTER_THREADS), (x.vectors - longest * (cluster - 1)) // CLUSTER_THREADS
+    name = f"softmax_cluster<{{T}}, {CLUSTER_THREADS}, {vectors}, {sure}, {cluster}, {CLUSTER_BLOCKS}>"
+    return Plan(name, x.rows * cluster, CLUSTER_THREADS, cluster=cluster)
 
 
 def _ring(x: Rows, processor: Processor) -> Plan | None:
-    """None if a row does not fit into half of the slots there are: two launches at once must not stop each other."""
+    """None if a row does not fit into half of the slots there are: the others are filled while it waits."""
     longest = -(-x.vectors // -(-x.vectors // (SLOT_THREADS * SLOT_VECTORS)))
     slices = -(-x.vectors // longest)
     vectors, sure = -(-longest // SLOT_THREADS), (x.vectors - longest * (slices - 1)) // SLOT_THREADS
     shared = SLOTS * SLOT_THREADS * vectors * VECTOR
-    if 2 * slices > SLOTS * processor.multiprocessors or x.rows * slices >= 2**31:
+    if 2 * slices > SLOTS * processor.multiprocessors or shared + RING_STATE > processor.shared:
         return None
-    if shared + RING_STATE > processor.shared:
-        return None
-    name = f"softmax_ring<{{T}}, {SLOTS}, {SLOT_THREADS}, {vectors}, {sure}, COPY, 1>"
-    return Plan(name, min(processor.multiprocessors, x.rows * slices), RING_THREADS, shared, slices)
+    name = f"softmax_ring<{{T}}, {SLOTS}, {SLOT_THREADS}, {vectors}, {sure}>"
+    return Plan(name, processor.multiprocessors, RING_THREADS, shared, slices=slices)
 
 
 def _general(x: Rows, processor: Processor) -> Plan:

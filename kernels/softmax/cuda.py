@@ -1,12 +1,14 @@
 """Softmax in CUDA C++: each row is read once and written once, by as many blocks as its length needs.
 
-What is longer than the registers of a block goes through those of a cluster of blocks, or through a ring in the shared
-memory of all multiprocessors (ring.cuh). ``_cuda_plan`` has which, and what is left to two reads.
+What is longer than the registers of a block goes through those of a cluster of up to 16 blocks, or through a ring in
+the shared memory of all multiprocessors (ring.cuh). ``_cuda_plan`` has which, and what is left to two reads.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, lru_cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -25,25 +27,34 @@ def softmax(x: Tensor, *, variant: str = "default", build: str = "nvrtc") -> Ten
     Raises:
         Unsupported: ``x`` is not on an NVIDIA GPU or not of a type above, or what ``build`` needs is missing.
         BuildFailed: the compiler refused.
-        GaveUp: an earlier call, on rows of more than 128 KB, could not finish: its blocks waited too long for each
+        GaveUp: an earlier call, on rows of more than 512 KB, could not finish: its blocks waited too long for each
             other. Its output is wrong; this call has not begun.
 
     """
     code = source(__file__, variant)
     if x.dtype not in TYPES:
         raise Unsupported(f"softmax in CUDA C++ is of {', '.join(map(str, TYPES))}; convert x from {x.dtype}")
-    processor = _processor(x.device)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    _processor(x.device)
     if x.numel() == 0:
         return y
     flat = x.reshape(-1, x.shape[-1])
     aligned = flat.data_ptr() % VECTOR == 0
     (rows, cols), (stride, column_stride) = flat.shape, flat.stride()
-    chosen = _plan(Rows(x.element_size(), rows, cols, stride, column_stride, aligned), processor)
+    chosen = _chosen(Rows(x.element_size(), rows, cols, stride, column_stride, aligned), code, build, x.dtype, x.device)
 
     def launch(name: str, *arguments: int) -> None:
         built = kernel(code, name.format(T=TYPES[x.dtype]), build, x.device)
-        built(chosen.blocks, chosen.threads, flat.data_ptr(), y.data_ptr(), *arguments, shared=chosen.shared)
+        built(
+            chosen.blocks,
+            chosen.threads,
+            flat.data_ptr(),
+            y.data_ptr(),
+            *arguments,
+            shared=chosen.shared,
+            cluster=chosen.cluster,
+            cooperative=chosen.design == "softmax_ring",
+        )
 
     with torch.cuda.device_of(x):
         if chosen.design == "softmax_general":
@@ -73,7 +84,17 @@ def _vectors(chosen: Plan, x: Tensor) -> tuple[int, ...]:
     return rows, stride, length, chosen.slices, memory, shared.word, _cuda_exchange.LIMIT_NS
 
 
-_plan = lru_cache(maxsize=1024)(_cuda_plan.plan)
+@lru_cache(maxsize=1024)
+def _chosen(x: Rows, code: Path, build: str, dtype: torch.dtype, device: torch.device) -> Plan:
+    """The fastest plan that the GPU can run: of clusters of more than 8 blocks, only it knows."""
+    processor = _processor(device)
+    chosen = _cuda_plan.plan(x, processor)
+    if chosen.cluster <= 8:
+        return chosen
+    built = kernel(code, chosen.kernel.format(T=TYPES[dtype]), build, device)
+    if built.runs_clusters(chosen.cluster, chosen.threads):
+        return chosen
+    return _cuda_plan.plan(x, replace(processor, cluster=8))
 
 
 @cache

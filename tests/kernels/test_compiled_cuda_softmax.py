@@ -28,7 +28,7 @@ PROCESSORS = {
     "sm_90a": Processor(90, 132, 232_448),
 }
 ITEMSIZE = {"float": 4, "bfloat16": 2, "float16": 2, "double": 8}
-COLS = [8, 3000, 16_384, 40_000, 65_536, 300_000]
+COLS = [8, 3000, 4096, 16_384, 32_768, 40_000, 131_072, 300_000]
 
 
 @cache
@@ -87,18 +87,16 @@ def test_rows_in_registers_move_16_bytes_at_once(folder, arch, dtype, cols):
 
 @pytest.mark.parametrize("dtype", ["float", "bfloat16"])
 def test_a_cluster_sends_once_and_waits_for_no_memory(folder, dtype):
-    instructions, _ = compiled(folder, "sm_90a", chosen("sm_90a", dtype, 32_768).kernel.format(T=dtype))
+    instructions, _ = compiled(folder, "sm_90a", chosen("sm_90a", dtype, 131_072).kernel.format(T=dtype))
     assert instructions["STAS.64"] == 1
     assert not [name for name in instructions if name.startswith("MEMBAR")]
 
 
-@pytest.mark.parametrize("fill", ["COPY", "BULK"])
 @pytest.mark.parametrize("dtype", ["float", "bfloat16", "float16"])
-def test_the_ring_moves_16_bytes_at_once_and_tells_a_partial_in_one_store(folder, dtype, fill):
-    name = chosen("sm_90a", dtype, 131_072 if dtype == "float" else 262_144).kernel.replace("COPY", fill)
+def test_the_ring_moves_16_bytes_at_once_and_tells_a_partial_in_one_store(folder, dtype):
+    name = chosen("sm_90a", dtype, 1_048_576).kernel
     instructions, usage = compiled(folder, "sm_90a", name.format(T=dtype))
-    copies = {"COPY": "LDGSTS.E.BYPASS.128", "BULK": "UBLKCP.S.G"}
-    assert instructions[copies[fill]]
+    assert instructions["LDGSTS.E.BYPASS.128"]
     assert instructions["STG.E.128"] >= 8
     assert instructions["STG.E.128.STRONG.GPU"] == 1
     assert instructions["LDG.E.128.STRONG.GPU"] == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from kernels.softmax._cuda_plan import RING_STATE, SLOT_THREADS, SLOTS, Plan, Pr
 H200 = Processor(90, 132, 232_448)
 A100 = Processor(80, 108, 166_912)
 L40S = Processor(89, 142, 101_376)
-CONSUMER = Processor(120, 170, 101_376)  # clusters, but no shared memory for the ring
+CONSUMER = Processor(120, 170, 101_376, cluster=8)  # small clusters, and no shared memory for the ring
 
 
 def of(cols: int, itemsize: int = 2, rows: int = 1000, processor: Processor = H200, **fields) -> Plan:
@@ -24,15 +25,16 @@ def of(cols: int, itemsize: int = 2, rows: int = 1000, processor: Processor = H2
     [
         (2, 8, "rows"),
         (2, 1024, "rows"),
-        (2, 16_384, "rows"),
-        (2, 16_392, "cluster"),
-        (2, 65_536, "cluster"),
-        (2, 65_544, "ring"),
+        (2, 32_768, "rows"),
+        (2, 32_776, "cluster"),
+        (2, 262_144, "cluster"),
+        (2, 262_152, "ring"),
         (2, 1_048_576, "ring"),
         (4, 4, "rows"),
         (4, 16_384, "rows"),
-        (4, 32_768, "cluster"),
-        (4, 131_072, "ring"),
+        (4, 16_388, "cluster"),
+        (4, 131_072, "cluster"),
+        (4, 131_076, "ring"),
         (4, 1_048_576, "ring"),
         (8, 1024, "general"),
     ],
@@ -48,9 +50,14 @@ def test_without_clusters_wide_rows_are_read_twice(processor):
     assert of(65_544, rows=4, processor=processor).design == "softmax_parts"
 
 
-def test_without_the_shared_memory_of_a_ring_wide_rows_are_read_twice():
-    assert of(65_536, processor=CONSUMER).design == "softmax_cluster"
-    assert of(65_544, processor=CONSUMER).design == "softmax_general"
+def test_a_cluster_has_as_few_blocks_as_hold_the_row():
+    assert [of(cols).cluster for cols in (32_776, 65_536, 65_544, 131_072, 131_080, 262_144)] == [4, 4, 8, 8, 16, 16]
+
+
+def test_a_gpu_without_large_clusters_takes_the_ring_and_without_its_shared_memory_reads_twice():
+    assert of(131_080, processor=replace(H200, cluster=8)).design == "softmax_ring"
+    assert of(131_072, processor=CONSUMER).design == "softmax_cluster"
+    assert of(131_080, processor=CONSUMER).design == "softmax_general"
 
 
 @pytest.mark.parametrize(
@@ -81,18 +88,21 @@ def test_the_vectors_of_a_kernel_cover_any_row_and_those_without_a_bound_are_in_
             longest = shortest = vectors
             assert chosen.threads == threads * rows <= 1024
             assert chosen.blocks * rows >= 1000 > (chosen.blocks - 1) * rows
-            assert threads * rows * blocks <= 2048
+            assert threads * rows * blocks <= 1024
         elif chosen.design == "softmax_cluster":
             threads, each, sure, cluster, _ = numbers
+            assert cluster == chosen.cluster
             longest = -(-vectors // cluster)
             shortest = vectors - longest * (cluster - 1)
             assert chosen.threads == threads
             assert chosen.blocks == 1000 * cluster
         elif chosen.design == "softmax_ring":
-            slots, threads, each, sure, _ = numbers
+            slots, threads, each, sure = numbers
             longest = -(-vectors // chosen.slices)  # as ring.cuh has it
             shortest = vectors - longest * (chosen.slices - 1)
             assert chosen.threads == 2 * threads + 64
+            assert chosen.blocks == processor.multiprocessors  # of every launch: exchange.cuh
+            assert chosen.slices <= slots * chosen.blocks  # or it would wait for itself: ring.cuh
             assert chosen.shared == slots * threads * each * 16 <= processor.shared - RING_STATE
         else:
             continue
@@ -102,7 +112,7 @@ def test_the_vectors_of_a_kernel_cover_any_row_and_those_without_a_bound_are_in_
         assert threads & (threads - 1) == 0  # lanes are merged by halves
 
 
-def test_two_launches_at_once_have_slots_for_a_row_each():
+def test_a_row_of_the_ring_leaves_half_of_it_to_others():
     longest = SLOTS * H200.multiprocessors // 2 * SLOT_THREADS * 8 * 8
     assert of(longest, rows=5).design == "softmax_ring"
     assert of(longest + 8, rows=5).design == "softmax_parts"
