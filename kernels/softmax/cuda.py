@@ -34,8 +34,8 @@ def softmax(x: Tensor, *, variant: str = "default", build: str = "nvrtc") -> Ten
     code = source(__file__, variant)
     if x.dtype not in TYPES:
         raise Unsupported(f"softmax in CUDA C++ is of {', '.join(map(str, TYPES))}; convert x from {x.dtype}")
+    _processor(x.device)  # an NVIDIA GPU, or it raises
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _processor(x.device)
     if x.numel() == 0:
         return y
     flat = x.reshape(-1, x.shape[-1])

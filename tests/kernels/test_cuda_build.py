@@ -129,7 +129,8 @@ def test_on_a_cpu_it_says_what_would_help(make, op):
 
 
 def test_without_cuda_core_it_says_what_to_install(source, monkeypatch):
-    monkeypatch.setitem(sys.modules, "cuda", None)
+    for name in ("cuda", "cuda.bindings", "cuda.core"):  # some may have been imported
+        monkeypatch.setitem(sys.modules, name, None)
     cuda_nvrtc._version.cache_clear()
     with pytest.raises(Unsupported, match=r'pip install "cuda-core\[cu13\]".*or use build=extension'):
         cuda_nvrtc.compiled(source, "fill<int>", "sm_80")
