@@ -98,9 +98,9 @@ COLUMNS: dict[str, Column] = TIMES | {
     "deterministic": Column("", "two calls gave the same bits"),
     "build_s": Column("s", "building the callable: import, wrapping, loading"),
     "first_call_s": Column("s", "first call, synchronised: includes every compilation it sets off"),
-    "compile_s": Column("s", "the part of it that torch.compile spent compiling"),
+    "compile_s": Column("s", "the part of it that torch.compile, NVRTC or nvcc spent compiling"),
     "compile_cached": Column(
-        "", "torch.compile found its kernels in a cache on disk, so compile_s is not the first time's"
+        "", "what it compiles was found built, on disk or in the process, so compile_s is not the first time's"
     ),
     "ahead_off": Column("", "compiling ahead had been switched off, since timings were unsteady beside it"),
     "ahead_s": Column(

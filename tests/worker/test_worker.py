@@ -152,6 +152,19 @@ def test_what_torch_has_compiled_for_a_point_is_kept_until_its_comparison(user, 
     assert resets == [1]
 
 
+def test_memory_given_back_is_left_to_the_driver_for_as_long_as_it_takes_to_wipe_it(monkeypatch):
+    from runner import worker
+
+    held, slept = iter([3 * 10**10, 0]), []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: next(held))
+    monkeypatch.setattr(worker.time, "sleep", slept.append)
+    worker.tidy()
+    assert slept == [pytest.approx(0.1)]
+
+
 def test_what_an_implementation_says_it_chose_is_in_its_row(monkeypatch):
     case = Case(Choice("gelu", GELU), Choice("naive", {}), (Choice("benchmark", BENCHMARK),), "cpu", 0)
     assert "config" not in Worker().run(case)[0].metrics
