@@ -150,10 +150,19 @@ def test_compiled_cdist_of_narrow_points_takes_one_product(tmp_path, capability,
     assert 3 * narrow.ptx.count(count) == wide.ptx.count(count)
 
 
-@pytest.mark.parametrize("one_is", ["n", "m", "width"])
-def test_compiled_cdist_takes_sizes_that_triton_makes_constants(tmp_path, one_is):
-    plan = cdist.plan_for(1, 1, 1, processors=132, descriptors=False)
-    assert distances(plan, 80, tmp_path, **{one_is: 1}).stack == 0
+@pytest.mark.parametrize("name", ["n", "m", "width", "shares"])
+def test_compiled_cdist_takes_sizes_of_1_which_triton_makes_constants(tmp_path, name):
+    plan = cdist.plan_for(16384, 16384, 64 if name == "shares" else 128, processors=132, descriptors=name == "shares")
+    assert distances(plan, 90 if name == "shares" else 80, tmp_path, **{name: 1}).stack == 0
+
+
+@pytest.mark.parametrize("d", [1, "i32"])
+@pytest.mark.parametrize("capability", TENSOR_CORES)
+def test_compiled_cdist_of_float64_spills_nothing(tmp_path, capability, d):
+    values = dict.fromkeys(["a", "b", "y"], "*fp64") | dict.fromkeys(["a_row", "b_row", "n", "m"], "i32")
+    values |= {"a_col": 1, "b_col": 1, "d": d, "ROWS": 32, "COLS": 32}
+    chosen = {name: values[name] for name in cdist._differences.arg_names}
+    assert build(cdist._differences, chosen, capability, 4, 3, tmp_path).stack == 0
 
 
 @pytest.mark.parametrize("columns", [(False, False), (False, True), (True, False)])

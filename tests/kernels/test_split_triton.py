@@ -12,8 +12,8 @@ import torch
 
 triton = pytest.importorskip("triton")
 
-from kernels import Unsupported, fp16_split  # noqa: E402
-from kernels.cdist.triton import cdist  # noqa: E402
+from kernels import Unsupported, fp16_split, tensor_cores  # noqa: E402
+from kernels.cdist.triton import Plan, cdist, launch, plan_for  # noqa: E402
 from kernels.matmul.split import matmul  # noqa: E402
 
 INF = torch.inf
@@ -142,6 +142,27 @@ def test_distances_have_the_error_of_their_centred_norms(device, kind, n, m, d):
     # As models/cdist.py has it for float32: the three terms, and sums of d squares.
     error = (4 + d**0.5 / 2) * UNIT * norms
     assert ((y.double().square() - squares(a, b)).abs() <= error + 4 * UNIT * squares(a, b)).all()
+
+
+PLANS = [plan_for(16384, 16384, d, processors=132, descriptors=True) for d in (16, 64, 128, 2048)]
+
+
+@pytest.mark.skipif(tensor_cores.TensorDescriptor is None, reason="Triton before 3.4 has no descriptors")
+@pytest.mark.parametrize("store", [0, 32, 64])
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.rows}x{plan.cols}x{plan.depth}")
+def test_every_plan_of_a_hopper_gpu(device, plan, parts, store):
+    if device == "cuda" and torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("not a Hopper GPU")
+    d = plan.depth * (1 + plan.resident) - 5
+    a, b = torch.randn(150, d, device=device), torch.randn(204, d, device=device)
+    if parts == 1:
+        a, b = a.half(), b.half()
+    y = torch.full((150, 204), torch.nan, dtype=a.dtype, device=device)
+    halves = fp16_split.split_points(a, b, depth=plan.depth * (1 + plan.resident), parts=parts)
+    store = 0 if store == 0 else plan.cols // (64 // store)
+    launch(*halves, y, d, Plan(**vars(plan) | {"store": store}), descriptors=True)
+    assert torch.allclose(y, torch.cdist(a.double(), b.double()).to(y.dtype), rtol=2e-3 if parts == 1 else 1e-5)
 
 
 def test_infinities_nan_and_overflow(device):
