@@ -9,7 +9,15 @@ from runner.case import Case, Choice
 from runner.worker import Worker
 from runner.worker.point import Point
 
-BENCHMARK = {"cold_l2": True, "instrument": "auto", "captures": 10, "witness": True, "roof": False, "warmup_s": 0.0}
+BENCHMARK = {
+    "cold_l2": True,
+    "instrument": "auto",
+    "captures": 10,
+    "places": 5,
+    "witness": True,
+    "roof": False,
+    "warmup_s": 0.0,
+}
 BENCHMARK |= {"samples": 20, "max_s": 0.02, "rounds": 20, "sustained_s": 0.0, "keep_samples": False}
 BENCHMARK |= {"target_pct": 0.5, "target_cpu_pct": 2.0}
 GELU = {"rows": 64, "cols": 64, "form": "tanh", "dtype": "float32", "tf32": False, "data": "normal"}
