@@ -26,6 +26,7 @@ DEPTH = 64  # and the axis that is summed over up to a multiple of this, with ze
 
 WHOLE = 8192  # elements of a row that a program holds in registers; of longer rows it reads a part at a time, twice
 TOGETHER = 4096  # elements a program takes at least: of short rows several
+LONGEST = tl.constexpr(2**20)  # elements of a longer row than that, up to which its norm has one rounding only
 SAMPLES = 32  # rows of each set that are looked at for the centre
 IN_PLACE = 256  # columns up to which each program looks at the samples itself, which saves a launch
 SQUARE = 64  # rows and columns at a time, when columns are split
@@ -71,7 +72,7 @@ def _scale(peak):
 
 @triton.jit
 def _store(x, peak, halves, lo, index, mask, PARTS: tl.constexpr):
-    """Stores ``x`` in halves, and returns what they stand for: ``x``, to about 23 bits."""
+    """Stores ``x`` in halves, and returns what they stand for, scaled: below 2^12."""
     # What cannot be scaled becomes zeros: its scale or its norm says what the results are.
     scaled = tl.where(peak < 0x7F800000, x * _power_of_2(11 - _exponent(peak)), 0.0)
     hi = scaled.to(tl.float16)
@@ -81,7 +82,17 @@ def _store(x, peak, halves, lo, index, mask, PARTS: tl.constexpr):
         low = (scaled - stored).to(tl.float16)
         tl.store(halves + lo + index, low, mask=mask)
         stored += low.to(tl.float32)
-    return stored * _power_of_2(_exponent(peak) - 11)
+    return stored
+
+
+@triton.jit
+def _coarse(squares, WIDTH: tl.constexpr):
+    """Squares of scaled numbers, rounded so that sums of up to WIDTH of them are exact: to multiples of 2 WIDTH.
+
+    What that takes off is small. Added up on its own, it has next to no error, and the sum of both one rounding only.
+    """
+    most: tl.constexpr = 16777216.0 * WIDTH
+    return (most + squares) - most
 
 
 @triton.jit
@@ -152,7 +163,8 @@ def _split_rows(
     else:
         tl.store(scales + row, _scale(peak), mask=row < rows)
     if LOOP:
-        squares = tl.zeros((ROWS, BLOCK), tl.float32)
+        coarse = tl.zeros((ROWS, BLOCK), tl.float32)
+        fine = tl.zeros((ROWS, BLOCK), tl.float32)
         for start in range(0, width, BLOCK):
             if CENTRE:
                 middle = tl.load(centre + start + col, mask=start + col < cols, other=0.0)
@@ -160,15 +172,19 @@ def _split_rows(
             mask = (row < rows)[:, None] & (start + col < width)[None, :]
             index = row[:, None] * width + (start + col)[None, :]
             value = _store(value, peak[:, None], halves, below, index, mask, PARTS)
-            squares += value * value
+            coarse += _coarse(value * value, LONGEST)
+            fine += value * value - _coarse(value * value, LONGEST)
     else:
         mask = (row < rows)[:, None] & (col < width)[None, :]
         value = _store(value, peak[:, None], halves, below, row[:, None] * width + col[None, :], mask, PARTS)
-        squares = value * value
+        coarse = _coarse(value * value, BLOCK)
+        fine = value * value - coarse
     if NORMS:
         # Of the row as it is stored: then what splitting has rounded off moves a point, rather than making two that
         # are close cancel less.
-        tl.store(norms + row, tl.where(norm < float("inf"), tl.sum(squares, axis=1), norm), mask=row < rows)
+        unit = _power_of_2(_exponent(peak) - 11)
+        exact = (tl.sum(coarse, axis=1) + tl.sum(fine, axis=1)) * unit * unit
+        tl.store(norms + row, tl.where(norm < float("inf"), exact, norm), mask=row < rows)
 
 
 @triton.jit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -18,6 +19,15 @@ except ImportError:  # Triton before 3.4
 def has_descriptors(x: Tensor) -> bool:
     """Whether the tensor memory accelerator can copy tiles for kernels on ``x``: sm_90, with Triton 3.4 or later."""
     return TensorDescriptor is not None and x.is_cuda and torch.cuda.get_device_capability(x.device)[0] == 9
+
+
+def has_roles(x: Tensor) -> bool:
+    """Whether warps of a kernel on ``x`` can have roles (``kernels.hopper_pipeline``): sm_90, with Triton 3.6 or later.
+
+    Gluon, which those kernels are written in, is older, but called these things differently.
+    """
+    new = tuple(int(word) for word in triton.__version__.split(".")[:2]) >= (3, 6)
+    return new and has_descriptors(x) and os.environ.get("TRITON_INTERPRET") != "1"
 
 
 def tiles_of(x: Tensor, rows: int, cols: int, *, descriptors: bool) -> Any:
@@ -74,3 +84,16 @@ def promote(total, part, one):
     It takes a plain sum for the accumulation that a dot can do by itself, and the sum ends up in the tensor core.
     """
     return tl.fma(part, one, total)
+
+
+@triton.jit
+def root(x):
+    """sqrt(x), and 0 of what is below 0, to half a unit; ``tl.sqrt`` alone may be off by twice that.
+
+    Of a distance that is as large as the error of its square allows: its own rounding is a good part of that error.
+    """
+    x = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    inverse = tl.rsqrt(x)
+    near = x * inverse
+    y = tl.fma(tl.fma(-near, near, x), 0.5 * inverse, near)  # a step of Newton's method
+    return tl.where(y == y, y, x)  # 0 and infinity have no such inverse
