@@ -26,7 +26,7 @@ DEPTH = 64  # and the axis that is summed over up to a multiple of this, with ze
 
 WHOLE = 8192  # elements of a row that a program holds in registers; of longer rows it reads a part at a time, twice
 TOGETHER = 4096  # elements a program takes at least: of short rows several
-LONGEST = tl.constexpr(2**20)  # elements of a longer row than that, up to which its norm has one rounding only
+LONGEST = tl.constexpr(2**20)  # elements of such a row up to which its norm is rounded only once
 SAMPLES = 32  # rows of each set that are looked at for the centre
 IN_PLACE = 256  # columns up to which each program looks at the samples itself, which saves a launch
 SQUARE = 64  # rows and columns at a time, when columns are split
@@ -86,13 +86,13 @@ def _store(x, peak, halves, lo, index, mask, PARTS: tl.constexpr):
 
 
 @triton.jit
-def _coarse(squares, WIDTH: tl.constexpr):
-    """Squares of scaled numbers, rounded so that sums of up to WIDTH of them are exact: to multiples of 2 WIDTH.
+def _coarse(scaled, WIDTH: tl.constexpr):
+    """Squares of scaled numbers, rounded to multiples of 2 WIDTH, so that a sum of up to WIDTH of them is exact.
 
-    What that takes off is small. Added up on its own, it has next to no error, and the sum of both one rounding only.
+    What that takes off is small: its sum has next to no error, and both together have one rounding.
     """
     most: tl.constexpr = 16777216.0 * WIDTH
-    return (most + squares) - most
+    return tl.fma(scaled, scaled, most) - most
 
 
 @triton.jit
@@ -172,13 +172,14 @@ def _split_rows(
             mask = (row < rows)[:, None] & (start + col < width)[None, :]
             index = row[:, None] * width + (start + col)[None, :]
             value = _store(value, peak[:, None], halves, below, index, mask, PARTS)
-            coarse += _coarse(value * value, LONGEST)
-            fine += value * value - _coarse(value * value, LONGEST)
+            large = _coarse(value, LONGEST)
+            coarse += large
+            fine += tl.fma(value, value, -large)
     else:
         mask = (row < rows)[:, None] & (col < width)[None, :]
         value = _store(value, peak[:, None], halves, below, row[:, None] * width + col[None, :], mask, PARTS)
-        coarse = _coarse(value * value, BLOCK)
-        fine = value * value - coarse
+        coarse = _coarse(value, BLOCK)
+        fine = tl.fma(value, value, -coarse)
     if NORMS:
         # Of the row as it is stored: then what splitting has rounded off moves a point, rather than making two that
         # are close cancel less.

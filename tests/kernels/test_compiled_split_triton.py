@@ -1,4 +1,4 @@
-"""What Triton makes of the kernels on halves, compiled here for GPUs that need not be here.
+"""What Triton makes of the kernels on halves whose warps are all alike, compiled here for GPUs that need not be here.
 
 That the right tensor core instructions are there, that sums leave them where they should, and that nothing is spilled.
 """
@@ -106,7 +106,7 @@ def products(plan, capability, columns, tmp_path):
 def cdist_plans(capability):
     """All that ``plan_for`` gives."""
     found = [
-        cdist.plan_for(size, size, d, processors=132, descriptors=capability == 90 and HAS_DESCRIPTORS)
+        cdist.plan_for(size, size, d, processors=132, descriptors=capability == 90 and HAS_DESCRIPTORS, roles=False)
         for size in (64, 16384)
         for d in (16, 64, 128, 2048)
     ]
@@ -152,8 +152,9 @@ def test_compiled_cdist_of_narrow_points_takes_one_product(tmp_path, capability,
 
 @pytest.mark.parametrize("name", ["n", "m", "width", "shares"])
 def test_compiled_cdist_takes_sizes_of_1_which_triton_makes_constants(tmp_path, name):
-    plan = cdist.plan_for(16384, 16384, 64 if name == "shares" else 128, processors=132, descriptors=name == "shares")
-    assert distances(plan, 90 if name == "shares" else 80, tmp_path, **{name: 1}).stack == 0
+    hopper = name == "shares"
+    plan = cdist.plan_for(16384, 16384, 64 if hopper else 128, processors=132, descriptors=hopper, roles=False)
+    assert distances(plan, 90 if hopper else 80, tmp_path, **{name: 1}).stack == 0
 
 
 @pytest.mark.parametrize("d", [1, "i32"])
@@ -169,7 +170,9 @@ def test_compiled_cdist_of_float64_spills_nothing(tmp_path, capability, d):
 @pytest.mark.parametrize("size", [1024, 4096])
 @pytest.mark.parametrize("capability", TENSOR_CORES)
 def test_compiled_matmul_adds_up_outside_of_the_tensor_cores_and_spills_nothing(tmp_path, capability, size, columns):
-    plan = matmul.plan_for(size, size, processors=132, descriptors=capability == 90 and HAS_DESCRIPTORS)
+    plan = matmul.plan_for(
+        size, size, processors=132, descriptors=capability == 90 and HAS_DESCRIPTORS, roles=False
+    )  # fmt: skip
     assert fast(products(plan, capability, columns, tmp_path), plan, capability)
 
 

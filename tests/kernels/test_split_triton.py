@@ -16,6 +16,9 @@ from kernels import Unsupported, fp16_split, tensor_cores  # noqa: E402
 from kernels.cdist.triton import Plan, cdist, launch, plan_for  # noqa: E402
 from kernels.matmul.split import matmul  # noqa: E402
 
+# The interpreter's numpy says so when 1 / 0 is infinite and 0 * inf is NaN, which is what is wanted.
+pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+
 INF = torch.inf
 UNIT = 2.0**-24  # roundoff of float32
 
@@ -63,6 +66,18 @@ def test_what_fills_up_the_tiles_is_zero(device):
     columns = fp16_split.split_columns(torch.ones(70, 3, device=device))
     assert not columns.data[70 : columns.lo, :3].any()
     assert not columns.data[columns.lo + 70 :, :3].any()
+
+
+@pytest.mark.parametrize("shape", [(4, 7), (9, 300), (2, 2048), (2, 8200)])
+def test_norms_have_a_single_rounding(device, shape):
+    x = wide(shape, device)
+    split = fp16_split.split_points(x, x, depth=64, parts=2)[0]
+    squares = whole(split, *shape).square()
+    exact = squares.sum(1)
+    # The interpreter rounds each square too, having no instruction that multiplies and adds.
+    own = 2 * squares.square().sum(1).sqrt() if device == "cpu" else 0.001 * exact
+    assert ((split.norms.double() - exact).abs() <= UNIT * (exact + own) + 2.0**-140).all()
+    assert (exact > 0).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -144,7 +159,7 @@ def test_distances_have_the_error_of_their_centred_norms(device, kind, n, m, d):
     assert ((y.double().square() - squares(a, b)).abs() <= error + 4 * UNIT * squares(a, b)).all()
 
 
-PLANS = [plan_for(16384, 16384, d, processors=132, descriptors=True) for d in (16, 64, 128, 2048)]
+PLANS = [plan_for(16384, 16384, d, processors=132, descriptors=True, roles=False) for d in (16, 64, 128, 2048)]
 
 
 @pytest.mark.skipif(tensor_cores.TensorDescriptor is None, reason="Triton before 3.4 has no descriptors")
@@ -293,6 +308,109 @@ def on_the_gpu(kind, n, d):
         a[::100] *= 1e3
         b[50::100] *= 1e3
     return a, b
+
+
+def test_warps_have_roles_where_gluon_has_what_they_need(monkeypatch):
+    x = torch.ones(1)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(tensor_cores, "has_descriptors", lambda x: True)
+    for version, new in (("3.2.0", False), ("3.5.1", False), ("3.6.0", True), ("3.10.0+git1", True)):
+        monkeypatch.setattr(triton, "__version__", version)
+        assert tensor_cores.has_roles(x) == new
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert not tensor_cores.has_roles(x)
+    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.setattr(tensor_cores, "has_descriptors", lambda x: False)
+    assert not tensor_cores.has_roles(x)
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "d", "kind"),
+    [
+        (16384, 16384, 64, "stay"), (8192, 8192, 128, "stay"), (8192, 8192, 129, "ring"), (2048, 2048, 2048, "ring"),
+        (20000, 300, 64, "ring"), (1000, 1000, 64, "small"),
+    ],
+)  # fmt: skip
+def test_who_takes_which_shape_on_a_hopper_gpu(n, m, d, kind):
+    plan = plan_for(n, m, d, processors=132, descriptors=True, roles=True)
+    assert kind == ("small" if not plan.roles else "stay" if plan.resident else "ring")
+    if plan.resident:
+        assert triton.cdiv(d, plan.depth) in (1, 2)  # the parts that there are buffers for
+
+
+ROLES = [  # stay: one part, two, a store by pointer; ring
+    *((1601, 1501, d) for d in (1, 3, 31, 32, 63, 65, 127, 128, 129, 300, 2047)),
+    *((1601, 1504, d) for d in (1, 33, 64, 65, 128)),
+    (17100, 1504, 60), (33901, 1501, 128),  # whole rows of tiles to each processor, and a rest
+    (1, 20001, 64), (20001, 1, 64), (130, 20004, 100), (20000, 300, 64),
+]  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("n", "m", "d"), ROLES)
+def test_large_sets_have_the_error_of_their_norms(n, m, d):
+    a, b = (torch.randn(rows, d, device="cuda") for rows in (n, m))
+    y = cdist(a, b, p=2).double()
+    exact = squares(a, b)
+    norms = a.double().square().sum(1)[:, None] + b.double().square().sum(1)
+    assert ((y.square() - exact).abs() <= (4 + d**0.5 / 2) * UNIT * norms + 4 * UNIT * exact).all()
+
+
+@pytest.mark.gpu
+def test_infinities_nan_and_overflow_in_large_sets():
+    a, b = torch.randn(1601, 40, device="cuda"), torch.randn(1504, 40, device="cuda")
+    a[0, 3], a[1, 2], a[2, 1], a[3] = INF, -INF, torch.nan, 1e30
+    b[4, 3], b[5, 0] = INF, torch.nan
+    a[6] = b[6] = 0
+    y = cdist(a, b, p=2)
+    nan = torch.zeros(1601, 1504, dtype=torch.bool, device="cuda")
+    nan[2], nan[:, 5] = True, True
+    infinite = torch.zeros_like(nan)
+    infinite[[0, 1, 3]], infinite[:, 4] = True, True
+    assert torch.equal(y.isnan(), nan)
+    assert torch.equal(y.isinf(), infinite & ~nan)
+    assert y[6, 6] == 0
+    assert torch.allclose(y[7:, 7:].double(), squares(a[7:], b[7:]).sqrt(), rtol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize(("m", "n", "k"), [(1601, 1501, 130), (1601, 1504, 20), (20001, 1, 65), (1, 20001, 65)])
+def test_large_products_have_the_error_that_is_promised(m, n, k, layout):
+    test_products_have_the_error_that_is_promised("cuda", m, n, k, layout)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("d", [64, 128, 512])
+def test_repeated_calls_two_streams_and_a_graph_agree_to_the_bit(d):
+    pairs = [[torch.randn(2048, d, device="cuda") for _ in range(2)] for _ in range(2)]
+    right = [cdist(a, b, p=2) for a, b in pairs]
+    assert all(torch.equal(cdist(*pairs[0], p=2), right[0]) for _ in range(200))
+    streams = [torch.cuda.Stream() for _ in pairs]
+    for _ in range(20):
+        torch.cuda.synchronize()
+        made = []
+        for stream, (a, b) in zip(streams, pairs, strict=True):
+            with torch.cuda.stream(stream):
+                made.append([cdist(a, b, p=2) for _ in range(3)])
+        torch.cuda.synchronize()
+        assert all(torch.equal(y, right[i]) for i in range(2) for y in made[i])
+    a, b = (x.clone() for x in pairs[0])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = cdist(a, b, p=2)
+    for i in (1, 0, 1):
+        a.copy_(pairs[i][0])
+        b.copy_(pairs[i][1])
+        graph.replay()
+        assert torch.equal(y, right[i])
+
+
+@pytest.mark.gpu
+def test_repeated_products_agree_to_the_bit():
+    a, b = (torch.randn(2048, 2048, device="cuda") for _ in range(2))
+    right = matmul(a, b)
+    assert all(torch.equal(matmul(a, b), right) for _ in range(200))
 
 
 SHARES = [(2048, 2048, 1.0), (8192, 2048, 1.0), (16384, 64, 1.5), (8192, 128, 1.0)]  # of the error of torch.cdist
