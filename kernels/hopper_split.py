@@ -145,8 +145,8 @@ def _multiply_ring(
 @gluon.jit
 def _ring(
     a, b, y, a_norms, a_scales, b_norms, b_scales, n, m, a_lo, b_lo, width, one,
-    DISTANCES: gl.constexpr, B_COLUMNS: gl.constexpr, ALL: gl.constexpr,
-    DEPTH: gl.constexpr, GROUP: gl.constexpr, SLOTS: gl.constexpr,
+    DISTANCES: gl.constexpr, B_COLUMNS: gl.constexpr, ALL: gl.constexpr, DEPTH: gl.constexpr, GROUP: gl.constexpr,
+    SLOTS: gl.constexpr,
 ):  # fmt: skip
     a_ring = room(a, 2 * SLOTS)  # hi and lo of each slot
     b_ring = room(b, 2 * SLOTS)

@@ -88,12 +88,13 @@ def promote(total, part, one):
 
 @triton.jit
 def root(x):
-    """sqrt(x), and 0 of what is below 0, to half a unit; ``tl.sqrt`` alone may be off by twice that.
+    """sqrt(x), and 0 of what is below 0, to half a unit; ``tl.sqrt`` may be off by twice that.
 
-    Of a distance that is as large as the error of its square allows: its own rounding is a good part of that error.
+    It matters: the rounding of a distance is a good part of the error that its square is left with.
     """
     x = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
     inverse = tl.rsqrt(x)
     near = x * inverse
-    y = tl.fma(tl.fma(-near, near, x), 0.5 * inverse, near)  # a step of Newton's method
+    # A step of Newton's method. A sign that comes of -1 is part of the instruction; Triton's own minus is one more.
+    y = tl.fma(tl.fma(near * -1.0, near, x), 0.5 * inverse, near)
     return tl.where(y == y, y, x)  # 0 and infinity have no such inverse

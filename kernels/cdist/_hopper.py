@@ -1,7 +1,8 @@
 """Distances of points with few coordinates on Hopper GPUs, in Gluon.
 
 Reading operands and writing y cost as much as the products here. So a tile of a stays while tiles of b pass by, and y
-leaves through shared memory while the next tile is being made. Warps have roles (see ``kernels.hopper_pipeline``).
+leaves through shared memory while the next tile is being made. Warps have roles (see ``kernels.hopper_pipeline``); the
+programs are as many as processors, with equal numbers of tiles, so that any number of points keeps all of them busy.
 """
 
 from __future__ import annotations
@@ -78,8 +79,7 @@ def _part(a_stay, b_ring, slot, part: gl.constexpr, zero, HALF: gl.constexpr, AL
 def _multiply_stay(
     y, out, a_stay, b_ring, a_full, a_empty, full, empty, a_norms, a_scales, b_norms, b_scales, n, m,
     row_tiles, col_tiles, one,
-    HALF: gl.constexpr, ALL: gl.constexpr, PARTS: gl.constexpr,
-    SLOTS: gl.constexpr, STORES: gl.constexpr,
+    HALF: gl.constexpr, ALL: gl.constexpr, PARTS: gl.constexpr, SLOTS: gl.constexpr, STORES: gl.constexpr,
 ):  # fmt: skip
     zero = gl.zeros((OWN, COLS), gl.float32, LAYOUT)
     program = gl.program_id(0)
@@ -125,8 +125,7 @@ def _multiply_stay(
 @gluon.jit
 def _stay(
     a, b, y, a_norms, a_scales, b_norms, b_scales, n, m, a_lo, b_lo, one,
-    ALL: gl.constexpr, DEPTH: gl.constexpr, PARTS: gl.constexpr,
-    SLOTS: gl.constexpr, STORES: gl.constexpr,
+    ALL: gl.constexpr, DEPTH: gl.constexpr, PARTS: gl.constexpr, SLOTS: gl.constexpr, STORES: gl.constexpr,
 ):  # fmt: skip
     a_stay = room(a, 2 * PARTS)  # hi and lo of each part of the coordinates
     b_ring = room(b, 2 * PARTS * SLOTS)
@@ -170,6 +169,6 @@ def stay(a: Halves, b: Halves, y: Tensor, *, all_products: bool, depth: int, slo
         tiles_of(a.data, ROWS.value, depth), tiles_of(b.data, COLS.value, depth),
         tiles_of(y, OWN.value, COLS.value) if stores else y,
         a.norms, a.scales, b.norms, b.scales, n, m, a.lo, b.lo, 1.0,
-        ALL=all_products, DEPTH=depth, PARTS=a.data.shape[1] // depth, SLOTS=slots,
-        STORES=stores, num_warps=4, maxnreg=REGISTERS.value,
+        ALL=all_products, DEPTH=depth, PARTS=a.data.shape[1] // depth, SLOTS=slots, STORES=stores,
+        num_warps=4, maxnreg=REGISTERS.value,
     )  # fmt: skip

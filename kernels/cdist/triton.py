@@ -3,7 +3,8 @@
 Such an expansion cancels where points are close compared with their distance from the origin. So float32 points are
 first moved by a common centre, and the products have float32's accuracy (see ``kernels.fp16_split``): the error of y^2
 is a few units of |a - c|^2 + |b - c|^2. float16 and bfloat16 fit into one float16 a number, and stay where they are.
-float64 takes the differences themselves.
+float64 takes the differences themselves. On Hopper GPUs the warps of large float32 cases have roles
+(``kernels.hopper_split``, ``_hopper.py``); all else is in this file.
 """
 
 from __future__ import annotations
