@@ -25,7 +25,7 @@ ITEMSIZE = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "floa
 class Configuration:
     """A kernel and its tiles: ``block_m`` x ``block_n`` of y at a time, ``block_k`` terms a step."""
 
-    kernel: Literal["descriptors", "skinny", "pointers"]
+    kernel: Literal["roles", "descriptors", "skinny", "pointers"]
     block_m: int
     block_n: int
     block_k: int
@@ -63,20 +63,37 @@ TILES = (
     _Tile(64, 64, 4, 0.55, k_bytes=2 * K_BYTES),
     _Tile(64, 32, 4, 0.3, k_bytes=2 * K_BYTES),
 )
+STORED = 8  # elements of 16 bits: a descriptor stores rows that are a multiple of 16 bytes long
+FEWEST_STEPS = (
+    8  # to a tile of y whose loading and multiplying warps differ: more than it is stored in, or the ring has
+)
 SKINNY_ROWS = 128  # of the narrow operand at most: from there on its own tile is no smaller than the wide one's
 
 
 @lru_cache(maxsize=4096)
 def configuration(
-    m: int, n: int, k: int, dtype: str, *, capability: tuple[int, int], multiprocessors: int, tf32: bool = False
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    *,
+    capability: tuple[int, int],
+    multiprocessors: int,
+    tf32: bool = False,
+    roles: bool = False,
 ) -> Configuration:
-    """For a [m, k] @ b [k, n], both ``dtype``; ``tf32``: whether float32 may be rounded to it."""
+    """For a [m, k] @ b [k, n], both ``dtype``; whether float32 may be rounded to tf32, and warps can have roles."""
     exact = dtype == "float64" or (dtype == "float32" and not tf32)
     if capability[0] != 9 or exact:
         return pointers(m, n, dtype, tf32=tf32)
     if min(m, n) <= SKINNY_ROWS and max(m, n) > SKINNY_ROWS:
         return _skinny(min(m, n), max(m, n), k, ITEMSIZE[dtype], multiprocessors)
-    return _wave(m, n, k, ITEMSIZE[dtype], multiprocessors)
+    itemsize = ITEMSIZE[dtype]
+    if roles and itemsize <= 2 and n % STORED == 0 and _cdiv(k * itemsize, K_BYTES) >= FEWEST_STEPS:
+        chosen = Configuration("roles", 128, 256, K_BYTES // itemsize, stages=4, warps=4, group_m=16)
+        if _cdiv(m, chosen.block_m) * _cdiv(n, chosen.block_n) >= multiprocessors:
+            return chosen
+    return _wave(m, n, k, itemsize, multiprocessors)
 
 
 def _wave(m: int, n: int, k: int, itemsize: int, multiprocessors: int) -> Configuration:

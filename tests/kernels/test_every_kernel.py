@@ -52,7 +52,7 @@ def test_the_folders_hold_what_the_project_promises():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("op", "impl"), FOUND)
 def test_matches_float64_at_small_and_odd_sizes(make, error, op, impl, dtype, device):
-    if impl in {"triton", "gluon"}:
+    if impl == "triton":
         pytest.importorskip("triton")
     for point in POINTS[op]:
         workload, inputs = make(op, dtype=dtype, device=device, **point)

@@ -83,3 +83,22 @@ def test_a_choice_says_what_it_is():
         "descriptors 128x256x64, 4 stages, 8 warps, groups of 8"
     )
     assert str(configuration(512, 512, 8192, "bfloat16", **HOPPER)).endswith("parts")
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "dtype", "kernel"),
+    [
+        (4096, 4096, 4096, "bfloat16", "roles"),
+        (4096, 14336, 4096, "float8_e4m3fn", "roles"),
+        (8192, 8192, 512, "float16", "roles"),
+        (8192, 8192, 448, "float16", "descriptors"),  # seven steps: the ring would be longer than a tile is deep
+        (8192, 8196, 4096, "bfloat16", "descriptors"),  # rows of y that no descriptor can store
+        (2048, 2048, 2048, "bfloat16", "descriptors"),  # 64 tiles of 128 x 256, on 132 multiprocessors
+        (4096, 4096, 4096, "float32", "pointers"),
+        (16, 8192, 8192, "bfloat16", "skinny"),
+    ],
+)
+def test_warps_have_roles_where_tiles_and_steps_are_many(m, n, k, dtype, kernel):
+    machine = {"capability": (9, 0), "multiprocessors": 132}
+    assert configuration(m, n, k, dtype, **machine, roles=True).kernel == kernel
+    assert configuration(m, n, k, dtype, **machine).kernel == ("descriptors" if kernel == "roles" else kernel)

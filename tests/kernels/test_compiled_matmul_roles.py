@@ -18,10 +18,11 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 
-from kernels.matmul import gluon  # noqa: E402
+from kernels.matmul._configurations import FEWEST_STEPS, configuration  # noqa: E402
 from kernels.matmul._triton_roles import AT_FIRST, LOADING, MULTIPLYING, PARTS, matmul_roles  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+HOW = configuration(4096, 4096, 4096, "bfloat16", capability=(9, 0), multiprocessors=132, roles=True)
 SHARED = 232_448  # bytes that a program may have
 REGISTERS = 65_536  # of a multiprocessor
 TYPES = {"bf16": gl.bfloat16, "fp16": gl.float16, "fp8e4nv": gl.float8e4nv}
@@ -37,21 +38,21 @@ def built(tmp_path):
     """``built("bf16")``: PTX, SASS, and the resources that the assembler reports."""
 
     def build(dtype, *, a_along_k=True, b_along_k=True, scaled=False):
-        half, block_k = gluon.BLOCK_M // 2, gluon.K_BYTES * 8 // TYPES[dtype].primitive_bitwidth
+        half, block_k = HOW.block_m // 2, HOW.block_k * 16 // TYPES[dtype].primitive_bitwidth
         stored = "bf16" if dtype == "fp8e4nv" else dtype
         constants = {
             "A_ALONG_K": a_along_k,
             "B_ALONG_K": b_along_k,
-            "BLOCK_M": gluon.BLOCK_M,
-            "BLOCK_N": gluon.BLOCK_N,
+            "BLOCK_M": HOW.block_m,
+            "BLOCK_N": HOW.block_n,
             "BLOCK_K": block_k,
-            "GROUP_M": gluon.GROUP_M,
-            "STAGES": gluon.STAGES,
+            "GROUP_M": HOW.group_m,
+            "STAGES": HOW.stages,
         } | ({} if scaled else {"scale_a_ptr": None, "scale_b_ptr": None})
         arguments = {
             "a": tiles(dtype, half, block_k) if a_along_k else tiles(dtype, block_k, half),
-            "b": tiles(dtype, gluon.BLOCK_N, block_k) if b_along_k else tiles(dtype, block_k, gluon.BLOCK_N),
-            "y": tiles(stored, half, gluon.BLOCK_N // PARTS.value),
+            "b": tiles(dtype, HOW.block_n, block_k) if b_along_k else tiles(dtype, block_k, HOW.block_n),
+            "y": tiles(stored, half, HOW.block_n // PARTS.value),
             **dict.fromkeys(["scale_a_ptr", "scale_b_ptr"], "*fp32"),
             **dict.fromkeys(["m", "n", "k"], "i32"),
         }
@@ -62,7 +63,7 @@ def built(tmp_path):
             constexprs={(names.index(name),): value for name, value in constants.items()},
             attrs={},
         )
-        options = {"num_warps": gluon.WARPS, "maxnreg": AT_FIRST}
+        options = {"num_warps": HOW.warps, "maxnreg": AT_FIRST}
         kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
         cubin = tmp_path / "kernel.cubin"
         cubin.write_bytes(kernel.asm["cubin"])
@@ -116,5 +117,9 @@ def test_registers_go_to_the_warpgroups_that_multiply(built):
     assert int(re.search(r"REG:(\d+)", usage)[1]) <= AT_FIRST
 
 
+def test_the_tests_here_are_of_the_kernel_that_is_chosen():
+    assert HOW.kernel == "roles"
+
+
 def test_the_ring_is_no_longer_than_the_shortest_tile_is_deep():
-    assert max(gluon.STAGES, PARTS.value + 1) <= gluon.FEWEST_STEPS  # else phases of a barrier could be mistaken
+    assert max(HOW.stages, PARTS.value + 1) <= FEWEST_STEPS  # else phases of a barrier could be mistaken
