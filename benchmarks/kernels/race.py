@@ -22,7 +22,7 @@ from runner.measure.benchmark import Benchmark
 from runner.worker import forget_compiled, tidy
 
 CALLS_BEFORE_CHECK = 3  # a compiled function with CUDA graphs warms up, records, and only then replays
-LONGEST_S = 1.5  # an arm, side by side: the largest products take 11 ms and rest as long
+LONGEST_S = 0.6  # an arm, side by side: the largest products take 11 ms and rest as long
 
 
 def held(race: Race) -> Result:
