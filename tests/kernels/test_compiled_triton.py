@@ -24,14 +24,18 @@ CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuob
 ALIGNED = [["tt.divisibility", 16]]
 
 
-def build(kernel, arguments, constants, capability, warps, tmp_path):
-    """PTX, and the bytes of stack a thread needs, with every argument a multiple of 16 as torch's allocator gives."""
+def build(kernel, arguments, constants, capability, warps, tmp_path, multiples=None):
+    """PTX, and the bytes of stack a thread needs, where ``multiples``, or all arguments, are multiples of 16."""
     signature = arguments | dict.fromkeys(constants, "constexpr")
     source = ASTSource(
         kernel,
         signature=signature,
         constexprs=constants,
-        attrs={(place,): ALIGNED for place, name in enumerate(signature) if name in arguments},
+        attrs={
+            (place,): ALIGNED
+            for place, name in enumerate(signature)
+            if name in (arguments if multiples is None else multiples)
+        },
     )
     built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
     cubin = tmp_path / "kernel.cubin"
@@ -62,31 +66,52 @@ def test_compiled_gelu_loads_128_bits_at_once_and_spills_nothing(tmp_path, capab
 @pytest.mark.parametrize("block", [128, 1024, 4096, 16384, 32768])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("whole", [True, False])
-def test_compiled_softmax_keeps_its_row_in_registers(tmp_path, capability, block, dtype, whole):
-    rows, warps = softmax.shape_for(block, itemsize=4 if dtype == "fp32" else 2, whole=whole)
-    ptx, stack = build(
-        softmax._softmax_rows,
-        {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "x_stride": "i32", "rows": "i32", "cols": "i32"},
-        {"ARITHMETIC": tl.float32, "ROWS": rows, "BLOCK": block, "WHOLE": whole},
-        capability,
-        warps,
-        tmp_path,
-    )
+def test_compiled_softmax_loads_128_bits_at_once_and_spills_nothing(tmp_path, capability, block, dtype, whole):
+    itemsize = 4 if dtype == "fp32" else 2
+    ptx, stack, reads, warps = build_softmax(dtype, itemsize, block, whole, capability, tmp_path)
     assert loaded_bits(ptx) == 128
     assert stack == 0
+    loads = max(block * itemsize, softmax.PROGRAM_BYTES) // (warps * 32 * 16)  # of a thread, at one read
+    assert len(re.findall(r"ld\.global", ptx)) == reads * loads  # none is merged with another
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("block", [1024, 16384, 32768])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_compiled_softmax_of_an_odd_number_of_columns_spills_nothing(tmp_path, capability, block, dtype):
+    _, stack, reads, _ = build_softmax(dtype, 4 if dtype == "fp32" else 2, block, False, capability, tmp_path, unit=1)
+    assert stack == 0
+    assert reads == 1
 
 
 @pytest.mark.parametrize("capability", [80, 90])
 def test_compiled_softmax_in_float64_keeps_its_widest_row_in_registers(tmp_path, capability):
-    _, stack = build(
-        softmax._softmax_rows,
-        {"x_ptr": "*fp64", "y_ptr": "*fp64", "x_stride": "i32", "rows": "i32", "cols": "i32"},
-        {"ARITHMETIC": tl.float64, "ROWS": 1, "BLOCK": 16384, "WHOLE": False},
-        capability,
-        softmax.shape_for(16384, itemsize=8, whole=False)[1],
-        tmp_path,
-    )
+    _, stack, reads, _ = build_softmax("fp64", 8, 16384, False, capability, tmp_path)
     assert stack == 0
+    assert reads == 1
+
+
+def build_softmax(dtype, itemsize, block, whole, capability, tmp_path, unit=0):
+    """PTX, bytes of stack, reads of a row, and warps, for rows of any number of units: of 16 bytes, if not told."""
+    unit = unit or 16 // itemsize
+    rows, warps, reads = softmax.shape_for(block, itemsize, unit)
+    ptx, stack = build(
+        softmax._softmax_rows,
+        {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "x_stride": "i32", "rows": "i32", "cols": "i32"},
+        {
+            "ARITHMETIC": tl.float64 if itemsize == 8 else tl.float32,
+            "ROWS": rows,
+            "BLOCK": block,
+            "WHOLE": whole,
+            "READS": reads,
+            "UNIT": unit,
+        },
+        capability,
+        warps,
+        tmp_path,
+        multiples=("x_ptr", "y_ptr"),
+    )
+    return ptx, stack, reads, warps
 
 
 @pytest.mark.parametrize("capability", [80, 90])

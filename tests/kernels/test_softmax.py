@@ -39,6 +39,13 @@ def test_logits_of_ten_thousands_stay_right(softmax, device, cols, make, error):
     assert error(workload.reference(x), [softmax(x)]) < 1
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("cols", [3000, 4096, 12_000, 16_384, 20_001])  # read once, twice and three times by Triton
+def test_rows_of_thousands_match_float64(softmax, device, make, error, dtype, cols):
+    workload, (x,) = make("softmax", dtype=dtype, device=device, rows=3, cols=cols)
+    assert error(workload.reference(x), [softmax(x)]) < 1
+
+
 @pytest.mark.parametrize("cols", COLS)
 def test_a_constant_row_is_uniform(softmax, device, cols):
     y = softmax(torch.full((2, cols), 1e4, device=device))

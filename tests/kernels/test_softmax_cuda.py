@@ -224,7 +224,7 @@ def test_without_large_clusters_the_ring_takes_over(make, error, monkeypatch):
 def test_a_cluster_of_16_blocks_has_room_here():
     _needs_the_ring()
     source = cuda_build.source(cuda.__file__, "default")
-    kernel = cuda_build.kernel(source, "softmax_cluster<float, 256, 8, 8, 16, 4>", "nvrtc", torch.device("cuda", 0))
+    kernel = cuda_build.kernel(source, "softmax_cluster<float, 256, 8, 8, 16, 5>", "nvrtc", torch.device("cuda", 0))
     assert kernel.runs_clusters(16, 256)
 
 

@@ -25,7 +25,9 @@ def of(cols: int, itemsize: int = 2, rows: int = 1000, processor: Processor = H2
     [
         (2, 8, "rows"),
         (2, 1024, "rows"),
-        (2, 32_768, "rows"),
+        (2, 16_384, "rows"),
+        (2, 16_392, "cluster"),
+        (2, 32_768, "cluster"),
         (2, 32_776, "cluster"),
         (2, 262_144, "cluster"),
         (2, 262_152, "ring"),
@@ -51,7 +53,15 @@ def test_without_clusters_wide_rows_are_read_twice(processor):
 
 
 def test_a_cluster_has_as_few_blocks_as_hold_the_row():
-    assert [of(cols).cluster for cols in (32_776, 65_536, 65_544, 131_072, 131_080, 262_144)] == [4, 4, 8, 8, 16, 16]
+    assert [of(cols).cluster for cols in (16_392, 32_768, 32_776, 65_536, 65_544, 131_080, 262_144)] == [
+        4,
+        4,
+        4,
+        4,
+        8,
+        16,
+        16,
+    ]
 
 
 def test_a_gpu_without_large_clusters_takes_the_ring_and_without_its_shared_memory_reads_twice():
