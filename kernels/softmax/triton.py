@@ -3,14 +3,20 @@
 The online sum keeps the largest x so far and the sum relative to it, and rescales the sum when a larger x comes
 (Milakov & Gimelshein 2018, arXiv:1805.02867, algorithm 3). Each lane keeps its own pair until the row is through, so
 the loop has no reduction across lanes in it.
+
+Backward, dx = y (dy - sum y dy), reads y and dy: rows that fit into registers once; wider ones twice, the second time
+from the cache.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from kernels.triton_device import require_gpu
 
@@ -21,6 +27,12 @@ WARP_BYTES = 4096  # of a row, in the type it is computed in: 32 of a thread's r
 TILE = 4096  # elements a program takes at least: several short rows together, to keep enough bytes in flight
 WIDE_BYTES = 16_384  # of a wide row that a step of the loop takes: 64 registers in float32, with two sums to keep
 WIDE_WARPS = 8  # with 16 and twice the bytes, float64 spills, and float32 on sm_80
+
+# Backward, where a row is two tensors.
+MAX_PAIR_BYTES = 16_384 * 4  # up to here a program holds its row, or several short ones
+PAIR_WARP_BYTES = 4096  # of each tensor, in the type it is computed in: 64 of a thread's registers for both
+PAIR_STEP_BYTES = 16_384  # of each tensor that a step of the loop takes
+PAIR_STEP_WARPS = 8
 
 
 @triton.jit
@@ -68,13 +80,53 @@ def _softmax_wide_row(x_ptr, y_ptr, x_stride, cols, ARITHMETIC: tl.constexpr, BL
         tl.store(y_ptr + col, y.to(y_ptr.dtype.element_ty), mask=col < cols)
 
 
+@triton.jit
+def _backward_rows(
+    y_ptr, dy_ptr, dx_ptr, dy_stride, rows, cols, ARITHMETIC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
+    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    col = tl.arange(0, BLOCK)[None, :]
+    inside = (row < rows) & (col < cols)
+    y = tl.load(y_ptr + row * cols + col, mask=inside, other=0).to(ARITHMETIC)
+    dy = tl.load(dy_ptr + row * dy_stride + col, mask=inside, other=0).to(ARITHMETIC)
+    dx = y * (dy - tl.sum(y * dy, axis=1)[:, None])
+    tl.store(dx_ptr + row * cols + col, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _backward_wide_row(y_ptr, dy_ptr, dx_ptr, dy_stride, cols, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    y_ptr += row * cols
+    dy_ptr += row * dy_stride
+    dx_ptr += row * cols
+    lane = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), ARITHMETIC)
+    blocks = tl.cdiv(cols, BLOCK)
+    for block in range(blocks):
+        col = block * BLOCK + lane
+        y = tl.load(y_ptr + col, mask=col < cols, other=0).to(ARITHMETIC)
+        dy = tl.load(dy_ptr + col, mask=col < cols, other=0).to(ARITHMETIC)
+        total += y * dy
+    row_sum = tl.sum(total, axis=0)
+    for step in range(blocks):  # backwards, as above
+        col = (blocks - 1 - step) * BLOCK + lane
+        y = tl.load(y_ptr + col, mask=col < cols, other=0).to(ARITHMETIC)
+        dy = tl.load(dy_ptr + col, mask=col < cols, other=0).to(ARITHMETIC)
+        tl.store(dx_ptr + col, (y * (dy - row_sum)).to(dx_ptr.dtype.element_ty), mask=col < cols)
+
+
 def softmax(x: Tensor) -> Tensor:
     """Softmax of ``x``, as in ``kernels.softmax``. ``y`` is contiguous; an ``x`` whose rows are not is copied first.
+
+    It can be differentiated once.
 
     Raises:
         Unsupported: ``x`` is not on a GPU, and Triton's interpreter is off.
 
     """
+    if x.requires_grad and torch.is_grad_enabled():
+        result: Tensor = _Differentiable.apply(x)  # type: ignore[no-untyped-call]
+        return result
     require_gpu(x)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel() == 0:
@@ -108,3 +160,51 @@ def _launch(x: Tensor, y: Tensor, cols: int) -> None:
 def warps_for(block: int, itemsize: int) -> int:
     """Warps whose registers hold a row of ``block`` elements; at least four, to keep a processor busy."""
     return max(4, block * itemsize // WARP_BYTES)
+
+
+def _backward(y: Tensor, dy: Tensor) -> Tensor:
+    """The gradient of ``x`` from that of ``y``, which is contiguous."""
+    dx = torch.empty_like(y)
+    if y.numel() == 0:
+        return dx
+    cols = y.shape[-1]
+    flat = dy.reshape(-1, cols)
+    if flat.stride(1) != 1:
+        flat = flat.contiguous()
+    with torch.cuda.device_of(y):
+        _launch_backward(y, flat, dx, cols)
+    return dx
+
+
+def _launch_backward(y: Tensor, dy: Tensor, dx: Tensor, cols: int) -> None:
+    rows = dy.shape[0]
+    arithmetic = tl.float64 if y.dtype == torch.float64 else tl.float32
+    itemsize = max(4, y.element_size())  # of the arithmetic
+    block = triton.next_power_of_2(cols)
+    if block * itemsize > MAX_PAIR_BYTES:
+        step = PAIR_STEP_BYTES // itemsize
+        _backward_wide_row[(rows,)](
+            y, dy, dx, dy.stride(0), cols, ARITHMETIC=arithmetic, BLOCK=step, num_warps=PAIR_STEP_WARPS
+        )
+        return
+    together = max(1, TILE // block)
+    warps = max(4, block * itemsize // PAIR_WARP_BYTES)
+    _backward_rows[(triton.cdiv(rows, together),)](
+        y, dy, dx, dy.stride(0), rows, cols, ARITHMETIC=arithmetic, ROWS=together, BLOCK=block, num_warps=warps
+    )
+
+
+class _Differentiable(torch.autograd.Function):
+    """``softmax``, of which autograd keeps y alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = softmax(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    @once_differentiable  # type: ignore[misc, no-untyped-call]
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        return _backward(y, dy)
