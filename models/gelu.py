@@ -3,7 +3,9 @@
     form="erf"    Phi(x) = (1 + erf(x / sqrt(2))) / 2                                       exact
     form="tanh"   Phi(x) ~ (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2                off by at most 4.7e-4
 
-Backward: dx = dy * y'(x), with y' = Phi(x) + x Phi'(x), of the same form. The two are different workloads: at each dtype offered here, the tolerance of one rejects the other.
+Backward: dx = dy y'(x), with y' = Phi(x) + x Phi'(x) of the same form.
+
+The two are different workloads: at each dtype offered here, the tolerance of one rejects the other.
 """
 
 from __future__ import annotations
@@ -26,12 +28,15 @@ PHI: dict[str, Callable[[Tensor], Tensor]] = {
     "erf": lambda x: (-x / sqrt(2)).erfc() / 2,
 }
 
-# 2 u'(x): what Phi of the tanh form, sigmoid(2 u), is differentiated with.
-SLOPE: Callable[[Tensor], Tensor] = lambda x: 2 * sqrt(2 / pi) * (1 + 3 * 0.044715 * x**2)
+
+def _slope(x: Tensor) -> Tensor:
+    """Derivative of 2 u(x), of which the tanh form's Phi is the sigmoid."""
+    return 2 * sqrt(2 / pi) * (1 + 3 * 0.044715 * x**2)
+
 
 # Phi'. The product of both tails, rather than p - p^2, keeps its digits where p is next to 1.
 DENSITY: dict[str, Callable[[Tensor], Tensor]] = {
-    "tanh": lambda x: PHI["tanh"](x) * PHI["tanh"](-x) * SLOPE(x),
+    "tanh": lambda x: PHI["tanh"](x) * PHI["tanh"](-x) * _slope(x),
     "erf": lambda x: (-(x**2) / 2).exp() / sqrt(2 * pi),
 }
 
@@ -95,8 +100,8 @@ class Gelu(Workload):
             value = dy * (PHI[self.form](x) + x * DENSITY[self.form](x))
             scale, words = 12 * unit * dy.abs(), f"{12 * unit:.1e} |dy|"
             if self.form == "tanh":
-                scale = scale + 2 * unit * dy.abs() * near.abs() * SLOPE(near)
-                words += f" (1 + |x| u'(x) / 3, |x| at most 8)"
+                scale = scale + 2 * unit * dy.abs() * near.abs() * _slope(near)
+                words += " (1 + |x| u'(x) / 3, |x| at most 8)"
         return (
             Expected(
                 name="y" if self.pass_ == "fwd" else "dx",

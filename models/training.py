@@ -5,9 +5,9 @@ overwrites, gradients among them, and autograd makes the first gradient it gets 
 ``.grad``, without a copy. So nothing here holds an output over a step, and gradients that accumulate do so in buffers
 made beforehand: autograd then adds to those, rather than keep what is about to be overwritten.
 
-Backward alone. It runs on the stream that its forward ran on, whichever is current, and a CUDA graph captures one stream
-only. So there is one forward a stream, made when a call first comes on it: whoever captures has called before, to warm
-up. All of them are kept, for a captured backward reads what its forward has saved.
+Backward alone. It runs on the stream that its forward ran on, whichever is current, and a CUDA graph captures a stream.
+So there is one forward a stream, made when a call first comes on it: whoever captures has called before, to warm up.
+All of them are kept, for a captured backward reads what its forward has saved.
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ def train(forward: Forward, steps: int, params: list[Tensor], *, accumulate: boo
 
 
 def _let_backward_reuse_buffers(may: bool) -> None:
-    """Whether a compiled backward writes over what was saved for it, and so runs once only: torch's own choice is yes.
+    """Whether a compiled backward writes over what was saved for it, and so runs once only: by default it may.
 
-    It is looked at when a forward is compiled, and again whenever a backward runs, so it stays until the next call is made.
+    torch looks when a forward is compiled and again when a backward runs, so this stays until the next call is made.
     """
     from torch._functorch import config
 

@@ -94,7 +94,7 @@ def gelu(x: Tensor, *, form: str) -> Tensor:
 
     """
     if x.requires_grad and torch.is_grad_enabled():
-        y: Tensor = _Differentiable.apply(x, form)  # type: ignore[no-untyped-call]
+        y: Tensor = _Differentiable.apply(x, form)
         return y
     require_gpu(x)
     x = x.contiguous()
@@ -119,9 +119,7 @@ def _backward(x: Tensor, dy: Tensor, form: str) -> Tensor:
     block = BACKWARD_BYTES // x.element_size()
     grid = (triton.cdiv(x.numel(), block),)
     with torch.cuda.device_of(x):
-        _gelu_backward[grid](
-            x, dy, dx, x.numel(), TANH=form == "tanh", ARITHMETIC=arithmetic, BLOCK=block, num_warps=4
-        )
+        _gelu_backward[grid](x, dy, dx, x.numel(), TANH=form == "tanh", ARITHMETIC=arithmetic, BLOCK=block, num_warps=4)
     return dx
 
 
@@ -135,7 +133,7 @@ class _Differentiable(torch.autograd.Function):
         return gelu(x, form=form)
 
     @staticmethod
-    @once_differentiable  # type: ignore[misc, no-untyped-call]
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
         return _backward(x, dy, ctx.form), None

@@ -309,7 +309,7 @@ def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
             raise ValueError(f"parameter {index} is {tuple(param.shape)}, which does not fit x of width {dim}")
     relu = activation == "relu"
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *params)):
-        y: Tensor = _Differentiable.apply(relu, x, *params)  # type: ignore[no-untyped-call]
+        y: Tensor = _Differentiable.apply(relu, x, *params)
         return y
     given = [tensor.contiguous() for tensor in (x, *params)]
     return _forward(given[0], tuple(given[1:]), relu, keep=False)[0][-1]
@@ -327,7 +327,7 @@ class _Differentiable(torch.autograd.Function):
         return values[-1]
 
     @staticmethod
-    @once_differentiable  # type: ignore[misc, no-untyped-call]
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         saved, layers = ctx.saved_tensors, ctx.layers
         values, weights, slopes = (list(saved[layers * part : layers * (part + 1)]) for part in range(3))

@@ -125,7 +125,7 @@ def softmax(x: Tensor) -> Tensor:
 
     """
     if x.requires_grad and torch.is_grad_enabled():
-        result: Tensor = _Differentiable.apply(x)  # type: ignore[no-untyped-call]
+        result: Tensor = _Differentiable.apply(x)
         return result
     require_gpu(x)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -204,7 +204,7 @@ class _Differentiable(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable  # type: ignore[misc, no-untyped-call]
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Tensor:
         (y,) = ctx.saved_tensors
         return _backward(y, dy)

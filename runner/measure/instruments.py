@@ -6,13 +6,14 @@ import os
 from typing import Any
 
 from models.workload import Call
+from runner.capture import CaptureError
 from runner.measure import calibration
 from runner.measure.benchmark import Benchmark
 from runner.measure.events import CudaEvents
 from runner.measure.flush import preparation
 from runner.measure.host_clock import HostClock
 from runner.measure.slots import tick_ns
-from runner.measure.stamped_graphs import CaptureError, StampedGraphs
+from runner.measure.stamped_graphs import StampedGraphs
 from runner.measure.stamped_stream import StampedStream
 from runner.measure.witness import Witness
 
