@@ -22,13 +22,15 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 MLP = {"dim": 37, "layers": 3, "batch": 19, "steps": 2, "zero_grad": "every_step", "lr": 0.1}
 POINTS: dict[str, list[dict[str, object]]] = {
     "gelu": [
-        {"rows": rows, "cols": cols, "form": form}
+        {"rows": rows, "cols": cols, "form": form, "pass_": pass_}
+        for pass_ in ("fwd", "bwd")
         for form in ("tanh", "erf")
         for rows, cols in ((1, 1), (3, 127), (64, 64), (41, 1001))
     ],
     # 1 | several rows a program, the last one short | one row a program | half of a block is padding | wide rows
     "softmax": [
-        {"rows": rows, "cols": cols}
+        {"rows": rows, "cols": cols, "pass_": pass_}
+        for pass_ in ("fwd", "bwd")
         for rows, cols in ((5, 1), (70, 127), (3, 1024), (3, 4096), (2, 16385), (2, 32769), (2, 70001), (1, 131073))
     ],
     "matmul": [
@@ -44,7 +46,8 @@ POINTS: dict[str, list[dict[str, object]]] = {
 
 
 def test_the_folders_hold_what_the_project_promises():
-    assert {(op, impl) for op in POINTS for impl in ALWAYS} | {("gelu", "triton"), ("softmax", "triton")} <= set(FOUND)
+    triton = {(op, "triton") for op in ("gelu", "softmax", "mlp")}
+    assert {(op, impl) for op in POINTS for impl in ALWAYS} | triton <= set(FOUND)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -65,7 +68,7 @@ def test_matches_float64_at_small_and_odd_sizes(make, error, op, impl, dtype, de
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter makes Triton work on a CPU")
-@pytest.mark.parametrize("op", ["gelu", "softmax"])
+@pytest.mark.parametrize("op", ["gelu", "softmax", "mlp"])
 def test_triton_on_a_cpu_says_what_would_help(make, op):
     workload, inputs = make(op, dtype="float32", **POINTS[op][0])
     function = getattr(import_module(f"kernels.{op}.triton"), op)

@@ -12,7 +12,7 @@ from runner.worker.point import Point
 BENCHMARK = {"cold_l2": True, "instrument": "auto", "captures": 10, "witness": True, "roof": False, "warmup_s": 0.0}
 BENCHMARK |= {"samples": 20, "max_s": 0.02, "rounds": 20, "sustained_s": 0.0, "keep_samples": False}
 BENCHMARK |= {"target_pct": 0.5, "target_cpu_pct": 2.0}
-GELU = {"rows": 64, "cols": 64, "form": "tanh", "dtype": "float32", "tf32": False, "data": "normal"}
+GELU = {"rows": 64, "cols": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
 
 USER = """
 import torch
