@@ -134,7 +134,7 @@ def test_backward_of_any_view_gives_what_its_copy_gives(differentiable, device, 
     assert torch.allclose(dx, copied, rtol=1e-5, atol=1e-8)
 
 
-def test_autograd_keeps_nothing_where_no_gradient_is_asked_for(load, device):
+def test_autograd_keeps_nothing_of_triton_where_no_gradient_is_asked_for(load, device):
     softmax = load("softmax", "triton")
     with torch.no_grad():
         assert softmax(torch.ones(3, device=device, requires_grad=True)).grad_fn is None
