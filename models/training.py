@@ -18,6 +18,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from kernels import Unsupported
 from models.workload import Call
 
 Forward = Callable[[], Tensor]
@@ -48,7 +49,10 @@ def forward_only(forward: Forward, steps: int) -> Call:
 
 
 def backward_only(function: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor) -> Call:
-    """The gradient of x from that of ``function(x)``, whose forward is not part of the call. Output: dx."""
+    """The gradient of x from that of ``function(x)``, whose forward is not part of the call. Output: dx.
+
+    The call raises Unsupported if ``function`` has no backward.
+    """
     _let_backward_reuse_buffers(False)
     (leaf,) = leaves([x])
     forwards: dict[object, Tensor] = {}
@@ -57,6 +61,8 @@ def backward_only(function: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor) -
         stream = torch.cuda.current_stream(x.device) if x.is_cuda else None
         if stream not in forwards:
             forwards[stream] = function(leaf)
+            if not forwards[stream].requires_grad:
+                raise Unsupported("it has no backward: autograd does not know how it makes y of x")
         return torch.autograd.grad(forwards[stream], leaf, dy, retain_graph=True)
 
     return Call(run=run)

@@ -176,20 +176,25 @@ def _backward(y: Tensor, dy: Tensor) -> Tensor:
     return dx
 
 
+def backward_plan(block: int, itemsize: int) -> tuple[Any, int]:
+    """The kernel for a row of ``block`` elements, computed in ``itemsize`` bytes each, and its warps."""
+    if block * itemsize > MAX_PAIR_BYTES:
+        return _backward_wide_row, PAIR_STEP_WARPS
+    return _backward_rows, max(4, block * itemsize // PAIR_WARP_BYTES)
+
+
 def _launch_backward(y: Tensor, dy: Tensor, dx: Tensor, cols: int) -> None:
     rows = dy.shape[0]
     arithmetic = tl.float64 if y.dtype == torch.float64 else tl.float32
     itemsize = max(4, y.element_size())  # of the arithmetic
     block = triton.next_power_of_2(cols)
-    if block * itemsize > MAX_PAIR_BYTES:
+    kernel, warps = backward_plan(block, itemsize)
+    if kernel is _backward_wide_row:
         step = PAIR_STEP_BYTES // itemsize
-        _backward_wide_row[(rows,)](
-            y, dy, dx, dy.stride(0), cols, ARITHMETIC=arithmetic, BLOCK=step, num_warps=PAIR_STEP_WARPS
-        )
+        kernel[(rows,)](y, dy, dx, dy.stride(0), cols, ARITHMETIC=arithmetic, BLOCK=step, num_warps=warps)
         return
     together = max(1, TILE // block)
-    warps = max(4, block * itemsize // PAIR_WARP_BYTES)
-    _backward_rows[(triton.cdiv(rows, together),)](
+    kernel[(triton.cdiv(rows, together),)](
         y, dy, dx, dy.stride(0), rows, cols, ARITHMETIC=arithmetic, ROWS=together, BLOCK=block, num_warps=warps
     )
 

@@ -55,6 +55,7 @@ def test_the_folders_hold_what_the_project_promises():
 def test_matches_float64_at_small_and_odd_sizes(make, error, op, impl, dtype, device):
     if impl == "triton":
         pytest.importorskip("triton")
+    refused = []
     for point in POINTS[op]:
         workload, inputs = make(op, dtype=dtype, device=device, **point)
         try:
@@ -62,9 +63,12 @@ def test_matches_float64_at_small_and_odd_sizes(make, error, op, impl, dtype, de
             outputs = workload.call(function, inputs).run()
         except Unsupported as reason:
             assert impl not in ALWAYS or (op, impl) == ("cdist", "torch")
-            pytest.skip(str(reason))
+            refused.append(str(reason))  # of some it has the forward alone
+            continue
         assert all(y.dtype == inputs[0].dtype for y in outputs)
         assert error(workload.reference(*inputs), outputs) <= 1, point
+    if len(refused) == len(POINTS[op]):
+        pytest.skip(refused[0])
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter makes Triton work on a CPU")
