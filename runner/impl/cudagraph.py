@@ -40,8 +40,8 @@ class CudaGraph(Implementation):
             raise ValueError(f"of: no implementation {self.of!r} to capture; {choices(self.of, allowed)}")
         try:
             self._inner()
-        except BadInput as error:
-            raise ValueError(f"of: {error}") from None
+        except (BadInput, ValueError) as error:
+            raise ValueError(f"of: {str(error).removeprefix('path: ')}") from None
 
     def _inner(self) -> Implementation:
         """What is captured, with the fields that its YAML has."""

@@ -79,7 +79,7 @@ def test_hydras_own_sweep_syntax_works(compose, axis, values):
 
 def test_glob_lists_the_options_of_a_group(compose):
     chosen = {point[0] for point in points(compose, "impl=glob(*)", "default_axes=false") for point in [point[1:]]}
-    assert chosen == {"impl=compiled", "impl=file", "impl=naive", "impl=torch", "impl=triton"}
+    assert chosen == {"impl=compiled", "impl=cudagraph", "impl=file", "impl=naive", "impl=torch", "impl=triton"}
 
 
 def test_an_experiment_sets_axes_over_groups_and_fields(compose):
