@@ -1,8 +1,11 @@
 """Products in Triton with what an MLP does before and after them as their epilogue.
 
-On Hopper two programs share a processor, each with a tile of 128 x 128 and its own 96 KB of operands in flight: the
-epilogue of one runs under the matrix instructions of the other. Elsewhere, and where the copy engine cannot address the
-operands, these come through pointers.
+On Hopper two programs share a processor, each with a tile of 128 x 128 and its own 96 KB of operands in flight, so that
+the epilogue of one can run under the matrix instructions of the other. Two that begin together would stay in step: each
+has half of the tensor cores, both come to their epilogues at the same time, and nothing multiplies meanwhile. So one of
+them begins half a tile later, and the distance lasts.
+
+Elsewhere, and where the copy engine cannot address the operands, these come through pointers.
 """
 
 from __future__ import annotations
@@ -34,11 +37,13 @@ class Tiling:
     stages: int  # tiles of operands in flight
     resident: int  # programs that share a processor, each with a queue of tiles; 0: a program a tile
     copy_engine: bool
+    stagger: int  # cycles, times the depth of the product, by which the second program of a processor begins later
     group: int = 8  # rows of tiles that run at the same time, for their operands to be in the cache
 
 
-HOPPER = Tiling(n=128, k=64, warps=4, stages=3, resident=2, copy_engine=True)
-POINTERS = Tiling(n=128, k=32, warps=8, stages=4, resident=0, copy_engine=False)  # with 4 warps, registers spill
+# The tensor cores of a processor need 8 cycles for 128 x 128 x 1.
+HOPPER = Tiling(n=128, k=64, warps=4, stages=3, resident=2, copy_engine=True, stagger=4)
+POINTERS = Tiling(n=128, k=32, warps=8, stages=4, resident=0, copy_engine=False, stagger=0)  # 4 warps would spill
 
 
 @triton.jit
@@ -117,6 +122,18 @@ def _finish(
 
 
 @triton.jit
+def _wait(cycles):
+    start = _clock()
+    while _clock() - start < cycles:
+        pass
+
+
+@triton.jit
+def _clock():
+    return tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+
+
+@triton.jit
 def _product(
     a,
     b,
@@ -127,6 +144,7 @@ def _product(
     rows,
     cols,
     depth,
+    processors,
     FORWARD: tl.constexpr,
     RELU: tl.constexpr,
     KEEP: tl.constexpr,
@@ -135,7 +153,11 @@ def _product(
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
     COPY_ENGINE: tl.constexpr,
+    STAGGER: tl.constexpr,
 ):
+    if STAGGER > 0:  # noqa: SIM102  # known when it is compiled, which the next one is not
+        if tl.program_id(0) >= processors:  # the first ones have been given a processor each
+            _wait(STAGGER * depth)
     half: tl.constexpr = BLOCK_N // 2
     tiles_m, tiles_n = tl.cdiv(rows, BLOCK_M), tl.cdiv(cols, BLOCK_N)
     wave = GROUP * tiles_n
@@ -212,7 +234,8 @@ def _launch(
         half = (BAND, tiling.n // 2)
         blocks = (BAND, tiling.k), right, half, half
         matrices = [TensorDescriptor.from_tensor(x, [*block]) for x, block in zip(matrices, blocks, strict=True)]
-    programs = min(tiles, tiling.resident * _processors(out.device)) if tiling.resident else tiles
+    processors = _processors(out.device)
+    programs = min(tiles, tiling.resident * processors) if tiling.resident else tiles
     with torch.cuda.device_of(out):
         _product[(programs,)](
             *matrices,
@@ -221,6 +244,7 @@ def _launch(
             rows,
             cols,
             a.shape[1],
+            processors,
             FORWARD=forward,
             RELU=relu,
             KEEP=keep,
@@ -229,6 +253,7 @@ def _launch(
             BLOCK_K=tiling.k,
             GROUP=tiling.group,
             COPY_ENGINE=tiling.copy_engine,
+            STAGGER=tiling.stagger if out.is_cuda else 0,  # the interpreter has no clock
             num_warps=tiling.warps,
             num_stages=tiling.stages,
         )

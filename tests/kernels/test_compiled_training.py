@@ -120,8 +120,14 @@ def product(build, tiling, dtype, capability, *, forward, relu, keep):
         name: f"tensordesc<{dtype}[{rows}, {cols}]>" if tiling.copy_engine else f"*{dtype}"
         for name, (rows, cols) in blocks.items()
     }
-    arguments |= {"bias": f"*{dtype}", "sums": "*fp32"} | dict.fromkeys(("rows", "cols", "depth"), "i32")
-    constants = {"FORWARD": forward, "RELU": relu, "KEEP": keep, "COPY_ENGINE": tiling.copy_engine}
+    arguments |= {"bias": f"*{dtype}", "sums": "*fp32"} | dict.fromkeys(("rows", "cols", "depth", "processors"), "i32")
+    constants = {
+        "FORWARD": forward,
+        "RELU": relu,
+        "KEEP": keep,
+        "COPY_ENGINE": tiling.copy_engine,
+        "STAGGER": tiling.stagger,
+    }
     constants |= {"BLOCK_M": products.BAND, "BLOCK_N": tiling.n, "BLOCK_K": tiling.k, "GROUP": tiling.group}
     return build(products._product, arguments, constants, capability, tiling.warps, tiling.stages)
 
