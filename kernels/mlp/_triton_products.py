@@ -48,9 +48,10 @@ POINTERS = Tiling(n=128, k=32, warps=8, stages=4, resident=0, copy_engine=False,
 
 @triton.jit
 def activation_and_slope(z, RELU: tl.constexpr):
-    """The activation of ``z``, and its derivative there."""
+    """The activation of ``z``, and its derivative there; of relu, what is 0 where the derivative is."""
     if RELU:
-        y, slope = tl.where(z > 0, z, 0.0), tl.where(z > 0, 1.0, 0.0)
+        y = tl.where(z <= 0, 0.0, z)  # and NaN stays NaN
+        slope = y
     else:
         if z.dtype == tl.float64:
             erf, e = tl.erf(z * SQRT_HALF), tl.exp(-0.5 * z * z)
@@ -114,7 +115,7 @@ def _finish(
         _put(out, y, row, col, rows, cols, COPY_ENGINE)
     else:
         d = _get(slope, row, col, rows, cols, height, width, COPY_ENGINE)
-        dz = tl.where(d > 0, z, 0.0) if RELU else z * d.to(tl.float32)
+        dz = tl.where(d <= 0, 0.0, z) if RELU else z * d.to(tl.float32)
         _put(out, dz, row, col, rows, cols, COPY_ENGINE)
         if KEEP:
             band = (row // height).to(tl.int64)
@@ -191,7 +192,7 @@ def chained(dz: Tensor, w: Tensor, slope: Tensor, relu: bool, out: Tensor, sums:
     """Backward through a product and the activation below it, out = (dz w) * slope; all without gaps.
 
     Also the sum of each column over each band of rows, into ``sums`` [bands, columns].
-    Of relu, ``slope`` is anything that is positive where the derivative is 1.
+    Of relu, ``slope`` is anything that is 0 where the derivative is.
     """
     _launch(tiling, dz, w, (tiling.k, tiling.n), out, slope, out, sums, relu, forward=False, keep=True)
 

@@ -57,7 +57,7 @@ def _through_activation(
     inside = (i < rows) & (j < cols)[None, :]
     dy = tl.load(dy_ptr + i * row_stride + j.to(tl.int64)[None, :] * col_stride, mask=inside, other=0).to(ARITHMETIC)
     slope = tl.load(slope_ptr + i * cols + j[None, :], mask=inside, other=0)
-    dz = tl.where(slope > 0, dy, 0.0) if RELU else dy * slope.to(ARITHMETIC)
+    dz = tl.where(slope <= 0, 0.0, dy) if RELU else dy * slope.to(ARITHMETIC)
     tl.store(dz_ptr + i * cols + j[None, :], dz.to(dz_ptr.dtype.element_ty), mask=inside)
     tl.store(sums_ptr + band * cols + j, tl.sum(dz, axis=0), mask=j < cols)
 
@@ -119,7 +119,7 @@ class _Differentiable(torch.autograd.Function):
 
 
 def _layer(h: Tensor, w: Tensor, b: Tensor, relu: bool, keep: bool) -> tuple[Tensor, Tensor | None]:
-    """A layer's activation, and what shows its derivative: of relu, the activation itself does."""
+    """A layer's activation, and its derivative, if that is to be kept; of relu, the activation itself shows it."""
     y = torch.empty_like(h)
     if h.dtype in NARROW:
         slope = torch.empty_like(h) if keep and not relu else None

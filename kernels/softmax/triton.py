@@ -29,7 +29,7 @@ WIDE_BYTES = 16_384  # of a wide row that a step of the loop takes: 64 registers
 WIDE_WARPS = 8  # with 16 and twice the bytes, float64 spills, and float32 on sm_80
 
 # Backward, where a row is two tensors.
-MAX_PAIR_BYTES = 16_384 * 4  # up to here a program holds its row, or several short ones
+MAX_PAIR_BYTES = 8_192 * 4  # up to here a program holds its row; at twice that, a processor has room for one program
 PAIR_WARP_BYTES = 4096  # of each tensor, in the type it is computed in: 64 of a thread's registers for both
 PAIR_STEP_BYTES = 16_384  # of each tensor that a step of the loop takes
 PAIR_STEP_WARPS = 8

@@ -86,7 +86,7 @@ def test_gelus_backward_is_one_wide_access_a_thread_and_two_special_functions(bu
 
 
 @capabilities
-@pytest.mark.parametrize("block", [128, 4096, 16384])
+@pytest.mark.parametrize("block", [128, 1024, 8192])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_softmaxs_backward_keeps_both_rows_in_registers(build, capability, block, dtype):
     kernel, warps = softmax.backward_plan(block, itemsize=4)
@@ -97,7 +97,7 @@ def test_softmaxs_backward_keeps_both_rows_in_registers(build, capability, block
     built = build(kernel, pointers | numbers, constants, capability, warps)
     assert built.bits("ld") == built.bits("st") == 128
     assert built.stack == 0
-    assert built.registers * warps * 32 <= REGISTERS
+    assert 2 * built.registers * warps * 32 <= REGISTERS  # one loads while the other sums or stores
 
 
 @capabilities

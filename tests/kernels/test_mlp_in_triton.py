@@ -121,6 +121,22 @@ def test_inputs_may_lie_in_any_way(triton_mlp, device, narrow):
         assert torch.allclose(triton_mlp.mlp(*others, activation="gelu"), want, rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize("narrowed", [True, False])
+def test_nan_and_infinity_go_where_they_go_in_torch(triton_mlp, device, narrow, narrowed, activation):
+    x, w, b = draw(device, narrow if narrowed else torch.float32, 6, 8, 1)
+    dy = torch.ones_like(x)
+    with torch.no_grad():
+        x[1, 2], x[3, 2] = torch.nan, torch.inf
+        dy[4, 5] = torch.nan
+    naive = import_module("kernels.mlp.naive").mlp  # torch of -inf is NaN or 0, as the machine has it
+    got, want = (gradients(function, (x, w, b), dy, activation) for function in (triton_mlp.mlp, naive))
+    assert torch.equal(got[0].isnan(), want[0].isnan())
+    assert torch.equal(got[0].isinf(), want[0].isinf())
+    assert torch.equal(got[1][4].isnan(), want[1][4].isnan())
+    assert got[1][0].isfinite().all()
+
+
 def test_a_batch_of_none_has_gradients_of_0(triton_mlp, device, narrow):
     for dtype in (narrow, torch.float32):
         tensors = draw(device, dtype, 0, 24, 2)
