@@ -111,7 +111,7 @@ class Captured:
         return self._outputs
 
     def _capture(self) -> None:
-        """Parameters and inputs that the call changes are, at the end, as before the first call of it."""
+        """Warm up and capture; what the call changes is put back, as far as it has a reset for that."""
         import torch
 
         from runner.capture import CaptureError, capturing
