@@ -66,6 +66,7 @@ class Call:
     reset: Callable[[], None] | None = None  # puts back, in place, what ``run`` changes for good; None: nothing
     work: Work | None = None  # None: not known, as of a kernel that is no workload's
     judge: Callable[[Sequence[object]], str] | None = None  # outputs → what is wrong with them, empty if nothing
+    inputs: tuple[Tensor, ...] = ()  # what ``run`` reads, and what may be moved elsewhere in memory while it is timed
 
     def restore(self) -> None:
         """As it was before the first ``run``."""

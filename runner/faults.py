@@ -18,6 +18,7 @@ COMPILERS = (
     "triton.compiler",
     "triton.runtime.errors",
     "torch.utils.cpp_extension",
+    "kernels.cuda_kernel",
 )
 
 

@@ -101,7 +101,8 @@ class Fingerprints:
                 seen[path] = None
                 source = self._source(path)
                 waiting += [file for name in sorted(source.imports) for file in _files(name)]
-                waiting += [path.parent / name for name in source.includes if (path.parent / name).is_file()]
+                included = [Path(os.path.normpath(path.parent / name)) for name in source.includes]
+                waiting += [place for place in included if place.is_file()]
         if any(self._source(path).native for path in seen):
             beside = {file for path in seen if path.suffix == ".py" for file in _beside(path.parent)}
         else:

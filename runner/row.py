@@ -70,6 +70,7 @@ COLUMNS: dict[str, Column] = TIMES | {
     "instrument": Column(
         "", "what timed it: stamped_graphs | stamped_stream | cuda_events | host_clock | perf_counter"
     ),
+    "places": Column("", "places of memory in which inputs and outputs lay in turn"),
     "instrument_note": Column("", "why it was not the best one"),
     "converged": Column("", "no drift, and the interval that sampling gives is as narrow as asked"),
     "drift_pct": Column("%", "change of the time from the first batch to the last; 0 where noise explains it"),
@@ -97,9 +98,9 @@ COLUMNS: dict[str, Column] = TIMES | {
     "deterministic": Column("", "two calls gave the same bits"),
     "build_s": Column("s", "building the callable: import, wrapping, loading"),
     "first_call_s": Column("s", "first call, synchronised: includes every compilation it sets off"),
-    "compile_s": Column("s", "the part of it that torch.compile spent compiling"),
+    "compile_s": Column("s", "the part of it that torch.compile, NVRTC or nvcc spent compiling"),
     "compile_cached": Column(
-        "", "torch.compile found its kernels in a cache on disk, so compile_s is not the first time's"
+        "", "what it compiles was found built, on disk or in the process, so compile_s is not the first time's"
     ),
     "ahead_off": Column("", "compiling ahead had been switched off, since timings were unsteady beside it"),
     "ahead_s": Column(

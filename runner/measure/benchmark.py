@@ -21,6 +21,7 @@ class Benchmark:
     cold_l2: bool
     instrument: Literal["auto", "stamped_graphs", "stamped_stream", "cuda_events"]
     captures: Annotated[int, "at least 1"]
+    places: Annotated[int, "at least 1"]
     witness: bool
     roof: bool
     warmup_s: Annotated[float, "at least 0"]

@@ -17,6 +17,7 @@ from runner.measure.floors import FLOORS
 from runner.measure.flush import preparation
 from runner.measure.gpu_state import gpu_state
 from runner.measure.instruments import Instrument
+from runner.measure.places import Places
 from runner.measure.procedure import Taken, take
 from runner.measure.side_by_side import side_by_side
 from runner.measure.slots import slots, tick_ns
@@ -39,12 +40,15 @@ def warm_up() -> None:
 def measure(call: Call, settings: Benchmark) -> tuple[dict[str, Scalar], Taken, Instrument]:
     """The columns of a call on the GPU, with the series and the instrument behind ``gpu_us``."""
     before = preparation(call.reset, cold_l2=settings.cold_l2)
-    instrument, note = instruments.choose(call, settings)
+    places = Places(call.inputs, settings.places)
+    instrument, note = instruments.choose(call, settings, places)
     seen = witness.observe(call.run, before, kernels=instruments.nodes(instrument)) if settings.witness else None
     instrument, note = instruments.corrected(instrument, note, seen, call, settings)
     taken = take(instrument, settings)
     columns = taken.columns("gpu_us", FLOORS[instrument.name]) | gpu_state() | as_seen_by_caller(call.run, before)
     columns |= {"instrument": instrument.name, "instrument_note": note, "calls_per_sample": 1}
+    if isinstance(instrument, StampedGraphs):
+        columns["places"] = len(places)
     if seen:
         columns |= {"cupti_us": seen.span_us, "gap_us": seen.span_us - seen.busy_us, "n_kernels": seen.kernels}
     if instrument.clocks_mhz:
@@ -53,7 +57,7 @@ def measure(call: Call, settings: Benchmark) -> tuple[dict[str, Scalar], Taken, 
             "unloaded_clock_mhz": calibration.unloaded_mhz(),
         }
     if isinstance(instrument, StampedGraphs) and settings.cold_l2:
-        columns |= _warm(call, settings, taken.summary.estimate)
+        columns |= _warm(call, settings, places, taken.summary.estimate)
     if settings.sustained_s:
         columns |= sustained(call, settings.sustained_s)
     if settings.roof and call.work:
@@ -64,16 +68,16 @@ def measure(call: Call, settings: Benchmark) -> tuple[dict[str, Scalar], Taken, 
 def compare(
     calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: Benchmark
 ) -> list[tuple[str, list[float]]] | None:
-    """Side by side, each call by the instrument that has timed it, the outputs of all in one place."""
-    pool = torch.cuda.graph_pool_handle()
-    again = [instruments.build(str(columns["instrument"]), call, settings, pool=pool) for call, columns in calls]
+    """Side by side, each call by the instrument that has timed it, inputs and outputs of all in the same places."""
+    places = Places(calls[0][0].inputs, settings.places)
+    again = [instruments.build(str(columns["instrument"]), call, settings, places=places) for call, columns in calls]
     return side_by_side(again, settings.rounds, settings.max_s)
 
 
-def _warm(call: Call, settings: Benchmark, cold_us: float) -> dict[str, Scalar]:
+def _warm(call: Call, settings: Benchmark, places: Places, cold_us: float) -> dict[str, Scalar]:
     """The time of the same call when the last one has left its data in the L2 cache."""
     try:
-        warm = instruments.build("stamped_graphs", call, settings, warm=True)
+        warm = instruments.build("stamped_graphs", call, settings, places=places, warm=True)
     except CaptureError:  # it could be captured once, but has changed its mind
         return {}
     warm.samples(1)

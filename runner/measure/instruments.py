@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from models.workload import Call
 from runner.capture import CaptureError
@@ -12,6 +11,7 @@ from runner.measure.benchmark import Benchmark
 from runner.measure.events import CudaEvents
 from runner.measure.flush import preparation
 from runner.measure.host_clock import HostClock
+from runner.measure.places import Places
 from runner.measure.slots import tick_ns
 from runner.measure.stamped_graphs import StampedGraphs
 from runner.measure.stamped_stream import StampedStream
@@ -23,14 +23,14 @@ NOT_WAITED_FOR = "it leaves work on a stream that nobody waits for: timed by the
 Instrument = StampedGraphs | StampedStream | CudaEvents | HostClock
 
 
-def choose(call: Call, settings: Benchmark) -> tuple[Instrument, str]:
+def choose(call: Call, settings: Benchmark, places: Places | None = None) -> tuple[Instrument, str]:
     """The instrument of ``call``, and why it is not the best one; empty if it is."""
     if settings.instrument != "auto":
-        return build(settings.instrument, call, settings), ""
+        return build(settings.instrument, call, settings, places=places), ""
     if why := _no_stamps():
         return build("cuda_events", call, settings), why
     try:
-        return build("stamped_graphs", call, settings), ""
+        return build("stamped_graphs", call, settings, places=places), ""
     except CaptureError as error:
         return build("stamped_stream", call, settings), f"no CUDA graph can hold this call: {error}"
 
@@ -54,13 +54,15 @@ def nodes(instrument: Instrument) -> int | None:
     return instrument.contents.work if isinstance(instrument, StampedGraphs) and instrument.contents else None
 
 
-def build(name: str, call: Call, settings: Benchmark, *, pool: Any = None, warm: bool = False) -> Instrument:
+def build(
+    name: str, call: Call, settings: Benchmark, *, places: Places | None = None, warm: bool = False
+) -> Instrument:
     """The instrument called ``name``; ``warm``: without a flush, whatever ``settings`` say. Raises CaptureError."""
     cold = settings.cold_l2 and not warm
     before = preparation(call.reset, cold_l2=cold)
     if name == "stamped_graphs":
         constant_us = calibration.graph_constant_us(cold_l2=cold, captures=settings.captures)
-        return StampedGraphs(call.run, before, captures=settings.captures, constant_us=constant_us, pool=pool)
+        return StampedGraphs(call.run, before, captures=settings.captures, constant_us=constant_us, places=places)
     if name == "stamped_stream":
         return StampedStream(call.run, before, constant_us=calibration.stream_constant_us(cold_l2=cold))
     kind = CudaEvents if name == "cuda_events" else HostClock

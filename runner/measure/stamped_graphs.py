@@ -1,8 +1,8 @@
 """The instrument of choice on a GPU: stamps around one call in a CUDA graph, replayed one at a time.
 
 A graph holds one sample: {reset if the call needs one, reading flush, stamp, call, stamp}. There are several
-captures, since no two are quite alike, and they are replayed in shuffled order. The stamps also give the clock of
-the multiprocessors in each sample.
+captures, since no two are quite alike, in several places of memory, and they are replayed in shuffled order. The
+stamps also give the clock of the multiprocessors in each sample.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from torch import Tensor
 from runner.capture import CaptureError, capturing
 from runner.measure.call_outputs import Place, tensors
 from runner.measure.graph_nodes import Contents, contents
+from runner.measure.places import Places
 from runner.measure.slots import slots
 
 LONG_US = 100.0  # from here on the GPU may meet its power limit, so it rests as long as it has worked
@@ -26,7 +26,7 @@ LONG_US = 100.0  # from here on the GPU may meet its power limit, so it rests as
 class StampedGraphs:
     """Samples of ``call`` from ``captures`` graphs, less ``constant_us``; ``before`` each comes its preparation.
 
-    Instruments that share a ``pool`` have their outputs at the same addresses, since each gives back its own when it
+    Instruments that share ``places`` have their outputs at the same addresses, since each gives back its own when it
     has captured the call.
 
     Raises:
@@ -44,24 +44,25 @@ class StampedGraphs:
         *,
         captures: int,
         constant_us: float,
-        pool: Any = None,
+        places: Places | None = None,
     ) -> None:
         self.clocks_mhz: list[float] = []  # of the multiprocessor that stamps, one a sample
         self.contents: Contents | None = None  # None: this torch or driver does not show them
         self._chance = random.Random(captures)
         self._call, self._before = call, before
-        self._places: list[list[Place]] = []  # of the outputs of each graph
+        self._outputs: list[list[Place]] = []  # of each graph
         self._last = 0  # the graph that was replayed last
         self._slots = slots(captures)
         self._constant_us = constant_us
         self._stream = torch.cuda.Stream()
         self._stream.wait_stream(torch.cuda.current_stream())
-        own = torch.cuda.graph_pool_handle() if pool is None else pool
+        self._places = Places() if places is None else places
         with torch.cuda.stream(self._stream):
             eager = self._sample(0)  # libraries make their handles, and Triton its kernels, outside of a capture
             self._stream.synchronize()
-            self._graphs = [self._capture(pair, own) for pair in range(captures)]
-        self._lasting = {Place.of(output).data_ptr for output in tensors(eager)}  # outputs that outlive their call
+            self._graphs = [self._capture(pair) for pair in range(captures)]
+        # Outputs that outlive their call, among them those that are inputs.
+        self._lasting = {Place.of(output).data_ptr for output in tensors(eager)} | self._places.pointers()
 
     def samples(self, count: int) -> list[float]:
         """``count`` times of one call or a few more, in microseconds, as they were taken.
@@ -87,10 +88,10 @@ class StampedGraphs:
 
     def outputs(self) -> Iterator[Sequence[Tensor]]:
         """What the last timed replay gave; and of each graph, its outputs spoilt before, what differs from that."""
-        timed = [place.tensor() for place in self._places[self._last]]
+        timed = [place.tensor() for place in self._outputs[self._last]]
         right = [output.clone() for output in timed]
         yield timed
-        for graph, places in zip(self._graphs, self._places, strict=True):
+        for graph, places in zip(self._graphs, self._outputs, strict=True):
             outputs = [place.tensor() for place in places]
             for output, place in zip(outputs, places, strict=True):
                 if place.data_ptr not in self._lasting and output.is_floating_point():
@@ -108,10 +109,10 @@ class StampedGraphs:
         self._slots.end(pair)
         return result
 
-    def _capture(self, pair: int, pool: Any) -> torch.cuda.CUDAGraph:
+    def _capture(self, pair: int) -> torch.cuda.CUDAGraph:
         graph = _keeping_graph()
-        with capturing(graph, stream=self._stream, pool=pool):
-            self._places.append([Place.of(output) for output in tensors(self._sample(pair))])
+        with self._places.at(pair) as pool, capturing(graph, stream=self._stream, pool=pool):
+            self._outputs.append([Place.of(output) for output in tensors(self._sample(pair))])
         self._look(graph)
         return graph
 

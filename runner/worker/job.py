@@ -81,7 +81,7 @@ class Job:
 
         self.enter("measure")
         judge = None if point.frugal or self.wrong else partial(self._judge, expected)
-        call = replace(call, work=workload.work(), judge=judge)
+        call = replace(call, work=workload.work(), judge=judge, inputs=() if point.frugal else inputs)
         del expected
         point.release_expected()
         for measure in point.measures:

@@ -11,7 +11,7 @@ MISTAKES = {
     ),
     "an unknown implementation": (
         ["impl=tritn"],
-        "impl=tritn: no such option; did you mean triton? One of: compiled, file, naive, torch, triton",
+        "impl=tritn: no such option; did you mean triton? One of: compiled, cuda, file, naive, torch, triton",
     ),
     "an unknown measurement": (
         ["measure=benchmrk"],
@@ -75,7 +75,7 @@ MISTAKES = {
     "compiled of compiled": (["impl=compiled", "impl.of=compiled"], "impl.of: compiled cannot be compiled again"),
     "compiled of nothing known": (
         ["impl=compiled", "impl.of=tritn"],
-        "impl.of: no such implementation 'tritn'; did you mean triton? One of: naive, torch, triton",
+        "impl.of: no such implementation 'tritn'; did you mean triton? One of: cuda, naive, torch, triton",
     ),
     "a field that no option of a sweep has": (
         ["workload=gelu,matmul", "workload.zize=8", "-m"],

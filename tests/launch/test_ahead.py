@@ -15,7 +15,15 @@ from runner.launch.local import Local
 from runner.launch.worker_process import Zygote
 from runner.row import Row
 
-BENCHMARK = {"cold_l2": True, "instrument": "auto", "captures": 10, "witness": True, "roof": False, "warmup_s": 0.0}
+BENCHMARK = {
+    "cold_l2": True,
+    "instrument": "auto",
+    "captures": 10,
+    "places": 5,
+    "witness": True,
+    "roof": False,
+    "warmup_s": 0.0,
+}
 BENCHMARK |= {"samples": 20, "max_s": 0.02, "rounds": 20, "sustained_s": 0.0, "keep_samples": False}
 BENCHMARK |= {"target_pct": 0.5, "target_cpu_pct": 2.0}
 LIMITS = {"gpus": 0, "start_limit_s": 120, "build_limit_s": 60, "check_limit_s": 60, "measure_limit_s": 60}

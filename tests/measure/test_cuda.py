@@ -10,7 +10,7 @@ pytestmark = pytest.mark.gpu
 def benchmark(**changes):
     from runner.measure.benchmark import Benchmark
 
-    values = {"cold_l2": True, "instrument": "auto", "captures": 10, "witness": True}
+    values = {"cold_l2": True, "instrument": "auto", "captures": 10, "places": 5, "witness": True}
     values |= {"warmup_s": 0.02, "samples": 400, "max_s": 0.6, "target_pct": 0.5, "target_cpu_pct": 2.0}
     values |= {"roof": False, "rounds": 40, "sustained_s": 0.0, "keep_samples": False}
     return Benchmark(**(values | changes))

@@ -161,17 +161,69 @@ def test_replays_write_their_outputs_anew_wherever_these_lie(made):
 
 
 def test_instruments_to_be_compared_have_their_outputs_in_one_place(made):
-    import torch
 
     from runner.measure.flush import preparation
+    from runner.measure.places import Places
     from runner.measure.stamped_graphs import StampedGraphs
 
     x, gelu, _ = made
-    pool, nothing = torch.cuda.graph_pool_handle(), preparation(None, cold_l2=False)
-    places = [
-        StampedGraphs(lambda: (gelu(x),), nothing, captures=3, constant_us=0.0, pool=pool)._places for _ in range(3)
+    places, nothing = Places([x], 4), preparation(None, cold_l2=False)
+    outputs = [
+        StampedGraphs(lambda: (gelu(x),), nothing, captures=8, constant_us=0.0, places=places)._outputs
+        for _ in range(3)
     ]
-    assert len({place for instrument in places for graph in instrument for place in graph}) == 1
+    assert outputs[0] == outputs[1] == outputs[2]
+    assert len({place for graph in outputs[0] for place in graph}) == len(places) == 4
+
+
+def test_inputs_lie_elsewhere_while_a_place_is_taken_and_then_where_they_were(made):
+    import torch
+
+    from runner.measure.places import Places
+
+    x, _, _ = made
+    there, values = x.data_ptr(), x.clone()
+    places, found = Places([x], 3), []
+    for index in range(6):
+        with places.at(index):
+            found.append(x.data_ptr())
+            assert torch.equal(x, values)
+            assert x.untyped_storage().data_ptr() in places.pointers()
+    assert found == found[:3] * 2
+    assert len(set(found)) == 3
+    assert found[0] == there == x.data_ptr()
+
+
+def test_what_is_not_contiguous_stays_where_it_is():
+    import torch
+
+    from runner.measure.places import Places
+
+    x = torch.randn(64, 32, device="cuda").t()
+    there = x.data_ptr()
+    with Places([x], 3).at(1):
+        assert x.data_ptr() == there
+
+
+def test_memory_that_torch_only_keeps_is_there_for_places(monkeypatch):
+    import torch
+
+    from runner.measure.places import Places
+
+    x, kept = torch.empty(2**20, device="cuda"), torch.empty(2**30, dtype=torch.uint8, device="cuda")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 2**37))
+    del kept
+    assert len(Places([x], 10)) == 10
+
+
+def test_places_are_fewer_where_copies_would_take_too_much_memory():
+    import torch
+
+    from runner.measure.places import Places
+
+    many = torch.empty(torch.cuda.get_device_properties(0).total_memory // 16, dtype=torch.uint8, device="cuda")
+    assert len(Places([many], 10)) == 1
+    assert len(Places([], 10)) == 1
 
 
 def test_the_unloaded_clock_is_told_even_after_a_spell_at_the_power_limit():

@@ -9,7 +9,15 @@ from runner.case import Case, Choice
 from runner.worker import Worker
 from runner.worker.point import Point
 
-BENCHMARK = {"cold_l2": True, "instrument": "auto", "captures": 10, "witness": True, "roof": False, "warmup_s": 0.0}
+BENCHMARK = {
+    "cold_l2": True,
+    "instrument": "auto",
+    "captures": 10,
+    "places": 5,
+    "witness": True,
+    "roof": False,
+    "warmup_s": 0.0,
+}
 BENCHMARK |= {"samples": 20, "max_s": 0.02, "rounds": 20, "sustained_s": 0.0, "keep_samples": False}
 BENCHMARK |= {"target_pct": 0.5, "target_cpu_pct": 2.0}
 GELU = {"rows": 64, "cols": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
@@ -140,3 +148,16 @@ def test_what_torch_has_compiled_for_a_point_is_kept_until_its_comparison(user, 
     assert len(rounds.batches_us) == 3
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == counters
     assert resets == [1]
+
+
+def test_memory_given_back_is_left_to_the_driver_for_as_long_as_it_takes_to_wipe_it(monkeypatch):
+    from runner import worker
+
+    held, slept = iter([3 * 10**10, 0]), []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: next(held))
+    monkeypatch.setattr(worker.time, "sleep", slept.append)
+    worker.tidy()
+    assert slept == [pytest.approx(0.1)]

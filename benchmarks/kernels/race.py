@@ -1,0 +1,108 @@
+"""One race: its arms built and checked against float64, then sampled side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+import torch
+import yaml
+
+from benchmarks.kernels.races import COPY, Arm, Race, Result
+from models.draw import draw_on
+from models.workload import Call, Workload
+from runner import impl, options, schema
+from runner.case import Choice
+from runner.check import compare
+from runner.compose import CONF
+from runner.measure import instruments
+from runner.measure.benchmark import Benchmark
+from runner.worker import forget_compiled, tidy
+
+CALLS_BEFORE_CHECK = 3  # a compiled function with CUDA graphs warms up, records, and only then replays
+LONGEST_S = 1.5  # an arm, side by side: the largest products take 11 ms and rest as long
+
+
+def held(race: Race) -> Result:
+    """All arms that can run; those that raise or are wrong are left out, with the reason."""
+    workload: Workload = schema.build(options.find("models", race.op), _defaults(race), race.op)
+    torch.set_float32_matmul_precision("high" if workload.tf32 else "highest")
+    inputs = workload.inputs(draw_on("cuda", workload.dtype, workload.data, 0))
+    expected = workload.reference(*inputs)
+    settings = _settings(race)
+    calls: dict[str, Call] = {}
+    errors: dict[str, float | None] = {}
+    failed: dict[str, str] = {}
+    for name, fields in race.arms.items():
+        try:
+            calls[name], errors[name] = _checked(workload, fields, inputs, expected)
+        except Exception as error:
+            failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+    del expected
+    tidy()
+    calls[COPY], errors[COPY] = _copy(workload.bytes_min()), None
+    chosen = {name: _instrument(call, settings, race) for name, call in calls.items()}
+    taken = settings.compare([(calls[name], {"instrument": chosen[name]}) for name in calls], "cuda")
+    assert taken is not None, "too slow for rounds"
+    arms = {
+        name: Arm(fmean(batches), batches, instrument, errors[name])
+        for name, (instrument, batches) in zip(calls, taken, strict=True)
+    }
+    calls.clear()
+    forget_compiled()
+    tidy()
+    return Result(race, arms, failed)
+
+
+def _checked(workload: Workload, fields: Mapping[str, Any], inputs: Any, expected: Any) -> tuple[Call, float]:
+    """The call of an implementation, and its error as a share of what is allowed. Raises what it raises."""
+    given = dict(fields)
+    name = given.pop("name")
+    implementation = impl.build(Choice(name, _fields("impl", name) | given))
+    call = workload.call(implementation.load(type(workload).__name__.lower()), inputs)
+    call = implementation.around(call, "cuda")
+    for _ in range(CALLS_BEFORE_CHECK):
+        call.restore()
+        outputs = call.run()
+    torch.cuda.synchronize()
+    found = compare(outputs, expected, getattr(torch, workload.output_dtype))
+    if not found.correct:
+        raise ValueError(f"wrong: {found.reason}")
+    return replace(call, inputs=inputs), found.err_over_tol
+
+
+def _copy(size_bytes: int) -> Call:
+    """Moves ``size_bytes``, half of them read and half written.
+
+    It changes the sign, so that it is a kernel: in a CUDA graph a plain one is a copy node, which above half a GiB
+    reaches two thirds of the rate. At the same time it is what torch's own elementwise kernels reach at best.
+    """
+    source = torch.randn(size_bytes // 8, device="cuda")
+    target = torch.empty_like(source)
+    return Call(lambda: (torch.neg(source, out=target),))
+
+
+def _instrument(call: Call, settings: Benchmark, race: Race) -> str:
+    return "host_clock" if race.e2e else instruments.choose(call, settings)[0].name
+
+
+def _settings(race: Race) -> Benchmark:
+    settings: Benchmark = schema.build(Benchmark, _fields("measure", "benchmark"), "measure")
+    return replace(settings, max_s=LONGEST_S, cold_l2=not race.e2e, places=1 if race.e2e else settings.places)
+
+
+def _defaults(race: Race) -> dict[str, Any]:
+    """The workload's fields: those of the race, else its YAML's; one that is set by another counts for nothing."""
+    fields = {key: 1 if "${" in str(value) else value for key, value in _fields("workload", race.op).items()}
+    del fields["axes"]
+    return fields | dict(race.fields)
+
+
+def _fields(group: str, name: str) -> dict[str, Any]:
+    """What the YAML of an option says, without its name; nothing if it has none."""
+    path = CONF / group / f"{name}.yaml"
+    fields = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
+    fields.pop("name", None)
+    return dict(fields)

@@ -1,0 +1,227 @@
+"""Who runs against whom, at which sizes, and what is promised. Declarations only; imports no torch.
+
+A race is a workload of one size with its implementations, as the command line has them. ``copy`` is an arm of each:
+it moves the bytes that the workload has to move at least, each input read once and each output written once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner.measure.floors import pair_floors
+from runner.measure.pairs import paired
+
+COPY = "copy"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """``ours`` takes at most 1 / ``least`` of the time of the fastest of ``peers``. ``beyond``: what is tried for."""
+
+    ours: str
+    peers: tuple[str, ...]
+    least: float
+    beyond: float | None = None
+
+
+@dataclass(frozen=True)
+class Race:
+    """A workload of one size, and arms: a name and the fields of an implementation each."""
+
+    op: str
+    fields: Mapping[str, Any]
+    arms: Mapping[str, Mapping[str, Any]]
+    bars: Sequence[Bar] = ()
+    group: str = ""  # of which the bars on the geometric mean speak
+    e2e: bool = False  # what the caller waits is raced, rather than what the GPU takes
+
+    @property
+    def title(self) -> str:
+        """The op, and what distinguishes this size."""
+        return f"{self.op} " + " ".join(f"{name}={value}" for name, value in self.fields.items())
+
+
+@dataclass(frozen=True)
+class MeanBar:
+    """Over all races of ``group``: the geometric mean of ``ours`` against ``peer``, and the worst of them."""
+
+    group: str
+    ours: str
+    peer: str
+    mean: float
+    worst: float
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What one implementation did in one race."""
+
+    us: float
+    batches_us: Sequence[float]  # ten, taken at the same times as those of the other arms
+    instrument: str
+    error: float | None  # of its outputs, as a share of what is allowed; None for the copy
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a race."""
+
+    race: Race
+    arms: Mapping[str, Arm]
+    failed: Mapping[str, str]  # arm → why
+
+    def ratio(self, ours: str, peer: str) -> tuple[float, float]:
+        """Time of ``peer`` over that of ``ours``, and half its 95 % interval, as a share."""
+        first, second = self.arms[peer], self.arms[ours]
+        floors = pair_floors(first.instrument, second.instrument)
+        found = paired(first.batches_us, second.batches_us, floors)
+        return math.exp(found.log), found.half
+
+
+def impl(name: str, **fields: Any) -> dict[str, Any]:
+    """An implementation by its name, with what differs from its YAML."""
+    return {"name": name, **fields}
+
+
+TORCH, TRITON, CUDA = impl("torch"), impl("triton"), impl("cuda")
+COMPILED = impl("compiled")
+MAX = impl("compiled", mode="max-autotune-no-cudagraphs")
+OURS = {"triton": TRITON, "cuda": CUDA}
+PEERS = {"torch": TORCH, "compiled": COMPILED, "max-autotune": MAX}
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def gelu() -> Iterator[Race]:
+    """Forward in three types; backward in bfloat16."""
+    for dtype in DTYPES:
+        yield Race(
+            "gelu",
+            {"rows": 16384, "cols": 16384, "dtype": dtype},
+            OURS | PEERS,
+            [Bar("triton", (COPY,), 0.98), Bar("cuda", (COPY,), 0.98), Bar("cuda", ("triton",), 0.97)],
+        )
+    fields = {"rows": 16384, "cols": 16384, "dtype": "bfloat16", "pass": "bwd"}
+    yield Race("gelu", fields, {"triton": TRITON} | PEERS, [Bar("triton", (COPY,), 1.0)])
+
+
+NARROW = [  # rows, cols, dtype, share of copy
+    (131072, 1024, "bfloat16", 0.97),
+    (32768, 4096, "bfloat16", 0.96),
+    (16384, 16384, "bfloat16", 0.96),
+    (16384, 16384, "float32", 0.98),
+]
+WIDE = [
+    (1024, 131072, "float32", 0.93),
+    (512, 262144, "float32", 0.93),
+    (128, 1048576, "float32", 0.92),
+    (1024, 131072, "bfloat16", 0.91),
+    (512, 262144, "bfloat16", 0.91),
+    (128, 1048576, "bfloat16", 0.91),
+]
+
+
+def softmax() -> Iterator[Race]:
+    """Rows that fit into registers, rows of two processors, rows of many; backward in bfloat16."""
+    for rows, cols, dtype, share in NARROW:
+        fields = {"rows": rows, "cols": cols, "dtype": dtype}
+        bars = [Bar("triton", (COPY,), share), Bar("cuda", (COPY,), share), Bar("cuda", ("triton",), 0.97)]
+        yield Race("softmax", fields, OURS | PEERS, bars)
+    fields = {"rows": 4096, "cols": 32768, "dtype": "bfloat16"}
+    yield Race("softmax", fields, OURS | PEERS, [Bar("cuda", (COPY,), 0.94, 0.97)])
+    for rows, cols, dtype, share in WIDE:
+        fields = {"rows": rows, "cols": cols, "dtype": dtype}
+        bars = [Bar("cuda", (COPY,), share, 0.97)]
+        if dtype == "bfloat16":
+            bars.append(Bar("cuda", ("torch", "compiled", "max-autotune"), 2.0))
+        yield Race("softmax", fields, OURS | PEERS, bars)
+    fields = {"rows": 16384, "cols": 16384, "dtype": "bfloat16", "pass": "bwd"}
+    yield Race("softmax", fields, {"triton": TRITON} | PEERS, [Bar("triton", ("compiled", "max-autotune"), 0.99)])
+
+
+SHAPES = [  # m, k, n
+    (4096, 4096, 4096),
+    (8192, 8192, 8192),
+    (16384, 16384, 16384),
+    (4096, 4096, 14336),
+    (4096, 14336, 4096),
+    (8192, 1024, 8192),
+    (16384, 5120, 1280),
+    (16384, 1280, 5120),
+    (4096, 11008, 4096),
+    (4096, 4096, 11008),
+    (2048, 8192, 28672),
+    (4096, 4096, 128256),
+]
+
+
+def matmul() -> Iterator[Race]:
+    """Large, small and skinny products; float8; and float32 from float16 halves."""
+    arms = {"triton": TRITON, "torch": TORCH}
+    for dtype, small in (("bfloat16", 0.95), ("float16", 1.0)):
+        for m, k, n in SHAPES:
+            yield _product(m, k, n, dtype, arms, group=f"{dtype} large")
+        for size in (1024, 2048):
+            yield _product(size, size, size, dtype, arms, [Bar("triton", ("torch",), small)])
+    for m in (1, 16):
+        bars = [Bar("triton", ("torch",), 1.0), Bar("triton", (COPY,), 0.95)]
+        yield _product(m, 8192, 8192, "bfloat16", arms, bars)
+    yield _product(128, 8192, 8192, "bfloat16", arms, [Bar("triton", ("torch",), 0.95)])
+    yield _product(8192, 8192, 8192, "float8_e4m3fn", arms, [Bar("triton", ("torch",), 1.01)])
+    split = {"split": impl("split"), "torch": TORCH}
+    yield _product(4096, 4096, 4096, "float32", split, [Bar("split", ("torch",), 3.0)])
+
+
+def _product(
+    m: int, k: int, n: int, dtype: str, arms: Mapping[str, Any], bars: Sequence[Bar] = (), group: str = ""
+) -> Race:
+    return Race("matmul", {"m": m, "k": k, "n": n, "dtype": dtype}, arms, bars, group)
+
+
+POINTS = [  # points, coordinates, times as fast, tried for
+    (2048, 2048, 3.5, None),
+    (8192, 2048, 3.8, None),
+    (16384, 64, 4.5, 5.0),
+    (8192, 128, 4.0, 5.0),
+]
+
+
+def cdist() -> Iterator[Race]:
+    """Many coordinates and few."""
+    for points, d, least, beyond in (
+        (2048, 2048, 3.5, None),
+        (8192, 2048, 3.8, None),
+        (16384, 64, 4.5, 5),
+        (8192, 128, 4, 5),
+    ):
+        fields = {"n": points, "m": points, "d": d, "dtype": "float32"}
+        arms = {"triton": TRITON, "torch": TORCH, "compiled": COMPILED}
+        yield Race("cdist", fields, arms, [Bar("triton", ("torch",), least, beyond)])
+
+
+def mlp() -> Iterator[Race]:
+    """Two that are all launching, by what the caller waits; and one that is all arithmetic."""
+    graph = {
+        "cudagraph": impl("cudagraph"),
+        "torch": TORCH,
+        "reduce-overhead": impl("compiled", mode="reduce-overhead"),
+    }
+    for dim, layers, batch, steps in ((256, 4, 256, 2), (128, 16, 128, 5)):
+        fields = {"dim": dim, "layers": layers, "batch": batch, "steps": steps, "dtype": "float32"}
+        bars = [Bar("cudagraph", ("torch",), 9.0)]
+        if steps == 5:
+            bars.append(Bar("cudagraph", ("reduce-overhead",), 4.0))
+        yield Race("mlp", {**fields, "pass": "fwd_bwd", "zero_grad": "every_step"}, graph, bars, e2e=True)
+    fields = {"dim": 4096, "layers": 8, "batch": 4096, "steps": 1, "dtype": "bfloat16", "pass": "fwd_bwd"}
+    bars = [Bar("triton", ("torch", "compiled", "max-autotune"), 1.06, 1.12)]
+    yield Race("mlp", {**fields, "zero_grad": "every_step"}, {"triton": TRITON} | PEERS, bars)
+
+
+OPS = {"gelu": gelu, "softmax": softmax, "matmul": matmul, "cdist": cdist, "mlp": mlp}
+MEAN_BARS = [
+    MeanBar("bfloat16 large", "triton", "torch", mean=1.01, worst=0.97),
+    MeanBar("float16 large", "triton", "torch", mean=1.0, worst=0.97),
+]

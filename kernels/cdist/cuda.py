@@ -1,0 +1,33 @@
+"""Pairwise distances in CUDA C++, from the differences themselves: exact where points are close."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.cuda_build import TYPES, in_sixteens, kernel, source, with_rows
+
+THREADS = 256
+
+
+def cdist(a: Tensor, b: Tensor, *, p: int, variant: str = "default", build: str = "nvrtc") -> Tensor:
+    """Distances between the rows of ``a`` and ``b``, as in ``kernels.cdist``. Rows not in one piece are copied first.
+
+    ``variant``: "default" is the only one. ``build``: "nvrtc" or "extension", as in ``kernels.cuda_build``.
+
+    Raises:
+        Unsupported: ``a`` is not on an NVIDIA GPU, or what ``build`` needs is missing.
+        BuildFailed: the compiler refused.
+
+    """
+    assert p == 2
+    a, b = with_rows(a), with_rows(b)
+    (n, d), m = a.shape, b.shape[0]
+    y = a.new_empty(n, m)
+    aligned = "true" if in_sixteens(a, b, y) else "false"
+    launch = kernel(source(__file__, variant), f"cdist_kernel<{TYPES[a.dtype]}, {aligned}>", build, a.device)
+    if y.numel():
+        rows, cols = (64, 32) if a.dtype == torch.float64 else (128, 64)
+        grid = -(-n // rows) * -(-m // cols)
+        launch(grid, THREADS, a.data_ptr(), b.data_ptr(), y.data_ptr(), n, m, d, a.stride(0), b.stride(0))
+    return y

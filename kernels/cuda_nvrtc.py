@@ -1,0 +1,146 @@
+"""CUDA C++ compiled by NVRTC: a library that comes with torch, and needs neither nvcc nor a host compiler.
+
+https://docs.nvidia.com/cuda/nvrtc
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kernels import Unsupported, cuda_cache, cuda_sources
+from kernels.cuda_kernel import BuildFailed, Kernel
+
+if TYPE_CHECKING:
+    from cuda.core import LaunchConfig, Stream
+
+FLAGS = {"std": "c++17", "lineinfo": True}  # lineinfo: for profilers; it changes no instruction
+HEADER = "cuda_runtime_api.h"  # stands in every folder of CUDA's headers
+HELP = 'pip install "cuda-core[cu13]", or [cu12] beside a torch for CUDA 12'
+
+
+def build(source: Path, name: str, arch: str, device: int) -> tuple[Kernel, bool]:
+    """The kernel ``name`` of ``source``, and whether it was found on disk. As ``kernels.cuda_build.kernel``."""
+    symbol, cubin, cached = compiled(source, name, arch)
+    from cuda.core import ObjectCode
+
+    code = ObjectCode.from_cubin(cubin, symbol_mapping={symbol: symbol.encode()})  # some versions encode no str
+    return _Kernel(code.get_kernel(symbol), device), cached
+
+
+def compiled(source: Path, name: str, arch: str) -> tuple[str, bytes, bool]:
+    """The symbol of the kernel ``name`` of ``source``, the cubin that holds it, and whether that was found on disk.
+
+    Needs no GPU. ``arch``: ``"sm_80"``, ``"sm_90a"`` and so on.
+
+    Raises:
+        Unsupported: cuda.core, NVRTC or CUDA's headers are missing, or NVRTC does not know ``arch``.
+        BuildFailed: NVRTC will not compile it.
+
+    """
+    version = _version()
+    headers = _headers()
+    texts = cuda_sources.closure(source, headers)
+    wanted = cuda_cache.key("nvrtc", version, source.name, name, arch, FLAGS, sources=texts) + ".cubin"
+    if kept := cuda_cache.read(wanted):
+        words, cubin = kept
+        return words["symbol"], cubin, True
+    symbol, cubin = _compile(source, name, arch, headers)
+    cuda_cache.write(wanted, {"kernel": name, "symbol": symbol}, cubin)
+    return symbol, cubin, False
+
+
+def _compile(source: Path, name: str, arch: str, headers: list[Path]) -> tuple[str, bytes]:
+    from cuda.core import Program, ProgramOptions
+
+    places = [str(place) for place in (source.parent, *headers)]
+    options = ProgramOptions(name=str(source), arch=arch, include_path=places, **FLAGS)
+    try:
+        program = Program(source.read_text(encoding="utf-8"), "c++", options)
+        code = program.compile("cubin", name_expressions=(name,))
+    except Exception as error:
+        raise _told(error, source, name, arch) from error
+    symbol = code.symbol_mapping[name]
+    return symbol.decode() if isinstance(symbol, bytes) else symbol, bytes(code.code)
+
+
+def _told(error: Exception, source: Path, name: str, arch: str) -> Exception:
+    lines = [line.strip() for line in str(error).splitlines() if "error" in line and "NVRTC_ERROR" not in line]
+    if any("gpu-architecture" in line for line in lines):
+        return Unsupported(f"NVRTC {_version()} cannot compile for {arch}; install an nvidia-cuda-nvrtc that can")
+    if any("open source file" in line for line in lines) and not _headers():
+        return Unsupported("CUDA's headers are not found; pip install nvidia-cuda-runtime, or set CUDA_HOME")
+    first = lines[0].replace(f"{source.parent}/", "") if lines else str(error)
+    return BuildFailed(f"NVRTC: {name} for {arch}: {first}\n{error}")
+
+
+@cache
+def _version() -> str:
+    try:
+        from cuda.bindings import nvrtc
+        from cuda.core import ObjectCode, Program, launch  # noqa: F401  # before 1.0 they may be elsewhere
+    except ImportError as error:
+        raise Unsupported(
+            f"CUDA C++ needs the package cuda-core, 1.0 or newer: {HELP}; or use build=extension"
+        ) from error
+    try:
+        _, major, minor = nvrtc.nvrtcVersion()
+    except Exception as error:  # of a class that differs between versions
+        raise Unsupported(f"the library NVRTC is not found: {HELP}; or use build=extension") from error
+    return f"{major}.{minor}"
+
+
+@cache
+def _headers() -> list[Path]:
+    """The folder of cuda_bf16.h and its like: of the wheels that NVRTC comes from, else of an installed toolkit."""
+    wheels = [Path(entry, "nvidia") for entry in sys.path if entry]
+    places = [place for wheel in wheels for place in (wheel / "cu13/include", wheel / "cuda_runtime/include")]
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    places += [Path(home, "include") for home in homes if home]
+    return [place for place in places if (place / HEADER).is_file()][:1]
+
+
+class _Kernel(Kernel):
+    """A kernel of a cubin, launched through the driver."""
+
+    def __init__(self, kernel: Any, device: int) -> None:
+        from cuda.core import Device, launch
+
+        super().__init__(device)
+        self._kernel = kernel
+        self._launch_now = launch
+        self._context = Device(device)
+
+    def _enter_thread(self) -> None:
+        self._context.set_current()  # torch may not have made the context current in this thread yet
+
+    def _allow_shared(self, shared: int) -> None:
+        from cuda.bindings import driver
+
+        most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        (status,) = driver.cuKernelSetAttribute(most, shared, self._kernel.handle, driver.CUdevice(self.device))
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise Unsupported(f"this GPU does not give a block {shared} bytes of shared memory")
+
+    def _launch(self, grid: tuple[int, int, int], threads: int, shared: int, arguments: tuple[int, ...]) -> None:
+        stream = _stream(torch._C._cuda_getCurrentRawStream(self.device))
+        self._launch_now(stream, _config(grid, threads, shared), self._kernel, *arguments)
+
+
+@cache
+def _stream(handle: int) -> Stream:
+    from cuda.core import Stream
+
+    return Stream.from_handle(handle)
+
+
+@cache
+def _config(grid: tuple[int, int, int], threads: int, shared: int) -> LaunchConfig:
+    from cuda.core import LaunchConfig
+
+    return LaunchConfig(grid=grid, block=threads, shmem_size=shared)
