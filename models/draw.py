@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from models.workload import Data, Draw, DType
+from models.workload import Data, Draw, Stored
 
 # Each fills a new tensor in place: x, scale, generator -> x.
 FILL: dict[str, Callable[[Tensor, float, Generator], Tensor]] = {
@@ -17,14 +17,14 @@ FILL: dict[str, Callable[[Tensor, float, Generator], Tensor]] = {
 }
 
 
-def draw_on(device: str | torch.device, dtype: DType, data: Data, seed: int) -> Draw:
+def draw_on(device: str | torch.device, dtype: Stored, data: Data, seed: int) -> Draw:
     """A Draw with a generator of its own on ``device``: the n-th tensor depends on the seed and the n-1 before it.
 
-    Values are drawn in float32 and rounded to ``dtype`` (float64 is drawn in float64), so float16 and bfloat16 hold
-    the float32 values to within one rounding. A CPU and a GPU draw different values from one seed.
+    Values are drawn in float32 and rounded to ``dtype`` (float64 is drawn in float64), so narrower types hold the
+    float32 values to within one rounding. A CPU and a GPU draw different values from one seed.
     """
     stored: torch.dtype = getattr(torch, dtype)
-    drawn = torch.promote_types(stored, torch.float32)
+    drawn = torch.float64 if stored == torch.float64 else torch.float32  # promote_types refuses float8
     generator = Generator(device).manual_seed(seed)
     fill = FILL[data]
 

@@ -7,7 +7,7 @@ from math import sqrt
 from typing import TYPE_CHECKING
 
 from models.rounding import FLOOR, TF32
-from models.workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size, Workload
+from models.workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, DType, Expected, Size, Stored, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,15 +15,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Matmul(Workload):
-    """y [m, n] = a [m, k] @ b [k, n]."""
+    """y [m, n] = a [m, k] @ b [k, n]. float8_e4m3fn is the type of a and b, drawn and then rounded; y is bfloat16."""
 
+    dtype: Stored  # type: ignore[assignment]  # one more than other workloads take
     size: Size  # sets m, n and k, unless they are given; nothing else reads it
     m: Size  # rows of a and y
     n: Size  # columns of b and y
     k: Size  # terms of each sum
 
+    @property
+    def output_dtype(self) -> DType:
+        """bfloat16 of float8, as in ``torch._scaled_mm``; else that of the inputs."""
+        return "bfloat16" if self.dtype == "float8_e4m3fn" else self.dtype
+
     def inputs(self, draw: Draw) -> tuple[Tensor, ...]:
-        """Inputs a [m, k] and b [k, n]."""
+        """Inputs a [m, k] and b [k, n]. In float8, b is stored along k: cuBLAS takes no other, nor do tensor cores."""
+        if self.dtype == "float8_e4m3fn":
+            return draw(self.m, self.k), draw(self.n, self.k).t()
         return draw(self.m, self.k), draw(self.k, self.n)
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
@@ -37,8 +45,10 @@ class Matmul(Workload):
             accumulation   k roundings of partial sums, in any order: a random walk again, of standard deviation
                            0.3 k^(1/2) w one after the other, with heavy tails, since walks differ in length: the
                            largest of 4096^2 was 3.8 k^(1/2) w on an H200; 6 k^(1/2) w leaves room for more of them
-            storing y      one rounding of y to ``dtype``
-            narrow dtype   cuBLAS may split k, and round the part sums to ``dtype`` before adding them
+            float8         the same of its own, coarser arithmetic: emulated, the standard deviation is 0.2 k^(1/2) w
+                           from k = 32 to 32768, and the largest of 192^2 is 2.1 k^(1/2) w
+            storing y      one rounding of y to its type
+            narrow dtype   cuBLAS may split k, and round the part sums to the type of y before adding them
                            (allow_bf16_reduced_precision_reduction is on by default): a few roundings of size w; 6
                            are six standard deviations of two such parts
             tf32           each factor off by at most 2^-10. Truncation is one-sided, which scales y by up to 2 * 2^-10;
@@ -49,14 +59,15 @@ class Matmul(Workload):
         walk = (a.square() @ b.square()).sqrt()
         reduced = self.tf32 and self.dtype == "float32"
         factors = 2 * TF32 if reduced else 0.0
-        parts = 6 * UNIT[self.dtype] if UNIT[self.dtype] > ARITHMETIC[self.dtype] else 0.0
+        unit = UNIT[self.output_dtype]
+        parts = 6 * unit if unit > ARITHMETIC[self.dtype] else 0.0
         of_walk = 6 * sqrt(self.k) * ARITHMETIC[self.dtype] + parts + factors
-        rtol = UNIT[self.dtype] + factors
+        rtol = unit + factors
         return (
             Expected(
                 name="y",
                 value=value,
-                atol=of_walk * walk + FLOOR[self.dtype],
+                atol=of_walk * walk + FLOOR[self.output_dtype],
                 rtol=rtol,
                 tolerance=f"{rtol:.1e} |r| + {of_walk:.1e} sqrt(a^2 b^2)",
             ),
@@ -68,4 +79,5 @@ class Matmul(Workload):
 
     def bytes_min(self) -> int:
         """Both a and b read, y written."""
-        return (self.m * self.k + self.k * self.n + self.m * self.n) * ITEMSIZE[self.dtype]
+        read = (self.m * self.k + self.k * self.n) * ITEMSIZE[self.dtype]
+        return read + self.m * self.n * ITEMSIZE[self.output_dtype]

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DType = Literal["float32", "float16", "bfloat16", "float64"]
+Stored = Literal[DType, "float8_e4m3fn"]  # of inputs: a workload says so if it takes the last one too
 Data = Literal["normal", "uniform", "zeros"]
 Size = Annotated[int, "at least 1"]  # the schema checks every field annotated so
 
-ITEMSIZE: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # bytes
+# Bytes.
+ITEMSIZE: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "float8_e4m3fn": 1}
 
 # Unit roundoff: the largest relative error of rounding a real number to the type (IEEE 754, to nearest).
 UNIT: dict[str, float] = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}
@@ -26,8 +28,9 @@ UNIT: dict[str, float] = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 
 # Smallest positive number of the type: below it, rounding loses everything.
 TINY: dict[str, float] = {"float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133, "float64": 2.0**-1074}
 
-# Types narrower than float32 are stored narrow and computed in float32, so that is where arithmetic errs.
-ARITHMETIC: dict[str, float] = {name: min(UNIT[name], UNIT["float32"]) for name in UNIT}
+# Types narrower than float32 are stored narrow and computed in float32, so that is where arithmetic errs. Not float8: a
+# Hopper GPU adds 32 products to a sum at a time, and keeps 13 bits below the first one of the largest of them.
+ARITHMETIC: dict[str, float] = {name: min(UNIT[name], UNIT["float32"]) for name in UNIT} | {"float8_e4m3fn": 2.0**-13}
 
 
 class Draw(Protocol):
@@ -54,7 +57,7 @@ class Work:
 
     flops: int  # floating-point operations of the definition
     bytes_min: int  # each input read once, each output written once
-    dtype: DType
+    dtype: Stored
     tf32: bool
 
 
@@ -78,9 +81,14 @@ class Call:
 class Workload(ABC):
     """A computation of given sizes. Subclasses add their sizes as fields; the YAML holds the defaults."""
 
-    dtype: DType  # storage type of inputs and outputs
+    dtype: DType  # storage type of inputs, and of outputs unless ``output_dtype`` says otherwise
     tf32: bool  # may float32 products run on tensor cores, with operands rounded to 10 bits of mantissa?
     data: Data  # what the inputs hold; zeros are labelled, since they can run faster than real data
+
+    @property
+    def output_dtype(self) -> DType:
+        """Storage type of the outputs."""
+        return self.dtype
 
     @abstractmethod
     def inputs(self, draw: Draw) -> tuple[Tensor, ...]:

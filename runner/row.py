@@ -106,6 +106,7 @@ COLUMNS: dict[str, Column] = TIMES | {
     "ahead_s": Column(
         "s", "first call in the process that compiled it ahead; compile_s is then of the cache it filled"
     ),
+    "config": Column("", "tiles and the like that the implementation chose for this size, in its own words"),
     "graph_breaks": Column("", "places where torch.compile left the graph"),
     "peak_mem_bytes": Column("byte", "most memory one call holds above its inputs", "lower"),
     "correct": Column("", "every output within tolerance of the float64 reference"),

@@ -63,6 +63,6 @@ class Implementation(ABC):
         """
         return call
 
-    def watching(self, device: str) -> AbstractContextManager[Watch]:
-        """Entered around the first calls on ``device`` ("cpu" or "cuda")."""
+    def watching(self, op: str, device: str) -> AbstractContextManager[Watch]:
+        """Entered around the first calls of ``op`` on ``device`` ("cpu" or "cuda"), after ``load``."""
         return nullcontext(Watch())

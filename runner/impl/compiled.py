@@ -69,7 +69,7 @@ class Compiled(Implementation):
         return compiled
 
     @contextmanager
-    def watching(self, device: str) -> Iterator[Watch]:
+    def watching(self, op: str, device: str) -> Iterator[Watch]:
         """Counts compile seconds, graphs and graph breaks, and what fell back to eager."""
         from torch._dynamo.callback import callback_handler
         from torch._dynamo.utils import counters

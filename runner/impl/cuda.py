@@ -54,7 +54,7 @@ class Cuda(Implementation):
         return functools.partial(kernel("cuda")().load(op), build=self.build, variant=self.variant)
 
     @contextmanager
-    def watching(self, device: str) -> Iterator[Watch]:
+    def watching(self, op: str, device: str) -> Iterator[Watch]:
         """Adds up what was built, or loaded from the disk."""
         from kernels.cuda_build import builds
 

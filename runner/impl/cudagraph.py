@@ -71,9 +71,9 @@ class CudaGraph(Implementation):
         """Of what is to be captured."""
         return self._inner().untimed(op)
 
-    def watching(self, device: str) -> AbstractContextManager[Watch]:
+    def watching(self, op: str, device: str) -> AbstractContextManager[Watch]:
         """What is to be captured notices of itself."""
-        return self._inner().watching(device)
+        return self._inner().watching(op, device)
 
     def around(self, call: Call, device: str) -> Call:
         """``call`` as a graph, forward, backward and update of all its steps. Raises Unsupported on a CPU."""

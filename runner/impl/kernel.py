@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 import kernels
 from kernels import Unsupported
 from runner import options
-from runner.impl.base import Implementation
+from runner.impl.base import Implementation, Watch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,6 +55,14 @@ class Kernel(Implementation):
             raise Unsupported(f"{self.name} needs the package {error.name}; install it to run this") from error
         function: Callable[..., Tensor] = getattr(module, op)
         return function
+
+    @contextmanager
+    def watching(self, op: str, device: str) -> Iterator[Watch]:
+        """Asks the file, after the first calls, how it went about them: its ``chosen()``, if it has one."""
+        watch = Watch()
+        yield watch
+        if chosen := getattr(sys.modules[f"kernels.{op}.{self.name}"], "chosen", None):
+            watch.metrics["config"] = chosen()
 
     def untimed(self, op: str) -> str:
         """Triton's interpreter runs a kernel in Python, on the CPU: right or wrong, but never fast or slow."""

@@ -15,7 +15,7 @@ class Peaks:
     """Of one GPU. A type that is missing has no rate of its own, or none that the vendor names."""
 
     gbps: float  # memory, 1e9 bytes a second
-    tflops: Mapping[str, float]  # float64, float32, tf32, float16, bfloat16 → 1e12 operations a second
+    tflops: Mapping[str, float]  # float64, float32, tf32, float16, bfloat16, float8_e4m3fn → 1e12 operations a second
 
 
 def peaks(gpu_name: str) -> Peaks | None:
@@ -26,6 +26,12 @@ def peaks(gpu_name: str) -> Peaks | None:
 def _tensor64(gbps: float, float64: float, float32: float, tf32: float, half: float) -> Peaks:
     """A GPU whose tensor cores know float64; ``half`` is the rate of float16 and of bfloat16."""
     return Peaks(gbps, {"float64": float64, "float32": float32, "tf32": tf32, "float16": half, "bfloat16": half})
+
+
+def _float8(gbps: float, float64: float, float32: float, tf32: float, half: float) -> Peaks:
+    """The same with float8, which runs at twice the rate of 16 bits."""
+    sheet = _tensor64(gbps, float64, float32, tf32, half)
+    return Peaks(gbps, {**sheet.tflops, "float8_e4m3fn": 2 * half})
 
 
 def _graphics(gbps: float, float32: float, tf32: float, half: float) -> Peaks:
@@ -50,15 +56,15 @@ PEAKS: dict[str, Peaks] = {
     "A100-SXM4-80GB": _tensor64(2039.0, *_A100),
     "A100-PCIE-40GB": _tensor64(1555.0, *_A100),
     "A100 80GB PCIe": _tensor64(1935.0, *_A100),
-    "H100 80GB HBM3": _tensor64(3350.0, *_H100_SXM),
-    "H100 PCIe": _tensor64(2000.0, 51.0, 51.0, 378.0, 756.5),
-    "H100 NVL": _tensor64(3900.0, 60.0, 60.0, 417.5, 835.5),
-    "H200": _tensor64(4800.0, *_H100_SXM),
+    "H100 80GB HBM3": _float8(3350.0, *_H100_SXM),
+    "H100 PCIe": _float8(2000.0, 51.0, 51.0, 378.0, 756.5),
+    "H100 NVL": _float8(3900.0, 60.0, 60.0, 417.5, 835.5),
+    "H200": _float8(4800.0, *_H100_SXM),
     # NVIDIA GH200 Grace Hopper Superchip datasheet, the one with 96 GB of HBM3.
-    "GH200 480GB": _tensor64(4000.0, 67.0, 67.0, 494.0, 990.0),
-    "GH200 120GB": _tensor64(4000.0, 67.0, 67.0, 494.0, 990.0),
+    "GH200 480GB": _float8(4000.0, 67.0, 67.0, 494.0, 990.0),
+    "GH200 120GB": _float8(4000.0, 67.0, 67.0, 494.0, 990.0),
     # NVIDIA Blackwell Architecture Technical Brief, HGX B200, per GPU.
-    "B200": _tensor64(7700.0, 37.0, 75.0, 1100.0, 2250.0),
+    "B200": _float8(7700.0, 37.0, 75.0, 1100.0, 2250.0),
     # NVIDIA L4, L40 and L40S Tensor Core GPU datasheets: L4 half of its rates with sparsity.
     "L4": _graphics(300.0, 30.3, 60.0, 121.0),
     "L40": _graphics(864.0, 90.5, 90.5, 181.05),

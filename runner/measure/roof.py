@@ -23,8 +23,9 @@ from runner.identity import identity
 from runner.measure import roof_rates
 from runner.measure.datasheet import peaks
 
-FORMAT = 1  # of the file, and of how its figures are taken: another number measures anew
+FORMAT = 2  # of the file, and of how its figures are taken: another number measures anew
 SURE = 0.9  # of the least time: rates are known to a few per cent, and filling is up to 3 % faster than reading
+NARROWER = {"float8_e4m3fn": 2.0}  # times the ceiling of 16 bits, which is that of tensor cores that know such a type
 PLAUSIBLE = 0.5  # of the data sheet's bandwidth: with less, another process was at work, and the roof is not kept
 
 
@@ -36,7 +37,7 @@ class Roof:
     copy_gbps: float  # 1e9 bytes a second from memory to memory by a kernel, read and written both counted
     read_gbps: float
     tflops: Mapping[str, float]  # 1e12 operations a second of a product of normal numbers, by type; tf32 among them
-    ceiling_tflops: float  # of the fastest product of all, of zeros: they switch least, so power limits them least
+    ceiling_tflops: float  # of the fastest product of 16 bits or more, of zeros: power limits them least
     taken: str  # the day, ISO
 
     def __post_init__(self) -> None:
@@ -103,8 +104,8 @@ def columns(work: Work, time_us: float, roof: Roof, l2_bytes: int, cold_l2: bool
     - operations are no products of matrices: the rates of tensor cores are not theirs, and ``bound`` says "memory"
       of a call that other units hold up.
 
-    ``least_us`` in turn could be beaten by types below 16 bits, which pass no check here unless the data are zeros,
-    and by Strassen's algorithm, which saves 1/8 a level, if it ran at 97 % of the ceiling or had a second level.
+    ``least_us`` in turn could be beaten by types below 16 bits, which pass no check of a wider type unless the data are
+    zeros, and by Strassen's algorithm, which saves 1/8 a level, if it ran at 97 % of the ceiling or had a second level.
     Without ``cold_l2`` memory sets no limit; with it, ``l2_bytes`` may still be in the cache when the call is over.
     """
     result: dict[str, Scalar] = {}
@@ -120,7 +121,8 @@ def columns(work: Work, time_us: float, roof: Roof, l2_bytes: int, cold_l2: bool
             result["pct_datasheet"] = 100 * ideal_us / time_us
     from_memory_bytes = max(0, work.bytes_min - l2_bytes) if cold_l2 else 0
     least_us = max(
-        work.flops / roof.ceiling_tflops / 1e6, _transfer_us(from_memory_bytes, max(roof.copy_gbps, roof.read_gbps))
+        work.flops / (roof.ceiling_tflops * NARROWER.get(work.dtype, 1.0)) / 1e6,
+        _transfer_us(from_memory_bytes, max(roof.copy_gbps, roof.read_gbps)),
     )
     return result | ({"least_us": SURE * least_us} if least_us > 0 else {})
 

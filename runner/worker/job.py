@@ -59,7 +59,7 @@ class Job:
         expected = point.expected()  # before the implementation sees, and may change, the inputs
 
         self.enter("build")
-        with implementation.watching(device) as watch:
+        with implementation.watching(case.workload.name, device) as watch:
             call = implementation.around(workload.call(function, inputs), device)
             call = self._first_calls(call, inputs, device)
         self.metrics.update(watch.metrics)
@@ -68,7 +68,7 @@ class Job:
         self.enter("check")
         call.restore()
         outputs = call.run()
-        comparison = compare(outputs, expected, getattr(torch, workload.dtype))
+        comparison = compare(outputs, expected, getattr(torch, workload.output_dtype))
         self.metrics.update(comparison.columns(), deterministic=repeats(call, outputs))
         self.wrong = comparison.reason
         del outputs
@@ -105,7 +105,7 @@ class Job:
 
     def _judge(self, expected: Sequence[Expected], outputs: Sequence[object]) -> str:
         """What is wrong with ``outputs`` of a timed call; empty if nothing."""
-        return compare(outputs, expected, getattr(torch, self.point.workload.dtype)).reason
+        return compare(outputs, expected, getattr(torch, self.point.workload.output_dtype)).reason
 
     def _take(self, figures: Mapping[str, Scalar | Sequence[float]]) -> None:
         """What a measurement gave: figures, and series of figures."""

@@ -46,7 +46,7 @@ POINTS: dict[str, list[dict[str, object]]] = {
 
 
 def test_the_folders_hold_what_the_project_promises():
-    triton = {(op, "triton") for op in ("gelu", "softmax", "mlp")}
+    triton = {(op, "triton") for op in ("gelu", "matmul", "mlp", "softmax")}
     assert {(op, impl) for op in POINTS for impl in ALWAYS} | triton <= set(FOUND)
 
 
@@ -72,7 +72,7 @@ def test_matches_float64_at_small_and_odd_sizes(make, error, op, impl, dtype, de
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter makes Triton work on a CPU")
-@pytest.mark.parametrize("op", ["gelu", "softmax", "mlp"])
+@pytest.mark.parametrize("op", ["gelu", "matmul", "mlp", "softmax"])
 def test_triton_on_a_cpu_says_what_would_help(make, op):
     workload, inputs = make(op, dtype="float32", **POINTS[op][0])
     function = getattr(import_module(f"kernels.{op}.triton"), op)

@@ -94,6 +94,11 @@ def test_a_launch_that_did_nothing_is_impossible():
     assert against(Work(0, 2**30, "float32", False), 5.0)["least_us"] > 300
 
 
+def test_float8_is_possible_at_twice_the_ceiling_of_16_bits_and_no_faster():
+    wide, narrow = (against(matmul(8192, dtype), 5.0)["least_us"] for dtype in ("bfloat16", "float8_e4m3fn"))
+    assert narrow == pytest.approx(wide / 2)
+
+
 def test_with_a_warm_cache_memory_sets_no_limit():
     work = Work(1000, 2 * 2**30, "float32", False)
     assert against(work, 1000.0, cold_l2=False)["least_us"] == pytest.approx(0.9 * 1000 / 850e6)
@@ -174,7 +179,8 @@ def test_a_gpu_that_is_only_alike_is_unknown(name):
 def test_no_gpu_has_a_type_that_nobody_asks_for_or_a_rate_out_of_order():
     for name, sheet in datasheet.PEAKS.items():
         rates = sheet.tflops
-        assert set(rates) <= {"float64", "float32", "tf32", "float16", "bfloat16"}, name
+        assert set(rates) <= {"float64", "float32", "tf32", "float16", "bfloat16", "float8_e4m3fn"}, name
+        assert rates.get("float8_e4m3fn", 2 * rates["float16"]) == 2 * rates["float16"], name
         assert rates["float32"] <= rates.get("tf32", rates["float32"]) <= rates["float16"], name
         assert rates.get("bfloat16", rates["float16"]) == rates["float16"], name
         assert rates["float64"] <= rates["float32"], name
@@ -365,7 +371,7 @@ def test_a_gpu_reaches_most_of_its_data_sheet(real):
 @pytest.mark.gpu
 def test_no_type_is_faster_than_the_ceiling(real):
     found, _, _ = real
-    assert max(found.tflops.values()) <= found.ceiling_tflops
+    assert max(rate / room.NARROWER.get(name, 1.0) for name, rate in found.tflops.items()) <= found.ceiling_tflops
     assert {"float16", "float32", "float64"} <= set(found.tflops)
 
 

@@ -26,7 +26,7 @@ def test_drawing_leaves_the_global_generator_alone() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn"])
 def test_narrow_types_hold_the_float32_values_rounded(dtype: str) -> None:
     narrow = draw_on("cpu", dtype, "normal", 0)(100, 100)  # type: ignore[arg-type]
     wide = draw_on("cpu", "float32", "normal", 0)(100, 100)

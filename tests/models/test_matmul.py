@@ -59,6 +59,43 @@ def test_rounding_two_part_sums_is_right_and_rounding_every_sum_is_not(make, err
     assert error(workload.reference(a, b), [total]) > 1
 
 
+def hopper(a: Tensor, b: Tensor) -> Tensor:
+    """A float8 product as Hopper's tensor cores sum it: 33 terms at a time, 13 bits below the first of the largest."""
+
+    def cut(x: Tensor, largest: Tensor) -> Tensor:
+        unit = 2.0 ** (largest.abs().clamp_min(1e-30).log2().floor() - 13)
+        return (x / unit).trunc() * unit
+
+    total = torch.zeros(len(a), b.shape[1], dtype=torch.float64)
+    for left, right in zip(a.double().split(32, 1), b.double().split(32), strict=True):
+        terms = torch.cat([left[:, :, None] * right, total[:, None]], 1)
+        total = cut(terms, terms.abs().amax(1, keepdim=True)).sum(1)
+        total = cut(total, total)
+    return total
+
+
+@pytest.mark.parametrize(
+    ("k", "left_out"), [(32, 1), (777, 1), (8192, 32)]
+)  # of 8192 terms, one is below its roundings
+def test_float8_is_right_as_tensor_cores_sum_it_and_wrong_with_terms_left_out(make, error, k, left_out):
+    workload, (a, b) = make("matmul", dtype="float8_e4m3fn", **(SIZES | {"k": k}))
+    assert a.dtype == b.dtype == torch.float8_e4m3fn
+    assert b.stride() == (1, k)
+    assert error(workload.reference(a, b), [hopper(a, b).bfloat16()]) < 0.7
+    assert error(workload.reference(a, b), [(a.double()[:, left_out:] @ b.double()[left_out:]).bfloat16()]) > 1
+
+
+def test_float8_of_fewer_bits_is_wrong(make, error):
+    workload, (a, b) = make("matmul", dtype="float8_e4m3fn", **SIZES)
+    coarse = (a.float() / 2).to(torch.float8_e5m2).double() * 2
+    assert error(workload.reference(a, b), [(coarse @ b.double()).bfloat16()]) > 1
+
+
+def test_float8_gives_bfloat16_and_other_types_themselves(make):
+    assert {dtype: make("matmul", dtype=dtype, **SIZES)[0].output_dtype for dtype in DTYPES} == {x: x for x in DTYPES}
+    assert make("matmul", dtype="float8_e4m3fn", **SIZES)[0].output_dtype == "bfloat16"
+
+
 def test_bfloat16_products_are_wrong_in_float32(make, error):
     workload, (a, b) = make("matmul", dtype="float32", tf32=True, **SIZES)
     assert error(workload.reference(a, b), [a.bfloat16().float() @ b.bfloat16().float()]) > 1
@@ -74,3 +111,5 @@ def test_other_data_is_held_to_the_same(make, error, data):
 def test_flops_and_bytes(make):
     workload, _ = make("matmul", dtype="float16", size=1, m=2, n=3, k=5)
     assert (workload.flops(), workload.bytes_min()) == (60, 2 * (10 + 15 + 6))
+    workload, _ = make("matmul", dtype="float8_e4m3fn", size=1, m=2, n=3, k=5)
+    assert (workload.flops(), workload.bytes_min()) == (60, 10 + 15 + 2 * 6)

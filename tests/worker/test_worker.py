@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 import torch
 
@@ -161,3 +163,20 @@ def test_memory_given_back_is_left_to_the_driver_for_as_long_as_it_takes_to_wipe
     monkeypatch.setattr(worker.time, "sleep", slept.append)
     worker.tidy()
     assert slept == [pytest.approx(0.1)]
+
+
+def test_what_an_implementation_says_it_chose_is_in_its_row(monkeypatch):
+    case = Case(Choice("gelu", GELU), Choice("naive", {}), (Choice("benchmark", BENCHMARK),), "cpu", 0)
+    assert "config" not in Worker().run(case)[0].metrics
+    monkeypatch.setattr(import_module("kernels.gelu.naive"), "chosen", lambda: "tiles of 3", raising=False)
+    assert Worker().run(case)[0].metrics["config"] == "tiles of 3"
+
+
+@pytest.mark.parametrize("impl", ["naive", "torch"])
+def test_outputs_of_another_type_than_the_inputs_are_checked_and_timed(impl):
+    fields = {"size": 64, "m": 64, "n": 48, "k": 96, "dtype": "float8_e4m3fn", "tf32": False, "data": "normal"}
+    row, _ = Worker().run(Case(Choice("matmul", fields), Choice(impl, {}), (Choice("benchmark", BENCHMARK),), "cpu", 0))
+    if impl == "torch" and row.status == "unsupported":
+        pytest.skip(row.reason)
+    assert (row.status, row.reason) == ("ok", "")
+    assert row.metrics["bytes_min"] == 64 * 96 + 96 * 48 + 2 * 64 * 48

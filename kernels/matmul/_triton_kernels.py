@@ -1,0 +1,196 @@
+"""Triton's kernels for ``triton.py``, which tells what each is for."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _place(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
+    # GROUP_M rows of tiles are walked column by column: what runs together shares rows of a and columns of b in L2.
+    group = tile // (GROUP_M * tiles_n)
+    rows = min(tiles_m - group * GROUP_M, GROUP_M)
+    within = tile % (GROUP_M * tiles_n)
+    return group * GROUP_M + within % rows, within // rows
+
+
+@triton.jit
+def _store(y, y_ptr, m, n, row, col, tile, DESCRIBED: tl.constexpr):
+    if DESCRIBED:
+        y.store([row, col], tile.to(y.dtype))
+    else:
+        rows = row + tl.arange(0, tile.shape[0])
+        cols = col + tl.arange(0, tile.shape[1])
+        inside = (rows < m)[:, None] & (cols < n)[None, :]
+        at = rows[:, None].to(tl.int64) * n + cols[None, :]
+        tl.store(y_ptr + at, tile.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _scaled(acc, scale_a_ptr, scale_b_ptr):
+    if scale_a_ptr is not None and scale_b_ptr is not None:
+        acc *= tl.load(scale_a_ptr) * tl.load(scale_b_ptr)
+    elif scale_a_ptr is not None:
+        acc *= tl.load(scale_a_ptr)
+    elif scale_b_ptr is not None:
+        acc *= tl.load(scale_b_ptr)
+    return acc
+
+
+@triton.jit
+def matmul_descriptors(
+    a,
+    b,
+    y,
+    y_ptr,
+    scale_a_ptr,
+    scale_b_ptr,
+    m,
+    n,
+    k,
+    A_ALONG_K: tl.constexpr,  # a is described as [m, k], else as its transpose; b likewise as [n, k], or as [k, n]
+    B_ALONG_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    SPLIT_K: tl.constexpr,
+    HALVES: tl.constexpr,
+    DESCRIBED: tl.constexpr,  # y is stored through its descriptor, else by pointers
+    FLATTEN: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    tiles_m = tl.cdiv(m, BLOCK_M)
+    tiles_n = tl.cdiv(n, BLOCK_N)
+    tiles = tiles_m * tiles_n
+    blocks = tl.cdiv(k, BLOCK_K)
+    for item in tl.range(tl.program_id(0), tiles * SPLIT_K, tl.num_programs(0), flatten=FLATTEN):
+        row, col = _place(item % tiles, tiles_m, tiles_n, GROUP_M)
+        part = item // tiles
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for block in tl.range(part * blocks // SPLIT_K, (part + 1) * blocks // SPLIT_K, num_stages=STAGES):
+            if A_ALONG_K:
+                a_tile = a.load([row * BLOCK_M, block * BLOCK_K])
+            else:
+                a_tile = a.load([block * BLOCK_K, row * BLOCK_M]).T
+            if B_ALONG_K:
+                b_tile = b.load([col * BLOCK_N, block * BLOCK_K]).T
+            else:
+                b_tile = b.load([block * BLOCK_K, col * BLOCK_N])
+            acc = tl.dot(a_tile, b_tile, acc, input_precision="tf32")  # float32 comes here only if it may be rounded
+        acc = _scaled(acc, scale_a_ptr, scale_b_ptr)
+        # Part sums lie one below the other, each padded to whole tiles.
+        top = (part * tiles_m + row) * BLOCK_M
+        bottom = m if SPLIT_K == 1 else SPLIT_K * tiles_m * BLOCK_M
+        if HALVES:
+            left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
+            _store(y, y_ptr, bottom, n, top, col * BLOCK_N, left, DESCRIBED)
+            _store(y, y_ptr, bottom, n, top, col * BLOCK_N + BLOCK_N // 2, right, DESCRIBED)
+        else:
+            _store(y, y_ptr, bottom, n, top, col * BLOCK_N, acc, DESCRIBED)
+
+
+@triton.jit
+def matmul_skinny(
+    wide,
+    narrow,
+    y_ptr,
+    scale_a_ptr,
+    scale_b_ptr,
+    rows,
+    cols,
+    k,
+    stride_row,
+    stride_col,
+    WIDE_ALONG_K: tl.constexpr,
+    NARROW_ALONG_K: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,  # of the narrow operand
+    BLOCK_COLS: tl.constexpr,  # of the wide one
+    BLOCK_K: tl.constexpr,
+    SPLIT_K: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    tile = tl.program_id(0) // SPLIT_K
+    part = tl.program_id(0) % SPLIT_K
+    blocks = tl.cdiv(k, BLOCK_K)
+    acc = tl.zeros((BLOCK_COLS, BLOCK_ROWS), tl.float32)
+    for block in tl.range(part * blocks // SPLIT_K, (part + 1) * blocks // SPLIT_K, num_stages=STAGES):
+        if WIDE_ALONG_K:
+            wide_tile = wide.load([tile * BLOCK_COLS, block * BLOCK_K])
+        else:
+            wide_tile = wide.load([block * BLOCK_K, tile * BLOCK_COLS]).T
+        if NARROW_ALONG_K:  # noqa: SIM108  # the two have types of their own, which Triton's ternary cannot join
+            narrow_tile = narrow.load([0, block * BLOCK_K]).T
+        else:
+            narrow_tile = narrow.load([block * BLOCK_K, 0])
+        acc = tl.dot(wide_tile, narrow_tile, acc, input_precision="tf32")
+    acc = _scaled(acc, scale_a_ptr, scale_b_ptr)
+    col = tile * BLOCK_COLS + tl.arange(0, BLOCK_COLS)
+    row = tl.arange(0, BLOCK_ROWS)
+    inside = (col < cols)[:, None] & (row < rows)[None, :]
+    at = col[:, None].to(tl.int64) * stride_col + row[None, :].to(tl.int64) * stride_row
+    y_ptr += part.to(tl.int64) * rows * cols
+    tl.store(y_ptr + at, acc.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def sum_parts(parts_ptr, y_ptr, count, stride, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    # Always in the same order, so that the same product has the same bits.
+    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < count
+    total = tl.zeros((BLOCK,), tl.float32)
+    for _ in tl.static_range(PARTS):
+        total += tl.load(parts_ptr + index, mask=inside)
+        parts_ptr += stride
+    tl.store(y_ptr + index, total.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def matmul_pointers(
+    a_ptr,
+    b_ptr,
+    y_ptr,
+    scale_a_ptr,
+    scale_b_ptr,
+    m,
+    n,
+    k,
+    stride_am,
+    stride_ak,
+    stride_bk,
+    stride_bn,
+    ACCUMULATE: tl.constexpr,  # the type that sums are kept in
+    PRECISION: tl.constexpr,  # "tf32" or "ieee", of float32 products
+    EVEN_K: tl.constexpr,  # k is a multiple of BLOCK_K: no mask along it
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    row, col = _place(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), GROUP_M)
+    rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = col * BLOCK_N + tl.arange(0, BLOCK_N)
+    ks = tl.arange(0, BLOCK_K)
+    in_m = (rows < m)[:, None]
+    in_n = (cols < n)[None, :]
+    # int64, because int32 offsets wrap past 2**31 elements.
+    step = tl.full((), BLOCK_K, tl.int64)
+    a_at = a_ptr + rows[:, None].to(tl.int64) * stride_am + ks[None, :].to(tl.int64) * stride_ak
+    b_at = b_ptr + ks[:, None].to(tl.int64) * stride_bk + cols[None, :].to(tl.int64) * stride_bn
+    acc = tl.zeros((BLOCK_M, BLOCK_N), ACCUMULATE)
+    for block in tl.range(tl.cdiv(k, BLOCK_K), num_stages=STAGES):
+        if EVEN_K:
+            a_tile = tl.load(a_at, mask=in_m, other=0.0)
+            b_tile = tl.load(b_at, mask=in_n, other=0.0)
+        else:
+            in_k = ks < k - block * BLOCK_K
+            a_tile = tl.load(a_at, mask=in_m & in_k[None, :], other=0.0)
+            b_tile = tl.load(b_at, mask=in_n & in_k[:, None], other=0.0)
+        acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=ACCUMULATE)
+        a_at += step * stride_ak
+        b_at += step * stride_bk
+    acc = _scaled(acc, scale_a_ptr, scale_b_ptr)
+    y_at = y_ptr + rows[:, None].to(tl.int64) * n + cols[None, :]
+    tl.store(y_at, acc.to(y_ptr.dtype.element_ty), mask=in_m & in_n)

@@ -1,0 +1,232 @@
+"""Matrix product in Triton: three kernels, chosen by ``_configurations``.
+
+    descriptors   Hopper: tiles come by the tensor memory accelerator and are multiplied by warpgroup instructions
+                  (wgmma); one program a multiprocessor takes tile after tile, so that the next tile's loads are on
+                  their way while this one is stored
+    skinny        Hopper, at most 128 rows or columns: the wide operand stands where the instruction wants at least 64
+                  rows, y^T = b^T a^T, and is read once, at the speed of memory
+    pointers      any GPU, stride and alignment: tiles come by cp.async where they are aligned
+
+On Hopper an operand that descriptors cannot take (a base or stride that is no multiple of 16 bytes; in tf32 and float8,
+one whose rows do not run along k) is copied first if the product is large: the copy is O(n^2), the product O(n^3).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels import Unsupported
+from kernels.matmul._configurations import Configuration, configuration, pointers
+from kernels.matmul._operands import HAVE_DESCRIPTORS, Operand, copied, described, in_place
+from kernels.matmul._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny, sum_parts
+from kernels.triton_device import require_gpu
+
+WORTH_A_COPY = 2**27  # products from which on a copy of the operands costs less than loading them by pointers
+INTERPRETED = ((9, 0), 132)  # what the interpreter is taken for: the kernels for Hopper are those to check
+BEFORE_HOPPER = (8, 9)
+SUM_BLOCK = 1024  # elements a program adds up
+
+
+def matmul(a: Tensor, b: Tensor, *, scale_a: Tensor | None = None, scale_b: Tensor | None = None) -> Tensor:
+    """Product a @ b, as in ``kernels.matmul``, at any sizes, strides and alignment.
+
+    float32 is multiplied as float32 unless ``torch.backends.cuda.matmul.allow_tf32`` says otherwise; float8 is summed
+    in the tensor cores' own accumulators, as cuBLAS does with ``use_fast_accum=True``.
+
+    Raises:
+        Unsupported: not on a GPU and Triton's interpreter is off, or on one that is too old for the type.
+        ValueError: the shapes or types do not make a product.
+
+    """
+    require_gpu(a)
+    _check(a, b)
+    m, k, n = *a.shape, b.shape[1]
+    y = torch.empty(m, n, dtype=torch.bfloat16 if a.dtype == torch.float8_e4m3fn else a.dtype, device=a.device)
+    if y.numel() == 0 or k == 0:
+        return y.zero_()
+    capability, multiprocessors = _machine(a.device)
+    if not HAVE_DESCRIPTORS:
+        capability = min(capability, BEFORE_HOPPER)
+    dtype = str(a.dtype).removeprefix("torch.")
+    if capability < ((8, 9) if dtype == "float8_e4m3fn" else (8, 0)):
+        raise Unsupported(f"{dtype} products need a GPU newer than compute capability {capability[0]}.{capability[1]}")
+    tf32 = a.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
+    how = configuration(m, n, k, dtype, capability=capability, multiprocessors=multiprocessors, tf32=tf32)
+    run(how, a, b, y, scale_a, scale_b, tf32=tf32)
+    return y
+
+
+def chosen() -> str:
+    """How the last product was computed, in words; empty before the first."""
+    return ", ".join(map(str, _last))
+
+
+_last: list[Configuration | str] = []  # put into words only when somebody asks: that takes as long as a launch
+
+
+def run(
+    how: Configuration,
+    a: Tensor,
+    b: Tensor,
+    y: Tensor,
+    scale_a: Tensor | None = None,
+    scale_b: Tensor | None = None,
+    *,
+    tf32: bool = False,
+) -> None:
+    """Write a @ b into ``y`` as ``how`` says, or by pointers if descriptors want a copy that is not worth it."""
+    global _last
+    along_k = a.dtype.itemsize != 2  # other types are multiplied only if their tiles lie so in shared memory
+    dtype = str(a.dtype).removeprefix("torch.")
+    notes: list[str] = [("tf32" if tf32 else "ieee")] if dtype == "float32" else []
+    with torch.cuda.device_of(a):  # Triton launches on the current device, wherever the tensors may be
+        left = right = None
+        if how.kernel != "pointers":
+            left, right = in_place(a, along_k), in_place(b.t(), along_k)
+            if not _worth_descriptors(how, left, right, y, a.shape[1]):
+                how = pointers(y.shape[0], y.shape[1], dtype, tf32=tf32)
+        if how.kernel == "pointers":
+            _by_pointers(how, a, b, y, scale_a, scale_b, "tf32" if tf32 else "ieee")
+        else:
+            notes += [f"{name} copied" for name, operand in (("a", left), ("b", right)) if operand is None]
+            launch = _by_descriptors if how.kernel == "descriptors" else _skinny
+            launch(how, left or copied(a, along_k), right or copied(b.t(), along_k), y, scale_a, scale_b)
+    _last = [how, *notes]
+
+
+def _worth_descriptors(how: Configuration, a: Operand | None, b: Operand | None, y: Tensor, k: int) -> bool:
+    """Whether both are there, or a copy of the one that is not costs little beside the product."""
+    if how.kernel == "skinny":
+        return (b if y.shape[0] <= y.shape[1] else a) is not None  # the narrow one is next to nothing
+    return (a is not None and b is not None) or y.numel() * k >= WORTH_A_COPY
+
+
+def _check(a: Tensor, b: Tensor) -> None:
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
+        raise ValueError(f"a {tuple(a.shape)} and b {tuple(b.shape)} make no product: give [m, k] and [k, n]")
+    if a.dtype != b.dtype or a.device != b.device:
+        raise ValueError(f"a is {a.dtype} on {a.device}, b {b.dtype} on {b.device}: give one type, in one place")
+
+
+@cache
+def _machine(device: torch.device) -> tuple[tuple[int, int], int]:
+    """Compute capability and multiprocessors."""
+    if device.type == "cpu":
+        return INTERPRETED
+    properties = torch.cuda.get_device_properties(device)
+    return (properties.major, properties.minor), properties.multi_processor_count
+
+
+def _by_descriptors(
+    how: Configuration, a: Operand, b: Operand, y: Tensor, scale_a: Tensor | None, scale_b: Tensor | None
+) -> None:
+    (m, n), k = y.shape, a.shape[1 if a.along_k else 0]
+    tiles_m, tiles_n = triton.cdiv(m, how.block_m), triton.cdiv(n, how.block_n)
+    whole = y
+    if how.split_k > 1:
+        whole = torch.empty(how.split_k * tiles_m * how.block_m, n, dtype=torch.float32, device=y.device)
+    stored = described(whole, [how.block_m, how.block_n // 2 if how.halves else how.block_n])
+    programs = tiles_m * tiles_n * how.split_k
+    matmul_descriptors[(min(programs, _machine(y.device)[1]),)](
+        a.tiles(how.block_m, how.block_k),
+        b.tiles(how.block_n, how.block_k),
+        stored,
+        whole,
+        scale_a,
+        scale_b,
+        m,
+        n,
+        k,
+        A_ALONG_K=a.along_k,
+        B_ALONG_K=b.along_k,
+        BLOCK_M=how.block_m,
+        BLOCK_N=how.block_n,
+        BLOCK_K=how.block_k,
+        GROUP_M=how.group_m,
+        SPLIT_K=how.split_k,
+        HALVES=how.halves,
+        DESCRIBED=stored is not None,
+        FLATTEN=True,
+        STAGES=how.stages,
+        num_warps=how.warps,
+        num_stages=how.stages,
+    )
+    if how.split_k > 1:
+        _add_up(whole, y, tiles_m * how.block_m * n, how.split_k)
+
+
+def _skinny(
+    how: Configuration, a: Operand, b: Operand, y: Tensor, scale_a: Tensor | None, scale_b: Tensor | None
+) -> None:
+    k = a.shape[1 if a.along_k else 0]
+    out = y if how.split_k == 1 else torch.empty(how.split_k, *y.shape, dtype=torch.float32, device=y.device)
+    upright = y.shape[0] <= y.shape[1]
+    narrow, wide = (a, b) if upright else (b, a)
+    rows, cols = y.shape if upright else y.t().shape
+    strides = y.stride() if upright else y.t().stride()
+    matmul_skinny[(triton.cdiv(cols, how.block_n) * how.split_k,)](
+        wide.tiles(how.block_n, how.block_k),
+        narrow.tiles(how.block_m, how.block_k),
+        out,
+        scale_a,
+        scale_b,
+        rows,
+        cols,
+        k,
+        *strides,
+        WIDE_ALONG_K=wide.along_k,
+        NARROW_ALONG_K=narrow.along_k,
+        BLOCK_ROWS=how.block_m,
+        BLOCK_COLS=how.block_n,
+        BLOCK_K=how.block_k,
+        SPLIT_K=how.split_k,
+        STAGES=how.stages,
+        num_warps=how.warps,
+        num_stages=how.stages,
+    )
+    if how.split_k > 1:
+        _add_up(out, y, y.numel(), how.split_k)
+
+
+def _add_up(parts: Tensor, y: Tensor, stride: int, count: int) -> None:
+    grid = (triton.cdiv(y.numel(), SUM_BLOCK),)
+    sum_parts[grid](parts, y, y.numel(), stride, PARTS=count, BLOCK=SUM_BLOCK, num_warps=4)
+
+
+def _by_pointers(
+    how: Configuration,
+    a: Tensor,
+    b: Tensor,
+    y: Tensor,
+    scale_a: Tensor | None,
+    scale_b: Tensor | None,
+    precision: str,
+) -> None:
+    (m, n), k = y.shape, a.shape[1]
+    matmul_pointers[(triton.cdiv(m, how.block_m) * triton.cdiv(n, how.block_n),)](
+        a,
+        b,
+        y,
+        scale_a,
+        scale_b,
+        m,
+        n,
+        k,
+        *a.stride(),
+        *b.stride(),
+        ACCUMULATE=tl.float64 if a.dtype == torch.float64 else tl.float32,
+        PRECISION=precision,
+        EVEN_K=k % how.block_k == 0,
+        BLOCK_M=how.block_m,
+        BLOCK_N=how.block_n,
+        BLOCK_K=how.block_k,
+        GROUP_M=how.group_m,
+        STAGES=how.stages,
+        num_warps=how.warps,
+        num_stages=how.stages,
+    )

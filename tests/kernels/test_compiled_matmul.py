@@ -1,0 +1,265 @@
+"""What Triton makes of the matrix products, for GPUs that need not be here: the instructions that make them fast."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+triton = pytest.importorskip("triton")
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("interpreted kernels cannot be compiled", allow_module_level=True)
+
+import triton.language as tl  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from kernels.matmul import _triton_kernels  # noqa: E402
+from kernels.matmul._configurations import configuration  # noqa: E402
+from kernels.matmul._operands import HAVE_DESCRIPTORS  # noqa: E402
+
+CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+SHARED = {80: 166_912, 89: 101_376, 90: 232_448}  # bytes that a program may have
+NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64", "fp8e4nv": "float8_e4m3fn"}
+NONE = {"scale_a_ptr": None, "scale_b_ptr": None}
+
+hopper = pytest.mark.skipif(not HAVE_DESCRIPTORS, reason="this Triton has no descriptors")
+
+
+class Built:
+    """A kernel for ``capability``: its PTX, and what it takes of a multiprocessor."""
+
+    def __init__(self, kernel, arguments, constants, capability, how, folder):
+        signature = {name: "constexpr" if name in constants else arguments[name] for name in kernel.arg_names}
+        plain = [place for place, kind in enumerate(signature.values()) if kind[0] in "*i"]
+        source = ASTSource(
+            kernel,
+            signature=signature,
+            constexprs=constants,
+            attrs={(place,): [["tt.divisibility", 16]] for place in plain},
+        )
+        options = {"num_warps": how.warps, "num_stages": how.stages}
+        built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+        cubin = folder / "kernel.cubin"
+        cubin.write_bytes(built.asm["cubin"])
+        usage = subprocess.run([CUOBJDUMP, "-res-usage", cubin], capture_output=True, text=True, check=True).stdout
+        self.ptx = built.asm["ptx"]
+        self.stack = int(re.search(r"STACK:(\d+)", usage)[1])
+        self.shared = built.metadata.shared
+        assert self.shared <= SHARED[capability]
+
+    def count(self, pattern):
+        """Instructions that match."""
+        return len(re.findall(pattern, self.ptx))
+
+    @property
+    def products(self):
+        """Kinds of tensor core instructions."""
+        return set(re.findall(r"(?:wgmma\.mma_async|mma)\.sync\.aligned\.(m\d+n\d+k\d+)", self.ptx))
+
+
+@pytest.fixture
+def descriptors(tmp_path):
+    """``descriptors(how, "bf16")``: the kernel that Hopper runs for large products."""
+
+    def build(how, dtype, stored, *, a_along_k=True, b_along_k=True, described=True, scaled=False):
+        a, b = (how.block_m, how.block_k), (how.block_n, how.block_k)
+        y = (how.block_m, how.block_n // 2 if how.halves else how.block_n)
+        constants = {
+            "A_ALONG_K": a_along_k,
+            "B_ALONG_K": b_along_k,
+            "BLOCK_M": how.block_m,
+            "BLOCK_N": how.block_n,
+            "BLOCK_K": how.block_k,
+            "GROUP_M": how.group_m,
+            "SPLIT_K": how.split_k,
+            "HALVES": how.halves,
+            "DESCRIBED": described,
+            "FLATTEN": True,
+            "STAGES": how.stages,
+        }
+        arguments = {
+            "a": tiles(dtype, a, a_along_k),
+            "b": tiles(dtype, b, b_along_k),
+            "y": tiles(stored, y, True),
+            "y_ptr": f"*{stored}",
+            "scale_a_ptr": "*fp32",
+            "scale_b_ptr": "*fp32",
+            **dict.fromkeys(["m", "n", "k"], "i32"),
+        }
+        constants |= ({} if scaled else NONE) | ({} if described else {"y": None})
+        return Built(_triton_kernels.matmul_descriptors, arguments, constants, 90, how, tmp_path)
+
+    return build
+
+
+@pytest.fixture
+def pointers(tmp_path):
+    """``pointers("bf16", 80)``: the general kernel, for a row-major b."""
+
+    def build(dtype, capability, size=4096, *, tf32=False, even=True, b_along_k=False):
+        how = configuration(size, size, size, NAMES[dtype], capability=(8, 0), multiprocessors=108, tf32=tf32)
+        constants = {
+            "ACCUMULATE": tl.float64 if dtype == "fp64" else tl.float32,
+            "PRECISION": "tf32" if tf32 else "ieee",
+            "EVEN_K": even,
+            "BLOCK_M": how.block_m,
+            "BLOCK_N": how.block_n,
+            "BLOCK_K": how.block_k,
+            "GROUP_M": how.group_m,
+            "STAGES": how.stages,
+            "stride_ak": 1,
+            "stride_bk" if b_along_k else "stride_bn": 1,
+        }
+        arguments = {
+            **dict.fromkeys(["a_ptr", "b_ptr"], f"*{dtype}"),
+            "y_ptr": f"*{'bf16' if dtype == 'fp8e4nv' else dtype}",
+            **dict.fromkeys(["m", "n", "k", "stride_am", "stride_bk", "stride_bn"], "i32"),
+        }
+        return Built(_triton_kernels.matmul_pointers, arguments, constants | NONE, capability, how, tmp_path)
+
+    return build
+
+
+def tiles(dtype, block, upright):
+    """The type of a descriptor of ``block``, or of its transpose."""
+    rows, cols = block if upright else block[::-1]
+    return f"tensordesc<{dtype}[{rows}, {cols}]>"
+
+
+def on_hopper(m, n, k, dtype, **options):
+    return configuration(m, n, k, NAMES[dtype], capability=(9, 0), multiprocessors=132, **options)
+
+
+@hopper
+@pytest.mark.parametrize("a_along_k", [True, False])
+@pytest.mark.parametrize("b_along_k", [True, False])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_large_products_on_hopper_use_the_widest_wgmma_and_the_tensor_memory_accelerator(
+    descriptors, dtype, a_along_k, b_along_k
+):
+    built = descriptors(on_hopper(8192, 8192, 8192, dtype), dtype, dtype, a_along_k=a_along_k, b_along_k=b_along_k)
+    assert built.products == {"m64n256k16"}
+    assert built.count(r"cp\.async\.bulk\.tensor\.2d\.shared\S*global")
+    assert built.count(r"cp\.async\.bulk\.tensor\.2d\.global\.shared") == 2  # y, in halves
+    assert "1" in re.findall(r"wgmma\.wait_group\.sync\.aligned (\d)", built.ptx)  # one product is always in flight
+    assert not built.count(r"(ld|st)\.global")
+    assert built.stack == 0
+
+
+@hopper
+@pytest.mark.parametrize("size", [256, 1024, 2048, 3072])
+def test_products_of_every_tile_on_hopper_use_wgmma_and_spill_nothing(descriptors, size):
+    how = on_hopper(size, size, size, "bf16")
+    built = descriptors(how, "bf16", "bf16", b_along_k=False)
+    assert built.products == {f"m64n{how.block_n}k16"}
+    assert built.stack == 0
+
+
+@hopper
+def test_a_sum_in_parts_is_stored_in_float32_on_hopper(descriptors):
+    how = on_hopper(512, 512, 8192, "bf16")
+    assert how.split_k > 1
+    built = descriptors(how, "bf16", "fp32")
+    assert built.products == {f"m64n{how.block_n}k16"}
+    assert built.stack == 0
+
+
+@hopper
+def test_a_y_whose_rows_are_not_aligned_costs_no_stage_on_hopper(descriptors):
+    built = descriptors(on_hopper(4096, 4096, 4096, "bf16"), "bf16", "bf16", described=False)
+    assert built.count(r"st\.global")
+    assert built.stack == 0
+
+
+@hopper
+@pytest.mark.parametrize("scaled", [True, False])
+def test_float8_on_hopper_is_summed_by_its_tensor_cores_alone(descriptors, scaled):
+    built = descriptors(on_hopper(8192, 8192, 8192, "fp8e4nv"), "fp8e4nv", "bf16", scaled=scaled)
+    assert built.products == {"m64n256k32"}
+    assert not built.count(r"add\.f32")  # no promotion of part sums, as with use_fast_accum
+    assert built.stack == 0
+
+
+@hopper
+def test_tf32_on_hopper_uses_wgmma(descriptors):
+    built = descriptors(on_hopper(8192, 8192, 8192, "fp32", tf32=True), "fp32", "fp32")
+    assert built.products == {"m64n256k8"}
+    assert built.stack == 0
+
+
+@hopper
+@pytest.mark.parametrize("along_k", [True, False])
+@pytest.mark.parametrize("m", [1, 16, 64, 128])
+def test_skinny_products_on_hopper_waste_no_more_than_they_must(tmp_path, m, along_k):
+    how = on_hopper(m, 8192, 8192, "bf16")
+    constants = {
+        "WIDE_ALONG_K": along_k,
+        "NARROW_ALONG_K": True,
+        "BLOCK_ROWS": how.block_m,
+        "BLOCK_COLS": how.block_n,
+        "BLOCK_K": how.block_k,
+        "SPLIT_K": how.split_k,
+        "STAGES": how.stages,
+    }
+    arguments = {
+        "wide": tiles("bf16", (how.block_n, how.block_k), along_k),
+        "narrow": tiles("bf16", (how.block_m, how.block_k), True),
+        "y_ptr": "*bf16",
+        **dict.fromkeys(["rows", "cols", "k", "stride_row", "stride_col"], "i32"),
+    }
+    built = Built(_triton_kernels.matmul_skinny, arguments, constants | NONE, 90, how, tmp_path)
+    assert built.products == {f"m64n{max(16, m)}k16"}
+    assert built.count(r"cp\.async\.bulk\.tensor")
+    assert built.stack == 0
+
+
+@pytest.mark.parametrize("size", [512, 4096])
+@pytest.mark.parametrize("even", [True, False])
+@pytest.mark.parametrize("capability", [80, 89, 90])
+def test_16_bits_by_pointers_use_tensor_cores_and_16_byte_copies(pointers, capability, even, size):
+    built = pointers("bf16", capability, size, even=even)
+    assert built.products == {"m16n8k16" if capability < 90 else f"m64n{128 if size == 4096 else 64}k16"}
+    assert copied_bytes(built) == {16}
+    assert built.stack == 0
+
+
+@pytest.mark.parametrize("b_along_k", [True, False])
+@pytest.mark.parametrize("capability", [80, 89])
+def test_tf32_by_pointers_uses_tensor_cores(pointers, capability, b_along_k):
+    built = pointers("fp32", capability, tf32=True, b_along_k=b_along_k)
+    assert built.products == {"m16n8k8"}
+    assert copied_bytes(built) == {16}
+    assert built.stack == 0
+
+
+@pytest.mark.parametrize("capability", [80, 89, 90])
+def test_float32_is_multiplied_in_float32(pointers, capability):
+    built = pointers("fp32", capability)
+    assert built.products == set()
+    assert built.count(r"fma\.rn\.f32") >= 512
+    assert not built.count(r"\.f64|tf32")
+    assert built.stack == 0
+
+
+@pytest.mark.parametrize("capability", [80, 89, 90])
+def test_float64_spills_nothing(pointers, capability):
+    built = pointers("fp64", capability)
+    assert not built.count(r"cvt\S*\.f32\.f64|cvt\S*\.f64\.f32")
+    assert built.stack == 0
+
+
+def test_float8_by_pointers_uses_the_tensor_cores_of_sm_89(pointers):
+    built = pointers("fp8e4nv", 89, b_along_k=True)
+    assert built.products == {"m16n8k32"}
+    assert copied_bytes(built) == {16}
+    assert built.stack == 0
+
+
+def copied_bytes(built):
+    """How much each asynchronous copy into shared memory takes."""
+    copies = re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^\]]*\], \[[^\]]*\], (\w+)", built.ptx)
+    return {int(size, 0) for size in copies}

@@ -1,0 +1,79 @@
+"""Which kernel and tiles a product gets: by size, type and GPU, and always ones that fit."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from kernels.matmul._configurations import ITEMSIZE, configuration
+
+HOPPER = {"capability": (9, 0), "multiprocessors": 132}
+SHARED = 232_448  # bytes that a program may have on sm_90; 101_376 on sm_86 and sm_89, the least of those with bfloat16
+SIZES = [1, 7, 16, 100, 128, 129, 512, 1000, 1024, 2048, 4096, 16384]
+
+
+def shared_bytes(how, dtype):
+    """The tiles that are on their way, and the part of y that is being stored."""
+    stage = (how.block_m + how.block_n) * how.block_k * ITEMSIZE[dtype]
+    stored = 4 if how.split_k > 1 or dtype == "float32" else 2
+    store = how.block_m * how.block_n // (2 if how.halves else 1) * stored if how.kernel == "descriptors" else 0
+    return how.stages * stage + store
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn"])
+@pytest.mark.parametrize("size", [2048, 4096, 8192, 16384])
+def test_large_products_on_hopper_take_the_largest_tile(size, dtype):
+    how = configuration(size, size, size, dtype, **HOPPER)
+    assert (how.kernel, how.block_m, how.block_n, how.split_k) == ("descriptors", 128, 256, 1)
+    assert how.block_k * ITEMSIZE[dtype] == 128
+    assert (how.stages, how.warps, how.group_m, how.halves) == (4, 8, 16, True)
+
+
+def test_smaller_products_are_cut_so_that_one_wave_fills_the_gpu():
+    how = configuration(1024, 1024, 1024, "bfloat16", **HOPPER)
+    programs = (1024 // how.block_m) * (1024 // how.block_n) * how.split_k
+    assert 100 <= programs <= 132
+
+
+def test_long_sums_of_small_products_are_cut_in_parts():
+    assert configuration(512, 512, 8192, "bfloat16", **HOPPER).split_k > 1
+    assert configuration(512, 512, 512, "bfloat16", **HOPPER).split_k == 1
+
+
+@pytest.mark.parametrize("m", [1, 16, 128])
+def test_few_rows_or_few_columns_are_skinny(m):
+    for sizes in ((m, 8192, 8192), (8192, m, 8192)):
+        how = configuration(*sizes, "bfloat16", **HOPPER)
+        assert how.kernel == "skinny"
+        assert how.block_m == max(16, m)
+    assert configuration(m, m, 8192, "bfloat16", **HOPPER).kernel == "descriptors"
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (10, 0), (12, 0)])
+def test_other_gpus_take_pointers(capability):
+    assert configuration(4096, 4096, 4096, "bfloat16", capability=capability, multiprocessors=108).kernel == "pointers"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_exact_products_take_pointers_and_tf32_does_not(dtype):
+    assert configuration(4096, 4096, 4096, dtype, **HOPPER).kernel == "pointers"
+    assert configuration(4096, 4096, 4096, "float32", **HOPPER, tf32=True).kernel == "descriptors"
+
+
+def test_every_choice_fits_into_shared_memory():
+    for m, n, k in itertools.product(SIZES, SIZES, [1, 64, 1000, 16384]):
+        for dtype in ITEMSIZE:
+            for tf32 in (False, True):
+                how = configuration(m, n, k, dtype, **HOPPER, tf32=tf32)
+                assert shared_bytes(how, dtype) <= SHARED - 1024, (m, n, k, dtype, how)
+                assert how.stages >= 2
+                old = configuration(m, n, k, dtype, capability=(8, 9), multiprocessors=128, tf32=tf32)
+                assert shared_bytes(old, dtype) <= 101_376, (m, n, k, dtype, old)
+
+
+def test_a_choice_says_what_it_is():
+    assert str(configuration(4096, 4096, 4096, "bfloat16", **HOPPER)) == (
+        "descriptors 128x256x64, 4 stages, 8 warps, groups of 16"
+    )
+    assert str(configuration(512, 512, 8192, "bfloat16", **HOPPER)).endswith("parts")

@@ -1,0 +1,175 @@
+"""matmul in Triton: each kernel, layout and way of storing by itself, whatever the choice by size would be."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from kernels.matmul import triton
+from kernels.matmul._configurations import Configuration
+from kernels.matmul._operands import HAVE_DESCRIPTORS
+
+WAVE = Configuration("descriptors", 64, 64, 32, stages=2, warps=4, group_m=2)
+SKINNY = Configuration("skinny", 16, 64, 64, stages=2, warps=4)
+POINTERS = Configuration("pointers", 32, 64, 32, stages=2, warps=4, group_m=3)
+
+
+@pytest.fixture
+def device(device):
+    if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("test_under_the_interpreter.py runs this one")
+    if device == "cuda" and torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("descriptors are used on Hopper")
+    if not HAVE_DESCRIPTORS:
+        pytest.skip("this Triton has no descriptors")
+    return device
+
+
+@pytest.fixture
+def product(device, make, error):
+    """``product(how, m, n, k)``: the error of a @ b as a multiple of what is allowed."""
+
+    def run(how, m, n, k, dtype="float16", a_along_k=True, b_along_k=False):
+        workload, (a, b) = make("matmul", dtype=dtype, device=device, size=1, m=m, n=n, k=k)
+        a, b = a if a_along_k else a.t().contiguous().t(), b.t().contiguous().t() if b_along_k else b
+        y = torch.full((m, n), torch.nan, dtype=getattr(torch, workload.output_dtype), device=device)
+        triton.run(how, a, b, y)
+        return error(workload.reference(a, b), [y])
+
+    return run
+
+
+@pytest.mark.parametrize("a_along_k", [True, False])
+@pytest.mark.parametrize("b_along_k", [True, False])
+@pytest.mark.parametrize("how", [WAVE, POINTERS], ids=str)
+def test_either_operand_may_lie_either_way(product, how, a_along_k, b_along_k):
+    assert product(how, 136, 200, 72, a_along_k=a_along_k, b_along_k=b_along_k) < 1
+    assert triton.chosen() == str(how)
+
+
+@pytest.mark.parametrize("along_k", [True, False])
+@pytest.mark.parametrize(("m", "n"), [(1, 200), (16, 136), (136, 8)])
+def test_few_rows_or_columns_lie_either_way(product, along_k, m, n):
+    assert product(SKINNY, m, n, 200, a_along_k=along_k, b_along_k=along_k) < 1
+    assert "skinny" in triton.chosen()
+
+
+@pytest.mark.parametrize("split", [1, 3, 5])
+@pytest.mark.parametrize("how", [WAVE, SKINNY], ids=str)
+def test_a_sum_in_parts_is_the_sum(product, how, split):
+    how = replace(how, split_k=split)
+    assert product(how, 16, 136, 328) < 1
+    assert product(how, 10, 200, 328) < 1
+
+
+@pytest.mark.parametrize("n", [128, 200, 136])
+def test_a_tile_stored_in_halves_is_the_tile(product, n):
+    assert product(replace(WAVE, block_n=128, halves=True), 100, n, 64) < 1
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(65, 131, 33), (128, 65, 64), (33, 64, 65)])
+def test_what_descriptors_cannot_take_is_copied_if_that_is_worth_it(product, monkeypatch, m, n, k):
+    assert product(WAVE, m, n, k) < 1
+    copies = (k % 8 != 0) + (n % 8 != 0)
+    assert triton.chosen().startswith("pointers" if copies else "descriptors")
+    monkeypatch.setattr(triton, "WORTH_A_COPY", 0)
+    assert product(WAVE, m, n, k) < 1
+    assert triton.chosen().startswith("descriptors")
+    assert triton.chosen().count("copied") == copies
+
+
+def test_float8_and_tf32_are_read_along_k(product, monkeypatch, device, make):
+    monkeypatch.setattr(triton, "WORTH_A_COPY", 0)
+    assert product(WAVE, 80, 96, 128, dtype="float8_e4m3fn", a_along_k=False, b_along_k=True) < 1
+    assert "a copied" in triton.chosen()
+    a, b = torch.randn(80, 64, device=device), torch.randn(64, 96, device=device)
+    y = torch.empty(80, 96, device=device)
+    triton.run(WAVE, a, b, y, tf32=True)
+    assert triton.chosen().endswith("tf32, b copied")
+    assert torch.allclose(y, (a.double() @ b.double()).float(), atol=0.1)
+
+
+def test_float32_is_labelled_with_its_precision(device):
+    for allowed, label in ((False, "ieee"), (True, "tf32")):
+        before = torch.backends.cuda.matmul.allow_tf32
+        try:
+            torch.backends.cuda.matmul.allow_tf32 = allowed
+            triton.matmul(torch.randn(40, 40, device=device), torch.randn(40, 40, device=device))
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
+        assert label in triton.chosen()
+
+
+def test_operands_that_make_no_product_are_refused(device):
+    a = torch.randn(4, 5, device=device)
+    with pytest.raises(ValueError, match=r"a \(4, 5\) and b \(4, 5\) make no product"):
+        triton.matmul(a, a)
+    with pytest.raises(ValueError, match="give one type, in one place"):
+        triton.matmul(a, a.t().double())
+
+
+LARGE = [
+    (2048, 2048, 2048),
+    (1024, 1024, 1024),
+    (512, 512, 8192),
+    (128, 8192, 4096),
+    (1, 8192, 8192),
+    (8192, 16, 4096),
+    (4096, 14336, 512),
+    (1000, 1001, 999),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64", "float8_e4m3fn"])
+@pytest.mark.parametrize(("m", "n", "k"), LARGE)
+def test_large_products_are_right_cuda(make, error, dtype, m, n, k):
+    for tf32 in [False, True] if dtype == "float32" else [False]:
+        before = torch.backends.cuda.matmul.allow_tf32
+        try:
+            torch.backends.cuda.matmul.allow_tf32 = tf32
+            workload, (a, b) = make("matmul", dtype=dtype, device="cuda", tf32=tf32, size=1, m=m, n=n, k=k)
+            assert error(workload.reference(a, b), [triton.matmul(a, b)]) < 1, triton.chosen()
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("pointers", [False, True])
+def test_more_than_2_to_the_31_elements_cuda(pointers):
+    k = 2**14 + (63 if pointers else 64)
+    a = torch.zeros(2**17, k, dtype=torch.bfloat16, device="cuda")
+    a[-2:] = 1
+    y = torch.empty(2**17, 64, dtype=torch.bfloat16, device="cuda")
+    triton.run(POINTERS if pointers else WAVE, a, torch.ones(k, 64, dtype=torch.bfloat16, device="cuda"), y)
+    assert triton.chosen().startswith("pointers" if pointers else "descriptors")
+    assert not y[:-2].any()
+    assert (y[-2:] == torch.tensor(k, dtype=torch.bfloat16)).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("m", "n", "k"), [(512, 512, 8192), (4, 256, 8192), (1024, 1024, 1024)])
+def test_graphs_on_two_streams_and_eager_calls_give_the_same_bits_cuda(m, n, k):
+    a, b = torch.randn(m, k, device="cuda").bfloat16(), torch.randn(k, n, device="cuda").bfloat16()
+    want = triton.matmul(a, b)
+    graphs = []
+    for stream in (torch.cuda.Stream(), torch.cuda.Stream()):
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            y = triton.matmul(a, b)
+        graphs.append((stream, graph, y))
+    for _ in range(10):
+        for stream, graph, y in graphs:
+            with torch.cuda.stream(stream):
+                y.fill_(torch.nan)
+                graph.replay()
+        eager = triton.matmul(a, b)
+        torch.cuda.synchronize()
+        assert torch.equal(eager, want)
+        assert all(torch.equal(y, want) for _, _, y in graphs)
