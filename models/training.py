@@ -5,9 +5,10 @@ overwrites, gradients among them, and autograd makes the first gradient it gets 
 ``.grad``, without a copy. So nothing here holds an output over a step, and gradients that accumulate do so in buffers
 made beforehand: autograd then adds to those, rather than keep what is about to be overwritten.
 
-Backward alone. It runs on the stream that its forward ran on, whichever is current, and a CUDA graph captures a stream.
-So there is one forward a stream, made when a call first comes on it: whoever captures has called before, to warm up.
-All of them are kept, for a captured backward reads what its forward has saved.
+Backward alone. It runs on the stream that its forward ran on, whichever is current, and what gathers the gradient of a
+leaf on the one where the leaf was first used; a CUDA graph captures a stream. So there is a leaf and a forward a stream,
+made when a call first comes on it: whoever captures has called before, to warm up. All of them are kept, for a captured
+backward reads what its forward has saved.
 """
 
 from __future__ import annotations
@@ -54,16 +55,18 @@ def backward_only(function: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor) -
     The call raises Unsupported if ``function`` has no backward.
     """
     _let_backward_reuse_buffers(False)
-    (leaf,) = leaves([x])
-    forwards: dict[object, Tensor] = {}
+    forwards: dict[object, tuple[Tensor, Tensor]] = {}  # a leaf, and y of it
 
     def run() -> Outputs:
         stream = torch.cuda.current_stream(x.device) if x.is_cuda else None
         if stream not in forwards:
-            forwards[stream] = function(leaf)
-            if not forwards[stream].requires_grad:
+            (leaf,) = leaves([x])
+            y = function(leaf)
+            if not y.requires_grad:
                 raise Unsupported("it has no backward: autograd does not know how it makes y of x")
-        return torch.autograd.grad(forwards[stream], leaf, dy, retain_graph=True)
+            forwards[stream] = leaf, y
+        leaf, y = forwards[stream]
+        return torch.autograd.grad(y, leaf, dy, retain_graph=True)
 
     return Call(run=run)
 

@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from kernels.triton_device import require_gpu
+from kernels.triton_device import on_device_of, require_gpu
 
 BLOCK = 1024  # elements a program: at 4 warps one 128-bit access a thread in 16 bits, and two in float32
 
@@ -103,8 +103,7 @@ def gelu(x: Tensor, *, form: str) -> Tensor:
         return y
     arithmetic = tl.float64 if x.dtype == torch.float64 else tl.float32
     grid = (triton.cdiv(x.numel(), BLOCK),)
-    # Triton launches on the current device, wherever x may be.
-    with torch.cuda.device_of(x):
+    with on_device_of(x):
         _gelu[grid](x, y, x.numel(), TANH=form == "tanh", ARITHMETIC=arithmetic, BLOCK=BLOCK, num_warps=4)
     return y
 
@@ -118,7 +117,7 @@ def _backward(x: Tensor, dy: Tensor, form: str) -> Tensor:
     arithmetic = tl.float64 if x.dtype == torch.float64 else tl.float32
     block = BACKWARD_BYTES // x.element_size()
     grid = (triton.cdiv(x.numel(), block),)
-    with torch.cuda.device_of(x):
+    with on_device_of(x):
         _gelu_backward[grid](x, dy, dx, x.numel(), TANH=form == "tanh", ARITHMETIC=arithmetic, BLOCK=block, num_warps=4)
     return dx
 

@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.gelu.triton import SQRT_1_OVER_2_PI, SQRT_HALF, erf_and_exp
+from kernels.triton_device import on_device_of
 
 try:
     from triton.tools.tensor_descriptor import TensorDescriptor
@@ -237,7 +238,7 @@ def _launch(
         matrices = [TensorDescriptor.from_tensor(x, [*block]) for x, block in zip(matrices, blocks, strict=True)]
     processors = _processors(out.device)
     programs = min(tiles, tiling.resident * processors) if tiling.resident else tiles
-    with torch.cuda.device_of(out):
+    with on_device_of(out):
         _product[(programs,)](
             *matrices,
             bias,

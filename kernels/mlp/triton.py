@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kernels.mlp._triton_products import BAND, activation_and_slope, bands, chained, linear, tiling_for
-from kernels.triton_device import require_gpu
+from kernels.triton_device import on_device_of, require_gpu
 
 NARROW = (torch.float16, torch.bfloat16)
 COLS, WARPS = 64, 8  # a program's part of a band where there is no product; with 4 warps, float64 spills
@@ -127,7 +127,7 @@ def _layer(h: Tensor, w: Tensor, b: Tensor, relu: bool, keep: bool) -> tuple[Ten
     else:
         slope = torch.addmm(b, h, w.t())  # z, until its derivative is written over it
         if y.numel():
-            with torch.cuda.device_of(h):
+            with on_device_of(h):
                 _activate[(triton.cdiv(y.numel(), ELEMENTS),)](
                     slope, y, slope, y.numel(), RELU=relu, KEEP=keep and not relu, BLOCK=ELEMENTS, num_warps=4
                 )
@@ -147,7 +147,7 @@ def _through(dy: Tensor, slope: Tensor, dz: Tensor, sums: Tensor, relu: bool) ->
     """The gradient of z from that of y, of any strides, into ``dz``, which may be ``dy``; and its column sums."""
     rows, cols = dy.shape
     if dy.numel():
-        with torch.cuda.device_of(dy):
+        with on_device_of(dy):
             _through_activation[bands(rows), triton.cdiv(cols, COLS)](
                 dy,
                 slope,

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from kernels.triton_device import require_gpu
+from kernels.triton_device import on_device_of, require_gpu
 
 # One program holds a whole row up to here: 32768 columns of float32, at 32 warps. At twice that, registers spill.
 MAX_ROW_BYTES = 32_768 * 4
@@ -135,8 +135,7 @@ def softmax(x: Tensor) -> Tensor:
     flat = x.reshape(-1, cols)
     if flat.stride(1) != 1:
         flat = flat.contiguous()
-    # Triton launches on the current device, wherever x may be.
-    with torch.cuda.device_of(x):
+    with on_device_of(x):
         _launch(flat, y, cols)
     return y
 
@@ -171,7 +170,7 @@ def _backward(y: Tensor, dy: Tensor) -> Tensor:
     flat = dy.reshape(-1, cols)
     if flat.stride(1) != 1:
         flat = flat.contiguous()
-    with torch.cuda.device_of(y):
+    with on_device_of(y):
         _launch_backward(y, flat, dx, cols)
     return dx
 
