@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.gelu.triton import SQRT_1_OVER_2_PI, SQRT_HALF, erf_and_exp
+from kernels.gelu.triton import normal_cdf_and_slope
 from kernels.triton_device import on_device_of
 
 try:
@@ -48,18 +48,14 @@ POINTERS = Tiling(n=128, k=32, warps=8, stages=4, resident=0, copy_engine=False,
 
 
 @triton.jit
-def activation_and_slope(z, RELU: tl.constexpr):
+def activation_and_slope(z, RELU: tl.constexpr, FINE: tl.constexpr):
     """The activation of ``z``, and its derivative there; of relu, what is 0 where the derivative is."""
     if RELU:
         y = tl.where(z <= 0, 0.0, z)  # and NaN stays NaN
         slope = y
     else:
-        if z.dtype == tl.float64:
-            erf, e = tl.erf(z * SQRT_HALF), tl.exp(-0.5 * z * z)
-        else:
-            erf, e = erf_and_exp(z)
-        p = 0.5 + 0.5 * erf
-        y, slope = z * p, p + z * e * SQRT_1_OVER_2_PI
+        p, slope = normal_cdf_and_slope(z, FINE)
+        y = z * p
     return y, slope
 
 
@@ -110,7 +106,8 @@ def _finish(
     width: tl.constexpr = z.shape[1]
     j = col + tl.arange(0, width)
     if FORWARD:
-        y, d = activation_and_slope(z + tl.load(bias + j, mask=j < cols, other=0).to(tl.float32)[None, :], RELU)
+        z += tl.load(bias + j, mask=j < cols, other=0).to(tl.float32)[None, :]
+        y, d = activation_and_slope(z, RELU, FINE=False)
         if KEEP:
             _put(slope, d, row, col, rows, cols, COPY_ENGINE)
         _put(out, y, row, col, rows, cols, COPY_ENGINE)

@@ -31,7 +31,7 @@ ELEMENTS = 1024  # a program where there are no columns to sum
 def _activate(z_ptr, y_ptr, slope_ptr, count, RELU: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr):
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
-    y, slope = activation_and_slope(tl.load(z_ptr + index, mask=inside), RELU)
+    y, slope = activation_and_slope(tl.load(z_ptr + index, mask=inside), RELU, FINE=True)
     tl.store(y_ptr + index, y, mask=inside)
     if KEEP:
         tl.store(slope_ptr + index, slope, mask=inside)
