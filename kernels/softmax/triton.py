@@ -4,8 +4,9 @@ The online sum keeps the largest x so far and the sum relative to it, and rescal
 (Milakov & Gimelshein 2018, arXiv:1805.02867, algorithm 3). Each lane keeps its own pair until the row is through, so
 the loop has no reduction across lanes in it.
 
-Backward, dx = y (dy - sum y dy), reads y and dy: rows that fit into registers once; wider ones twice, the second time
-from the cache.
+Backward, dx = y (dy - sum y dy), reads y and dy: short rows once; longer ones twice, the second time from the cache,
+which is told what will be read again and what will not. Of 16 bits these are faster than rows held in registers, where
+they are twice as wide, and so few on a processor that it waits for memory between them.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ WIDE_BYTES = 16_384  # of a wide row that a step of the loop takes: 64 registers
 WIDE_WARPS = 8  # with 16 and twice the bytes, float64 spills, and float32 on sm_80
 
 # Backward, where a row is two tensors.
-MAX_PAIR_BYTES = 8_192 * 4  # up to here a program holds its row; at twice that, a processor has room for one program
+HELD = {2: 2_048, 4: 16_384, 8: 4_096}  # columns of a row that a program holds, by bytes of an element
 PAIR_WARP_BYTES = 4096  # of each tensor, in the type it is computed in: 64 of a thread's registers for both
-PAIR_STEP_BYTES = 16_384  # of each tensor that a step of the loop takes
-PAIR_STEP_WARPS = 8
+STEP = 2048  # columns that a step of the loop takes
+STEP_WARPS = 16  # so that few rows are in flight, and the cache still holds what was read first
 
 
 @triton.jit
@@ -94,25 +95,30 @@ def _backward_rows(
 
 
 @triton.jit
-def _backward_wide_row(y_ptr, dy_ptr, dx_ptr, dy_stride, cols, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr):
+def _backward_wide_row(
+    y_ptr, dy_ptr, dx_ptr, dy_stride, cols, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr, EVEN: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     y_ptr += row * cols
     dy_ptr += row * dy_stride
     dx_ptr += row * cols
     lane = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), ARITHMETIC)
-    blocks = tl.cdiv(cols, BLOCK)
-    for block in range(blocks):
-        col = block * BLOCK + lane
-        y = tl.load(y_ptr + col, mask=col < cols, other=0).to(ARITHMETIC)
-        dy = tl.load(dy_ptr + col, mask=col < cols, other=0).to(ARITHMETIC)
+    for start in range(0, cols, BLOCK):
+        col = start + lane
+        inside = None if EVEN else col < cols
+        other = None if EVEN else 0.0
+        y = tl.load(y_ptr + col, mask=inside, other=other, eviction_policy="evict_last").to(ARITHMETIC)
+        dy = tl.load(dy_ptr + col, mask=inside, other=other, eviction_policy="evict_last").to(ARITHMETIC)
         total += y * dy
     row_sum = tl.sum(total, axis=0)
-    for step in range(blocks):  # backwards, as above
-        col = (blocks - 1 - step) * BLOCK + lane
-        y = tl.load(y_ptr + col, mask=col < cols, other=0).to(ARITHMETIC)
-        dy = tl.load(dy_ptr + col, mask=col < cols, other=0).to(ARITHMETIC)
-        tl.store(dx_ptr + col, (y * (dy - row_sum)).to(dx_ptr.dtype.element_ty), mask=col < cols)
+    for start in range(0, cols, BLOCK):
+        col = start + lane
+        inside = None if EVEN else col < cols
+        other = None if EVEN else 0.0
+        y = tl.load(y_ptr + col, mask=inside, other=other, eviction_policy="evict_first").to(ARITHMETIC)
+        dy = tl.load(dy_ptr + col, mask=inside, other=other, eviction_policy="evict_first").to(ARITHMETIC)
+        tl.store(dx_ptr + col, (y * (dy - row_sum)).to(dx_ptr.dtype.element_ty), mask=inside)
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -175,27 +181,33 @@ def _backward(y: Tensor, dy: Tensor) -> Tensor:
     return dx
 
 
-def backward_plan(block: int, itemsize: int) -> tuple[Any, int]:
-    """The kernel for a row of ``block`` elements, computed in ``itemsize`` bytes each, and its warps."""
-    if block * itemsize > MAX_PAIR_BYTES:
-        return _backward_wide_row, PAIR_STEP_WARPS
-    return _backward_rows, max(4, block * itemsize // PAIR_WARP_BYTES)
-
-
 def _launch_backward(y: Tensor, dy: Tensor, dx: Tensor, cols: int) -> None:
     rows = dy.shape[0]
     arithmetic = tl.float64 if y.dtype == torch.float64 else tl.float32
-    itemsize = max(4, y.element_size())  # of the arithmetic
     block = triton.next_power_of_2(cols)
-    kernel, warps = backward_plan(block, itemsize)
-    if kernel is _backward_wide_row:
-        step = PAIR_STEP_BYTES // itemsize
-        kernel[(rows,)](y, dy, dx, dy.stride(0), cols, ARITHMETIC=arithmetic, BLOCK=step, num_warps=warps)
+    if block > HELD[y.element_size()]:
+        _backward_wide_row[(rows,)](
+            y,
+            dy,
+            dx,
+            dy.stride(0),
+            cols,
+            ARITHMETIC=arithmetic,
+            BLOCK=STEP,
+            EVEN=cols % STEP == 0,
+            num_warps=STEP_WARPS,
+        )
         return
     together = max(1, TILE // block)
-    kernel[(triton.cdiv(rows, together),)](
+    warps = backward_warps(block, max(4, y.element_size()))
+    _backward_rows[(triton.cdiv(rows, together),)](
         y, dy, dx, dy.stride(0), rows, cols, ARITHMETIC=arithmetic, ROWS=together, BLOCK=block, num_warps=warps
     )
+
+
+def backward_warps(block: int, itemsize: int) -> int:
+    """Warps whose registers hold both rows of ``block`` elements, computed in ``itemsize`` bytes each."""
+    return max(4, block * itemsize // PAIR_WARP_BYTES)
 
 
 class _Differentiable(torch.autograd.Function):

@@ -71,45 +71,66 @@ def arithmetic(dtype):
 @capabilities
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
 @pytest.mark.parametrize("tanh", [True, False])
-def test_gelus_backward_is_one_wide_access_a_thread_and_two_special_functions(build, capability, dtype, tanh):
-    block = gelu.BACKWARD_BYTES // ITEMSIZE[dtype]
+def test_gelus_backward_is_of_wide_accesses_and_two_special_functions(build, capability, dtype, tanh):
+    block = gelu.BACKWARD_BYTES[ITEMSIZE[dtype]] // ITEMSIZE[dtype]
     constants = {"TANH": tanh, "ARITHMETIC": arithmetic(dtype), "BLOCK": block}
     pointers = dict.fromkeys(("x_ptr", "dy_ptr", "dx_ptr"), f"*{dtype}")
     built = build(gelu._gelu_backward, pointers | {"count": "i64"}, constants, capability, 4)
     assert built.bits("ld") == built.bits("st") == 128
-    assert built.count(r"ld\.global") == 2
+    assert built.count(r"ld\.global") == 2 * gelu.BACKWARD_BYTES[ITEMSIZE[dtype]] // 2048
     assert built.stack == 0
     if dtype != "fp64":
         elements = block // (4 * 32)
-        assert built.count(r"ex2\.approx") == built.count(r"(?:div\.full|rcp\.approx)") == elements
+        assert built.count(r"ex2\.approx") == (1 if tanh else 2) * elements
+        assert built.count(r"(?:div\.full|rcp\.approx)") == (elements if tanh else 0)
         assert ".f64" not in built.ptx
 
 
 @capabilities
-@pytest.mark.parametrize("block", [128, 1024, 8192])
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_gelus_form_erf_is_one_exp2_and_few_multiplications(build, capability, dtype):
+    constants = {"TANH": False, "ARITHMETIC": tl.float32, "BLOCK": gelu.BLOCK}
+    pointers = dict.fromkeys(("x_ptr", "y_ptr"), f"*{dtype}")
+    built = build(gelu._gelu, pointers | {"count": "i64"}, constants, capability, 4)
+    elements = gelu.BLOCK // (4 * 32)
+    assert built.bits("ld") == built.bits("st") == 128
+    assert built.count(r"ex2\.approx") == elements
+    assert built.count(r"(?:fma\.rn|mul)\.f32") <= (12 if dtype == "fp32" else 9) * elements
+    assert built.count(r"(?:div|rcp|\.f64)") == 0
+
+
+@capabilities
+@pytest.mark.parametrize(
+    ("dtype", "block"), [("fp32", 128), ("fp32", 8192), ("fp32", 16_384), ("bf16", 128), ("bf16", 2048), ("fp64", 4096)]
+)
 def test_softmaxs_backward_keeps_both_rows_in_registers(build, capability, block, dtype):
-    kernel, warps = softmax.backward_plan(block, itemsize=4)
-    assert kernel is softmax._backward_rows
+    assert block <= softmax.HELD[ITEMSIZE[dtype]]
+    warps = softmax.backward_warps(block, max(4, ITEMSIZE[dtype]))
     pointers = dict.fromkeys(("y_ptr", "dy_ptr", "dx_ptr"), f"*{dtype}")
     numbers = dict.fromkeys(("dy_stride", "rows", "cols"), "i32")
-    constants = {"ARITHMETIC": tl.float32, "ROWS": max(1, softmax.TILE // block), "BLOCK": block}
-    built = build(kernel, pointers | numbers, constants, capability, warps)
+    constants = {"ARITHMETIC": arithmetic(dtype), "ROWS": max(1, softmax.TILE // block), "BLOCK": block}
+    built = build(softmax._backward_rows, pointers | numbers, constants, capability, warps)
     assert built.bits("ld") == built.bits("st") == 128
     assert built.stack == 0
-    assert 2 * built.registers * warps * 32 <= REGISTERS  # one loads while the other sums or stores
+    if block < 16_384:
+        assert 2 * built.registers * warps * 32 <= REGISTERS  # one loads while the other sums or stores
 
 
 @capabilities
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
-def test_softmaxs_backward_of_a_wide_row_spills_nothing(build, capability, dtype):
+@pytest.mark.parametrize("even", [True, False])
+def test_softmaxs_backward_of_a_wide_row_tells_the_cache_what_comes_again(build, capability, dtype, even):
     pointers = dict.fromkeys(("y_ptr", "dy_ptr", "dx_ptr"), f"*{dtype}")
-    itemsize = max(4, ITEMSIZE[dtype])
-    constants = {"ARITHMETIC": arithmetic(dtype), "BLOCK": softmax.PAIR_STEP_BYTES // itemsize}
+    constants = {"ARITHMETIC": arithmetic(dtype), "BLOCK": softmax.STEP, "EVEN": even}
     numbers = dict.fromkeys(("dy_stride", "cols"), "i32")
-    built = build(softmax._backward_wide_row, pointers | numbers, constants, capability, softmax.PAIR_STEP_WARPS)
-    assert built.bits("ld") == built.bits("st") == 128
+    built = build(softmax._backward_wide_row, pointers | numbers, constants, capability, softmax.STEP_WARPS)
+    each = softmax.STEP // (softmax.STEP_WARPS * 32) * 8 * ITEMSIZE[dtype]
+    assert built.bits("ld") == built.bits("st") == min(128, each)
+    assert built.count("evict_last") > 0
+    assert built.count("evict_first") > 0
     assert built.stack == 0
+    programs = 3 if dtype == "fp64" else 4  # that a processor has threads for
+    assert programs * built.registers * softmax.STEP_WARPS * 32 <= REGISTERS
 
 
 def product(build, tiling, dtype, capability, *, forward, relu, keep):
