@@ -5,11 +5,12 @@ backward has then nothing left to evaluate. It is a chain of products, dz = (dz'
 columns of its tiles as well, for the gradient of the bias; and for each layer dw = dz^T h, which is left to cuBLAS.
 
 Products of float32 and float64 are cuBLAS's too, since tensor cores do not take them whole; what is between them is one
-kernel a layer.
+kernel a layer. But small ones of float32 are ours, forward and backward a kernel a layer: see ``_small_products``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -19,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from kernels.mlp import _small_products
 from kernels.mlp._triton_products import BAND, activation_and_slope, bands, chained, linear, tiling_for
 from kernels.triton_device import on_device_of, require_gpu
 
@@ -105,6 +107,8 @@ class _Differentiable(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         saved, layers = ctx.saved_tensors, ctx.layers
         inputs, weights, slopes = (saved[layers * part : layers * (part + 1)] for part in range(3))
+        if _small_products.small(dy):
+            return None, *_small_backward(dy, inputs, weights, slopes, ctx.relu, ctx.needs_input_grad[1])
         rows, cols = dy.shape
         kind = torch.float64 if dy.dtype == torch.float64 else torch.float32
         sums = torch.empty(layers, bands(rows), cols, dtype=kind, device=dy.device)
@@ -124,6 +128,9 @@ def _layer(h: Tensor, w: Tensor, b: Tensor, relu: bool, keep: bool) -> tuple[Ten
     if h.dtype in NARROW:
         slope = torch.empty_like(h) if keep and not relu else None
         linear(h, w, b, relu, y, slope, tiling_for(h, w))
+    elif _small_products.small(h):
+        slope = torch.empty_like(h) if keep and not relu else None
+        _small_products.linear(h, w, b, relu, y, slope)
     else:
         slope = torch.addmm(b, h, w.t())  # z, until its derivative is written over it
         if y.numel():
@@ -132,6 +139,29 @@ def _layer(h: Tensor, w: Tensor, b: Tensor, relu: bool, keep: bool) -> tuple[Ten
                     slope, y, slope, y.numel(), RELU=relu, KEEP=keep and not relu, BLOCK=ELEMENTS, num_warps=4
                 )
     return y, (y if relu else slope) if keep else None
+
+
+def _small_backward(
+    dy: Tensor,
+    inputs: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    slopes: Sequence[Tensor],
+    relu: bool,
+    of_input: bool,
+) -> list[Tensor | None]:
+    """The gradients of x, if it is wanted, and of the parameters."""
+    dz: Tensor | None = dy
+    slope: Tensor | None = slopes[-1]
+    found: list[Tensor | None] = []
+    for layer in reversed(range(len(slopes))):
+        slope_below = slopes[layer - 1] if layer else None
+        assert dz is not None
+        dw, db, dz = _small_products.gradients(
+            dz, slope, weights[layer], inputs[layer], slope_below, relu, below=layer > 0 or of_input
+        )
+        found = [dw, db, *found]
+        slope = None
+    return [dz, *found]
 
 
 def _below(dz: Tensor, w: Tensor, slope: Tensor, sums: Tensor, relu: bool) -> Tensor:
