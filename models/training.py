@@ -6,7 +6,7 @@ overwrites, gradients among them, and autograd makes the first gradient it gets 
 made beforehand: autograd then adds to those, rather than keep what is about to be overwritten.
 
 Backward alone. It runs on the stream that its forward ran on, whichever is current, and what gathers the gradient of a
-leaf on the one where the leaf was first used; a CUDA graph captures a stream. So there is a leaf and a forward a stream,
+leaf on the one where that leaf was first used; a CUDA graph captures a stream. So each stream has a leaf and a forward,
 made when a call first comes on it: whoever captures has called before, to warm up. All of them are kept, for a captured
 backward reads what its forward has saved.
 """

@@ -4,9 +4,9 @@ The tanh form is computed as x * sigmoid(2 u) = x / (1 + exp(-2 u)): the same, s
 It cancels nowhere, and where exp overflows it ends in x / inf = 0; the usual (e - 1) / (e + 1) with e = exp(2 u) is NaN
 from x = 10.07 on in float32.
 
-The form erf leaves room for some 25 instructions an element of 16 bits at that speed, which no erf of a library is
-content with, nor a quotient as in Abramowitz & Stegun 7.1.26. So Phi(x) itself comes of one exp2: log2 Phi(-|x|) is nearly
-a parabola, and a polynomial in |x|, fitted by Remez' exchange, is close to it in the left tail too, where 1 + erf cancels.
+At that speed the form erf has room for some 25 instructions an element of 16 bits, which is too few for the erf of a
+library, and for a quotient as in Abramowitz & Stegun 7.1.26. So Phi(x) comes of one exp2: log2 Phi(-|x|) is nearly a
+parabola, and a polynomial in |x|, fitted by Remez' exchange, is close to it, in the left tail too where 1 + erf cancels.
 
 Backward reads x and dy and writes dx. The form erf takes one exp2 for Phi and one for the density; the form tanh, the
 sigmoid and its complement from one exp.
@@ -35,6 +35,7 @@ BACKWARD_BYTES = {2: 4096, 4: 2048, 8: 2048}
 MINUS_HALF_LOG2_E = tl.constexpr(-0.7213475204444817)
 MINUS_2_SQRT_2_OVER_PI_LOG2_E = tl.constexpr(-2.302208198144325)
 SQRT_1_OVER_2_PI = tl.constexpr(0.3989422804014327)
+LOG2_SQRT_1_OVER_2_PI = tl.constexpr(-1.3257480647361592)
 
 # From here on y' is 0 or 1 up to 2e-20; and e = exp(80.6) is still a float32.
 SATURATED = tl.constexpr(9.7)
@@ -48,7 +49,7 @@ def _gelu(x_ptr, y_ptr, count, TANH: tl.constexpr, ARITHMETIC: tl.constexpr, BLO
     x = tl.load(x_ptr + index, mask=inside).to(ARITHMETIC)
     if TANH:
         y = x / (1 + tl.exp((x + 0.044715 * x * x * x) * MINUS_2_SQRT_2_OVER_PI))
-    elif ARITHMETIC == tl.float64:
+    elif ARITHMETIC == tl.float64:  # noqa: SIM300  # not a constant
         y = 0.5 * x * (1 + tl.erf(x * SQRT_HALF))
     else:
         y = x * normal_cdf(x, y_ptr.dtype.element_ty == tl.float32)
@@ -89,10 +90,10 @@ def normal_cdf(x, FINE: tl.constexpr):
 def normal_cdf_and_slope(x, FINE: tl.constexpr):
     """Phi(x), and the derivative of x Phi(x), for finite ``x``; ``FINE`` as above."""
     if x.dtype == tl.float64:
-        p, e = 0.5 + 0.5 * tl.erf(x * SQRT_HALF), tl.exp(-0.5 * x * x)
+        p, density = 0.5 + 0.5 * tl.erf(x * SQRT_HALF), tl.exp(-0.5 * x * x) * SQRT_1_OVER_2_PI
     else:
-        p, e = normal_cdf(x, FINE), tl.exp2(x * x * MINUS_HALF_LOG2_E)
-    return p, p + x * e * SQRT_1_OVER_2_PI
+        p, density = normal_cdf(x, FINE), tl.exp2(x * x * MINUS_HALF_LOG2_E + LOG2_SQRT_1_OVER_2_PI)
+    return p, p + x * density
 
 
 @triton.jit

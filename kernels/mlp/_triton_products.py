@@ -1,9 +1,7 @@
 """Products in Triton with what an MLP does before and after them as their epilogue.
 
-On Hopper two programs share a processor, each with a tile of 128 x 128 and its own 96 KB of operands in flight, so that
-the epilogue of one can run under the matrix instructions of the other. Two that begin together would stay in step: each
-has half of the tensor cores, both come to their epilogues at the same time, and nothing multiplies meanwhile. So one of
-them begins half a tile later, and the distance lasts.
+On Hopper a program has a processor, and tiles of 128 x 256 one after the other; what it does to one of them when it is
+complete keeps the tensor cores waiting, so the activation is made of few instructions.
 
 Elsewhere, and where the copy engine cannot address the operands, these come through pointers.
 """
@@ -38,13 +36,11 @@ class Tiling:
     stages: int  # tiles of operands in flight
     resident: int  # programs that share a processor, each with a queue of tiles; 0: a program a tile
     copy_engine: bool
-    stagger: int  # cycles, times the depth of the product, by which the second program of a processor begins later
     group: int = 8  # rows of tiles that run at the same time, for their operands to be in the cache
 
 
-# The tensor cores of a processor need 8 cycles for 128 x 128 x 1.
-HOPPER = Tiling(n=128, k=64, warps=4, stages=3, resident=2, copy_engine=True, stagger=4)
-POINTERS = Tiling(n=128, k=32, warps=8, stages=4, resident=0, copy_engine=False, stagger=0)  # 4 warps would spill
+HOPPER = Tiling(n=256, k=64, warps=8, stages=4, resident=1, copy_engine=True)
+POINTERS = Tiling(n=128, k=32, warps=8, stages=4, resident=0, copy_engine=False)  # 4 warps would spill
 
 
 @triton.jit
@@ -121,18 +117,6 @@ def _finish(
 
 
 @triton.jit
-def _wait(cycles):
-    start = _clock()
-    while _clock() - start < cycles:
-        pass
-
-
-@triton.jit
-def _clock():
-    return tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
-
-
-@triton.jit
 def _product(
     a,
     b,
@@ -143,7 +127,6 @@ def _product(
     rows,
     cols,
     depth,
-    processors,
     FORWARD: tl.constexpr,
     RELU: tl.constexpr,
     KEEP: tl.constexpr,
@@ -152,11 +135,7 @@ def _product(
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
     COPY_ENGINE: tl.constexpr,
-    STAGGER: tl.constexpr,
 ):
-    if STAGGER > 0:  # noqa: SIM102  # known when it is compiled, which the next one is not
-        if tl.program_id(0) >= processors:  # the first ones have been given a processor each
-            _wait(STAGGER * depth)
     half: tl.constexpr = BLOCK_N // 2
     tiles_m, tiles_n = tl.cdiv(rows, BLOCK_M), tl.cdiv(cols, BLOCK_N)
     wave = GROUP * tiles_n
@@ -233,8 +212,7 @@ def _launch(
         half = (BAND, tiling.n // 2)
         blocks = (BAND, tiling.k), right, half, half
         matrices = [TensorDescriptor.from_tensor(x, [*block]) for x, block in zip(matrices, blocks, strict=True)]
-    processors = _processors(out.device)
-    programs = min(tiles, tiling.resident * processors) if tiling.resident else tiles
+    programs = min(tiles, tiling.resident * _processors(out.device)) if tiling.resident else tiles
     with on_device_of(out):
         _product[(programs,)](
             *matrices,
@@ -243,7 +221,6 @@ def _launch(
             rows,
             cols,
             a.shape[1],
-            processors,
             FORWARD=forward,
             RELU=relu,
             KEEP=keep,
@@ -252,7 +229,6 @@ def _launch(
             BLOCK_K=tiling.k,
             GROUP=tiling.group,
             COPY_ENGINE=tiling.copy_engine,
-            STAGGER=tiling.stagger if out.is_cuda else 0,  # the interpreter has no clock
             num_warps=tiling.warps,
             num_stages=tiling.stages,
         )

@@ -2,10 +2,10 @@
 
 Forward keeps y'(z) beside y = activation(z) of each layer's z = h w^T + b, in place of z: both come of one exp, and
 backward has then nothing left to evaluate. It is a chain of products, dz = (dz' w') * y'(z), each of which sums the
-columns of its tiles as well, for the gradient of the bias; and for each layer dw = dz^T h, which is left to cuBLAS.
+columns of its tiles as well, for the gradient of the bias; and for each layer dw = dz^T h, which is cuBLAS's or ours.
 
 Products of float32 and float64 are cuBLAS's too, since tensor cores do not take them whole; what is between them is one
-kernel a layer. But small ones of float32 are ours, forward and backward a kernel a layer: see ``_small_products``.
+kernel a layer. But small ones of float32 are ours, forward and backward a kernel a layer: see ``_triton_small``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from kernels.mlp import _small_products
-from kernels.mlp._triton_products import BAND, activation_and_slope, bands, chained, linear, tiling_for
+from kernels.mlp import _roles, _triton_small
+from kernels.mlp._triton_products import BAND, activation_and_slope, chained, linear, tiling_for
 from kernels.triton_device import on_device_of, require_gpu
 
 NARROW = (torch.float16, torch.bfloat16)
@@ -107,16 +107,17 @@ class _Differentiable(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         saved, layers = ctx.saved_tensors, ctx.layers
         inputs, weights, slopes = (saved[layers * part : layers * (part + 1)] for part in range(3))
-        if _small_products.small(dy):
+        if _triton_small.small(dy):
             return None, *_small_backward(dy, inputs, weights, slopes, ctx.relu, ctx.needs_input_grad[1])
         rows, cols = dy.shape
         kind = torch.float64 if dy.dtype == torch.float64 else torch.float32
-        sums = torch.empty(layers, bands(rows), cols, dtype=kind, device=dy.device)
-        dz = _through(dy, slopes[-1], torch.empty_like(slopes[-1]), sums[-1], ctx.relu)
-        of_weights = [torch.mm(dz.t(), inputs[-1])]
+        height = _roles.BAND if all(_roles.fits(inputs[0], w) for w in weights) else BAND
+        sums = torch.empty(layers, -(-rows // height), cols, dtype=kind, device=dy.device)
+        dz = _through(dy, slopes[-1], torch.empty_like(slopes[-1]), sums[-1], ctx.relu, height)
+        of_weights = [_of_weight(dz, inputs[-1], height)]
         for layer in reversed(range(layers - 1)):
-            dz = _below(dz, weights[layer + 1], slopes[layer], sums[layer], ctx.relu)
-            of_weights.append(torch.mm(dz.t(), inputs[layer]))
+            dz = _below(dz, weights[layer + 1], slopes[layer], sums[layer], ctx.relu, height)
+            of_weights.append(_of_weight(dz, inputs[layer], height))
         of_x = torch.mm(dz, weights[0]) if ctx.needs_input_grad[1] else None
         of_biases = sums.sum(1).to(dy.dtype).unbind()
         return None, of_x, *chain(*zip(reversed(of_weights), of_biases, strict=True))
@@ -127,10 +128,13 @@ def _layer(h: Tensor, w: Tensor, b: Tensor, relu: bool, keep: bool) -> tuple[Ten
     y = torch.empty_like(h)
     if h.dtype in NARROW:
         slope = torch.empty_like(h) if keep and not relu else None
-        linear(h, w, b, relu, y, slope, tiling_for(h, w))
-    elif _small_products.small(h):
+        if _roles.fits(h, w):
+            _roles.linear(h, w, b, relu, y, slope)
+        else:
+            linear(h, w, b, relu, y, slope, tiling_for(h, w))
+    elif _triton_small.small(h):
         slope = torch.empty_like(h) if keep and not relu else None
-        _small_products.linear(h, w, b, relu, y, slope)
+        _triton_small.linear(h, w, b, relu, y, slope)
     else:
         slope = torch.addmm(b, h, w.t())  # z, until its derivative is written over it
         if y.numel():
@@ -156,7 +160,7 @@ def _small_backward(
     for layer in reversed(range(len(slopes))):
         slope_below = slopes[layer - 1] if layer else None
         assert dz is not None
-        dw, db, dz = _small_products.gradients(
+        dw, db, dz = _triton_small.gradients(
             dz, slope, weights[layer], inputs[layer], slope_below, relu, below=layer > 0 or of_input
         )
         found = [dw, db, *found]
@@ -164,21 +168,28 @@ def _small_backward(
     return [dz, *found]
 
 
-def _below(dz: Tensor, w: Tensor, slope: Tensor, sums: Tensor, relu: bool) -> Tensor:
-    """The gradient of the z of the layer below that with ``w``, whose own is ``dz``; and its column sums."""
+def _of_weight(dz: Tensor, h: Tensor, height: int) -> Tensor:
+    return _roles.of_weight(dz, h) if height == _roles.BAND else torch.mm(dz.t(), h)
+
+
+def _below(dz: Tensor, w: Tensor, slope: Tensor, sums: Tensor, relu: bool, height: int) -> Tensor:
+    """The gradient of the z of the layer below that with ``w``, whose own is ``dz``; and sums of ``height`` rows."""
     out = torch.empty_like(slope)
     if dz.dtype in NARROW:
-        chained(dz, w, slope, relu, out, sums, tiling_for(dz, w))
+        if height == _roles.BAND:
+            _roles.chained(dz, w, slope, relu, out, sums)
+        else:
+            chained(dz, w, slope, relu, out, sums, tiling_for(dz, w))
         return out
-    return _through(torch.mm(dz, w, out=out), slope, out, sums, relu)
+    return _through(torch.mm(dz, w, out=out), slope, out, sums, relu, height)
 
 
-def _through(dy: Tensor, slope: Tensor, dz: Tensor, sums: Tensor, relu: bool) -> Tensor:
-    """The gradient of z from that of y, of any strides, into ``dz``, which may be ``dy``; and its column sums."""
+def _through(dy: Tensor, slope: Tensor, dz: Tensor, sums: Tensor, relu: bool, height: int) -> Tensor:
+    """The gradient of z from that of y, of any strides, into ``dz``, which may be ``dy``; and the sums."""
     rows, cols = dy.shape
     if dy.numel():
         with on_device_of(dy):
-            _through_activation[bands(rows), triton.cdiv(cols, COLS)](
+            _through_activation[sums.shape[0], triton.cdiv(cols, COLS)](
                 dy,
                 slope,
                 dz,
@@ -189,7 +200,7 @@ def _through(dy: Tensor, slope: Tensor, dz: Tensor, sums: Tensor, relu: bool) ->
                 cols,
                 RELU=relu,
                 ARITHMETIC=tl.float64 if dy.dtype == torch.float64 else tl.float32,
-                ROWS=BAND,
+                ROWS=height,
                 COLS=COLS,
                 num_warps=WARPS,
             )

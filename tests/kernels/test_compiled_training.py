@@ -19,6 +19,7 @@ from triton.compiler import ASTSource  # noqa: E402
 
 from kernels.gelu import triton as gelu  # noqa: E402
 from kernels.mlp import _triton_products as products  # noqa: E402
+from kernels.mlp import _triton_small as small  # noqa: E402
 from kernels.mlp import triton as mlp  # noqa: E402
 from kernels.softmax import triton as softmax  # noqa: E402
 
@@ -141,14 +142,8 @@ def product(build, tiling, dtype, capability, *, forward, relu, keep):
         name: f"tensordesc<{dtype}[{rows}, {cols}]>" if tiling.copy_engine else f"*{dtype}"
         for name, (rows, cols) in blocks.items()
     }
-    arguments |= {"bias": f"*{dtype}", "sums": "*fp32"} | dict.fromkeys(("rows", "cols", "depth", "processors"), "i32")
-    constants = {
-        "FORWARD": forward,
-        "RELU": relu,
-        "KEEP": keep,
-        "COPY_ENGINE": tiling.copy_engine,
-        "STAGGER": tiling.stagger,
-    }
+    arguments |= {"bias": f"*{dtype}", "sums": "*fp32"} | dict.fromkeys(("rows", "cols", "depth"), "i32")
+    constants = {"FORWARD": forward, "RELU": relu, "KEEP": keep, "COPY_ENGINE": tiling.copy_engine}
     constants |= {"BLOCK_M": products.BAND, "BLOCK_N": tiling.n, "BLOCK_K": tiling.k, "GROUP": tiling.group}
     return build(products._product, arguments, constants, capability, tiling.warps, tiling.stages)
 
@@ -164,10 +159,10 @@ BACKWARD = {"forward": False, "relu": False, "keep": True}
     [("bf16", FORWARD), ("bf16", ALONE), ("bf16", BACKWARD), ("fp16", FORWARD), ("bf16", BACKWARD | {"relu": True})],
     ids=str,
 )
-def test_on_hopper_two_programs_of_the_mlp_share_a_processor_and_spill_nothing(build, dtype, epilogue):
+def test_on_hopper_the_mlp_is_of_wide_instructions_and_spills_nothing(build, dtype, epilogue):
     tiling = products.HOPPER
     built = product(build, tiling, dtype, 90, **epilogue)
-    assert built.count(r"wgmma\.mma_async\S*m64n128k16") == 8
+    assert built.count(r"wgmma\.mma_async\S*m64n256k16") == 4
     assert built.count(r"cp\.async\.bulk\.tensor\.2d\.shared") >= 2 * tiling.stages
     stores = 4 if epilogue["forward"] and epilogue["keep"] else 2
     assert built.count(r"cp\.async\.bulk\.tensor\.2d\.global") == stores
@@ -199,6 +194,24 @@ def test_what_is_between_the_products_is_wide_and_spills_nothing(build, capabili
     built = build(mlp._through_activation, pointers | numbers, constants | {"col_stride": 1}, capability, mlp.WARPS)
     assert built.bits("ld") == 128
     assert built.stack == 0
+
+
+@capabilities
+def test_triton_small_are_multiplied_in_float32_and_loaded_ahead(build, capability):
+    constants = {"RELU": False, "TILE": small.TILE, "DEPTH": small.DEPTH, "PRECISION": small.PRECISION}
+    pointers = dict.fromkeys(("h", "w", "bias", "y", "slope"), "*fp32")
+    numbers = dict.fromkeys(("rows", "dim"), "i32")
+    forward = build(
+        small._forward, pointers | numbers, constants | {"KEEP": True}, capability, small.WARPS, small.STAGES
+    )
+    pointers = dict.fromkeys(("dz", "slope", "w", "h", "slope_below", "below", "dw", "db"), "*fp32")
+    numbers |= {"row_stride": "i32"}
+    constants |= {"col_stride": 1, "TOP": False, "BELOW": True, "THROUGH": True}
+    backward = build(small._backward, pointers | numbers, constants, capability, small.WARPS, small.STAGES)
+    for built in (forward, backward):
+        assert not built.count(r"mma\.(sync|_async)")
+        assert built.count(r"cp\.async\.cg\.shared\.global \[[^]]*\], \[[^]]*\], 0x10") >= 2 * (small.STAGES - 1)
+        assert built.stack == 0
 
 
 @capabilities

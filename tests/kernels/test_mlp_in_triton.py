@@ -79,7 +79,7 @@ def test_products_and_their_epilogues_are_right_up_to_every_edge(triton_mlp, dev
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("batch", "dim", "layers"), [(1, 1, 1), (129, 65, 3), (7, 130, 2)])
+@pytest.mark.parametrize(("batch", "dim", "layers"), [(1, 1, 1), (129, 65, 3), (7, 130, 2), (5, 516, 2)])
 def test_every_gradient_agrees_with_autograds_own(triton_mlp, device, activation, dtype, batch, dim, layers):
     tensors = draw(device, dtype, batch, dim, layers)
     dy = torch.randn(batch, dim, device=device, dtype=dtype)
@@ -95,6 +95,22 @@ def test_every_gradient_of_a_narrow_type(triton_mlp, device, narrow, activation)
     wide = [tensor.detach().double().requires_grad_() for tensor in tensors]
     want = gradients(reference, wide, dy.double(), activation)
     agree(gradients(triton_mlp.mlp, tensors, dy, activation), want, 16 * torch.finfo(narrow).eps)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize(("batch", "dim", "layers"), [(128 * 72, 512, 2), (2048, 2304, 3)])
+def test_warps_with_roles_give_the_same_gradients(monkeypatch, activation, batch, dim, layers):
+    mlp, roles = import_module("kernels.mlp.triton").mlp, import_module("kernels.mlp._roles")
+    if torch.cuda.get_device_capability()[0] != 9 or roles.products is None:
+        pytest.skip("these are for Hopper, and a Triton with Gluon")
+    monkeypatch.setattr(roles, "ENABLED", True)
+    tensors = draw("cuda", torch.bfloat16, batch, dim, layers)
+    assert roles.fits(tensors[0], tensors[1])
+    dy = torch.randn(batch, dim, device="cuda").bfloat16()
+    wide = [tensor.detach().double().requires_grad_() for tensor in tensors]
+    want = gradients(reference, wide, dy.double(), activation)
+    agree(gradients(mlp, tensors, dy, activation), want, 16 * torch.finfo(torch.bfloat16).eps)
 
 
 @pytest.mark.parametrize(

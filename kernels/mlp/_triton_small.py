@@ -1,9 +1,9 @@
 """Products of an MLP in float32 that are too small to fill a GPU: what counts is how few kernels there are.
 
 Forward, a kernel a layer: the product, the bias, the activation and its derivative. Backward, a kernel a layer too: the
-gradients of the layer's weight and bias, and that of z of the layer below, need the same dz and nothing of each other, so
-their tiles are programs of one grid. Small tiles, for there are more processors than large ones; and float32 throughout,
-since tensor cores would round what they multiply.
+gradients of the layer's weight and bias, and that of z of the layer below, need the same dz and nothing of each other,
+so that their tiles are programs of one grid. The tiles are small, for there are more processors than large ones; and in
+float32 throughout, since tensor cores would round what they multiply.
 """
 
 from __future__ import annotations
