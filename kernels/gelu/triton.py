@@ -4,9 +4,9 @@ The tanh form is computed as x * sigmoid(2 u) = x / (1 + exp(-2 u)): the same, s
 It cancels nowhere, and where exp overflows it ends in x / inf = 0; the usual (e - 1) / (e + 1) with e = exp(2 u) is NaN
 from x = 10.07 on in float32.
 
-At that speed the form erf has room for some 25 instructions an element of 16 bits, which is too few for the erf of a
-library, and for a quotient as in Abramowitz & Stegun 7.1.26. So Phi(x) comes of one exp2: log2 Phi(-|x|) is nearly a
-parabola, and a polynomial in |x|, fitted by Remez' exchange, is close to it, in the left tail too where 1 + erf cancels.
+At that speed the form erf has room for some 25 instructions an element of 16 bits, too few for a library's erf, and for
+a quotient as in Abramowitz & Stegun 7.1.26. So Phi(x) comes of one exp2: log2 Phi(-|x|) is nearly a parabola, and a
+polynomial in |x|, fitted by Remez' exchange, is close to it, in the left tail too, where 1 + erf cancels.
 
 Backward reads x and dy and writes dx. The form erf takes one exp2 for Phi and one for the density; the form tanh, the
 sigmoid and its complement from one exp.

@@ -231,7 +231,9 @@ def test_a_gpu_asked_for_and_not_there_is_unsupported(run):
 
 def test_a_users_yaml_is_an_option_like_any_other(run, tmp_path):
     (tmp_path / "mine" / "workload").mkdir(parents=True)
-    text = "name: softmax\nrows: 3\ncols: 5\ndtype: float64\ntf32: false\ndata: uniform\naxes: {cols: [5, 6]}\n"
+    text = (
+        "name: softmax\nrows: 3\ncols: 5\ndtype: float64\ntf32: false\ndata: uniform\npass: fwd\naxes: {cols: [5, 6]}\n"
+    )
     (tmp_path / "mine" / "workload" / "tiny.yaml").write_text(text)
     result = run("--config-dir", str(tmp_path / "mine"), "workload=tiny", *QUICK, "-m")
     assert result.code == 0, result.err

@@ -32,9 +32,10 @@ def tiles(rows, cols):
     return f"tensordesc<bf16[{rows}, {cols}],{gl.NVMMASharedLayout.get_default_for([rows, cols], gl.bfloat16)!r}>"
 
 
-@pytest.mark.parametrize(
-    ("kind", "relu"), [("forward", False), ("forward alone", False), ("chained", False), ("chained", True), ("weight", False)]
-)  # fmt: skip
+KINDS = [("forward", False), ("forward alone", False), ("chained", False), ("chained", True), ("weight", False)]
+
+
+@pytest.mark.parametrize(("kind", "relu"), KINDS)
 def test_what_follows_a_product_runs_beside_the_next_and_spills_nothing(tmp_path, kind, relu):
     forward, weight = kind.startswith("forward"), kind == "weight"
     constants = {"FORWARD": forward, "WEIGHT": weight, "RELU": relu, "KEEP": kind == "forward"}
