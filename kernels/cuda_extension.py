@@ -42,19 +42,20 @@ static PyObject* told(cudaError_t error) {{
     return PyErr_Format(PyExc_RuntimeError, "%s: %s", cudaGetErrorName(error), cudaGetErrorString(error));
 }}
 
-// launch(stream, grid x, grid y, grid z, threads, shared, arguments ...)
+// launch(stream, grid x, grid y, grid z, threads, shared, cooperative, arguments ...)
 static PyObject* launch(PyObject*, PyObject* const* words, Py_ssize_t count) {{
-    long long values[6 + {arguments}];
+    long long values[7 + {arguments}];
     void* pointers[{arguments}];
-    if (count < 6 || count > 6 + {arguments}) return PyErr_Format(PyExc_TypeError, "%zd arguments", count);
+    if (count < 7 || count > 7 + {arguments}) return PyErr_Format(PyExc_TypeError, "%zd arguments", count);
     for (Py_ssize_t i = 0; i < count; i++) {{
         values[i] = (long long)PyLong_AsUnsignedLongLongMask(words[i]);
-        if (i >= 6) pointers[i - 6] = &values[i];
+        if (i >= 7) pointers[i - 7] = &values[i];
     }}
     if (PyErr_Occurred()) return NULL;
-    dim3 grid((unsigned)values[1], (unsigned)values[2], (unsigned)values[3]);
+    dim3 grid((unsigned)values[1], (unsigned)values[2], (unsigned)values[3]), block((unsigned)values[4]);
     cudaStream_t stream = (cudaStream_t)values[0];
-    return told(cudaLaunchKernel(kernel, grid, dim3((unsigned)values[4]), pointers, (size_t)values[5], stream));
+    return told(values[6] ? cudaLaunchCooperativeKernel(kernel, grid, block, pointers, (size_t)values[5], stream)
+                          : cudaLaunchKernel(kernel, grid, block, pointers, (size_t)values[5], stream));
 }}
 
 static PyObject* allow_shared(PyObject*, PyObject* bytes) {{
@@ -62,9 +63,25 @@ static PyObject* allow_shared(PyObject*, PyObject* bytes) {{
     return told(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
 }}
 
+static PyObject* allow_clusters(PyObject*, PyObject*) {{
+    return told(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+}}
+
+// active_clusters(blocks of a cluster, threads)
+static PyObject* active_clusters(PyObject*, PyObject* const* words, Py_ssize_t) {{
+    cudaLaunchConfig_t config = {{}};
+    config.gridDim = dim3((unsigned)PyLong_AsLong(words[0]));
+    config.blockDim = dim3((unsigned)PyLong_AsLong(words[1]));
+    int clusters = 0;
+    if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) cudaGetLastError();
+    return PyLong_FromLong(clusters);
+}}
+
 static PyMethodDef methods[] = {{
     {{"launch", (PyCFunction)(void (*)(void))launch, METH_FASTCALL, NULL}},
     {{"allow_shared", allow_shared, METH_O, NULL}},
+    {{"allow_clusters", allow_clusters, METH_NOARGS, NULL}},
+    {{"active_clusters", (PyCFunction)(void (*)(void))active_clusters, METH_FASTCALL, NULL}},
     {{NULL, NULL, 0, NULL}}}};
 static PyModuleDef definition = {{PyModuleDef_HEAD_INIT, "{module}", NULL, -1, methods}};
 
@@ -217,6 +234,17 @@ class _Kernel(Kernel):
         except RuntimeError as error:
             raise Unsupported(f"this GPU does not give a block {shared} bytes of shared memory") from error
 
-    def _launch(self, grid: tuple[int, int, int], threads: int, shared: int, arguments: tuple[int, ...]) -> None:
+    def _allow_clusters(self) -> None:
+        try:
+            self._module.allow_clusters()
+        except RuntimeError as error:
+            raise Unsupported("this GPU has no clusters of more than 8 blocks") from error
+
+    def _runs_clusters(self, cluster: int, threads: int) -> bool:
+        return bool(self._module.active_clusters(cluster, threads) > 0)
+
+    def _launch(
+        self, grid: tuple[int, int, int], threads: int, shared: int, cooperative: bool, arguments: tuple[int, ...]
+    ) -> None:
         stream = torch._C._cuda_getCurrentRawStream(self.device)
-        self._module.launch(stream, *grid, threads, shared, *arguments)
+        self._module.launch(stream, *grid, threads, shared, cooperative, *arguments)

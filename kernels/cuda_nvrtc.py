@@ -123,13 +123,36 @@ class _Kernel(Kernel):
         from cuda.bindings import driver
 
         most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        (status,) = driver.cuKernelSetAttribute(most, shared, self._kernel.handle, driver.CUdevice(self.device))
-        if status != driver.CUresult.CUDA_SUCCESS:
+        if not self._set(most, shared):
             raise Unsupported(f"this GPU does not give a block {shared} bytes of shared memory")
 
-    def _launch(self, grid: tuple[int, int, int], threads: int, shared: int, arguments: tuple[int, ...]) -> None:
+    def _allow_clusters(self) -> None:
+        from cuda.bindings import driver
+
+        if not self._set(driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1):
+            raise Unsupported("this GPU has no clusters of more than 8 blocks")
+
+    def _set(self, attribute: Any, value: int) -> bool:
+        from cuda.bindings import driver
+
+        (status,) = driver.cuKernelSetAttribute(attribute, value, self._kernel.handle, driver.CUdevice(self.device))
+        return bool(status == driver.CUresult.CUDA_SUCCESS)
+
+    def _runs_clusters(self, cluster: int, threads: int) -> bool:
+        from cuda.bindings import driver
+
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = cluster, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+        # The driver takes a kernel for its function here, the binding does not.
+        status, clusters = driver.cuOccupancyMaxActiveClusters(driver.CUfunction(int(self._kernel.handle)), config)
+        return bool(status == driver.CUresult.CUDA_SUCCESS and clusters > 0)
+
+    def _launch(
+        self, grid: tuple[int, int, int], threads: int, shared: int, cooperative: bool, arguments: tuple[int, ...]
+    ) -> None:
         stream = _stream(torch._C._cuda_getCurrentRawStream(self.device))
-        self._launch_now(stream, _config(grid, threads, shared), self._kernel, *arguments)
+        self._launch_now(stream, _config(grid, threads, shared, cooperative), self._kernel, *arguments)
 
 
 @cache
@@ -140,7 +163,7 @@ def _stream(handle: int) -> Stream:
 
 
 @cache
-def _config(grid: tuple[int, int, int], threads: int, shared: int) -> LaunchConfig:
+def _config(grid: tuple[int, int, int], threads: int, shared: int, cooperative: bool) -> LaunchConfig:
     from cuda.core import LaunchConfig
 
-    return LaunchConfig(grid=grid, block=threads, shmem_size=shared)
+    return LaunchConfig(grid=grid, block=threads, shmem_size=shared, is_cooperative=cooperative)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common import ROOT, load_average, page, publish, run
@@ -23,41 +24,45 @@ from benchmarks.kernels.tables import brief, report
 
 
 def main() -> int:
-    """Race, print, and with --write keep the page. 1 if a bar is missed."""
+    """Race, print, and with --write keep the pages. 1 if a bar is missed, or an op's races broke off."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("ops", nargs="*", metavar="op", help=f"which of {', '.join(OPS)}; all by default")
     parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")
     parser.add_argument("--only", default="", help="races whose title has this in it")
-    parser.add_argument("--one", metavar="FILE", help=argparse.SUPPRESS)  # an op's races, in a process of its own
+    parser.add_argument("--into", metavar="FOLDER", help=argparse.SUPPRESS)  # the process that races
     args = parser.parse_args()
     if unknown := set(args.ops) - set(OPS):
         parser.error(f"no such op: {', '.join(sorted(unknown))}; there are {', '.join(OPS)}")
-    if args.one:
-        return one(args.ops[0], args.only, Path(args.one))
+    ops = args.ops or list(OPS)
+    if args.into:
+        return race(ops, args.only, Path(args.into))
     load, missed = load_average(), 0
-    with tempfile.TemporaryDirectory() as folder:
-        facts = run(["workload=gelu", "workload.cols=256", "impl=torch", "log=none"], Path(folder) / "facts").facts
-        for op in args.ops or OPS:
-            file, started = Path(folder) / f"{op}.json", time.perf_counter()
-            words = [sys.executable, "-m", "benchmarks.kernels", op, "--one", str(file), "--only", args.only]
-            subprocess.run(words, cwd=ROOT, check=True)
-            body, misses = report(pickle.loads(file.read_bytes()))
-            missed += misses
-            text = page(f"Kernels: {op}", body + f"\n\n{time.perf_counter() - started:.0f} s in all.", facts, load)
-            publish(f"kernels_{op}", text, facts, args.write)
-    return int(missed > 0)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        facts = run(["workload=gelu", "workload.cols=256", "impl=torch", "log=none"], folder / "facts").facts
+        words = [sys.executable, "-m", "benchmarks.kernels", *ops, "--into", scratch, "--only", args.only]
+        broke = subprocess.run(words, cwd=ROOT, check=False).returncode
+        for op in ops:
+            file = folder / f"{op}.pickle"
+            if file.exists():
+                body, misses = report(pickle.loads(file.read_bytes()))
+                missed += misses
+                publish(f"kernels_{op}", page(f"Kernels: {op}", body, facts, load), facts, args.write)
+    return int(missed > 0 or broke != 0)
 
 
-def one(op: str, only: str, file: Path) -> int:
-    """The races of ``op``, as plain data, to ``file``."""
+def race(ops: Sequence[str], only: str, folder: Path) -> int:
+    """The races of each op, and their results in ``<op>.pickle``, which our parent alone reads."""
     from benchmarks.kernels.race import held
 
-    results = []
-    for race in OPS[op]():
-        if only in race.title:
-            results.append(held(race))
-            print(brief(results[-1]), file=sys.stderr)
-    file.write_bytes(pickle.dumps(results))  # read by our parent alone
+    for op in ops:
+        started, results = time.perf_counter(), []
+        for each in OPS[op]():
+            if only in each.title:
+                results.append(held(each))
+                print(brief(results[-1]), file=sys.stderr)
+        (folder / f"{op}.pickle").write_bytes(pickle.dumps(results))
+        print(f"{op}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
     return 0
 
 

@@ -22,12 +22,14 @@ from runner.measure.benchmark import Benchmark
 from runner.worker import forget_compiled, tidy
 
 CALLS_BEFORE_CHECK = 3  # a compiled function with CUDA graphs warms up, records, and only then replays
-LONGEST_S = 1.5  # an arm, side by side: the largest products take 11 ms and rest as long
+LONGEST_S = 0.6  # an arm, side by side: the largest products take 11 ms and rest as long
 
 
 def held(race: Race) -> Result:
     """All arms that can run; those that raise or are wrong are left out, with the reason."""
-    workload: Workload = schema.build(options.find("models", race.op), _defaults(race), race.op)
+    workload: Workload = schema.build(
+        options.find("models", race.op), fields_of("workload", race.op) | dict(race.fields), race.op
+    )
     torch.set_float32_matmul_precision("high" if workload.tf32 else "highest")
     inputs = workload.inputs(draw_on("cuda", workload.dtype, workload.data, 0))
     expected = workload.reference(*inputs)
@@ -60,7 +62,7 @@ def _checked(workload: Workload, fields: Mapping[str, Any], inputs: Any, expecte
     """The call of an implementation, and its error as a share of what is allowed. Raises what it raises."""
     given = dict(fields)
     name = given.pop("name")
-    implementation = impl.build(Choice(name, _fields("impl", name) | given))
+    implementation = impl.build(Choice(name, fields_of("impl", name) | given))
     call = workload.call(implementation.load(type(workload).__name__.lower()), inputs)
     call = implementation.around(call, "cuda")
     for _ in range(CALLS_BEFORE_CHECK):
@@ -89,20 +91,12 @@ def _instrument(call: Call, settings: Benchmark, race: Race) -> str:
 
 
 def _settings(race: Race) -> Benchmark:
-    settings: Benchmark = schema.build(Benchmark, _fields("measure", "benchmark"), "measure")
+    settings: Benchmark = schema.build(Benchmark, fields_of("measure", "benchmark"), "measure")
     return replace(settings, max_s=LONGEST_S, cold_l2=not race.e2e, places=1 if race.e2e else settings.places)
 
 
-def _defaults(race: Race) -> dict[str, Any]:
-    """The workload's fields: those of the race, else its YAML's; one that is set by another counts for nothing."""
-    fields = {key: 1 if "${" in str(value) else value for key, value in _fields("workload", race.op).items()}
-    del fields["axes"]
-    return fields | dict(race.fields)
-
-
-def _fields(group: str, name: str) -> dict[str, Any]:
-    """What the YAML of an option says, without its name; nothing if it has none."""
+def fields_of(group: str, name: str) -> dict[str, Any]:
+    """What the YAML of an option says, without its name; nothing if it has none. What another field sets is 1."""
     path = CONF / group / f"{name}.yaml"
     fields = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
-    fields.pop("name", None)
-    return dict(fields)
+    return {key: 1 if "${" in str(value) else value for key, value in fields.items() if key not in ("name", "axes")}

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from runner.measure.floors import pair_floors
 from runner.measure.pairs import paired
 
 COPY = "copy"
+PEERS_FILE = Path(__file__).with_name("peers.py")
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,9 @@ def impl(name: str, **fields: Any) -> dict[str, Any]:
 TORCH, TRITON, CUDA = impl("torch"), impl("triton"), impl("cuda")
 COMPILED = impl("compiled")
 MAX = impl("compiled", mode="max-autotune-no-cudagraphs")
+LIGER = impl("file", path=f"{PEERS_FILE}:liger_softmax")
 OURS = {"triton": TRITON, "cuda": CUDA}
-PEERS = {"torch": TORCH, "compiled": COMPILED, "max-autotune": MAX}
+PEERS = {"torch": TORCH, "compiled": COMPILED}
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -129,17 +132,17 @@ def softmax() -> Iterator[Race]:
     for rows, cols, dtype, share in NARROW:
         fields = {"rows": rows, "cols": cols, "dtype": dtype}
         bars = [Bar("triton", (COPY,), share), Bar("cuda", (COPY,), share), Bar("cuda", ("triton",), 0.97)]
-        yield Race("softmax", fields, OURS | PEERS, bars)
+        yield Race("softmax", fields, OURS | PEERS | {"liger": LIGER}, bars)
     fields = {"rows": 4096, "cols": 32768, "dtype": "bfloat16"}
-    yield Race("softmax", fields, OURS | PEERS, [Bar("cuda", (COPY,), 0.94, 0.97)])
+    yield Race("softmax", fields, OURS | PEERS | {"liger": LIGER}, [Bar("cuda", (COPY,), 0.94, 0.97)])
     for rows, cols, dtype, share in WIDE:
         fields = {"rows": rows, "cols": cols, "dtype": dtype}
         bars = [Bar("cuda", (COPY,), share, 0.97)]
         if dtype == "bfloat16":
-            bars.append(Bar("cuda", ("torch", "compiled", "max-autotune"), 2.0))
-        yield Race("softmax", fields, OURS | PEERS, bars)
+            bars.append(Bar("cuda", ("torch", "compiled"), 2.0))
+        yield Race("softmax", fields, OURS | PEERS | {"liger": LIGER}, bars)
     fields = {"rows": 16384, "cols": 16384, "dtype": "bfloat16", "pass": "bwd"}
-    yield Race("softmax", fields, {"triton": TRITON} | PEERS, [Bar("triton", ("compiled", "max-autotune"), 0.99)])
+    yield Race("softmax", fields, {"triton": TRITON} | PEERS, [Bar("triton", ("compiled",), 0.99)])
 
 
 SHAPES = [  # m, k, n
@@ -217,7 +220,7 @@ def mlp() -> Iterator[Race]:
         yield Race("mlp", {**fields, "pass": "fwd_bwd", "zero_grad": "every_step"}, graph, bars, e2e=True)
     fields = {"dim": 4096, "layers": 8, "batch": 4096, "steps": 1, "dtype": "bfloat16", "pass": "fwd_bwd"}
     bars = [Bar("triton", ("torch", "compiled", "max-autotune"), 1.06, 1.12)]
-    yield Race("mlp", {**fields, "zero_grad": "every_step"}, {"triton": TRITON} | PEERS, bars)
+    yield Race("mlp", {**fields, "zero_grad": "every_step"}, {"triton": TRITON, "max-autotune": MAX} | PEERS, bars)
 
 
 OPS = {"gelu": gelu, "softmax": softmax, "matmul": matmul, "cdist": cdist, "mlp": mlp}

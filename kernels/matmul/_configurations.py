@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-HOPPER_SHARED = 232_448 - 1024  # bytes of shared memory that a program may have, less what barriers take
+HOPPER_SHARED = 232_448 - 1024  # bytes of shared memory of a multiprocessor for its programs, less what barriers take
 K_BYTES = 128  # of a row of a tile: what the widest swizzle of shared memory spans
-CORE_BYTES = 4096 * 1.7e3  # of a, for each of b's columns, that a multiprocessor multiplies in 1 us
+CORE_BYTES = 4096 * 1.56e3  # of a, for each of b's columns, that a multiprocessor multiplies in 1 us, at a steady clock
+STORE_ELEMENTS = 128 * 128  # of y that a multiprocessor stores in 1 us; alone on it, a program multiplies nothing then
 PART_BYTES = 3e6  # of part sums that all of them write, and read again, in 1 us, from and to L2
 LAUNCH_US = 3.0  # of the kernel that adds them up
 
@@ -24,7 +25,7 @@ ITEMSIZE = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "floa
 class Configuration:
     """A kernel and its tiles: ``block_m`` x ``block_n`` of y at a time, ``block_k`` terms a step."""
 
-    kernel: Literal["descriptors", "skinny", "pointers"]
+    kernel: Literal["roles", "descriptors", "skinny", "pointers"]
     block_m: int
     block_n: int
     block_k: int
@@ -32,12 +33,14 @@ class Configuration:
     warps: int
     group_m: int = 1  # rows of tiles that are walked together
     split_k: int = 1  # parts that a sum is cut into
+    programs: int = 1  # that a multiprocessor has at a time: one multiplies while the other stores
     halves: bool = False  # y is stored in two halves, which leaves shared memory for one more stage
 
     def __str__(self) -> str:
         tile = f"{self.kernel} {self.block_m}x{self.block_n}x{self.block_k}, {self.stages} stages, {self.warps} warps"
         group = f", groups of {self.group_m}" if self.group_m > 1 else ""
-        return tile + group + (f", k in {self.split_k} parts" if self.split_k > 1 else "")
+        pair = f", {self.programs} a multiprocessor" if self.programs > 1 else ""
+        return tile + group + pair + (f", k in {self.split_k} parts" if self.split_k > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +49,51 @@ class _Tile:
     block_n: int
     warps: int
     rate: float  # of the tensor cores' own that its loop reaches: small tiles load more for each product
+    programs: int = 1
+    k_bytes: int = K_BYTES
 
 
 # A wgmma has 64 rows, four warps, and at most 256 columns; the accumulator takes up to 128 registers a thread.
-TILES = (_Tile(128, 256, 8, 1.0), _Tile(128, 128, 8, 0.85), _Tile(64, 128, 4, 0.75), _Tile(64, 64, 4, 0.55))
+# Small tiles take longer steps: with few products a step, waiting for tiles and handing them back is what counts.
+TILES = (
+    _Tile(128, 256, 8, 1.0),
+    _Tile(128, 128, 4, 0.92, programs=2),
+    _Tile(128, 128, 8, 0.85),
+    _Tile(64, 128, 4, 0.75, k_bytes=2 * K_BYTES),
+    _Tile(64, 64, 4, 0.55, k_bytes=2 * K_BYTES),
+    _Tile(64, 32, 4, 0.3, k_bytes=2 * K_BYTES),
+)
+STORED = 8  # elements of 16 bits: a descriptor stores rows that are a multiple of 16 bytes long
+FEWEST_STEPS = (
+    8  # to a tile of y whose loading and multiplying warps differ: more than it is stored in, or the ring has
+)
 SKINNY_ROWS = 128  # of the narrow operand at most: from there on its own tile is no smaller than the wide one's
 
 
 @lru_cache(maxsize=4096)
 def configuration(
-    m: int, n: int, k: int, dtype: str, *, capability: tuple[int, int], multiprocessors: int, tf32: bool = False
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    *,
+    capability: tuple[int, int],
+    multiprocessors: int,
+    tf32: bool = False,
+    roles: bool = False,
 ) -> Configuration:
-    """For a [m, k] @ b [k, n], both ``dtype``; ``tf32``: whether float32 may be rounded to it."""
+    """For a [m, k] @ b [k, n], both ``dtype``; whether float32 may be rounded to tf32, and warps can have roles."""
     exact = dtype == "float64" or (dtype == "float32" and not tf32)
     if capability[0] != 9 or exact:
         return pointers(m, n, dtype, tf32=tf32)
     if min(m, n) <= SKINNY_ROWS and max(m, n) > SKINNY_ROWS:
         return _skinny(min(m, n), max(m, n), k, ITEMSIZE[dtype], multiprocessors)
-    return _wave(m, n, k, ITEMSIZE[dtype], multiprocessors)
+    itemsize = ITEMSIZE[dtype]
+    if roles and itemsize <= 2 and n % STORED == 0 and _cdiv(k * itemsize, K_BYTES) >= FEWEST_STEPS:
+        chosen = Configuration("roles", 128, 256, K_BYTES // itemsize, stages=4, warps=4, group_m=16)
+        if _cdiv(m, chosen.block_m) * _cdiv(n, chosen.block_n) >= multiprocessors:
+            return chosen
+    return _wave(m, n, k, itemsize, multiprocessors)
 
 
 def _wave(m: int, n: int, k: int, itemsize: int, multiprocessors: int) -> Configuration:
@@ -71,28 +101,31 @@ def _wave(m: int, n: int, k: int, itemsize: int, multiprocessors: int) -> Config
 
     def microseconds(choice: tuple[_Tile, int]) -> float:
         tile, split = choice
-        programs = _cdiv(m, tile.block_m) * _cdiv(n, tile.block_n) * split
-        of_tile = tile.block_m * tile.block_n * _cdiv(k, split) * itemsize / (CORE_BYTES * tile.rate)
+        items = _cdiv(m, tile.block_m) * _cdiv(n, tile.block_n) * split
+        # Programs that share a multiprocessor share its tensor cores, and each stores while the other multiplies.
+        area = tile.block_m * tile.block_n
+        multiplying = tile.programs * area * _cdiv(k, split) * itemsize / (CORE_BYTES * tile.rate)
+        storing = area / STORE_ELEMENTS if tile.programs == 1 else 0.0
         joining = LAUNCH_US + 2 * 4 * split * m * n / PART_BYTES if split > 1 else 0.0
-        return _cdiv(programs, multiprocessors) * of_tile + joining
+        return _cdiv(items, tile.programs * multiprocessors) * (multiplying + storing) + joining
 
     blocks = _cdiv(k * itemsize, K_BYTES)
     splits = [split for split in (1, 2, 4, 8) if split == 1 or blocks >= 8 * split]
     tile, split = min(((tile, split) for tile in TILES for split in splits), key=microseconds)
     stored = 4 if split > 1 or itemsize == 4 else 2
-    halves = tile.block_n == 256
+    halves = tile.block_n == 256 or tile.programs > 1
     store = tile.block_m * tile.block_n // (2 if halves else 1) * stored
-    stage = (tile.block_m + tile.block_n) * K_BYTES
+    stage = (tile.block_m + tile.block_n) * tile.k_bytes
     return Configuration(
         kernel="descriptors",
         block_m=tile.block_m,
         block_n=tile.block_n,
-        block_k=K_BYTES // itemsize,
-        stages=min(6, (HOPPER_SHARED - store) // stage),
+        block_k=tile.k_bytes // itemsize,
+        stages=min(6 if tile.k_bytes == K_BYTES else 4, (HOPPER_SHARED // tile.programs - store) // stage),
         warps=tile.warps,
-        # As many rows of tiles as make what runs together nearly square: 16 x 128 rows by 8 x 256 columns.
-        group_m=16 if tile.block_n == 256 else 8,
+        group_m=16 if tile.programs > 1 else 8,
         split_k=split,
+        programs=tile.programs,
         halves=halves,
     )
 
@@ -110,7 +143,7 @@ def _skinny(narrow: int, wide: int, k: int, itemsize: int, multiprocessors: int)
         block_m=block_m,
         block_n=64,
         block_k=k_bytes // itemsize,
-        stages=min(4, HOPPER_SHARED // ((64 + block_m) * k_bytes)),
+        stages=min(4 if block_m <= 32 else 6, HOPPER_SHARED // ((64 + block_m) * k_bytes)),
         warps=4,
         split_k=split,
     )
@@ -119,8 +152,10 @@ def _skinny(narrow: int, wide: int, k: int, itemsize: int, multiprocessors: int)
 def pointers(m: int, n: int, dtype: str, *, tf32: bool) -> Configuration:
     """The general kernel. Its tiles fit the 99 KiB of shared memory of sm_86 and sm_89."""
     if dtype == "float64":
-        return Configuration("pointers", 32, 32, 16, stages=2, warps=4, group_m=8)
-    block_k = 16 if dtype == "float32" and not tf32 else K_BYTES // ITEMSIZE[dtype]
+        return Configuration("pointers", 64, 64, 16, stages=3, warps=4, group_m=8)
+    if dtype == "float32" and not tf32:
+        return Configuration("pointers", 64, 128, 32, stages=3, warps=4, group_m=8)
+    block_k = K_BYTES // ITEMSIZE[dtype]
     if _cdiv(m, 128) * _cdiv(n, 128) < 64:
         return Configuration("pointers", 64, 64, block_k, stages=3, warps=4, group_m=8)
     return Configuration("pointers", 128, 128, block_k, stages=3, warps=8, group_m=8)

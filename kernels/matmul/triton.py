@@ -1,5 +1,8 @@
-"""Matrix product in Triton: three kernels, chosen by ``_configurations``.
+"""Matrix product in Triton: four kernels, chosen by ``_configurations``.
 
+    roles         Hopper, 8 and 16 bits, a tile of y for every multiprocessor and more: a warp loads, two warpgroups
+                  multiply, and y is stored while the next tile is multiplied, which Triton's compiler does not do by
+                  itself. Hence it is in Gluon, Triton's language below the tile
     descriptors   Hopper: tiles come by the tensor memory accelerator and are multiplied by warpgroup instructions
                   (wgmma); one program a multiprocessor takes tile after tile, so that the next tile's loads are on
                   their way while this one is stored
@@ -24,6 +27,7 @@ from kernels import Unsupported
 from kernels.matmul._configurations import Configuration, configuration, pointers
 from kernels.matmul._operands import HAVE_DESCRIPTORS, Operand, copied, described, in_place
 from kernels.matmul._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny, sum_parts
+from kernels.tensor_cores import has_roles
 from kernels.triton_device import on_device_of, require_gpu
 
 WORTH_A_COPY = 2**27  # products from which on a copy of the operands costs less than loading them by pointers
@@ -44,7 +48,7 @@ def matmul(a: Tensor, b: Tensor, *, scale_a: Tensor | None = None, scale_b: Tens
 
     """
     require_gpu(a)
-    _check(a, b)
+    check(a, b)
     m, k, n = *a.shape, b.shape[1]
     y = torch.empty(m, n, dtype=torch.bfloat16 if a.dtype == torch.float8_e4m3fn else a.dtype, device=a.device)
     if y.numel() == 0 or k == 0:
@@ -56,7 +60,8 @@ def matmul(a: Tensor, b: Tensor, *, scale_a: Tensor | None = None, scale_b: Tens
     if capability < ((8, 9) if dtype == "float8_e4m3fn" else (8, 0)):
         raise Unsupported(f"{dtype} products need a GPU newer than compute capability {capability[0]}.{capability[1]}")
     tf32 = a.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
-    how = configuration(m, n, k, dtype, capability=capability, multiprocessors=multiprocessors, tf32=tf32)
+    machine = {"capability": capability, "multiprocessors": multiprocessors, "roles": has_roles(a)}
+    how = configuration(m, n, k, dtype, tf32=tf32, **machine)
     run(how, a, b, y, scale_a, scale_b, tf32=tf32)
     return y
 
@@ -94,8 +99,7 @@ def run(
             _by_pointers(how, a, b, y, scale_a, scale_b, "tf32" if tf32 else "ieee")
         else:
             notes += [f"{name} copied" for name, operand in (("a", left), ("b", right)) if operand is None]
-            launch = _by_descriptors if how.kernel == "descriptors" else _skinny
-            launch(how, left or copied(a, along_k), right or copied(b.t(), along_k), y, scale_a, scale_b)
+            _LAUNCH[how.kernel](how, left or copied(a, along_k), right or copied(b.t(), along_k), y, scale_a, scale_b)
     _last = [how, *notes]
 
 
@@ -106,7 +110,8 @@ def _worth_descriptors(how: Configuration, a: Operand | None, b: Operand | None,
     return (a is not None and b is not None) or y.numel() * k >= WORTH_A_COPY
 
 
-def _check(a: Tensor, b: Tensor) -> None:
+def check(a: Tensor, b: Tensor) -> None:
+    """Raises ValueError if they make no product."""
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise ValueError(f"a {tuple(a.shape)} and b {tuple(b.shape)} make no product: give [m, k] and [k, n]")
     if a.dtype != b.dtype or a.device != b.device:
@@ -132,7 +137,7 @@ def _by_descriptors(
         whole = torch.empty(how.split_k * tiles_m * how.block_m, n, dtype=torch.float32, device=y.device)
     stored = described(whole, [how.block_m, how.block_n // 2 if how.halves else how.block_n])
     programs = tiles_m * tiles_n * how.split_k
-    matmul_descriptors[(min(programs, _machine(y.device)[1]),)](
+    matmul_descriptors[(min(programs, how.programs * _machine(y.device)[1]),)](
         a.tiles(how.block_m, how.block_k),
         b.tiles(how.block_n, how.block_k),
         stored,
@@ -191,6 +196,17 @@ def _skinny(
     )
     if how.split_k > 1:
         _add_up(out, y, y.numel(), how.split_k)
+
+
+def _by_roles(
+    how: Configuration, a: Operand, b: Operand, y: Tensor, scale_a: Tensor | None, scale_b: Tensor | None
+) -> None:
+    from kernels.matmul._roles import by_roles  # needs a Triton that has Gluon for Hopper
+
+    by_roles(how, a, b, y, scale_a, scale_b)
+
+
+_LAUNCH = {"roles": _by_roles, "descriptors": _by_descriptors, "skinny": _skinny}
 
 
 def _add_up(parts: Tensor, y: Tensor, stride: int, count: int) -> None:

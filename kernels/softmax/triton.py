@@ -24,13 +24,14 @@ from kernels.triton_device import on_device_of, require_gpu
 # One program holds a whole row up to here: 32768 columns of float32, at 32 warps. At twice that, registers spill.
 MAX_ROW_BYTES = 32_768 * 4
 
-WARP_BYTES = 4096  # of a row, in the type it is computed in: 32 of a thread's registers, and about as many to work with
-TILE = 4096  # elements a program takes at least: several short rows together, to keep enough bytes in flight
+WARP_BYTES = 4096  # of x: eight loads of 16 bytes a thread; half of it where they are masked
+PROGRAM_BYTES = 2048  # of x at least: one warp, with several short rows
 WIDE_BYTES = 16_384  # of a wide row that a step of the loop takes: 64 registers in float32, with two sums to keep
 WIDE_WARPS = 8  # with 16 and twice the bytes, float64 spills, and float32 on sm_80
 
 # Backward, where a row is two tensors.
 HELD = {2: 2_048, 4: 16_384, 8: 4_096}  # columns of a row that a program holds, by bytes of an element
+PAIR_TILE = 4096  # elements a program takes at least: several short rows together
 PAIR_WARP_BYTES = 4096  # of each tensor, in the type it is computed in: 64 of a thread's registers for both
 STEP = 2048  # columns that a step of the loop takes
 STEP_WARPS = 16  # so that few rows are in flight, and the cache still holds what was read first
@@ -38,17 +39,32 @@ STEP_WARPS = 16  # so that few rows are in flight, and the cache still holds wha
 
 @triton.jit
 def _softmax_rows(
-    x_ptr, y_ptr, x_stride, rows, cols, ARITHMETIC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+    x_ptr,
+    y_ptr,
+    x_stride,
+    rows,
+    cols,
+    ARITHMETIC: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):
     # int64, because int32 offsets wrap past 2**31 elements.
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     col = tl.arange(0, BLOCK)[None, :]
     inside = (row < rows) & (col < cols)
-    # Padding is -inf, so that it drops out of both the max and the sum.
-    x = tl.load(x_ptr + row * x_stride + col, mask=inside, other=-float("inf")).to(ARITHMETIC)
+    # Padding is -inf, so that it drops out of both the max and the sum. Without any, 16384 columns of 16 bits take 79
+    # registers instead of 113, and a multiprocessor has three of these programs instead of two.
+    if WHOLE:
+        x = tl.load(x_ptr + row * x_stride + col).to(ARITHMETIC)
+    else:
+        x = tl.load(x_ptr + row * x_stride + col, mask=inside, other=-float("inf")).to(ARITHMETIC)
     weight = tl.exp(x - tl.max(x, axis=1)[:, None])
-    y = weight / tl.sum(weight, axis=1)[:, None]
-    tl.store(y_ptr + row * cols + col, y.to(y_ptr.dtype.element_ty), mask=inside)
+    y = (weight * (1 / tl.sum(weight, axis=1))[:, None]).to(y_ptr.dtype.element_ty)
+    if WHOLE:
+        tl.store(y_ptr + row * cols + col, y)
+    else:
+        tl.store(y_ptr + row * cols + col, y, mask=inside)
 
 
 @triton.jit
@@ -71,13 +87,13 @@ def _softmax_wide_row(x_ptr, y_ptr, x_stride, cols, ARITHMETIC: tl.constexpr, BL
         largest = larger
 
     row_max = tl.max(largest, axis=0)
-    row_sum = tl.sum(total * tl.exp(largest - row_max), axis=0)
+    scale = 1 / tl.sum(total * tl.exp(largest - row_max), axis=0)
 
     # Backwards, because what was read last is what the cache still holds.
     for step in range(blocks):
         col = (blocks - 1 - step) * BLOCK + lane
         x = tl.load(x_ptr + col, mask=col < cols, other=-float("inf")).to(ARITHMETIC)
-        y = tl.exp(x - row_max) / row_sum
+        y = tl.exp(x - row_max) * scale
         tl.store(y_ptr + col, y.to(y_ptr.dtype.element_ty), mask=col < cols)
 
 
@@ -155,16 +171,25 @@ def _launch(x: Tensor, y: Tensor, cols: int) -> None:
         step = WIDE_BYTES // itemsize
         _softmax_wide_row[(rows,)](x, y, x.stride(0), cols, ARITHMETIC=arithmetic, BLOCK=step, num_warps=WIDE_WARPS)
         return
-    together = max(1, TILE // block)
-    warps = warps_for(block, itemsize)
+    together, warps = shape_for(block, x.element_size(), whole=cols == block)
     _softmax_rows[(triton.cdiv(rows, together),)](
-        x, y, x.stride(0), rows, cols, ARITHMETIC=arithmetic, ROWS=together, BLOCK=block, num_warps=warps
+        x,
+        y,
+        x.stride(0),
+        rows,
+        cols,
+        ARITHMETIC=arithmetic,
+        ROWS=together,
+        BLOCK=block,
+        WHOLE=cols == block and rows % together == 0,
+        num_warps=warps,
     )
 
 
-def warps_for(block: int, itemsize: int) -> int:
-    """Warps whose registers hold a row of ``block`` elements; at least four, to keep a processor busy."""
-    return max(4, block * itemsize // WARP_BYTES)
+def shape_for(block: int, itemsize: int, *, whole: bool) -> tuple[int, int]:
+    """Rows of a program, each padded to ``block`` elements unless they are ``whole``, and the warps that hold them."""
+    size = block * itemsize
+    return max(1, PROGRAM_BYTES // size), min(32, max(1, size // (WARP_BYTES if whole else WARP_BYTES // 2)))
 
 
 def _backward(y: Tensor, dy: Tensor) -> Tensor:
@@ -198,7 +223,7 @@ def _launch_backward(y: Tensor, dy: Tensor, dx: Tensor, cols: int) -> None:
             num_warps=STEP_WARPS,
         )
         return
-    together = max(1, TILE // block)
+    together = max(1, PAIR_TILE // block)
     warps = backward_warps(block, max(4, y.element_size()))
     _backward_rows[(triton.cdiv(rows, together),)](
         y, dy, dx, dy.stride(0), rows, cols, ARITHMETIC=arithmetic, ROWS=together, BLOCK=block, num_warps=warps

@@ -215,10 +215,10 @@ def test_nothing_that_could_run_is_exit_1(run):
 
 
 def test_an_implementation_that_no_file_has_needs_no_worker(run):
-    result = run("workload=cdist", "impl=triton", "workload.d=2")
+    result = run("workload=cdist", "impl=split", "workload.d=2")
     (row,) = result.rows()
     assert (row["status"], row["phase"]) == ("unsupported", "plan")
-    assert "kernels/cdist/triton.py" in row["reason"]
+    assert "kernels/cdist/split.py" in row["reason"]
     assert not (result.folder / "worker.log").exists()
 
 

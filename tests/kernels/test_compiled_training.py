@@ -109,7 +109,7 @@ def test_softmaxs_backward_keeps_both_rows_in_registers(build, capability, block
     warps = softmax.backward_warps(block, max(4, ITEMSIZE[dtype]))
     pointers = dict.fromkeys(("y_ptr", "dy_ptr", "dx_ptr"), f"*{dtype}")
     numbers = dict.fromkeys(("dy_stride", "rows", "cols"), "i32")
-    constants = {"ARITHMETIC": arithmetic(dtype), "ROWS": max(1, softmax.TILE // block), "BLOCK": block}
+    constants = {"ARITHMETIC": arithmetic(dtype), "ROWS": max(1, softmax.PAIR_TILE // block), "BLOCK": block}
     built = build(softmax._backward_rows, pointers | numbers, constants, capability, warps)
     assert built.bits("ld") == built.bits("st") == 128
     assert built.stack == 0

@@ -61,13 +61,15 @@ def test_compiled_gelu_loads_128_bits_at_once_and_spills_nothing(tmp_path, capab
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("block", [128, 1024, 4096, 16384, 32768])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_compiled_softmax_keeps_its_row_in_registers(tmp_path, capability, block, dtype):
+@pytest.mark.parametrize("whole", [True, False])
+def test_compiled_softmax_keeps_its_row_in_registers(tmp_path, capability, block, dtype, whole):
+    rows, warps = softmax.shape_for(block, itemsize=4 if dtype == "fp32" else 2, whole=whole)
     ptx, stack = build(
         softmax._softmax_rows,
         {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "x_stride": "i32", "rows": "i32", "cols": "i32"},
-        {"ARITHMETIC": tl.float32, "ROWS": max(1, softmax.TILE // block), "BLOCK": block},
+        {"ARITHMETIC": tl.float32, "ROWS": rows, "BLOCK": block, "WHOLE": whole},
         capability,
-        softmax.warps_for(block, itemsize=4),
+        warps,
         tmp_path,
     )
     assert loaded_bits(ptx) == 128
@@ -79,9 +81,9 @@ def test_compiled_softmax_in_float64_keeps_its_widest_row_in_registers(tmp_path,
     _, stack = build(
         softmax._softmax_rows,
         {"x_ptr": "*fp64", "y_ptr": "*fp64", "x_stride": "i32", "rows": "i32", "cols": "i32"},
-        {"ARITHMETIC": tl.float64, "ROWS": 1, "BLOCK": 16384},
+        {"ARITHMETIC": tl.float64, "ROWS": 1, "BLOCK": 16384, "WHOLE": False},
         capability,
-        softmax.warps_for(16384, itemsize=8),
+        softmax.shape_for(16384, itemsize=8, whole=False)[1],
         tmp_path,
     )
     assert stack == 0

@@ -18,16 +18,22 @@ def shared_bytes(how, dtype):
     stage = (how.block_m + how.block_n) * how.block_k * ITEMSIZE[dtype]
     stored = 4 if how.split_k > 1 or dtype == "float32" else 2
     store = how.block_m * how.block_n // (2 if how.halves else 1) * stored if how.kernel == "descriptors" else 0
-    return how.stages * stage + store
+    return how.programs * (how.stages * stage + store)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn"])
-@pytest.mark.parametrize("size", [2048, 4096, 8192, 16384])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("size", [4096, 8192, 16384])
 def test_large_products_on_hopper_take_the_largest_tile(size, dtype):
     how = configuration(size, size, size, dtype, **HOPPER)
     assert (how.kernel, how.block_m, how.block_n, how.split_k) == ("descriptors", 128, 256, 1)
     assert how.block_k * ITEMSIZE[dtype] == 128
-    assert (how.stages, how.warps, how.group_m, how.halves) == (4, 8, 16, True)
+    assert (how.stages, how.warps, how.group_m, how.halves) == (4, 8, 8, True)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(2048, 2048, 2048), (8192, 8192, 1024), (16384, 5120, 1280)])
+def test_where_storing_takes_its_share_two_programs_a_multiprocessor_take_turns(m, n, k):
+    how = configuration(m, n, k, "bfloat16", **HOPPER)
+    assert (how.block_m, how.block_n, how.warps, how.programs) == (128, 128, 4, 2)
 
 
 def test_smaller_products_are_cut_so_that_one_wave_fills_the_gpu():
@@ -74,6 +80,25 @@ def test_every_choice_fits_into_shared_memory():
 
 def test_a_choice_says_what_it_is():
     assert str(configuration(4096, 4096, 4096, "bfloat16", **HOPPER)) == (
-        "descriptors 128x256x64, 4 stages, 8 warps, groups of 16"
+        "descriptors 128x256x64, 4 stages, 8 warps, groups of 8"
     )
     assert str(configuration(512, 512, 8192, "bfloat16", **HOPPER)).endswith("parts")
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "dtype", "kernel"),
+    [
+        (4096, 4096, 4096, "bfloat16", "roles"),
+        (4096, 14336, 4096, "float8_e4m3fn", "roles"),
+        (8192, 8192, 512, "float16", "roles"),
+        (8192, 8192, 448, "float16", "descriptors"),  # seven steps: the ring would be longer than a tile is deep
+        (8192, 8196, 4096, "bfloat16", "descriptors"),  # rows of y that no descriptor can store
+        (2048, 2048, 2048, "bfloat16", "descriptors"),  # 64 tiles of 128 x 256, on 132 multiprocessors
+        (4096, 4096, 4096, "float32", "pointers"),
+        (16, 8192, 8192, "bfloat16", "skinny"),
+    ],
+)
+def test_warps_have_roles_where_tiles_and_steps_are_many(m, n, k, dtype, kernel):
+    machine = {"capability": (9, 0), "multiprocessors": 132}
+    assert configuration(m, n, k, dtype, **machine, roles=True).kernel == kernel
+    assert configuration(m, n, k, dtype, **machine).kernel == ("descriptors" if kernel == "roles" else kernel)

@@ -1,0 +1,277 @@
+"""Pairwise distances on tensor cores: y^2 = |a|^2 + |b|^2 - 2 a.b, where a.b is a sum of products of float16.
+
+Such an expansion cancels where points are close compared with their distance from the origin. So float32 points are
+first moved by a common centre, and the products have float32's accuracy (see ``kernels.fp16_split``): the error of y^2
+is a few units of |a - c|^2 + |b - c|^2. float16 and bfloat16 fit into one float16 a number, and stay where they are.
+float64 takes the differences themselves. On Hopper GPUs the warps of large float32 cases have roles
+(``kernels.hopper_split``, ``_hopper.py``); all else is in this file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.fp16_split import Halves, split_points
+from kernels.tensor_cores import (
+    ALL_PRODUCTS,
+    has_descriptors,
+    has_roles,
+    place,
+    processors,
+    product,
+    promote,
+    root,
+    tile,
+    tiles_of,
+)
+from kernels.triton_device import require_gpu
+
+GROUP = 8  # rows of tiles that are walked through together
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the work is cut up."""
+
+    rows: int  # of a tile of y
+    cols: int
+    depth: int  # coordinates that are summed on a tensor core before float32 arithmetic adds them up
+    warps: int
+    stages: int  # tiles in flight
+    programs: int  # a processor; 0: one a tile
+    store: int  # columns of y that are stored at a time by descriptor: all, or half for half the buffer; 0: by pointer
+    resident: bool = False  # one tile of a stays, and tiles of b pass by
+    roles: bool = False  # warps have roles: kernels.hopper_split, and its tiles, whatever is said here of them
+
+    @property
+    def multiple(self) -> int:
+        """Of coordinates, that points are filled up to: ``_resident`` always takes two parts."""
+        return 2 * self.depth if self.resident and not self.roles else self.depth
+
+
+# The smallest number of tiles of b that are worth keeping a tile of a for: until it has come, tensor cores wait.
+PASSING = 8
+
+
+def plan_for(n: int, m: int, d: int, *, processors: int, descriptors: bool, roles: bool) -> Plan:
+    """What was fastest on an H200 for [n, d] and [m, d]; on older GPUs, what fits.
+
+    Times of torch.cdist over ours, of float32 points in the same run, on 2026-11-21: warps with roles against without.
+
+        n = m, d      2048, 2048   8192, 2048   16384, 64   8192, 128
+        roles         4.66         4.75         6.09        5.84
+        none          3.93         4.01         5.24        4.34
+    """
+    row_tiles, col_tiles = triton.cdiv(n, 128), triton.cdiv(m, 128)
+    if row_tiles * col_tiles < processors:
+        return Plan(rows=64, cols=64, depth=32 if d <= 32 else 64, warps=4, stages=2, programs=0, store=64)
+    if roles:
+        passing = d <= 128 and col_tiles >= PASSING
+        return Plan(
+            rows=128, cols=128, depth=32 if d <= 32 else 64, warps=4, stages=1 if passing and d > 64 else 3,
+            programs=1, store=128 if passing else 0, resident=passing, roles=True,
+        )  # fmt: skip
+    if not descriptors:
+        return Plan(rows=128, cols=128, depth=32, warps=8, stages=4, programs=0, store=0)
+    if d <= 64:
+        return Plan(
+            rows=64, cols=128, depth=16 if d <= 32 else 32, warps=4, stages=2, programs=2, store=64, resident=True
+        )
+    if d <= 256:
+        return Plan(rows=64, cols=128, depth=64, warps=4, stages=2, programs=0, store=64)
+    return Plan(rows=128, cols=128, depth=64, warps=8, stages=3, programs=1, store=64)
+
+
+@triton.jit
+def _finish(
+    y, dots, a_norm, a_scale, b_norms, b_scales, row, col, n, m,
+    ROWS: tl.constexpr, COLS: tl.constexpr, STORE: tl.constexpr,
+):  # fmt: skip
+    cols = col + tl.arange(0, COLS)
+    b_scale = tl.load(b_scales + cols, mask=cols < m, other=0.0)
+    b_norm = tl.load(b_norms + cols, mask=cols < m, other=0.0)
+    square = (a_norm[:, None] + b_norm[None, :]) - dots * b_scale[None, :] * (2 * a_scale)[:, None]
+    y_tile = root(square)
+    if STORE == COLS:
+        y.store([row, col], y_tile.to(y.dtype))
+    elif STORE > 0:
+        left, right = tl.split(tl.permute(tl.reshape(y_tile, (ROWS, 2, STORE)), (0, 2, 1)))
+        y.store([row, col], left.to(y.dtype))
+        y.store([row, col + STORE], right.to(y.dtype))
+    else:
+        rows = row + tl.arange(0, ROWS)
+        inside = (rows < n)[:, None] & (cols < m)[None, :]
+        tl.store(y + rows.to(tl.int64)[:, None] * m + cols[None, :], y_tile.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _halves(
+    x, lo, row, k, width, PARTS: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, DESCRIPTORS: tl.constexpr
+):  # fmt: skip
+    """Hi and lo [ROWS, DEPTH]; hi twice, where that is all."""
+    hi = tile(x, row, k, width, ROWS, DEPTH, DESCRIPTORS)
+    low = hi
+    if PARTS == 2:
+        low = tile(x, lo + row, k, width, ROWS, DEPTH, DESCRIPTORS)
+    return hi, low
+
+
+@triton.jit
+def _dots(a_hi, a_low, b_hi, b_low, PARTS: tl.constexpr, ALL: tl.constexpr):
+    if PARTS == 2:
+        return product(a_hi, a_low, b_hi, b_low, ALL)
+    else:  # noqa: RET505 - without it both branches are compiled
+        return tl.dot(a_hi, b_hi.T)
+
+
+@triton.jit
+def _tiles(
+    a, a_lo, a_norms, a_scales, b, b_lo, b_norms, b_scales, y, n, m, width, one,
+    PARTS: tl.constexpr, ALL: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr,
+    GROUP: tl.constexpr, STAGES: tl.constexpr, LOADS: tl.constexpr, STORE: tl.constexpr,
+):  # fmt: skip
+    """Any number of coordinates: tile after tile of y, each a loop over them."""
+    n_tiles = tl.cdiv(n, ROWS)
+    m_tiles = tl.cdiv(m, COLS)
+    # Not flattened: the buffer of the store then shares its memory with the tiles in flight.
+    for index in tl.range(tl.program_id(0), n_tiles * m_tiles, tl.num_programs(0), flatten=False):
+        i, j = place(index, n_tiles, m_tiles, GROUP)
+        row = i * ROWS
+        col = j * COLS
+        dots = tl.zeros((ROWS, COLS), tl.float32)
+        for k in tl.range(0, width, DEPTH, num_stages=STAGES):
+            a_hi, a_low = _halves(a, a_lo, row, k, width, PARTS, ROWS, DEPTH, LOADS)
+            b_hi, b_low = _halves(b, b_lo, col, k, width, PARTS, COLS, DEPTH, LOADS)
+            dots = promote(dots, _dots(a_hi, a_low, b_hi, b_low, PARTS, ALL), one)
+        rows = row + tl.arange(0, ROWS)
+        a_norm = tl.load(a_norms + rows, mask=rows < n, other=0.0)
+        a_scale = tl.load(a_scales + rows, mask=rows < n, other=0.0)
+        _finish(y, dots, a_norm, a_scale, b_norms, b_scales, row, col, n, m, ROWS, COLS, STORE)
+
+
+@triton.jit
+def _resident(
+    a, a_lo, a_norms, a_scales, b, b_lo, b_norms, b_scales, y, n, m, shares, one,
+    PARTS: tl.constexpr, ALL: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr,
+    STAGES: tl.constexpr, LOADS: tl.constexpr, STORE: tl.constexpr,
+):  # fmt: skip
+    """Up to 2 DEPTH coordinates: a tile of a is read once, and all tiles of b, or a share of them, pass by it."""
+    n_tiles = tl.cdiv(n, ROWS)
+    row = tl.program_id(0) % n_tiles * ROWS
+    each = tl.cdiv(tl.cdiv(m, COLS), shares) * COLS
+    begin = tl.program_id(0) // n_tiles * each
+    rows = row + tl.arange(0, ROWS)
+    a_norm = tl.load(a_norms + rows, mask=rows < n, other=0.0)
+    a_scale = tl.load(a_scales + rows, mask=rows < n, other=0.0)
+    a_hi, a_low = _halves(a, a_lo, row, 0, 2 * DEPTH, PARTS, ROWS, DEPTH, LOADS)
+    a_hi_2, a_low_2 = _halves(a, a_lo, row, DEPTH, 2 * DEPTH, PARTS, ROWS, DEPTH, LOADS)
+    for col in tl.range(begin, tl.minimum(begin + each, m), COLS, num_stages=STAGES):
+        b_hi, b_low = _halves(b, b_lo, col, 0, 2 * DEPTH, PARTS, COLS, DEPTH, LOADS)
+        b_hi_2, b_low_2 = _halves(b, b_lo, col, DEPTH, 2 * DEPTH, PARTS, COLS, DEPTH, LOADS)
+        dots = _dots(a_hi, a_low, b_hi, b_low, PARTS, ALL)
+        dots = promote(dots, _dots(a_hi_2, a_low_2, b_hi_2, b_low_2, PARTS, ALL), one)
+        _finish(y, dots, a_norm, a_scale, b_norms, b_scales, row, col, n, m, ROWS, COLS, STORE)
+
+
+@triton.jit
+def _differences(
+    a, a_row, a_col, b, b_row, b_col, y, n, m, d, ROWS: tl.constexpr, COLS: tl.constexpr
+):  # fmt: skip
+    across = tl.cdiv(m, COLS)
+    rows = (tl.program_id(0) // across).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    cols = (tl.program_id(0) % across).to(tl.int64) * COLS + tl.arange(0, COLS)
+    square = tl.zeros((ROWS, COLS), tl.float64)
+    for _ in range(d):
+        x = tl.load(a + rows * a_row, mask=rows < n, other=0.0)
+        z = tl.load(b + cols * b_row, mask=cols < m, other=0.0)
+        difference = x[:, None] - z[None, :]
+        square += difference * difference
+        a += a_col
+        b += b_col
+    inside = (rows < n)[:, None] & (cols < m)[None, :]
+    tl.store(y + rows[:, None] * m + cols[None, :], tl.sqrt(square), mask=inside)
+
+
+def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
+    """Distances between the rows of ``a`` and ``b``, as in ``kernels.cdist``, at any strides.
+
+    A row whose squares overflow float32, as one of 1e20 does, is infinitely far from all others.
+
+    Raises:
+        Unsupported: ``a`` is not on a GPU, and Triton's interpreter is off.
+
+    """
+    assert p == 2
+    require_gpu(a)
+    y = torch.empty(a.shape[0], b.shape[0], dtype=a.dtype, device=a.device)
+    if y.numel() == 0:
+        return y
+    # Triton launches on the current device, wherever a may be.
+    with torch.cuda.device_of(a):
+        if a.dtype == torch.float64:
+            grid = (triton.cdiv(y.shape[0], 32) * triton.cdiv(y.shape[1], 32),)
+            _differences[grid](a, *a.stride(), b, *b.stride(), y, *y.shape, a.shape[1], ROWS=32, COLS=32)
+            return y
+        narrow = a.dtype != torch.float32
+        plan = plan_for(
+            y.shape[0], y.shape[1], a.shape[1], processors=processors(a), descriptors=has_descriptors(a),
+            roles=has_roles(a) and not narrow,
+        )  # fmt: skip
+        halves = split_points(a, b, depth=plan.multiple, parts=1 if narrow else 2)
+        launch(*halves, y, a.shape[1], plan, descriptors=has_descriptors(a))
+    return y
+
+
+def launch(a: Halves, b: Halves, y: Tensor, d: int, plan: Plan, *, descriptors: bool) -> object:
+    """Fills ``y`` [n, m], for points of ``d`` coordinates, by ``plan``; returns what was launched.
+
+    ``descriptors`` says whether tiles can be copied by them.
+    """
+    every = d <= ALL_PRODUCTS
+    if plan.roles:
+        return _launch_roles(a, b, y, plan, every=every)
+    n, m = y.shape
+    # A descriptor's rows are 16 bytes apart, or a multiple of that.
+    store = plan.store if descriptors and m * y.element_size() % 16 == 0 else 0
+    points = (
+        tiles_of(a.data, plan.rows, plan.depth, descriptors=descriptors), a.lo, a.norms, a.scales,
+        tiles_of(b.data, plan.cols, plan.depth, descriptors=descriptors), b.lo, b.norms, b.scales,
+        tiles_of(y, plan.rows, store, descriptors=store > 0), n, m,
+    )  # fmt: skip
+    constants = {
+        "PARTS": a.data.shape[0] // a.lo,
+        "ALL": every,
+        "ROWS": plan.rows,
+        "COLS": plan.cols,
+        "DEPTH": plan.depth,
+        "STAGES": plan.stages,
+        "LOADS": descriptors,
+        "STORE": store,
+        "num_warps": plan.warps,
+        "num_stages": plan.stages,
+    }
+    row_tiles, col_tiles = triton.cdiv(n, plan.rows), triton.cdiv(m, plan.cols)
+    slots = plan.programs * processors(y)
+    if plan.resident:
+        shares = max(1, min(slots // row_tiles, col_tiles))
+        return _resident[(row_tiles * shares,)](*points, shares, 1.0, **constants)
+    programs = min(slots or row_tiles * col_tiles, row_tiles * col_tiles)
+    return _tiles[(programs,)](*points, a.data.shape[1], 1.0, GROUP=GROUP, **constants)
+
+
+def _launch_roles(a: Halves, b: Halves, y: Tensor, plan: Plan, *, every: bool) -> object:
+    # Imported where it is used: older versions of Triton have no such thing.
+    if plan.resident:
+        from kernels.cdist._hopper import stay
+
+        return stay(a, b, y, all_products=every, depth=plan.depth, slots=plan.stages)
+    from kernels.hopper_split import ring
+
+    return ring(
+        a, b, y, distances=True, b_columns=False, all_products=every, depth=plan.depth, slots=plan.stages, group=GROUP
+    )

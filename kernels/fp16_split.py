@@ -1,0 +1,308 @@
+"""float32 matrices as pairs of float16, for products at float32 accuracy on tensor cores, at twice the rate of tf32.
+
+Each row of a matrix (or each column) is scaled by a power of two, so that its largest element lies in [2^11, 2^12), and
+then split: hi = float16(x), lo = float16(x - hi). Both keep 11 bits, so hi + lo is within 2^-23 |x| of x for every x
+above 2^-13 of the largest, and within 2^-36 of the largest below that, where lo is subnormal. A product of two such
+matrices takes three of float16, hi lo + lo hi + hi hi: what is left out, lo lo, is below 2^-22 of a product.
+
+Tensor cores cut sums off where float32 arithmetic rounds, so that the error of a long sum grows with its length, in one
+direction. Therefore they only sum a few dozen terms; such partial sums are then added by ordinary float32 instructions
+(as Ootomo & Yokota 2022, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32 theoretical
+peak performance", Int. J. High Perform. Comput. Appl. 36(4), arXiv:2203.03341, who also scale before they split).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+# Matrices are laid out in whole tiles, so that nobody needs a mask to read them: rows up to a multiple of this many,
+ROWS = 128
+DEPTH = 64  # and the axis that is summed over up to a multiple of this, with zeros
+
+WHOLE = 8192  # elements of a row that a program holds in registers; of longer rows it reads a part at a time, twice
+TOGETHER = 4096  # elements a program takes at least: of short rows several
+LONGEST = tl.constexpr(2**20)  # elements of such a row up to which its norm is rounded only once
+SAMPLES = 32  # rows of each set that are looked at for the centre
+IN_PLACE = 256  # columns up to which each program looks at the samples itself, which saves a launch
+SQUARE = 64  # rows and columns at a time, when columns are split
+CENTRES = 32  # columns a program finds the centre of
+
+
+@dataclass(frozen=True)
+class Halves:
+    """A matrix in two parts of float16, one below the other, each filled up to whole tiles.
+
+    Row i of the matrix is (data[i] + data[lo + i]) * scales[i], if it was split by rows. If it was split by columns,
+    its column j is (data[:lo, j] + data[lo:, j]) * scales[j].
+    """
+
+    data: Tensor  # [2 lo, width] float16; or [lo, width], if hi alone is the matrix
+    lo: int  # the row where lo begins
+    scales: Tensor  # [rows] or [columns] float32, powers of two
+    norms: Tensor  # [rows] float32, sums of the squares of the rows; only split_points fills it
+
+
+@triton.jit
+def _bits(x):
+    """Of |x|, as an integer: in the order of the numbers, infinity above them, NaN above that."""
+    return tl.abs(x).to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def _exponent(peak):
+    """floor(log2(peak)) from the bits of a peak, so far as 2^(11 - it) and 2^(it - 11) are normal numbers."""
+    return tl.minimum(tl.maximum((peak >> 23) - 127, -115), 127)
+
+
+@triton.jit
+def _power_of_2(exponent):
+    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _scale(peak):
+    """What hi + lo is to be multiplied by; infinity, if the peak is infinite or NaN and nothing can be split."""
+    return tl.where(peak < 0x7F800000, _power_of_2(_exponent(peak) - 11), float("inf"))
+
+
+@triton.jit
+def _store(x, peak, halves, lo, index, mask, PARTS: tl.constexpr):
+    """Stores ``x`` in halves, and returns what they stand for, scaled: below 2^12."""
+    # What cannot be scaled becomes zeros: its scale or its norm says what the results are.
+    scaled = tl.where(peak < 0x7F800000, x * _power_of_2(11 - _exponent(peak)), 0.0)
+    hi = scaled.to(tl.float16)
+    stored = hi.to(tl.float32)
+    tl.store(halves + index, hi, mask=mask)
+    if PARTS == 2:
+        low = (scaled - stored).to(tl.float16)
+        tl.store(halves + lo + index, low, mask=mask)
+        stored += low.to(tl.float32)
+    return stored
+
+
+@triton.jit
+def _coarse(scaled, WIDTH: tl.constexpr):
+    """Squares of scaled numbers, rounded to multiples of 2 WIDTH, so that a sum of up to WIDTH of them is exact.
+
+    What that takes off is small: its sum has next to no error, and both together have one rounding.
+    """
+    most: tl.constexpr = 16777216.0 * WIDTH
+    return tl.fma(scaled, scaled, most) - most
+
+
+@triton.jit
+def _load(x, x_row, x_col, row, col, rows, cols):
+    inside = (row < rows)[:, None] & (col < cols)[None, :]
+    return tl.load(x + row.to(tl.int64)[:, None] * x_row + col.to(tl.int64)[None, :] * x_col, mask=inside, other=0.0)
+
+
+@triton.jit
+def _samples(x, x_row, x_col, rows, col, cols, SAMPLES: tl.constexpr):
+    row = tl.arange(0, SAMPLES).to(tl.int64) * rows // SAMPLES
+    return _load(x, x_row, x_col, row, col, rows, cols).to(tl.float32)
+
+
+@triton.jit
+def _centre_of(a, a_row, a_col, n, b, b_row, b_col, m, col, cols, SAMPLES: tl.constexpr):
+    of_a = _samples(a, a_row, a_col, n, col, cols, SAMPLES)
+    of_b = _samples(b, b_row, b_col, m, col, cols, SAMPLES)
+    low = tl.minimum(tl.min(of_a, axis=0), tl.min(of_b, axis=0))
+    high = tl.maximum(tl.max(of_a, axis=0), tl.max(of_b, axis=0))
+    middle = 0.5 * low + 0.5 * high
+    alike = ((low > 0) & (high <= 2 * low)) | ((high < 0) & (low >= 2 * high))
+    return tl.where(alike & (tl.abs(middle) < float("inf")), middle, 0.0)
+
+
+@triton.jit
+def _find_centre(
+    a, a_row, a_col, n, b, b_row, b_col, m, cols, centre, SAMPLES: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    col = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(centre + col, _centre_of(a, a_row, a_col, n, b, b_row, b_col, m, col, cols, SAMPLES), mask=col < cols)
+
+
+@triton.jit
+def _moved(x, x_row, x_col, row, col, rows, cols, middle):
+    x = _load(x, x_row, x_col, row, col, rows, cols).to(tl.float32) - middle[None, :]
+    return tl.where((row < rows)[:, None] & (col < cols)[None, :], x, 0.0)
+
+
+@triton.jit
+def _split_rows(
+    x, x_row, x_col, block, rows, cols, halves, lo, width, norms, scales, centre, middle,
+    CENTRE: tl.constexpr, NORMS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    LOOP: tl.constexpr,
+):  # fmt: skip
+    row = block.to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    col = tl.arange(0, BLOCK)
+    below = tl.cast(lo, tl.int64) * width
+    if LOOP:
+        most = tl.zeros((ROWS, BLOCK), tl.int32)
+        squares = tl.zeros((ROWS, BLOCK), tl.float32)
+        for start in range(0, width, BLOCK):
+            if CENTRE:
+                middle = tl.load(centre + start + col, mask=start + col < cols, other=0.0)
+            value = _moved(x, x_row, x_col, row, start + col, rows, cols, middle)
+            most = tl.maximum(most, _bits(value))
+            squares += value * value
+    else:
+        value = _moved(x, x_row, x_col, row, col, rows, cols, middle)
+        most = _bits(value)
+        squares = value * value
+    peak = tl.max(most, axis=1)
+    norm = tl.sum(squares, axis=1)
+    if NORMS:
+        # A row whose squares overflow is infinitely far from the others. Its own products must not say otherwise.
+        peak = tl.maximum(peak, tl.where(norm < float("inf"), 0, 0x7F800000))
+        tl.store(scales + row, tl.where(norm < float("inf"), _scale(peak), 0.0), mask=row < rows)
+    else:
+        tl.store(scales + row, _scale(peak), mask=row < rows)
+    if LOOP:
+        coarse = tl.zeros((ROWS, BLOCK), tl.float32)
+        fine = tl.zeros((ROWS, BLOCK), tl.float32)
+        for start in range(0, width, BLOCK):
+            if CENTRE:
+                middle = tl.load(centre + start + col, mask=start + col < cols, other=0.0)
+            value = _moved(x, x_row, x_col, row, start + col, rows, cols, middle)
+            mask = (row < rows)[:, None] & (start + col < width)[None, :]
+            index = row[:, None] * width + (start + col)[None, :]
+            value = _store(value, peak[:, None], halves, below, index, mask, PARTS)
+            large = _coarse(value, LONGEST)
+            coarse += large
+            fine += tl.fma(value, value, -large)
+    else:
+        mask = (row < rows)[:, None] & (col < width)[None, :]
+        value = _store(value, peak[:, None], halves, below, row[:, None] * width + col[None, :], mask, PARTS)
+        coarse = _coarse(value, BLOCK)
+        fine = tl.fma(value, value, -coarse)
+    if NORMS:
+        # Of the row as it is stored: then what splitting has rounded off moves a point, rather than making two that
+        # are close cancel less.
+        unit = _power_of_2(_exponent(peak) - 11)
+        exact = (tl.sum(coarse, axis=1) + tl.sum(fine, axis=1)) * unit * unit
+        tl.store(norms + row, tl.where(norm < float("inf"), exact, norm), mask=row < rows)
+
+
+@triton.jit
+def _split_both(
+    a, a_row, a_col, n, a_halves, a_lo, a_norms, a_scales, b, b_row, b_col, m, b_halves, b_lo, b_norms, b_scales,
+    cols, width, centre,
+    CENTRE: tl.constexpr, SAMPLES: tl.constexpr, NORMS: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr, LOOP: tl.constexpr,
+):  # fmt: skip
+    col = tl.arange(0, BLOCK)
+    middle = tl.zeros((BLOCK,), tl.float32)
+    if SAMPLES > 0:
+        middle = _centre_of(a, a_row, a_col, n, b, b_row, b_col, m, col, cols, SAMPLES)
+    elif CENTRE and not LOOP:
+        middle = tl.load(centre + col, mask=col < cols, other=0.0)
+    block = tl.program_id(0)
+    of_a = tl.cdiv(n, ROWS)
+    if block < of_a:
+        _split_rows(
+            a, a_row, a_col, block, n, cols, a_halves, a_lo, width, a_norms, a_scales, centre, middle,
+            CENTRE, NORMS, PARTS, ROWS, BLOCK, LOOP,
+        )  # fmt: skip
+    else:
+        _split_rows(
+            b, b_row, b_col, block - of_a, m, cols, b_halves, b_lo, width, b_norms, b_scales, centre, middle,
+            CENTRE, NORMS, PARTS, ROWS, BLOCK, LOOP,
+        )  # fmt: skip
+
+
+def split_points(a: Tensor, b: Tensor, *, depth: int, parts: int) -> tuple[Halves, Halves]:
+    """Rows of ``a`` [n, d] and ``b`` [m, d], each scaled and split, with their norms; d up to a multiple of ``depth``.
+
+    If there are two ``parts``, all rows are first moved by a common centre, which distances do not notice but
+    cancellation does. Of each coordinate it is the middle of what 64 sampled rows span, if they have one sign and lie
+    within a factor of 2, else 0; so no sampled row gets longer by it. One part holds what 11 bits hold: float16, and
+    bfloat16.
+
+    A row whose norm is infinite or NaN becomes zeros.
+    """
+    centred = parts == 2
+    d = a.shape[1]
+    apart = centred and d > IN_PLACE
+    centre = torch.empty(d if apart else 0, dtype=torch.float32, device=a.device)
+    if apart:
+        _find_centre[(triton.cdiv(d, CENTRES),)](
+            a, *a.stride(), a.shape[0], b, *b.stride(), b.shape[0], d, centre,
+            SAMPLES=SAMPLES, BLOCK=CENTRES, num_warps=4,
+        )  # fmt: skip
+    samples = SAMPLES if centred and not apart else 0
+    return _launch(a, b, depth, parts=parts, norms=True, centre=centre, samples=samples)
+
+
+def split_rows(a: Tensor, b: Tensor) -> tuple[Halves, Halves]:
+    """Rows of ``a`` [n, d] and of ``b`` [m, d], each scaled and split. One with an infinity or a NaN becomes zeros."""
+    return _launch(a, b, DEPTH, parts=2, norms=False, centre=a, samples=0)
+
+
+def _launch(
+    a: Tensor, b: Tensor, depth: int, *, parts: int, norms: bool, centre: Tensor, samples: int
+) -> tuple[Halves, Halves]:
+    (n, d), m = a.shape, b.shape[0]
+    width = triton.cdiv(max(d, 1), depth) * depth
+    block = min(WHOLE, triton.next_power_of_2(width))
+    rows = max(1, TOGETHER // block)
+    first, second = _room(a, width, parts, norms), _room(b, width, parts, norms)
+    _split_both[(triton.cdiv(n, rows) + triton.cdiv(m, rows),)](
+        a, *a.stride(), n, first.data, first.lo, first.norms, first.scales,
+        b, *b.stride(), m, second.data, second.lo, second.norms, second.scales, d, width, centre,
+        CENTRE=norms and parts == 2 and not samples, SAMPLES=samples, NORMS=norms, PARTS=parts,
+        ROWS=rows, BLOCK=block, LOOP=width > block, num_warps=warps_for(rows * block),
+    )  # fmt: skip
+    return first, second
+
+
+def warps_for(elements: int) -> int:
+    """Warps of a program that splits so many elements: 32 a thread."""
+    return max(4, elements // 1024)
+
+
+def _room(x: Tensor, width: int, parts: int, norms: bool) -> Halves:
+    lo = triton.cdiv(x.shape[0], ROWS) * ROWS
+    data = torch.empty(parts * lo, width, dtype=torch.float16, device=x.device)
+    scales = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
+    return Halves(data, lo, scales, torch.empty_like(scales) if norms else scales)
+
+
+@triton.jit
+def _column_peaks(x, x_row, x_col, rows, cols, peaks, SQUARE: tl.constexpr):
+    across = tl.cdiv(cols, SQUARE)
+    row = (tl.program_id(0) // across).to(tl.int64) * SQUARE + tl.arange(0, SQUARE)
+    col = tl.program_id(0) % across * SQUARE + tl.arange(0, SQUARE)
+    value = _load(x, x_row, x_col, row, col, rows, cols)
+    tl.atomic_max(peaks + col, tl.max(_bits(value), axis=0), mask=col < cols, sem="relaxed")
+
+
+@triton.jit
+def _split_columns(x, x_row, x_col, rows, cols, peaks, halves, lo, width, scales, SQUARE: tl.constexpr):
+    across = tl.cdiv(cols, SQUARE)
+    row = (tl.program_id(0) // across).to(tl.int64) * SQUARE + tl.arange(0, SQUARE)
+    col = tl.program_id(0) % across * SQUARE + tl.arange(0, SQUARE)
+    value = _load(x, x_row, x_col, row, col, rows, cols)
+    peak = tl.load(peaks + col, mask=col < cols, other=0)
+    if tl.program_id(0) < across:
+        tl.store(scales + col, _scale(peak), mask=col < cols)
+    mask = (row < lo)[:, None] & (col < cols)[None, :]
+    below = tl.cast(lo, tl.int64) * width
+    _store(value, peak[None, :], halves, below, row[:, None] * width + col[None, :], mask, PARTS=2)
+
+
+def split_columns(x: Tensor) -> Halves:
+    """Columns of ``x`` [d, m], each scaled and split, where they stand; one with an infinity or a NaN becomes zeros."""
+    rows, cols = x.shape
+    lo, width = triton.cdiv(rows, DEPTH) * DEPTH, triton.cdiv(cols, ROWS) * ROWS
+    data = torch.empty(2 * lo, width, dtype=torch.float16, device=x.device)
+    scales = torch.empty(cols, dtype=torch.float32, device=x.device)
+    peaks = torch.zeros(cols, dtype=torch.int32, device=x.device)
+    grid = (triton.cdiv(lo, SQUARE) * triton.cdiv(cols, SQUARE),)
+    _column_peaks[grid](x, *x.stride(), rows, cols, peaks, SQUARE=SQUARE, num_warps=4)
+    _split_columns[grid](x, *x.stride(), rows, cols, peaks, data, lo, width, scales, SQUARE=SQUARE, num_warps=4)
+    return Halves(data, lo, scales, scales)

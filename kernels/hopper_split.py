@@ -1,0 +1,201 @@
+"""Products and distances of matrices in halves (see ``kernels.fp16_split``) on Hopper GPUs, in Gluon.
+
+Warps have roles, as ``kernels.hopper_pipeline`` says: tiles of both operands pass by in a ring. Half of a tile of y
+takes 64 registers of each thread of its warpgroup, and so do the sums that tensor cores make of a few dozen terms,
+before float32 instructions add them to it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from kernels.fp16_split import Halves
+from kernels.hopper_pipeline import barriers, leave, place, room, root, wait_empty, wait_full
+from kernels.tensor_cores import processors
+
+ROWS = gl.constexpr(128)  # of a tile of y
+OWN = gl.constexpr(64)  # of them, each warpgroup's
+COLS = gl.constexpr(128)
+# Of a warpgroup's half of a tile, as tensor cores leave it.
+LAYOUT = gl.constexpr(gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16]))
+# What warps start with. A warpgroup that multiplies then takes 240 registers a thread, and the loader keeps 24.
+REGISTERS = gl.constexpr(168)
+MULTIPLY = gl.constexpr(240)
+LOAD = gl.constexpr(24)
+
+
+@gluon.jit
+def product(a_hi, a_lo, b_hi, b_lo, zero, ALL: gl.constexpr):
+    """As ``tensor_cores.product``, of b as [depth, columns]; begins it."""
+    if ALL:
+        part = warpgroup_mma(a_lo, b_lo, zero, use_acc=False, is_async=True)
+        part = warpgroup_mma(a_hi, b_lo, part, is_async=True)
+    else:
+        part = warpgroup_mma(a_hi, b_lo, zero, use_acc=False, is_async=True)
+    part = warpgroup_mma(a_lo, b_hi, part, is_async=True)
+    return warpgroup_mma(a_hi, b_hi, part, is_async=True)
+
+
+@gluon.jit
+def of_rows(x, row, n):
+    """What ``x`` has for each row of a half tile, [OWN, 1]."""
+    rows = row + gl.arange(0, OWN, gl.SliceLayout(1, LAYOUT))
+    return gl.expand_dims(gl.load(x + rows, mask=rows < n, other=0.0), 1)
+
+
+@gluon.jit
+def of_cols(x, col, m):
+    """What ``x`` has for each column of a tile, [1, COLS]."""
+    cols = col + gl.arange(0, COLS, gl.SliceLayout(0, LAYOUT))
+    return gl.expand_dims(gl.load(x + cols, mask=cols < m, other=0.0), 0)
+
+
+@gluon.jit
+def distances(dots, a_norm, a_scale, b_norm, b_scale):
+    """Of a half tile, from norms [OWN, 1] and [1, COLS], and products that the scales belong to."""
+    return root((a_norm + b_norm) - dots * b_scale * (2 * a_scale))
+
+
+@gluon.jit
+def store(y, tile, row, col, n, m):
+    """A half tile, so far as it lies in y [n, m]."""
+    rows = row + gl.arange(0, OWN, gl.SliceLayout(1, LAYOUT))
+    cols = col + gl.arange(0, COLS, gl.SliceLayout(0, LAYOUT))
+    inside = gl.expand_dims(rows < n, 1) & gl.expand_dims(cols < m, 0)
+    gl.store(y + gl.expand_dims(rows.to(gl.int64) * m, 1) + gl.expand_dims(cols, 0), tile, mask=inside)
+
+
+@gluon.jit
+def _load_ring(
+    a, b, a_ring, b_ring, full, empty, a_lo, b_lo, row_tiles, col_tiles, width,
+    B_COLUMNS: gl.constexpr, DEPTH: gl.constexpr, GROUP: gl.constexpr, SLOTS: gl.constexpr,
+):  # fmt: skip
+    step = 0
+    for index in range(gl.program_id(0), row_tiles * col_tiles, gl.num_programs(0)):
+        i, j = place(index, row_tiles, col_tiles, GROUP)
+        for k in range(0, width, DEPTH):
+            slot = step % SLOTS
+            came = full.index(slot)
+            wait_empty(empty, step, SLOTS)
+            mbarrier.expect(came, 2 * (a.block_type.nbytes + b.block_type.nbytes))
+            tma.async_copy_global_to_shared(a, [i * ROWS, k], came, a_ring.index(2 * slot))
+            tma.async_copy_global_to_shared(a, [i * ROWS + a_lo, k], came, a_ring.index(2 * slot + 1))
+            if B_COLUMNS:
+                tma.async_copy_global_to_shared(b, [k, j * COLS], came, b_ring.index(2 * slot))
+                tma.async_copy_global_to_shared(b, [k + b_lo, j * COLS], came, b_ring.index(2 * slot + 1))
+            else:
+                tma.async_copy_global_to_shared(b, [j * COLS, k], came, b_ring.index(2 * slot))
+                tma.async_copy_global_to_shared(b, [j * COLS + b_lo, k], came, b_ring.index(2 * slot + 1))
+            step += 1
+
+
+@gluon.jit
+def _multiply_ring(
+    y, a_ring, b_ring, full, empty, a_norms, a_scales, b_norms, b_scales, n, m, row_tiles, col_tiles, width, one,
+    HALF: gl.constexpr, DISTANCES: gl.constexpr, B_COLUMNS: gl.constexpr, ALL: gl.constexpr,
+    DEPTH: gl.constexpr, GROUP: gl.constexpr, SLOTS: gl.constexpr,
+):  # fmt: skip
+    zero = gl.zeros((OWN, COLS), gl.float32, LAYOUT)
+    step = 0
+    for index in range(gl.program_id(0), row_tiles * col_tiles, gl.num_programs(0)):
+        i, j = place(index, row_tiles, col_tiles, GROUP)
+        row = i * ROWS + HALF * OWN
+        col = j * COLS
+        dots = zero
+        for _ in range(0, width, DEPTH):
+            slot = step % SLOTS
+            wait_full(full, step, SLOTS)
+            a_hi = a_ring.index(2 * slot).slice(HALF * OWN, OWN)
+            a_low = a_ring.index(2 * slot + 1).slice(HALF * OWN, OWN)
+            b_hi = b_ring.index(2 * slot)
+            b_low = b_ring.index(2 * slot + 1)
+            if not B_COLUMNS:
+                b_hi = b_hi.permute((1, 0))
+                b_low = b_low.permute((1, 0))
+            part = warpgroup_mma_wait(0, deps=[product(a_hi, a_low, b_hi, b_low, zero, ALL)])
+            leave(empty, step, SLOTS)
+            dots = gl.fma(part, one, dots)  # see tensor_cores.promote
+            step += 1
+        a_scale = of_rows(a_scales, row, n)
+        b_scale = of_cols(b_scales, col, m)
+        if DISTANCES:
+            a_norm = of_rows(a_norms, row, n)
+            b_norm = of_cols(b_norms, col, m)
+            tile = distances(dots, a_norm, a_scale, b_norm, b_scale)
+        else:
+            # The smaller one first: a huge row times a tiny column must not overflow on the way.
+            tile = dots * gl.minimum(a_scale, b_scale) * gl.maximum(a_scale, b_scale)
+        store(y, tile, row, col, n, m)
+
+
+@gluon.jit
+def _ring(
+    a, b, y, a_norms, a_scales, b_norms, b_scales, n, m, a_lo, b_lo, width, one,
+    DISTANCES: gl.constexpr, B_COLUMNS: gl.constexpr, ALL: gl.constexpr, DEPTH: gl.constexpr, GROUP: gl.constexpr,
+    SLOTS: gl.constexpr,
+):  # fmt: skip
+    a_ring = room(a, 2 * SLOTS)  # hi and lo of each slot
+    b_ring = room(b, 2 * SLOTS)
+    full = barriers(SLOTS, 1)
+    empty = barriers(SLOTS, 2)
+    fence_async_shared()
+    row_tiles = gl.cdiv(n, ROWS)
+    col_tiles = gl.cdiv(m, COLS)
+    gl.warp_specialize(
+        [
+            (_multiply_ring, (
+                y, a_ring, b_ring, full, empty, a_norms, a_scales, b_norms, b_scales, n, m, row_tiles, col_tiles,
+                width, one, 0, DISTANCES, B_COLUMNS, ALL, DEPTH, GROUP, SLOTS,
+            )),
+            (_multiply_ring, (
+                y, a_ring, b_ring, full, empty, a_norms, a_scales, b_norms, b_scales, n, m, row_tiles, col_tiles,
+                width, one, 1, DISTANCES, B_COLUMNS, ALL, DEPTH, GROUP, SLOTS,
+            )),
+            (_load_ring, (
+                a, b, a_ring, b_ring, full, empty, a_lo, b_lo, row_tiles, col_tiles, width,
+                B_COLUMNS, DEPTH, GROUP, SLOTS,
+            )),
+        ],
+        [4, 1],
+        [MULTIPLY, LOAD],
+    )  # fmt: skip
+
+
+def tiles_of(x: Tensor, rows: int, cols: int) -> Any:
+    """What a kernel copies tiles of the contiguous ``x`` by."""
+    element = gl.float16 if x.dtype == torch.float16 else gl.float32
+    return TensorDescriptor.from_tensor(x, [rows, cols], gl.NVMMASharedLayout.get_default_for([rows, cols], element))
+
+
+def ring(
+    a: Halves, b: Halves, y: Tensor, *, distances: bool, b_columns: bool, all_products: bool, depth: int, slots: int,
+    group: int,
+) -> object:  # fmt: skip
+    """Fills y [n, m] float32 with distances of the rows of ``a`` and ``b``, or with products; returns what ran.
+
+    ``a`` was split by rows, and so was ``b``, or by columns. ``depth`` terms are summed on a tensor core before float32
+    arithmetic adds them up; ``slots`` such tiles are in flight; ``group`` rows of tiles are walked through together.
+    """
+    n, m = y.shape
+    b_box = (depth, COLS.value) if b_columns else (COLS.value, depth)
+    tiles = triton.cdiv(n, ROWS.value) * triton.cdiv(m, COLS.value)
+    return _ring[(min(tiles, processors(y)),)](
+        tiles_of(a.data, ROWS.value, depth), tiles_of(b.data, *b_box), y,
+        a.norms, a.scales, b.norms, b.scales, n, m, a.lo, b.lo, a.data.shape[1], 1.0,
+        DISTANCES=distances, B_COLUMNS=b_columns, ALL=all_products, DEPTH=depth, GROUP=group,
+        SLOTS=slots, num_warps=4, maxnreg=REGISTERS.value,
+    )  # fmt: skip

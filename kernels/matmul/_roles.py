@@ -1,0 +1,64 @@
+"""How the kernel of ``_triton_roles.py`` is launched, whose warps have roles."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from kernels.matmul._configurations import Configuration
+from kernels.matmul._operands import Operand
+from kernels.matmul._triton_roles import AT_FIRST, PARTS, matmul_roles
+
+TYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float8_e4m3fn: gl.float8e4nv}
+
+
+def by_roles(
+    how: Configuration, a: Operand, b: Operand, y: Tensor, scale_a: Tensor | None, scale_b: Tensor | None
+) -> None:
+    """Write the product of two operands [rows, k] into the contiguous ``y``."""
+    (m, n), k = y.shape, a.shape[1 if a.along_k else 0]
+    tiles = triton.cdiv(m, how.block_m) * triton.cdiv(n, how.block_n)
+    matmul_roles[(min(tiles, _multiprocessors(y.device)),)](
+        _tiles(a, how.block_m // 2, how.block_k),
+        _tiles(b, how.block_n, how.block_k),
+        _described(y, list(y.shape), [y.stride(0), 1], [how.block_m // 2, how.block_n // PARTS.value]),
+        scale_a,
+        scale_b,
+        m,
+        n,
+        k,
+        A_ALONG_K=a.along_k,
+        B_ALONG_K=b.along_k,
+        BLOCK_M=how.block_m,
+        BLOCK_N=how.block_n,
+        BLOCK_K=how.block_k,
+        GROUP_M=how.group_m,
+        STAGES=how.stages,
+        num_warps=how.warps,
+        maxnreg=AT_FIRST,
+    )
+
+
+def _tiles(x: Operand, block_rows: int, block_k: int) -> TensorDescriptor:
+    block = [block_rows, block_k] if x.along_k else [block_k, block_rows]
+    return _described(x.base, x.shape, x.strides, block)
+
+
+def _described(x: Tensor, shape: list[int], strides: list[int], block: list[int]) -> TensorDescriptor:
+    return TensorDescriptor(x, shape, strides, block, _layout(x.dtype, *block))
+
+
+@cache
+def _layout(dtype: torch.dtype, rows: int, cols: int) -> Any:  # of shared memory
+    return gl.NVMMASharedLayout.get_default_for([rows, cols], TYPES[dtype])
+
+
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -1,0 +1,52 @@
+// Rows that are shared by a cluster of blocks, each with its slice in registers: read once, written once. From sm_90 on.
+#pragma once
+
+#include "row.cuh"
+#include "sync.cuh"
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+// As softmax_rows, with BLOCKS_A_ROW blocks a row. Each warp sends the partial of what it holds to every block of the
+// cluster, and every block merges all of them: one trip through distributed shared memory, and no barrier of the block.
+template <typename T, int THREADS, int VECTORS, int SURE, int CLUSTER, int BLOCKS>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, BLOCKS)
+    softmax_cluster(const uint4* __restrict__ x, uint4* __restrict__ y, long long x_stride, long long length) {
+    constexpr int WARPS = THREADS / 32;
+    constexpr int PARTS = WARPS * CLUSTER;
+    __shared__ Partial parts[PARTS];
+    __shared__ Barrier received;
+    const int lane = threadIdx.x % 32;
+    const int rank = cluster_rank();
+    const long long row = blockIdx.x / CLUSTER;
+    const int slice = ((int)length + CLUSTER - 1) / CLUSTER;
+    const int begin = rank * slice + threadIdx.x;
+    const int left = min((int)length, (rank + 1) * slice) - begin;
+    x += row * x_stride + begin;
+    y += row * length + begin;
+
+    uint4 v[VECTORS];
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) v[i] = i < SURE || i * THREADS < left ? x[i * THREADS] : lowest<T>();
+    if (threadIdx.x == 0) {
+        received.init(1);
+        fence_barrier_init();
+        received.arrive_and_expect(PARTS * sizeof(Partial));
+    }
+    cluster_arrive();
+    const Partial part = partial_of<T, 32>(v);
+    cluster_wait();  // every barrier of the cluster is there to be sent to, which it was long before the loads came
+    if (lane < CLUSTER) send(part.largest, part.sum, &parts[rank * WARPS + threadIdx.x / 32], received, lane);
+    received.wait(0);
+
+    Partial mine = parts[lane % PARTS];
+#pragma unroll
+    for (int i = 32; i < PARTS; i += 32) mine = merge(mine, parts[lane + i]);
+    stay_packed(v);
+    const Weights<T> weights(merge_lanes<(PARTS < 32 ? PARTS : 32)>(mine));
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        if (i < SURE || i * THREADS < left) y[i * THREADS] = weights(v[i]);
+    }
+}
+
+#endif

@@ -1,0 +1,106 @@
+"""Softmax in CUDA C++: each row is read once and written once, by as many blocks as its length needs.
+
+What is longer than the registers of a block goes through those of a cluster of up to 16 blocks, or through a ring in
+the shared memory of all multiprocessors (ring.cuh). ``_cuda_plan`` has which, and what is left to two reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache, lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from kernels import Unsupported
+from kernels.cuda_build import TYPES, kernel, source
+from kernels.softmax import _cuda_exchange, _cuda_plan
+from kernels.softmax._cuda_plan import VECTOR, Plan, Processor, Rows
+
+
+def softmax(x: Tensor, *, variant: str = "default", build: str = "nvrtc") -> Tensor:
+    """Softmax of ``x``, as in ``kernels.softmax``. ``y`` is contiguous; ``x`` need not be.
+
+    ``variant``: there is but "default". ``build``: "nvrtc" or "extension", as in ``kernels.cuda_build``.
+
+    Raises:
+        Unsupported: ``x`` is not on an NVIDIA GPU or not of a type above, or what ``build`` needs is missing.
+        BuildFailed: the compiler refused.
+        GaveUp: an earlier call, on rows of more than 512 KB, could not finish: its blocks waited too long for each
+            other. Its output is wrong; this call has not begun.
+
+    """
+    code = source(__file__, variant)
+    if x.dtype not in TYPES:
+        raise Unsupported(f"softmax in CUDA C++ is of {', '.join(map(str, TYPES))}; convert x from {x.dtype}")
+    _processor(x.device)  # an NVIDIA GPU, or it raises
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if x.numel() == 0:
+        return y
+    flat = x.reshape(-1, x.shape[-1])
+    aligned = flat.data_ptr() % VECTOR == 0
+    (rows, cols), (stride, column_stride) = flat.shape, flat.stride()
+    chosen = _chosen(Rows(x.element_size(), rows, cols, stride, column_stride, aligned), code, build, x.dtype, x.device)
+
+    def launch(name: str, *arguments: int) -> None:
+        built = kernel(code, name.format(T=TYPES[x.dtype]), build, x.device)
+        built(
+            chosen.blocks,
+            chosen.threads,
+            flat.data_ptr(),
+            y.data_ptr(),
+            *arguments,
+            shared=chosen.shared,
+            cluster=chosen.cluster,
+            cooperative=chosen.design == "softmax_ring",
+        )
+
+    with torch.cuda.device_of(x):
+        if chosen.design == "softmax_general":
+            launch(chosen.kernel, rows, cols, stride, column_stride)
+        elif chosen.design == "softmax_parts":
+            # The partial of each part: two numbers of what is computed in.
+            runs = torch.empty(2 * chosen.blocks, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+            arguments = (cols, stride, column_stride, chosen.slices, chosen.slice, runs.data_ptr())
+            launch(chosen.kernel, *arguments)
+            launch(chosen.kernel.replace("softmax_parts", "softmax_whole"), *arguments)
+        else:
+            launch(chosen.kernel, *_vectors(chosen, flat))
+    return y
+
+
+def _vectors(chosen: Plan, x: Tensor) -> tuple[int, ...]:
+    """Arguments of a kernel that counts in vectors, after those that all have."""
+    (rows, cols), width = x.shape, VECTOR // x.element_size()
+    stride, length = x.stride(0) // width, cols // width
+    if chosen.design == "softmax_cluster":
+        return stride, length
+    if chosen.design == "softmax_rows":
+        return rows, stride, length
+    shared = _cuda_exchange.exchanges(x.device.index)
+    shared.raise_if_given_up()
+    memory = shared.take(rows * chosen.slices).data_ptr()
+    return rows, stride, length, chosen.slices, memory, shared.word, _cuda_exchange.LIMIT_NS
+
+
+@lru_cache(maxsize=1024)
+def _chosen(x: Rows, code: Path, build: str, dtype: torch.dtype, device: torch.device) -> Plan:
+    """The fastest plan that the GPU can run: of clusters of more than 8 blocks, only it knows."""
+    processor = _processor(device)
+    chosen = _cuda_plan.plan(x, processor)
+    if chosen.cluster <= 8:
+        return chosen
+    built = kernel(code, chosen.kernel.format(T=TYPES[dtype]), build, device)
+    if built.runs_clusters(chosen.cluster, chosen.threads):
+        return chosen
+    return _cuda_plan.plan(x, replace(processor, cluster=8))
+
+
+@cache
+def _processor(device: torch.device) -> Processor:
+    if device.type != "cuda" or torch.version.hip:
+        raise Unsupported("CUDA C++ runs on NVIDIA GPUs only; move the tensors to one, or take another implementation")
+    properties = torch.cuda.get_device_properties(device)
+    shared = getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block)
+    return Processor(10 * properties.major + properties.minor, properties.multi_processor_count, shared)

@@ -1,0 +1,146 @@
+// Rows of any length, stride and alignment, and float64: each is read twice, the second time from a cache if it fits there.
+//
+// The first pass keeps, in each thread, the largest x so far and the sum relative to it, and scales the sum down when a
+// larger x comes (Milakov & Gimelshein 2018, arXiv:1805.02867, algorithm 3).
+#pragma once
+
+#include "row.cuh"
+
+template <typename W>
+struct Running {
+    W largest, sum;
+};
+
+template <typename W>
+__device__ inline W minus_infinity() {
+    return -(W)infinity();
+}
+
+__device__ inline float exponential(float x) { return exp_fast(x); }
+__device__ inline double exponential(double x) { return exp(x); }
+
+template <typename W>
+__device__ inline Running<W> merge(Running<W> a, Running<W> b) {
+    const W largest = a.largest > b.largest ? a.largest : b.largest;
+    const W base = largest == minus_infinity<W>() ? (W)0 : largest;
+    return {largest, a.sum * exponential(a.largest - base) + b.sum * exponential(b.largest - base)};
+}
+
+// Of THREADS neighbouring threads, one each; every one of them has the result. Other groups of the block do the same.
+template <typename W, int THREADS, int GROUPS>
+__device__ inline Running<W> merge_threads(Running<W> run) {
+    constexpr int WARPS = THREADS / 32;
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+        const W largest = __shfl_xor_sync(ALL_LANES, run.largest, step), sum = __shfl_xor_sync(ALL_LANES, run.sum, step);
+        run = merge<W>(run, {largest, sum});
+    }
+    if constexpr (WARPS > 1) {
+        __shared__ Running<W> parts[GROUPS][WARPS];
+        const int group = threadIdx.x / THREADS;
+        if (threadIdx.x % 32 == 0) parts[group][threadIdx.x % THREADS / 32] = run;
+        __syncthreads();
+        run = parts[group][0];
+        for (int i = 1; i < WARPS; i++) run = merge<W>(run, parts[group][i]);
+    }
+    return run;
+}
+
+// Elements `begin` to `end` of a row, by THREADS threads. WIDE: they are contiguous, and whole vectors of 16 bytes.
+template <typename T, int THREADS, bool WIDE>
+struct Stretch {
+    using W = wide<T>;
+    static constexpr int COUNT = WIDE ? LANES<T> : 1;  // elements at once
+    static constexpr int STEP = THREADS * COUNT;
+    static constexpr int UNROLL = sizeof(T) == 8 ? 1 : 4;  // of float64, more would spill
+
+    const T* x;
+    long long begin, end, column_stride;
+    int thread;
+
+    __device__ void read(long long at, W (&values)[COUNT]) const {
+        if constexpr (WIDE) {
+            load(x + at, values);
+        } else {
+            values[0] = widen(x[at * column_stride]);
+        }
+    }
+
+    __device__ Running<W> run() const {
+        Running<W> run = {minus_infinity<W>(), (W)0};
+#pragma unroll UNROLL
+        for (long long at = begin + thread * COUNT; at < end; at += STEP) {
+            W values[COUNT];
+            read(at, values);
+            W largest = run.largest;
+#pragma unroll
+            for (int j = 0; j < COUNT; j++) largest = values[j] > largest ? values[j] : largest;
+            const W base = largest == minus_infinity<W>() ? (W)0 : largest;
+            run.sum *= exponential(run.largest - base);
+            run.largest = largest;
+#pragma unroll
+            for (int j = 0; j < COUNT; j++) run.sum += exponential(values[j] - base);
+        }
+        return run;
+    }
+
+    // Backwards, because what was read last is what the cache still holds.
+    __device__ void write(T* y, Running<W> row) const {
+        const W factor = 1 / row.sum;
+        const long long steps = (end - begin + STEP - 1) / STEP;
+#pragma unroll UNROLL
+        for (long long step = steps - 1; step >= 0; step--) {
+            const long long at = begin + step * STEP + thread * COUNT;
+            if (at >= end) continue;
+            W values[COUNT];
+            read(at, values);
+#pragma unroll
+            for (int j = 0; j < COUNT; j++) values[j] = exponential(values[j] - row.largest) * factor;
+            if constexpr (WIDE) {
+                store(y + at, values);
+            } else {
+                y[at] = narrow<T>(values[0]);
+            }
+        }
+    }
+};
+
+// A row has THREADS threads, a block ROWS rows. Lengths and strides are in elements.
+template <typename T, int THREADS, int ROWS, bool WIDE>
+__global__ void __launch_bounds__(THREADS* ROWS)
+    softmax_general(const T* x, T* y, long long rows, long long length, long long x_stride, long long column_stride) {
+    const long long row = blockIdx.x * (long long)ROWS + threadIdx.x / THREADS;
+    const long long end = row < rows ? length : 0;  // no early return: a block's rows wait for each other
+    const Stretch<T, THREADS, WIDE> stretch = {x + row * x_stride, 0, end, column_stride, (int)threadIdx.x % THREADS};
+    stretch.write(y + row * length, merge_threads<wide<T>, THREADS, ROWS>(stretch.run()));
+}
+
+// Few rows, in two launches: a row has `parts` blocks, of `each` elements but the last.
+template <typename T, int THREADS, bool WIDE>
+__device__ inline Stretch<T, THREADS, WIDE> part_of(const T* x, long long length, long long x_stride, long long column_stride,
+                                                    long long parts, long long each) {
+    const long long row = blockIdx.x / parts, begin = blockIdx.x % parts * each;
+    const long long end = begin + each < length ? begin + each : length;
+    return {x + row * x_stride, begin, end, column_stride, (int)threadIdx.x};
+}
+
+template <typename T, int THREADS, bool WIDE>
+__global__ void __launch_bounds__(THREADS)
+    softmax_parts(const T* x, T*, long long length, long long x_stride, long long column_stride, long long parts,
+                  long long each, Running<wide<T>>* runs) {
+    const auto part = part_of<T, THREADS, WIDE>(x, length, x_stride, column_stride, parts, each);
+    const auto run = merge_threads<wide<T>, THREADS, 1>(part.run());
+    if (threadIdx.x == 0) runs[blockIdx.x] = run;
+}
+
+template <typename T, int THREADS, bool WIDE>
+__global__ void __launch_bounds__(THREADS)
+    softmax_whole(const T* x, T* y, long long length, long long x_stride, long long column_stride, long long parts,
+                  long long each, const Running<wide<T>>* runs) {
+    using W = wide<T>;
+    const long long row = blockIdx.x / parts;
+    Running<W> run = {minus_infinity<W>(), (W)0};
+    for (long long i = threadIdx.x; i < parts; i += THREADS) run = merge<W>(run, runs[row * parts + i]);
+    const auto part = part_of<T, THREADS, WIDE>(x, length, x_stride, column_stride, parts, each);
+    part.write(y + row * length, merge_threads<W, THREADS, 1>(run));
+}

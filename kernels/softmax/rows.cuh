@@ -1,0 +1,39 @@
+// Rows that fit into the registers of a block: read once, written once.
+#pragma once
+
+#include "row.cuh"
+
+// A block has ROWS rows, a row THREADS threads, a thread VECTORS vectors of sixteen bytes. Of these the first SURE are in
+// every row; the others may end beyond it. Strides and lengths are in vectors. BLOCKS: at least so many on a multiprocessor.
+template <typename T, int THREADS, int ROWS, int VECTORS, int SURE, int BLOCKS>
+__global__ void __launch_bounds__(THREADS* ROWS, BLOCKS)
+    softmax_rows(const uint4* __restrict__ x, uint4* __restrict__ y, long long rows, long long x_stride, long long length) {
+    constexpr int GROUP = THREADS < 32 ? THREADS : 32;
+    constexpr int WARPS = THREADS / GROUP;
+    const int thread = threadIdx.x % THREADS;
+    const int place = threadIdx.x / THREADS;
+    const long long row = blockIdx.x * (long long)ROWS + place;
+    const bool inside = ROWS == 1 || row < rows;  // no early return: a block's rows wait for each other below
+    const int left = (int)length - thread;
+    x += row * x_stride + thread;
+    y += row * length + thread;
+
+    uint4 v[VECTORS];
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        v[i] = inside && (i < SURE || i * THREADS < left) ? x[i * THREADS] : lowest<T>();
+    }
+    Partial part = partial_of<T, GROUP>(v);
+    if constexpr (WARPS > 1) {
+        __shared__ Partial parts[ROWS][WARPS];
+        if (thread % 32 == 0) parts[place][thread / 32] = part;
+        __syncthreads();
+        part = merge_lanes<WARPS>(parts[place][thread % WARPS]);
+    }
+    stay_packed(v);
+    const Weights<T> weights(part);
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        if (inside && (i < SURE || i * THREADS < left)) y[i * THREADS] = weights(v[i]);
+    }
+}

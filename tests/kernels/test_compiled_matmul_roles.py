@@ -1,0 +1,125 @@
+"""What Gluon makes of the matrix product whose warps have roles, for a Hopper GPU that need not be here."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+triton = pytest.importorskip("triton")
+pytest.importorskip("triton.experimental.gluon.nvidia.hopper")
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("no interpreter runs Gluon", allow_module_level=True)
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.experimental.gluon import language as gl  # noqa: E402
+from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
+
+from kernels.matmul._configurations import FEWEST_STEPS, configuration  # noqa: E402
+from kernels.matmul._triton_roles import AT_FIRST, LOADING, MULTIPLYING, PARTS, matmul_roles  # noqa: E402
+
+CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+HOW = configuration(4096, 4096, 4096, "bfloat16", capability=(9, 0), multiprocessors=132, roles=True)
+SHARED = 232_448  # bytes that a program may have
+REGISTERS = 65_536  # of a multiprocessor
+TYPES = {"bf16": gl.bfloat16, "fp16": gl.float16, "fp8e4nv": gl.float8e4nv}
+
+
+def tiles(dtype, rows, cols):
+    """The type of a descriptor of such tiles."""
+    return f"tensordesc<{dtype}[{rows}, {cols}],{gl.NVMMASharedLayout.get_default_for([rows, cols], TYPES[dtype])!r}>"
+
+
+@pytest.fixture
+def built(tmp_path):
+    """``built("bf16")``: PTX, SASS, and the resources that the assembler reports."""
+
+    def build(dtype, *, a_along_k=True, b_along_k=True, scaled=False):
+        half, block_k = HOW.block_m // 2, HOW.block_k * 16 // TYPES[dtype].primitive_bitwidth
+        stored = "bf16" if dtype == "fp8e4nv" else dtype
+        constants = {
+            "A_ALONG_K": a_along_k,
+            "B_ALONG_K": b_along_k,
+            "BLOCK_M": HOW.block_m,
+            "BLOCK_N": HOW.block_n,
+            "BLOCK_K": block_k,
+            "GROUP_M": HOW.group_m,
+            "STAGES": HOW.stages,
+        } | ({} if scaled else {"scale_a_ptr": None, "scale_b_ptr": None})
+        arguments = {
+            "a": tiles(dtype, half, block_k) if a_along_k else tiles(dtype, block_k, half),
+            "b": tiles(dtype, HOW.block_n, block_k) if b_along_k else tiles(dtype, block_k, HOW.block_n),
+            "y": tiles(stored, half, HOW.block_n // PARTS.value),
+            **dict.fromkeys(["scale_a_ptr", "scale_b_ptr"], "*fp32"),
+            **dict.fromkeys(["m", "n", "k"], "i32"),
+        }
+        names = matmul_roles.arg_names
+        source = GluonASTSource(
+            matmul_roles,
+            signature={name: "constexpr" if name in constants else arguments[name] for name in names},
+            constexprs={(names.index(name),): value for name, value in constants.items()},
+            attrs={},
+        )
+        options = {"num_warps": HOW.warps, "maxnreg": AT_FIRST}
+        kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+        cubin = tmp_path / "kernel.cubin"
+        cubin.write_bytes(kernel.asm["cubin"])
+        dump = [
+            subprocess.run([CUOBJDUMP, what, cubin], capture_output=True, text=True, check=True).stdout
+            for what in ("-res-usage", "-sass")
+        ]
+        return kernel, kernel.asm["ptx"], *dump
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layouts", "instruction"),
+    [
+        ("bf16", {}, "m64n256k16"),
+        ("bf16", {"b_along_k": False}, "m64n256k16"),
+        ("fp16", {"a_along_k": False}, "m64n256k16"),
+        ("fp8e4nv", {"scaled": True}, "m64n256k32"),
+    ],
+)
+def test_two_warpgroups_multiply_what_a_warp_loads_and_spill_nothing(built, dtype, layouts, instruction):
+    kernel, ptx, usage, sass = built(dtype, **layouts)
+    assert set(re.findall(r"wgmma\.mma_async\.sync\.aligned\.(m\d+n\d+k\d+)", ptx)) == {instruction}
+    assert len(re.findall(r"bulk\.tensor\.2d\.shared\S*global", ptx)) == 2 + (
+        1 if layouts.get("b_along_k", True) else 4
+    )
+    # y leaves in parts beside the first steps of the next tile, and the last tile's at the end; of each warpgroup.
+    assert len(re.findall(r"bulk\.tensor\.2d\.global\.shared", ptx)) == 2 * 2 * PARTS.value
+    assert kernel.metadata.shared <= SHARED
+    assert re.search(r"STACK:(\d+)", usage)[1] == "0"
+    assert not re.search(r"\b(LDL|STL)\b", sass)
+
+
+def test_a_product_is_in_flight_whenever_a_step_waits(built):
+    _, ptx, _, sass = built("bf16")
+    # Of each warpgroup: one wait for all before a tile is handed over, and one a step that leaves the step's own.
+    waits = re.findall(r"wgmma\.wait_group\.sync\.aligned (\d)", ptx)
+    assert (waits.count("1"), waits.count("0")) == (2 * (PARTS.value + 1), 2)
+    # ptxas, where it cannot tell that accumulators are untouched, waits for every instruction by itself.
+    assert sass.count("WARPGROUP.DEPBAR") == len(waits)
+
+
+def test_registers_go_to_the_warpgroups_that_multiply(built):
+    _, ptx, usage, _ = built("bf16")
+    assert f".maxnreg {AT_FIRST}" in ptx
+    assert {MULTIPLYING.value, LOADING.value} <= set(
+        map(int, re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+)", ptx))
+    )
+    assert 128 * (2 * MULTIPLYING.value + LOADING.value) <= 128 * 3 * AT_FIRST <= REGISTERS
+    assert int(re.search(r"REG:(\d+)", usage)[1]) <= AT_FIRST
+
+
+def test_the_tests_here_are_of_the_kernel_that_is_chosen():
+    assert HOW.kernel == "roles"
+
+
+def test_the_ring_is_no_longer_than_the_shortest_tile_is_deep():
+    assert max(HOW.stages, PARTS.value + 1) <= FEWEST_STEPS  # else phases of a barrier could be mistaken

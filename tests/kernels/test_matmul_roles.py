@@ -1,0 +1,51 @@
+"""matmul where warps have roles: tiles cut off at every edge, each layout, and the same bits every time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+from kernels.matmul.triton import chosen, matmul
+from kernels.tensor_cores import has_roles
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def hopper():
+    if not has_roles(torch.empty(1, device="cuda")):
+        pytest.skip("the kernel is for Hopper, and Triton 3.6 or newer")
+
+
+# As many tiles as multiprocessors and a few more | several turns, and k no multiple of a step | the fewest steps
+@pytest.mark.parametrize(("m", "n", "k"), [(2968, 1544, 1024), (4096, 5128, 1104), (5000, 6008, 512)])
+@pytest.mark.parametrize(("a_along_k", "b_along_k"), [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_every_element_is_right_and_stays_so(make, error, dtype, m, n, k, a_along_k, b_along_k):
+    workload, (a, b) = make("matmul", dtype=dtype, device="cuda", size=1, m=m, n=n, k=k)
+    a = a if a_along_k else a.t().contiguous().t()
+    b = b.t().contiguous().t() if b_along_k else b
+    first = matmul(a, b)
+    assert chosen().startswith("roles")
+    assert error(workload.reference(a, b), [first]) < 1
+    assert all(torch.equal(first, matmul(a, b)) for _ in range(20))
+
+
+def test_float8_is_scaled(make, error):
+    workload, (a, b) = make("matmul", dtype="float8_e4m3fn", device="cuda", size=1, m=3000, n=2568, k=2064)
+    b = b.t().contiguous().t()
+    product = matmul(a, b)
+    assert chosen().startswith("roles")
+    assert error(workload.reference(a, b), [product]) < 1
+    two, quarter = (torch.tensor(x, device="cuda") for x in (2.0, 0.25))
+    assert torch.equal(matmul(a, b, scale_a=two, scale_b=quarter), product / 2)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(4096, 4097, 1024), (256, 4096, 1024), (4096, 4096, 256), (4096, 4096, 1023)]
+)
+def test_what_it_is_not_for_is_left_to_the_others(make, error, m, n, k):
+    workload, (a, b) = make("matmul", dtype="bfloat16", device="cuda", size=1, m=m, n=n, k=k)
+    assert error(workload.reference(a, b), [matmul(a, b)]) < 1
+    assert not chosen().startswith("roles")
