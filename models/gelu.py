@@ -3,6 +3,8 @@
     form="erf"    Phi(x) = (1 + erf(x / sqrt(2))) / 2                                       exact
     form="tanh"   Phi(x) ~ (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2                off by at most 4.7e-4
 
+Backward: dx = dy y'(x), with y' = Phi(x) + x Phi'(x) of the same form.
+
 The two are different workloads: at each dtype offered here, the tolerance of one rejects the other.
 """
 
@@ -10,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import pi, sqrt
 from typing import TYPE_CHECKING, Literal
 
 from models.rounding import FLOOR
-from models.workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size, Workload
+from models.workload import ARITHMETIC, ITEMSIZE, UNIT, Call, Draw, Expected, Size, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,42 +28,87 @@ PHI: dict[str, Callable[[Tensor], Tensor]] = {
     "erf": lambda x: (-x / sqrt(2)).erfc() / 2,
 }
 
-# As written above, from left to right, with tanh and erf as one operation each.
-OPERATIONS: dict[str, int] = {"tanh": 9, "erf": 5}
+
+def _slope(x: Tensor) -> Tensor:
+    """Derivative of 2 u(x), of which the tanh form's Phi is the sigmoid."""
+    return 2 * sqrt(2 / pi) * (1 + 3 * 0.044715 * x**2)
+
+
+# Phi'. The product of both tails, rather than p - p^2, keeps its digits where p is next to 1.
+DENSITY: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": lambda x: PHI["tanh"](x) * PHI["tanh"](-x) * _slope(x),
+    "erf": lambda x: (-(x**2) / 2).exp() / sqrt(2 * pi),
+}
+
+# As written, from left to right, with tanh, erf and exp as one operation each:
+#   y  = x (1 + tanh(t)) / 2               y  = x (1 + erf(x / c)) / 2
+#   dx = dy ((1 + tanh(t)) / 2 + x / 2 (1 - tanh(t)^2) c (1 + b x^2))
+#                                          dx = dy ((1 + erf(x / c)) / 2 + x exp(-x^2 / 2) c)
+OPERATIONS: dict[tuple[str, str], int] = {
+    ("fwd", "tanh"): 9,
+    ("fwd", "erf"): 5,
+    ("bwd", "tanh"): 19,
+    ("bwd", "erf"): 11,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gelu(Workload):
-    """y = GELU(x) for x, y [rows, cols]."""
+    """y = GELU(x), or the gradient dx of x from the gradient dy of y, for x, y, dx, dy [rows, cols]."""
 
     rows: Size  # tokens
     cols: Size  # features of a token
     form: Literal["tanh", "erf"]  # the approximation of GPT-2, or the exact function
+    pass_: Literal["fwd", "bwd"]  # y from x; or dx from x and dy, y having been computed before
 
     def inputs(self, draw: Draw) -> tuple[Tensor, ...]:
-        """Input x [rows, cols], three times wider than usual so that both tails are reached."""
-        return (draw(self.rows, self.cols, scale=3.0),)
+        """Input x [rows, cols], three times wider than usual so that both tails are reached; and dy [rows, cols]."""
+        x = draw(self.rows, self.cols, scale=3.0)
+        return (x,) if self.pass_ == "fwd" else (x, draw(self.rows, self.cols))
+
+    def call(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Call:
+        """The pass, with ``function`` for its forward."""
+        if self.pass_ == "fwd":
+            return super().call(function, inputs)
+        from models import training
+
+        x, dy = inputs
+        return training.backward_only(partial(function, **self.options()), x, dy)
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
-        """Output y [rows, cols].
+        """For fwd, y [rows, cols]; for bwd, dx [rows, cols].
 
         A correct y carries one rounding to ``dtype``, and those of its arithmetic, of unit a. Some are relative to y.
         The others are absolute in Phi, where 1 + tanh or 1 + erf cancels, and so a multiple of |x| in y: 8 a leaves
         room for the polynomials that stand in for erf (PyTorch's own for CPUs errs by 5.4 a in Phi).
         Beyond |x| = 8 both forms of Phi are 0 or 1 in float32, nothing cancels any more, and |x| counts as 8.
+
+        A correct dx likewise, with |dy| in place of |x|. Of its second term, x Phi', the form erf errs by few a, since
+        it is below 1/4, and its exponent x^2 / 2 too small by then to matter: 12 a in all. The form tanh has
+        1 - tanh^2, which errs absolutely, by 2 a, where tanh is next to 1, times |x| u': 4 a |x| u' more.
         """
-        (stored,) = inputs
+        stored = inputs[0]
         x = stored.double()
         unit = ARITHMETIC[self.dtype]
         rtol = UNIT[self.dtype] + 4 * unit
-        of_phi = 8 * unit
+        near = x.clamp(-8, 8)
+        if self.pass_ == "fwd":
+            value, scale = x * PHI[self.form](x), 8 * unit * near.abs()
+            words = f"{8 * unit:.1e} min(|x|, 8)"
+        else:
+            dy = inputs[1].double()
+            value = dy * (PHI[self.form](x) + x * DENSITY[self.form](x))
+            scale, words = 12 * unit * dy.abs(), f"{12 * unit:.1e} |dy|"
+            if self.form == "tanh":
+                scale = scale + 2 * unit * dy.abs() * near.abs() * _slope(near)
+                words += " (1 + |x| u'(x) / 3, |x| at most 8)"
         return (
             Expected(
-                name="y",
-                value=x * PHI[self.form](x),
-                atol=of_phi * x.abs().clamp(max=8) + FLOOR[self.dtype],
+                name="y" if self.pass_ == "fwd" else "dx",
+                value=value,
+                atol=scale + FLOOR[self.dtype],
                 rtol=rtol,
-                tolerance=f"{rtol:.1e} |r| + {of_phi:.1e} min(|x|, 8)",
+                tolerance=f"{rtol:.1e} |r| + {words}",
             ),
         )
 
@@ -69,9 +117,10 @@ class Gelu(Workload):
         return {"form": self.form}
 
     def flops(self) -> int:
-        """9 an element for tanh, 5 for erf: each +, *, /, tanh and erf of the formula counts one."""
-        return OPERATIONS[self.form] * self.rows * self.cols
+        """9 an element for tanh, 5 for erf; 19 and 11 backward: +, -, *, /, tanh, erf, exp of the formula count one."""
+        return OPERATIONS[self.pass_, self.form] * self.rows * self.cols
 
     def bytes_min(self) -> int:
-        """Input x read, y written."""
-        return 2 * self.rows * self.cols * ITEMSIZE[self.dtype]
+        """Input x read, y written; backward, x and dy read, dx written."""
+        tensors = 2 if self.pass_ == "fwd" else 3
+        return tensors * self.rows * self.cols * ITEMSIZE[self.dtype]

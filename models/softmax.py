@@ -1,13 +1,17 @@
-"""Softmax over the last dimension: y_j = exp(x_j - m) / sum_k exp(x_k - m), with m the largest x of the row."""
+"""Softmax over the last dimension: y_j = exp(x_j - m) / sum_k exp(x_k - m), with m the largest x of the row.
+
+Backward: dx_j = y_j (dy_j - sum_k y_k dy_k), from y as it was stored.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from models.rounding import FLOOR
-from models.workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size, Workload
+from models.workload import ARITHMETIC, ITEMSIZE, UNIT, Call, Draw, Expected, Size, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,17 +22,28 @@ LOWEST_EXPONENT = -746.0
 
 @dataclass(frozen=True, kw_only=True)
 class Softmax(Workload):
-    """y = softmax(x) along each row, for x, y [rows, cols]."""
+    """y = softmax(x) along each row, or the gradient dx of x from the gradient dy of y, for all [rows, cols]."""
 
     rows: Size  # independent rows
     cols: Size  # elements that are normalised together
+    pass_: Literal["fwd", "bwd"]  # y from x; or dx from dy, y having been computed before
 
     def inputs(self, draw: Draw) -> tuple[Tensor, ...]:
-        """Input x [rows, cols]."""
-        return (draw(self.rows, self.cols),)
+        """Input x [rows, cols]; backward, dy [rows, cols] as well."""
+        x = draw(self.rows, self.cols)
+        return (x,) if self.pass_ == "fwd" else (x, draw(self.rows, self.cols))
+
+    def call(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Call:
+        """The pass, with ``function`` for its forward."""
+        if self.pass_ == "fwd":
+            return super().call(function, inputs)
+        from models import training
+
+        x, dy = inputs
+        return training.backward_only(function, x, dy)
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
-        """Output y [rows, cols].
+        """For fwd, y [rows, cols]; for bwd, dx [rows, cols].
 
         All errors of a correct y are relative. One rounding to ``dtype``; some for the last bits of exp and of the
         division; those of the sum; and those of the exponent x - m, which count |x - m| times over: one for the
@@ -37,28 +52,40 @@ class Softmax(Workload):
         The sum is of cols positive numbers in any order. In the worst order, one after the other, its error is a
         random walk of standard deviation cols^(1/2) / 4 units (each step rounds a partial sum, and is uniform):
         four deviations are allowed.
+
+        A correct dx takes y with its error e, and so errs by e |dy - s|, with s = sum y dy, and by y times the error
+        of s: sum e |dy|, and that of the summation, as above but of sum y |dy|. Then it is rounded.
         """
-        (stored,) = inputs
-        x = stored.double()
+        x = inputs[0].double()
         exponent = (x - x.amax(-1, keepdim=True)).clamp(min=LOWEST_EXPONENT)
         weight = exponent.exp()
-        value = weight / weight.sum(-1, keepdim=True)
-        unit = ARITHMETIC[self.dtype]
-        rtol = UNIT[self.dtype] + (4 + sqrt(self.cols)) * unit
+        y = weight / weight.sum(-1, keepdim=True)
+        unit, floor = ARITHMETIC[self.dtype], FLOOR[self.dtype]
+        summed = (4 + sqrt(self.cols)) * unit
+        rtol = UNIT[self.dtype] + summed
+        atol = 2 * unit * exponent.abs() * y + floor
+        of_y = f"({rtol:.1e} + {2 * unit:.1e} |x - max x|)"
+        if self.pass_ == "fwd":
+            return (Expected(name="y", value=y, atol=atol, rtol=rtol, tolerance=f"{of_y} |r|"),)
+        dy = inputs[1].double()
+        centred = dy - (y * dy).sum(-1, keepdim=True)
+        error = atol + rtol * y
+        of_sum = ((error + summed * y) * dy.abs()).sum(-1, keepdim=True)
+        rtol = UNIT[self.dtype] + 4 * unit
         return (
             Expected(
-                name="y",
-                value=value,
-                atol=2 * unit * exponent.abs() * value + FLOOR[self.dtype],
+                name="dx",
+                value=y * centred,
+                atol=error * centred.abs() + y * of_sum + floor,
                 rtol=rtol,
-                tolerance=f"({rtol:.1e} + {2 * unit:.1e} |x - max x|) |r|",
+                tolerance=f"{rtol:.1e} |r| + e |dy - s| + y sum e |dy|, s = sum y dy, e = {of_y} y",
             ),
         )
 
     def flops(self) -> int:
-        """5 an element: max, subtract, exp, sum, divide."""
-        return 5 * self.rows * self.cols
+        """5 an element: max, subtract, exp, sum, divide; 4 backward: multiply, sum, subtract, multiply."""
+        return (5 if self.pass_ == "fwd" else 4) * self.rows * self.cols
 
     def bytes_min(self) -> int:
-        """Input x read, y written."""
-        return 2 * self.rows * self.cols * ITEMSIZE[self.dtype]
+        """Input x read, y written; backward, y and dy read, dx written."""
+        return (2 if self.pass_ == "fwd" else 3) * self.rows * self.cols * ITEMSIZE[self.dtype]

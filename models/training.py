@@ -1,9 +1,14 @@
-"""Training: what the MLP workload does with a forward function. Imports torch, so workloads import it when called.
+"""Training: what workloads with a backward do with a forward function. Imports torch, so they import it when called.
 
 Gradients and compilation. A function compiled with ``mode="reduce-overhead"`` returns tensors that its next call
 overwrites, gradients among them, and autograd makes the first gradient it gets for a parameter the parameter's
 ``.grad``, without a copy. So nothing here holds an output over a step, and gradients that accumulate do so in buffers
 made beforehand: autograd then adds to those, rather than keep what is about to be overwritten.
+
+Backward alone. It runs on the stream that its forward ran on, whichever is current, and what gathers the gradient of a
+leaf on the one where that leaf was first used; a CUDA graph captures a stream. So each stream has a leaf and a forward,
+made when a call first comes on it: whoever captures has called before, to warm up. All of them are kept, for a captured
+backward reads what its forward has saved.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from kernels import Unsupported
 from models.workload import Call
 
 Forward = Callable[[], Tensor]
@@ -43,11 +49,34 @@ def forward_only(forward: Forward, steps: int) -> Call:
     return Call(run=run)
 
 
+def backward_only(function: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor) -> Call:
+    """The gradient of x from that of ``function(x)``, whose forward is not part of the call. Output: dx.
+
+    The call raises Unsupported if ``function`` has no backward.
+    """
+    _let_backward_reuse_buffers(False)
+    forwards: dict[object, tuple[Tensor, Tensor]] = {}  # a leaf, and y of it
+
+    def run() -> Outputs:
+        stream = torch.cuda.current_stream(x.device) if x.is_cuda else None
+        if stream not in forwards:
+            (leaf,) = leaves([x])
+            y = function(leaf)
+            if not y.requires_grad:
+                raise Unsupported("it has no backward: autograd does not know how it makes y of x")
+            forwards[stream] = leaf, y
+        leaf, y = forwards[stream]
+        return torch.autograd.grad(y, leaf, dy, retain_graph=True)
+
+    return Call(run=run)
+
+
 def forward_backward(forward: Forward, steps: int, params: list[Tensor], *, accumulate: bool) -> Call:
     """``steps`` times ``y.mean().backward()``. Outputs: y of the last step, and the gradient of every parameter.
 
     Gradients are those of the last step, or summed over the steps if they ``accumulate``.
     """
+    _let_backward_reuse_buffers(True)
     clear, between = _clearing(params, accumulate)
 
     def step() -> Tensor:
@@ -70,6 +99,7 @@ def train(forward: Forward, steps: int, params: list[Tensor], *, accumulate: boo
 
     These are the parameters themselves, not copies: the next ``run`` changes them, and ``reset`` puts them back.
     """
+    _let_backward_reuse_buffers(True)
     clear, between = _clearing(params, accumulate)
     start = [param.detach().clone() for param in params]
 
@@ -92,6 +122,17 @@ def train(forward: Forward, steps: int, params: list[Tensor], *, accumulate: boo
             torch._foreach_copy_(params, start)
 
     return Call(run=run, reset=reset)
+
+
+def _let_backward_reuse_buffers(may: bool) -> None:
+    """Whether a compiled backward writes over what was saved for it, and so runs once only: by default it may.
+
+    torch looks when a forward is compiled and again when a backward runs, so this stays until the next call is made.
+    """
+    from torch._functorch import config
+
+    if hasattr(config, "donated_buffer"):
+        config.donated_buffer = may
 
 
 def _clearing(params: list[Tensor], accumulate: bool) -> tuple[Clear, Clear]:

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CONF = next(path for path in (HERE / "conf", HERE.parent / "conf") if (path / "config.yaml").is_file())  # the groups
 
 
 def exists(package: str, name: str) -> bool:

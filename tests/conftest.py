@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from torch import Tensor
 
 from models.draw import draw_on
 from models.workload import Expected, Workload
-from runner import options
+from runner import options, schema
 
 Make = Callable[..., tuple[Workload, tuple[Tensor, ...]]]
 Judge = Callable[[Sequence[Expected], Sequence[Tensor]], float]
@@ -20,12 +21,18 @@ Judge = Callable[[Sequence[Expected], Sequence[Tensor]], float]
 
 @pytest.fixture
 def make() -> Make:
-    """``make("gelu", dtype="float32", rows=3, ...)``: the workload, and its inputs drawn from seed 0."""
+    """``make("gelu", dtype="float32", rows=3, ...)``: the workload, and its inputs drawn from seed 0.
+
+    Fields that are not given are as its YAML has them.
+    """
 
     def build(
         name: str, *, dtype: str, device: str = "cpu", data: str = "normal", tf32: bool = False, **fields: object
     ) -> tuple[Workload, tuple[Tensor, ...]]:
-        workload = options.find("models", name)(dtype=dtype, data=data, tf32=tf32, **fields)
+        kind = options.find("models", name)
+        values = yaml.safe_load((options.CONF / "workload" / f"{name}.yaml").read_text())
+        defaults = {attribute: values[field] for field, (attribute, _) in schema.rules_of(kind).items()}
+        workload = kind(**(defaults | {"dtype": dtype, "data": data, "tf32": tf32} | fields))
         return workload, workload.inputs(draw_on(device, workload.dtype, workload.data, seed=0))
 
     return build

@@ -6,4 +6,6 @@ gelu(x, *, form) -> y
     y     shape of x  dtype of x; float16 and bfloat16 are computed in float32
     form  "erf":  Phi(x) = (1 + erf(x / sqrt(2))) / 2
           "tanh": Phi(x) = (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2
+
+Where autograd can differentiate it, it has a backward as well (``workload.pass=bwd``).
 """

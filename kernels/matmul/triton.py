@@ -28,7 +28,7 @@ from kernels.matmul._configurations import Configuration, configuration, pointer
 from kernels.matmul._operands import HAVE_DESCRIPTORS, Operand, copied, described, in_place
 from kernels.matmul._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny, sum_parts
 from kernels.tensor_cores import has_roles
-from kernels.triton_device import require_gpu
+from kernels.triton_device import on_device_of, require_gpu
 
 WORTH_A_COPY = 2**27  # products from which on a copy of the operands costs less than loading them by pointers
 INTERPRETED = ((9, 0), 132)  # what the interpreter is taken for: the kernels for Hopper are those to check
@@ -89,7 +89,7 @@ def run(
     along_k = a.dtype.itemsize != 2  # other types are multiplied only if their tiles lie so in shared memory
     dtype = str(a.dtype).removeprefix("torch.")
     notes: list[str] = [("tf32" if tf32 else "ieee")] if dtype == "float32" else []
-    with torch.cuda.device_of(a):  # Triton launches on the current device, wherever the tensors may be
+    with on_device_of(a):
         left = right = None
         if how.kernel != "pointers":
             left, right = in_place(a, along_k), in_place(b.t(), along_k)

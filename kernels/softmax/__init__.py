@@ -6,4 +6,6 @@ softmax(x) -> y
     y  shape of x   dtype of x; float16 and bfloat16 are computed in float32
 
 A row that is all -inf, or holds +inf or NaN, is NaN throughout.
+
+Where autograd can differentiate it, it has a backward as well (``workload.pass=bwd``).
 """

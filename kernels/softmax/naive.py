@@ -10,5 +10,6 @@ def softmax(x: Tensor) -> Tensor:
     """Softmax of ``x``, as in ``kernels.softmax``."""
     # In float32, because a sum in 16 bits stops growing once it is 2**8 or 2**11 times as large as its terms.
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    weights = torch.exp(wide - wide.amax(-1, keepdim=True))
+    largest = wide.amax(-1, keepdim=True).detach()  # y does not depend on it, so nor does the gradient
+    weights = torch.exp(wide - largest)
     return (weights / weights.sum(-1, keepdim=True)).to(x.dtype)

@@ -3,16 +3,23 @@
 The online sum keeps the largest x so far and the sum relative to it, and rescales the sum when a larger x comes
 (Milakov & Gimelshein 2018, arXiv:1805.02867, algorithm 3). Each lane keeps its own pair until the row is through, so
 the loop has no reduction across lanes in it.
+
+Backward, dx = y (dy - sum y dy), reads y and dy: short rows once; longer ones twice, the second time from the cache,
+which is told what will be read again and what will not. Of 16 bits these are faster than rows held in registers, where
+they are twice as wide, and so few on a processor that it waits for memory between them.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from kernels.triton_device import require_gpu
+from kernels.triton_device import on_device_of, require_gpu
 
 # One program holds a whole row up to here: 32768 columns of float32, at 32 warps. At twice that, registers spill.
 MAX_ROW_BYTES = 32_768 * 4
@@ -29,6 +36,13 @@ READS = {(2, 4096): 2, (2, 8192): 2, (2, 16_384): 3, (2, 32_768): 3, (4, 16_384)
 
 WIDE_BYTES = 16_384  # of a wide row that a step of the loop takes: 64 registers in float32, with two sums to keep
 WIDE_WARPS = 8  # with 16 and twice the bytes, float64 spills, and float32 on sm_80
+
+# Backward, where a row is two tensors.
+HELD = {2: 2_048, 4: 16_384, 8: 4_096}  # columns of a row that a program holds, by bytes of an element
+PAIR_TILE = 4096  # elements a program takes at least: several short rows together
+PAIR_WARP_BYTES = 4096  # of each tensor, in the type it is computed in: 64 of a thread's registers for both
+STEP = 2048  # columns that a step of the loop takes
+STEP_WARPS = 16  # so that few rows are in flight, and the cache still holds what was read first
 
 
 @triton.jit
@@ -95,13 +109,58 @@ def _softmax_wide_row(x_ptr, y_ptr, x_stride, cols, ARITHMETIC: tl.constexpr, BL
         tl.store(y_ptr + col, y.to(y_ptr.dtype.element_ty), mask=col < cols)
 
 
+@triton.jit
+def _backward_rows(
+    y_ptr, dy_ptr, dx_ptr, dy_stride, rows, cols, ARITHMETIC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
+    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    col = tl.arange(0, BLOCK)[None, :]
+    inside = (row < rows) & (col < cols)
+    y = tl.load(y_ptr + row * cols + col, mask=inside, other=0).to(ARITHMETIC)
+    dy = tl.load(dy_ptr + row * dy_stride + col, mask=inside, other=0).to(ARITHMETIC)
+    dx = y * (dy - tl.sum(y * dy, axis=1)[:, None])
+    tl.store(dx_ptr + row * cols + col, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _backward_wide_row(
+    y_ptr, dy_ptr, dx_ptr, dy_stride, cols, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr, EVEN: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    y_ptr += row * cols
+    dy_ptr += row * dy_stride
+    dx_ptr += row * cols
+    lane = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), ARITHMETIC)
+    for start in range(0, cols, BLOCK):
+        col = start + lane
+        inside = None if EVEN else col < cols
+        other = None if EVEN else 0.0
+        y = tl.load(y_ptr + col, mask=inside, other=other, eviction_policy="evict_last").to(ARITHMETIC)
+        dy = tl.load(dy_ptr + col, mask=inside, other=other, eviction_policy="evict_last").to(ARITHMETIC)
+        total += y * dy
+    row_sum = tl.sum(total, axis=0)
+    for start in range(0, cols, BLOCK):
+        col = start + lane
+        inside = None if EVEN else col < cols
+        other = None if EVEN else 0.0
+        y = tl.load(y_ptr + col, mask=inside, other=other, eviction_policy="evict_first").to(ARITHMETIC)
+        dy = tl.load(dy_ptr + col, mask=inside, other=other, eviction_policy="evict_first").to(ARITHMETIC)
+        tl.store(dx_ptr + col, (y * (dy - row_sum)).to(dx_ptr.dtype.element_ty), mask=inside)
+
+
 def softmax(x: Tensor) -> Tensor:
     """Softmax of ``x``, as in ``kernels.softmax``. ``y`` is contiguous; an ``x`` whose rows are not is copied first.
+
+    It can be differentiated once.
 
     Raises:
         Unsupported: ``x`` is not on a GPU, and Triton's interpreter is off.
 
     """
+    if x.requires_grad and torch.is_grad_enabled():
+        result: Tensor = _Differentiable.apply(x)
+        return result
     require_gpu(x)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel() == 0:
@@ -110,8 +169,7 @@ def softmax(x: Tensor) -> Tensor:
     flat = x.reshape(-1, cols)
     if flat.stride(1) != 1:
         flat = flat.contiguous()
-    # Triton launches on the current device, wherever x may be.
-    with torch.cuda.device_of(x):
+    with on_device_of(x):
         _launch(flat, y, cols)
     return y
 
@@ -153,3 +211,62 @@ def shape_for(block: int, itemsize: int, unit: int) -> tuple[int, int, int]:
     rows = max(1, PROGRAM_BYTES // (block * itemsize))
     warps = block * max(4, itemsize) // (WARP_BYTES if unit > 1 else WARP_BYTES // 2)
     return rows, min(32, max(1, warps)), READS.get((itemsize, block), 1) if unit > 1 else 1
+
+
+def _backward(y: Tensor, dy: Tensor) -> Tensor:
+    """The gradient of ``x`` from that of ``y``, which is contiguous."""
+    dx = torch.empty_like(y)
+    if y.numel() == 0:
+        return dx
+    cols = y.shape[-1]
+    flat = dy.reshape(-1, cols)
+    if flat.stride(1) != 1:
+        flat = flat.contiguous()
+    with on_device_of(y):
+        _launch_backward(y, flat, dx, cols)
+    return dx
+
+
+def _launch_backward(y: Tensor, dy: Tensor, dx: Tensor, cols: int) -> None:
+    rows = dy.shape[0]
+    arithmetic = tl.float64 if y.dtype == torch.float64 else tl.float32
+    block = triton.next_power_of_2(cols)
+    if block > HELD[y.element_size()]:
+        _backward_wide_row[(rows,)](
+            y,
+            dy,
+            dx,
+            dy.stride(0),
+            cols,
+            ARITHMETIC=arithmetic,
+            BLOCK=STEP,
+            EVEN=cols % STEP == 0,
+            num_warps=STEP_WARPS,
+        )
+        return
+    together = max(1, PAIR_TILE // block)
+    warps = backward_warps(block, max(4, y.element_size()))
+    _backward_rows[(triton.cdiv(rows, together),)](
+        y, dy, dx, dy.stride(0), rows, cols, ARITHMETIC=arithmetic, ROWS=together, BLOCK=block, num_warps=warps
+    )
+
+
+def backward_warps(block: int, itemsize: int) -> int:
+    """Warps whose registers hold both rows of ``block`` elements, computed in ``itemsize`` bytes each."""
+    return max(4, block * itemsize // PAIR_WARP_BYTES)
+
+
+class _Differentiable(torch.autograd.Function):
+    """``softmax``, of which autograd keeps y alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = softmax(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        return _backward(y, dy)

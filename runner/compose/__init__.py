@@ -10,9 +10,7 @@ from typing import Any
 
 from runner.case import Case, Plan
 from runner.errors import BadInput
-
-HERE = Path(__file__).resolve().parent.parent
-CONF = next(path for path in (HERE / "conf", HERE.parent / "conf") if (path / "config.yaml").is_file())
+from runner.options import CONF as CONF
 
 
 def plan(argv: Sequence[str]) -> Plan | None:

@@ -15,26 +15,33 @@ from runner.case import Case
 from runner.errors import BadInput
 
 ALLOW = "allow_code"
-TYPED = "impl.path="  # a path on the command line is the user's own
+TYPED = ("impl.path=", "impl.of=")  # a path on the command line is the user's own
 MOST_BYTES, MOST_NODES, DEEPEST = 2**20, 10_000, 50  # of one YAML, its aliases written out
 
 
 def check_code(cases: Iterable[Case], words: Sequence[str], folder: Path | None) -> None:
     """Raise BadInput if a case would run a file that the user has not named.
 
-    Named is what stands on the command line, ``words``, as ``impl.path`` or under a path of ``allow_code``; and what
-    the run in ``folder`` has run before, if that folder is the user's alone.
+    Named is what stands on the command line, ``words``, as ``impl.path`` or ``impl.of`` or under a path of
+    ``allow_code``; and what the run in ``folder`` has run before, if that folder is the user's alone.
     """
     if folder is not None and _is_own(folder):
         return
     typed = {name for word in words if word.lstrip("+").startswith(TYPED) for name in _values(word)}
     opened = [Path(name).resolve() for word in words if word.startswith(f"{ALLOW}=") for name in _values(word)]
-    for path in {str(case.impl.fields.get("path")) for case in cases if case.impl.name == "file"} - typed:
+    for field, path in {code for case in cases for code in _code(case) if code[1] not in typed}:
         file = Path(path.rpartition(":")[0]).resolve()
         if not any(file == one or one in file.parents for one in opened):
             raise BadInput(
-                f"impl.path={path}: this code is not named on the command line; to run it add {ALLOW}={file}"
+                f"impl.{field}={path}: this code is not named on the command line; to run it add {ALLOW}={file}"
             )
+
+
+def _code(case: Case) -> Iterator[tuple[str, str]]:
+    """Fields of the implementation that name a file to run, with what they say."""
+    for field in ("path", "of"):
+        if ":" in (path := str(case.impl.fields.get(field))):
+            yield field, path
 
 
 def check_folder(folder: Path) -> None:

@@ -15,6 +15,8 @@ from runner.case import Scalar
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from models.workload import Call
+
 
 @dataclass
 class Watch:
@@ -51,6 +53,15 @@ class Implementation(ABC):
     def untimed(self, op: str) -> str:
         """Why a time of it would say nothing, after ``load``; empty if it can be timed."""
         return ""
+
+    def around(self, call: Call, device: str) -> Call:
+        """What is called instead of ``call``, which is the function bound to the inputs on ``device``: by default that.
+
+        Raises:
+            kernels.Unsupported: there is nothing to be called instead, on this device.
+
+        """
+        return call
 
     def watching(self, op: str, device: str) -> AbstractContextManager[Watch]:
         """Entered around the first calls of ``op`` on ``device`` ("cpu" or "cuda"), after ``load``."""

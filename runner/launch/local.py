@@ -171,7 +171,8 @@ def _preload(cases: Sequence[Case], devices: Sequence[Gpu | None]) -> list[str]:
         return ["torch._dynamo"]
     wanted = {type(impl.build(case.impl)).__module__ for case in cases} | {"runner.measure.cpu"}
     wanted |= {f"models.{case.workload.name}" for case in cases}
-    wanted |= {"torch._inductor.compile_fx" for case in cases if case.impl.name == "compiled"}
+    if any("compiled" in (case.impl.name, case.impl.fields.get("of")) for case in cases):
+        wanted.add("torch._inductor.compile_fx")
     return sorted(wanted)
 
 

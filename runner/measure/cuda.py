@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from models.workload import Call, Work
+from runner.capture import CaptureError
 from runner.case import Scalar
 from runner.measure import calibration, instruments, roof, witness
 from runner.measure.benchmark import Benchmark
@@ -20,7 +21,7 @@ from runner.measure.places import Places
 from runner.measure.procedure import Taken, take
 from runner.measure.side_by_side import side_by_side
 from runner.measure.slots import slots, tick_ns
-from runner.measure.stamped_graphs import CaptureError, StampedGraphs
+from runner.measure.stamped_graphs import StampedGraphs
 from runner.measure.statistics import trimmed_mean
 from runner.measure.sustained import sustained
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from models.workload import Call
+from runner.capture import CaptureError
 from runner.measure import calibration
 from runner.measure.benchmark import Benchmark
 from runner.measure.events import CudaEvents
@@ -12,7 +13,7 @@ from runner.measure.flush import preparation
 from runner.measure.host_clock import HostClock
 from runner.measure.places import Places
 from runner.measure.slots import tick_ns
-from runner.measure.stamped_graphs import CaptureError, StampedGraphs
+from runner.measure.stamped_graphs import StampedGraphs
 from runner.measure.stamped_stream import StampedStream
 from runner.measure.witness import Witness
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
+from runner.capture import CaptureError
 from runner.measure.events import CudaEvents
 from runner.measure.flush import preparation
 from runner.measure.statistics import trimmed_mean
@@ -131,7 +132,7 @@ def _instrument(call: Callable[[], object]) -> StampedGraphs | CudaEvents:
     if os.environ.get("TRITON_INTERPRET") == "1":
         return CudaEvents(call, before)
     try:
-        from runner.measure.stamped_graphs import CaptureError, StampedGraphs
+        from runner.measure.stamped_graphs import StampedGraphs
     except ImportError:
         return CudaEvents(call, before)
     try:

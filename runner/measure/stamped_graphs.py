@@ -14,16 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from runner.capture import CaptureError, capturing
 from runner.measure.call_outputs import Place, tensors
 from runner.measure.graph_nodes import Contents, contents
 from runner.measure.places import Places
 from runner.measure.slots import slots
 
 LONG_US = 100.0  # from here on the GPU may meet its power limit, so it rests as long as it has worked
-
-
-class CaptureError(Exception):
-    """The call cannot be timed in a CUDA graph; the message is the reason, in one line."""
 
 
 class StampedGraphs:
@@ -114,12 +111,8 @@ class StampedGraphs:
 
     def _capture(self, pair: int) -> torch.cuda.CUDAGraph:
         graph = _keeping_graph()
-        try:
-            with self._places.at(pair) as pool, torch.cuda.graph(graph, pool=pool, stream=self._stream):
-                self._outputs.append([Place.of(output) for output in tensors(self._sample(pair))])
-        except Exception as error:
-            forget_capture()
-            raise CaptureError(str(error).strip().partition("\n")[0] or type(error).__name__) from error
+        with self._places.at(pair) as pool, capturing(graph, stream=self._stream, pool=pool):
+            self._outputs.append([Place.of(output) for output in tensors(self._sample(pair))])
         self._look(graph)
         return graph
 
@@ -152,11 +145,3 @@ def _keeping_graph() -> torch.cuda.CUDAGraph:
     if not hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph"):
         return torch.cuda.CUDAGraph()
     return torch.cuda.CUDAGraph(keep_graph=True)
-
-
-def forget_capture() -> None:
-    """A capture that failed leaves torch's random generator waiting for its end; give it a state that does not."""
-    torch.cuda.synchronize()
-    for index, generator in enumerate(torch.cuda.default_generators):
-        fresh = torch.Generator(device=f"cuda:{index}").manual_seed(generator.initial_seed())
-        generator.graphsafe_set_state(fresh.graphsafe_get_state())

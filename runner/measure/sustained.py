@@ -12,10 +12,10 @@ from collections.abc import Callable
 import torch
 
 from models.workload import Call
+from runner.capture import CaptureError, capturing
 from runner.case import Scalar
 from runner.measure.gpu_state import energy_j
 from runner.measure.slots import slots
-from runner.measure.stamped_graphs import forget_capture
 from runner.measure.stamped_stream import PAIRS
 
 LEAD_S = 3.0  # until the driver's limiter, which averages power over a second, has settled
@@ -74,9 +74,8 @@ def _captured(call: Call) -> Callable[[], object]:
         with torch.cuda.stream(stream):
             whole()
         torch.cuda.synchronize()
-        with torch.cuda.graph(graph, stream=stream):
+        with capturing(graph, stream=stream):
             whole()
-    except Exception:  # whatever a graph cannot hold: the stream's own launches, then
-        forget_capture()
+    except CaptureError:  # the stream's own launches, then
         return whole
     return graph.replay

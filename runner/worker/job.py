@@ -60,7 +60,8 @@ class Job:
 
         self.enter("build")
         with implementation.watching(case.workload.name, device) as watch:
-            call = self._first_calls(workload.call(function, inputs), inputs, device)
+            call = implementation.around(workload.call(function, inputs), device)
+            call = self._first_calls(call, inputs, device)
         self.metrics.update(watch.metrics)
         self.fallback = watch.fallback
 

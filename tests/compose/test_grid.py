@@ -11,8 +11,8 @@ from runner.errors import BadInput
 
 def config(impl="torch", cols=8, **top):
     return {
-        "workload": {"name": "gelu", "rows": 4, "cols": cols, "form": "tanh", "dtype": "float32", "tf32": False}
-        | {"data": "normal", "axes": {"cols": [1]}},
+        "workload": {"name": "gelu", "rows": 4, "cols": cols, "form": "tanh", "pass": "fwd"}
+        | {"dtype": "float32", "tf32": False, "data": "normal", "axes": {"cols": [1]}},
         "impl": {"name": impl},
         "measure": {"benchmark": yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text()) | {"warmup_s": 0}},
         "launcher": {"name": "local"},

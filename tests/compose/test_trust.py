@@ -66,6 +66,16 @@ def test_a_path_on_the_command_line_is_the_users_own(tmp_path, sweep):
     assert [case.impl.fields["path"] for case in compose.plan(words).cases] == paths
 
 
+@pytest.mark.parametrize("wrapper", ["compiled", "cudagraph"])
+def test_what_a_wrapper_wraps_is_code_too(theirs, tmp_path, wrapper):
+    (tmp_path / "user.py").write_text(USER)
+    named = f"{tmp_path}/user.py:mine"
+    words = theirs(f"defaults:\n  - override /impl: {wrapper}\nimpl:\n  of: {named}\n")
+    with pytest.raises(BadInput, match=r"impl\.of=.*user\.py:mine: this code is not named on the command line"):
+        compose.plan(words)
+    assert compose.plan([*words, f"impl.of={named}"]).cases[0].impl.fields["of"] == named
+
+
 def test_a_run_folder_that_others_can_write_names_no_code(tmp_path):
     (tmp_path / "user.py").write_text(USER)
     plan = compose.plan(["workload=gelu", "impl=file", f"impl.path={tmp_path}/user.py:mine"])

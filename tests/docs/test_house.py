@@ -24,7 +24,7 @@ resume rescue
 journal run_dir fingerprint
 check faults hardware impl measure
 models row rounds schema options certificate
-kernels case errors child cache identity redact
+kernels case errors child cache identity redact capture
 """
 
 LEVEL = {room: level for level, line in enumerate(ROOMS.split("\n")) for room in line.split()}

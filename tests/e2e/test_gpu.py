@@ -46,6 +46,31 @@ def test_four_implementations_of_gelu(on_gpu):
     assert all(len(rounds["batches_us"]) == 4 for rounds in result.records("rounds"))
 
 
+def test_a_backward_alone_is_one_kernel(on_gpu):
+    words = ["workload=gelu,softmax", "workload.pass=bwd", "workload.cols=1024"]
+    result = on_gpu(*words, "impl=torch,compiled,triton", "-m")
+    assert result.code == 0, result.out + result.err
+    assert statuses(result) == ["ok"] * 6
+    for row in result.rows():
+        assert row["metrics"]["instrument"] == "stamped_graphs"
+        assert row["metrics"]["n_kernels"] == 1
+
+
+def test_a_cuda_graph_of_the_mlp_is_timed_by_its_kernels_and_waited_for_less(on_gpu):
+    result = on_gpu("workload=mlp", "workload.layers=4", "impl=torch,cudagraph", "-m")
+    assert statuses(result) == ["ok", "ok"]
+    eager, graph = (row["metrics"] for row in result.rows())
+    assert graph["instrument"] == eager["instrument"] == "stamped_graphs"
+    assert graph["n_kernels"] == eager["n_kernels"]
+    assert graph["e2e_us"] < eager["e2e_us"] / 4
+
+
+def test_the_mlp_in_triton_in_every_type(on_gpu):
+    words = ["workload=mlp", "workload.layers=3", "workload.dim=264", "workload.batch=200"]
+    result = on_gpu(*words, "workload.dtype=float32,float16,bfloat16,float64", "impl=triton", "-m")
+    assert statuses(result) == ["ok"] * 4, result.out
+
+
 def test_matmuls_of_three_sizes_and_two_types(on_gpu):
     arguments = ["workload.size=1024,2048,4096", "workload.dtype=float32,bfloat16"]
     result = on_gpu("workload=matmul", *arguments, "impl=torch", "-m")

@@ -61,6 +61,26 @@ def test_every_workload_runs_naive_torch_and_compiled(run):
         assert compiled["verdict"] != "fallback"
 
 
+def test_backward_alone_runs_naive_torch_and_compiled(run):
+    words = ["workload=gelu,softmax", "workload.pass=bwd", "workload.rows=32", "workload.cols=33"]
+    result = run(*words, "impl=naive,torch,compiled,triton", *QUICK, "-m")
+    assert result.code == 0, result.out + result.err
+    for row in result.rows():
+        name, metrics = row["case"]["impl"]["name"], row["metrics"]
+        assert row["status"] == ("unsupported" if name == "triton" else "ok"), row["reason"]
+        if name != "triton":
+            assert metrics["bytes_min"] == 3 * 4 * 32 * 33
+            assert metrics["err_over_tol"] <= 1
+            assert metrics["verdict"] != "fallback"
+
+
+def test_a_cuda_graph_on_a_cpu_says_what_would_help(run):
+    words = ["workload=mlp", "workload.dim=16", "workload.layers=2", "workload.batch=8", "impl=torch,cudagraph"]
+    result = run(*words, "impl.of=torch,compiled", *QUICK, "-m")
+    assert [row["status"] for row in result.rows()] == ["ok", "unsupported", "unsupported"]
+    assert "a CUDA graph needs an NVIDIA GPU" in result.rows()[1]["reason"]
+
+
 def test_the_workloads_default_sweep_unfolds_under_m_only(run):
     fast = ["workload.dim=8", "workload.batch=4", *QUICK]
     assert [row["case"]["workload"]["layers"] for row in run("workload=mlp", *fast, "-m").rows()] == [2, 3, 4, 5]
@@ -211,7 +231,9 @@ def test_a_gpu_asked_for_and_not_there_is_unsupported(run):
 
 def test_a_users_yaml_is_an_option_like_any_other(run, tmp_path):
     (tmp_path / "mine" / "workload").mkdir(parents=True)
-    text = "name: softmax\nrows: 3\ncols: 5\ndtype: float64\ntf32: false\ndata: uniform\naxes: {cols: [5, 6]}\n"
+    text = (
+        "name: softmax\nrows: 3\ncols: 5\ndtype: float64\ntf32: false\ndata: uniform\npass: fwd\naxes: {cols: [5, 6]}\n"
+    )
     (tmp_path / "mine" / "workload" / "tiny.yaml").write_text(text)
     result = run("--config-dir", str(tmp_path / "mine"), "workload=tiny", *QUICK, "-m")
     assert result.code == 0, result.err

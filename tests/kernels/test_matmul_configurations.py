@@ -42,7 +42,7 @@ def test_smaller_products_are_cut_so_that_one_wave_fills_the_gpu():
     assert 100 <= programs <= 132
 
 
-def test_long_sums_of_small_products_are_cut_in_parts():
+def test_long_sums_of_triton_small_are_cut_in_parts():
     assert configuration(512, 512, 8192, "bfloat16", **HOPPER).split_k > 1
     assert configuration(512, 512, 512, "bfloat16", **HOPPER).split_k == 1
 

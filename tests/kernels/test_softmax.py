@@ -12,6 +12,16 @@ KERNELS = Path(__file__).parents[2] / "kernels" / "softmax"
 IMPLS = sorted(path.stem for path in KERNELS.glob("[!_]*.py"))
 COLS = [5, 1000, 33_000]  # several rows a program | one | a loop over the row
 INF = torch.inf
+VIEWS = {
+    "unaligned": lambda x: x[:, 1:],
+    "every other row": lambda x: x[::2],
+    "every other col": lambda x: x[:, ::2],
+    "transposed": lambda x: x.t().contiguous().t(),
+    "expanded": lambda x: x[:1].expand(4, -1),
+    "3-d": lambda x: x.view(2, 2, -1),
+    "1-d": lambda x: x[0],
+    "empty": lambda x: x[:0],
+}
 
 
 @pytest.fixture(params=IMPLS)
@@ -67,25 +77,75 @@ def test_infinities_are_as_in_torch(softmax, device, cols):
 
 
 @pytest.mark.parametrize("cols", COLS)
-@pytest.mark.parametrize(
-    "view",
-    [
-        lambda x: x[:, 1:],
-        lambda x: x[::2],
-        lambda x: x[:, ::2],
-        lambda x: x.t().contiguous().t(),
-        lambda x: x[:1].expand(4, -1),
-        lambda x: x.view(2, 2, -1),
-        lambda x: x[0],
-        lambda x: x[:0],
-    ],
-    ids=["unaligned", "every other row", "every other col", "transposed", "expanded", "3-d", "1-d", "empty"],
-)
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_any_view_gives_what_its_copy_gives(softmax, device, cols, view):
     x = view(torch.randn(4, cols, device=device))
     y = softmax(x)
     assert y.shape == x.shape
     assert torch.allclose(y, softmax(x.clone(memory_format=torch.contiguous_format)), rtol=1e-5, atol=0)
+
+
+@pytest.fixture(params=["naive", "torch", "triton"])
+def differentiable(request, load):
+    """Those that have a backward."""
+    return load("softmax", request.param)
+
+
+def gradient(softmax, x, dy):
+    """Of ``x``, which may be any view."""
+    x = x.detach().requires_grad_()
+    (dx,) = torch.autograd.grad(softmax(x), x, dy)
+    return dx
+
+
+@pytest.mark.parametrize("cols", COLS)
+def test_gradients_of_a_row_sum_to_0(differentiable, device, cols):
+    x, dy = (torch.randn(3, cols, device=device, dtype=torch.float64) for _ in range(2))
+    dx = gradient(differentiable, x, dy)
+    assert float(dx.sum(-1).abs().max()) < 1e-12
+    assert torch.allclose(dx, gradient(differentiable, x + 1000, dy + 10), rtol=0, atol=1e-10)
+
+
+def test_backward_agrees_with_finite_differences(differentiable, device):
+    x = torch.randn(4, 7, device=device, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: differentiable(x) * 1, x, nondet_tol=1e-12)
+
+
+@pytest.mark.parametrize("cols", COLS)
+@pytest.mark.parametrize("scale", [1, 1e4])
+def test_backward_of_any_logits_is_right(differentiable, device, cols, scale, make, error):
+    workload, (x, dy) = make("softmax", dtype="float32", device=device, rows=3, cols=cols, pass_="bwd")
+    x = x * scale
+    assert error(workload.reference(x, dy), [gradient(differentiable, x, dy)]) < 1
+
+
+@pytest.mark.parametrize("cols", COLS)
+def test_backward_of_infinities(differentiable, device, cols):
+    x = torch.randn(4, cols, device=device)
+    x[0] = -INF
+    x[1, 3] = torch.nan
+    x[2, 1:] = -INF  # leaves one weight of 1, which no x changes
+    dx = gradient(differentiable, x, torch.randn_like(x))
+    assert dx[:2].isnan().all()
+    assert not dx[2].any()
+    assert dx[3].isfinite().all()
+
+
+@pytest.mark.parametrize("cols", COLS)
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_backward_of_any_view_gives_what_its_copy_gives(differentiable, device, cols, view):
+    x, dy = (view(torch.randn(4, cols, device=device)) for _ in range(2))
+    dx = gradient(differentiable, x, dy)
+    copied = gradient(differentiable, *(t.clone(memory_format=torch.contiguous_format) for t in (x, dy)))
+    assert dx.shape == x.shape
+    assert torch.allclose(dx, copied, rtol=1e-5, atol=1e-8)
+
+
+def test_autograd_keeps_nothing_of_triton_where_no_gradient_is_asked_for(load, device):
+    softmax = load("softmax", "triton")
+    with torch.no_grad():
+        assert softmax(torch.ones(3, device=device, requires_grad=True)).grad_fn is None
+    assert softmax(torch.ones(3, device=device)).grad_fn is None
 
 
 @pytest.mark.gpu

@@ -29,7 +29,8 @@ LIMITS = {"gpus": 0, "ahead": 0, "start_limit_s": 120, "build_limit_s": 60, "che
 
 
 def case(path, name, cols=64, replica=0, device="cpu"):
-    fields = {"rows": 64, "cols": cols, "form": "tanh", "dtype": "float32", "tf32": False, "data": "normal"}
+    fields = {"rows": 64, "cols": cols, "form": "tanh", "pass": "fwd"}
+    fields |= {"dtype": "float32", "tf32": False, "data": "normal"}
     impl = Choice("file", {"path": f"{path}:{name}"})
     return Case(Choice("gelu", fields), impl, (Choice("benchmark", BENCHMARK),), device, 0, replica=replica)
 

@@ -31,7 +31,8 @@ LIMITS = {"gpus": 0, "start_limit_s": 120, "build_limit_s": 60, "check_limit_s":
 
 def compiled(cols, **fields):
     values = {"of": "naive", "mode": "default", "dynamic": False, "fullgraph": False, "cold": False} | fields
-    gelu = {"rows": 64, "cols": cols, "form": "tanh", "dtype": "float32", "tf32": False, "data": "normal"}
+    gelu = {"rows": 64, "cols": cols, "form": "tanh", "pass": "fwd"}
+    gelu |= {"dtype": "float32", "tf32": False, "data": "normal"}
     return Case(Choice("gelu", gelu), Choice("compiled", values), (Choice("benchmark", BENCHMARK),), "cpu", 0)
 
 

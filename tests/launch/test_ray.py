@@ -55,7 +55,7 @@ def grid(tmp_path):
     (tmp_path / "user.py").write_text(USER)
 
     def build(*asked):
-        fields = {"rows": 64, "form": "tanh", "dtype": "float32", "tf32": False, "data": "normal"}
+        fields = {"rows": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
         measures = (Choice.from_record(BENCHMARK),)
         return [
             Case(

@@ -36,7 +36,7 @@ import sys
 from runner import impl, options
 for name in ("gelu", "softmax", "matmul", "cdist", "mlp"):
     options.find("models", name)
-for name in ("naive", "torch", "triton", "compiled", "cuda", "file"):
+for name in ("naive", "torch", "triton", "compiled", "cuda", "cudagraph", "file"):
     impl.find(name)
 options.find("runner.measure", "benchmark")
 options.find("runner.launch", "local")

@@ -22,7 +22,7 @@ BENCHMARK = {
 }
 BENCHMARK |= {"samples": 20, "max_s": 0.02, "rounds": 20, "sustained_s": 0.0, "keep_samples": False}
 BENCHMARK |= {"target_pct": 0.5, "target_cpu_pct": 2.0}
-GELU = {"rows": 64, "cols": 64, "form": "tanh", "dtype": "float32", "tf32": False, "data": "normal"}
+GELU = {"rows": 64, "cols": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
 
 USER = """
 import torch

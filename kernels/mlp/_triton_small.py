@@ -1,0 +1,196 @@
+"""Products of an MLP in float32 that are too small to fill a GPU: what counts is how few kernels there are.
+
+Forward, a kernel a layer: the product, the bias, the activation and its derivative. Backward, a kernel a layer too: the
+gradients of the layer's weight and bias, and that of z of the layer below, need the same dz and nothing of each other,
+so that their tiles are programs of one grid. The tiles are small, for there are more processors than large ones; and in
+float32 throughout, since tensor cores would round what they multiply.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.mlp._triton_products import activation_and_slope
+from kernels.triton_device import on_device_of
+
+LARGEST = 512  # rows or columns up to which these are meant: beyond, large tiles fill a GPU, and cuBLAS has them
+TILE, DEPTH, WARPS, STAGES = 32, 32, 4, 3
+PRECISION = "ieee"
+
+
+@triton.jit
+def _get(matrix, i, j, rows, cols, row_stride, col_stride):
+    """Elements [i, j], which are vectors; beyond the edges, zeros."""
+    places = i.to(tl.int64)[:, None] * row_stride + j.to(tl.int64)[None, :] * col_stride
+    return tl.load(matrix + places, mask=(i < rows)[:, None] & (j < cols)[None, :], other=0)
+
+
+@triton.jit
+def _put(matrix, tile, i, j, rows, cols):
+    places = i.to(tl.int64)[:, None] * cols + j[None, :]
+    tl.store(matrix + places, tile, mask=(i < rows)[:, None] & (j < cols)[None, :])
+
+
+@triton.jit
+def _forward(
+    h,
+    w,
+    bias,
+    y,
+    slope,
+    rows,
+    dim,
+    RELU: tl.constexpr,
+    KEEP: tl.constexpr,
+    TILE: tl.constexpr,
+    DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    i = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    j = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    z = tl.zeros((TILE, TILE), tl.float32)
+    for start in range(0, dim, DEPTH):
+        k = start + tl.arange(0, DEPTH)
+        left, right = _get(h, i, k, rows, dim, dim, 1), _get(w, j, k, dim, dim, dim, 1)
+        z = tl.dot(left, right.T, z, input_precision=PRECISION)
+    z += tl.load(bias + j, mask=j < dim, other=0)[None, :]
+    value, derivative = activation_and_slope(z, RELU, FINE=True)
+    _put(y, value, i, j, rows, dim)
+    if KEEP:
+        _put(slope, derivative, i, j, rows, dim)
+
+
+@triton.jit
+def _through(dy, slope, RELU: tl.constexpr):
+    return tl.where(slope <= 0, 0.0, dy) if RELU else dy * slope
+
+
+@triton.jit
+def _get_dz(dz, slope, i, j, rows, dim, row_stride, col_stride, TOP: tl.constexpr, RELU: tl.constexpr):
+    """Of the last layer, dz is not there yet, but dy and the slope."""
+    tile = _get(dz, i, j, rows, dim, row_stride, col_stride)
+    if TOP:
+        tile = _through(tile, _get(slope, i, j, rows, dim, dim, 1), RELU)
+    return tile
+
+
+@triton.jit
+def _backward(
+    dz,
+    slope,
+    w,
+    h,
+    slope_below,
+    below,
+    dw,
+    db,
+    rows,
+    dim,
+    row_stride,
+    col_stride,
+    TOP: tl.constexpr,
+    BELOW: tl.constexpr,
+    THROUGH: tl.constexpr,
+    RELU: tl.constexpr,
+    TILE: tl.constexpr,
+    DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    across = tl.cdiv(dim, TILE)
+    of_weight = across * across
+    tile = tl.program_id(0)
+    acc = tl.zeros((TILE, TILE), tl.float32)
+    if tile < of_weight:
+        i, j = tile // across * TILE + tl.arange(0, TILE), tile % across * TILE + tl.arange(0, TILE)
+        sums = tl.zeros((TILE,), tl.float32)
+        for start in range(0, rows, DEPTH):
+            k = start + tl.arange(0, DEPTH)
+            left = _get_dz(dz, slope, k, i, rows, dim, row_stride, col_stride, TOP, RELU)
+            acc = tl.dot(left.T, _get(h, k, j, rows, dim, dim, 1), acc, input_precision=PRECISION)
+            sums += tl.sum(left, axis=0)
+        _put(dw, acc, i, j, dim, dim)
+        if tile % across == 0:
+            tl.store(db + i, sums, mask=i < dim)
+    elif BELOW:
+        tile -= of_weight
+        i, j = tile // across * TILE + tl.arange(0, TILE), tile % across * TILE + tl.arange(0, TILE)
+        for start in range(0, dim, DEPTH):
+            k = start + tl.arange(0, DEPTH)
+            left = _get_dz(dz, slope, i, k, rows, dim, row_stride, col_stride, TOP, RELU)
+            acc = tl.dot(left, _get(w, k, j, dim, dim, dim, 1), acc, input_precision=PRECISION)
+        if THROUGH:
+            acc = _through(acc, _get(slope_below, i, j, rows, dim, dim, 1), RELU)
+        _put(below, acc, i, j, rows, dim)
+
+
+def small(x: Tensor) -> bool:
+    """Whether layers of this input [rows, dim] are for the functions below."""
+    return x.dtype == torch.float32 and max(x.shape) <= LARGEST
+
+
+def linear(h: Tensor, w: Tensor, b: Tensor, relu: bool, y: Tensor, slope: Tensor | None) -> None:
+    """A layer, y = activation(h w^T + b), and the derivative into ``slope``, if that is wanted. All without gaps."""
+    rows, dim = h.shape
+    if not y.numel():
+        return
+    with on_device_of(h):
+        _forward[triton.cdiv(rows, TILE), triton.cdiv(dim, TILE)](
+            h,
+            w,
+            b,
+            y,
+            y if slope is None else slope,
+            rows,
+            dim,
+            RELU=relu,
+            KEEP=slope is not None,
+            TILE=TILE,
+            DEPTH=DEPTH,
+            PRECISION=PRECISION,
+            num_warps=WARPS,
+            num_stages=STAGES,
+        )
+
+
+def gradients(
+    dz: Tensor, slope: Tensor | None, w: Tensor, h: Tensor, slope_below: Tensor | None, relu: bool, *, below: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Of a layer's weight and bias, and, if ``below``, of h, or of the z that it came of where ``slope_below`` is.
+
+    ``dz`` is the gradient of z, of any strides, or of y = activation(z), if ``slope`` is the derivative there.
+    Of relu, a slope is anything that is 0 where the derivative is. All but ``dz`` without gaps.
+    """
+    rows, dim = h.shape
+    dw, db = torch.empty_like(w), torch.empty_like(w[0])
+    of_h = torch.empty_like(h) if below else None
+    across = triton.cdiv(dim, TILE)
+    tiles = across * (across + (triton.cdiv(rows, TILE) if below else 0))
+    if tiles:
+        with on_device_of(h):
+            _backward[(tiles,)](
+                dz,
+                dz if slope is None else slope,
+                w,
+                h,
+                h if slope_below is None else slope_below,
+                dw if of_h is None else of_h,
+                dw,
+                db,
+                rows,
+                dim,
+                dz.stride(0),
+                dz.stride(1),
+                TOP=slope is not None,
+                BELOW=below,
+                THROUGH=slope_below is not None,
+                RELU=relu,
+                TILE=TILE,
+                DEPTH=DEPTH,
+                PRECISION=PRECISION,
+                num_warps=WARPS,
+                num_stages=STAGES,
+            )
+    return dw, db, of_h

@@ -1,0 +1,207 @@
+"""MLP in Triton: each layer's product has the bias and the activation, or its derivative, as its epilogue.
+
+Forward keeps y'(z) beside y = activation(z) of each layer's z = h w^T + b, in place of z: both come of one exp, and
+backward has then nothing left to evaluate. It is a chain of products, dz = (dz' w') * y'(z), each of which sums the
+columns of its tiles as well, for the gradient of the bias; and for each layer dw = dz^T h, which is cuBLAS's or ours.
+
+Products of float32 and float64 are cuBLAS's too, since tensor cores do not take them whole; what is between them is one
+kernel a layer. But small ones of float32 are ours, forward and backward a kernel a layer: see ``_triton_small``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from kernels.mlp import _roles, _triton_small
+from kernels.mlp._triton_products import BAND, activation_and_slope, chained, linear, tiling_for
+from kernels.triton_device import on_device_of, require_gpu
+
+NARROW = (torch.float16, torch.bfloat16)
+COLS, WARPS = 64, 8  # a program's part of a band where there is no product; with 4 warps, float64 spills
+ELEMENTS = 1024  # a program where there are no columns to sum
+
+
+@triton.jit
+def _activate(z_ptr, y_ptr, slope_ptr, count, RELU: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr):
+    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < count
+    y, slope = activation_and_slope(tl.load(z_ptr + index, mask=inside), RELU, FINE=True)
+    tl.store(y_ptr + index, y, mask=inside)
+    if KEEP:
+        tl.store(slope_ptr + index, slope, mask=inside)
+
+
+@triton.jit
+def _through_activation(
+    dy_ptr,
+    slope_ptr,
+    dz_ptr,
+    sums_ptr,
+    row_stride,
+    col_stride,
+    rows,
+    cols,
+    RELU: tl.constexpr,
+    ARITHMETIC: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+):
+    band, j = tl.program_id(0).to(tl.int64), tl.program_id(1) * COLS + tl.arange(0, COLS)
+    i = (band * ROWS + tl.arange(0, ROWS))[:, None]
+    inside = (i < rows) & (j < cols)[None, :]
+    dy = tl.load(dy_ptr + i * row_stride + j.to(tl.int64)[None, :] * col_stride, mask=inside, other=0).to(ARITHMETIC)
+    slope = tl.load(slope_ptr + i * cols + j[None, :], mask=inside, other=0)
+    dz = tl.where(slope <= 0, 0.0, dy) if RELU else dy * slope.to(ARITHMETIC)
+    tl.store(dz_ptr + i * cols + j[None, :], dz.to(dz_ptr.dtype.element_ty), mask=inside)
+    tl.store(sums_ptr + band * cols + j, tl.sum(dz, axis=0), mask=j < cols)
+
+
+def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
+    """Forward pass, as in ``kernels.mlp``. It can be differentiated once.
+
+    Raises:
+        Unsupported: ``x`` is not on a GPU, and Triton's interpreter is off.
+        ValueError: a parameter is not of the shape that the width of ``x`` asks for.
+
+    """
+    require_gpu(x)
+    dim = x.shape[1]
+    for index, param in enumerate(params):
+        if param.shape != ((dim,) if index % 2 else (dim, dim)):
+            raise ValueError(f"parameter {index} is {tuple(param.shape)}, which does not fit x of width {dim}")
+    relu = activation == "relu"
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *params)):
+        result: Tensor = _Differentiable.apply(relu, x, *params)
+        return result
+    y, *given = (tensor.contiguous() for tensor in (x, *params))
+    for w, b in zip(given[::2], given[1::2], strict=True):
+        y, _ = _layer(y, w, b, relu, keep=False)
+    return y
+
+
+class _Differentiable(torch.autograd.Function):
+    """``mlp`` as one step of autograd's, which keeps the input and the slope of each layer."""
+
+    @staticmethod
+    def forward(ctx: Any, relu: bool, x: Tensor, *params: Tensor) -> Tensor:
+        y, *given = (tensor.contiguous() for tensor in (x, *params))
+        inputs, slopes = [], []
+        for w, b in zip(given[::2], given[1::2], strict=True):
+            inputs.append(y)
+            y, slope = _layer(y, w, b, relu, keep=True)
+            slopes.append(slope)
+        ctx.relu, ctx.layers = relu, len(slopes)
+        ctx.save_for_backward(*inputs, *given[::2], *slopes)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        saved, layers = ctx.saved_tensors, ctx.layers
+        inputs, weights, slopes = (saved[layers * part : layers * (part + 1)] for part in range(3))
+        if _triton_small.small(dy):
+            return None, *_small_backward(dy, inputs, weights, slopes, ctx.relu, ctx.needs_input_grad[1])
+        rows, cols = dy.shape
+        kind = torch.float64 if dy.dtype == torch.float64 else torch.float32
+        height = _roles.BAND if all(_roles.fits(inputs[0], w) for w in weights) else BAND
+        sums = torch.empty(layers, -(-rows // height), cols, dtype=kind, device=dy.device)
+        dz = _through(dy, slopes[-1], torch.empty_like(slopes[-1]), sums[-1], ctx.relu, height)
+        of_weights = [_of_weight(dz, inputs[-1], height)]
+        for layer in reversed(range(layers - 1)):
+            dz = _below(dz, weights[layer + 1], slopes[layer], sums[layer], ctx.relu, height)
+            of_weights.append(_of_weight(dz, inputs[layer], height))
+        of_x = torch.mm(dz, weights[0]) if ctx.needs_input_grad[1] else None
+        of_biases = sums.sum(1).to(dy.dtype).unbind()
+        return None, of_x, *chain(*zip(reversed(of_weights), of_biases, strict=True))
+
+
+def _layer(h: Tensor, w: Tensor, b: Tensor, relu: bool, keep: bool) -> tuple[Tensor, Tensor | None]:
+    """A layer's activation, and its derivative, if that is to be kept; of relu, the activation itself shows it."""
+    y = torch.empty_like(h)
+    if h.dtype in NARROW:
+        slope = torch.empty_like(h) if keep and not relu else None
+        if _roles.fits(h, w):
+            _roles.linear(h, w, b, relu, y, slope)
+        else:
+            linear(h, w, b, relu, y, slope, tiling_for(h, w))
+    elif _triton_small.small(h):
+        slope = torch.empty_like(h) if keep and not relu else None
+        _triton_small.linear(h, w, b, relu, y, slope)
+    else:
+        slope = torch.addmm(b, h, w.t())  # z, until its derivative is written over it
+        if y.numel():
+            with on_device_of(h):
+                _activate[(triton.cdiv(y.numel(), ELEMENTS),)](
+                    slope, y, slope, y.numel(), RELU=relu, KEEP=keep and not relu, BLOCK=ELEMENTS, num_warps=4
+                )
+    return y, (y if relu else slope) if keep else None
+
+
+def _small_backward(
+    dy: Tensor,
+    inputs: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    slopes: Sequence[Tensor],
+    relu: bool,
+    of_input: bool,
+) -> list[Tensor | None]:
+    """The gradients of x, if it is wanted, and of the parameters."""
+    dz: Tensor | None = dy
+    slope: Tensor | None = slopes[-1]
+    found: list[Tensor | None] = []
+    for layer in reversed(range(len(slopes))):
+        slope_below = slopes[layer - 1] if layer else None
+        assert dz is not None
+        dw, db, dz = _triton_small.gradients(
+            dz, slope, weights[layer], inputs[layer], slope_below, relu, below=layer > 0 or of_input
+        )
+        found = [dw, db, *found]
+        slope = None
+    return [dz, *found]
+
+
+def _of_weight(dz: Tensor, h: Tensor, height: int) -> Tensor:
+    return _roles.of_weight(dz, h) if height == _roles.BAND else torch.mm(dz.t(), h)
+
+
+def _below(dz: Tensor, w: Tensor, slope: Tensor, sums: Tensor, relu: bool, height: int) -> Tensor:
+    """The gradient of the z of the layer below that with ``w``, whose own is ``dz``; and sums of ``height`` rows."""
+    out = torch.empty_like(slope)
+    if dz.dtype in NARROW:
+        if height == _roles.BAND:
+            _roles.chained(dz, w, slope, relu, out, sums)
+        else:
+            chained(dz, w, slope, relu, out, sums, tiling_for(dz, w))
+        return out
+    return _through(torch.mm(dz, w, out=out), slope, out, sums, relu, height)
+
+
+def _through(dy: Tensor, slope: Tensor, dz: Tensor, sums: Tensor, relu: bool, height: int) -> Tensor:
+    """The gradient of z from that of y, of any strides, into ``dz``, which may be ``dy``; and the sums."""
+    rows, cols = dy.shape
+    if dy.numel():
+        with on_device_of(dy):
+            _through_activation[sums.shape[0], triton.cdiv(cols, COLS)](
+                dy,
+                slope,
+                dz,
+                sums,
+                dy.stride(0),
+                dy.stride(1),
+                rows,
+                cols,
+                RELU=relu,
+                ARITHMETIC=tl.float64 if dy.dtype == torch.float64 else tl.float32,
+                ROWS=height,
+                COLS=COLS,
+                num_warps=WARPS,
+            )
+    return dz

@@ -1,0 +1,37 @@
+"""Capturing a call in a CUDA graph, and what is left to do when that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+class CaptureError(Exception):
+    """A CUDA graph cannot hold a call; the message is the reason, in one line."""
+
+
+@contextmanager
+def capturing(graph: torch.cuda.CUDAGraph, *, stream: torch.cuda.Stream, pool: Any = None) -> Iterator[None]:
+    """What is launched within becomes ``graph``, and is not run. ``stream`` is current meanwhile.
+
+    Raises:
+        CaptureError: it synchronises, copies to the host, or does whatever else a graph cannot hold.
+
+    """
+    try:
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
+            yield
+    except Exception as error:
+        _forget()
+        raise CaptureError(str(error).strip().partition("\n")[0] or type(error).__name__) from error
+
+
+def _forget() -> None:
+    """A capture that failed leaves torch's random generator waiting for its end; give it a state that does not."""
+    torch.cuda.synchronize()
+    for index, generator in enumerate(torch.cuda.default_generators):
+        fresh = torch.Generator(device=f"cuda:{index}").manual_seed(generator.initial_seed())
+        generator.graphsafe_set_state(fresh.graphsafe_get_state())

@@ -1,0 +1,223 @@
+"""What Triton makes of the backward kernels and of the MLP's products, for GPUs that need not be here."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+triton = pytest.importorskip("triton")
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("interpreted kernels cannot be compiled", allow_module_level=True)
+
+import triton.language as tl  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from kernels.gelu import triton as gelu  # noqa: E402
+from kernels.mlp import _triton_products as products  # noqa: E402
+from kernels.mlp import _triton_small as small  # noqa: E402
+from kernels.mlp import triton as mlp  # noqa: E402
+from kernels.softmax import triton as softmax  # noqa: E402
+
+CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+REGISTERS = 65_536  # of a multiprocessor
+SHARED = 233_472  # bytes of a multiprocessor of Hopper, of which each program takes 1 KiB for the system
+ITEMSIZE = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}
+
+capabilities = pytest.mark.parametrize("capability", [80, 90])
+
+
+class Built:
+    """A kernel as compiled for ``capability``, every pointer and number a multiple of 16 as torch's allocator gives."""
+
+    def __init__(self, kernel, arguments, constants, capability, warps, stages, folder):
+        signature = {name: arguments.get(name, "constexpr") for name in kernel.arg_names}
+        aligned = [place for place, kind in enumerate(signature.values()) if kind[0] in "*i"]
+        attributes = {(place,): [["tt.divisibility", 16]] for place in aligned}
+        source = ASTSource(kernel, signature=signature, constexprs=constants, attrs=attributes)
+        options = {"num_warps": warps, "num_stages": stages}
+        built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+        cubin = folder / "kernel.cubin"
+        cubin.write_bytes(built.asm["cubin"])
+        usage = subprocess.run([CUOBJDUMP, "-res-usage", cubin], capture_output=True, text=True, check=True).stdout
+        self.ptx, self.shared = built.asm["ptx"], built.metadata.shared
+        self.registers, self.stack = (int(re.search(rf"{what}:(\d+)", usage)[1]) for what in ("REG", "STACK"))
+
+    def bits(self, what):
+        """Width of the narrowest access to global memory of that kind, ``ld`` or ``st``, but for single numbers."""
+        found = re.findall(rf"{what}\.global\S*?(?:\.v(\d))?\.b(\d+)", self.ptx)
+        return min(int(count or 1) * int(bits) for count, bits in found)
+
+    def count(self, pattern):
+        """Instructions that match."""
+        return len(re.findall(pattern, self.ptx))
+
+
+@pytest.fixture
+def build(tmp_path):
+    def go(kernel, arguments, constants, capability, warps, stages=3):
+        return Built(kernel, arguments, constants, capability, warps, stages, tmp_path)
+
+    return go
+
+
+def arithmetic(dtype):
+    return tl.float64 if dtype == "fp64" else tl.float32
+
+
+@capabilities
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
+@pytest.mark.parametrize("tanh", [True, False])
+def test_gelus_backward_is_of_wide_accesses_and_two_special_functions(build, capability, dtype, tanh):
+    block = gelu.BACKWARD_BYTES[ITEMSIZE[dtype]] // ITEMSIZE[dtype]
+    constants = {"TANH": tanh, "ARITHMETIC": arithmetic(dtype), "BLOCK": block}
+    pointers = dict.fromkeys(("x_ptr", "dy_ptr", "dx_ptr"), f"*{dtype}")
+    built = build(gelu._gelu_backward, pointers | {"count": "i64"}, constants, capability, 4)
+    assert built.bits("ld") == built.bits("st") == 128
+    assert built.count(r"ld\.global") == 2 * gelu.BACKWARD_BYTES[ITEMSIZE[dtype]] // 2048
+    assert built.stack == 0
+    if dtype != "fp64":
+        elements = block // (4 * 32)
+        assert built.count(r"ex2\.approx") == (1 if tanh else 2) * elements
+        assert built.count(r"(?:div\.full|rcp\.approx)") == (elements if tanh else 0)
+        assert ".f64" not in built.ptx
+
+
+@capabilities
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_gelus_form_erf_is_one_exp2_and_few_multiplications(build, capability, dtype):
+    constants = {"TANH": False, "ARITHMETIC": tl.float32, "BLOCK": gelu.BLOCK}
+    pointers = dict.fromkeys(("x_ptr", "y_ptr"), f"*{dtype}")
+    built = build(gelu._gelu, pointers | {"count": "i64"}, constants, capability, 4)
+    elements = gelu.BLOCK // (4 * 32)
+    assert built.bits("ld") == built.bits("st") == 128
+    assert built.count(r"ex2\.approx") == elements
+    assert built.count(r"(?:fma\.rn|mul)\.f32") <= (12 if dtype == "fp32" else 9) * elements
+    assert built.count(r"(?:div|rcp|\.f64)") == 0
+
+
+@capabilities
+@pytest.mark.parametrize(
+    ("dtype", "block"), [("fp32", 128), ("fp32", 8192), ("fp32", 16_384), ("bf16", 128), ("bf16", 2048), ("fp64", 4096)]
+)
+def test_softmaxs_backward_keeps_both_rows_in_registers(build, capability, block, dtype):
+    assert block <= softmax.HELD[ITEMSIZE[dtype]]
+    warps = softmax.backward_warps(block, max(4, ITEMSIZE[dtype]))
+    pointers = dict.fromkeys(("y_ptr", "dy_ptr", "dx_ptr"), f"*{dtype}")
+    numbers = dict.fromkeys(("dy_stride", "rows", "cols"), "i32")
+    constants = {"ARITHMETIC": arithmetic(dtype), "ROWS": max(1, softmax.PAIR_TILE // block), "BLOCK": block}
+    built = build(softmax._backward_rows, pointers | numbers, constants, capability, warps)
+    assert built.bits("ld") == built.bits("st") == 128
+    assert built.stack == 0
+    if block < 16_384:
+        assert 2 * built.registers * warps * 32 <= REGISTERS  # one loads while the other sums or stores
+
+
+@capabilities
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
+@pytest.mark.parametrize("even", [True, False])
+def test_softmaxs_backward_of_a_wide_row_tells_the_cache_what_comes_again(build, capability, dtype, even):
+    pointers = dict.fromkeys(("y_ptr", "dy_ptr", "dx_ptr"), f"*{dtype}")
+    constants = {"ARITHMETIC": arithmetic(dtype), "BLOCK": softmax.STEP, "EVEN": even}
+    numbers = dict.fromkeys(("dy_stride", "cols"), "i32")
+    built = build(softmax._backward_wide_row, pointers | numbers, constants, capability, softmax.STEP_WARPS)
+    each = softmax.STEP // (softmax.STEP_WARPS * 32) * 8 * ITEMSIZE[dtype]
+    assert built.bits("ld") == built.bits("st") == min(128, each)
+    assert built.count("evict_last") > 0
+    assert built.count("evict_first") > 0
+    assert built.stack == 0
+    programs = 3 if dtype == "fp64" else 4  # that a processor has threads for
+    assert programs * built.registers * softmax.STEP_WARPS * 32 <= REGISTERS
+
+
+def product(build, tiling, dtype, capability, *, forward, relu, keep):
+    half = products.BAND, tiling.n // 2
+    right = (tiling.n, tiling.k) if forward else (tiling.k, tiling.n)
+    blocks = {"a": (products.BAND, tiling.k), "b": right, "out": half, "slope": half}
+    arguments = {
+        name: f"tensordesc<{dtype}[{rows}, {cols}]>" if tiling.copy_engine else f"*{dtype}"
+        for name, (rows, cols) in blocks.items()
+    }
+    arguments |= {"bias": f"*{dtype}", "sums": "*fp32"} | dict.fromkeys(("rows", "cols", "depth"), "i32")
+    constants = {"FORWARD": forward, "RELU": relu, "KEEP": keep, "COPY_ENGINE": tiling.copy_engine}
+    constants |= {"BLOCK_M": products.BAND, "BLOCK_N": tiling.n, "BLOCK_K": tiling.k, "GROUP": tiling.group}
+    return build(products._product, arguments, constants, capability, tiling.warps, tiling.stages)
+
+
+FORWARD = {"forward": True, "relu": False, "keep": True}
+ALONE = {"forward": True, "relu": False, "keep": False}
+BACKWARD = {"forward": False, "relu": False, "keep": True}
+
+
+@pytest.mark.skipif(products.TensorDescriptor is None, reason="this Triton has no descriptors")
+@pytest.mark.parametrize(
+    ("dtype", "epilogue"),
+    [("bf16", FORWARD), ("bf16", ALONE), ("bf16", BACKWARD), ("fp16", FORWARD), ("bf16", BACKWARD | {"relu": True})],
+    ids=str,
+)
+def test_on_hopper_the_mlp_is_of_wide_instructions_and_spills_nothing(build, dtype, epilogue):
+    tiling = products.HOPPER
+    built = product(build, tiling, dtype, 90, **epilogue)
+    assert built.count(r"wgmma\.mma_async\S*m64n256k16") == 4
+    assert built.count(r"cp\.async\.bulk\.tensor\.2d\.shared") >= 2 * tiling.stages
+    stores = 4 if epilogue["forward"] and epilogue["keep"] else 2
+    assert built.count(r"cp\.async\.bulk\.tensor\.2d\.global") == stores
+    assert built.stack == 0
+    assert tiling.resident * (built.shared + 1024) <= SHARED
+    assert tiling.resident * built.registers * tiling.warps * 32 <= REGISTERS
+    assert ".f64" not in built.ptx
+
+
+@capabilities
+@pytest.mark.parametrize("epilogue", [FORWARD, BACKWARD], ids=str)
+def test_elsewhere_the_mlp_comes_through_pointers_128_bits_at_once(build, capability, epilogue):
+    tiling = products.POINTERS
+    built = product(build, tiling, "bf16", capability, **epilogue)
+    assert built.count(r"(wgmma\.mma_async|mma\.sync)") > 0
+    assert built.count(r"cp\.async\.cg\.shared\.global \[[^]]*\], \[[^]]*\], 0x10") >= 2 * (tiling.stages - 1)
+    assert built.stack == 0
+    assert built.shared <= 99 * 1024  # of sm_89, the least
+    assert ".f64" not in built.ptx
+
+
+@capabilities
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
+def test_what_is_between_the_products_is_wide_and_spills_nothing(build, capability, dtype):
+    pointers = dict.fromkeys(("dy_ptr", "slope_ptr", "dz_ptr"), f"*{dtype}")
+    pointers["sums_ptr"] = "*fp64" if dtype == "fp64" else "*fp32"
+    numbers = dict.fromkeys(("row_stride", "rows", "cols"), "i32") | {"col_stride": "constexpr"}
+    constants = {"RELU": False, "ARITHMETIC": arithmetic(dtype), "ROWS": products.BAND, "COLS": mlp.COLS}
+    built = build(mlp._through_activation, pointers | numbers, constants | {"col_stride": 1}, capability, mlp.WARPS)
+    assert built.bits("ld") == 128
+    assert built.stack == 0
+
+
+@capabilities
+def test_triton_small_are_multiplied_in_float32_and_loaded_ahead(build, capability):
+    constants = {"RELU": False, "TILE": small.TILE, "DEPTH": small.DEPTH, "PRECISION": small.PRECISION}
+    pointers = dict.fromkeys(("h", "w", "bias", "y", "slope"), "*fp32")
+    numbers = dict.fromkeys(("rows", "dim"), "i32")
+    forward = build(
+        small._forward, pointers | numbers, constants | {"KEEP": True}, capability, small.WARPS, small.STAGES
+    )
+    pointers = dict.fromkeys(("dz", "slope", "w", "h", "slope_below", "below", "dw", "db"), "*fp32")
+    numbers |= {"row_stride": "i32"}
+    constants |= {"col_stride": 1, "TOP": False, "BELOW": True, "THROUGH": True}
+    backward = build(small._backward, pointers | numbers, constants, capability, small.WARPS, small.STAGES)
+    for built in (forward, backward):
+        assert not built.count(r"mma\.(sync|_async)")
+        assert built.count(r"cp\.async\.cg\.shared\.global \[[^]]*\], \[[^]]*\], 0x10") >= 2 * (small.STAGES - 1)
+        assert built.stack == 0
+
+
+@capabilities
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+def test_the_activation_alone_is_wide_and_spills_nothing(build, capability, dtype):
+    pointers = dict.fromkeys(("z_ptr", "y_ptr", "slope_ptr"), f"*{dtype}") | {"count": "i64"}
+    built = build(mlp._activate, pointers, {"RELU": False, "KEEP": True, "BLOCK": mlp.ELEMENTS}, capability, 4)
+    assert built.bits("ld") == built.bits("st") == 128
+    assert built.stack == 0

@@ -1,0 +1,193 @@
+"""mlp in Triton: its products tile by tile, what autograd asks of it, and what it refuses."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+ACTIVATIONS = {"gelu": F.gelu, "relu": F.relu}
+
+
+@pytest.fixture
+def triton_mlp(load):
+    load("mlp", "triton")  # or a skip
+    return import_module("kernels.mlp.triton")
+
+
+@pytest.fixture
+def narrow(device):
+    """The type whose products are Triton's, on this device: the interpreter does not round bfloat16."""
+    return torch.float16 if device == "cpu" else torch.bfloat16
+
+
+def draw(device, dtype, batch, dim, layers):
+    torch.manual_seed(0)
+    params = []
+    for _ in range(layers):
+        params += torch.randn(dim, dim) * (2 / dim) ** 0.5, torch.randn(dim) * 0.1
+    return [tensor.to(device, dtype).requires_grad_() for tensor in (torch.randn(batch, dim), *params)]
+
+
+def reference(x, *params, activation):
+    for w, b in zip(params[::2], params[1::2], strict=True):
+        x = ACTIVATIONS[activation](F.linear(x, w, b))
+    return x
+
+
+def gradients(function, tensors, dy, activation):
+    y = function(*tensors, activation=activation)
+    return [y, *torch.autograd.grad(y, tensors, dy)]
+
+
+def agree(got, want, relative):
+    for one, other in zip(got, want, strict=True):
+        error, largest = (one.detach().double() - other.detach()).abs().max(), other.detach().abs().max()
+        assert one.shape == other.shape
+        assert float(error) <= relative * float(largest) + 1e-7
+
+
+@pytest.mark.parametrize("tiling", ["HOPPER", "POINTERS"])
+@pytest.mark.parametrize(("rows", "cols", "depth"), [(1, 8, 8), (130, 264, 72), (128, 128, 64), (300, 136, 200)])
+def test_products_and_their_epilogues_are_right_up_to_every_edge(triton_mlp, device, narrow, tiling, rows, cols, depth):
+    products = import_module("kernels.mlp._triton_products")
+    tiling = getattr(products, tiling)
+    if tiling.copy_engine and products.TensorDescriptor is None:
+        pytest.skip("this Triton has no tensor descriptors")
+    if tiling.copy_engine and device == "cuda" and torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("this GPU has no copy engine for tensors")
+    torch.manual_seed(0)
+    sizes = (rows, depth), (cols, depth), (cols,), (rows, cols), (rows, depth)
+    h, w, b, dz, kept = (torch.randn(*size, device=device, dtype=torch.float32).to(narrow) for size in sizes)
+    eps = torch.finfo(narrow).eps
+
+    y, slope = torch.empty_like(dz), torch.empty_like(dz)
+    products.linear(h, w, b, False, y, slope, tiling)
+    z = (h.double() @ w.double().T + b.double()).requires_grad_()
+    want = F.gelu(z)
+    agree([y, slope], [want.detach(), *torch.autograd.grad(want.sum(), z)], eps)
+
+    dh, sums = torch.empty_like(h), h.new_empty(products.bands(rows), depth, dtype=torch.float32)
+    products.chained(dz, w, kept, False, dh, sums, tiling)
+    want = (dz.double() @ w.double()) * kept.double()
+    agree([dh, sums.sum(0)], [want, want.sum(0)], eps)
+    bands = [part.sum(0) for part in want.split(products.BAND)]
+    agree(sums, bands, 1e-5)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("batch", "dim", "layers"), [(1, 1, 1), (129, 65, 3), (7, 130, 2), (5, 516, 2)])
+def test_every_gradient_agrees_with_autograds_own(triton_mlp, device, activation, dtype, batch, dim, layers):
+    tensors = draw(device, dtype, batch, dim, layers)
+    dy = torch.randn(batch, dim, device=device, dtype=dtype)
+    wide = [tensor.detach().double().requires_grad_() for tensor in tensors]
+    want = gradients(reference, wide, dy.double(), activation)
+    agree(gradients(triton_mlp.mlp, tensors, dy, activation), want, 1e-12 if dtype == torch.float64 else 3e-5)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+def test_every_gradient_of_a_narrow_type(triton_mlp, device, narrow, activation):
+    tensors = draw(device, narrow, 70, 72, 3)
+    dy = torch.randn(70, 72, device=device).to(narrow)
+    wide = [tensor.detach().double().requires_grad_() for tensor in tensors]
+    want = gradients(reference, wide, dy.double(), activation)
+    agree(gradients(triton_mlp.mlp, tensors, dy, activation), want, 16 * torch.finfo(narrow).eps)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize(("batch", "dim", "layers"), [(128 * 72, 512, 2), (2048, 2304, 3)])
+def test_warps_with_roles_give_the_same_gradients(monkeypatch, activation, batch, dim, layers):
+    mlp, roles = import_module("kernels.mlp.triton").mlp, import_module("kernels.mlp._roles")
+    if torch.cuda.get_device_capability()[0] != 9 or roles.products is None:
+        pytest.skip("these are for Hopper, and a Triton with Gluon")
+    monkeypatch.setattr(roles, "ENABLED", True)
+    tensors = draw("cuda", torch.bfloat16, batch, dim, layers)
+    assert roles.fits(tensors[0], tensors[1])
+    dy = torch.randn(batch, dim, device="cuda").bfloat16()
+    wide = [tensor.detach().double().requires_grad_() for tensor in tensors]
+    want = gradients(reference, wide, dy.double(), activation)
+    agree(gradients(mlp, tensors, dy, activation), want, 16 * torch.finfo(torch.bfloat16).eps)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [lambda t: t.t(), lambda t: t[:1].expand(24, -1), lambda t: t.new_tensor(0.5).expand(24, 24)],
+    ids=["transposed", "a row for all", "a number for all"],
+)
+@pytest.mark.parametrize("narrowed", [True, False])
+def test_a_gradient_may_lie_in_any_way(triton_mlp, device, narrow, narrowed, view):
+    dtype = narrow if narrowed else torch.float32
+    tensors = draw(device, dtype, 24, 24, 2)
+    dy = view(torch.randn(24, 24, device=device).to(dtype))
+    one = gradients(triton_mlp.mlp, tensors, dy, "gelu")
+    other = gradients(triton_mlp.mlp, tensors, dy.contiguous(), "gelu")
+    assert all(map(torch.equal, one, other))
+
+
+def test_inputs_may_lie_in_any_way(triton_mlp, device, narrow):
+    tensors = [tensor.detach() for tensor in draw(device, narrow, 24, 24, 2)]
+    moved = [tensor.t().contiguous().t() if tensor.dim() == 2 else tensor[None].expand(3, -1)[1] for tensor in tensors]
+    unaligned = [torch.cat([tensor.new_zeros(1), tensor.flatten()])[1:].view(tensor.shape) for tensor in tensors]
+    want = triton_mlp.mlp(*tensors, activation="gelu")
+    for others in (moved, unaligned):
+        assert torch.allclose(triton_mlp.mlp(*others, activation="gelu"), want, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize("narrowed", [True, False])
+def test_nan_and_infinity_go_where_they_go_in_torch(triton_mlp, device, narrow, narrowed, activation):
+    x, w, b = draw(device, narrow if narrowed else torch.float32, 6, 8, 1)
+    dy = torch.ones_like(x)
+    with torch.no_grad():
+        x[1, 2], x[3, 2] = torch.nan, torch.inf
+        dy[4, 5] = torch.nan
+    naive = import_module("kernels.mlp.naive").mlp  # torch of -inf is NaN or 0, as the machine has it
+    got, want = (gradients(function, (x, w, b), dy, activation) for function in (triton_mlp.mlp, naive))
+    assert torch.equal(got[0].isnan(), want[0].isnan())
+    assert torch.equal(got[0].isinf(), want[0].isinf())
+    assert torch.equal(got[1][4].isnan(), want[1][4].isnan())
+    assert got[1][0].isfinite().all()
+
+
+def test_a_batch_of_none_has_gradients_of_0(triton_mlp, device, narrow):
+    for dtype in (narrow, torch.float32):
+        tensors = draw(device, dtype, 0, 24, 2)
+        y, dx, *rest = gradients(triton_mlp.mlp, tensors, torch.empty(0, 24, device=device, dtype=dtype), "gelu")
+        assert y.shape == dx.shape == (0, 24)
+        assert not any(gradient.any() for gradient in rest)
+
+
+def test_no_gradient_of_x_is_computed_unless_asked_for(triton_mlp, device):
+    x, *params = draw(device, torch.float32, 5, 8, 2)
+    y = triton_mlp.mlp(x.detach(), *params, activation="gelu")
+    y.sum().backward()
+    assert all(param.grad is not None for param in params)
+    with torch.no_grad():
+        assert triton_mlp.mlp(x, *params, activation="gelu").grad_fn is None
+
+
+def test_a_second_derivative_is_refused_rather_than_wrong(triton_mlp, device):
+    x, *params = draw(device, torch.float32, 5, 8, 1)
+    dy = torch.randn(5, 8, device=device, requires_grad=True)
+    (dx,) = torch.autograd.grad(triton_mlp.mlp(x, *params, activation="gelu"), x, dy, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        dx.sum().backward()
+
+
+def test_a_parameter_changed_before_its_backward_is_an_error_as_in_torch(triton_mlp, device):
+    x, w, b = draw(device, torch.float32, 5, 8, 1)
+    y = triton_mlp.mlp(x, w, b, activation="gelu")
+    with torch.no_grad():
+        w.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_parameters_that_do_not_fit_are_named(triton_mlp, device):
+    x, w, b, *_ = draw(device, torch.float32, 5, 8, 2)
+    with pytest.raises(ValueError, match=r"parameter 2 is \(8, 4\), which does not fit x of width 8"):
+        triton_mlp.mlp(x, w, b, w[:, :4], b, activation="gelu")

@@ -1,0 +1,61 @@
+"""training: a backward alone, of whatever function, as often as wanted and on whatever stream."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._functorch import config
+
+from kernels import Unsupported
+from models import training
+
+
+def test_the_forward_is_made_once_and_its_backward_each_time():
+    made = []
+    x, dy = torch.randn(5), torch.randn(5)
+    call = training.backward_only(lambda x: (made.append(1), x**3)[1], x, dy)
+    for _ in range(3):
+        assert torch.allclose(call.run()[0], 3 * x**2 * dy)
+    assert len(made) == 1
+    assert not x.requires_grad
+
+
+def test_a_function_without_a_backward_is_unsupported():
+    with pytest.raises(Unsupported, match="it has no backward"):
+        training.backward_only(lambda x: x.detach() * 2, torch.ones(3), torch.ones(3)).run()
+
+
+def test_a_compiled_backward_may_run_again_and_training_may_reuse_its_buffers_all_the_same():
+    """torch.compile lets a backward write over what was saved for it, unless it is told that it will run again."""
+
+    def naive(x):
+        weights = torch.exp(x - x.amax(-1, keepdim=True).detach())
+        return weights / weights.sum(-1, keepdim=True)
+
+    x, dy = torch.randn(4, 50), torch.randn(4, 50)
+    call = training.backward_only(torch.compile(naive), x, dy)
+    first = call.run()[0].clone()
+    assert torch.equal(call.run()[0], first)
+    params = training.leaves([torch.randn(3)])
+    training.forward_backward(lambda: params[0] * 2, 1, params, accumulate=False)
+    assert getattr(config, "donated_buffer", True)
+
+
+@pytest.mark.gpu
+def test_each_stream_has_a_forward_of_its_own_so_that_a_backward_can_be_captured():
+    made = []
+    x, dy = (torch.randn(1000, device="cuda") for _ in range(2))
+    call = training.backward_only(lambda x: (made.append(torch.cuda.current_stream()), x**3)[1], x, dy)
+    call.run()
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        call.run()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=side):
+        (dx,) = call.run()
+    x += 1  # the backward reads what was saved, which is x itself
+    graph.replay()
+    torch.cuda.synchronize()
+    assert made == [torch.cuda.default_stream(), side]
+    assert torch.allclose(dx, 3 * x**2 * dy)
