@@ -54,7 +54,8 @@ class Softmax(Workload):
         four deviations are allowed.
 
         A correct dx takes y with its error e, and so errs by e |dy - s|, with s = sum y dy, and by y times the error
-        of s: sum e |dy|, and that of the summation, as above but of sum y |dy|. Then it is rounded.
+        of s: sum e |dy|, and that of the summation, as above but of sum y |dy|. Then it is rounded. PyTorch's computes
+        y dy - y s, and rounds y dy to ``dtype`` before it is summed: a rounding of each of the two products.
         """
         x = inputs[0].double()
         exponent = (x - x.amax(-1, keepdim=True)).clamp(min=LOWEST_EXPONENT)
@@ -70,15 +71,17 @@ class Softmax(Workload):
         dy = inputs[1].double()
         centred = dy - (y * dy).sum(-1, keepdim=True)
         error = atol + rtol * y
-        of_sum = ((error + summed * y) * dy.abs()).sum(-1, keepdim=True)
+        of_products = UNIT[self.dtype] * y * (dy.abs() + (dy - centred).abs())
+        of_sum = ((error + summed * y) * dy.abs()).sum(-1, keepdim=True) + of_products.sum(-1, keepdim=True)
         rtol = UNIT[self.dtype] + 4 * unit
         return (
             Expected(
                 name="dx",
                 value=y * centred,
-                atol=error * centred.abs() + y * of_sum + floor,
+                atol=error * centred.abs() + of_products + y * of_sum + floor,
                 rtol=rtol,
-                tolerance=f"{rtol:.1e} |r| + e |dy - s| + y sum e |dy|, s = sum y dy, e = {of_y} y",
+                tolerance=f"{rtol:.1e} |r| + e |dy - s| + y sum e |dy| + p + y sum p, s = sum y dy, e = {of_y} y, "
+                f"p = {UNIT[self.dtype]:.1e} y (|dy| + |s|)",
             ),
         )
 

@@ -61,7 +61,7 @@ def race(ops: Sequence[str], only: str, folder: Path) -> int:
             if only in each.title:
                 results.append(held(each))
                 print(brief(results[-1]), file=sys.stderr)
-        (folder / f"{op}.pickle").write_bytes(pickle.dumps(results))
+                (folder / f"{op}.pickle").write_bytes(pickle.dumps(results))  # what comes later may break off
         print(f"{op}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernels import Unsupported
 from kernels.cuda_build import TYPES, in_sixteens, kernel, source, with_rows
 
 # Tile of y, depth of a step, tile of a warp, stages. 64 KiB of shared memory: two blocks a multiprocessor hide each
@@ -20,10 +21,12 @@ def matmul(a: Tensor, b: Tensor, *, variant: str = "default", build: str = "nvrt
     ``build``: "nvrtc" or "extension", as in ``kernels.cuda_build``.
 
     Raises:
-        Unsupported: ``a`` is not on an NVIDIA GPU, or what ``build`` needs is missing.
+        Unsupported: ``a`` is not on an NVIDIA GPU or not of a type above, or what ``build`` needs is missing.
         BuildFailed: the compiler refused.
 
     """
+    if a.dtype not in TYPES:
+        raise Unsupported(f"matmul in CUDA C++ is of {', '.join(map(str, TYPES))}; take impl=triton for {a.dtype}")
     code = source(__file__, variant if a.element_size() == 2 else "tiled")
     a, b = with_rows(a), with_rows(b)
     (m, k), n = a.shape, b.shape[1]

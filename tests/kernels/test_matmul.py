@@ -109,7 +109,7 @@ def test_float8_is_multiplied_as_stored_and_gives_bfloat16(matmul, device, make,
 
 
 def test_scales_of_float8_are_those_of_its_factors(matmul, impl, device):
-    if impl == "split":
+    if impl in ("split", "cuda"):
         pytest.skip("takes float32")
     a = torch.randn(32, 64, device=device).to(FLOAT8)
     b = torch.randn(48, 64, device=device).to(FLOAT8).t()
