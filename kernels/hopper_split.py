@@ -67,7 +67,8 @@ def of_cols(x, col, m):
 @gluon.jit
 def distances(dots, a_norm, a_scale, b_norm, b_scale):
     """Of a half tile, from norms [OWN, 1] and [1, COLS], and products that the scales belong to."""
-    return root((a_norm + b_norm) - dots * b_scale * (2 * a_scale))
+    # In this order, not norms first: the sum that is rounded on the way is then the smaller one.
+    return root((a_norm - dots * b_scale * (2 * a_scale)) + b_norm)
 
 
 @gluon.jit

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -139,6 +139,17 @@ NAMES = [f"sm_{capability} {plan.rows}x{plan.cols}x{plan.depth}" for capability,
 @pytest.mark.parametrize(("capability", "plan"), PLANS, ids=NAMES)
 def test_compiled_cdist_adds_up_outside_of_the_tensor_cores_and_spills_nothing(tmp_path, capability, plan):
     assert fast(distances(plan, capability, tmp_path), plan, capability)
+
+
+@pytest.mark.skipif(not HAS_DESCRIPTORS, reason="Triton before 3.4 has no descriptors")
+@pytest.mark.parametrize("descriptor", [True, False])
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("plan", cdist_plans(90), ids=lambda plan: f"{plan.rows}x{plan.cols}x{plan.depth}")
+def test_compiled_cdist_fits_into_a_hopper_gpu_however_it_stores(tmp_path, plan, parts, descriptor):
+    """What test_split_triton.py runs on one. A buffer for a whole row of the largest tile would not fit."""
+    built = distances(replace(plan, store=plan.store if descriptor else 0), 90, tmp_path, parts=parts)
+    assert built.shared <= SHARED[90]
+    assert built.stack == 0
 
 
 @pytest.mark.parametrize("y", ["fp16", "bf16"])
