@@ -4,9 +4,9 @@ The online sum keeps the largest x so far and the sum relative to it, and rescal
 (Milakov & Gimelshein 2018, arXiv:1805.02867, algorithm 3). Each lane keeps its own pair until the row is through, so
 the loop has no reduction across lanes in it.
 
-Backward, dx = y (dy - sum y dy), reads y and dy: short rows once; longer ones twice, the second time from the cache,
-which is told what will be read again and what will not. Of 16 bits these are faster than rows held in registers, where
-they are twice as wide, and so few on a processor that it waits for memory between them.
+Backward, dx = y (dy - sum y dy), reads y and dy: rows that fit into registers once, and those of 16 bits stay as they
+came until they are used; wider ones twice, the second time from the cache, which is told what will be read again and
+what will not.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WIDE_BYTES = 16_384  # of a wide row that a step of the loop takes: 64 registers
 WIDE_WARPS = 8  # with 16 and twice the bytes, float64 spills, and float32 on sm_80
 
 # Backward, where a row is two tensors.
-HELD = {2: 2_048, 4: 16_384, 8: 4_096}  # columns of a row that a program holds, by bytes of an element
+HELD = {2: 32_768, 4: 16_384, 8: 4_096}  # columns of a row that a program holds, by bytes of an element
 PAIR_TILE = 4096  # elements a program takes at least: several short rows together
 PAIR_WARP_BYTES = 4096  # of each tensor, in the type it is computed in: 64 of a thread's registers for both
 STEP = 2048  # columns that a step of the loop takes
@@ -110,15 +110,35 @@ def _softmax_wide_row(x_ptr, y_ptr, x_stride, cols, ARITHMETIC: tl.constexpr, BL
 
 
 @triton.jit
+def _as_it_came(tile):
+    """``tile``, of 16 bits, in an instruction that the compiler does not look into, and hence not ahead of."""
+    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [tile], dtype=tile.dtype, is_pure=False, pack=2)
+
+
+@triton.jit
 def _backward_rows(
-    y_ptr, dy_ptr, dx_ptr, dy_stride, rows, cols, ARITHMETIC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+    y_ptr,
+    dy_ptr,
+    dx_ptr,
+    dy_stride,
+    rows,
+    cols,
+    ARITHMETIC: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr,
+    PACKED: tl.constexpr,
 ):
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     col = tl.arange(0, BLOCK)[None, :]
-    inside = (row < rows) & (col < cols)
-    y = tl.load(y_ptr + row * cols + col, mask=inside, other=0).to(ARITHMETIC)
-    dy = tl.load(dy_ptr + row * dy_stride + col, mask=inside, other=0).to(ARITHMETIC)
-    dx = y * (dy - tl.sum(y * dy, axis=1)[:, None])
+    inside = None if WHOLE else (row < rows) & (col < cols)
+    padding = None if WHOLE else 0.0
+    y = tl.load(y_ptr + row * cols + col, mask=inside, other=padding)
+    dy = tl.load(dy_ptr + row * dy_stride + col, mask=inside, other=padding)
+    row_sum = tl.sum(y.to(ARITHMETIC) * dy.to(ARITHMETIC), axis=1)[:, None]
+    if PACKED:  # or what is widened for the sum would be kept wide until dx, in twice the registers
+        y, dy = _as_it_came(y), _as_it_came(dy)
+    dx = y.to(ARITHMETIC) * (dy.to(ARITHMETIC) - row_sum)
     tl.store(dx_ptr + row * cols + col, dx.to(dx_ptr.dtype.element_ty), mask=inside)
 
 
@@ -247,7 +267,18 @@ def _launch_backward(y: Tensor, dy: Tensor, dx: Tensor, cols: int) -> None:
     together = max(1, PAIR_TILE // block)
     warps = backward_warps(block, max(4, y.element_size()))
     _backward_rows[(triton.cdiv(rows, together),)](
-        y, dy, dx, dy.stride(0), rows, cols, ARITHMETIC=arithmetic, ROWS=together, BLOCK=block, num_warps=warps
+        y,
+        dy,
+        dx,
+        dy.stride(0),
+        rows,
+        cols,
+        ARITHMETIC=arithmetic,
+        ROWS=together,
+        BLOCK=block,
+        WHOLE=cols == block and rows % together == 0,
+        PACKED=y.is_cuda and y.element_size() == 2,  # the interpreter has no assembly
+        num_warps=warps,
     )
 
 
