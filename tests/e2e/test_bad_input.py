@@ -23,7 +23,7 @@ MISTAKES = {
     ),
     "an unknown field added with +": (
         ["workload=gelu", "+workload.row=3"],
-        "workload.row: no such field; did you mean rows? One of: cols, data, dtype, form, rows, tf32",
+        "workload.row: no such field; did you mean rows? One of: cols, data, dtype, form, pass, rows, tf32",
     ),
     "an unknown field of a group": (["log.projct=3"], "log.projct: no such field; one of: name"),
     "an unknown top-level field": (["sed=3"], "sed: no such field; did you mean seed? One of: "),
@@ -75,7 +75,7 @@ MISTAKES = {
     "compiled of compiled": (["impl=compiled", "impl.of=compiled"], "impl.of: compiled cannot be compiled again"),
     "compiled of nothing known": (
         ["impl=compiled", "impl.of=tritn"],
-        "impl.of: no such implementation 'tritn'; did you mean triton? One of: cuda, naive, torch, triton",
+        "impl.of: no such implementation 'tritn'; did you mean triton? One of: cuda, naive, split, torch, triton",
     ),
     "a field that no option of a sweep has": (
         ["workload=gelu,matmul", "workload.zize=8", "-m"],
