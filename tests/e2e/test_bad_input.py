@@ -11,7 +11,8 @@ MISTAKES = {
     ),
     "an unknown implementation": (
         ["impl=tritn"],
-        "impl=tritn: no such option; did you mean triton? One of: compiled, cuda, cudagraph, file, naive, split, torch, triton",
+        "impl=tritn: no such option; did you mean triton? "
+        "One of: compiled, cuda, cudagraph, file, naive, split, torch, triton",
     ),
     "an unknown measurement": (
         ["measure=benchmrk"],

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import os
 from importlib import import_module
 
 import pytest
+
+# What compiles a kernel for a GPU that is not here was called differently before Triton 3.3.
+if importlib.util.find_spec("triton"):
+    TRITON = tuple(map(int, importlib.metadata.version("triton").split(".")[:2]))
+    OLD = ("hopper", "matmul", "matmul_roles", "split_triton", "training", "triton") if TRITON < (3, 3) else ()
+    collect_ignore = [f"test_compiled_{name}.py" for name in OLD]
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
