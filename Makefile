@@ -19,7 +19,7 @@ test: style
 style: $(INSTALLED)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
+	$(if $(filter 2.13,$(TORCH)),$(BIN)/mypy,@echo "types are checked against torch 2.13 alone: older ones lack names")
 
 $(INSTALLED): pyproject.toml constraints/base.txt $(PINS)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'

@@ -6,9 +6,15 @@ import os
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+import triton
 from torch import Tensor
 
 from kernels import Unsupported
+
+OLD = tuple(map(int, triton.__version__.split(".")[:2])) < (
+    3,
+    4,
+)  # whose interpreter multiplies no tile of a function's
 
 
 def require_gpu(x: Tensor) -> None:
@@ -24,6 +30,17 @@ def require_gpu(x: Tensor) -> None:
         raise Unsupported("Triton kernels need an NVIDIA GPU; set TRITON_INTERPRET=1 to check this one on a CPU")
     if x.dtype == torch.bfloat16:
         raise Unsupported("Triton's interpreter cuts bfloat16 off where a GPU rounds; check float16, or on a GPU")
+
+
+def require_products() -> None:
+    """Passes if this Triton is as new as the kernels that multiply tiles want it.
+
+    Raises:
+        Unsupported: it is older.
+
+    """
+    if OLD:
+        raise Unsupported(f"this kernel needs Triton 3.4, which torch 2.8 brings; here is Triton {triton.__version__}")
 
 
 def on_device_of(x: Tensor) -> AbstractContextManager[object]:

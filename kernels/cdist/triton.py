@@ -29,7 +29,7 @@ from kernels.tensor_cores import (
     tile,
     tiles_of,
 )
-from kernels.triton_device import require_gpu
+from kernels.triton_device import require_gpu, require_products
 
 GROUP = 8  # rows of tiles that are walked through together
 
@@ -210,6 +210,7 @@ def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
     """
     assert p == 2
     require_gpu(a)
+    require_products()
     y = torch.empty(a.shape[0], b.shape[0], dtype=a.dtype, device=a.device)
     if y.numel() == 0 or a.shape[1] == 0:
         return y.zero_()

@@ -38,7 +38,7 @@ from kernels.tensor_cores import (
     tile,
     tiles_of,
 )
-from kernels.triton_device import require_gpu
+from kernels.triton_device import require_gpu, require_products
 
 GROUP = 8  # rows of tiles that are walked through together
 REPAIR = 64  # rows and columns at a time, of what cannot be split
@@ -151,6 +151,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     if a.dtype != torch.float32:
         raise Unsupported(f"the split into two float16 is for float32, not {a.dtype}; use impl=triton or impl=torch")
     require_gpu(a)
+    require_products()
     (m, k), n = a.shape, b.shape[1]
     y = torch.empty(m, n, dtype=a.dtype, device=a.device)
     if y.numel() == 0 or k == 0:  # a descriptor has no room for nothing

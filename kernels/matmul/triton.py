@@ -28,7 +28,7 @@ from kernels.matmul._configurations import Configuration, configuration, pointer
 from kernels.matmul._operands import HAVE_DESCRIPTORS, Operand, copied, described, in_place
 from kernels.matmul._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny, sum_parts
 from kernels.tensor_cores import has_roles
-from kernels.triton_device import on_device_of, require_gpu
+from kernels.triton_device import on_device_of, require_gpu, require_products
 
 WORTH_A_COPY = 2**27  # products from which on a copy of the operands costs less than loading them by pointers
 INTERPRETED = ((9, 0), 132)  # what the interpreter is taken for: the kernels for Hopper are those to check
@@ -48,6 +48,7 @@ def matmul(a: Tensor, b: Tensor, *, scale_a: Tensor | None = None, scale_b: Tens
 
     """
     require_gpu(a)
+    require_products()
     check(a, b)
     m, k, n = *a.shape, b.shape[1]
     y = torch.empty(m, n, dtype=torch.bfloat16 if a.dtype == torch.float8_e4m3fn else a.dtype, device=a.device)

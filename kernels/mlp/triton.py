@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from kernels.mlp import _roles, _triton_small
 from kernels.mlp._triton_products import BAND, activation_and_slope, chained, linear, tiling_for
-from kernels.triton_device import on_device_of, require_gpu
+from kernels.triton_device import on_device_of, require_gpu, require_products
 
 NARROW = (torch.float16, torch.bfloat16)
 COLS, WARPS = 64, 8  # a program's part of a band where there is no product; with 4 warps, float64 spills
@@ -73,6 +73,7 @@ def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
 
     """
     require_gpu(x)
+    require_products()
     dim = x.shape[1]
     for index, param in enumerate(params):
         if param.shape != ((dim,) if index % 2 else (dim, dim)):

@@ -9,11 +9,13 @@ from importlib import import_module
 
 import pytest
 
-# What compiles a kernel for a GPU that is not here was called differently before Triton 3.3.
+# Before Triton 3.4 there are no kernels that multiply, and what compiles for a GPU elsewhere was called otherwise.
 if importlib.util.find_spec("triton"):
     TRITON = tuple(map(int, importlib.metadata.version("triton").split(".")[:2]))
-    OLD = ("hopper", "matmul", "matmul_roles", "split_triton", "training", "triton") if TRITON < (3, 3) else ()
-    collect_ignore = [f"test_compiled_{name}.py" for name in OLD]
+    COMPILED = ("cuda", "hopper", "matmul", "matmul_roles", "mlp_roles", "split_triton", "training", "triton")
+    MULTIPLY = ("matmul_triton", "mlp_in_triton", "split_triton", "traced")
+    NEW = [f"test_compiled_{name}.py" for name in COMPILED] + [f"test_{name}.py" for name in MULTIPLY]
+    collect_ignore = NEW if TRITON < (3, 4) else []
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
