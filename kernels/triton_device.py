@@ -14,7 +14,7 @@ from kernels import Unsupported
 OLD = tuple(map(int, triton.__version__.split(".")[:2])) < (
     3,
     4,
-)  # whose interpreter multiplies no tile of a function's
+)  # its interpreter multiplies no tile of a function's
 
 
 def require_gpu(x: Tensor) -> None:
