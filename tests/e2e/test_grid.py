@@ -316,6 +316,7 @@ def test_a_second_interrupt_ends_it_at_once_and_costs_no_row(command, tmp_path, 
     while not (rows.parent / "wandb.log").exists():
         time.sleep(0.01)
         assert process.poll() is None
+    time.sleep(1)  # the file is there before the process that writes it, and is waited for, is
     process.send_signal(signal.SIGINT)
     started = time.monotonic()
     out, err = process.communicate(timeout=60)
