@@ -72,6 +72,21 @@ def leave(empty, step, SLOTS: gl.constexpr):
 
 
 @gluon.jit
+def part_of(tile, PART: gl.constexpr, OF: gl.constexpr):
+    """The columns of part PART of OF, a power of 2, of a tile in registers."""
+    # By halves, for which columns of the same thread only have to be told apart.
+    if OF == 1:
+        layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, tile.shape[1], 16])
+        return gl.convert_layout(tile, layout, assert_trivial=True)
+    else:  # noqa: RET505 - without it both branches are compiled
+        left, right = tile.reshape((tile.shape[0], 2, tile.shape[1] // 2)).permute((0, 2, 1)).split()
+        if PART < OF // 2:
+            return part_of(left, PART, OF // 2)
+        else:  # noqa: RET505
+            return part_of(right, PART - OF // 2, OF // 2)
+
+
+@gluon.jit
 def shares(program, programs, row_tiles, col_tiles):
     """How many tiles a program has, and how many of them make up whole rows; then where its part of the rest begins.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 try:
-    from triton.tools.tensor_descriptor import TensorDescriptor
+    from triton.tools.tensor_descriptor import TensorDescriptor as TensorDescriptor  # for others too
 except ImportError:  # Triton before 3.4
     TensorDescriptor = None
 
@@ -37,7 +38,12 @@ def tiles_of(x: Tensor, rows: int, cols: int, *, descriptors: bool) -> Any:
 
 def processors(x: Tensor) -> int:
     """Multiprocessors of the GPU that ``x`` is on; 1 for the interpreter."""
-    return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 1
+    return _processors_of(x.device) if x.is_cuda else 1
+
+
+@cache
+def _processors_of(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 ALL_PRODUCTS = 32  # terms of a sum up to which ``product`` is to take all of them

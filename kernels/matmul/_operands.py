@@ -8,10 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
-try:
-    from triton.tools.tensor_descriptor import TensorDescriptor
-except ImportError:  # Triton before 3.4
-    TensorDescriptor = None
+from kernels.tensor_cores import TensorDescriptor
 
 HAVE_DESCRIPTORS = TensorDescriptor is not None
 ALIGNED = 16  # bytes, of the base and of every stride but the last of what a descriptor describes

@@ -14,6 +14,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from kernels.matmul._configurations import Configuration
 from kernels.matmul._operands import Operand
 from kernels.matmul._triton_roles import AT_FIRST, PARTS, matmul_roles
+from kernels.tensor_cores import processors
 
 TYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float8_e4m3fn: gl.float8e4nv}
 
@@ -24,7 +25,7 @@ def by_roles(
     """Write the product of two operands [rows, k] into the contiguous ``y``."""
     (m, n), k = y.shape, a.shape[1 if a.along_k else 0]
     tiles = triton.cdiv(m, how.block_m) * triton.cdiv(n, how.block_n)
-    matmul_roles[(min(tiles, _multiprocessors(y.device)),)](
+    matmul_roles[(min(tiles, processors(y)),)](
         _tiles(a, how.block_m // 2, how.block_k),
         _tiles(b, how.block_n, how.block_k),
         _described(y, list(y.shape), [y.stride(0), 1], [how.block_m // 2, how.block_n // PARTS.value]),
@@ -57,8 +58,3 @@ def _described(x: Tensor, shape: list[int], strides: list[int], block: list[int]
 @cache
 def _layout(dtype: torch.dtype, rows: int, cols: int) -> Any:  # of shared memory
     return gl.NVMMASharedLayout.get_default_for([rows, cols], TYPES[dtype])
-
-
-@cache
-def _multiprocessors(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -5,14 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _place(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
-    # GROUP_M rows of tiles are walked column by column: what runs together shares rows of a and columns of b in L2.
-    group = tile // (GROUP_M * tiles_n)
-    rows = min(tiles_m - group * GROUP_M, GROUP_M)
-    within = tile % (GROUP_M * tiles_n)
-    return group * GROUP_M + within % rows, within // rows
+from kernels.tensor_cores import place
 
 
 @triton.jit
@@ -66,7 +59,7 @@ def matmul_descriptors(
     tiles = tiles_m * tiles_n
     blocks = tl.cdiv(k, BLOCK_K)
     for item in tl.range(tl.program_id(0), tiles * SPLIT_K, tl.num_programs(0), flatten=FLATTEN):
-        row, col = _place(item % tiles, tiles_m, tiles_n, GROUP_M)
+        row, col = place(item % tiles, tiles_m, tiles_n, GROUP_M)
         part = item // tiles
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for block in tl.range(part * blocks // SPLIT_K, (part + 1) * blocks // SPLIT_K, num_stages=STAGES):
@@ -169,7 +162,7 @@ def matmul_pointers(
     GROUP_M: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    row, col = _place(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), GROUP_M)
+    row, col = place(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), GROUP_M)
     rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = col * BLOCK_N + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)

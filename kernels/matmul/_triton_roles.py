@@ -19,19 +19,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from kernels.hopper_pipeline import part_of, place
+
 # Registers a thread: the sum of a tile, what is stored of the last one, and little for the warp that loads.
 MULTIPLYING, LOADING, AT_FIRST = gl.constexpr(240), gl.constexpr(24), 168
 PARTS = gl.constexpr(4)  # that a tile of y is stored in
 BUFFERS = gl.constexpr(2)  # that they pass through
-
-
-@gluon.jit
-def _place(tile, tiles_m, tiles_n, GROUP_M: gl.constexpr):
-    # GROUP_M rows of tiles are walked column by column: what runs together shares rows of a and columns of b in L2.
-    group = tile // (GROUP_M * tiles_n)
-    rows = gl.minimum(tiles_m - group * GROUP_M, GROUP_M)
-    within = tile % (GROUP_M * tiles_n)
-    return group * GROUP_M + within % rows, within // rows
 
 
 @gluon.jit
@@ -52,7 +45,7 @@ def _load(
     tiles_m, tiles_n, blocks = counts
     step = 0
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        row, col = _place(tile, tiles_m, tiles_n, GROUP_M)
+        row, col = place(tile, tiles_m, tiles_n, GROUP_M)
         for block in range(blocks):
             slot = step % STAGES
             ready = full.index(slot)
@@ -100,22 +93,8 @@ def _step(
 
 
 @gluon.jit
-def _part(tile, PART: gl.constexpr, OF: gl.constexpr):
-    # By halves, for which columns of the same thread only have to be told apart.
-    if OF == 1:
-        layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, tile.shape[1], 16])
-        return gl.convert_layout(tile, layout, assert_trivial=True)
-    else:
-        left, right = tile.reshape((tile.shape[0], 2, tile.shape[1] // 2)).permute((0, 2, 1)).split()
-        if PART < OF // 2:
-            return _part(left, PART, OF // 2)
-        else:
-            return _part(right, PART - OF // 2, OF // 2)
-
-
-@gluon.jit
 def _store(y, out, tile, row, col, PART: gl.constexpr):
-    part = _part(tile, PART, PARTS)
+    part = part_of(tile, PART, PARTS)
     buffer = out.index(PART % BUFFERS)
     tma.store_wait(BUFFERS - 1)  # what was stored from this buffer before has been read
     buffer.store(part)
@@ -150,7 +129,7 @@ def _multiply(
     step = 0
     turn = 0
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        row, col = _place(tile, tiles_m, tiles_n, GROUP_M)
+        row, col = place(tile, tiles_m, tiles_n, GROUP_M)
         for part in gl.static_range(PARTS):
             acc = _step(acc, gl.to_tensor(part > 0), step, ring, HALF, A_ALONG_K, B_ALONG_K, STAGES)
             step += 1

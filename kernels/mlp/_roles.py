@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels.tensor_cores import has_roles, processors
 from kernels.triton_device import on_device_of
 
 try:
@@ -26,20 +27,14 @@ WARPS = 4
 
 def fits(h: Tensor, w: Tensor) -> bool:
     """Whether layers of this input and these weights are made of whole tiles, enough of them for the GPU."""
-    if (
-        not ENABLED
-        or products is None
-        or h.dtype not in TYPES
-        or not h.is_cuda
-        or torch.cuda.get_device_capability(h.device)[0] != 9
-    ):
+    if not ENABLED or products is None or h.dtype not in TYPES or not has_roles(h):
         return False
     (rows, dim), tile_rows, tile_cols = h.shape, products.BLOCK_M.value, products.BLOCK_N.value
     deep = min(rows, dim) >= products.PARTS.value * products.BLOCK_K.value
     whole = rows % tile_rows == 0 and dim % tile_cols == 0
     aligned = h.data_ptr() % 16 == 0 and w.data_ptr() % 16 == 0
     tiles = min(rows, dim) // tile_rows * (dim // tile_cols)
-    return whole and deep and aligned and tiles >= _processors(h.device)
+    return whole and deep and aligned and tiles >= processors(h)
 
 
 def linear(h: Tensor, w: Tensor, b: Tensor, relu: bool, y: Tensor, slope: Tensor | None) -> None:
@@ -77,7 +72,7 @@ def _launch(
     half, part = products.HALF_M.value, products.COLS.value
     tiles = rows // tile_rows * (cols // tile_cols)
     with on_device_of(out):
-        products.product[(min(tiles, _processors(out.device)),)](
+        products.product[(min(tiles, processors(out)),)](
             _described(a, *((step, half) if weight else (half, step))),
             _described(b, *((tile_cols, step) if forward else (step, tile_cols))),
             _described(out, half, part),
@@ -104,8 +99,3 @@ def _described(matrix: Tensor, rows: int, cols: int) -> TensorDescriptor:
 @cache
 def _layout(dtype: torch.dtype, rows: int, cols: int) -> Any:  # of shared memory
     return gl.NVMMASharedLayout.get_default_for([rows, cols], gl.bfloat16 if dtype == torch.bfloat16 else gl.float16)
-
-
-@cache
-def _processors(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)

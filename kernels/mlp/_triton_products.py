@@ -16,12 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.gelu.triton import normal_cdf_and_slope
+from kernels.tensor_cores import TensorDescriptor, processors
 from kernels.triton_device import on_device_of
-
-try:
-    from triton.tools.tensor_descriptor import TensorDescriptor
-except ImportError:  # of a Triton before 3.4
-    TensorDescriptor = None
 
 BAND = 128  # rows of a tile, always: column sums are kept a band
 
@@ -212,7 +208,7 @@ def _launch(
         half = (BAND, tiling.n // 2)
         blocks = (BAND, tiling.k), right, half, half
         matrices = [TensorDescriptor.from_tensor(x, [*block]) for x, block in zip(matrices, blocks, strict=True)]
-    programs = min(tiles, tiling.resident * _processors(out.device)) if tiling.resident else tiles
+    programs = min(tiles, tiling.resident * processors(out)) if tiling.resident else tiles
     with on_device_of(out):
         _product[(programs,)](
             *matrices,
@@ -232,7 +228,3 @@ def _launch(
             num_warps=tiling.warps,
             num_stages=tiling.stages,
         )
-
-
-def _processors(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 1

@@ -1,7 +1,8 @@
 """Products of an MLP in Gluon, for Hopper: what an MLP does after a product runs beside the next tile's.
 
 One warp loads tiles of both operands into a ring in shared memory. Two warpgroups multiply what it loads, half of a
-tile's rows each. What is to be done to a complete tile, bias, activation and its derivative, or a derivative times it
+tile's rows each. What is to be done to a complete tile, bias, activation and its derivative, or a derivative times it,
+is done in eighths, each beside a step of the next tile.
 
 For whole tiles only: no part of this looks for an edge.
 """
@@ -18,6 +19,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from kernels.hopper_pipeline import part_of, place
+
 BLOCK_M, BLOCK_N, BLOCK_K = gl.constexpr(128), gl.constexpr(256), gl.constexpr(64)
 HALF_M = gl.constexpr(64)  # of a tile's rows: a warpgroup's
 STAGES = gl.constexpr(4)
@@ -30,10 +33,8 @@ MULTIPLYING, LOADING, AT_FIRST = gl.constexpr(240), gl.constexpr(24), 168  # reg
 
 @gluon.jit
 def _place(tile, tiles_m, tiles_n):
-    group = tile // (GROUP_M * tiles_n)
-    rows = gl.minimum(tiles_m - group * GROUP_M, GROUP_M)
-    within = tile % (GROUP_M * tiles_n)
-    return (group * GROUP_M + within % rows) * BLOCK_M, within // rows * BLOCK_N
+    row, col = place(tile, tiles_m, tiles_n, GROUP_M)
+    return row * BLOCK_M, col * BLOCK_N
 
 
 @gluon.jit
@@ -76,20 +77,6 @@ def _step(z, add, count, ring, HALF: gl.constexpr, FORWARD: gl.constexpr, WEIGHT
     z = warpgroup_mma_wait(1, deps=[z])  # the product of the step before is complete: its tiles are free
     mbarrier.arrive(empty.index((count + STAGES - 1) % STAGES), count=1, pred=add)
     return z
-
-
-@gluon.jit
-def _part(tile, PART: gl.constexpr, OF: gl.constexpr):
-    # By halves, for which columns of the same thread only have to be told apart.
-    if OF == 1:
-        layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, tile.shape[1], 16])
-        return gl.convert_layout(tile, layout, assert_trivial=True)
-    else:
-        left, right = tile.reshape((tile.shape[0], 2, tile.shape[1] // 2)).permute((0, 2, 1)).split()
-        if PART < OF // 2:
-            return _part(left, PART, OF // 2)
-        else:
-            return _part(right, PART - OF // 2, OF // 2)
 
 
 @gluon.jit
@@ -155,7 +142,7 @@ def _finish(
     KEEP: gl.constexpr,
 ):
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLS, 16])
-    z = _part(done, PART, PARTS).to(gl.float32)
+    z = part_of(done, PART, PARTS).to(gl.float32)
     at = col + PART * COLS
     if WEIGHT:
         _store(out, buffers, z, row, at, PART)
