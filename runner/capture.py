@@ -21,10 +21,12 @@ def capturing(graph: torch.cuda.CUDAGraph, *, stream: torch.cuda.Stream, pool: A
         CaptureError: it synchronises, copies to the host, or does whatever else a graph cannot hold.
 
     """
+    before = torch.cuda.current_stream()
     try:
         with torch.cuda.graph(graph, pool=pool, stream=stream):
             yield
     except Exception as error:
+        torch.cuda.set_stream(before)  # torch leaves its own current when it is the end of a capture that fails
         _forget()
         raise CaptureError(str(error).strip().partition("\n")[0] or type(error).__name__) from error
 

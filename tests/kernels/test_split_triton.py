@@ -429,21 +429,12 @@ def test_repeated_products_agree_to_the_bit():
 
 
 SHARES = [(2048, 2048, 1.0), (8192, 2048, 1.0), (16384, 64, 1.5), (8192, 128, 1.0)]  # of the error of torch.cdist
-KNOWN = pytest.mark.xfail(
-    strict=False,
-    reason="the largest error of one draw: 1017 against 937 on an H200, before the order of the last sum was changed. "
-    "Both are roundings of squares near 2^32 and of their roots; exact products would leave as much",
-)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("n", "d", "share", "kind"),
-    [
-        pytest.param(*size, kind, marks=KNOWN if (*size[:2], kind) == (8192, 2048, "outliers") else ())
-        for size in SHARES
-        for kind in KINDS[:-1]
-    ],
+    [(*size, kind) for size in SHARES for kind in KINDS[:-1]],
 )
 def test_squared_distances_err_no_more_than_torch_cdist_does(monkeypatch, kind, n, d, share):
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)

@@ -79,6 +79,27 @@ def test_work_on_a_stream_that_nobody_waits_for_is_timed_to_its_end_by_the_host(
     assert row["gpu_us"] > row["cupti_us"]
 
 
+@pytest.mark.parametrize("fault", ["at its end", "before"])
+def test_a_capture_that_fails_leaves_the_stream_current_that_was(made, fault):
+    import torch
+
+    from runner.capture import CaptureError, capturing
+
+    x, gelu, _ = made
+    before, stream, side = torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()
+
+    def leaves_work_on_another():
+        if fault == "before":
+            float(x[0])
+        side.wait_stream(stream)
+        with torch.cuda.stream(side):
+            gelu(x)
+
+    with pytest.raises(CaptureError), capturing(torch.cuda.CUDAGraph(), stream=stream):
+        leaves_work_on_another()
+    assert torch.cuda.current_stream() == before
+
+
 def test_a_launch_that_only_the_first_capture_sees_is_found(made):
     import torch
 
