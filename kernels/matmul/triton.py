@@ -36,22 +36,32 @@ BEFORE_HOPPER = (8, 9)
 SUM_BLOCK = 1024  # elements a program adds up
 
 
-def matmul(a: Tensor, b: Tensor, *, scale_a: Tensor | None = None, scale_b: Tensor | None = None) -> Tensor:
-    """Product a @ b, as in ``kernels.matmul``, at any sizes, strides and alignment.
+def matmul(
+    a: Tensor,
+    b: Tensor,
+    *,
+    scale_a: Tensor | None = None,
+    scale_b: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Product a @ b, as in ``kernels.matmul``, at any sizes, strides and alignment; into ``out``, if that is given.
 
     float32 is multiplied as float32 unless ``torch.backends.cuda.matmul.allow_tf32`` says otherwise; float8 is summed
     in the tensor cores' own accumulators, as cuBLAS does with ``use_fast_accum=True``.
 
     Raises:
         Unsupported: not on a GPU and Triton's interpreter is off, or on one that is too old for the type.
-        ValueError: the shapes or types do not make a product.
+        ValueError: the shapes or types do not make a product, or it does not fit ``out``.
 
     """
     require_gpu(a)
     require_products()
     check(a, b)
     m, k, n = *a.shape, b.shape[1]
-    y = torch.empty(m, n, dtype=torch.bfloat16 if a.dtype == torch.float8_e4m3fn else a.dtype, device=a.device)
+    kind = torch.bfloat16 if a.dtype == torch.float8_e4m3fn else a.dtype
+    y = torch.empty(m, n, dtype=kind, device=a.device) if out is None else out
+    if y.shape != (m, n) or y.dtype != kind or y.device != a.device or not y.is_contiguous():
+        raise ValueError(f"out is not a contiguous [{m}, {n}] of {kind} on {a.device}")
     if y.numel() == 0 or k == 0:
         return y.zero_()
     capability, multiprocessors = _machine(a.device)

@@ -2,7 +2,9 @@
 
 Forward keeps y'(z) beside y = activation(z) of each layer's z = h w^T + b, in place of z: both come of one exp, and
 backward has then nothing left to evaluate. It is a chain of products, dz = (dz' w') * y'(z), each of which sums the
-columns of its tiles as well, for the gradient of the bias; and for each layer dw = dz^T h, which is cuBLAS's or ours.
+columns of its tiles as well, for the gradient of the bias; and for each layer dw = dz^T h, by ``kernels.matmul`` or
+cuBLAS. No layer waits for the dw of another: where they take long they have a stream of their own, and so one fills the
+processors that the last tiles of the other leave idle.
 
 Products of float32 and float64 are cuBLAS's too, since tensor cores do not take them whole; what is between them is one
 kernel a layer. But small ones of float32 are ours, forward and backward a kernel a layer: see ``_triton_small``.
@@ -20,13 +22,17 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from kernels.mlp import _roles, _triton_small
-from kernels.mlp._triton_products import BAND, activation_and_slope, chained, linear, tiling_for
+from kernels.beside import Beside
+from kernels.matmul.triton import matmul
+from kernels.mlp import _triton_small
+from kernels.mlp._triton_products import BAND, activation_and_slope, bands, chained, linear, tiling_for
+from kernels.tensor_cores import has_roles
 from kernels.triton_device import on_device_of, require_gpu, require_products
 
 NARROW = (torch.float16, torch.bfloat16)
 COLS, WARPS = 64, 8  # a program's part of a band where there is no product; with 4 warps, float64 spills
 ELEMENTS = 1024  # a program where there are no columns to sum
+LONG = 2**32  # multiplications of a product from which on a second stream is worth its host time
 
 
 @triton.jit
@@ -112,15 +118,16 @@ class _Differentiable(torch.autograd.Function):
             return None, *_small_backward(dy, inputs, weights, slopes, ctx.relu, ctx.needs_input_grad[1])
         rows, cols = dy.shape
         kind = torch.float64 if dy.dtype == torch.float64 else torch.float32
-        height = _roles.BAND if all(_roles.fits(inputs[0], w) for w in weights) else BAND
-        sums = torch.empty(layers, -(-rows // height), cols, dtype=kind, device=dy.device)
-        dz = _through(dy, slopes[-1], torch.empty_like(slopes[-1]), sums[-1], ctx.relu, height)
-        of_weights = [_of_weight(dz, inputs[-1], height)]
+        sums = torch.empty(layers, bands(rows), cols, dtype=kind, device=dy.device)
+        dz = _through(dy, slopes[-1], torch.empty_like(slopes[-1]), sums[-1], ctx.relu)
+        beside = Beside(dy, worth=rows * cols * cols >= LONG)
+        of_weights = [_of_weight(dz, inputs[-1], beside)]
         for layer in reversed(range(layers - 1)):
-            dz = _below(dz, weights[layer + 1], slopes[layer], sums[layer], ctx.relu, height)
-            of_weights.append(_of_weight(dz, inputs[layer], height))
+            dz = _below(dz, weights[layer + 1], slopes[layer], sums[layer], ctx.relu)
+            of_weights.append(_of_weight(dz, inputs[layer], beside))
         of_x = torch.mm(dz, weights[0]) if ctx.needs_input_grad[1] else None
         of_biases = sums.sum(1).to(dy.dtype).unbind()
+        beside.join()
         return None, of_x, *chain(*zip(reversed(of_weights), of_biases, strict=True))
 
 
@@ -129,10 +136,7 @@ def _layer(h: Tensor, w: Tensor, b: Tensor, relu: bool, keep: bool) -> tuple[Ten
     y = torch.empty_like(h)
     if h.dtype in NARROW:
         slope = torch.empty_like(h) if keep and not relu else None
-        if _roles.fits(h, w):
-            _roles.linear(h, w, b, relu, y, slope)
-        else:
-            linear(h, w, b, relu, y, slope, tiling_for(h, w))
+        linear(h, w, b, relu, y, slope, tiling_for(h, w))
     elif _triton_small.small(h):
         slope = torch.empty_like(h) if keep and not relu else None
         _triton_small.linear(h, w, b, relu, y, slope)
@@ -169,23 +173,25 @@ def _small_backward(
     return [dz, *found]
 
 
-def _of_weight(dz: Tensor, h: Tensor, height: int) -> Tensor:
-    return _roles.of_weight(dz, h) if height == _roles.BAND else torch.mm(dz.t(), h)
+def _of_weight(dz: Tensor, h: Tensor, beside: Beside) -> Tensor:
+    """The gradient of a weight, which nothing waits for."""
+    dw = torch.empty(dz.shape[1], h.shape[1], dtype=h.dtype, device=h.device)
+    ours = beside.apart and h.dtype in NARROW and has_roles(h)  # 3 % faster there; where it is short, the host counts
+    product = matmul if ours else torch.mm
+    beside.run(lambda: product(dz.t(), h, out=dw), dz, h)
+    return dw
 
 
-def _below(dz: Tensor, w: Tensor, slope: Tensor, sums: Tensor, relu: bool, height: int) -> Tensor:
-    """The gradient of the z of the layer below that with ``w``, whose own is ``dz``; and sums of ``height`` rows."""
+def _below(dz: Tensor, w: Tensor, slope: Tensor, sums: Tensor, relu: bool) -> Tensor:
+    """The gradient of the z of the layer below that with ``w``, whose own is ``dz``; and its sums."""
     out = torch.empty_like(slope)
     if dz.dtype in NARROW:
-        if height == _roles.BAND:
-            _roles.chained(dz, w, slope, relu, out, sums)
-        else:
-            chained(dz, w, slope, relu, out, sums, tiling_for(dz, w))
+        chained(dz, w, slope, relu, out, sums, tiling_for(dz, w))
         return out
-    return _through(torch.mm(dz, w, out=out), slope, out, sums, relu, height)
+    return _through(torch.mm(dz, w, out=out), slope, out, sums, relu)
 
 
-def _through(dy: Tensor, slope: Tensor, dz: Tensor, sums: Tensor, relu: bool, height: int) -> Tensor:
+def _through(dy: Tensor, slope: Tensor, dz: Tensor, sums: Tensor, relu: bool) -> Tensor:
     """The gradient of z from that of y, of any strides, into ``dz``, which may be ``dy``; and the sums."""
     rows, cols = dy.shape
     if dy.numel():
@@ -201,7 +207,7 @@ def _through(dy: Tensor, slope: Tensor, dz: Tensor, sums: Tensor, relu: bool, he
                 cols,
                 RELU=relu,
                 ARITHMETIC=tl.float64 if dy.dtype == torch.float64 else tl.float32,
-                ROWS=height,
+                ROWS=BAND,
                 COLS=COLS,
                 num_warps=WARPS,
             )

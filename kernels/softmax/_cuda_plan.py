@@ -2,8 +2,8 @@
 
 | a row, in vectors of 16 bytes | kernel |
 | --- | --- |
-| up to 2048; 4096 of float32; 8192 before sm_90 | ``softmax_rows``: in the registers of a block |
-| up to 32768, from sm_90 on | ``softmax_cluster``: in those of 4, 8 or 16 blocks |
+| up to 1024; 4096 of float32; 8192 before sm_90 | ``softmax_rows``: in the registers of a block |
+| up to 32768, from sm_90 on | ``softmax_cluster``: in those of 2, 4, 8 or 16 blocks |
 | more, from sm_90 on | ``softmax_ring``: through the shared memory of the whole GPU |
 | more on older GPUs; float64; not contiguous; not whole vectors | ``softmax_general``: read twice |
 | few of those | ``softmax_parts``, then ``softmax_whole``: the same by all blocks, in two launches |
@@ -25,16 +25,17 @@ IN_REGISTERS = (
     (4096, 512, 1, 2),
     (8192, 1024, 1, 1),  # at 83 to 93 % of copy: where there are no clusters
 )
-# Vectors, by bytes of an element, where there are clusters. Of 4096, one block a row is at 97 % of copy in bfloat16 and
-# at 98 % in float32; a cluster of 4 is at 98 % in bfloat16.
-REGISTER_ROW = {2: 2048, 4: 4096}
+# Vectors, by bytes of an element, where there are clusters. In bfloat16, of 2048 one block a row is at 97 % of copy and
+# a cluster of 2 at 100; of 4096 one is at 97 and a cluster of 4 at 98. In float32 one block is at 98 % of either.
+REGISTER_ROW = {2: 1024, 4: 4096}
 
-# Rows in clusters: the longest in vectors, threads of a block, and blocks of a multiprocessor: 128 and 160 KB of x.
+# Rows in clusters: the longest in vectors; threads of a block, vectors of each, and blocks of a multiprocessor, which
+# then has 64, 128 or 160 KB of x.
 IN_CLUSTERS = (
-    (4096, 128, 8),
-    (32_768, 256, 5),
+    (2048, 256, 4, 4),
+    (4096, 128, 8, 8),
+    (32_768, 256, 8, 5),
 )
-CLUSTER_VECTORS = 8  # of a thread
 
 SLOT_THREADS = 256  # that reduce a slot, and as many that finish it
 SLOT_VECTORS = 8  # of each
@@ -119,10 +120,10 @@ def _rows(x: Rows) -> Plan:
 
 def _cluster(x: Rows, processor: Processor) -> Plan | None:
     """None if a row does not fit into a cluster."""
-    threads, blocks = next((rest for longest, *rest in IN_CLUSTERS if x.vectors <= longest), (0, 0))
+    threads, each, blocks = next((rest for longest, *rest in IN_CLUSTERS if x.vectors <= longest), (0, 0, 0))
     if threads == 0:
         return None
-    cluster = _power_of_2(-(-x.vectors // (threads * CLUSTER_VECTORS)))
+    cluster = _power_of_2(-(-x.vectors // (threads * each)))
     if cluster > processor.cluster or x.rows * cluster >= 2**31:
         return None
     longest = -(-x.vectors // cluster)

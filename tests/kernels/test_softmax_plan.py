@@ -25,7 +25,9 @@ def of(cols: int, itemsize: int = 2, rows: int = 1000, processor: Processor = H2
     [
         (2, 8, "rows"),
         (2, 1024, "rows"),
-        (2, 16_384, "rows"),
+        (2, 8192, "rows"),
+        (2, 8200, "cluster"),
+        (2, 16_384, "cluster"),
         (2, 16_392, "cluster"),
         (2, 32_768, "cluster"),
         (2, 32_776, "cluster"),
