@@ -14,7 +14,8 @@ demo: $(INSTALLED)
 	$(BIN)/python -m runner +experiment=demo -m
 
 test: style
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto tests/kernels
+	$(BIN)/python -m pytest --ignore tests/kernels
 
 style: $(INSTALLED)
 	$(BIN)/ruff check
