@@ -28,6 +28,7 @@ from benchmarks.common import ROOT, digits, load_average, page, publish, table
 from benchmarks.timer_accuracy import defaults
 from models.workload import Call
 from runner import hardware, run_dir
+from runner.measure import Scene
 from runner.measure.sustained import LEAD_S
 
 SIZE = 8192
@@ -215,7 +216,7 @@ def measure(data: str, sustained_s: float) -> Process:
         rest()
         peers |= peer(call)
     rest()
-    columns = replace(defaults(), sustained_s=sustained_s).measure(Call(call), "cuda")  # type: ignore[arg-type]
+    columns = replace(defaults(), sustained_s=sustained_s).measure(Call(call), Scene("cuda"))  # type: ignore[arg-type]
     row = {name: value for name, value in columns.items() if isinstance(value, str | int | float)}
     return Process(hardware.describe(), peers, row, time.perf_counter() - started)
 

@@ -28,7 +28,7 @@ from triton.testing import do_bench, do_bench_cudagraph
 from benchmarks.common import ROOT, digits, load_average, page, publish, table
 from models.workload import Call
 from runner import hardware, run_dir
-from runner.measure import calibration, cuda, instruments, memory, witness
+from runner.measure import Scene, calibration, cuda, instruments, memory, witness
 from runner.measure.benchmark import Benchmark
 from runner.measure.flush import reading_flush
 from runner.measure.gpu_kernels import spin
@@ -128,7 +128,7 @@ def defaults() -> Benchmark:
 
 def measure(run: Run, settings: Benchmark) -> Figures:
     """A row's columns of ``run``, by ours."""
-    return dict(settings.measure(Call(run), "cuda"))  # type: ignore[arg-type]  # outputs are not looked at
+    return dict(settings.measure(Call(run), Scene("cuda")))  # type: ignore[arg-type]  # outputs are not looked at
 
 
 def gelu(count: int) -> Run:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from kernels import Unsupported
+from kernels.spans import span
 from models.workload import Call
 
 Forward = Callable[[], Tensor]
@@ -40,11 +41,15 @@ def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
 def forward_only(forward: Forward, steps: int) -> Call:
     """``steps`` forward passes without autograd. Output: y of the last."""
 
+    def step(index: int) -> Tensor:
+        with span(f"step_{index}"), span("forward"):
+            return forward()
+
     def run() -> Outputs:
         with torch.no_grad():
-            for _ in range(steps - 1):
-                forward()
-            return (forward(),)
+            for index in range(steps - 1):
+                step(index)
+            return (step(steps - 1),)
 
     return Call(run=run)
 
@@ -79,17 +84,16 @@ def forward_backward(forward: Forward, steps: int, params: list[Tensor], *, accu
     _let_backward_reuse_buffers(True)
     clear, between = _clearing(params, accumulate)
 
-    def step() -> Tensor:
-        y = forward()
-        y.mean().backward()
-        return y.detach()
+    def step(index: int) -> Tensor:
+        with span(f"step_{index}"):
+            return _step(forward)
 
     def run() -> Outputs:
         clear()
-        for _ in range(steps - 1):
-            step()
+        for index in range(steps - 1):
+            step(index)
             between()
-        return (step(), *_gradients(params))
+        return (step(steps - 1), *_gradients(params))
 
     return Call(run=run)
 
@@ -103,17 +107,18 @@ def train(forward: Forward, steps: int, params: list[Tensor], *, accumulate: boo
     clear, between = _clearing(params, accumulate)
     start = [param.detach().clone() for param in params]
 
-    def step() -> None:
-        forward().mean().backward()
-        with torch.no_grad():
-            torch._foreach_add_(params, _gradients(params), alpha=-lr)
+    def step(index: int) -> None:
+        with span(f"step_{index}"):
+            _step(forward)
+            with span("optimizer_step"), torch.no_grad():
+                torch._foreach_add_(params, _gradients(params), alpha=-lr)
 
     def run() -> Outputs:
         clear()
-        for _ in range(steps - 1):
-            step()
+        for index in range(steps - 1):
+            step(index)
             between()
-        step()
+        step(steps - 1)
         return tuple(param.detach() for param in params)
 
     def reset() -> None:
@@ -122,6 +127,16 @@ def train(forward: Forward, steps: int, params: list[Tensor], *, accumulate: boo
             torch._foreach_copy_(params, start)
 
     return Call(run=run, reset=reset)
+
+
+def _step(forward: Forward) -> Tensor:
+    """Forward, loss and backward; y."""
+    with span("forward"):
+        y = forward()
+        loss = y.mean()
+    with span("backward"):
+        loss.backward()
+    return y.detach()
 
 
 def _let_backward_reuse_buffers(may: bool) -> None:

@@ -107,6 +107,7 @@ COLUMNS: dict[str, Column] = TIMES | {
         "s", "first call in the process that compiled it ahead; compile_s is then of the cache it filled"
     ),
     "config": Column("", "tiles and the like that the implementation chose for this size, in its own words"),
+    "unobserved": Column("", "measurements whose tool is missing, refused or saw nothing, and what to do about it"),
     "graph_breaks": Column("", "places where torch.compile left the graph"),
     "peak_mem_bytes": Column("byte", "most memory one call holds above its inputs", "lower"),
     "correct": Column("", "every output within tolerance of the float64 reference"),
@@ -163,6 +164,7 @@ class Row:
     phase: Phase = "measure"  # how far it came
     metrics: Mapping[str, Scalar] = field(default_factory=dict)  # by COLUMNS
     series: Mapping[str, Sequence[float]] = field(default_factory=dict)  # by SERIES
+    files: tuple[str, ...] = ()  # what measurements have kept, from the run's folder
     detail: str = ""  # traceback, or the tail of what the case itself printed
     fingerprint: Mapping[str, str] = field(default_factory=dict)  # what else the figures hold for: runner.fingerprint
 
@@ -206,6 +208,7 @@ class Row:
             "phase": self.phase,
             "metrics": dict(self.metrics),
             "series": dict(self.series),
+            "files": list(self.files),
             "detail": self.detail,
             "fingerprint": dict(self.fingerprint),
         }
@@ -214,6 +217,7 @@ class Row:
     def from_record(cls, record: Mapping[str, object]) -> Row:
         """A row as ``to_record`` wrote it; the key is derived, so it is not read, nor is what a journal adds."""
         values = {name: record[name] for name in _FIELDS if name in record}
+        values["files"] = tuple(record.get("files", ()))  # type: ignore[arg-type]
         return cls(case=Case.from_record(record["case"]), **values)  # type: ignore[arg-type]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -89,7 +90,8 @@ class Session:
 
     def done(self, row: Row) -> Row:
         """``row`` as it is kept, in the journal. Raises OSError; it is among ``rows`` all the same."""
-        row = replace(row, fingerprint=self.fingerprints.of_row(row.case))
+        files = tuple(file.removeprefix(f"{self.folder.absolute()}{os.sep}") for file in row.files)
+        row = replace(row, fingerprint=self.fingerprints.of_row(row.case), files=files)
         if starts := self._journal.starts.get(row.case.key):
             row = replace(row, metrics={**row.metrics, "attempt": starts})
         self.rows.append(row)

@@ -8,6 +8,8 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from kernels.spans import span
+
 
 def _gelu(x: Tensor) -> Tensor:
     # In float32, because rounding 1 + erf to 16 bits would leave nothing of the left tail.
@@ -21,6 +23,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": _gelu, "relu": lam
 def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
     """Forward pass, as in ``kernels.mlp``."""
     activate = ACTIVATIONS[activation]
-    for w, b in zip(params[::2], params[1::2], strict=True):
-        x = activate(x @ w.T + b)
+    for index, (w, b) in enumerate(zip(params[::2], params[1::2], strict=True)):
+        with span(f"layer_{index}"):
+            x = activate(x @ w.T + b)
     return x

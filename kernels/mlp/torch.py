@@ -7,12 +7,15 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.spans import span
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
 
 
 def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
     """Forward pass, as in ``kernels.mlp``."""
     activate = ACTIVATIONS[activation]
-    for w, b in zip(params[::2], params[1::2], strict=True):
-        x = activate(F.linear(x, w, b))
+    for index, (w, b) in enumerate(zip(params[::2], params[1::2], strict=True)):
+        with span(f"layer_{index}"):
+            x = activate(F.linear(x, w, b))
     return x

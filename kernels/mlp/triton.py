@@ -26,6 +26,7 @@ from kernels.beside import Beside
 from kernels.matmul.triton import matmul
 from kernels.mlp import _triton_small
 from kernels.mlp._triton_products import BAND, activation_and_slope, bands, chained, linear, tiling_for
+from kernels.spans import span
 from kernels.tensor_cores import has_roles
 from kernels.triton_device import on_device_of, require_gpu, require_products
 
@@ -89,8 +90,9 @@ def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
         result: Tensor = _Differentiable.apply(relu, x, *params)
         return result
     y, *given = (tensor.contiguous() for tensor in (x, *params))
-    for w, b in zip(given[::2], given[1::2], strict=True):
-        y, _ = _layer(y, w, b, relu, keep=False)
+    for index, (w, b) in enumerate(zip(given[::2], given[1::2], strict=True)):
+        with span(f"layer_{index}"):
+            y, _ = _layer(y, w, b, relu, keep=False)
     return y
 
 
@@ -101,9 +103,10 @@ class _Differentiable(torch.autograd.Function):
     def forward(ctx: Any, relu: bool, x: Tensor, *params: Tensor) -> Tensor:
         y, *given = (tensor.contiguous() for tensor in (x, *params))
         inputs, slopes = [], []
-        for w, b in zip(given[::2], given[1::2], strict=True):
+        for index, (w, b) in enumerate(zip(given[::2], given[1::2], strict=True)):
             inputs.append(y)
-            y, slope = _layer(y, w, b, relu, keep=True)
+            with span(f"layer_{index}"):
+                y, slope = _layer(y, w, b, relu, keep=True)
             slopes.append(slope)
         ctx.relu, ctx.layers = relu, len(slopes)
         ctx.save_for_backward(*inputs, *given[::2], *slopes)

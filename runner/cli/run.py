@@ -126,7 +126,7 @@ class Interrupts:
 
 def conclude(session: Session, logger: Logger) -> list[Row]:
     """The table on the terminal, ``rows.csv``, and the loggers: all of it after the last timing. The grid's rows."""
-    from runner.report import frame, terminal
+    from runner.report import frame, kept, terminal
     from runner.report.derive import Names, lines
 
     plan, (rows, rounds) = session.plan, session.grid()
@@ -140,7 +140,7 @@ def conclude(session: Session, logger: Logger) -> list[Row]:
         unwritten = f"{table} cannot be written: {error.strerror or error}"
     if derived:
         out.print(terminal.table(derived, names, out.width, plan.columns, _title(plan, rows, names)), soft_wrap=True)
-    says = terminal.notes([line.row for line in derived], names)
+    says = [*kept.told(session.folder, rows, names), *terminal.notes([line.row for line in derived], names)]
     says += [unwritten] if unwritten else []
     if session.unreadable:
         says.append(f"{len(session.unreadable)} rows are of another version of the runner, and left out")

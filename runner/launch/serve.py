@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from runner import child
@@ -33,12 +34,12 @@ def main(descriptor: int) -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # asked for before a worker that is late is killed: where is it?
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core of a process with a GPU is many GiB
-    device = json.loads(channel.recv_bytes())["begin"]
-    if device:
+    settings = json.loads(channel.recv_bytes())
+    if device := settings["begin"]:
         warm_up(device)
     tidy()  # before the first case, which would else pay for all that has just been imported
     send(environment=describe())
-    worker = Worker(on_phase=lambda phase: send(phase=phase))
+    worker = Worker(lambda phase: send(phase=phase), Path(settings["files"]))
     while True:
         try:
             message = json.loads(channel.recv_bytes())

@@ -22,6 +22,7 @@ from runner.row import Phase
 
 STACK_S = 0.05  # at most, that a late worker has to print where it is
 LOOK_S = 0.005
+FILES = "files"  # beside the log: a folder for what measurements keep
 TAIL, HEAD = 3000, 1000  # bytes of a worker's output that a row keeps, from the end and from the beginning
 
 
@@ -168,7 +169,8 @@ class WorkerProcess:
         self._how = ""  # it ended
         self._mark = self.log_size()
         device = "cuda" if gpu else "cpu"
-        self.send({"begin": device if measures else ""})
+        files = log_path.parent.absolute() / FILES
+        self.send({"begin": device if measures else "", "files": str(files)})
 
     def fileno(self) -> int:
         """Readable when there is a message."""

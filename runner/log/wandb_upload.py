@@ -21,9 +21,14 @@ from typing import TYPE_CHECKING, Any
 from runner import journal
 from runner.log.wandb import TAG_LENGTH, State
 from runner.log.wandb_content import FIGURES, Content
+from runner.log.wandb_files import kept, tables
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import wandb
+
+    from runner.row import Row
 
 LOCAL = "wandb-local"  # what W&B would else keep in the home directory; an upload at a later time reads from it
 NAME_LENGTH = 128
@@ -94,6 +99,7 @@ def record(folder: Path, settings: dict[str, Any]) -> str:
         settings=wandb.Settings(**QUIET),
     )
     _log(run, content)
+    _keep(run, folder, content.rows)
     recorded = str(Path(run.settings.sync_dir))
     run.finish(exit_code=1 if any(row.failed for row in content.rows) else 0)
     return recorded
@@ -127,6 +133,20 @@ def _log(run: wandb.Run, content: Content) -> None:
         for record in content.history(workload):
             run.log(record)
     run.summary.update(content.summary())
+
+
+def _keep(run: wandb.Run, folder: Path, rows: Sequence[Row]) -> None:
+    """What measurements have kept: an artifact of all files, and tables of what is one."""
+    import wandb
+
+    if not (files := kept(folder, rows)):
+        return
+    artifact = wandb.Artifact(f"files-{run.id}", type="measurements")
+    for file in files:
+        artifact.add_file(str(folder / file), name=file)
+    run.log_artifact(artifact)
+    drawn = tables(folder, rows)
+    run.log({name: wandb.Table(columns=[*table.columns], data=[*table.data]) for name, table in drawn.items()})
 
 
 def sync(folder: Path, recorded: str, limit_s: float) -> State:

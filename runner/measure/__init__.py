@@ -1,23 +1,78 @@
-"""Measurements: a bound call and where it runs → figures by the columns of ``runner.row``. One file each."""
+"""Measurements: a bound call and where it runs → figures by the columns of ``runner.row``. One file each.
+
+One that keeps more than figures writes files into ``scene.folder``: they stay beside the rows, the row names them, and
+W&B gets them as an artifact. Of these, ``*.csv`` are shown in W&B as tables too, and ``summary.txt`` on the terminal.
+
+One that needs a process of its own, because a tool has to start it, lets that tool run ``scene.command()``.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from runner.case import Scalar
+from runner.case import Case, Scalar
 
 if TYPE_CHECKING:
     from models.workload import Call
+
+SUMMARY = "summary.txt"
+AGAIN = "runner.worker.again"  # does a case once more, under a tool
+
+
+class CannotObserve(Exception):
+    """A tool is missing, refused or saw nothing. One sentence that says which, and what to do.
+
+    The row stays what it is without this measurement, and says so in its column ``unobserved``.
+    """
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What there is to know of a call beside itself."""
+
+    device: str  # "cpu" or "cuda"
+    case: Case | None = None  # None: a call of no grid, as in a self-test
+    place: Path | None = None  # where ``folder`` is made; None: nowhere
+    figures: Mapping[str, Scalar] = field(default_factory=dict)  # of the row so far: earlier measurements' among them
+
+    @cached_property
+    def folder(self) -> Path:
+        """For files of this measurement of this case. Raises CannotObserve if there can be none."""
+        if self.place is None:
+            raise CannotObserve("it keeps files, and there is no folder for any here")
+        try:
+            self.place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CannotObserve(f"{self.place} cannot be made: {error.strerror}") from error
+        return self.place
+
+    def command(self, calls: int) -> list[str]:
+        """A program that builds and checks the case anew, and makes ``calls`` calls of it with nothing beside them.
+
+        Around those calls it starts and stops CUDA's profiler, and each is in an NVTX range: see
+        ``runner.worker.again``. Raises CannotObserve if there is no case.
+        """
+        if self.case is None:
+            raise CannotObserve("it starts a process of its own for a case, and this call is of none")
+        request = {"case": self.case.to_record(), "calls": calls, "result": str(self.folder / "again.json")}
+        (self.folder / "case.json").write_text(json.dumps(request), encoding="utf-8")
+        return [sys.executable, "-P", "-m", AGAIN, str(self.folder / "case.json")]
 
 
 class Measurement(Protocol):
     """Fields are those of its YAML; the class stands in the file of its name, and nothing at its top imports torch."""
 
-    def measure(self, call: Call, device: str) -> Mapping[str, Scalar | Sequence[float]]:
-        """Figures of ``call``, which has been called before and is right, on ``device`` ("cpu" or "cuda").
+    def measure(self, call: Call, scene: Scene) -> Mapping[str, Scalar | Sequence[float]]:
+        """Figures of ``call``, which has been called before and is right.
 
-        A number, a word, or a series of numbers each. A ``verdict`` of "wrong" makes the row wrong.
+        A number, a word, or a series of numbers each. A ``verdict`` of "wrong" makes the row wrong. Raises
+        CannotObserve.
         """
 
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from runner.case import Scalar
+from runner.measure import Scene
 from runner.measure.verdict import verdict
 
 if TYPE_CHECKING:
@@ -33,11 +34,12 @@ class Benchmark:
     target_pct: Annotated[float, "above 0"]
     target_cpu_pct: Annotated[float, "above 0"]
 
-    def measure(self, call: Call, device: str) -> dict[str, Scalar | Sequence[float]]:
-        """Times of ``call``, its peak memory, and how far to trust them. ``device`` is "cpu" or "cuda"."""
+    def measure(self, call: Call, scene: Scene) -> dict[str, Scalar | Sequence[float]]:
+        """Times of ``call``, its peak memory, and how far to trust them."""
         from runner.measure.memory import peak_bytes
         from runner.measure.statistics import batch_means
 
+        device = scene.device
         settings = replace(self, target_pct=self.target_cpu_pct) if device == "cpu" else self
         columns, taken, instrument = self._on(device).measure(call, settings)
         wrong = next(filter(None, map(call.judge, instrument.outputs())), "") if call.judge else ""

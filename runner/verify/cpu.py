@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from models.workload import Call
+from runner.measure import Scene
 from runner.measure.benchmark import Benchmark
 from runner.measure.verdict import CONTENDED_PCT
 from runner.verify import Check, Finding
@@ -27,7 +28,7 @@ SLOWED_US, SLOWED_SHARE = 200.0, 0.05
 
 def loops(settings: Benchmark) -> list[Finding]:
     """Loops that end by the same clock."""
-    return [known_length(us, settings.measure(busy(us), "cpu")) for us in LOOPS_US]
+    return [known_length(us, settings.measure(busy(us), Scene("cpu"))) for us in LOOPS_US]
 
 
 def known_length(us: float, row: Mapping[str, Any]) -> Finding:
@@ -83,9 +84,9 @@ def busy(us: float) -> Call:
 
 def _between(settings: Benchmark, call: Call, check: Callable[[], Finding]) -> Finding:
     """What ``check`` finds, and whether ``call`` was crowded just before or after it."""
-    before = settings.measure(call, "cpu")
+    before = settings.measure(call, Scene("cpu"))
     finding = check()
-    return crowded(finding, [before, settings.measure(call, "cpu")])
+    return crowded(finding, [before, settings.measure(call, Scene("cpu"))])
 
 
 def _gelu(count: int) -> Call:

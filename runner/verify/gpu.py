@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from models.workload import Call
-from runner.measure import calibration, instruments
+from runner.measure import Scene, calibration, instruments
 from runner.measure.benchmark import Benchmark
 from runner.measure.floors import FLOORS
 from runner.measure.flush import reading_flush
@@ -162,7 +162,7 @@ def against_zeros(name: str, random_us: float, zeros_us: float) -> Finding:
 
 def _row(call: Call, settings: Benchmark) -> Mapping[str, Any]:
     """The columns of ``call``."""
-    return settings.measure(call, "cuda")
+    return settings.measure(call, Scene("cuda"))
 
 
 def _instrument(call: Call, settings: Benchmark) -> dict[str, str]:

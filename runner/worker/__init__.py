@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
 
@@ -29,8 +30,9 @@ _modules_frozen = 0  # how many had been imported when they were last frozen
 class Worker:
     """Runs one case at a time; keeps what the cases of one point share until a case of another point comes."""
 
-    def __init__(self, on_phase: Callable[[Phase], None] = lambda phase: None) -> None:
-        self._on_phase = on_phase
+    def __init__(self, on_phase: Callable[[Phase], None] = lambda phase: None, files: Path | None = None) -> None:
+        """``files``: where measurements may keep some, in a folder for each case; None: nowhere."""
+        self._on_phase, self._files = on_phase, files
         self._point: Point | None = None
 
     def run(self, case: Case) -> tuple[Row, bool]:
@@ -77,7 +79,8 @@ class Worker:
             self._leave()
 
     def _row(self, case: Case, point: Point) -> tuple[Row, Fault | None]:
-        job, started = Job(case, point, self._on_phase), time.perf_counter()
+        files = None if self._files is None else self._files / case.key
+        job, started = Job(case, point, self._on_phase, files), time.perf_counter()
         fault, detail = None, ""
         try:
             job.run()

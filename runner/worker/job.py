@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -16,7 +17,8 @@ from models.workload import Call, Expected
 from runner import impl
 from runner.case import Case, Scalar
 from runner.check import compare, repeats
-from runner.faults import Fault
+from runner.faults import Fault, classify
+from runner.measure import CannotObserve, Scene
 from runner.row import TIMES, Phase, Row
 from runner.worker.point import Point, device_name
 
@@ -31,11 +33,14 @@ class Job:
     case: Case
     point: Point
     on_phase: Callable[[Phase], None]
+    place: Path | None = None  # where its measurements may keep files
     phase: Phase = "start"
     metrics: dict[str, Scalar] = field(default_factory=dict)
     series: dict[str, list[float]] = field(default_factory=dict)
     fallback: str = ""
     wrong: str = ""
+    untimed: str = ""
+    files: list[Path] = field(default_factory=list)
 
     def enter(self, phase: Phase) -> None:
         """The next phase begins."""
@@ -44,6 +49,39 @@ class Job:
 
     def run(self) -> None:
         """All phases in order. Raises whatever the implementation raises."""
+        call = self.ready()
+        if self.wrong and (self.untimed or not self.case.time_wrong):
+            return
+        if self.untimed:
+            raise Unsupported(self.untimed)
+        unobserved: dict[str, str] = {}
+        for choice, measure in zip(self.case.measures, self.point.measures, strict=True):
+            self.enter("measure")  # each has the whole limit
+            scene = Scene(self.point.device, self.case, self.place and self.place / choice.name, dict(self.metrics))
+            try:
+                self._take(measure.measure(call, scene))
+                _wait(self.point.device)
+            except CannotObserve as error:
+                unobserved[choice.name] = str(error)
+            except Exception as error:
+                fault = classify(error, "measure")
+                if fault.spoiled or not self.metrics.keys() & TIMES:
+                    raise
+                unobserved[choice.name] = fault.reason  # the time that an earlier one has taken holds all the same
+            if scene.place and scene.place.is_dir():
+                self.files += sorted(path for path in scene.place.rglob("*") if path.is_file())
+        if unobserved:
+            self.metrics["unobserved"] = "; ".join(f"{name}: {why}" for name, why in unobserved.items())
+            if len(unobserved) == len(self.case.measures):
+                raise Unsupported(str(self.metrics["unobserved"]))
+        call.restore()
+        self.point.keep(self.case, replace(call, judge=None), self.metrics)
+
+    def ready(self) -> Call:
+        """Everything up to the check: the call, built and found right, or wrong as ``wrong`` says.
+
+        Raises whatever the implementation raises.
+        """
         self.enter("inputs")
         case, point, device = self.case, self.point, self.point.device
         workload, inputs = point.workload, point.inputs()
@@ -72,23 +110,12 @@ class Job:
         self.metrics.update(comparison.columns(), deterministic=repeats(call, outputs))
         self.wrong = comparison.reason
         del outputs
-        if why := implementation.untimed(case.workload.name):
-            if self.wrong:
-                return
-            raise Unsupported(why)
-        if self.wrong and not case.time_wrong:
-            return
-
-        self.enter("measure")
+        self.untimed = implementation.untimed(case.workload.name)
         judge = None if point.frugal or self.wrong else partial(self._judge, expected)
         call = replace(call, work=workload.work(), judge=judge, inputs=() if point.frugal else inputs)
         del expected
         point.release_expected()
-        for measure in point.measures:
-            self._take(measure.measure(call, device))
-            _wait(device)
-        call.restore()
-        point.keep(case, replace(call, judge=None), self.metrics)
+        return call
 
     def compile_only(self) -> dict[str, Scalar]:
         """Load the implementation and call it once, in as little memory and on as few cores as that takes."""
@@ -154,6 +181,7 @@ class Job:
             phase=self.phase,
             metrics=metrics,
             series=series,
+            files=tuple(map(str, self.files)),
             detail=detail,
         )
 

@@ -18,8 +18,9 @@ def benchmark(**changes):
 
 def measure(run, **changes):
     from models.workload import Call
+    from runner.measure import Scene
 
-    return benchmark(**changes).measure(Call(run), "cuda")
+    return benchmark(**changes).measure(Call(run), Scene("cuda"))
 
 
 def gelu(count):

@@ -30,12 +30,13 @@ def made():
 def measure(run, judge=None):
     from models.workload import Call
     from runner.compose import CONF
+    from runner.measure import Scene
     from runner.measure.benchmark import Benchmark
 
     fields = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text()) | {"roof": False}
     del fields["name"]
     run()  # as the worker does before it checks
-    return Benchmark(**fields).measure(Call(run, judge=judge), "cuda")
+    return Benchmark(**fields).measure(Call(run, judge=judge), Scene("cuda"))
 
 
 def test_work_on_a_stream_that_is_joined_is_in_the_graph(made):
