@@ -7,13 +7,10 @@ import re
 import shutil
 from pathlib import Path
 
+from runner import tool
 from runner.child import output
 from runner.doctor import Finding
 
-PLACES = {  # where installers put them beside PATH
-    "nsys": ("/usr/local/cuda/bin/nsys", "/opt/nvidia/nsight-systems/*/bin/nsys"),
-    "ncu": ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu"),
-}
 PARAMETERS = Path("/proc/driver/nvidia/params")
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 MOST_PARANOID = 2  # at which processes of one's own may still be sampled
@@ -30,7 +27,7 @@ def look() -> list[Finding]:
 
 
 def _tool(name: str, title: str) -> Finding:
-    path = shutil.which(name) or next((str(one) for place in PLACES[name] for one in _glob(place)), None)
+    path = tool.find(name)
     if path is None:
         return Finding(
             name, "not found", "missing", f"install {title} (a package of the CUDA toolkit's), or put it on PATH"
@@ -64,7 +61,3 @@ def _sampling() -> list[Finding]:
         return [Finding("CPU sampling", f"allowed (perf_event_paranoid {paranoid})")]
     advice = f"sysctl kernel.perf_event_paranoid={MOST_PARANOID} (as root); only nsys's CPU samples need it"
     return [Finding("CPU sampling", f"not allowed (perf_event_paranoid {paranoid})", "note", advice)]
-
-
-def _glob(place: str) -> list[Path]:
-    return sorted(Path("/").glob(place.removeprefix("/")))

@@ -24,6 +24,7 @@ resume rescue
 journal run_dir fingerprint
 check faults hardware impl measure
 models row rounds schema options certificate
+tool
 kernels case errors child cache identity redact capture
 """
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from runner import child, cli, doctor
+from runner import tool as places
 from runner.doctor import gpus, profilers, software, surroundings
 from runner.launch.gpus import Gpu
 
@@ -34,7 +35,7 @@ def bare(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(profilers, "PLACES", {"nsys": (), "ncu": ()})
+    monkeypatch.setattr(places, "PLACES", {"nsys": (), "ncu": ()})
     monkeypatch.setattr(gpus, "MPS_PIPES", str(tmp_path / "no pipe"))
     monkeypatch.setattr(profilers, "PARAMETERS", tmp_path / "params")
     monkeypatch.setattr(profilers, "PARANOID", tmp_path / "paranoid")
@@ -117,7 +118,7 @@ def test_profilers_beside_the_path(tool, tmp_path, monkeypatch):
     tool("ncu", "Version 2024.2.1")
     (path,) = os.get_exec_path()
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(profilers, "PLACES", {"nsys": (), "ncu": (f"{path}/n*u",)})
+    monkeypatch.setattr(places, "PLACES", {"nsys": (), "ncu": (f"{path}/n*u",)})
     assert by_name(profilers.look())["ncu"].found == f"2024.2.1 in {path}/ncu, which is not on PATH"
 
 

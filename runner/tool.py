@@ -1,0 +1,77 @@
+"""Programs of others that look at a case from outside: where they are, and how they are started and ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner import child
+
+PLACES = {  # where installers put them beside PATH
+    "nsys": ("/usr/local/cuda/bin/nsys", "/opt/nvidia/nsight-systems/*/bin/nsys"),
+    "ncu": ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu"),
+    "compute-sanitizer": ("/usr/local/cuda/bin/compute-sanitizer",),
+}
+GRACE_S = 60.0  # that a tool whose time is over has to write its report
+SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")  # in a variable's name: tools store the environment
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a tool ended. ``code`` is its exit code, below 0 for a signal; ``said`` what it and the case printed."""
+
+    code: int
+    said: str
+    late: bool = False  # it was ended, because its time was over
+
+
+def find(name: str, given: str | None = None) -> str | None:
+    """The path of tool ``name``: as ``given`` in a config, on PATH, or where installers put it; None if nowhere."""
+    if given is not None:
+        return shutil.which(os.path.expanduser(given))
+    return shutil.which(name) or next((str(path) for place in PLACES[name] for path in _glob(place)), None)
+
+
+def run(
+    command: Sequence[str], log: Path, limit_s: float, more: Mapping[str, str] | None = None, grace_s: float = GRACE_S
+) -> Ended:
+    """Run ``command`` to its end, in an environment without keys and tokens, and with ``more``; it prints to ``log``.
+
+    After ``limit_s`` it is asked to end, after ``grace_s`` more it is killed, with all it has started. Raises OSError.
+    """
+    environment = {name: value for name, value in child.environment().items() if not _is_secret(name)}
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            [*command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment | dict(more or {}),
+            start_new_session=True,
+        )
+        late = False
+        try:
+            process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            late = True
+            process.send_signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(grace_s)
+        finally:
+            child.kill_tree(process.pid)
+            child.kill_group(process)
+    return Ended(process.returncode, log.read_text(encoding="utf-8", errors="replace"), late)
+
+
+def _is_secret(name: str) -> bool:
+    return any(word in name.upper() for word in SECRET)
+
+
+def _glob(place: str) -> list[Path]:
+    return sorted(Path("/").glob(place.removeprefix("/")))

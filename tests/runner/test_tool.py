@@ -1,0 +1,63 @@
+"""A tool's end is always told, and nothing of it stays behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runner import tool
+
+
+def test_what_it_says_and_how_it_ends(tmp_path):
+    words = [sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)"]
+    ended = tool.run(words, tmp_path / "log", 30)
+    assert (ended.code, ended.late) == (7, False)
+    assert set(ended.said.split()) == {"out", "err"}
+
+
+def test_no_key_is_shown_to_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "of mine")
+    monkeypatch.setenv("HF_TOKEN", "of mine")
+    monkeypatch.setenv("SOME_FLAG", "shown")
+    said = tool.run([sys.executable, "-c", "import os; print(dict(os.environ))"], tmp_path / "log", 30, {"A": "b"}).said
+    assert "of mine" not in said
+    assert "shown" in said
+    assert "'A': 'b'" in said
+
+
+def test_late_it_may_write_its_report_and_leaves_nobody_behind(tmp_path):
+    report, pid = tmp_path / "report", tmp_path / "pid"
+    code = f"""
+import signal, subprocess, sys, time
+def end(*_):
+    open({str(report)!r}, "w").write("whole"); sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+one = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+open({str(pid)!r}, "w").write(str(one.pid))
+time.sleep(60)
+"""
+    ended = tool.run([sys.executable, "-c", code], tmp_path / "log", 1.0, grace_s=5)
+    assert ended.late
+    assert report.read_text() == "whole"
+    deaf = [sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"]
+    started = time.monotonic()
+    assert tool.run(deaf, tmp_path / "log", 0.5, grace_s=0.5).code == -9
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("where", ["path", "place", "given"])
+def test_it_is_found(tmp_path, monkeypatch, where):
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(tool, "PLACES", {"nsys": (f"{tmp_path}/opt/*/nsys",)})
+    assert tool.find("nsys") is None
+    file = {"path": tmp_path / "bin" / "nsys", "place": tmp_path / "opt" / "1" / "nsys", "given": tmp_path / "mine"}
+    made: Path = file[where]
+    made.parent.mkdir(parents=True, exist_ok=True)
+    made.touch(mode=0o755)
+    assert tool.find("nsys", str(made) if where == "given" else None) == str(made)
+    assert tool.find("nsys", str(tmp_path / "nothing")) is None
+    assert os.access(made, os.X_OK)
