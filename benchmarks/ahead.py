@@ -1,12 +1,12 @@
 """Whether compiling ahead ends a cold grid sooner, and leaves its timings alone.
 
-    python -m benchmarks.ahead [--dtypes float32 float16 bfloat16] [--write]
+    python -m benchmarks.ahead [--dtypes float32 float16] [--write]
 
-MLPs of 2 to 9 layers, GELU and softmax of three sizes each, in three types, compiled and in Triton where there is a
-kernel: 60 cases. The same grid three times: with `launcher.ahead=0` and
-nothing in the caches of Triton and Inductor; so again with the default of `launcher.ahead`; and with `launcher.ahead=0`
-once more on the caches of the first, which shows what two runs of one grid differ by. A small run comes first, so that
-what a machine is asked once, and the disk's first reading of torch, are in none of them.
+All five workloads, each at its default sizes, in two types, compiled and in Triton: 64 cases, for three of which torch
+has no kernel. The same grid three times: with `launcher.ahead=0` and nothing in the caches of Triton and Inductor; so
+again with the default of `launcher.ahead`; and with `launcher.ahead=0` once more on the caches of the first, which shows
+what two runs of one grid differ by. A small run comes first, so that what a machine is asked once, and the disk's first
+reading of torch, are in none of them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.common import Run, digits, load_average, page, publish, run, table, word
+from runner.report.derive import Names
+from runner.report.terminal import heading
 from runner.row import Row
 
 SOONER_BAR, SAME_BAR = 2.0, 0.01
 IMPLS = ("compiled", "triton")
-WORKLOADS = ("mlp", "gelu", "softmax")
-LAYERS = range(2, 10)
-DTYPES = ("float32", "float16", "bfloat16")
-AXES = ("cols", "layers")
+WORKLOADS = ("mlp", "cdist", "matmul", "softmax", "gelu")
+DTYPES = ("float32", "float16")
 CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 OFF = ["launcher.ahead=0"]
 SMALL = ["workload=gelu", "impl=compiled", "log=none"]
@@ -67,7 +67,7 @@ class Grid:
 def main() -> None:
     """Runs all, prints and perhaps writes the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dtypes", nargs="+", default=DTYPES, help="each 20 cases")
+    parser.add_argument("--dtypes", nargs="+", default=DTYPES, help="each 32 cases")
     parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")
     options, load = parser.parse_args(), load_average()
     found: dict[str, Grid] = {}
@@ -86,7 +86,7 @@ def main() -> None:
 
 def words(dtypes: Sequence[str]) -> list[str]:
     """The command, but for ``launcher.ahead``."""
-    axes = {"workload": WORKLOADS, "workload.layers": LAYERS, "workload.dtype": dtypes, "impl": IMPLS}
+    axes = {"workload": WORKLOADS, "workload.dtype": dtypes, "impl": IMPLS}
     return ["-m", *(f"{name}={','.join(map(str, values))}" for name, values in axes.items()), "log=none"]
 
 
@@ -184,11 +184,11 @@ def times_table(found: Mapping[str, Grid]) -> str:
 def worst_table(found: Mapping[str, Grid], most: int = 5) -> str:
     """The cases whose times are farthest apart."""
     each, again = ratios(found[AHEAD], found[COLD]), ratios(found[AGAIN], found[COLD])
+    names = Names([row.case for row in found[COLD].rows.values()])
     lines = []
     for key in sorted(each, key=lambda key: -abs(each[key] - 1))[:most]:
         case, us = found[COLD].rows[key].case, float(found[COLD].rows[key].metrics["gpu_us"])
-        size = [f"{axis}={case.workload.fields[axis]}" for axis in (*AXES, "dtype") if axis in case.workload.fields]
-        name = " ".join([case.workload.name, case.impl.name, *size])
+        name = f"{heading(found[COLD].rows[key], names)} {case.impl.name}"
         lines.append((name, us, f"{each[key]:.4f}", f"{again[key]:.4f}"))
     return table(["case", f"us, {COLD}", "ahead", "the same again"], lines)
 
