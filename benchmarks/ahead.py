@@ -4,9 +4,9 @@
 
 All five workloads, each at its default sizes, in two types, compiled and in Triton: 64 cases, for three of which torch
 has no kernel. The same grid three times: with `launcher.ahead=0` and nothing in the caches of Triton and Inductor; so
-again with the default of `launcher.ahead`; and with `launcher.ahead=0` once more on the caches of the first, which shows
-what two runs of one grid differ by. A small run comes first, so that what a machine is asked once, and the disk's first
-reading of torch, are in none of them.
+again with the default of `launcher.ahead`; and with `launcher.ahead=0` once more on the caches of the first, which
+shows what two runs of one grid differ by. A small run comes first, so that what a machine is asked once, and the disk's
+first reading of torch, are in none of them.
 """
 
 from __future__ import annotations

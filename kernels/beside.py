@@ -13,7 +13,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
-BEHIND = 4  # pieces of work that may be under way, whose operands hold memory
+# Pieces of work that may be under way, whose operands hold memory. An MLP of 8 layers of 4096 on an H200, in bfloat16:
+# 4472 us with 1 of them, 4427 with 2, 4406 with 8, and 4536 without a second stream.
+BEHIND = 8
 
 
 class Beside:

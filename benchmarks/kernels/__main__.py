@@ -28,7 +28,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("ops", nargs="*", metavar="op", help=f"which of {', '.join(OPS)}; all by default")
     parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")
-    parser.add_argument("--only", default="", help="races whose title has this in it")
+    parser.add_argument("--only", nargs="+", default=[""], help="races whose title has one of these in it")
     parser.add_argument("--into", metavar="FOLDER", help=argparse.SUPPRESS)  # the process that races
     args = parser.parse_args()
     if unknown := set(args.ops) - set(OPS):
@@ -40,7 +40,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         facts = run(["workload=gelu", "workload.cols=256", "impl=torch", "log=none"], folder / "facts").facts
-        words = [sys.executable, "-m", "benchmarks.kernels", *ops, "--into", scratch, "--only", args.only]
+        words = [sys.executable, "-m", "benchmarks.kernels", *ops, "--into", scratch, "--only", *args.only]
         broke = subprocess.run(words, cwd=ROOT, check=False).returncode
         for op in ops:
             file = folder / f"{op}.pickle"
@@ -51,14 +51,14 @@ def main() -> int:
     return int(missed > 0 or broke != 0)
 
 
-def race(ops: Sequence[str], only: str, folder: Path) -> int:
+def race(ops: Sequence[str], only: Sequence[str], folder: Path) -> int:
     """The races of each op, and their results in ``<op>.pickle``, which our parent alone reads."""
     from benchmarks.kernels.race import held
 
     for op in ops:
         started, results = time.perf_counter(), []
         for each in OPS[op]():
-            if only in each.title:
+            if any(part in each.title for part in only):
                 results.append(held(each))
                 print(brief(results[-1]), file=sys.stderr)
                 (folder / f"{op}.pickle").write_bytes(pickle.dumps(results))  # what comes later may break off

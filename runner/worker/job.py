@@ -23,6 +23,7 @@ from runner.row import TIMES, Phase, Row
 from runner.worker.point import Point, device_name
 
 SHARE_AHEAD = 0.1  # of the GPU's memory, for a process that compiles while another case runs
+SPENT = ("inputs_s", "check_s", "measure_s")  # columns of phases that are not told in parts
 CALLS_BEFORE_CHECK = 3  # torch.compile with CUDA graphs warms up, records, and only then replays: check a replay
 
 
@@ -35,6 +36,7 @@ class Job:
     on_phase: Callable[[Phase], None]
     place: Path | None = None  # where its measurements may keep files
     phase: Phase = "start"
+    counted: float = 0.0  # by the clock: the seconds of phases until then
     metrics: dict[str, Scalar] = field(default_factory=dict)
     series: dict[str, list[float]] = field(default_factory=dict)
     fallback: str = ""
@@ -44,8 +46,16 @@ class Job:
 
     def enter(self, phase: Phase) -> None:
         """The next phase begins."""
+        self._count()
         self.phase = phase
         self.on_phase(phase)
+
+    def _count(self) -> None:
+        """What the phase has taken so far, since it was last counted."""
+        now = time.perf_counter()
+        if (column := f"{self.phase}_s") in SPENT:
+            self.metrics[column] = float(self.metrics.get(column) or 0.0) + now - self.counted
+        self.counted = now
 
     def run(self) -> None:
         """All phases in order. Raises whatever the implementation raises."""
@@ -164,6 +174,7 @@ class Job:
 
     def row(self, fault: Fault | None, detail: str = "") -> Row:
         """What has become of the case."""
+        self._count()
         status, reason = ("wrong", self.wrong) if self.wrong else ("ok", "")
         if fault is not None:
             status, reason = fault.status, fault.reason
