@@ -1,0 +1,49 @@
+"""Summaries on the terminal: each under its case, a few of many."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.case import Case, Choice
+from runner.report import kept
+from runner.report.derive import Names
+from runner.row import Row
+
+
+@pytest.fixture
+def rows(tmp_path):
+    def made(count):
+        found = []
+        for cols in range(count):
+            case = Case(Choice("gelu", {"cols": cols}), Choice("torch", {}), (), "cpu", 0)
+            names = [f"files/{case.key}/profile/{name}" for name in ("kernels.csv", "summary.txt")]
+            (tmp_path / names[0]).parent.mkdir(parents=True)
+            for name in names:
+                (tmp_path / name).write_text(f"of {cols}\n")
+            found.append(Row(case=case, status="ok", files=tuple(names)))
+        return found
+
+    return made
+
+
+def told(folder, rows):
+    return list(kept.told(folder, rows, Names([row.case for row in rows])))
+
+
+def test_a_summary_stands_under_its_case_and_above_its_other_files(rows, tmp_path):
+    summary, place, *_ = told(tmp_path, rows(2))
+    assert summary == "\ngelu cols=0 torch: profile\nof 0"
+    assert place.startswith(f"  in {tmp_path}/files/")
+    assert place.endswith("/profile: kernels.csv")
+
+
+def test_of_many_the_first_are_told_and_the_others_counted(rows, tmp_path):
+    said = told(tmp_path, rows(kept.MOST + 3))
+    assert len(said) == 2 * kept.MOST + 1
+    assert said[-1] == f"\n3 more summaries are in the folders of {tmp_path / 'files'}"
+
+
+def test_what_lies_on_another_machine_is_left_out(rows, tmp_path):
+    one, other = rows(2)
+    (tmp_path / one.files[1]).unlink()
+    assert [line.splitlines()[1] for line in told(tmp_path, [one, other])[::2]] == ["gelu cols=1 torch: profile"]
