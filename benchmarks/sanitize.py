@@ -29,6 +29,7 @@ LIMIT_S = 500.0
 DTYPES = ("float32", "bfloat16", "float16")
 MLP = {"layers": 2, "steps": 1, "zero_grad": "every_step", "pass": "fwd_bwd"}
 SIZES: dict[str, list[dict[str, Any]]] = {  # op → points; a design of its own for each of them
+    "add": [{"rows": 7, "cols": cols} for cols in (64, 1001)],
     "gelu": [
         {"rows": 7, "cols": cols, "form": form, "pass": pass_}
         for cols in (64, 1001)
@@ -45,6 +46,7 @@ SIZES: dict[str, list[dict[str, Any]]] = {  # op → points; a design of its own
     "mlp": [{"dim": dim, "batch": batch, **MLP} for dim, batch in ((256, 128), (37, 19))],
 }
 IMPLS = {  # op → implementations with kernels of ours
+    "add": ("triton", "cuda"),
     "gelu": ("triton", "cuda"),
     "softmax": ("triton", "cuda"),
     "matmul": ("triton", "cuda", "split"),

@@ -63,6 +63,15 @@ def cold(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
+@pytest.mark.parametrize(("dtype", "arch"), [*DTYPES, ("float16", "sm_90a")])
+def test_add_moves_sixteen_bytes_at_once_and_spills_nothing(build, arch, dtype):
+    built = build("add", "default", f"add_kernel<{dtype}, true>", arch)
+    assert (built.instructions["LDG.E.128"], built.instructions["STG.E.128"]) == (2, 1)  # beside those of the tail
+    assert built.stack == 0
+    assert built.registers <= REGISTERS_AT_ALL_WARPS[arch]
+    assert float64(built) == (dtype == "double")
+
+
 @pytest.mark.parametrize("tanh", ["true", "false"])
 @pytest.mark.parametrize(("dtype", "arch"), [*DTYPES, ("float16", "sm_90a")])
 def test_gelu_moves_sixteen_bytes_at_once_and_spills_nothing(build, arch, dtype, tanh):

@@ -17,6 +17,7 @@ import triton.language as tl  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
+from kernels.add import triton as add  # noqa: E402
 from kernels.gelu import triton as gelu  # noqa: E402
 from kernels.softmax import triton as softmax  # noqa: E402
 
@@ -42,6 +43,16 @@ def build(kernel, arguments, constants, capability, warps, tmp_path, multiples=N
     cubin.write_bytes(built.asm["cubin"])
     usage = subprocess.run([CUOBJDUMP, "-res-usage", cubin], capture_output=True, text=True, check=True).stdout
     return built.asm["ptx"], int(re.search(r"STACK:(\d+)", usage)[1])
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
+def test_compiled_add_loads_128_bits_at_once_and_spills_nothing(tmp_path, capability, dtype):
+    arguments = dict.fromkeys(("a_ptr", "b_ptr", "y_ptr"), f"*{dtype}") | {"count": "i64"}
+    ptx, stack = build(add._add, arguments, {"BLOCK": add.BLOCK}, capability, 4, tmp_path)
+    assert loaded_bits(ptx) == 128
+    assert stack == 0
+    assert dtype == "fp64" or ".f64" not in ptx
 
 
 @pytest.mark.parametrize("capability", [80, 90])

@@ -21,6 +21,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 MLP = {"dim": 37, "layers": 3, "batch": 19, "steps": 2, "zero_grad": "every_step", "lr": 0.1}
 POINTS: dict[str, list[dict[str, object]]] = {
+    "add": [{"rows": rows, "cols": cols} for rows, cols in ((1, 1), (3, 127), (64, 64), (41, 1001))],
     "gelu": [
         {"rows": rows, "cols": cols, "form": form, "pass_": pass_}
         for pass_ in ("fwd", "bwd")
@@ -46,7 +47,7 @@ POINTS: dict[str, list[dict[str, object]]] = {
 
 
 def test_the_folders_hold_what_the_project_promises():
-    triton = {(op, "triton") for op in ("gelu", "matmul", "mlp", "softmax")}
+    triton = {(op, "triton") for op in ("add", "gelu", "matmul", "mlp", "softmax")}
     assert {(op, impl) for op in POINTS for impl in ALWAYS} | triton <= set(FOUND)
 
 
@@ -72,7 +73,7 @@ def test_matches_float64_at_small_and_odd_sizes(make, error, op, impl, dtype, de
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter makes Triton work on a CPU")
-@pytest.mark.parametrize("op", ["gelu", "matmul", "mlp", "softmax"])
+@pytest.mark.parametrize("op", ["add", "gelu", "matmul", "mlp", "softmax"])
 def test_triton_on_a_cpu_says_what_would_help(make, op):
     workload, inputs = make(op, dtype="float32", **POINTS[op][0])
     function = getattr(import_module(f"kernels.{op}.triton"), op)

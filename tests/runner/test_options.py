@@ -10,7 +10,7 @@ import pytest
 from runner import options
 
 
-@pytest.mark.parametrize("name", ["gelu", "softmax", "matmul", "cdist", "mlp"])
+@pytest.mark.parametrize("name", ["add", "gelu", "softmax", "matmul", "cdist", "mlp"])
 def test_a_workload_is_found_by_its_file_name(name):
     assert options.find("models", name).__name__.lower() == name
 
@@ -34,7 +34,7 @@ def test_workloads_and_measurements_load_without_torch():
     code = """
 import sys
 from runner import impl, options
-for name in ("gelu", "softmax", "matmul", "cdist", "mlp"):
+for name in ("add", "gelu", "softmax", "matmul", "cdist", "mlp"):
     options.find("models", name)
 for name in ("naive", "torch", "triton", "compiled", "cuda", "cudagraph", "file"):
     impl.find(name)

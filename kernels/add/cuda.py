@@ -1,0 +1,38 @@
+"""Sum in CUDA C++, from ``add.cu``."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels import Unsupported
+from kernels.cuda_build import TYPES, kernel, source
+
+THREADS = 256  # a block, as in add.cu
+ACCESS = 16  # bytes a thread reads at once
+
+
+def add(a: Tensor, b: Tensor, *, variant: str = "default", build: str = "nvrtc") -> Tensor:
+    """``a + b``, as in ``kernels.add``. ``y`` is contiguous; what is not is copied first.
+
+    ``variant``: there is but "default". ``build``: "nvrtc" or "extension", as in ``kernels.cuda_build``.
+
+    Raises:
+        Unsupported: ``a`` is not on an NVIDIA GPU or not of a type above, or what ``build`` needs is missing.
+        BuildFailed: the compiler refused.
+        ValueError: the two differ in shape, type or device.
+
+    """
+    code = source(__file__, variant)
+    if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
+        raise ValueError(f"a is {a.dtype} {tuple(a.shape)} on {a.device}, b {b.dtype} {tuple(b.shape)} on {b.device}")
+    if a.dtype not in TYPES:
+        raise Unsupported(f"add in CUDA C++ is of {', '.join(map(str, TYPES))}; convert a and b from {a.dtype}")
+    a, b = a.contiguous(), b.contiguous()
+    y = torch.empty_like(a)
+    aligned = "true" if a.data_ptr() % ACCESS == b.data_ptr() % ACCESS == 0 else "false"
+    launch = kernel(code, f"add_kernel<{TYPES[a.dtype]}, {aligned}>", build, a.device)
+    if a.numel():
+        blocks = -(-a.numel() // (THREADS * ACCESS // a.element_size()))
+        launch(blocks, THREADS, a.data_ptr(), b.data_ptr(), y.data_ptr(), a.numel())
+    return y
