@@ -134,6 +134,7 @@ COLUMNS: dict[str, Column] = TIMES | {
     "ncu_hint": Column("", "the advice of Nsight Compute's that promises most of the call's time"),
     "ncu_note": Column("", "in what the profile may differ from the call"),
     "ncu_overhead_x": Column("", "what a caller waits under Nsight Compute, which replays each kernel, over e2e_us"),
+    "sanitizer_errors": Column("", "what compute-sanitizer found under debug=sanitizer"),
     "peak_mem_bytes": Column("byte", "most memory one call holds above its inputs", "lower"),
     "correct": Column("", "every output within tolerance of the float64 reference"),
     "max_abs_err": Column("", "largest |y - r| over all outputs", "lower"),

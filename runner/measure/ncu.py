@@ -59,8 +59,8 @@ class Ncu:
         ncu = tool.find("ncu", self.path)
         if ncu is None:
             raise CannotObserve(
-                f"{self.path or 'ncu'} is not there: install Nsight Compute (it comes with the CUDA toolkit), or name it "
-                "with measure.ncu.path=<ncu>"
+                f"{self.path or 'ncu'} is not there: install Nsight Compute (it comes with the CUDA toolkit), or name "
+                "it with measure.ncu.path=<ncu>"
             )
         found = self._profile(ncu, scene)
         kernels = report.kernels(_page(ncu, found, "raw"))

@@ -7,8 +7,8 @@ import re
 REFUSALS = (  # what it prints → what is missing and what to do; the first that is found
     (
         r"ERR_NVGPUCTRPERM",
-        "the GPU's counters are for root only here (ERR_NVGPUCTRPERM): run as root, give a container --cap-add SYS_ADMIN, or "
-        "load the driver with NVreg_RestrictProfilingToAdminUsers=0; rented containers often forbid it, and "
+        "the GPU's counters are for root only (ERR_NVGPUCTRPERM): run as root, give a container --cap-add SYS_ADMIN, "
+        "or load the driver with NVreg_RestrictProfilingToAdminUsers=0; rented containers often forbid it, and "
         "measure=profile needs none of it",
     ),
     (

@@ -1,7 +1,7 @@
 """What Nsight Compute prints of a report: pages of CSV → kernels with figures in base units, and its rules' advice.
 
 The page ``raw`` has a line of names, a line of units, and a line per kernel; ``details`` a line per metric or rule.
-Both may stand below lines of ncu's own, which begin with ``==``. Units are scaled when asked for (``129.1,us``) or not, as
+Both may stand below lines of ncu's own, which begin with ``==``. Units are scaled (``129.1,us``) or not, as
 ``--print-units base`` is not heeded by every release. A figure that the GPU does not have is empty, or ``n/a``.
 """
 
