@@ -226,4 +226,5 @@ def test_a_real_one_sees_what_autograd_launches_and_not_what_puts_parameters_bac
     lines = (there.folder / "kernels.csv").read_text()
     assert "forward" in lines
     assert "optimizer_step" in lines
+    assert "CopyFunctor" not in lines  # which puts the parameters back, before the profiler looks
     assert len(lines.splitlines()) > 1 + 2 * 2 + 2 * 3  # forward: product and GELU a layer; backward: three and more
