@@ -50,6 +50,7 @@ class Case:
     seed: int
     time_wrong: bool = False  # measure even where the result is wrong
     replica: int = 0  # the same again, in a process of its own
+    debug: str | None = None  # an aid of runner.debug, under which it does not run as it would by itself
 
     @cached_property
     def key(self) -> str:
@@ -66,7 +67,8 @@ class Case:
         """``to_record`` as JSON with sorted keys; put together here, for a grid has cases by the thousand."""
         measures = ",".join(measure.text for measure in self.measures)
         wrong = "true" if self.time_wrong else "false"
-        head, tail = f'"device":"{self.device}",', f'"seed":{self.seed},"time_wrong":{wrong},'
+        debug = f'"debug":"{self.debug}",' if self.debug else ""  # left out, a case has the key it has always had
+        head, tail = f'{debug}"device":"{self.device}",', f'"seed":{self.seed},"time_wrong":{wrong},'
         return f'{{{head}{impl}"measures":[{measures}],{replica}{tail}"workload":{self.workload.text}}}'
 
     @property
@@ -91,6 +93,7 @@ class Case:
             "seed": self.seed,
             "time_wrong": self.time_wrong,
             "replica": self.replica,
+            "debug": self.debug,
         }
 
     @classmethod

@@ -112,6 +112,32 @@ COLUMNS: dict[str, Column] = TIMES | {
     "config": Column("", "tiles and the like that the implementation chose for this size, in its own words"),
     "unobserved": Column("", "measurements whose tool is missing, refused or saw nothing, and what to do about it"),
     "graph_breaks": Column("", "places where torch.compile left the graph"),
+    # Of measure=ncu: shares weighted by time over the kernels of a call, and what is of a launch by the longest one's.
+    "ncu_gpu_us": Column(
+        "us", "time of a call's kernels by hardware counters, each run alone, without the gaps between"
+    ),
+    "ncu_kernels": Column("", "kernels of one call that Nsight Compute has profiled"),
+    "ncu_kernel": Column("", "the kernel that takes most of that time"),
+    "sm_pct": Column("%", "throughput of the multiprocessors, of their peak", "higher"),
+    "dram_pct": Column("%", "throughput of the GPU's memory, of its peak", "higher"),
+    "dram_bytes": Column(
+        "byte", "what one call has read from the GPU's memory and written to it, by its counters", "lower"
+    ),
+    "bytes_ratio": Column(
+        "", "that over the fewest bytes that must move; below 1: some stayed in the L2 cache", "lower"
+    ),
+    "occupancy_pct": Column("%", "warps at work on a multiprocessor while it has any, of those it has room for"),
+    "occupancy_limiter": Column(
+        "", "what leaves no room for more: registers | shared memory | warps | blocks | barriers"
+    ),
+    "registers": Column("", "registers of a thread"),
+    "waves": Column("", "blocks over those that the GPU has room for at once"),
+    "tail_pct": Column("%", "share of the places in these waves that the last one leaves empty", "lower"),
+    "ncu_clock_mhz": Column("MHz", "clock of the multiprocessors under Nsight Compute"),
+    "ncu_hint": Column("", "the advice of Nsight Compute's that promises most of the call's time"),
+    "ncu_note": Column("", "in what the profile may differ from the call"),
+    "ncu_overhead_x": Column("", "what a caller waits under Nsight Compute, which replays each kernel, over e2e_us"),
+    "sanitizer_errors": Column("", "what compute-sanitizer found under debug=sanitizer"),
     "peak_mem_bytes": Column("byte", "most memory one call holds above its inputs", "lower"),
     "correct": Column("", "every output within tolerance of the float64 reference"),
     "max_abs_err": Column("", "largest |y - r| over all outputs", "lower"),

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from runner import impl, options, schema
 from runner.case import Case, Choice, Plan, Resume
+from runner.debug import Aid, useless
 from runner.errors import BadInput, choices
 from runner.fingerprint import PARTS
 from runner.row import COLUMNS, DERIVED, STATUSES
@@ -29,6 +30,7 @@ class Globals:
     seed: Annotated[int, "at least 0"]
     baseline: str | None
     time_wrong: bool
+    debug: Aid | None
     replicas: Annotated[int, "at least 1"]
     output_dir: str
     allow_code: tuple[str, ...]  # read by runner.compose.trust, where it is on the command line
@@ -37,6 +39,8 @@ class Globals:
     def __post_init__(self) -> None:
         if self.name is not None and not re.fullmatch(r"\w[\w.+-]{0,99}", self.name):
             raise ValueError("name: it names a folder, so give letters, digits and . _ + -, 100 at most")
+        if why := useless(self.debug, self.device):
+            raise ValueError(f"debug: {why}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +149,7 @@ def _case(config: Mapping[str, Any], settings: Globals, known: dict[str, Any]) -
         device=settings.device,
         seed=settings.seed,
         time_wrong=settings.time_wrong,
+        debug=settings.debug,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby
@@ -17,7 +17,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Annotated
 
-from runner import child, impl
+from runner import child, debug, impl
 from runner.case import Case
 from runner.launch import CannotStart, Event, Notice, gpus
 from runner.launch.ahead import Ahead, compiled, processes
@@ -50,7 +50,15 @@ class Local:
         return limit, field
 
     def run(self, cases: Sequence[Case], log_path: str) -> Iterator[Event]:
-        """One row per case. Workers are started when the first case needs one. Raises CannotStart."""
+        """One row per case. Workers are started when the first case needs one. Raises CannotStart.
+
+        An aid for finding faults may want its environment set before anything is imported, so each has its own workers.
+        """
+        for aid in dict.fromkeys(case.debug for case in cases):
+            yield from self._run([case for case in cases if case.debug == aid], log_path, debug.environment(aid))
+
+    def _run(self, cases: Sequence[Case], log_path: str, environment: Mapping[str, str]) -> Iterator[Event]:
+        """All in workers with ``environment``."""
         blocks = _blocks(cases)
         devices = self._devices(cases)[: max(1, len(blocks))]
         path, plan = Path(log_path), _Plan(blocks)
@@ -63,7 +71,8 @@ class Local:
             for sentence in shared.values():
                 yield Notice(sentence)
             held = [lock.fileno() for lock in locks]
-            sources = [kind(path, self.start_limit_s, _preload(cases, devices), held) for kind in SOURCES]
+            preload = _preload(cases, devices)
+            sources = [kind(path, self.start_limit_s, preload, held, environment) for kind in SOURCES]
             for source in sources:
                 stack.callback(source.close)
             slots = [

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from runner import cache, child
@@ -23,6 +24,7 @@ from runner.row import Phase
 STACK_S = 0.05  # at most, that a late worker has to print where it is
 LOOK_S = 0.005
 FILES = "files"  # beside the log: a folder for what measurements keep
+NO_MORE: Mapping[str, str] = MappingProxyType({})  # than the environment that this process has
 TAIL, HEAD = 3000, 1000  # bytes of a worker's output that a row keeps, from the end and from the beginning
 
 
@@ -33,12 +35,20 @@ class Gone(Exception):
 class Zygote:
     """``runner.launch.zygote``, started when the first worker is wanted, and again should it have been killed.
 
-    ``preload`` are modules that it imports for all workers; ``keep`` are descriptors that it and they hold open.
+    ``preload`` are modules that it imports for all workers; ``keep`` are descriptors that it and they hold open;
+    ``environment`` is theirs from the beginning.
     """
 
-    def __init__(self, log_path: Path, limit_s: float, preload: Sequence[str] = (), keep: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        log_path: Path,
+        limit_s: float,
+        preload: Sequence[str] = (),
+        keep: Sequence[int] = (),
+        environment: Mapping[str, str] = NO_MORE,
+    ) -> None:
         self._log_path, self._limit_s = log_path, limit_s
-        self._preload, self._keep = preload, keep
+        self._preload, self._keep, self._environment = preload, keep, environment
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
@@ -55,7 +65,8 @@ class Zygote:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=_environment() | {"OPENBLAS_NUM_THREADS": "1"},  # no thread of numpy's before a fork
+                # No thread of numpy's before a fork.
+                env=_environment() | {"OPENBLAS_NUM_THREADS": "1"} | dict(self._environment),
                 start_new_session=True,
             )
         self._control = ours
@@ -105,8 +116,15 @@ class Zygote:
 class Spawner:
     """In place of a Zygote where there is no Linux: every worker imports torch for itself, in a second or more."""
 
-    def __init__(self, log_path: Path, limit_s: float, preload: Sequence[str] = (), keep: Sequence[int] = ()) -> None:
-        self._keep = keep
+    def __init__(
+        self,
+        log_path: Path,
+        limit_s: float,
+        preload: Sequence[str] = (),
+        keep: Sequence[int] = (),
+        environment: Mapping[str, str] = NO_MORE,
+    ) -> None:
+        self._keep, self._environment = keep, environment
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def fork(self, channel: int, log: int, environment: Mapping[str, str]) -> int:
@@ -117,7 +135,7 @@ class Spawner:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=_environment() | dict(environment),
+            env=_environment() | dict(self._environment) | dict(environment),
             start_new_session=True,
         )
         self._processes[process.pid] = process

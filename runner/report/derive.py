@@ -167,7 +167,7 @@ def _interval(row: Row) -> tuple[float, float] | None:
 
 def _fastest(lines: Sequence[Line]) -> Line | None:
     """By the speed-ups where all have one, since those are of one moment; else by the times."""
-    right = [line for line in lines if line.row.status == "ok" and line.time_us is not None]
+    right = [line for line in lines if line.row.status == "ok" and line.time_us is not None and not line.row.case.debug]
     if all(line.speedup for line in right):
         return max(right, key=lambda line: line.speedup or 0.0, default=None)
     return min(right, key=lambda line: line.time_us or 0.0, default=None)

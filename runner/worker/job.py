@@ -14,12 +14,14 @@ from torch import Tensor
 
 from kernels import Unsupported
 from models.workload import Call, Expected
-from runner import impl
+from runner import debug, impl
 from runner.case import Case, Scalar
 from runner.check import compare, repeats
 from runner.faults import Fault, classify
 from runner.measure import CannotObserve, Scene
 from runner.row import TIMES, Phase, Row
+from runner.worker import sanitizer
+from runner.worker.aids import aided
 from runner.worker.point import Point, device_name
 
 SHARE_AHEAD = 0.1  # of the GPU's memory, for a process that compiles while another case runs
@@ -59,9 +61,26 @@ class Job:
 
     def run(self) -> None:
         """All phases in order. Raises whatever the implementation raises."""
+        with aided(self.case.debug, self.point.device):
+            if self.case.debug == "sanitizer":
+                self._sanitize()
+            self._run()
+
+    def _sanitize(self) -> None:
+        """Before anything of the implementation's has run here, and may have spoiled this process."""
+        self.enter("measure")
+        scene = Scene(self.point.device, self.case, self.place and self.place / "sanitizer")
+        try:
+            self.metrics |= sanitizer.look(scene)
+        finally:
+            self._keep(scene)
+
+    def _run(self) -> None:
         call = self.ready()
         if self.wrong and (self.untimed or not self.case.time_wrong):
             return
+        if self.untimed and self.case.debug:
+            return  # checked, which is all that was wanted
         if self.untimed:
             raise Unsupported(self.untimed)
         unobserved: dict[str, str] = {}
@@ -78,14 +97,19 @@ class Job:
                 if fault.spoiled or not self.metrics.keys() & TIMES:
                     raise
                 unobserved[choice.name] = fault.reason  # the time that an earlier one has taken holds all the same
-            if scene.place and scene.place.is_dir():
-                self.files += sorted(path for path in scene.place.rglob("*") if path.is_file())
+            self._keep(scene)
         if unobserved:
             self.metrics["unobserved"] = "; ".join(f"{name}: {why}" for name, why in unobserved.items())
             if len(unobserved) == len(self.case.measures):
                 raise Unsupported(str(self.metrics["unobserved"]))
         call.restore()
-        self.point.keep(self.case, replace(call, judge=None), self.metrics)
+        if not self.case.debug:
+            self.point.keep(self.case, replace(call, judge=None), self.metrics)
+
+    def _keep(self, scene: Scene) -> None:
+        """The files of a measurement are the row's."""
+        if scene.place and scene.place.is_dir():
+            self.files += sorted(path for path in scene.place.rglob("*") if path.is_file())
 
     def ready(self) -> Call:
         """Everything up to the check: the call, built and found right, or wrong as ``wrong`` says.
@@ -200,6 +224,11 @@ class Job:
         """The gravest of what is known against the figures."""
         if self.wrong:
             return {"verdict": "wrong", "verdict_reason": self.wrong}
+        if self.case.debug:
+            return {
+                "verdict": debug.VERDICT,
+                "verdict_reason": self.untimed or f"under debug={self.case.debug} no time is its own",
+            }
         if self.fallback:
             return {"verdict": "fallback", "verdict_reason": self.fallback}
         return {"verdict": "ok", "verdict_reason": ""} | {

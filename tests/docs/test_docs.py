@@ -182,7 +182,7 @@ def test_the_readmes_own_workload_runs_and_a_wrong_kernel_for_it_is_found_out(pr
 
 def test_the_readme_explains_every_verdict():
     explained = re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert set(explained) == {"ok", "wrong", "fallback", *DOUBTS}
+    assert set(explained) == {"ok", "wrong", "debug", "fallback", *DOUBTS}
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "LICENSE"], ids=lambda page: page.name)

@@ -1,0 +1,168 @@
+"""``measure=ncu``: how each kernel of a call uses the GPU, by its hardware counters, which Nsight Compute reads."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from runner import tool
+from runner.case import Scalar
+from runner.measure import SUMMARY, CannotObserve, Scene
+from runner.measure import ncu_refusals as refusals
+from runner.measure import ncu_report as report
+from runner.measure import ncu_summary as summary
+
+if TYPE_CHECKING:
+    from models.workload import Call
+
+BASE = ("SpeedOfLight", "LaunchStats", "Occupancy")
+MEMORY = ("MemoryWorkloadAnalysis", "MemoryWorkloadAnalysis_Chart", "MemoryWorkloadAnalysis_Tables")
+SECTIONS = {  # of ncu, by ``set``: what the columns are made of is in BASE, and costs ten replays or so
+    "speed_of_light": BASE,
+    "memory": (*BASE, *MEMORY),
+    "occupancy": (*BASE, "SchedulerStats", "WarpStateStats"),
+    "full": (),  # ncu's own set of that name: 40 replays, and megabytes a kernel
+}
+REPORT, LOG = "report.ncu-rep", "ncu.log"
+GRACE_S, IMPORT_S = 20.0, 15.0  # of a launcher's limit, what is left for ncu to end in and for reading its report
+
+
+@dataclass(frozen=True)
+class Ncu:
+    """Share of the GPU's peaks, bytes moved, occupancy and what limits it, per kernel of one call, and ncu's advice."""
+
+    set: Literal["speed_of_light", "memory", "occupancy", "full"]
+    kernels: str | None
+    most: Annotated[int, "at least 1"]
+    cold_l2: bool
+    limit_s: Annotated[float, "above 0"]
+    path: str | None
+    args: str | None
+
+    def __post_init__(self) -> None:
+        try:
+            shlex.split(self.args or "")
+        except ValueError as error:
+            raise ValueError(f"args: {self.args!r} is no command line: {error}") from None
+
+    def measure(self, call: Call, scene: Scene) -> Mapping[str, Scalar | Sequence[float]]:
+        """Figures by hardware counters of one call, made anew in a process under ncu.
+
+        The report is kept, with a line per kernel in kernels.csv and the advice in summary.txt. Raises CannotObserve.
+        """
+        if scene.device != "cuda":
+            raise CannotObserve("it looks at kernels on a GPU; leave it out with device=cpu")
+        ncu = tool.find("ncu", self.path)
+        if ncu is None:
+            raise CannotObserve(
+                f"{self.path or 'ncu'} is not there: install Nsight Compute (it comes with the CUDA toolkit), or name "
+                "it with measure.ncu.path=<ncu>"
+            )
+        found = self._profile(ncu, scene)
+        kernels = report.kernels(_page(ncu, found, "raw"))
+        if not kernels:
+            raise CannotObserve(f"ncu has written {found}, and no kernel can be read from it: open it with ncu-ui")
+        rules = report.rules(_page(ncu, found, "details"))
+        said = summary.Profile(kernels, rules, self._part(len(kernels), scene.figures.get("n_kernels")), scene.figures)
+        (scene.folder / "kernels.csv").write_text(said.csv(), encoding="utf-8")
+        (scene.folder / SUMMARY).write_text(said.text(), encoding="utf-8")
+        return {**said.columns(), **_overhead(scene)}
+
+    def command(self, ncu: str, target: Path, program: Sequence[str]) -> list[str]:
+        """The words that profile ``program`` into ``target``.
+
+        What is profiled is between start and stop of CUDA's profiler rather than in an NVTX range: a range is of one
+        thread, and autograd launches a backward's kernels from another.
+        """
+        sections = [word for section in SECTIONS[self.set] for word in ("--section", section)]
+        return [
+            *(ncu, "--target-processes", "all", "--profile-from-start", "off", "--nvtx"),
+            *("--replay-mode", "kernel", "--clock-control", "none"),
+            *("--cache-control", "all" if self.cold_l2 else "none"),
+            *(sections or ("--set", "full")),
+            *("--metrics", ",".join(report.ASKED)),
+            *(("--kernel-name-base", "demangled", "--kernel-name", f"regex:{self.kernels}") if self.kernels else ()),
+            *("--launch-count", str(self.most)),
+            *shlex.split(self.args or ""),
+            *("--force-overwrite", "--export", str(target)),
+            *program,
+        ]
+
+    def _profile(self, ncu: str, scene: Scene) -> Path:
+        """Where the report is. Raises CannotObserve."""
+        target = scene.folder / REPORT
+        for file in (target, scene.folder / "again.json"):  # of a first try, which ran out of memory
+            file.unlink(missing_ok=True)
+        try:
+            words = self.command(ncu, target, scene.command(calls=1))
+            ended = tool.run(words, scene.folder / LOG, self.limit_s, grace_s=GRACE_S)
+        except OSError as error:
+            raise CannotObserve(f"{ncu} cannot be started ({error.strerror}): see measure.ncu.path") from None
+        if ended.late:
+            raise CannotObserve(
+                f"ncu was not done after {self.limit_s:g} s: take a smaller measure.ncu.set or measure.ncu.most, or "
+                "give it longer by measure.ncu.limit_s, and by launcher.measure_limit_s a minute more than that"
+            )
+        if not target.is_file():
+            raise CannotObserve(f"{self._why(ended, scene)} (all it said is in {scene.folder / LOG})")
+        if failed := _again(scene).get("error"):
+            raise CannotObserve(f"under ncu the case fails: {failed}")
+        return target
+
+    def _why(self, ended: tool.Ended, scene: Scene) -> str:
+        """There is no report."""
+        if told := refusals.known(ended.said):
+            return told
+        if error := _again(scene).get("error"):
+            return f"under ncu the case fails: {error}"
+        if told := refusals.own(ended.said):
+            return told
+        if refusals.NOTHING.search(ended.said):
+            return "ncu saw no kernel: measure.ncu.kernels matches none, or the call launches none"
+        return f"ncu ended with code {ended.code} and wrote no report: see what measure.ncu.args does"
+
+    def _part(self, profiled: int, n_kernels: Scalar) -> str:
+        """Why the kernels profiled may not be all of the call's; "" if they are."""
+        if self.kernels:
+            return f"of the call's kernels only those of measure.ncu.kernels={self.kernels}"
+        if profiled >= self.most and n_kernels != profiled:
+            return f"of the call's kernels only the first {self.most} (measure.ncu.most)"
+        return ""
+
+
+def _page(ncu: str, found: Path, page: str) -> str:
+    """``page`` of the report ``found`` as CSV. Raises CannotObserve."""
+    log = found.with_name(f"{page}.txt")  # no .csv, which would become a table of two thousand columns
+    words = [ncu, "--import", str(found), "--csv", "--page", page, "--print-units", "base"]
+    try:
+        ended = tool.run(words, log, IMPORT_S, {"LC_ALL": "C"}, grace_s=1.0)
+    except OSError as error:
+        raise CannotObserve(f"{ncu} cannot be started ({error.strerror}): see measure.ncu.path") from None
+    if ended.code:
+        raise CannotObserve(
+            f"ncu cannot read its own report back (code {ended.code}): type {' '.join(words)} to see why"
+        )
+    log.unlink()
+    return ended.said
+
+
+def _again(scene: Scene) -> dict[str, object]:
+    """What the program under ncu has left to be read: its times are those of a profiled process, and are not kept."""
+    try:
+        found: dict[str, object] = json.loads((scene.folder / "again.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def _overhead(scene: Scene) -> dict[str, Scalar]:
+    """How much slower a caller is served under ncu, which replays every kernel."""
+    calls_us, e2e_us = _again(scene).get("calls_us"), scene.figures.get("e2e_us")
+    (scene.folder / "again.json").unlink(missing_ok=True)
+    if not isinstance(calls_us, list) or not isinstance(e2e_us, int | float):
+        return {}
+    return {"ncu_overhead_x": sum(calls_us) / len(calls_us) / e2e_us}

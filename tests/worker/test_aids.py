@@ -1,0 +1,189 @@
+"""Aids for finding faults: what they find, that their rows are no plain ones, and how their tools' ends are told."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kernels import Unsupported
+from runner import debug, tool
+from runner.case import Case, Choice
+from runner.measure import Scene
+from runner.report import derive
+from runner.worker import Worker, sanitizer
+from runner.worker.aids import aided
+from runner.worker.sanitizer import SanitizerError, look
+
+BENCHMARK = {"cold_l2": True, "instrument": "auto", "captures": 10, "places": 5, "witness": True, "roof": False}
+BENCHMARK |= {"warmup_s": 0.0, "samples": 20, "max_s": 0.02, "rounds": 20, "sustained_s": 0.0, "keep_samples": False}
+BENCHMARK |= {"target_pct": 0.5, "target_cpu_pct": 2.0}
+GELU = {"rows": 64, "cols": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
+MLP = {"dim": 16, "layers": 1, "batch": 8, "steps": 1, "activation": "gelu", "pass": "fwd_bwd", "lr": 0.01}
+MLP |= {"zero_grad": "every_step", "dtype": "float32", "tf32": False, "data": "normal"}
+PLAIN = Case(Choice("gelu", GELU), Choice("torch", {}), (Choice("benchmark", BENCHMARK),), "cpu", 0)
+
+USER = """
+import torch
+def right_forward_and_nan_backward(x, w, b):
+    h = torch.nn.functional.linear(x, w, b)
+    return torch.nn.functional.gelu(h) + torch.sqrt(h * h * 0)
+"""
+
+
+def test_a_case_under_an_aid_is_another_case_and_a_plain_one_keeps_its_key():
+    other = replace(PLAIN, debug="anomaly")
+    assert other.key != PLAIN.key
+    assert other.point != PLAIN.point
+    assert Case.from_record(other.to_record()) == other
+    old = {name: value for name, value in PLAIN.to_record().items() if name != "debug"}
+    assert Case.from_record(old).key == PLAIN.key  # as in a journal from before there were aids
+    assert '"debug"' not in PLAIN.point
+
+
+def test_rows_under_an_aid_say_so_and_are_neither_compared_nor_the_fastest():
+    worker = Worker()
+    cases = [replace(PLAIN, debug="anomaly", impl=Choice(name, {})) for name in ("torch", "naive")]
+    rows = [worker.run(case)[0] for case in cases]
+    assert [row.status for row in rows] == ["ok", "ok"]
+    assert {row.metrics["verdict"] for row in rows} == {debug.VERDICT}
+    assert rows[0].metrics["verdict_reason"] == "under debug=anomaly no time is its own"
+    assert worker.compare().reason == "there is nothing to compare"
+    assert not any(line.fastest for line in derive.lines(rows, None))
+    assert any(line.fastest for line in derive.lines([worker.run(PLAIN)[0]], None))
+
+
+def test_anomaly_names_the_operation_whose_backward_makes_nan_and_where_it_was_called(tmp_path):
+    path = tmp_path / "user.py"
+    path.write_text(USER)
+    impl = Choice("file", {"path": f"{path}:right_forward_and_nan_backward"})
+    case = replace(PLAIN, workload=Choice("mlp", MLP), impl=impl)
+    assert Worker().run(case)[0].status == "wrong"  # which is all that is known of it without the aid
+    row, _ = Worker().run(replace(case, debug="anomaly"))
+    assert row.status == "error"
+    assert row.reason == "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output."
+    assert "torch.sqrt(h * h * 0)" in row.detail
+    assert not torch.is_anomaly_enabled()
+
+
+@pytest.mark.parametrize(("aid", "device"), [("sanitizer", "cpu"), ("launch_blocking", "cpu"), ("interpret", "cuda")])
+def test_an_aid_that_can_find_nothing_there_says_where_it_could(aid, device):
+    with pytest.raises(Unsupported, match=f"^debug={aid} .*device=cpu"), aided(aid, device):
+        pass
+    assert debug.useless("anomaly", device) == ""
+
+
+FAKE = """#!{python}
+import os, subprocess, sys, time
+assert os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] == "1"
+program = sys.argv[sys.argv.index("no") + 1:]
+print("========= COMPUTE-SANITIZER")
+{behaviour}
+"""
+FOUND = """
+print("========= Invalid __global__ read of size 4 bytes")
+print("=========     at kernel(float *)+0x70")
+print("=========     by thread (0,0,0) in block (0,0,0)")
+print("=========     Access at 0x7f0000000200 is out of bounds")
+print("========= ERROR SUMMARY: 3 errors")
+"""
+CLEAN = """
+code = subprocess.call(program)
+print("========= ERROR SUMMARY: 0 errors")
+sys.exit(code)
+"""
+
+
+@pytest.fixture
+def fake_sanitizer(tmp_path, monkeypatch):
+    """``fake_sanitizer(behaviour)``: a stand-in, which tries how its ends are told, and not whether it finds a thing.
+
+    What it prints is in the form that compute-sanitizer's manual has; none of it was recorded.
+    """
+
+    def make(behaviour: str) -> Scene:
+        program = tmp_path / "fake_sanitizer"
+        program.write_text(FAKE.format(python=sys.executable, behaviour=behaviour))
+        program.chmod(0o755)
+        monkeypatch.setattr(tool, "find", lambda name: str(program))
+        return Scene("cuda", PLAIN, tmp_path / "files")
+
+    return make
+
+
+def test_what_it_finds_is_told_with_its_kernel(fake_sanitizer, tmp_path):
+    scene = fake_sanitizer(FOUND)
+    with pytest.raises(SanitizerError) as caught:
+        look(scene)
+    found = "3 errors, the first: Invalid __global__ read of size 4 bytes at kernel(float *)+0x70"
+    assert str(caught.value) == f"{found}; all are in {tmp_path / 'files' / 'sanitizer.log'}"
+
+
+def test_a_clean_case_has_no_errors(fake_sanitizer):
+    assert look(fake_sanitizer(CLEAN)) == {"sanitizer_errors": 0}
+
+
+def test_a_case_that_is_wrong_under_it_is_left_to_the_worker_and_one_that_fails_is_not(fake_sanitizer, tmp_path):
+    user = tmp_path / "user.py"
+    user.write_text("def wrong(x): return x\ndef fails(x): raise ValueError('no')\n")
+    scene = fake_sanitizer(CLEAN)
+    cases = {name: replace(PLAIN, impl=Choice("file", {"path": f"{user}:{name}"})) for name in ("wrong", "fails")}
+    assert look(replace(scene, case=cases["wrong"])) == {"sanitizer_errors": 0}
+    with pytest.raises(SanitizerError, match=r"no error in memory, but .* the case fails: ValueError: no"):
+        look(replace(scene, case=cases["fails"]))
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "told"),
+    [
+        ("print('========= Error: Device not supported')", "could not look: Error: Device not supported"),
+        ("time.sleep(60)", r"was not done after 0\.5 s: take a smaller workload"),
+    ],
+)
+def test_where_it_cannot_look_the_case_is_unsupported(fake_sanitizer, monkeypatch, behaviour, told):
+    monkeypatch.setattr(sanitizer, "LIMIT_S", 0.5 if "sleep" in behaviour else 30.0)
+    with pytest.raises(Unsupported, match=told):
+        look(fake_sanitizer(behaviour))
+
+
+def test_without_it_or_without_a_folder_the_case_is_unsupported(monkeypatch, fake_sanitizer):
+    scene = fake_sanitizer(CLEAN)
+    with pytest.raises(Unsupported, match="there is no folder for any here"):
+        look(Scene("cuda", PLAIN, None))
+    monkeypatch.setattr(tool, "find", lambda name: None)
+    with pytest.raises(Unsupported, match="it comes with the CUDA toolkit; put it on PATH"):
+        look(scene)
+
+
+OUT_OF_BOUNDS = """
+import torch, triton
+import triton.language as tl
+@triton.jit
+def copy(x, y, n, beyond, block: tl.constexpr):
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    tl.store(y + at, tl.load(x + at + beyond), mask=at < n)
+def within(x, beyond=0):
+    y = torch.empty_like(x)
+    copy[(triton.cdiv(x.numel(), 1024),)](x, y, x.numel(), beyond, 1024)
+    return torch.nn.functional.gelu(x, approximate="tanh")
+def outside(x): return within(x, 1 << 20)
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(tool.find("compute-sanitizer") is None, reason="compute-sanitizer is not installed here")
+@pytest.mark.parametrize(("function", "status"), [("within", "ok"), ("outside", "error")])
+def test_a_real_sanitizer_finds_a_read_out_of_bounds(tmp_path, function, status):
+    path = tmp_path / "user.py"
+    path.write_text(OUT_OF_BOUNDS)
+    impl = Choice("file", {"path": f"{path}:{function}"})
+    row, _ = Worker(files=tmp_path / "files").run(replace(PLAIN, impl=impl, device="cuda", debug="sanitizer"))
+    assert row.status == status, row.reason
+    assert any(file.endswith("sanitizer.log") for file in row.files)
+    if status == "ok":
+        assert row.metrics["sanitizer_errors"] == 0
+    else:
+        assert "Invalid __global__ read of size" in row.reason
+        assert " at copy" in row.reason
