@@ -92,6 +92,8 @@ def notes(rows: Sequence[Row], names: Names) -> list[str]:
     shared: dict[str, list[str]] = {}
     wide, contended = (sum(verdict(row) == word for row in rows) for word in ("not_converged", "contended"))
     for row in rows:
+        if row.status == "ok" and (unobserved := row.metrics.get("unobserved")):  # else it is the reason
+            shared.setdefault(f"not observed: {unobserved}", []).append(f"{heading(row, names)} {names.impl(row.case)}")
         if verdict(row) in ("not_converged", "contended"):
             continue  # each has a figure of its own, so no two would share a line; the rows have them
         if reason := row.reason or row.metrics.get("verdict_reason"):
