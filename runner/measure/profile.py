@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from models.workload import Call
 
 TRACE, FOLDED, FLAME = "trace.json.gz", "stacks.txt", "flame.svg"
+DIGITS = 6  # in tables
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,12 @@ def _write(path: Path, lines: Sequence[tables.Line]) -> None:
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(lines[0]))
         writer.writeheader()
-        writer.writerows(lines)
+        writer.writerows({name: _short(cell) for name, cell in line.items()} for line in lines)
+
+
+def _short(cell: object) -> object:
+    """Numbers without the digits that adding them up has made."""
+    return round(cell, DIGITS) if isinstance(cell, float) else cell
 
 
 def _draw(folder: Path, found: stacks.Stacks, gpu: bool) -> None:

@@ -107,7 +107,7 @@ def parse(records: Iterable[Mapping[str, Any]]) -> list[Call]:
         if record.get("ph") == "X" and (kind := KINDS.get(record.get("cat", ""))):
             (gpu if kind in ON_GPU else host).append(_event(record, kind))
     threads = {lane: Thread(events) for lane, events in _by_lane(host).items()}
-    spans = sorted((e for e in host if e.kind == "span" and e.name == CALL), key=lambda event: event.start)
+    spans = sorted(filter(_is_call, host), key=lambda event: event.start)
     return [
         Call(span, tuple(work), tuple(events))
         for span, work, events in zip(spans, _work(spans, gpu, host, threads), _host(spans, host, threads), strict=True)
@@ -143,6 +143,16 @@ class Thread:
         while event is not None and event.end < time:
             event = event.parent
         return event
+
+
+def _is_call(event: Event) -> bool:
+    """Whether it is the annotation around a call, rather than one of that name that the call itself makes."""
+    if event.kind != "span" or event.name != CALL:
+        return False
+    above = event.parent
+    while above is not None and above.name != CALL:
+        above = above.parent
+    return above is None
 
 
 def _event(record: Mapping[str, Any], kind: Kind) -> Event:

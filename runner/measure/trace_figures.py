@@ -12,7 +12,15 @@ from runner.measure.timeline import covered, gaps, whole
 from runner.measure.trace import Call
 
 LONGEST_NAME = 60
-NOISE = ("void ", "at::native::", "(anonymous namespace)::", "<unnamed>::", "std::")  # in what a C++ kernel is called
+WHAT = "kernels, copies and fills of a call"
+NOISE = (
+    "void ",
+    "at::native::",
+    "at::detail::",
+    "(anonymous namespace)::",
+    "<unnamed>::",
+    "std::",
+)  # in what a C++ kernel is called
 
 
 def columns(calls: Sequence[Call]) -> dict[str, Scalar]:
@@ -51,8 +59,8 @@ def note(calls: Sequence[Call], expected: int | None) -> str:
     counts = sorted({len(call.work) for call in calls})
     seen = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     if expected is not None and counts != [expected]:
-        return f"{seen} kernels, copies and fills a call, where the benchmark saw {expected}"
-    return f"{seen} kernels, copies and fills a call: not all calls are alike" if len(counts) > 1 else ""
+        return f"{WHAT}: {seen} here, {expected} by the benchmark"
+    return f"{WHAT}: {seen}, not the same each time" if len(counts) > 1 else ""
 
 
 def short(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from runner.measure.trace_figures import short
+from runner.measure.trace_figures import WHAT, short
 from runner.measure.trace_tables import SEPARATOR, Line
 
 INDENT, GAP = "  ", "  "
@@ -14,7 +14,9 @@ INDENT, GAP = "  ", "  "
 def text(figures: Mapping[str, Any], tables: Mapping[str, Sequence[Line]], calls: int, rows: int) -> str:
     """What ``calls`` calls did: ``rows`` lines of each table. Of a CPU there is no table of kernels."""
     note = f" ({figures['profile_note']})" if figures["profile_note"] else ""
-    profiler = f"means of {calls} calls{note}; the profiler adds {figures['profile_overhead_pct']:.0f} % to a call"
+    profiler = (
+        f"of one call, the mean of {calls}{note}; the profiler adds {figures['profile_overhead_pct']:.0f} % to a call"
+    )
     lines = [*_on_gpu(figures), profiler]
     if "kernels" in tables:
         lines += _kernels(tables["kernels"], tables["ops"], rows)
@@ -27,9 +29,8 @@ def _on_gpu(figures: Mapping[str, Any]) -> Iterator[str]:
     if "profile_kernels" not in figures:
         return
     yield (
-        f"{figures['profile_kernels']} kernels, copies and fills a call take {figures['profile_gpu_us']:.4g} us: "
-        f"{figures['busy_pct']:.1f} % of their span; it is idle {figures['idle_us']:.4g} us, "
-        f"{figures['longest_gap_us']:.4g} us at a time"
+        f"{WHAT}: {figures['profile_kernels']}, in {figures['profile_gpu_us']:.4g} us, {figures['busy_pct']:.1f} % of "
+        f"their span; idle in between {figures['idle_us']:.4g} us, {figures['longest_gap_us']:.4g} us at a time"
     )
     if "launch_us" in figures:
         yield (

@@ -19,6 +19,7 @@ from runner.compose import CONF
 from runner.measure import SUMMARY, CannotObserve, Scene, profiled, stacks, trace
 from runner.measure import profile as module
 from runner.measure.profile import Profile
+from runner.row import COLUMNS
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -70,7 +71,7 @@ def test_operations_parts_and_files_of_a_real_call(call, scene):
         events = json.load(file)["traceEvents"]
     assert sum(event["name"] == "call" for event in events) == 3
     summary = (scene.folder / SUMMARY).read_text()
-    assert "means of 3 calls; the profiler adds" in summary
+    assert "of one call, the mean of 3; the profiler adds" in summary
     assert "aten::addmm" in summary
     assert "kernel" not in summary
 
@@ -176,23 +177,52 @@ def test_a_trace_that_is_none_is_told(scene, content, said):
         module._seen(path, gpu=False)
 
 
-def test_the_summary_of_a_gpu_has_kernels_beside_operations_and_parts():
-    """Of a trace made by hand: no GPU is here."""
-    from runner.measure import trace_figures, trace_summary, trace_tables
+@pytest.fixture
+def recorded(monkeypatch):
+    """``measure`` as on a GPU, of a trace made by hand: a GELU of one kernel, 20 to 50.5 us after the call begins."""
 
     def event(cat, name, start, dur, **args):
         return {"ph": "X", "cat": cat, "name": name, "ts": start, "dur": dur, "pid": 1, "tid": 1, "args": args}
 
-    records = [event("user_annotation", "call", 0, 100), event("user_annotation", "forward", 1, 60)]
-    records += [event("cpu_op", "aten::gelu", 5, 20), event("cuda_runtime", "cudaLaunchKernel", 8, 4, correlation=1)]
-    calls = trace.parse([*records, event("kernel", "void gelu_kernel<4>(int)", 20, 30.5, correlation=1)])
-    figures = trace_figures.columns(calls) | {"profile_overhead_pct": 12.3, "profile_note": "9 of them"}
-    tables = {"kernels": trace_tables.kernels(calls, shapes=False), "parts": trace_tables.parts(calls, gpu=True)}
-    tables["ops"] = trace_tables.ops(calls, shapes=False, gpu=True)
-    assert trace_summary.text(figures, tables, 1, 12).splitlines() == [
-        "1 kernels, copies and fills a call take 30.5 us: 100.0 % of their span; it is idle 0 us, 0 us at a time",
+    events = [event("user_annotation", "call", 0, 100), event("user_annotation", "forward", 1, 60)]
+    events += [event("cpu_op", "aten::gelu", 5, 20), event("cuda_runtime", "cudaLaunchKernel", 8, 4, correlation=1)]
+    events += [event("kernel", "void gelu_kernel<4>(int)", 20, 30.5, correlation=1)]
+
+    def record(call, device, settings, path):
+        with gzip.open(path, "wt") as file:
+            json.dump({"traceEvents": events}, file)
+        return profiled.Taken(plain_us=[100.0], profiled_us=[112.3])
+
+    monkeypatch.setattr(profiled, "profile", record)
+
+
+def test_a_gpus_figures_and_tables(recorded, scene):
+    scene = replace(scene, device="cuda", figures={"n_kernels": 9})
+    figures = profile().measure(Call(lambda: ()), scene)
+    assert figures == {
+        "profile_gpu_us": 30.5,
+        "profile_kernels": 1,
+        "busy_pct": 100,
+        "idle_us": 0,
+        "longest_gap_us": 0,
+        "launch_us": 4,
+        "queue_us": 8,
+        "top_kernel": "gelu_kernel<4>",
+        "top_kernel_pct": 100,
+        "profile_overhead_pct": pytest.approx(12.3),
+        "profile_note": "kernels, copies and fills of a call: 1 here, 9 by the benchmark",
+    }
+    assert figures.keys() <= COLUMNS.keys()
+    (line,) = table(scene, "kernels")
+    assert (line["op"], line["kernel"], line["gpu_us"]) == ("aten::gelu", "void gelu_kernel<4>(int)", "30.5")
+    text = (scene.folder / "stacks.txt").read_text()
+    assert text == "call;forward;aten::gelu;void gelu_kernel<4>(int) 30500\n"
+    assert (scene.folder / SUMMARY).read_text().splitlines() == [
+        "kernels, copies and fills of a call: 1, in 30.5 us, 100.0 % of their span; "
+        "idle in between 0 us, 0 us at a time",
         "a launch takes 4.0 us of the host, and what it launches begins 8.0 us later",
-        "means of 1 calls (9 of them); the profiler adds 12 % to a call",
+        "of one call, the mean of 1 (kernels, copies and fills of a call: 1 here, 9 by the benchmark); "
+        "the profiler adds 12 % to a call",
         "  operation   kernel          count  host us  GPU us    share",
         "  aten::gelu  gelu_kernel<4>      1     20.0    30.5  100.0 %",
         "",

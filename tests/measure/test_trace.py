@@ -83,6 +83,11 @@ def test_a_kernel_without_a_launch_is_of_the_call_in_which_it_runs():
     assert [(work.event.name, work.launch, work.op) for work in call.work] == [("alone", None, None)]
 
 
+def test_a_part_of_a_call_that_is_called_so_is_no_call():
+    (call,) = trace.parse([span("call", 0, 10), span("call", 2, 5), kernel("a", 1, 3, 4)])
+    assert (call.span.us, len(call.work)) == (10, 1)
+
+
 def test_who_launched_a_kernel_is_the_innermost_operation_on_whatever_thread(two):
     names = [[event.name for event in work.stack] for work in two[0].work]
     assert names[0] == names[1] == ["forward", "aten::mul"]
@@ -150,7 +155,7 @@ def test_nothing_covers_nothing():
     [
         (3, ""),
         (None, ""),
-        (9, "3 kernels, copies and fills a call, where the benchmark saw 9"),
+        (9, "kernels, copies and fills of a call: 3 here, 9 by the benchmark"),
     ],
 )
 def test_fewer_kernels_than_the_benchmark_saw_are_told(two, expected, said):
@@ -160,8 +165,8 @@ def test_fewer_kernels_than_the_benchmark_saw_are_told(two, expected, said):
 def test_calls_that_are_not_alike_are_told():
     records = [span("call", 0, 10), kernel("a", 1, 2, 3), span("call", 20, 30), kernel("a", 2, 22, 23)]
     calls = trace.parse([*records, kernel("b", 3, 24, 25)])
-    assert trace_figures.note(calls, None) == "1 to 2 kernels, copies and fills a call: not all calls are alike"
-    assert trace_figures.note(calls, 2).endswith("where the benchmark saw 2")
+    assert trace_figures.note(calls, None) == "kernels, copies and fills of a call: 1 to 2, not the same each time"
+    assert trace_figures.note(calls, 2).endswith("1 to 2 here, 2 by the benchmark")
 
 
 @pytest.mark.parametrize(
