@@ -15,7 +15,7 @@ _named: Named | None = None
 
 def span(name: str) -> AbstractContextManager[object]:
     """What is done within is called ``name`` where somebody watches; code that torch.compile traces has no names."""
-    if _named is None or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or _named is None:  # in this order: else torch.compile would look at _named too
         return _NOTHING
     return _named(name)
 

@@ -9,6 +9,7 @@ import torch
 
 from runner.measure.gpu_kernels import CYCLES_A_SECOND, boundary, spin
 from runner.measure.statistics import trimmed_mean
+from runner.measure.timeline import covered, whole
 
 MOST_CALLS = 30  # profiled: the mean is then good to a few nanoseconds
 MOST_RECORDS = 300  # of which some microseconds of Python each go into reading them
@@ -51,8 +52,8 @@ def observe(
     if len(each) != calls or len(counts) != 1 or counts == {0}:
         return None
     return Witness(
-        span_us=trimmed_mean([max(r.end for r in own) - min(r.start for r in own) for own in each]),
-        busy_us=trimmed_mean([_union(own) for own in each]),
+        span_us=trimmed_mean([whole(own) for own in each]),
+        busy_us=trimmed_mean([covered(own) for own in each]),
         kernels=counts.pop(),
         detached=len({r.stream for r in records}) > 1 and _detached(call, before),
     )
@@ -111,12 +112,3 @@ def _detached(call: Callable[[], object], before: Callable[[], object]) -> bool:
         if any(record.start < opened.start or record.end > closed.start for record in inside):
             return True
     return False
-
-
-def _union(records: Sequence[Record]) -> float:
-    """Time covered by at least one of ``records``, which are sorted by start."""
-    covered, reached = 0.0, float("-inf")
-    for record in records:
-        covered += max(0.0, record.end - max(record.start, reached))
-        reached = max(reached, record.end)
-    return covered

@@ -1,0 +1,95 @@
+"""A flame graph as one SVG file that needs nothing else: any browser shows it, and names what the pointer is on.
+
+A box is as wide as what was spent in it and in what stands above it. No script is in it, so it cannot be zoomed into:
+for that, give ``stacks.txt`` to speedscope.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html import escape
+
+from runner.measure.stacks import Stacks
+
+WIDTH, ROW, MARGIN, HEAD = 1200.0, 18.0, 10.0, 40.0  # in pixels
+NARROWEST = 0.3  # boxes below it cannot be seen, let alone pointed at
+LETTER = 6.7  # width of one, in the font below
+
+STYLE = """
+text { font: 11px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #222; pointer-events: none }
+rect { stroke: #fff; stroke-width: 0.5 } g:hover rect { stroke: #000; stroke-width: 1.2 }
+text.title { font-size: 14px }
+"""
+
+
+@dataclass
+class Frame:
+    """A box: what was spent in it and above it, and what stands on it."""
+
+    name: str
+    us: float = 0.0
+    above: dict[str, Frame] = field(default_factory=dict)
+
+    @property
+    def height(self) -> int:
+        """Rows from it upwards."""
+        return 1 + max((frame.height for frame in self.above.values()), default=0)
+
+
+def draw(stacks: Stacks, title: str) -> str:
+    """The SVG of ``stacks``, all of which begin with the same frame. The widest box is at the bottom."""
+    root = _tree(stacks)
+    height = HEAD + ROW * root.height + MARGIN
+    boxes = _boxes(root, root.us, MARGIN, height - MARGIN - ROW, (WIDTH - 2 * MARGIN) / root.us if root.us else 0.0)
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height:g}" width="{WIDTH:g}">',
+            f"<style>{STYLE}</style>",
+            f'<rect width="{WIDTH:g}" height="{height:g}" fill="#fff"/>',
+            f'<text class="title" x="{MARGIN:g}" y="24">{escape(title)}</text>',
+            *boxes,
+            "</svg>\n",
+        ]
+    )
+
+
+def _tree(stacks: Stacks) -> Frame:
+    bottom = Frame("")
+    for frames, us in stacks.items():
+        here = bottom
+        for name in frames:
+            here = here.above.setdefault(name, Frame(name))
+            here.us += us
+    return next(iter(bottom.above.values()), Frame("nothing"))
+
+
+def _boxes(frame: Frame, total_us: float, x: float, y: float, scale: float) -> Iterator[str]:
+    """``frame`` at ``x``, ``y``, and what stands on it, from left to right by name."""
+    width = frame.us * scale
+    if width < NARROWEST:
+        return
+    share = 100 * frame.us / total_us
+    hover = f"{frame.name}\n{frame.us:.4g} us, {share:.3g} % of a call"
+    yield (
+        f'<g><title>{escape(hover)}</title><rect x="{x:.2f}" y="{y:g}" width="{width:.2f}" height="{ROW:g}" '
+        f'fill="{_colour(frame.name)}"/>{_label(frame.name, x, y, width)}</g>'
+    )
+    for name in sorted(frame.above):
+        yield from _boxes(frame.above[name], total_us, x, y - ROW, scale)
+        x += frame.above[name].us * scale
+
+
+def _label(name: str, x: float, y: float, width: float) -> str:
+    room = int((width - 6) / LETTER)
+    if room < 3:
+        return ""
+    text = name if len(name) <= room else name[: room - 1] + "…"
+    return f'<text x="{x + 3:.2f}" y="{y + 13:g}">{escape(text)}</text>'
+
+
+def _colour(name: str) -> str:
+    """The same for the same name in every graph: from yellow to red."""
+    seed = zlib.crc32(name.encode())
+    return f"hsl({seed % 50}, {70 + seed // 50 % 25}%, {62 + seed // 1250 % 14}%)"

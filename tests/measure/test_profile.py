@@ -1,0 +1,231 @@
+"""``measure=profile`` on the CPU, with the real torch.profiler; and what it says when there is nothing to see."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+import torch
+import yaml
+
+from kernels.mlp import torch as mlp
+from kernels.spans import span
+from models.workload import Call
+from runner.compose import CONF
+from runner.measure import SUMMARY, CannotObserve, Scene, profiled, stacks, trace
+from runner.measure import profile as module
+from runner.measure.profile import Profile
+from runner.row import COLUMNS
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def profile(**changes):
+    fields = yaml.safe_load((CONF / "measure" / "profile.yaml").read_text()) | {"calls": 3, "warmup": 1} | changes
+    del fields["name"]
+    return Profile(**fields)
+
+
+@pytest.fixture
+def scene(tmp_path):
+    return Scene("cpu", place=tmp_path / "files")
+
+
+@pytest.fixture
+def call():
+    x, w, b = torch.randn(8, 16), torch.randn(16, 16), torch.randn(16)
+
+    def run():
+        with span("forward"):
+            return (mlp.mlp(x, w, b, w, b, activation="gelu"),)
+
+    return Call(run)
+
+
+def table(scene, name):
+    with open(scene.folder / f"{name}.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_operations_parts_and_files_of_a_real_call(call, scene):
+    figures = profile().measure(call, scene)
+    assert set(figures) == {"profile_overhead_pct", "profile_note"}
+    assert figures["profile_note"] == ""
+    ops = {line["op"]: line for line in table(scene, "ops")}
+    assert float(ops["aten::addmm"]["count"]) == float(ops["aten::gelu"]["count"]) == 2
+    for line in ops.values():
+        assert 0 <= float(line["self_cpu_us"]) <= float(line["cpu_us"])
+    assert sum(float(line["self_cpu_pct"]) for line in ops.values()) == pytest.approx(100)
+    assert [line["part"] for line in table(scene, "parts")] == [
+        "forward",
+        "forward / layer_0",
+        "forward / layer_1",
+    ]
+    names = {path.name for path in scene.folder.iterdir()}
+    assert names == {SUMMARY, "ops.csv", "parts.csv", "trace.json.gz", "stacks.txt", "flame.svg"}
+    with gzip.open(scene.folder / "trace.json.gz", "rt") as file:
+        events = json.load(file)["traceEvents"]
+    assert sum(event["name"] == "call" for event in events) == 3
+    summary = (scene.folder / SUMMARY).read_text()
+    assert "of one call, the mean of 3; the profiler adds" in summary
+    assert "aten::addmm" in summary
+    assert "kernel" not in summary
+
+
+def test_the_stacks_add_up_to_a_call_and_the_flame_graph_draws_them(call, scene):
+    profile().measure(call, scene)
+    found = stacks.unfolded((scene.folder / "stacks.txt").read_text())
+    calls = trace.read(scene.folder / "trace.json.gz")
+    assert sum(found.values()) == pytest.approx(sum(call.span.us for call in calls) / 3, rel=0.01)
+    assert any(frames[:3] == ("call", "forward", "layer_1") for frames in found)
+    drawing = ET.parse(scene.folder / "flame.svg").getroot()
+    titles = [title.text for title in drawing.iter(f"{SVG}title")]
+    assert titles[0].startswith("call\n")
+    assert titles[0].endswith("100 % of a call")
+    assert any(title.startswith("layer_0\n") for title in titles)
+    assert not list(drawing.iter(f"{SVG}script"))
+    widths = [float(box.get("width")) for box in drawing.iter(f"{SVG}rect")]
+    assert all(0 < width <= 1200 for width in widths)
+
+
+def test_a_second_pass_has_python_memory_and_operations(call, scene):
+    profile(stacks=True, memory=True, flops=True, shapes=True).measure(call, scene)
+    text = (scene.folder / "stacks.txt").read_text()
+    assert "kernels/mlp/torch.py(" in text
+    assert "torch/autograd/profiler.py(" not in text
+    assert " at 0x" not in text
+    costs = {(line["op"], line["shapes"]): line for line in table(scene, "costs")}
+    addmm = costs["aten::addmm", "16 8x16 16x16"]
+    assert float(addmm["flops"]) == 2 * 2 * 8 * 16 * 16
+    assert float(addmm["memory_bytes"]) == 2 * 8 * 16 * 4
+    assert not list(scene.folder.glob("slow-*"))
+    with gzip.open(scene.folder / "trace.json.gz", "rt") as file:
+        assert "python_function" not in file.read()
+
+
+def test_shapes_part_what_is_one_operation_without_them(scene):
+    small, large = torch.randn(4, 4), torch.randn(8, 8)
+    call = Call(lambda: (small @ small, large @ large))
+    profile().measure(call, scene)
+    assert [line["op"] for line in table(scene, "ops")].count("aten::mm") == 1
+    profile(shapes=True).measure(call, scene)
+    assert {line["shapes"] for line in table(scene, "ops") if line["op"] == "aten::mm"} == {"4x4 4x4", "8x8 8x8"}
+
+
+def test_inputs_are_put_back_before_every_call(scene):
+    x, seen = torch.zeros(4), []
+
+    def run():
+        seen.append(float(x[0]))
+        return (x.add_(1),)
+
+    profile(stacks=True).measure(Call(run, reset=lambda: x.zero_()), scene)
+    assert set(seen) == {0.0}
+    assert len(seen) == 2 + 3 * (3 + 1 + 3) + (1 + 3)  # two to see how long it is, three rounds, and the second pass
+
+
+def test_only_the_first_lines_are_in_the_summary(call, scene):
+    profile(rows=1).measure(call, scene)
+    assert "more operations" in (scene.folder / SUMMARY).read_text()
+    assert len(table(scene, "ops")) > 1
+
+
+def test_calls_that_take_long_are_fewer_and_the_row_says_so(call, scene, monkeypatch):
+    monkeypatch.setattr(profiled, "LONGEST_S", 1e-9)
+    assert profile().measure(call, scene)["profile_note"] == "2 calls instead of 3, for they are long"
+
+
+@pytest.mark.parametrize(
+    ("call_s", "plan"),
+    [(1e-5, (3, 10)), (0.43, (3, 10)), (0.44, (1, 10)), (2.0, (1, 6)), (600.0, (1, 2))],
+)
+def test_how_many_calls_fit(call_s, plan):
+    assert profiled._plan(call_s, replace(profile(), calls=10, warmup=3)) == plan
+
+
+def test_where_no_file_can_be_kept_there_is_no_profile(call):
+    with pytest.raises(CannotObserve, match="it keeps files"):
+        profile().measure(call, Scene("cpu"))
+
+
+def test_a_torch_without_the_profiler_is_told(call, scene, monkeypatch):
+    monkeypatch.setattr(profiled, "supported_activities", set)
+    with pytest.raises(CannotObserve, match="built without Kineto"):
+        profile().measure(call, scene)
+
+
+def test_a_trace_without_kernels_is_not_taken_for_a_gpus(call, scene):
+    """The real trace of a CPU, read as if it were of a GPU whose CUPTI somebody else has."""
+    profile().measure(call, scene)
+    with pytest.raises(CannotObserve, match="saw no kernel, copy or fill in a call: run it without nsys"):
+        module._seen(scene.folder / "trace.json.gz", gpu=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("{", "cannot be read"), ('{"traceEvents": []}', "recorded none of its calls"), ("{}", "cannot be read")],
+)
+def test_a_trace_that_is_none_is_told(scene, content, said):
+    path = scene.folder / "trace.json.gz"
+    with gzip.open(path, "wt") as file:
+        file.write(content)
+    with pytest.raises(CannotObserve, match=said):
+        module._seen(path, gpu=False)
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """``measure`` as on a GPU, of a trace made by hand: a GELU of one kernel, 20 to 50.5 us after the call begins."""
+
+    def event(cat, name, start, dur, **args):
+        return {"ph": "X", "cat": cat, "name": name, "ts": start, "dur": dur, "pid": 1, "tid": 1, "args": args}
+
+    events = [event("user_annotation", "call", 0, 100), event("user_annotation", "forward", 1, 60)]
+    events += [event("cpu_op", "aten::gelu", 5, 20), event("cuda_runtime", "cudaLaunchKernel", 8, 4, correlation=1)]
+    events += [event("kernel", "void gelu_kernel<4>(int)", 20, 30.5, correlation=1)]
+
+    def record(call, device, settings, path):
+        with gzip.open(path, "wt") as file:
+            json.dump({"traceEvents": events}, file)
+        return profiled.Taken(plain_us=[100.0], profiled_us=[112.3])
+
+    monkeypatch.setattr(profiled, "profile", record)
+
+
+def test_a_gpus_figures_and_tables(recorded, scene):
+    scene = replace(scene, device="cuda", figures={"n_kernels": 9})
+    figures = profile().measure(Call(lambda: ()), scene)
+    assert figures == {
+        "profile_gpu_us": 30.5,
+        "profile_kernels": 1,
+        "busy_pct": 100,
+        "idle_us": 0,
+        "longest_gap_us": 0,
+        "launch_us": 4,
+        "queue_us": 8,
+        "top_kernel": "gelu_kernel<4>",
+        "top_kernel_pct": 100,
+        "profile_overhead_pct": pytest.approx(12.3),
+        "profile_note": "kernels, copies and fills of a call: 1 here, 9 by the benchmark",
+    }
+    assert figures.keys() <= COLUMNS.keys()
+    (line,) = table(scene, "kernels")
+    assert (line["op"], line["kernel"], line["gpu_us"]) == ("aten::gelu", "void gelu_kernel<4>(int)", "30.5")
+    text = (scene.folder / "stacks.txt").read_text()
+    assert text == "call;forward;aten::gelu;void gelu_kernel<4>(int) 30500\n"
+    assert (scene.folder / SUMMARY).read_text().splitlines() == [
+        "kernels, copies and fills of a call: 1, in 30.5 us, 100.0 % of their span; "
+        "idle in between 0 us, 0 us at a time",
+        "a launch takes 4.0 us of the host, and what it launches begins 8.0 us later",
+        "of one call, the mean of 1 (kernels, copies and fills of a call: 1 here, 9 by the benchmark); "
+        "the profiler adds 12 % to a call",
+        "  operation   kernel          count  host us  GPU us    share",
+        "  aten::gelu  gelu_kernel<4>      1     20.0    30.5  100.0 %",
+        "",
+        "  part     count  host us  GPU us",
+        "  forward      1     60.0    30.5",
+    ]
