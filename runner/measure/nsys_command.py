@@ -42,6 +42,8 @@ class Command:
         """
         known = set(re.findall(r"--[a-z][a-z-]+", output([program, "profile", "--help"]) or ""))
         given = {_name(word) for word in args}
+        if "--capture-range=none" in args:
+            given.add("--capture-range-end")  # which nsys refuses then
         wanted = [word for word in (*PRESETS[preset], *COMMON) if _name(word) not in given]
         missing = [word for word in wanted if known and _name(word) not in known]
         notes = [f"this nsys has no {_name(word)}" for word in missing]

@@ -8,6 +8,7 @@ from runner.case import Scalar
 from runner.measure.nsys_tables import Table
 
 SHOWN, WIDEST = 8, 64  # lines of a table on the terminal, and characters of a name
+RANGES = 24  # lines of ranges: those of two steps of four layers
 SHOWN_COLUMNS = {  # of each table on the terminal; its file has more
     "ranges": ("range", "count", "host_us", "gpu_busy_us", "gpu_sum_us", "gpu_span_us", "works"),
     "kernels": ("kernel", "per_call", "mean_us", "share_pct", "launch_us", "ahead_us"),
@@ -25,7 +26,7 @@ def summary(
     beside_us: float,
     command: str,
 ) -> str:
-    """The text. ``one`` has the figures; by the host's clock a call took ``under_us``, and ``beside_us`` without nsys."""
+    """The text. ``one`` has the figures; a call took the host ``under_us``, and without nsys ``beside_us``."""
     works = f"in {one['nsys_kernels']} kernels, copies and fills"
     figures = [
         ("GPU busy", one["nsys_gpu_us"], works),
@@ -36,22 +37,22 @@ def summary(
     lines = [head, *(f"  {name:9}{value:10.2f} us  {what}" for name, value, what in figures if value is not None)]
     for name, columns in SHOWN_COLUMNS.items():
         if name in tables:
-            lines += ["", *_aligned(tables[name], columns)]
+            lines += ["", *_aligned(tables[name], columns, RANGES if name == "ranges" else SHOWN)]
     if one["nsys_note"]:
         lines += ["", f"note: {one['nsys_note']}"]
     return "\n".join([*lines, "", f"recorded by: {command}", "to look at: nsys-ui report.nsys-rep", ""])
 
 
-def _aligned(table: Table, columns: Sequence[str]) -> list[str]:
-    """The first lines of ``table``: words to the left, numbers to the right."""
-    lines = [list(columns), *([_cell(line[name]) for name in columns] for line in table[:SHOWN])]
+def _aligned(table: Table, columns: Sequence[str], most: int) -> list[str]:
+    """The first ``most`` lines of ``table``: words to the left, numbers to the right."""
+    lines = [list(columns), *([_cell(line[name]) for name in columns] for line in table[:most])]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     sides = ["<" if isinstance(table[0][name], str) else ">" for name in columns]
     text = [
         "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(line, sides, widths, strict=True))
         for line in lines
     ]
-    more = [f"and {len(table) - SHOWN} more"] if len(table) > SHOWN else []
+    more = [f"and {len(table) - most} more"] if len(table) > most else []
     return [f"  {line}".rstrip() for line in [*text, *more]]
 
 

@@ -1,0 +1,110 @@
+"""A case once more, for a tool: its ranges, what it says of itself, and why it could not be."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from runner.case import Case, Choice
+from runner.measure import Scene
+from runner.worker import again
+
+GELU = {"rows": 8, "cols": 8, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
+MLP = {"dim": 8, "layers": 2, "batch": 4, "steps": 2, "activation": "gelu", "pass": "train_step", "lr": 0.1}
+MLP |= {"zero_grad": "every_step", "print_loss": False, "dtype": "float32", "tf32": False, "data": "normal"}
+
+USER = """
+import sys, torch
+def fails(x): raise ValueError("of its own")
+def exits(x): sys.exit(3)
+def wrong(x): return x + 1
+"""
+
+
+@pytest.fixture
+def result(tmp_path):
+    """What is written of a case, and the exit code."""
+
+    def do(case, calls=3):
+        request = Scene("cpu", case, tmp_path).command(calls)[-1]
+        code = again.main(Path(request))
+        return code, json.loads((tmp_path / "again.json").read_text())
+
+    return do
+
+
+@pytest.fixture
+def user(tmp_path):
+    path = tmp_path / "user.py"
+    path.write_text(USER)
+    return lambda name, **fields: Case(
+        Choice("gelu", GELU), Choice("file", {"path": f"{path}:{name}"}), (), "cpu", 0, **fields
+    )
+
+
+def test_calls_are_made_and_timed(result):
+    code, found = result(Case(Choice("gelu", GELU), Choice("torch", {}), (), "cpu", 0))
+    assert code == 0
+    assert found["n"] == len(found["calls_us"]) == 3
+    assert min(found["calls_us"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    {
+        "fails": "error in phase build: ValueError: of its own",
+        "exits": "error in phase build: SystemExit: 3",
+        "wrong": "wrong: y: 64 of 64 elements wrong",
+    }.items(),
+)
+def test_why_there_are_no_calls_is_written(result, user, name, error):
+    code, found = result(user(name))
+    assert code == 1
+    assert found["error"].startswith(error)
+    assert "calls_us" not in found
+
+
+def test_a_wrong_one_is_called_if_that_is_asked_for(result, user):
+    assert result(user("wrong", time_wrong=True))[1]["n"] == 3
+
+
+def test_an_implementation_that_is_not_timed_is_not_called(result, monkeypatch):
+    from runner.impl.kernel import Kernel
+
+    monkeypatch.setattr(Kernel, "untimed", lambda self, op: "it is not timed here")
+    case = Case(Choice("gelu", GELU), Choice("torch", {}), (), "cpu", 0)
+    assert result(case) == (1, {"error": "unsupported: it is not timed here"})
+
+
+def test_the_parts_of_a_call_are_ranges_and_no_call_is_in_the_warm_up(result, monkeypatch):
+    seen, open_ = [], []
+
+    class Noted(nullcontext):
+        def __init__(self, name):
+            self.name = name
+
+        def __enter__(self):
+            open_.append(self.name)
+            seen.append("/".join(open_))
+
+        def __exit__(self, *_):
+            open_.pop()
+
+    monkeypatch.setattr(again, "_range", Noted)
+    result(Case(Choice("mlp", MLP), Choice("torch", {}), (), "cpu", 0), calls=2)
+    assert [name for name in seen if "/" not in name] == ["define_model", "warm_up", "call", "call"]
+    assert not any("warm_up" in name and "call" in name for name in seen)
+    parts = ["", "/forward", "/forward/layer_0", "/forward/layer_1", "/backward", "/optimizer_step"]
+    once = ["call", *(f"call/step_{step}{part}" for step in (0, 1) for part in parts)]
+    assert [name for name in seen if name.startswith("call")] == [*once, *once]
+
+
+def test_inputs_are_put_back_before_each_call_and_outside_of_it(result, monkeypatch):
+    told = []
+    monkeypatch.setattr(again, "preparation", lambda reset, cold_l2: lambda: told.append((reset is not None, cold_l2)))
+    result(Case(Choice("mlp", MLP), Choice("torch", {}), (), "cpu", 0), calls=2)
+    assert len(told) >= again.WARM_UP + 2
+    assert set(told) == {(True, False)}  # a CPU has no L2 cache to empty
