@@ -12,7 +12,9 @@ from runner.measure import CannotObserve
 from runner.measure.nsys import Nsys
 
 PROGRAM = tool.find("nsys")
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="Nsight Systems (nsys) is not on PATH, nor where it is installed")
+pytestmark = pytest.mark.skipif(
+    PROGRAM is None, reason="Nsight Systems (nsys) is not on PATH, nor where it is installed"
+)
 
 
 @pytest.fixture
