@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 GRACE_S = 30.0  # beyond ``limit_s``, for nsys to write what it has
 EXPORT_S = 20.0  # beyond ``limit_s``, in any case, to read the report
 REPORT, LOG, COMMAND, AGAIN = "report", "nsys.log", "command.txt", "again.json"
+KEPT = (AGAIN, SUMMARY, f"{REPORT}.nsys-rep", f"{REPORT}.qdstrm", *(f"{name}.csv" for name in nsys_tables.NAMES))
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Nsys:
         The timeline, the case's own result, and notes. Raises CannotObserve.
         """
         began_s = time.monotonic()
-        for name in (f"{REPORT}.nsys-rep", f"{REPORT}.qdstrm", AGAIN):  # of an earlier session in this folder
+        for name in KEPT:  # of an earlier session in this folder
             (folder / name).unlink(missing_ok=True)
         command = Command.of(program, self.preset, self.args)
         words = command.profile(folder / REPORT, case)

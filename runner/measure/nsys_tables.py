@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from runner.case import Scalar
-from runner.measure.nsys_timeline import Api, Timeline, Work
+from runner.measure.nsys_timeline import CALL, Api, Timeline, Work
 from runner.measure.statistics import trimmed_mean
 
 Table = list[dict[str, str | int | float]]
@@ -37,16 +37,12 @@ def tables(timeline: Timeline) -> dict[str, Table]:
 
 
 def write(found: Mapping[str, Table], folder: Path) -> None:
-    """Each table as a CSV in ``folder``; one of an earlier session that is not among them goes."""
-    for name in NAMES:
-        path = folder / f"{name}.csv"
-        if name not in found:
-            path.unlink(missing_ok=True)
-            continue
-        with open(path, "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(found[name][0]))
+    """Each table as a CSV in ``folder``."""
+    for name, table in found.items():
+        with open(folder / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(table[0]))
             writer.writeheader()
-            writer.writerows(found[name])
+            writer.writerows(table)
 
 
 def union_us(works: Sequence[Work]) -> float:
@@ -110,7 +106,7 @@ def _shape(works: Sequence[Work]) -> dict[str, int | str]:
 
 
 def _ranges(timeline: Timeline) -> Table:
-    """In the order of their first appearance, of the whole report; times are means of one occurrence."""
+    """Of the whole report, those of calls first; times are means of one occurrence."""
     works: dict[int, list[Work]] = {index: [] for index in range(len(timeline.ranges))}
     for work in timeline.works:
         for index in timeline.around(work.range):
@@ -119,7 +115,7 @@ def _ranges(timeline: Timeline) -> Table:
     for index in works:
         named.setdefault(timeline.path(index), []).append(index)
     table: Table = []
-    for name, indexes in named.items():
+    for name, indexes in sorted(named.items(), key=lambda item: item[0].partition("/")[0] != CALL):
         own = [works[index] for index in indexes]
         hosts = [(timeline.ranges[index].end - timeline.ranges[index].start) / 1e3 for index in indexes]
         table.append(

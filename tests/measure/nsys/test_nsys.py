@@ -82,10 +82,11 @@ def test_a_case_that_dies_is_told_by_its_exit_code_and_last_words(record, case, 
 
 
 def test_what_an_earlier_session_left_is_not_taken_for_this_ones(record, case, tmp_path, fake_nsys):
-    for name in ("again.json", "report.nsys-rep"):
+    for name in ("again.json", "report.nsys-rep", "summary.txt", "copies.csv"):
         (tmp_path / "files" / name).write_text('{"calls_us": [1.0], "n": 1}')
     with pytest.raises(CannotObserve, match="before its calls were done"):
         nsys().record(fake_nsys(), case(), tmp_path / "files")
+    assert {path.name for path in (tmp_path / "files").iterdir()} == {"command.txt", "nsys.log", "report.nsys-rep"}
     assert refused(record, "never opened").startswith("nsys wrote no report")
 
 
