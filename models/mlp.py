@@ -6,7 +6,7 @@ An implementation is the forward pass; loss, backward and update are the same fo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -34,6 +34,11 @@ class Mlp(Workload):
     pass_: Literal["fwd", "fwd_bwd", "train_step"]  # forward; with backward; with backward and SGD update
     zero_grad: Literal["every_step", "accumulate"]  # accumulate: cleared once a call, then summed, as in the lecture
     lr: Annotated[float, "above 0"]  # learning rate of train_step
+    print_loss: bool  # after each step; reading it makes the host wait for the GPU
+
+    def __post_init__(self) -> None:
+        if self.print_loss and self.pass_ == "fwd":
+            raise ValueError("print_loss: pass=fwd has no loss to print; give pass=fwd_bwd or pass=train_step")
 
     def inputs(self, draw: Draw) -> tuple[Tensor, ...]:
         """Input x [batch, dim], then weight [dim, dim] and bias [dim] of each layer.
@@ -60,18 +65,19 @@ class Mlp(Workload):
             return training.forward_only(lambda: function(*inputs, **options), self.steps)
         params = training.copies(given) if self.pass_ == "train_step" else training.leaves(given)
         accumulate = self.zero_grad == "accumulate"
+        told = training.print_loss if self.print_loss else None
 
         def forward() -> Tensor:
             return function(x, *params, **options)
 
         if self.pass_ == "fwd_bwd":
-            return training.forward_backward(forward, self.steps, params, accumulate=accumulate)
-        return training.train(forward, self.steps, params, accumulate=accumulate, lr=self.lr)
+            return training.forward_backward(forward, self.steps, params, accumulate=accumulate, told=told)
+        return training.train(forward, self.steps, params, accumulate=accumulate, lr=self.lr, told=told)
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
         """For fwd, y; for fwd_bwd, y and the gradient of each parameter; for train_step, the updated parameters."""
         wide = tuple(tensor.double() for tensor in inputs)
-        values = self.call(_forward, wide).run()
+        values = replace(self, print_loss=False).call(_forward, wide).run()
         params = [f"{kind}{layer + 1}" for layer in range(self.layers) for kind in "wb"]
         if self.pass_ == "train_step":
             updated = zip(params, values, wide[1:], strict=True)

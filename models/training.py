@@ -26,6 +26,7 @@ from models.workload import Call
 Forward = Callable[[], Tensor]
 Outputs = tuple[Tensor, ...]
 Clear = Callable[[], None]
+Told = Callable[[Tensor], None]  # of the loss, a scalar on the device, after each step
 
 
 def leaves(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -76,17 +77,27 @@ def backward_only(function: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor) -
     return Call(run=run)
 
 
-def forward_backward(forward: Forward, steps: int, params: list[Tensor], *, accumulate: bool) -> Call:
+def print_loss(loss: Tensor) -> None:
+    """Print a number that is on the device: the host waits until all before it is done, and copies it."""
+    print(f"loss {loss.item():.6g}")
+
+
+def forward_backward(
+    forward: Forward, steps: int, params: list[Tensor], *, accumulate: bool, told: Told | None = None
+) -> Call:
     """``steps`` times ``y.mean().backward()``. Outputs: y of the last step, and the gradient of every parameter.
 
-    Gradients are those of the last step, or summed over the steps if they ``accumulate``.
+    Gradients are those of the last step, or summed over the steps if they ``accumulate``. ``told`` gets each loss.
     """
     _let_backward_reuse_buffers(True)
     clear, between = _clearing(params, accumulate)
 
     def step(index: int) -> Tensor:
         with span(f"step_{index}"):
-            return _step(forward)
+            y, loss = _step(forward)
+            if told:
+                told(loss)
+            return y
 
     def run() -> Outputs:
         clear()
@@ -98,10 +109,13 @@ def forward_backward(forward: Forward, steps: int, params: list[Tensor], *, accu
     return Call(run=run)
 
 
-def train(forward: Forward, steps: int, params: list[Tensor], *, accumulate: bool, lr: float) -> Call:
+def train(
+    forward: Forward, steps: int, params: list[Tensor], *, accumulate: bool, lr: float, told: Told | None = None
+) -> Call:
     """``steps`` times ``y.mean().backward()`` and p -= lr * gradient (SGD), in place. Outputs: the parameters.
 
-    These are the parameters themselves, not copies: the next ``run`` changes them, and ``reset`` puts them back.
+    They are the parameters themselves, not copies: the next ``run`` changes them, and ``reset`` puts them back.
+    ``told`` gets each loss.
     """
     _let_backward_reuse_buffers(True)
     clear, between = _clearing(params, accumulate)
@@ -109,9 +123,11 @@ def train(forward: Forward, steps: int, params: list[Tensor], *, accumulate: boo
 
     def step(index: int) -> None:
         with span(f"step_{index}"):
-            _step(forward)
+            _, loss = _step(forward)
             with span("optimizer_step"), torch.no_grad():
                 torch._foreach_add_(params, _gradients(params), alpha=-lr)
+            if told:
+                told(loss)
 
     def run() -> Outputs:
         clear()
@@ -129,14 +145,14 @@ def train(forward: Forward, steps: int, params: list[Tensor], *, accumulate: boo
     return Call(run=run, reset=reset)
 
 
-def _step(forward: Forward) -> Tensor:
-    """Forward, loss and backward; y."""
+def _step(forward: Forward) -> tuple[Tensor, Tensor]:
+    """Forward, loss and backward; y and the loss."""
     with span("forward"):
         y = forward()
         loss = y.mean()
     with span("backward"):
         loss.backward()
-    return y.detach()
+    return y.detach(), loss.detach()
 
 
 def _let_backward_reuse_buffers(may: bool) -> None:

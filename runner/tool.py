@@ -6,7 +6,8 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ PLACES = {  # where installers put them beside PATH
     "compute-sanitizer": ("/usr/local/cuda/bin/compute-sanitizer",),
 }
 GRACE_S = 60.0  # that a tool whose time is over has to write its report
+MARK = "KERNEL_RUNNER_TOOL"  # in the environment of a tool and of all that it starts: another value for each run
 SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")  # in a variable's name: tools store the environment
 
 
@@ -43,8 +45,10 @@ def run(
 ) -> Ended:
     """Run ``command`` to its end, in an environment without keys and tokens, and with ``more``; it prints to ``log``.
 
-    After ``limit_s`` it is asked to end, after ``grace_s`` more it is killed, with all it has started. Raises OSError.
+    After ``limit_s`` it is asked to end, after ``grace_s`` more it is killed, with all it has started, also what has
+    left its group and its parent, as the agent of nsys does. Raises OSError.
     """
+    mark = uuid.uuid4().hex
     environment = {name: value for name, value in child.environment().items() if not _is_secret(name)}
     with open(log, "wb") as output:
         process = subprocess.Popen(
@@ -52,7 +56,7 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=environment | dict(more or {}),
+            env=environment | dict(more or {}) | {MARK: mark},
             start_new_session=True,
         )
         late = False
@@ -66,7 +70,18 @@ def run(
         finally:
             child.kill_tree(process.pid)
             child.kill_group(process)
+            for pid in _marked(mark):
+                child.kill_tree(pid)
     return Ended(process.returncode, log.read_text(encoding="utf-8", errors="replace"), late)
+
+
+def _marked(mark: str) -> Iterator[int]:
+    """Processes of the run that has ``mark``; none where there is no Linux to ask."""
+    wanted = f"{MARK}={mark}".encode()
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended, or is another user's
+            if wanted in (path / "environ").read_bytes().split(b"\0"):
+                yield int(path.name)
 
 
 def _is_secret(name: str) -> bool:

@@ -2,9 +2,11 @@
 
     python -m runner.worker.again <case.json>
 
-The case is built and checked as ever, within the NVTX range ``define_model``. Then come its calls, between start and
-stop of CUDA's profiler, each in a range ``call``; in these are the parts that the workload has names for. The result,
-with what the calls took by the host's clock, is written where the request says. Exit code 1: there is no such call.
+The case is built and checked as ever, within the NVTX range ``define_model``, and called within ``warm_up``. Then come
+its calls, between start and stop of CUDA's profiler, each in a range ``call``; in these are the parts that the workload
+has names for. Before each, outside of its range, inputs are put back and the L2 cache of the GPU is emptied, as the
+benchmark does. The result, with what the calls took by the host's clock, is written where the request says. Exit code
+1: there are no such calls, and the result says why.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,57 +23,67 @@ from typing import Any
 import torch
 
 from kernels.spans import span, watched
-from models.workload import Call
 from runner.case import Case
+from runner.faults import classify
+from runner.measure.flush import preparation
 from runner.worker.job import Job
 from runner.worker.point import Point
 
-WARM_UP = 3  # calls before the profiler starts
-MODEL, CALL = "define_model", "call"
+WARM_UP, WARM_UP_S = 3, 0.05  # calls before the profiler starts, at least so many and for so long
+MODEL, WARM, CALL = "define_model", "warm_up", "call"
 
 
 def main(request: Path) -> int:
     """Do what ``request`` asks for; what came of it is in the file that it names."""
     asked = json.loads(request.read_text(encoding="utf-8"))
     case = Case.from_record(asked["case"])
+    job = Job(case, Point(case), on_phase=lambda phase: None)
     try:
         with watched(_range):
-            found = again(case, int(asked["calls"]))
-    except Exception as error:
+            found = again(job, int(asked["calls"]))
+    except (Exception, SystemExit) as error:  # an implementation that exits has no calls either
         traceback.print_exc()
-        found = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+        fault = classify(error, job.phase)
+        found = {"error": f"{fault.status} in phase {job.phase}: {fault.reason}"}
     Path(asked["result"]).write_text(json.dumps(found), encoding="utf-8")
     return int("error" in found)
 
 
-def again(case: Case, calls: int) -> dict[str, Any]:
-    """Build, check and call; microseconds of each call by the host's clock, from launch to result."""
-    job = Job(case, Point(case), on_phase=lambda phase: None)
+def again(job: Job, calls: int) -> dict[str, Any]:
+    """Build, check and call; microseconds of each call by the host's clock, from launch to result. Or an ``error``."""
     with span(MODEL):
         call = job.ready()
-    if job.wrong and not case.time_wrong:
+    if job.wrong and not job.case.time_wrong:
         return {"error": f"wrong: {job.wrong}"}
-    for _ in range(WARM_UP):
-        _restore(call)
-        _once(call)
-    _restore(call)  # before the profiler looks: it may launch kernels of its own
+    if job.untimed:
+        return {"error": f"unsupported: {job.untimed}"}
+    job.enter("measure")
+    before = preparation(call.reset, cold_l2=job.point.device == "cuda")
+    with span(WARM):
+        began, done = time.perf_counter(), 0
+        while done < WARM_UP or time.perf_counter() - began < WARM_UP_S:
+            before()
+            call.run()
+            _wait()
+            done += 1
+    _ready(before)  # the first call, before the profiler looks: of one call alone it sees that call alone
     with _profiled():
-        calls_us = [_once(call)]
+        calls_us = [_once(call.run)]
         while len(calls_us) < calls:
-            _restore(call)
-            calls_us.append(_once(call))
+            _ready(before)
+            calls_us.append(_once(call.run))
     return {"calls_us": calls_us, "n": calls}
 
 
-def _restore(call: Call) -> None:
-    call.restore()
+def _ready(before: Callable[[], None]) -> None:
+    before()
     _wait()
 
 
-def _once(call: Call) -> float:
+def _once(run: Callable[[], object]) -> float:
     started = time.perf_counter()
     with span(CALL):
-        call.run()
+        run()
         _wait()
     return (time.perf_counter() - started) * 1e6
 

@@ -146,6 +146,30 @@ def test_train_step_is_sgd(case):
         assert torch.allclose(ours, theirs, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("pass_", ["fwd_bwd", "train_step"])
+def test_the_loss_is_printed_after_each_step_and_changes_nothing_else(case, error, capsys, pass_):
+    workload, inputs = case("float64", pass_, print_loss=True)
+    expected = workload.reference(*inputs)
+    assert capsys.readouterr().out == ""  # the reference prints nothing
+    assert error(expected, workload.call(mlp, inputs).run()) < 1
+    printed = [float(line.removeprefix("loss ")) for line in capsys.readouterr().out.splitlines()]
+    first = float(mlp(*inputs, activation="gelu").mean())
+    assert printed[0] == pytest.approx(first, rel=1e-5)
+    assert len(printed) == 3
+    assert (printed == [printed[0]] * 3) is (pass_ == "fwd_bwd")  # training changes it
+
+
+def test_the_loss_is_not_printed_unless_asked_for(case, capsys):
+    workload, inputs = case()
+    workload.call(mlp, inputs).run()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_forward_alone_has_no_loss_to_print(case):
+    with pytest.raises(ValueError, match="print_loss: pass=fwd has no loss to print"):
+        case(pass_="fwd", print_loss=True)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_size_may_be_1(case, error, dtype):
     workload, inputs = case(dtype, dim=1, layers=1, batch=1, steps=1)

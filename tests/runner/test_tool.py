@@ -49,6 +49,24 @@ time.sleep(60)
     assert time.monotonic() - started < 10
 
 
+def test_what_has_left_its_parent_and_its_group_is_ended_too(tmp_path, marked):
+    code = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(60)
+    os._exit(0)
+os.wait()
+time.sleep(60)
+"""
+    tool.run([sys.executable, "-c", code], tmp_path / "log", 1.0, {"LEFT_BY": str(tmp_path)}, grace_s=1.0)
+    deadline = time.monotonic() + 5
+    while marked(f"LEFT_BY={tmp_path}") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert marked(f"LEFT_BY={tmp_path}") == []
+
+
 @pytest.mark.parametrize("where", ["path", "place", "given"])
 def test_it_is_found(tmp_path, monkeypatch, where):
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))

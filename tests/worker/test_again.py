@@ -1,86 +1,126 @@
-"""A case once more, in a process that a tool would have started."""
+"""A case once more, for a tool: its ranges, what it says of itself, and why it could not be."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-import yaml
 
-from kernels import spans
 from runner import child
 from runner.case import Case, Choice
 from runner.measure import CannotObserve, Scene
-from runner.options import CONF
 from runner.worker import again
 
+GELU = {"rows": 8, "cols": 8, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
+MLP = {"dim": 8, "layers": 2, "batch": 4, "steps": 2, "activation": "gelu", "pass": "train_step", "lr": 0.1}
+MLP |= {"zero_grad": "every_step", "print_loss": False, "dtype": "float32", "tf32": False, "data": "normal"}
 
-def mlp(impl="torch", **changes):
-    fields = yaml.safe_load((CONF / "workload" / "mlp.yaml").read_text())
-    fields = {name: value for name, value in fields.items() if name not in ("name", "axes")}
-    small = {"dim": 8, "batch": 4, "layers": 2, "steps": 2}
-    return Case(Choice("mlp", fields | small | changes), Choice(impl, {}), (), "cpu", 0)
+USER = """
+import sys, torch
+def fails(x): raise ValueError("of its own")
+def exits(x): sys.exit(3)
+def wrong(x): return x + 1
+"""
 
 
-def done(scene):
-    ran = subprocess.run(scene.command(3), env=child.environment(), capture_output=True, text=True, timeout=120)
-    return ran, json.loads((scene.folder / "again.json").read_text())
+@pytest.fixture
+def result(tmp_path):
+    """What is written of a case, and the exit code."""
+
+    def do(case, calls=3):
+        request = Scene("cpu", case, tmp_path).command(calls)[-1]
+        code = again.main(Path(request))
+        return code, json.loads((tmp_path / "again.json").read_text())
+
+    return do
 
 
-def test_it_is_built_checked_and_called(tmp_path):
-    ran, found = done(Scene("cpu", mlp(), tmp_path / "of" / "it"))
-    assert ran.returncode == 0, ran.stderr
+@pytest.fixture
+def user(tmp_path):
+    path = tmp_path / "user.py"
+    path.write_text(USER)
+    return lambda name, **fields: Case(
+        Choice("gelu", GELU), Choice("file", {"path": f"{path}:{name}"}), (), "cpu", 0, **fields
+    )
+
+
+def test_calls_are_made_and_timed(result):
+    code, found = result(Case(Choice("gelu", GELU), Choice("torch", {}), (), "cpu", 0))
+    assert code == 0
     assert found["n"] == len(found["calls_us"]) == 3
-    assert all(0 < us < 1e6 for us in found["calls_us"])
+    assert min(found["calls_us"]) > 0
 
 
-def test_what_cannot_be_called_says_why(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text("def wrong(x, *_, **more): return x + 1\ndef fails(*_, **more): raise KeyError('no')\n")
-    for name, why in (("wrong", "wrong: "), ("fails", "KeyError: 'no'")):
-        case = mlp(**{"pass": "fwd"})
-        case = Case(case.workload, Choice("file", {"path": f"{path}:{name}"}), (), "cpu", 0)
-        ran, found = done(Scene("cpu", case, tmp_path / name))
-        assert ran.returncode == 1
-        assert found["error"].startswith(why)
+@pytest.mark.parametrize(
+    ("name", "error"),
+    {
+        "fails": "error in phase build: ValueError: of its own",
+        "exits": "error in phase build: SystemExit: 3",
+        "wrong": "wrong: y: 64 of 64 elements wrong",
+    }.items(),
+)
+def test_why_there_are_no_calls_is_written(result, user, name, error):
+    code, found = result(user(name))
+    assert code == 1
+    assert found["error"].startswith(error)
+    assert "calls_us" not in found
+
+
+def test_a_wrong_one_is_called_if_that_is_asked_for(result, user):
+    assert result(user("wrong", time_wrong=True))[1]["n"] == 3
+
+
+def test_an_implementation_that_is_not_timed_is_not_called(result, monkeypatch):
+    from runner.impl.kernel import Kernel
+
+    monkeypatch.setattr(Kernel, "untimed", lambda self, op: "it is not timed here")
+    case = Case(Choice("gelu", GELU), Choice("torch", {}), (), "cpu", 0)
+    assert result(case) == (1, {"error": "unsupported: it is not timed here"})
+
+
+def test_the_parts_of_a_call_are_ranges_and_no_call_is_in_the_warm_up(result, monkeypatch):
+    seen, open_ = [], []
+
+    class Noted(nullcontext):
+        def __init__(self, name):
+            self.name = name
+
+        def __enter__(self):
+            open_.append(self.name)
+            seen.append("/".join(open_))
+
+        def __exit__(self, *_):
+            open_.pop()
+
+    monkeypatch.setattr(again, "_range", Noted)
+    result(Case(Choice("mlp", MLP), Choice("torch", {}), (), "cpu", 0), calls=2)
+    assert [name for name in seen if "/" not in name] == ["define_model", "warm_up", "call", "call"]
+    assert not any("warm_up" in name and "call" in name for name in seen)
+    parts = ["", "/forward", "/forward/layer_0", "/forward/layer_1", "/backward", "/optimizer_step"]
+    once = ["call", *(f"call/step_{step}{part}" for step in (0, 1) for part in parts)]
+    assert [name for name in seen if name.startswith("call")] == [*once, *once]
+
+
+def test_inputs_are_put_back_before_each_call_and_outside_of_it(result, monkeypatch):
+    told = []
+    monkeypatch.setattr(again, "preparation", lambda reset, cold_l2: lambda: told.append((reset is not None, cold_l2)))
+    result(Case(Choice("mlp", MLP), Choice("torch", {}), (), "cpu", 0), calls=2)
+    assert len(told) >= again.WARM_UP + 2
+    assert set(told) == {(True, False)}  # a CPU has no L2 cache to empty
+
+
+def test_a_tool_starts_it_as_the_scene_says(tmp_path):
+    scene = Scene("cpu", Case(Choice("mlp", MLP), Choice("torch", {}), (), "cpu", 0), tmp_path / "of" / "it")
+    ran = subprocess.run(scene.command(3), env=child.environment(), capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads((scene.folder / "again.json").read_text())["n"] == 3
 
 
 def test_a_call_of_no_case_cannot_be_done_again(tmp_path):
     with pytest.raises(CannotObserve, match="of none"):
         Scene("cpu", None, tmp_path).command(1)
     with pytest.raises(CannotObserve, match="no folder"):
-        Scene("cpu", mlp()).command(1)
-
-
-@pytest.mark.parametrize(
-    ("pass_", "expected"),
-    [
-        ("fwd", ["step_0", "forward", "layer_0", "layer_1", "step_1", "forward", "layer_0", "layer_1"]),
-        ("train_step", [*["step_0", "forward", "layer_0", "layer_1", "backward", "optimizer_step"], "step_1"]),
-    ],
-)
-def test_its_parts_have_names_while_somebody_watches(pass_, expected):
-    seen = []
-
-    def named(name):
-        seen.append(name)
-        return nullcontext()
-
-    with spans.watched(named):
-        again.again(mlp(**{"pass": pass_}), 1)
-    first = seen.index(again.CALL, seen.index(again.MODEL))
-    assert seen[0] == again.MODEL
-    assert seen.count(again.CALL) == 1 + again.WARM_UP
-    assert seen[first + 1 :][: len(expected)] == expected
-    before = len(seen)
-    again.again(mlp(), 1)
-    assert len(seen) == before
-
-
-def test_the_program_is_where_the_measurement_says():
-    assert Path(child.ROOT, *again.__name__.split(".")).with_suffix(".py").is_file()
-    assert os.path.basename(Scene.command.__globals__["AGAIN"].replace(".", os.sep)) == "again"
+        Scene("cpu", Case(Choice("gelu", GELU), Choice("torch", {}), (), "cpu", 0)).command(1)

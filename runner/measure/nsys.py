@@ -1,0 +1,142 @@
+"""``measure=nsys``: the case once more under NVIDIA Nsight Systems, and what its timeline says."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from runner import tool
+from runner.case import Scalar
+from runner.measure import SUMMARY, CannotObserve, Scene, nsys_tables
+from runner.measure.nsys_command import Command
+from runner.measure.nsys_faults import MISSING, NO_GPU, found_report, of_export, of_profile, of_timeline
+from runner.measure.nsys_sqlite import read
+from runner.measure.nsys_summary import summary
+from runner.measure.nsys_timeline import Timeline
+from runner.measure.statistics import trimmed_mean
+
+if TYPE_CHECKING:
+    from models.workload import Call
+
+GRACE_S = 30.0  # beyond ``limit_s``, for nsys to write what it has
+EXPORT_S = 20.0  # beyond ``limit_s``, in any case, to read the report
+REPORT, LOG, COMMAND, AGAIN = "report", "nsys.log", "command.txt", "again.json"
+KEPT = (AGAIN, SUMMARY, f"{REPORT}.nsys-rep", f"{REPORT}.qdstrm", *(f"{name}.csv" for name in nsys_tables.NAMES))
+
+
+@dataclass(frozen=True)
+class Nsys:
+    """Kernels, ranges, API calls, copies and gaps of a call, by the tool's own clock; the report is kept."""
+
+    path: str | None
+    preset: Literal["light", "full"]
+    calls: Annotated[int, "at least 1"]
+    limit_s: Annotated[float, "above 0"]
+    args: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for word in self.args:
+            if not word.startswith("-"):
+                raise ValueError(f"args: {word!r} is no option of nsys profile; give words like --sample=process-tree")
+
+    def measure(self, call: Call, scene: Scene) -> dict[str, Scalar]:
+        """Figures of a call as nsys saw it; tables, report and command are files. Raises CannotObserve."""
+        if scene.device != "cuda":
+            raise CannotObserve(NO_GPU)
+        program = tool.find("nsys", self.path)
+        if program is None:
+            raise CannotObserve(MISSING if self.path is None else f"measure.nsys.path={self.path} is no program")
+        _release_memory()
+        timeline, again, notes = self.record(program, scene.command(self.calls), scene.folder)
+        unprofiled_us = scene.figures.get("e2e_us")
+        beside_us = _e2e_us(call) if unprofiled_us is None else float(unprofiled_us)
+        return _told(self, scene.folder, timeline, trimmed_mean(again["calls_us"]), beside_us, notes)
+
+    def record(self, program: str, case: list[str], folder: Path) -> tuple[Timeline, Mapping[str, Any], list[str]]:
+        """``case``, a command that writes ``again.json`` into ``folder``, under ``program``: what came of it.
+
+        The timeline, the case's own result, and notes. Raises CannotObserve.
+        """
+        began_s = time.monotonic()
+        for name in KEPT:  # of an earlier session in this folder
+            (folder / name).unlink(missing_ok=True)
+        command = Command.of(program, self.preset, self.args)
+        words = command.profile(folder / REPORT, case)
+        (folder / COMMAND).write_text(shlex.join(words) + "\n", encoding="utf-8")
+        ended = _run(words, folder / LOG, self.limit_s, GRACE_S)
+        again = _result(folder / AGAIN)
+        if fault := of_profile(ended, again, self.limit_s, folder / LOG):
+            raise CannotObserve(fault)
+        report, note = found_report(ended, folder / f"{REPORT}.nsys-rep")
+        left_s = max(self.limit_s - (time.monotonic() - began_s), 0.0) + EXPORT_S
+        timeline = _export(command, report, left_s)
+        if fault := of_timeline(timeline):
+            raise CannotObserve(f"{fault}; what it saw is in {report}")
+        return timeline, again or {}, [text for text in (note, *command.notes) if text]
+
+
+def _export(command: Command, report: Path, limit_s: float) -> Timeline:
+    """What ``report`` holds. Raises CannotObserve.
+
+    Through a folder of this machine's own, for a file system without locks would say that a database is locked.
+    """
+    with tempfile.TemporaryDirectory(prefix="nsys-") as place:
+        database = Path(place) / "report.sqlite"
+        ended = _run(command.export(report, database), Path(place) / "log", limit_s, 1.0)
+        if fault := of_export(ended, database, report, limit_s):
+            raise CannotObserve(fault)
+        return read(database)
+
+
+def _run(words: list[str], log: Path, limit_s: float, grace_s: float) -> tool.Ended:
+    try:
+        return tool.run(words, log, limit_s, grace_s=grace_s)
+    except OSError as error:
+        why = f"{words[0]} cannot be started: {error.strerror}; name another one: measure.nsys.path=..."
+        raise CannotObserve(why) from error
+
+
+def _result(path: Path) -> dict[str, Any] | None:
+    """What the case wrote of itself; None if it did not come to that."""
+    try:
+        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return result
+
+
+def _release_memory() -> None:
+    """The case will be built once more beside this process, and wants the memory that this one merely caches."""
+    import torch
+
+    torch.cuda.empty_cache()
+
+
+def _e2e_us(call: Call) -> float:
+    """Host time of a call that nobody looks at, where no benchmark has taken it."""
+    from runner.measure.caller import as_seen_by_caller
+    from runner.measure.flush import preparation
+
+    return float(as_seen_by_caller(call.run, preparation(call.reset, cold_l2=True))["e2e_us"] or 0.0)
+
+
+def _told(
+    nsys: Nsys, folder: Path, timeline: Timeline, under_us: float, beside_us: float, notes: list[str]
+) -> dict[str, Scalar]:
+    """Tables and summary into ``folder``; the figures."""
+    figures = nsys_tables.figures(timeline)
+    figures["nsys_overhead_pct"] = (under_us / beside_us - 1) * 100
+    figures["nsys_note"] = "; ".join([*notes, *timeline.notes(nsys.calls)])
+    tables = nsys_tables.tables(timeline)
+    nsys_tables.write(tables, folder)
+    head = f"Nsight Systems {timeline.version}, preset {nsys.preset}, {len(timeline.calls)} calls; of one call:"
+    command = (folder / COMMAND).read_text(encoding="utf-8").strip()
+    text = summary(head, figures, tables, under_us, beside_us, command)
+    (folder / SUMMARY).write_text(text, encoding="utf-8")
+    return figures

@@ -1,0 +1,168 @@
+"""A program's timeline: what the GPU did, which API call launched it, and in which ranges that was. In nanoseconds.
+
+A launch belongs to the innermost range around it on its thread. Autograd launches a backward from a thread of its own,
+which has no ranges, while the caller waits: launches of such a thread belong to the caller's range of that moment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+CALL = "call"  # the range that runner.worker.again puts around each call
+NOTABLE = re.compile(  # of what nsys says itself, that which throws doubt on a report that has kernels
+    r"is not supported by this build|size limit on recording|already subscribed|payload extension is incompatible"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """An NVTX range that was opened and closed."""
+
+    name: str
+    start: int
+    end: int
+    thread: int
+    parent: int | None = None  # index of the range around it
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """A call of CUDA's runtime or driver API."""
+
+    name: str
+    start: int
+    end: int
+    thread: int
+    correlation: int
+    range: int | None = None  # index of the innermost range around it
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Something that the GPU did: a kernel, a copy, or a fill."""
+
+    kind: str  # kernel | copy | fill
+    name: str
+    start: int
+    end: int
+    launch: Api | None = None  # None: not recorded
+    range: int | None = None  # index of the innermost range around its launch
+    call: int | None = None  # index of the range ``call`` around its launch
+    size: int = 0  # bytes, of a copy or a fill
+    shape: Mapping[str, int | str] = field(default_factory=dict)  # of a kernel's launch
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What a report holds, each in the order of its start."""
+
+    ranges: Sequence[Range]
+    apis: Sequence[Api]
+    works: Sequence[Work]
+    graphs: int = 0  # CUDA graphs that were traced as a whole
+    said: tuple[str, ...] = ()  # warnings and errors of nsys itself
+    version: str = ""
+
+    @cached_property
+    def calls(self) -> list[int]:
+        """Indexes of the calls' ranges."""
+        return [index for index, one in enumerate(self.ranges) if one.name == CALL and one.parent is None]
+
+    def of_call(self) -> list[list[Work]]:
+        """What the GPU did in each call."""
+        found: dict[int, list[Work]] = {index: [] for index in self.calls}
+        for work in self.works:
+            if work.call is not None:
+                found[work.call].append(work)
+        return list(found.values())
+
+    def around(self, index: int | None) -> Iterator[int]:
+        """The range at ``index`` and those around it, from the inside."""
+        while index is not None:
+            yield index
+            index = self.ranges[index].parent
+
+    def path(self, index: int | None) -> str:
+        """``call/step_0/forward``; empty for None."""
+        return "/".join(reversed([self.ranges[one].name for one in self.around(index)]))
+
+    def notes(self, asked: int) -> Iterator[str]:
+        """What a reader of the figures ought to know, where ``asked`` calls were made."""
+        if len(self.calls) != asked:
+            yield f"it saw {len(self.calls)} of {asked} calls"
+        counts = {len(works) for works in self.of_call()}
+        if len(counts) > 1:
+            yield f"calls had from {min(counts)} to {max(counts)} kernels, copies and fills"
+        if self.graphs:
+            yield f"{self.graphs} CUDA graphs were traced as a whole, and are in no figure"
+        yield from (text.strip() for text in self.said if NOTABLE.search(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of the GPU's, before its launch is found."""
+
+    work: Work
+    correlation: int
+    process: int
+
+
+def nested(ranges: Sequence[Range]) -> list[Range]:
+    """``ranges`` by their start, each with the one around it."""
+    ordered = sorted(ranges, key=lambda one: (one.start, -one.end))
+    opened: dict[int, list[int]] = {}
+    found = []
+    for index, one in enumerate(ordered):
+        stack = opened.setdefault(one.thread, [])
+        while stack and ordered[stack[-1]].end <= one.start:
+            stack.pop()
+        found.append(Range(one.name, one.start, one.end, one.thread, stack[-1] if stack else None))
+        stack.append(index)
+    return found
+
+
+def within(ranges: Sequence[Range], apis: Sequence[Api], caller: int) -> list[Api]:
+    """``apis``, sorted by start, each with the innermost range around it; ``caller`` is the thread that has ranges."""
+    places = _innermost(ranges, [(api.start, api.thread) for api in apis], caller)
+    return [
+        Api(api.name, api.start, api.end, api.thread, api.correlation, place)
+        for api, place in zip(apis, places, strict=True)
+    ]
+
+
+def launched(ranges: Sequence[Range], apis: Sequence[Api], records: Sequence[Record], caller: int) -> list[Work]:
+    """Each with its launch; one whose launch was not recorded is in the caller's range of its own start."""
+    launches: dict[tuple[int, int], Api] = {}
+    for api in apis:
+        launches.setdefault((api.correlation, api.thread >> 24), api)  # a thread's number ends in 24 bits of its own
+    places = _innermost(ranges, [(record.work.start, caller) for record in records], caller)
+    found = []
+    for record, place in zip(records, places, strict=True):
+        work, launch = record.work, launches.get((record.correlation, record.process >> 24))
+        own = launch.range if launch else place
+        top = own
+        while top is not None and ranges[top].parent is not None:
+            top = ranges[top].parent
+        call = top if top is not None and ranges[top].name == CALL else None
+        found.append(Work(work.kind, work.name, work.start, work.end, launch, own, call, work.size, work.shape))
+    return found
+
+
+def _innermost(ranges: Sequence[Range], moments: Sequence[tuple[int, int]], caller: int) -> list[int | None]:
+    """Index of the innermost of ``ranges`` around each moment: a time and a thread, sorted by time."""
+    threads = Counter(one.thread for one in ranges)
+    opened: dict[int, list[int]] = {}
+    found, following = [], 0
+    for time, own in moments:
+        while following < len(ranges) and ranges[following].start <= time:
+            opened.setdefault(ranges[following].thread, []).append(following)
+            following += 1
+        stack = opened.get(own if threads[own] else caller, [])
+        while stack and ranges[stack[-1]].end < time:
+            stack.pop()
+        found.append(stack[-1] if stack else None)
+    return found

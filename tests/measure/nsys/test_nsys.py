@@ -1,0 +1,221 @@
+"""The case under nsys: what is asked of it, and what is said when it fails. A stand-in fails as real ones did."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from models.workload import Call
+from runner import schema
+from runner.case import Case, Choice
+from runner.errors import BadInput
+from runner.measure import CannotObserve, Scene
+from runner.measure.nsys import Nsys
+from runner.measure.nsys_command import Command
+
+FIELDS = {"path": None, "preset": "light", "calls": 2, "limit_s": 60.0, "args": ()}
+GELU = {"rows": 8, "cols": 8, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
+WRITES = "import json; json.dump({result}, open({path!r}, 'w'))"
+
+
+def nsys(**changes):
+    return Nsys(**(FIELDS | changes))
+
+
+@pytest.fixture
+def case(tmp_path):
+    """``case(result)``: a program that writes ``result`` of itself; None: it ends without."""
+
+    def build(result=None, code=0):
+        path = str(tmp_path / "files" / "again.json")
+        writes = "" if result is None else WRITES.format(result=result, path=path)
+        return [sys.executable, "-c", f"print('its last words'); {writes}\nimport sys; sys.exit({code})"]
+
+    return build
+
+
+@pytest.fixture
+def record(tmp_path, fake_nsys, training, case):
+    """What is said of a case under a stand-in that does as told."""
+    (tmp_path / "files").mkdir()
+
+    def go(how="whole", result=None, export=training, code=0, **changes):
+        done = case(result if result is not None else {"calls_us": [100.0, 100.0], "n": 2}, code)
+        return nsys(**changes).record(fake_nsys(how, export), done, tmp_path / "files")
+
+    return go
+
+
+def refused(record, *words, **fields) -> str:
+    """The sentence."""
+    with pytest.raises(CannotObserve) as caught:
+        record(*words, **fields)
+    return str(caught.value)
+
+
+def test_a_whole_report_is_read_and_kept(record, tmp_path):
+    timeline, again, notes = record()
+    assert (len(timeline.calls), again["n"], notes) == (2, 2, [])
+    assert (tmp_path / "files" / "report.nsys-rep").read_text() == "a report"
+    command = (tmp_path / "files" / "command.txt").read_text()
+    assert "--capture-range=cudaProfilerApi --capture-range-end=stop --sample=none" in command
+    assert command.count(" -- ") == 0
+
+
+def test_a_program_that_fails_after_its_calls_has_been_seen_all_the_same(record):
+    assert len(record(code=7)[0].calls) == 2
+
+
+def test_a_case_that_cannot_be_run_again_says_why(record):
+    error = {"error": "oom in phase inputs: OutOfMemoryError: CUDA out of memory"}
+    said = refused(record, result=error, code=1)
+    assert said == f"the case could not be run again under nsys: {error['error']}"
+
+
+def test_a_case_that_dies_is_told_by_its_exit_code_and_last_words(record, case, tmp_path, fake_nsys):
+    with pytest.raises(CannotObserve) as caught:
+        nsys().record(fake_nsys(), case(code=139), tmp_path / "files")
+    assert "ended under nsys with exit code 139 before its calls were done: its last words" in str(caught.value)
+
+
+def test_what_an_earlier_session_left_is_not_taken_for_this_ones(record, case, tmp_path, fake_nsys):
+    for name in ("again.json", "report.nsys-rep", "summary.txt", "copies.csv"):
+        (tmp_path / "files" / name).write_text('{"calls_us": [1.0], "n": 1}')
+    with pytest.raises(CannotObserve, match="before its calls were done"):
+        nsys().record(fake_nsys(), case(), tmp_path / "files")
+    assert {path.name for path in (tmp_path / "files").iterdir()} == {"command.txt", "nsys.log", "report.nsys-rep"}
+    assert refused(record, "never opened").startswith("nsys wrote no report")
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    {
+        "usage": "nsys refuses its options: unrecognised option '--bogus=1'; see measure.nsys.args",
+        "no importer": "QdstrmImporter is missing or lacks a library",
+        "never opened": "the range to capture was never opened",
+        "range ends it": "leave --capture-range-end=stop to the preset",
+        "locked": "nsys export could not read the report: database is locked",
+    }.items(),
+)
+def test_each_failure_is_one_sentence(record, case, tmp_path, fake_nsys, training, how, words):
+    if how in ("usage", "range ends it"):  # the case does not come to its result
+        with pytest.raises(CannotObserve) as caught:
+            nsys().record(fake_nsys(how), case(), tmp_path / "files")
+        said = str(caught.value)
+    else:
+        said = refused(record, how)
+    assert words in said
+    assert "\n" not in said
+
+
+def test_a_raw_file_that_could_not_be_converted_is_kept_and_named(record, tmp_path):
+    raw = tmp_path / "files" / "report.qdstrm"
+    assert str(raw) in refused(record, "no importer")
+    assert raw.is_file()
+
+
+def test_a_report_that_was_written_elsewhere_is_fetched(record, tmp_path):
+    record("elsewhere")
+    assert (tmp_path / "files" / "report.nsys-rep").read_text() == "a report"
+    assert not (tmp_path / "nsys-report-77aa.nsys-rep").exists()
+
+
+def test_one_that_takes_too_long_is_ended_and_what_it_wrote_is_kept(record, tmp_path):
+    said = refused(record, "hangs", limit_s=1.0)
+    assert said.startswith("it was not done after 1 s and was ended")
+    assert "launcher.measure_limit_s" in said
+    assert (tmp_path / "files" / "report.nsys-rep").read_text() == "what there was"
+
+
+def test_a_report_without_gpu_work_says_so(record, export):
+    export.range("call", 0, 10)
+    assert refused(record, export=export).startswith("no GPU work was seen in the calls")
+
+
+def test_work_outside_of_the_calls_is_none(record, export):
+    export.range("call", 0, 10)
+    export.range("warm_up", 20, 30)
+    export.kernel("k", 22, 23, 1)
+    assert refused(record, export=export).startswith("no GPU work was seen in the calls")
+
+
+def test_nsyss_own_reason_goes_with_it(record, export):
+    export.add("DIAGNOSTIC_EVENT", 3, "A client is already subscribed to CUPTI")
+    assert "(A client is already subscribed to CUPTI)" in refused(record, export=export)
+
+
+def test_graphs_that_were_traced_as_a_whole_say_which_option_does_it(record, export):
+    export.range("call", 0, 10)
+    export.add("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", 1, 2)
+    assert "take --cuda-graph-trace out of measure.nsys.args" in refused(record, export=export)
+
+
+def test_a_report_without_ranges_says_so(record, export):
+    export.kernel("k", 1, 2, 3)
+    assert refused(record, export=export).startswith("it recorded no NVTX ranges")
+
+
+def test_no_option_is_given_twice(fake_nsys):
+    """nsys refuses one that is; and an end for a range that there is not."""
+    options = Command.of(fake_nsys(), "light", ("--sample=process-tree", "-tcuda,nvtx,osrt")).options
+    assert options[-2:] == ("--sample=process-tree", "-tcuda,nvtx,osrt")
+    assert not {"--sample=none", "--trace=cuda,nvtx"} & set(options)
+    assert "--capture-range-end=stop" not in Command.of(fake_nsys(), "light", ("--capture-range=none",)).options
+
+
+def test_an_option_that_this_version_does_not_have_is_left_out_and_told(fake_nsys):
+    command = Command.of(fake_nsys("renamed"), "full", ("--whatever=1",))
+    assert "--cuda-graph-trace=node" not in command.options
+    assert command.options[-1] == "--whatever=1"  # what was asked for is passed on
+    assert command.notes == ("this nsys has no --cuda-memory-usage", "this nsys has no --cuda-graph-trace")
+
+
+def test_full_looks_at_the_whole_program(fake_nsys):
+    options = " ".join(Command.of(fake_nsys(), "full", ()).options)
+    assert "capture-range" not in options
+    assert "osrt" in options
+
+
+def test_nsyss_own_signs_in_a_path_are_taken_for_what_they_are(fake_nsys):
+    words = Command.of(fake_nsys(), "light", ()).profile(Path("/runs/100%h/report"), ["python"])
+    assert words[-2:] == ["--output=/runs/100%%h/report", "python"]
+
+
+def test_a_word_that_is_no_option_is_refused():
+    """nsys would take it for the program to run."""
+    with pytest.raises(BadInput, match="args: 'cuda' is no option of nsys profile"):
+        schema.build(Nsys, FIELDS | {"args": ["-t", "cuda"]}, "measure.nsys")
+
+
+def test_a_cpu_case_is_sent_elsewhere(tmp_path):
+    with pytest.raises(CannotObserve, match="take measure=profile there"):
+        nsys().measure(Call(tuple), Scene("cpu", None, tmp_path))
+
+
+def test_without_nsys_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr("runner.tool.find", lambda name, path: None)
+    with pytest.raises(CannotObserve, match="was not found: install it"):
+        nsys().measure(Call(tuple), Scene("cuda", None, tmp_path))
+    with pytest.raises(CannotObserve, match=r"measure.nsys.path=/nowhere is no program"):
+        nsys(path="/nowhere").measure(Call(tuple), Scene("cuda", None, tmp_path))
+
+
+def test_a_case_is_run_again_under_it_and_becomes_figures_tables_and_a_summary(tmp_path, fake_nsys, training):
+    """The case is a real one, on the CPU; what nsys would see of it is made."""
+    program = fake_nsys("whole", training)
+    case = Case(Choice("gelu", GELU), Choice("torch", {}), (Choice("nsys", FIELDS),), "cpu", 0)
+    scene = Scene("cuda", case, tmp_path / "files", {"e2e_us": 1.0})
+    figures = nsys(path=program).measure(Call(tuple), scene)
+    again = json.loads((tmp_path / "files" / "again.json").read_text())
+    assert (again["n"], len(again["calls_us"])) == (2, 2)
+    assert figures["nsys_gpu_us"] == 47.0
+    assert figures["nsys_overhead_pct"] == pytest.approx((sum(again["calls_us"]) / 2 - 1) * 100)
+    assert figures["nsys_note"] == ""
+    kept = {path.name for path in (tmp_path / "files").iterdir()}
+    assert kept >= {"report.nsys-rep", "command.txt", "summary.txt", "nsys.log", "kernels.csv", "ranges.csv", "api.csv"}
+    text = (tmp_path / "files" / "summary.txt").read_text()
+    assert text.startswith("Nsight Systems 2024.2.3.38, preset light, 2 calls; of one call:")
+    assert (tmp_path / "files" / "command.txt").read_text().strip() in text
