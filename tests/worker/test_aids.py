@@ -22,7 +22,7 @@ BENCHMARK |= {"warmup_s": 0.0, "samples": 20, "max_s": 0.02, "rounds": 20, "sust
 BENCHMARK |= {"target_pct": 0.5, "target_cpu_pct": 2.0}
 GELU = {"rows": 64, "cols": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
 MLP = {"dim": 16, "layers": 1, "batch": 8, "steps": 1, "activation": "gelu", "pass": "fwd_bwd", "lr": 0.01}
-MLP |= {"zero_grad": "every_step", "dtype": "float32", "tf32": False, "data": "normal"}
+MLP |= {"zero_grad": "every_step", "print_loss": False, "dtype": "float32", "tf32": False, "data": "normal"}
 PLAIN = Case(Choice("gelu", GELU), Choice("torch", {}), (Choice("benchmark", BENCHMARK),), "cpu", 0)
 
 USER = """
@@ -131,7 +131,7 @@ def test_a_case_that_is_wrong_under_it_is_left_to_the_worker_and_one_that_fails_
     scene = fake_sanitizer(CLEAN)
     cases = {name: replace(PLAIN, impl=Choice("file", {"path": f"{user}:{name}"})) for name in ("wrong", "fails")}
     assert look(replace(scene, case=cases["wrong"])) == {"sanitizer_errors": 0}
-    with pytest.raises(SanitizerError, match=r"no error in memory, but .* the case fails: ValueError: no"):
+    with pytest.raises(SanitizerError, match=r"no error in memory, but .* the case fails: error in phase build: ValueError: no"):
         look(replace(scene, case=cases["fails"]))
 
 
