@@ -109,6 +109,25 @@ COLUMNS: dict[str, Column] = TIMES | {
     "config": Column("", "tiles and the like that the implementation chose for this size, in its own words"),
     "unobserved": Column("", "measurements whose tool is missing, refused or saw nothing, and what to do about it"),
     "graph_breaks": Column("", "places where torch.compile left the graph"),
+    "first_call_peak_bytes": Column(
+        "byte",
+        "GPU: most memory the first call held above what was held before: compiling and tuning included",
+        "lower",
+    ),
+    "input_bytes": Column("byte", "measure=memory: what the workload's inputs hold, parameters among them"),
+    "peak_forward_bytes": Column(
+        "byte", "most that a call holds, above what was held before it, in a forward", "lower"
+    ),
+    "peak_backward_bytes": Column("byte", "the same in a backward", "lower"),
+    "peak_optimizer_bytes": Column("byte", "the same in a step of the optimizer", "lower"),
+    "saved_bytes": Column(
+        "byte",
+        "most that is saved for backward at one time: what the call itself has made, each storage once; no parameters",
+        "lower",
+    ),
+    "allocations": Column("", "allocations of memory in one call", "lower"),
+    "allocated_bytes": Column("byte", "all of them together", "lower"),
+    "largest_alloc_bytes": Column("byte", "the largest of them", "lower"),
     "peak_mem_bytes": Column("byte", "most memory one call holds above its inputs", "lower"),
     "correct": Column("", "every output within tolerance of the float64 reference"),
     "max_abs_err": Column("", "largest |y - r| over all outputs", "lower"),
