@@ -18,7 +18,7 @@ from runner import impl
 from runner.case import Case, Scalar
 from runner.check import compare, repeats
 from runner.faults import Fault, classify
-from runner.measure import CannotObserve, Scene
+from runner.measure import CannotObserve, Foreseeing, Scene
 from runner.row import TIMES, Phase, Row
 from runner.worker.point import Point, device_name
 
@@ -49,7 +49,11 @@ class Job:
 
     def run(self) -> None:
         """All phases in order. Raises whatever the implementation raises."""
-        call = self.ready()
+        try:
+            call = self.ready()
+        except Unsupported as refusal:
+            self._foresee(refusal)
+            raise
         if self.wrong and (self.untimed or not self.case.time_wrong):
             return
         if self.untimed:
@@ -68,14 +72,37 @@ class Job:
                 if fault.spoiled or not self.metrics.keys() & TIMES:
                     raise
                 unobserved[choice.name] = fault.reason  # the time that an earlier one has taken holds all the same
-            if scene.place and scene.place.is_dir():
-                self.files += sorted(path for path in scene.place.rglob("*") if path.is_file())
+            self._kept(scene.place)
         if unobserved:
             self.metrics["unobserved"] = "; ".join(f"{name}: {why}" for name, why in unobserved.items())
             if len(unobserved) == len(self.case.measures):
                 raise Unsupported(str(self.metrics["unobserved"]))
         call.restore()
         self.point.keep(self.case, replace(call, judge=None), self.metrics)
+
+    def _foresee(self, refusal: Unsupported) -> None:
+        """What measurements can say of a call that was refused; raises Unsupported, which says so, if one can."""
+        point = self.point
+        for choice, measure in zip(self.case.measures, point.measures, strict=True):
+            if not isinstance(measure, Foreseeing):
+                continue
+            place = self.place and self.place / choice.name
+            scene = Scene(point.device, self.case, place, dict(self.metrics))
+            function = impl.build(self.case.impl).load(self.case.workload.name)
+            try:
+                found = measure.foresee(point.workload.call(function, point.inputs()).run, scene)
+            except CannotObserve as error:
+                raise Unsupported(f"{refusal}; {choice.name}: {error}") from error
+            if found is None:
+                continue
+            self._take(found)
+            self._kept(place)
+            raise Unsupported(f"not run, and seen by {choice.name} alone: {refusal}") from refusal
+
+    def _kept(self, place: Path | None) -> None:
+        """The files that a measurement has left."""
+        if place and place.is_dir():
+            self.files += sorted(path for path in place.rglob("*") if path.is_file())
 
     def ready(self) -> Call:
         """Everything up to the check: the call, built and found right, or wrong as ``wrong`` says.
