@@ -153,21 +153,25 @@ def _generated(seen: Seen) -> Iterator[None]:
         yield
 
 
-def inductor_programs(source: str, unread: list[str]) -> Iterator[Program]:
-    """The Triton kernels of the generated module whose text is ``source``: those of it that have been launched."""
+def inductor_programs(source: str, unread: list[str]) -> list[Program]:
+    """The Triton kernels of the generated module whose text is ``source``: those of it that have been launched.
+
+    The same text may have been loaded for an earlier case too; one that has launched its kernels says it all.
+    """
     codecache = sys.modules.get("torch._inductor.codecache")
-    for module in getattr(getattr(codecache, "PyCodeCache", None), "modules", ()):
+    for module in reversed(getattr(getattr(codecache, "PyCodeCache", None), "modules", ())):
         path = getattr(module, "__file__", None)
         if path is None or not Path(path).is_file() or Path(path).read_text(encoding="utf-8") != source:
             continue
-        for name, kernel in vars(module).items():
-            for launcher in list(getattr(kernel, "launchers", ()))[:1]:  # the fastest, when it has been tuned
-                program = _of_inductor(name, launcher)
-                if program is None:
-                    unread.append(f"{name}: it is not in Triton's cache any more; impl.cold=true compiles it anew")
-                else:
-                    yield program
-        return
+        launched = {name: one.launchers[0] for name, one in vars(module).items() if getattr(one, "launchers", None)}
+        if not launched:
+            continue
+        found = {name: _of_inductor(name, launcher) for name, launcher in launched.items()}  # the fastest, if tuned
+        unread += [
+            f"{name}: it is not in Triton's cache any more" for name, program in found.items() if program is None
+        ]
+        return [program for program in found.values() if program is not None]
+    return []
 
 
 def _of_inductor(name: str, launcher: Any) -> Program | None:

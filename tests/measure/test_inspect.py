@@ -54,8 +54,6 @@ def table(files):
 @with_triton
 @pytest.mark.parametrize("arch", [80, 90])
 def test_without_a_gpu_triton_kernels_are_compiled_for_one_and_the_row_says_that_it_was_not_run(inspected, arch):
-    if torch.cuda.is_available():
-        pytest.skip("here is a GPU, and a case on its CPU is refused alike; what counts is a machine without")
     row, files = inspected("triton", arch=arch)
     assert row.status == "unsupported"
     assert row.reason.startswith("not run, and seen by inspect alone: Triton kernels need an NVIDIA GPU")
@@ -74,8 +72,6 @@ def test_without_a_gpu_triton_kernels_are_compiled_for_one_and_the_row_says_that
 @with_nvrtc
 @with_triton
 def test_without_a_gpu_cuda_is_compiled_too_and_the_lectures_has_double_precision(inspected):
-    if torch.cuda.is_available():
-        pytest.skip("here is a GPU")
     row, files = inspected("cuda", CUDA | {"variant": "lecture"}, arch=90)
     assert row.status == "unsupported"
     assert row.metrics["fp64_instructions"] > 20
@@ -84,8 +80,6 @@ def test_without_a_gpu_cuda_is_compiled_too_and_the_lectures_has_double_precisio
 
 
 def test_without_an_architecture_what_is_refused_stays_refused(inspected):
-    if torch.cuda.is_available():
-        pytest.skip("here is a GPU")
     row, files = inspected("cuda", CUDA)
     assert row.status == "unsupported"
     assert "inspect" not in row.reason
@@ -183,6 +177,28 @@ def test_the_same_program_twice_is_two_launches():
     for cubin in (b"1", b"1", b"2"):
         seen.add(Program("k", "triton", cubin))
     assert [program.launches for program in seen.programs] == [2, 1]
+
+
+def test_the_kernels_of_a_generated_module_are_those_it_has_launched(tmp_path, monkeypatch):
+    """Modules made by hand, as torch's list of them holds them."""
+    import torch._inductor.codecache as codecache
+
+    from runner.measure.programs import inductor_programs
+
+    asm = {"cubin": b"code", "ptx": "ptx"}
+    binary = SimpleNamespace(asm=asm, metadata=SimpleNamespace(name="k", shared=8))
+    modules = []
+    for name, text in {"other": "other", "first": "source", "again": "source"}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        modules.append(SimpleNamespace(__file__=str(tmp_path / f"{name}.py")))
+    modules[1].triton_0 = SimpleNamespace(launchers=[SimpleNamespace(bin=binary)])
+    modules[1].triton_1 = SimpleNamespace(launchers=[SimpleNamespace(cache_hash=None)])
+    modules[1].never_run = SimpleNamespace(launchers=[])
+    monkeypatch.setattr(codecache.PyCodeCache, "modules", modules)
+    unread = []
+    assert inductor_programs("source", unread) == [Program("triton_0", "inductor", b"code", {"ptx": "ptx"}, 8)]
+    assert unread == ["triton_1: it is not in Triton's cache any more"]
+    assert inductor_programs("unknown", unread) == []
 
 
 def test_a_kernel_of_torchs_own_launcher_is_found_in_tritons_cache(tmp_path, monkeypatch):
