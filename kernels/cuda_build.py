@@ -40,6 +40,9 @@ class Build:
     builder: str
     seconds: float
     cached: bool  # it was found on disk
+    source: Path
+    arch: str
+    built: Kernel
 
 
 builds: list[Build] = []  # in their order
@@ -71,8 +74,9 @@ def kernel(source: Path, name: str, builder: str, device: torch.device) -> Kerne
         raise Unsupported("CUDA C++ runs on NVIDIA GPUs only; move the tensors to one, or take another implementation")
     started = time.perf_counter()
     index = torch.cuda.current_device() if device.index is None else device.index
-    built, cached = BUILDERS[builder](source, name, arch(device), index)
-    builds.append(Build(name, builder, time.perf_counter() - started, cached))
+    target = arch(device)
+    built, cached = BUILDERS[builder](source, name, target, index)
+    builds.append(Build(name, builder, time.perf_counter() - started, cached, source, target, built))
     return built
 
 

@@ -55,6 +55,30 @@ def compiled(source: Path, name: str, arch: str) -> tuple[str, bytes, bool]:
     return symbol, cubin, False
 
 
+def ptx(source: Path, name: str, arch: str) -> str:
+    """The kernel ``name`` of ``source`` in PTX, for people; it is not kept. Raises as ``compiled`` does.
+
+    By NVRTC itself: cuda.core asks the driver about PTX, and there need not be one.
+    """
+    _version()
+    from cuda.bindings import nvrtc
+
+    places = [f"--include-path={place}" for place in (source.parent, *_headers())]
+    words = [f"--gpu-architecture={arch.replace('sm_', 'compute_')}", "--std=c++17", *places]
+    _, program = nvrtc.nvrtcCreateProgram(source.read_bytes(), str(source).encode(), 0, None, None)
+    try:
+        nvrtc.nvrtcAddNameExpression(program, name.encode())
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(words), [word.encode() for word in words])
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise BuildFailed(f"NVRTC: {name} for {arch}: no PTX ({status})")
+        _, size = nvrtc.nvrtcGetPTXSize(program)
+        text = b" " * size
+        nvrtc.nvrtcGetPTX(program, text)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return str(text.rstrip(b"\0 ").decode())
+
+
 def _compile(source: Path, name: str, arch: str, headers: list[Path]) -> tuple[str, bytes]:
     from cuda.core import Program, ProgramOptions
 

@@ -72,9 +72,10 @@ class Compiled(Implementation):
     def watching(self, op: str, device: str) -> Iterator[Watch]:
         """Counts compile seconds, graphs and graph breaks, and what fell back to eager."""
         from torch._dynamo.callback import callback_handler
-        from torch._dynamo.utils import counters
+        from torch._dynamo.utils import clear_compilation_metrics, counters
 
         counters.clear()
+        clear_compilation_metrics()  # measure=inspect tells of those of this case
         watch, spans = Watch(), _Spans()
         callback_handler.register_start_callback(spans.start)
         callback_handler.register_end_callback(spans.end)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -84,3 +84,11 @@ class Comparing(Protocol):
         self, calls: Sequence[tuple[Call, Mapping[str, Scalar]]], device: str
     ) -> list[tuple[str, list[float]]] | None:
         """Of each call, which comes with its figures, the instrument and ten batch means; None if it cannot be."""
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A measurement that can also say something of a call that cannot run on this machine."""
+
+    def foresee(self, run: Callable[[], object], scene: Scene) -> Mapping[str, Scalar] | None:
+        """Figures of ``run``, which nobody has called; None if that is not asked for. Raises CannotObserve."""

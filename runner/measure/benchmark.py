@@ -36,7 +36,7 @@ class Benchmark:
 
     def measure(self, call: Call, scene: Scene) -> dict[str, Scalar | Sequence[float]]:
         """Times of ``call``, its peak memory, and how far to trust them."""
-        from runner.measure.memory import peak_bytes
+        from runner.measure.peak import peak_bytes
         from runner.measure.statistics import batch_means
 
         device = scene.device

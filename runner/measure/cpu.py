@@ -12,7 +12,7 @@ from models.workload import Call
 from runner.case import Scalar
 from runner.measure.benchmark import Benchmark
 from runner.measure.floors import FLOORS
-from runner.measure.memory import peak_bytes
+from runner.measure.peak import peak_bytes
 from runner.measure.pinning import pinned
 from runner.measure.procedure import Taken, take
 from runner.measure.side_by_side import side_by_side

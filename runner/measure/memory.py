@@ -1,38 +1,82 @@
-"""Peak memory of one call above what is held before it: inputs, weights, outputs of earlier calls."""
+"""``measure=memory``: where the memory of a call goes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
+from runner.case import Scalar
+from runner.measure import SUMMARY, Scene
+from runner.measure.allocations import Part, Place, most_saved, parts, peak_of, places, summary
+
+if TYPE_CHECKING:
+    from models.workload import Call
+
+PEAKS = {  # of the parts called so
+    "forward": "peak_forward_bytes",
+    "backward": "peak_backward_bytes",
+    "optimizer_step": "peak_optimizer_bytes",
+}
+SNAPSHOT = "snapshot.pickle"
+VIEWER = {
+    "cuda": f"{SNAPSHOT} opens in the viewer at https://pytorch.org/memory_viz, which sends it nowhere",
+    "cpu": f"no {SNAPSHOT}: torch's viewer shows the memory of GPUs alone",
+}
 
 
-def peak_bytes(call: Callable[[], object], device: str) -> int:
-    """Bytes, as the allocator counts them. The call's own output is part of the peak."""
-    return _on_gpu(call) if device == "cuda" else _on_cpu(call)
+@dataclass(frozen=True)
+class Memory:
+    """Peaks of a call and of its parts, what it saves for backward, and its allocations by where they are made."""
+
+    top: Annotated[int, "at least 1"]
+    snapshot: bool
+    max_events: Annotated[int, "at least 1"]
+
+    def measure(self, call: Call, scene: Scene) -> dict[str, Scalar]:
+        """Bytes above what was held before the call; files ``parts.csv``, ``allocations.csv``, ``summary.txt``.
+
+        Three calls are made: one for the peak alone, one watched, and one in which what is saved is counted.
+        """
+        from runner.measure.peak import peak_bytes
+        from runner.measure.saved import saving
+
+        on = import_module(f"runner.measure.memory_{scene.device}")
+        keep = self.snapshot and scene.device == "cuda"
+        call.restore()
+        peak = peak_bytes(call.run, scene.device)
+        call.restore()
+        seen = on.observe(call.run, self.max_events, scene.folder / SNAPSHOT if keep else None)
+        call.restore()
+        with saving() as saved:
+            again = on.observe(call.run, self.max_events, None)
+        known = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in call.inputs}
+        found, where = parts(seen.marks), places(seen)
+        figures: dict[str, Scalar] = {
+            "peak_mem_bytes": peak,
+            "saved_bytes": most_saved(saved, again.addresses),
+            "allocations": len(seen.allocations),
+            "allocated_bytes": sum(one.size_bytes for one in seen.allocations),
+            "largest_alloc_bytes": max((one.size_bytes for one in seen.allocations), default=0),
+        }
+        if known:  # not where memory is short, and the call does not hold them
+            figures["input_bytes"] = sum(known.values())
+        peaks = {column: peak_of(found, name) for name, column in PEAKS.items()}
+        figures |= {column: value for column, value in peaks.items() if value is not None}
+        _write(scene.folder / "parts.csv", Part, found)
+        _write(scene.folder / "allocations.csv", Place, where)
+        text = summary(figures, found, where[: self.top], len(where))
+        told = VIEWER[scene.device] if keep or scene.device == "cpu" else ""
+        (scene.folder / SUMMARY).write_text(f"{text}{told}\n", encoding="utf-8")
+        return figures
 
 
-def _on_gpu(call: Callable[[], object]) -> int:
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    result = call()
-    torch.cuda.synchronize()
-    del result
-    return torch.cuda.max_memory_allocated() - before
-
-
-def _on_cpu(call: Callable[[], object]) -> int:
-    """The CPU allocator keeps no count, but reports each allocation to the profiler.
-
-    ``torch.profiler`` would do as well, but its first use imports a second's worth of torch._dynamo.
-    """
-    with torch.autograd.profiler.profile(profile_memory=True) as profile:
-        result = call()
-    del result
-    held = peak = 0
-    for event in profile.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            peak = max(peak, held)
-    return peak
+def _write(path: Path, kind: Any, lines: Iterable[Part] | Sequence[Place]) -> None:
+    """A CSV whose columns are the fields of ``kind``."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([field.name for field in fields(kind)])
+        writer.writerows(map(astuple, lines))

@@ -59,6 +59,21 @@ def observe(
     )
 
 
+def each_kernel(
+    call: Callable[[], object], before: Callable[[], object], calls: int = 5
+) -> dict[str, tuple[int, float]]:
+    """Kernel → launches, and microseconds of all of them, in one call; empty if CUPTI saw nothing.
+
+    Copies and fills are kernels too, as CUPTI calls them.
+    """
+    found: dict[str, list[float]] = {}
+    each = _of_each(_records(call, before, calls))
+    for own in each:
+        for record in own:
+            found.setdefault(record.name, []).append(record.end - record.start)
+    return {name: (round(len(times) / len(each)), sum(times) / len(each)) for name, times in found.items()}
+
+
 def _records(call: Callable[[], object], before: Callable[[], object], calls: int, busy_s: float = 0.0) -> list[Record]:
     """Everything the GPU did, by when it began: each call between two boundaries, and a third after its end.
 

@@ -17,10 +17,10 @@ from models.workload import Call, Expected
 from runner import debug, impl
 from runner.case import Case, Scalar
 from runner.check import compare, repeats
-from runner.faults import Fault, classify
-from runner.measure import CannotObserve, Scene
+from runner.faults import Fault
+from runner.measure import Scene
 from runner.row import TIMES, Phase, Row
-from runner.worker import sanitizer
+from runner.worker import observing, sanitizer
 from runner.worker.aids import aided
 from runner.worker.point import Point, device_name
 
@@ -64,52 +64,39 @@ class Job:
         with aided(self.case.debug, self.point.device):
             if self.case.debug == "sanitizer":
                 self._sanitize()
-            self._run()
+            try:
+                call = self.ready()
+            except Unsupported as refusal:
+                observing.foresee(self, refusal)
+                raise
+            if self.wrong and (self.untimed or not self.case.time_wrong):
+                return
+            if self.untimed and self.case.debug:
+                return  # checked, which is all that was wanted
+            if self.untimed:
+                raise Unsupported(self.untimed)
+            observing.observe(self, call)
+            call.restore()
+            if not self.case.debug:
+                self.point.keep(self.case, replace(call, judge=None), self.metrics)
+
+    def scene(self, name: str) -> Scene:
+        """Of the measurement ``name``, with the figures so far."""
+        return Scene(self.point.device, self.case, self.place and self.place / name, dict(self.metrics))
+
+    def keep(self, scene: Scene) -> None:
+        """The files of a measurement are the row's."""
+        if scene.place and scene.place.is_dir():
+            self.files += sorted(path for path in scene.place.rglob("*") if path.is_file())
 
     def _sanitize(self) -> None:
         """Before anything of the implementation's has run here, and may have spoiled this process."""
         self.enter("measure")
-        scene = Scene(self.point.device, self.case, self.place and self.place / "sanitizer")
+        scene = self.scene("sanitizer")
         try:
             self.metrics |= sanitizer.look(scene)
         finally:
-            self._keep(scene)
-
-    def _run(self) -> None:
-        call = self.ready()
-        if self.wrong and (self.untimed or not self.case.time_wrong):
-            return
-        if self.untimed and self.case.debug:
-            return  # checked, which is all that was wanted
-        if self.untimed:
-            raise Unsupported(self.untimed)
-        unobserved: dict[str, str] = {}
-        for choice, measure in zip(self.case.measures, self.point.measures, strict=True):
-            self.enter("measure")  # each has the whole limit
-            scene = Scene(self.point.device, self.case, self.place and self.place / choice.name, dict(self.metrics))
-            try:
-                self._take(measure.measure(call, scene))
-                _wait(self.point.device)
-            except CannotObserve as error:
-                unobserved[choice.name] = str(error)
-            except Exception as error:
-                fault = classify(error, "measure")
-                if fault.spoiled or not self.metrics.keys() & TIMES:
-                    raise
-                unobserved[choice.name] = fault.reason  # the time that an earlier one has taken holds all the same
-            self._keep(scene)
-        if unobserved:
-            self.metrics["unobserved"] = "; ".join(f"{name}: {why}" for name, why in unobserved.items())
-            if len(unobserved) == len(self.case.measures):
-                raise Unsupported(str(self.metrics["unobserved"]))
-        call.restore()
-        if not self.case.debug:
-            self.point.keep(self.case, replace(call, judge=None), self.metrics)
-
-    def _keep(self, scene: Scene) -> None:
-        """The files of a measurement are the row's."""
-        if scene.place and scene.place.is_dir():
-            self.files += sorted(path for path in scene.place.rglob("*") if path.is_file())
+            self.keep(scene)
 
     def ready(self) -> Call:
         """Everything up to the check: the call, built and found right, or wrong as ``wrong`` says.
@@ -168,7 +155,7 @@ class Job:
         """What is wrong with ``outputs`` of a timed call; empty if nothing."""
         return compare(outputs, expected, getattr(torch, self.point.workload.output_dtype)).reason
 
-    def _take(self, figures: Mapping[str, Scalar | Sequence[float]]) -> None:
+    def take(self, figures: Mapping[str, Scalar | Sequence[float]]) -> None:
         """What a measurement gave: figures, and series of figures."""
         for name, value in figures.items():
             if isinstance(value, str | int | float | None):
@@ -182,10 +169,13 @@ class Job:
     def _first_calls(self, call: Call, inputs: Sequence[Tensor], device: str) -> Call:
         """Calls until nothing is compiled any more. The call, with a reset of the inputs if it changes them."""
         pristine = [tensor.clone() for tensor in inputs]
+        held = _start_of_peak(device)
         started = time.perf_counter()
         call.run()
         _wait(device)
         self.metrics["first_call_s"] = time.perf_counter() - started
+        if device == "cuda":
+            self.metrics["first_call_peak_bytes"] = torch.cuda.max_memory_allocated() - held
         changed = [(now, was) for now, was in zip(inputs, pristine, strict=True) if not torch.equal(now, was)]
         self.metrics["mutates_inputs"] = bool(changed)
         if changed:
@@ -241,6 +231,14 @@ def _put_back(call: Call, changed: Sequence[tuple[Tensor, Tensor]]) -> None:
     call.restore()
     for now, was in changed:
         now.copy_(was)
+
+
+def _start_of_peak(device: str) -> int:
+    """Bytes held now, above which a peak is counted from here on; 0 on a CPU, whose allocator keeps no count."""
+    if device != "cuda":
+        return 0
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()
 
 
 def _wait(device: str) -> None:

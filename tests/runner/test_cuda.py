@@ -47,10 +47,13 @@ def test_its_fields_are_arguments_of_every_function(op):
 
 
 def test_build_seconds_are_those_of_this_case_alone(monkeypatch):
-    monkeypatch.setattr(cuda_build, "builds", [cuda_build.Build("before", "nvrtc", 9.0, cached=False)])
+    def build(name, seconds, cached):
+        return cuda_build.Build(name, "nvrtc", seconds, cached, Path("one.cu"), "sm_90a", built=None)
+
+    monkeypatch.setattr(cuda_build, "builds", [build("before", 9.0, cached=False)])
     with cuda().watching("gelu", "cuda") as watch:
-        cuda_build.builds.append(cuda_build.Build("one", "nvrtc", 0.25, cached=False))
-        cuda_build.builds.append(cuda_build.Build("two", "nvrtc", 0.5, cached=True))
+        cuda_build.builds.append(build("one", 0.25, cached=False))
+        cuda_build.builds.append(build("two", 0.5, cached=True))
     assert watch.metrics == {"compile_s": 0.75, "compile_cached": False}
     with cuda().watching("gelu", "cuda") as watch:
         pass

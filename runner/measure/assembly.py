@@ -1,0 +1,91 @@
+"""What a kernel's code says of it: readers of PTX, of SASS as cuobjdump prints it, and of its table of resources.
+
+SASS is what runs, so it counts where it can be had. Widths are of single instructions: what the hardware puts together
+of neighbouring threads is another matter. Bulk copies (TMA) have no width; they are counted apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+SASS = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
+PTX = re.compile(r"^\s*(?:@!?%?\w+\s+)?\{?\s*([a-z][\w:]*(?:\.[\w:]+)+)", re.MULTILINE)
+PTX_COPY = re.compile(r"\bcp\.async\.c[ag]\.shared\.global[\w.:]*\s+\[[^\]]*\],\s*\[[^\]]*\],\s*(0x[0-9a-f]+|\d+)")
+
+TENSOR = {
+    "sass": re.compile(r"(?:[HIDBQO]|HG|IG|QG|BG)MMA\b|UTC[A-Z]*MMA"),
+    "ptx": re.compile(r"wgmma\.mma_async|mma\.sync|wmma\.mma|tcgen05\.mma"),
+}
+FP64 = {
+    "sass": re.compile(r"D(?:ADD|MUL|FMA|SETP|MMA|MNMX)\b|F2F\.F(?:64\.|\d+\.F64)|MUFU\.\w+64H|I2F\.F64|F2I\.F64"),
+    "ptx": re.compile(r"(?!ld|st|mov|cvta)[\w.:]*\.f64\b"),
+}
+BULK = {"sass": re.compile(r"UTMA(?:LDG|STG)|UBLKCP"), "ptx": re.compile(r"cp\.async\.bulk\.")}
+GLOBAL = re.compile(r"(ld|st)\.(?:[\w:]+\.)*global\b(?:\.[\w:]+)*?(?:\.v(\d))?\.[busf](\d+)$")
+WIDTH = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}  # SASS says nothing for 32
+
+
+@dataclass(frozen=True)
+class Code:
+    """What stands in the code of one kernel, however often it is run through."""
+
+    load_bits: int  # widest load from global memory; 0: there is none
+    store_bits: int  # widest store to it
+    tensor: int  # instructions of tensor cores
+    fp64: int  # instructions in double precision
+    bulk: int  # bulk copies
+    by_name: Counter[str]  # every instruction
+    fp64_names: Counter[str]  # those in double precision
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a thread, or a block, of a kernel takes."""
+
+    registers: int
+    stack_bytes: int  # local memory: registers spilled, and arrays that found no room in them
+    shared_bytes: int  # without what a launch asks for beside
+
+
+def read_sass(text: str) -> Code:
+    """Of what ``cuobjdump -sass`` prints."""
+    names = Counter(SASS.findall(text))
+    loads = [_sass_bits(name) for name in names if name.split(".")[0] in ("LDG", "LDGSTS")]
+    stores = [_sass_bits(name) for name in names if name.split(".")[0] == "STG"]
+    return _code("sass", names, loads, stores)
+
+
+def read_ptx(text: str) -> Code:
+    """Of PTX."""
+    names = Counter(PTX.findall(text))
+    moves = [match for name in names if (match := GLOBAL.match(name))]
+    bits = {kind: [int(m[2] or 1) * int(m[3]) for m in moves if m[1] == kind] for kind in ("ld", "st")}
+    copies = [8 * int(size, 0) for size in PTX_COPY.findall(text)]
+    return _code("ptx", names, bits["ld"] + copies, bits["st"])
+
+
+def read_usage(text: str) -> Usage:
+    """Of what ``cuobjdump -res-usage`` prints; the most of any function."""
+    most = {what: max(map(int, re.findall(rf"\b{what}:(\d+)", text)), default=0) for what in ("REG", "STACK", "SHARED")}
+    return Usage(most["REG"], most["STACK"], most["SHARED"])
+
+
+def _code(kind: str, names: Counter[str], loads: list[int], stores: list[int]) -> Code:
+    def count(pattern: re.Pattern[str]) -> int:
+        return sum(times for name, times in names.items() if pattern.match(name))
+
+    return Code(
+        load_bits=max(loads, default=0),
+        store_bits=max(stores, default=0),
+        tensor=count(TENSOR[kind]),
+        fp64=count(FP64[kind]),
+        bulk=count(BULK[kind]),
+        by_name=names,
+        fp64_names=Counter({name: times for name, times in names.items() if FP64[kind].match(name)}),
+    )
+
+
+def _sass_bits(name: str) -> int:
+    return next((WIDTH[part] for part in name.split(".") if part in WIDTH), 32)

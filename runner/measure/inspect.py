@@ -1,0 +1,136 @@
+"""``measure=inspect``: what runs, and why it is fast or slow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
+
+from kernels import Unsupported
+from runner.case import Scalar
+from runner.measure import SUMMARY, CannotObserve, Scene
+from runner.measure.assembly import Code
+from runner.measure.why import Facts, why
+
+if TYPE_CHECKING:
+    from models.workload import Call
+    from runner.measure.kernel_table import Line
+    from runner.measure.programs import Seen
+
+NOTHING = {
+    "cuda": "it launched no kernel whose code can be had, as that of Triton's, torch.compile's and CUDA C++'s can be, "
+    "unless a CUDA graph launches them",
+    "cpu": "torch's own operators on a CPU show no code; impl=compiled shows the C++ that it generates, and "
+    "measure.inspect.arch=90 what Triton and CUDA C++ would run on such a GPU",
+}
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """The code of the kernels that one call launches, for the very types and sizes; and what it says of their speed."""
+
+    arch: Annotated[int, "at least 1"] | None
+
+    def measure(self, call: Call, scene: Scene) -> dict[str, Scalar]:
+        """Figures of the kernel that takes most of the time; files of all of them."""
+        from runner.measure.elsewhere import compiling_for
+        from runner.measure.programs import seeing
+
+        call.restore()
+        with compiling_for(self.arch, without_gpu=scene.device == "cpu") if self.arch else seeing() as seen:
+            call.run()
+        call.restore()
+        times = _times(call) if scene.device == "cuda" and not self.arch else {}
+        return self._tell(seen, times, scene)
+
+    def foresee(self, run: Callable[[], object], scene: Scene) -> dict[str, Scalar] | None:
+        """The same of a call that cannot run here, compiled for ``arch``; None if none is asked for."""
+        if not self.arch:
+            return None
+        from runner.measure.elsewhere import compiling_for
+
+        try:
+            with compiling_for(self.arch, without_gpu=True) as seen:
+                run()
+        except Unsupported:
+            raise
+        except Exception as error:
+            why_not = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise CannotObserve(
+                f"it asks for a GPU, which is not here ({why_not}); run it where there is one"
+            ) from error
+        return self._tell(seen, {}, scene)
+
+    def _tell(self, seen: Seen, times: Mapping[str, tuple[int, float]], scene: Scene) -> dict[str, Scalar]:
+        from runner.measure.compilations import compilations
+        from runner.measure.kernel_table import dominant, lines, summary, write
+
+        if not (seen.programs or seen.graphs or seen.unread or times):
+            raise CannotObserve(NOTHING[scene.device])
+        table = lines(seen, times)
+        main = dominant(table)
+        reason = why(replace(_facts(main, table, seen, scene), arch=self.arch))
+        write(table, seen, scene.folder)
+        notes = [f"not read: {note}" for note in seen.unread]
+        if self.arch:
+            notes.append("which kernels, and in what tiles, is what this machine chooses")
+        if scene.case and scene.case.impl.name == "compiled":
+            notes += compilations()
+        (scene.folder / SUMMARY).write_text(summary(reason, table, notes), encoding="utf-8")
+        figures: dict[str, Scalar] = {"why": reason}
+        if main is not None:
+            figures["kernel_name"] = main.kernel
+        if main is not None and main.code is not None:
+            figures |= {
+                "load_bits": main.code.load_bits,
+                "store_bits": main.code.store_bits,
+                "tensor_instructions": main.code.tensor,
+                "fp64_instructions": main.code.fp64,
+                "kernel_shared_bytes": main.shared_bytes,
+            }
+        if main is not None and main.registers is not None:
+            figures |= {"kernel_registers": main.registers, "kernel_spill_bytes": main.spill_bytes}
+        return figures
+
+
+def _times(call: Call) -> dict[str, tuple[int, float]]:
+    """Launches and microseconds of each kernel of a call, by CUPTI; nothing where it sees nothing."""
+    from runner.measure.witness import each_kernel
+
+    return each_kernel(call.run, call.restore)
+
+
+def _facts(main: Line | None, table: list[Line], seen: Seen, scene: Scene) -> Facts:
+    """All that is known of the call, from the code and from what earlier measurements have found."""
+    figures = scene.figures
+    fields = scene.case.workload.fields if scene.case else {}
+    code = main.code if main else None
+    known = {
+        "time_us": figures.get("gpu_us"),
+        "pct_roof": figures.get("pct_roof"),
+        "bound": figures.get("bound"),
+        "graph_breaks": figures.get("graph_breaks"),
+        "kernels": figures.get("n_kernels") or sum(line.launches for line in table) or None,
+    }
+    bound_by_launch = figures.get("verdict") == "launch_bound"
+    return Facts(
+        **known,  # type: ignore[arg-type]  # by the columns' own types
+        dtype=str(fields.get("dtype", "")),
+        tf32=bool(fields.get("tf32")),
+        launch_bound=str(figures.get("verdict_reason", "")) if bound_by_launch else "",
+        graphs=len(seen.graphs),
+        kernel=main.kernel if main and code else None,
+        registers=main.registers if main else None,
+        spill_bytes=main.spill_bytes if main else None,
+        load_bits=code.load_bits if code else None,
+        tensor=code.tensor if code else None,
+        fp64=code.fp64 if code else None,
+        fp64_names=_names(code) if code else "",
+        bulk=code.bulk if code else None,
+        device=scene.device,
+    )
+
+
+def _names(code: Code) -> str:
+    """``12 DADD, 3 DMUL``: the instructions in double precision, the most frequent first."""
+    return ", ".join(f"{times} {name}" for name, times in code.fp64_names.most_common(3))
