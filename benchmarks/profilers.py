@@ -1,0 +1,109 @@
+"""Whether profilers tell the same time as the benchmark, and the same share of the memory's speed; what each costs.
+
+    python -m benchmarks.profilers [--measures profile nsys ncu] [--write]
+
+Fourteen cases of one kernel each, through the command line: sums, GELUs and softmaxes of two sizes and a matmul, by
+torch and in Triton, each looked at by every profiler right after it was timed. A profiler that is not here is left out,
+with its reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.common import digits, load_average, page, publish, run, table, word
+from runner.report.derive import Names
+from runner.report.terminal import heading
+from runner.row import Row
+
+TIMES = {"profile": "profile_gpu_us", "nsys": "nsys_gpu_us", "ncu": "ncu_gpu_us"}
+COSTS = {"profile": "profile_overhead_pct", "nsys": "nsys_overhead_pct", "ncu": "ncu_overhead_x"}
+SAME_BAR, SHARE_BAR = 0.03, 0.05
+GRID = [
+    *("workload=add,gelu,softmax,matmul", "impl=torch,triton", "workload.dtype=bfloat16"),
+    *("workload.rows=16384", "workload.cols=4096,16384", "workload.size=4096", "log=none", "-m"),
+]
+
+
+def main() -> None:
+    """Runs all, prints and perhaps writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measures", nargs="+", default=list(TIMES), choices=TIMES)
+    parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")
+    options, load = parser.parse_args(), load_average()
+    with tempfile.TemporaryDirectory(prefix="profilers-") as folder:
+        ran = run([*GRID, f"measure=[{','.join(['benchmark', *options.measures])}]"], Path(folder))
+        body, facts = report(ran.rows, options.measures), ran.facts
+    publish("profilers", page("Profilers beside the benchmark", body, facts, load), facts, options.write)
+
+
+# --- what follows from rows; no GPU ---
+
+
+def ratio(row: Row, measure: str) -> float | None:
+    """The profiler's time of the kernels over ``gpu_us``; None if it saw nothing."""
+    time_us, gpu_us = row.metrics.get(TIMES[measure]), row.metrics.get("gpu_us")
+    return float(time_us) / float(gpu_us) if time_us is not None and gpu_us is not None else None
+
+
+def shares(row: Row) -> tuple[float, float] | None:
+    """Ncu's share of the memory's peak, and the benchmark's by the data sheet, of a softmax of ours; else None."""
+    both = row.metrics.get("dram_pct"), row.metrics.get("pct_datasheet")
+    if (row.case.workload.name, row.case.impl.name) != ("softmax", "triton") or None in both:
+        return None
+    dram_pct, datasheet_pct = both
+    return float(dram_pct or 0.0), float(datasheet_pct or 0.0)
+
+
+def bars(rows: Sequence[Row], measures: Sequence[str]) -> list[tuple[str, str, str]]:
+    """What was promised, what was seen, PASS or MISS."""
+    lines = []
+    for measure in measures:
+        seen = [found for row in rows if (found := ratio(row, measure)) is not None]
+        promise = f"{measure}: time of kernels within {100 * SAME_BAR:g} % of gpu_us, {len(rows)} cases"
+        if seen:
+            told = f"{len(seen)} cases: {min(seen):.3f} to {max(seen):.3f}"
+            lines.append((promise, told, word(len(seen) == len(rows) and max(abs(x - 1) for x in seen) <= SAME_BAR)))
+        else:
+            lines.append((promise, "saw nothing", word(False)))
+    for row in rows:
+        if both := shares(row):
+            dram, sheet = both
+            promise = (
+                f"ncu's share of DRAM, softmax of {row.case.workload.fields['cols']} columns, within 5 % of time's"
+            )
+            lines.append((promise, f"{dram:.1f} % and {sheet:.1f} %", word(abs(dram / sheet - 1) <= SHARE_BAR)))
+    return lines
+
+
+def report(rows: Sequence[Row], measures: Sequence[str]) -> str:
+    """The bars and all tables."""
+    names = Names([row.case for row in rows])
+    lines, costs = [], []
+    for row in rows:
+        name = f"{heading(row, names)} {row.case.impl.name}"
+        found = [ratio(row, measure) for measure in measures]
+        lines.append((name, float(row.metrics["gpu_us"] or 0.0), *("" if x is None else f"{x:.4f}" for x in found)))
+        costs.append((name, *(_figure(row, COSTS[measure]) for measure in measures)))
+    unobserved = dict.fromkeys(str(row.metrics["unobserved"]) for row in rows if row.metrics.get("unobserved"))
+    return "\n\n".join(
+        [
+            "## Bars\n\n" + table(["bar", "seen", ""], bars(rows, measures)),
+            "## Time of kernels over gpu_us\n\n" + table(["case", "gpu_us", *measures], lines),
+            "## What being looked at costs a caller\n\n"
+            + table(["case", *(COSTS[measure] for measure in measures)], costs),
+            *(f"Not observed: {text}" for text in unobserved),
+        ]
+    )
+
+
+def _figure(row: Row, name: str) -> str:
+    value = row.metrics.get(name)
+    return "" if value is None else digits(float(value))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""The bars and tables behind benchmarks/profilers.py, on rows of known figures. No GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.profilers import GRID, TIMES, bars, ratio, report
+from runner import compose
+from runner.case import Case, Choice
+from runner.row import Row
+
+
+def row(workload="softmax", impl="triton", cols=4096, **metrics):
+    case = Case(Choice(workload, {"cols": cols}), Choice(impl, {}), (), "cuda", 0)
+    figures = {"gpu_us": 100.0, "pct_datasheet": 90.0} | dict.fromkeys(TIMES.values(), 101.0)
+    return Row(case=case, status="ok", metrics=figures | metrics)
+
+
+def test_there_are_ten_cases_and_more():
+    cases = compose.plan([*GRID, "measure=[benchmark,profile,nsys,ncu]"]).cases
+    assert len(cases) == 14
+    assert {case.workload.name for case in cases} == {"add", "gelu", "softmax", "matmul"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ["PASS", "PASS", "PASS", "PASS"]),
+        ({"profile_gpu_us": 103.1}, ["MISS", "PASS", "PASS", "PASS"]),
+        ({"nsys_gpu_us": None}, ["PASS", "MISS", "PASS", "PASS"]),
+        ({"dram_pct": 84.0}, ["PASS", "PASS", "PASS", "MISS"]),
+    ],
+)
+def test_the_bars(changes, expected):
+    rows = [row("gelu", "torch"), row(**({"dram_pct": 88.0} | changes))]
+    assert [word for *_, word in bars(rows, list(TIMES))] == expected
+
+
+def test_a_profiler_that_saw_nothing_has_no_ratio_and_its_reason_is_told():
+    why = "nsys: it is not there; install it"
+    blind = row(nsys_gpu_us=None, unobserved=why)
+    assert ratio(blind, "nsys") is None
+    assert ratio(blind, "ncu") == pytest.approx(1.01)
+    text = report([blind, row("gelu")], ["profile", "nsys"])
+    assert f"Not observed: {why}" in text
+    assert "| softmax triton | 100 | 1.0100 |  |" in text
