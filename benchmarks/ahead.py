@@ -1,12 +1,12 @@
 """Whether compiling ahead ends a cold grid sooner, and leaves its timings alone.
 
-    python -m benchmarks.ahead [--dtypes float32 float16] [--write]
+    python -m benchmarks.ahead [mlp | all] [--write]
 
-All five workloads, each at its default sizes, in two types, compiled and in Triton: 64 cases, for three of which torch
-has no kernel. The same grid three times: with `launcher.ahead=0` and nothing in the caches of Triton and Inductor; so
-again with the default of `launcher.ahead`; and with `launcher.ahead=0` once more on the caches of the first, which
-shows what two runs of one grid differ by. A small run comes first, so that what a machine is asked once, and the disk's
-first reading of torch, are in none of them.
+Sixty cases, compiled and in Triton, in two types: MLPs of 2 to 16 layers, whose compiling takes longer than all else; or
+all five workloads at their default sizes, whose timing does. The same grid three times: with `launcher.ahead=0` and
+nothing in the caches of Triton and Inductor; so again with the default of `launcher.ahead`; and with `launcher.ahead=0`
+once more on the caches of the first, which shows what two runs of one grid differ by. A small run comes first, so that
+what a machine is asked once, and the disk's first reading of torch, are in none of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,13 @@ from runner.row import Row
 
 SOONER_BAR, SAME_BAR = 2.0, 0.01
 IMPLS = ("compiled", "triton")
-WORKLOADS = ("mlp", "cdist", "matmul", "softmax", "gelu")
-DTYPES = ("float32", "float16")
+GRIDS = {  # by name
+    "mlp": ["workload=mlp", "workload.layers=range(2,17)", "workload.dtype=float32,bfloat16"],
+    "all": [
+        "workload=mlp,cdist,matmul,softmax,gelu",
+        "workload.dtype=float32,float16",
+    ],  # no cdist of torch's in float16
+}
 CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 OFF = ["launcher.ahead=0"]
 SMALL = ["workload=gelu", "impl=compiled", "log=none"]
@@ -67,7 +72,7 @@ class Grid:
 def main() -> None:
     """Runs all, prints and perhaps writes the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dtypes", nargs="+", default=DTYPES, help="each 32 cases")
+    parser.add_argument("grid", nargs="?", default="mlp", choices=GRIDS)
     parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")
     options, load = parser.parse_args(), load_average()
     found: dict[str, Grid] = {}
@@ -78,16 +83,17 @@ def main() -> None:
         ways = {COLD: ("one", OFF), AHEAD: ("two", []), AGAIN: ("one", OFF)}
         for place, (name, (cache, more)) in enumerate(ways.items()):
             with caches(folder / f"caches {cache}"):
-                ran = run([*words(options.dtypes), *more], folder / f"grid {place}")
+                ran = run([*words(options.grid), *more], folder / f"grid {place}")
             found[name], facts = grid(ran), ran.facts
             print(f"{name}: {ran.wall_s:.1f} s", flush=True)
-    publish("ahead", page("What compiling ahead gains", report(found), facts, load), facts, options.write)
+    publish(
+        f"ahead_{options.grid}", page("What compiling ahead gains", report(found), facts, load), facts, options.write
+    )
 
 
-def words(dtypes: Sequence[str]) -> list[str]:
+def words(grid: str) -> list[str]:
     """The command, but for ``launcher.ahead``."""
-    axes = {"workload": WORKLOADS, "workload.dtype": dtypes, "impl": IMPLS}
-    return ["-m", *(f"{name}={','.join(map(str, values))}" for name, values in axes.items()), "log=none"]
+    return ["-m", *GRIDS[grid], f"impl={','.join(IMPLS)}", "log=none"]
 
 
 @contextmanager
@@ -128,6 +134,7 @@ def ratios(of: Grid, to: Grid, impl: str = "") -> dict[str, float]:
 def report(found: Mapping[str, Grid]) -> str:
     """The bars and all tables."""
     cold, ahead = found[COLD], found[AHEAD]
+    cases = [row.case for row in cold.rows.values()]
     lines = [
         (name, one.wall_s, one.startup_s, one.case_s, one.first_call_s, one.compile_s, len(one.ahead) or "")
         for name, one in found.items()
@@ -135,8 +142,8 @@ def report(found: Mapping[str, Grid]) -> str:
     parts = ["wall, s", "start-up", "cases", "of which first calls", "of which torch.compile", "compiled ahead"]
     return "\n\n".join(
         [
-            f"{len(cold.rows)} cases: {', '.join(WORKLOADS)}; {' and '.join(IMPLS)}; in "
-            + ", ".join(sorted({str(row.case.workload.fields["dtype"]) for row in cold.rows.values()}))
+            f"{len(cold.rows)} cases, {' and '.join(IMPLS)}: "
+            + ", ".join(sorted({f"{c.workload.name} in {c.workload.fields['dtype']}" for c in cases}))
             + ".",
             "## Bars\n\n" + table(["bar", "seen", ""], bars(found)),
             "## Seconds\n\n" + table(["grid", *parts], lines),

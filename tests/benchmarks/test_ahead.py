@@ -12,7 +12,7 @@ from benchmarks.ahead import (
     AHEAD,
     CACHES,
     COLD,
-    DTYPES,
+    GRIDS,
     IMPLS,
     Grid,
     bars,
@@ -47,12 +47,12 @@ def cells(text, name):
 
 
 def test_sixty_cases_and_more_have_a_kernel():
-    def count(dtypes):
+    def count(grid):
         none = ("cdist", "compiled", "float16")  # torch.cdist
-        cases = compose.plan(words(dtypes)).cases
+        cases = compose.plan(words(grid)).cases
         return sum((case.workload.name, case.impl.name, case.workload.fields["dtype"]) != none for case in cases)
 
-    assert (count(DTYPES), count(DTYPES[:1])) == (61, 32)
+    assert {grid: count(grid) for grid in GRIDS} == {"mlp": 60, "all": 61}
 
 
 @pytest.mark.parametrize(
