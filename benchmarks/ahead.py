@@ -2,8 +2,8 @@
 
     python -m benchmarks.ahead [mlp | all] [--write]
 
-Sixty cases, compiled and in Triton, in two types: MLPs of 2 to 16 layers, whose compiling takes longer than the rest; or
-all five workloads at their default sizes, whose timing does. The same grid three times: with `launcher.ahead=0` and
+Sixty cases, compiled and in Triton, in two types: MLPs of 2 to 16 layers, whose compiling takes longest of all; or all
+five workloads at their default sizes, whose timing does. The same grid three times: with `launcher.ahead=0` and
 nothing in the caches of Triton and Inductor; so again with the default of `launcher.ahead`; and with `launcher.ahead=0`
 once more on the caches of the first, which shows what two runs of one grid differ by. A small run comes first, so that
 what a machine is asked once, and the disk's first reading of torch, are in none of them.

@@ -59,8 +59,8 @@ class Fingerprints:
         name = _kind(case)
         if name not in self._first:
             paths = self._paths(case)
-            self._first[name] = self._now(paths)
-            self._stamps[name] = {path: _stamp(path) for path in (*paths, *_measures())}
+            self._first[name] = self._now(case, paths)
+            self._stamps[name] = {path: _stamp(path) for path in (*paths, *_measures(_observed(case)))}
         return self._first[name]
 
     def changed(self, case: Case, was: Mapping[str, str], ignore: tuple[str, ...] = ()) -> str:
@@ -79,15 +79,15 @@ class Fingerprints:
         if all(_stamp(path) == stamp for path, stamp in self._stamps[name].items()):
             self._looked_s[name] = now_s
             return first
-        now = self._now(self._paths(case))
+        now = self._now(case, self._paths(case))
         return {name: text if first.get(name) == text else text + EDITED for name, text in now.items()}
 
     def _paths(self, case: Case) -> list[Path]:
         names = [*impl.build(case.impl).sources(case.workload.name), ROOT / "models" / f"{case.workload.name}.py"]
         return self._closure(names)
 
-    def _now(self, paths: Sequence[Path]) -> dict[str, str]:
-        parts = [self._source(path).digest for path in _measures()]
+    def _now(self, case: Case, paths: Sequence[Path]) -> dict[str, str]:
+        parts = [self._source(path).digest for path in _measures(_observed(case))]
         files = {_name(path): self._source(path).digest for path in paths}
         return {**files, MEASURE: _digest("".join(parts).encode()), **self._versions}
 
@@ -155,12 +155,18 @@ def _told(name: str, now: Mapping[str, str], was: Mapping[str, str], more: str) 
 
 def _kind(case: Case) -> str:
     """Cases of one kind have one fingerprint."""
-    return f"{case.workload.name} {case.impl.text}"
+    return f"{case.workload.name} {case.impl.text} {' '.join(_observed(case))}"
+
+
+def _observed(case: Case) -> tuple[str, ...]:
+    return tuple(choice.name for choice in case.measures)
 
 
 @cache
-def _measures() -> tuple[Path, ...]:
-    return tuple(sorted(Path(measure.__path__[0]).glob("*.py")))
+def _measures(names: tuple[str, ...]) -> tuple[Path, ...]:
+    """What the measurements ``names`` are made of: what all share, and the folder of each that has one."""
+    room = Path(measure.__path__[0])
+    return tuple(sorted([*room.glob("*.py"), *(file for name in names for file in (room / name).rglob("*.py"))]))
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import pytest
 MISTAKES = {
     "an unknown workload, with the nearest match": (
         ["workload=mpl"],
-        "workload=mpl: no such option; did you mean mlp? One of: cdist, gelu, matmul, mlp, softmax",
+        "workload=mpl: no such option; did you mean mlp? One of: add, cdist, gelu, matmul, mlp, softmax",
     ),
     "an unknown implementation": (
         ["impl=tritn"],
@@ -16,7 +16,7 @@ MISTAKES = {
     ),
     "an unknown measurement": (
         ["measure=benchmrk"],
-        "measure=benchmrk: no such option; did you mean benchmark? One of: benchmark",
+        "measure=benchmrk: no such option; did you mean benchmark? One of: benchmark, inspect, memory, ncu, nsys, profile",
     ),
     "an unknown field": (
         ["workload=matmul", "workload.sizee=3"],

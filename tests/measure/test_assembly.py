@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.measure.assembly import Usage, read_ptx, read_sass, read_usage
-from runner.measure.disassembler import cuobjdump, disassembled
+from runner.measure.inspect.assembly import Usage, read_ptx, read_sass, read_usage
+from runner.measure.inspect.disassembler import cuobjdump, disassembled
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 

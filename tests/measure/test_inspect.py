@@ -13,10 +13,10 @@ import torch
 from models.workload import Call
 from runner.case import Case, Choice
 from runner.measure import CannotObserve, Scene
-from runner.measure.compilations import recompile_reasons
 from runner.measure.inspect import Inspect
-from runner.measure.kernel_table import dominant, lines
-from runner.measure.programs import Program, Seen
+from runner.measure.inspect.compilations import recompile_reasons
+from runner.measure.inspect.kernel_table import dominant, lines
+from runner.measure.inspect.programs import Program, Seen
 from runner.row import COLUMNS
 from runner.worker import Worker
 
@@ -149,8 +149,8 @@ def test_triton_is_as_it_was_afterwards():
     from triton.runtime.jit import JITFunction
 
     from kernels.gelu import triton as gelu
-    from runner.measure.elsewhere import compiling_for
-    from runner.measure.programs import seeing
+    from runner.measure.inspect.elsewhere import compiling_for
+    from runner.measure.inspect.programs import seeing
 
     before = JITFunction.run, vars(driver).copy(), gelu.require_gpu
     with compiling_for(90, without_gpu=True):
@@ -183,7 +183,7 @@ def test_the_kernels_of_a_generated_module_are_those_it_has_launched(tmp_path, m
     """Modules made by hand, as torch's list of them holds them."""
     import torch._inductor.codecache as codecache
 
-    from runner.measure.programs import inductor_programs
+    from runner.measure.inspect.programs import inductor_programs
 
     asm = {"cubin": b"code", "ptx": "ptx"}
     binary = SimpleNamespace(asm=asm, metadata=SimpleNamespace(name="k", shared=8))
@@ -203,7 +203,7 @@ def test_the_kernels_of_a_generated_module_are_those_it_has_launched(tmp_path, m
 
 def test_a_kernel_of_torchs_own_launcher_is_found_in_tritons_cache(tmp_path, monkeypatch):
     """Laid out by hand as Triton's cache is."""
-    from runner.measure.programs import _of_inductor
+    from runner.measure.inspect.programs import _of_inductor
 
     folder = tmp_path / "ABC"
     folder.mkdir()

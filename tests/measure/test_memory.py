@@ -11,7 +11,8 @@ import torch
 from kernels.spans import span
 from models.workload import Call
 from runner.measure import CannotObserve, Scene
-from runner.measure.allocations import (
+from runner.measure.memory import Memory
+from runner.measure.memory.allocations import (
     Allocation,
     Mark,
     Observed,
@@ -22,7 +23,6 @@ from runner.measure.allocations import (
     places,
     where,
 )
-from runner.measure.memory import Memory
 from runner.row import COLUMNS
 
 KIB = 1024
@@ -151,7 +151,7 @@ def test_a_call_of_more_events_than_are_recorded_is_not_told_of(tmp_path):
 
 def test_a_history_as_a_gpu_writes_it_is_read():
     """Entries as torch documents them; made by hand."""
-    from runner.measure.memory_cuda import _read
+    from runner.measure.memory.cuda import _read
 
     frames = [{"filename": "x.py", "line": 3, "name": "run"}]
     entries = [
@@ -169,7 +169,7 @@ def test_a_history_as_a_gpu_writes_it_is_read():
 
 
 def test_without_a_gpu_the_history_cannot_be_had():
-    from runner.measure.memory_cuda import _history
+    from runner.measure.memory.cuda import _history
 
     if torch.cuda.is_available():
         pytest.skip("here is a GPU")

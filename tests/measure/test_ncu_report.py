@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.measure import ncu_report as report
-from runner.measure.ncu_summary import Profile, plain
+from runner.measure.ncu import report
+from runner.measure.ncu.summary import Profile, plain
 from runner.row import COLUMNS
 
 RECORDED = Path(__file__).with_name("ncu")

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from runner.measure import stacks, trace, trace_figures, trace_tables
+from runner.measure.profile import stacks, tables, trace, trace_figures
 from runner.measure.timeline import covered, gaps, whole
 
 CALLER, AUTOGRAD, GPU = 11, 12, 7
@@ -184,7 +184,7 @@ def test_a_kernels_name_is_shortened_to_what_tells_it_apart(name, short):
 
 
 def test_the_table_of_kernels_names_operations_and_is_of_one_call(two):
-    lines = {line["op"]: line for line in trace_tables.kernels(two, shapes=True)}
+    lines = {line["op"]: line for line in tables.kernels(two, shapes=True)}
     mul, mm = lines["aten::mul"], lines["aten::mm"]
     assert (mul["count"], mul["gpu_us"], mul["mean_us"], mul["min_us"], mul["max_us"]) == (2, 30, 15, 10, 20)
     assert (mul["shapes"], mul["grid"], mul["stream"]) == ("64x128 128", "various", GPU)
@@ -195,11 +195,11 @@ def test_the_table_of_kernels_names_operations_and_is_of_one_call(two):
 def test_a_kernel_that_no_operation_launches_is_under_its_part():
     records = [span("call", 0, 100), span("layer_0", 5, 50), launch(1, 10, 12, cat="cuda_driver"), launch(2, 60, 61)]
     calls = trace.parse([*records, kernel("in_triton", 1, 20, 30), kernel("bare", 2, 70, 71)])
-    assert [line["op"] for line in trace_tables.kernels(calls, shapes=False)] == ["(layer_0)", ""]
+    assert [line["op"] for line in tables.kernels(calls, shapes=False)] == ["(layer_0)", ""]
 
 
 def test_the_table_of_operations_has_the_hosts_time_with_and_without_what_they_call(two):
-    lines = {line["op"]: line for line in trace_tables.ops(two, shapes=False, gpu=True)}
+    lines = {line["op"]: line for line in tables.ops(two, shapes=False, gpu=True)}
     assert lines["aten::mul"]["cpu_us"] == 30
     assert lines["aten::mul"]["self_cpu_us"] == 30 - 4 - 6
     assert (lines["aten::mul"]["kernels"], lines["aten::mul"]["gpu_us"]) == (2, 30)
@@ -210,12 +210,12 @@ def test_the_table_of_operations_has_the_hosts_time_with_and_without_what_they_c
 
 def test_an_operation_that_calls_itself_is_not_counted_twice_in_its_whole_time():
     calls = trace.parse([span("call", 0, 100), op("aten::to", 10, 50), op("aten::to", 20, 40)])
-    (line,) = trace_tables.ops(calls, shapes=False, gpu=False)
+    (line,) = tables.ops(calls, shapes=False, gpu=False)
     assert (line["count"], line["cpu_us"], line["self_cpu_us"]) == (2, 40, 40)
 
 
 def test_parts_have_the_kernels_of_other_threads_too(two):
-    lines = {line["part"]: line for line in trace_tables.parts(two, gpu=True)}
+    lines = {line["part"]: line for line in tables.parts(two, gpu=True)}
     assert list(lines) == ["forward", "backward"]
     assert (lines["forward"]["cpu_us"], lines["forward"]["kernels"], lines["forward"]["gpu_us"]) == (45, 2, 30)
     assert (lines["backward"]["kernels"], lines["backward"]["gpu_us"]) == (1, 30)

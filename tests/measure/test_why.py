@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.measure.why import NAMES, Facts, why
+from runner.measure.inspect.why import NAMES, Facts, why
 
 SLOW = Facts(
     "float32", time_us=100.0, pct_roof=40.0, bound="memory", kernels=1, kernel="k", load_bits=128, registers=32

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -163,3 +164,11 @@ def test_a_file_that_is_missing_is_no_error_and_counts_when_it_comes(here):
     (here / "mine.py").write_text(KERNEL + "SOURCE = 'fast.cu'\n")
     before = now(impl="nothing_of_that_name")
     assert before["kernels/gelu/nothing_of_that_name.py"] == fingerprint.MISSING
+
+
+def test_a_measurement_with_a_folder_of_its_own_counts_for_the_cases_that_take_it():
+    plain = case()
+    looked_at = replace(plain, measures=(*plain.measures, Choice("profile", {})))
+    one, other = (Fingerprints().of(each) for each in (plain, looked_at))
+    assert one[MEASURE] != other[MEASURE]
+    assert {**one, MEASURE: ""} == {**other, MEASURE: ""}

@@ -14,7 +14,7 @@ from runner.case import Case, Choice
 from runner.errors import BadInput
 from runner.measure import CannotObserve, Scene
 from runner.measure.nsys import Nsys
-from runner.measure.nsys_command import Command
+from runner.measure.nsys.command import Command
 
 FIELDS = {"path": None, "preset": "light", "calls": 2, "limit_s": 60.0, "args": ()}
 GELU = {"rows": 8, "cols": 8, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}

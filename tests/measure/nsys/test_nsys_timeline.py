@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.measure import nsys_tables
-from runner.measure.nsys_sqlite import read
-from runner.measure.nsys_summary import summary
+from runner.measure.nsys import tables
+from runner.measure.nsys.database import read
+from runner.measure.nsys.summary import summary
 
 HERE = Path(__file__).parent
 
@@ -28,7 +28,7 @@ def by(table, *names):
 
 
 def test_the_figures_of_a_call_are_those_worked_out_by_hand(seen, training):
-    assert nsys_tables.figures(seen(training)) == {
+    assert tables.figures(seen(training)) == {
         "nsys_gpu_us": 47.0,
         "nsys_kernels": 5,
         "nsys_idle_us": 16.0,
@@ -37,7 +37,7 @@ def test_the_figures_of_a_call_are_those_worked_out_by_hand(seen, training):
 
 
 def test_kernels_are_those_of_the_calls_alone_with_their_launches(seen, training):
-    lines = by(nsys_tables.tables(seen(training))["kernels"], "kernel")
+    lines = by(tables.tables(seen(training))["kernels"], "kernel")
     assert list(lines) == ["gemm", "relu"]  # neither flush nor init, which are in no call
     gemm = {"count": 4, "per_call": 2, "total_us": 80, "mean_us": 20, "min_us": 20, "max_us": 20}
     gemm |= {"share_pct": pytest.approx(100 * 80 / 96, abs=1e-3), "launch_us": 2.5, "ahead_us": 16.5}
@@ -47,7 +47,7 @@ def test_kernels_are_those_of_the_calls_alone_with_their_launches(seen, training
 
 
 def test_what_autograds_thread_launches_is_in_the_callers_range(seen, training):
-    lines = by(nsys_tables.tables(seen(training))["ranges"], "range")
+    lines = by(tables.tables(seen(training))["ranges"], "range")
     assert list(lines) == ["call", "call/step_0", "call/step_0/forward", "call/step_0/backward", "define_model"]
     gpu = {name: tuple(line[f"gpu_{kind}_us"] for kind in ("sum", "busy", "span")) for name, line in lines.items()}
     assert gpu == {
@@ -63,7 +63,7 @@ def test_what_autograds_thread_launches_is_in_the_callers_range(seen, training):
 
 
 def test_calls_of_the_api_are_told_by_the_range_they_are_in(seen, training):
-    lines = by(nsys_tables.tables(seen(training))["api"], "api", "range")
+    lines = by(tables.tables(seen(training))["api"], "api", "range")
     assert {key: (line["count"], line["total_us"]) for key, line in lines.items()} == {
         ("cudaDeviceSynchronize", "call"): (2, 16),
         ("cudaMemcpyAsync", "call/step_0"): (2, 6),
@@ -75,7 +75,7 @@ def test_calls_of_the_api_are_told_by_the_range_they_are_in(seen, training):
 
 
 def test_copies_and_fills_have_their_bytes(seen, training):
-    lines = by(nsys_tables.tables(seen(training))["copies"], "copy", "range")
+    lines = by(tables.tables(seen(training))["copies"], "copy", "range")
     assert lines["copy device to host", "call/step_0"]["bytes"] == 8
     assert lines["fill", "call/step_0/backward"] == lines["fill", "call/step_0/backward"] | {
         "count": 2,
@@ -86,7 +86,7 @@ def test_copies_and_fills_have_their_bytes(seen, training):
 
 
 def test_gaps_are_told_by_what_was_done_before_and_after(seen, training):
-    gaps = nsys_tables.tables(seen(training))["gaps"]
+    gaps = tables.tables(seen(training))["gaps"]
     assert [(line["after"], line["before"], line["count"], line["mean_us"]) for line in gaps] == [
         ("fill", "copy device to host", 2, 11),
         ("relu", "fill", 2, 5),
@@ -98,21 +98,21 @@ def test_a_graph_is_one_launch_and_its_kernels_are_told_apart(seen, export):
     export.api("cudaGraphLaunch_v10000", 10, 20, 5)
     for start in (26, 30, 40):
         export.kernel("node", start, start + 4, 5)
-    figures = nsys_tables.figures(seen(export))
+    figures = tables.figures(seen(export))
     assert figures == {"nsys_gpu_us": 12.0, "nsys_kernels": 3, "nsys_idle_us": 6.0, "nsys_ahead_us": 6.0}
 
 
 def test_what_has_no_recorded_launch_is_in_the_range_of_its_own_start(seen, export):
     export.range("call", 0, 100)
     export.kernel("lone", 50, 60, 9)
-    figures = nsys_tables.figures(seen(export))
+    figures = tables.figures(seen(export))
     assert figures == {"nsys_gpu_us": 10.0, "nsys_kernels": 1, "nsys_idle_us": 0.0}  # and nothing of waiting
 
 
 def test_ranges_of_libraries_and_ranges_that_were_not_closed_are_left_out(seen, training):
     training.range("cub", 210, 215, domain=1)
     training.range("open", 450, None)
-    names = " ".join(str(line["range"]) for line in nsys_tables.tables(seen(training))["ranges"])
+    names = " ".join(str(line["range"]) for line in tables.tables(seen(training))["ranges"])
     assert "cub" not in names
     assert "open" not in names
 
@@ -134,7 +134,7 @@ def test_what_a_reader_ought_to_know_is_a_note(seen, training):
 def test_a_table_is_a_file_unless_it_is_empty(seen, training, tmp_path):
     training.rows["CUPTI_ACTIVITY_KIND_MEMCPY"].clear()
     training.rows["CUPTI_ACTIVITY_KIND_MEMSET"].clear()
-    nsys_tables.write(nsys_tables.tables(seen(training)), tmp_path)
+    tables.write(tables.tables(seen(training)), tmp_path)
     assert sorted(path.name for path in tmp_path.glob("*.csv")) == ["api.csv", "kernels.csv", "ranges.csv"]
     with open(tmp_path / "kernels.csv", newline="") as lines:
         assert [line["kernel"] for line in csv.DictReader(lines)] == ["gemm", "relu"]
@@ -142,8 +142,8 @@ def test_a_table_is_a_file_unless_it_is_empty(seen, training, tmp_path):
 
 def test_the_summary_has_figures_tables_and_the_command(seen, training):
     timeline = seen(training)
-    one = nsys_tables.figures(timeline) | {"nsys_overhead_pct": 25.0, "nsys_note": "mind the gap"}
-    text = summary("head", one, nsys_tables.tables(timeline), 100.0, 80.0, "nsys profile python")
+    one = tables.figures(timeline) | {"nsys_overhead_pct": 25.0, "nsys_note": "mind the gap"}
+    text = summary("head", one, tables.tables(timeline), 100.0, 80.0, "nsys profile python")
     for words in (
         "47.00 us  in 5 kernels, copies and fills",
         "+25 % on the 80.00 us",
@@ -164,10 +164,10 @@ def test_sums_unions_spans_and_gaps_agree_whatever_overlaps(seen, export, seed):
             start = at + draw.randint(0, 600)
             export.kernel(draw.choice("abc"), start, start + draw.randint(1, 200), 100 * call + index)
     timeline = seen(export)
-    gaps = [line["total_us"] for line in nsys_tables.tables(timeline).get("gaps", [])]
+    gaps = [line["total_us"] for line in tables.tables(timeline).get("gaps", [])]
     spans, busy, sums = (
         [of(works) for works in timeline.of_call()]
-        for of in (nsys_tables.span_us, nsys_tables.union_us, lambda works: sum(map(nsys_tables._us, works)))
+        for of in (tables.span_us, tables.union_us, lambda works: sum(map(tables._us, works)))
     )
     assert sum(spans) - sum(busy) == pytest.approx(sum(gaps))
     assert all(some <= whole + 1e-9 for some, whole in zip(busy, sums, strict=True))
@@ -186,7 +186,7 @@ def test_ranges_that_a_real_nsys_recorded_are_read(recorded, tmp_path):
     connection.executescript(recorded.read_text(encoding="utf-8"))
     connection.close()
     timeline = read(path)
-    lines = by(nsys_tables.tables(timeline)["ranges"], "range")
+    lines = by(tables.tables(timeline)["ranges"], "range")
     steps = [f"call/step_{step}{part}" for step in (0, 1) for part in ("", "/forward", "/backward")]
     assert [name for name in lines if name.startswith("call")] == ["call", *steps]
     assert not any("cub" in name for name in lines)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from runner.measure.programs import Seen, of_cuda, of_triton, replaced
+from runner.measure.inspect.programs import Seen, of_cuda, of_triton, replaced
 
 WARP = 32
 

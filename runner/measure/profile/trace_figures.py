@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Sequence
 
 from runner.case import Scalar
+from runner.measure.profile.trace import Call
 from runner.measure.statistics import trimmed_mean
 from runner.measure.timeline import covered, gaps, whole
-from runner.measure.trace import Call
 
 LONGEST_NAME = 60
 WHAT = "kernels, copies and fills of a call"

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from runner import tool
 from runner.case import Scalar
 from runner.measure import SUMMARY, CannotObserve, Scene
-from runner.measure import ncu_refusals as refusals
-from runner.measure import ncu_report as report
-from runner.measure import ncu_summary as summary
+from runner.measure.ncu import refusals, report, summary
 
 if TYPE_CHECKING:
     from models.workload import Call

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from runner.case import Scalar
 from runner.measure import SUMMARY, Scene
-from runner.measure.allocations import Part, Place, most_saved, parts, peak_of, places, summary
+from runner.measure.memory.allocations import Part, Place, most_saved, parts, peak_of, places, summary
 
 if TYPE_CHECKING:
     from models.workload import Call
@@ -41,10 +41,10 @@ class Memory:
 
         Three calls are made: one for the peak alone, one watched, and one in which what is saved is counted.
         """
+        from runner.measure.memory.saved import saving
         from runner.measure.peak import peak_bytes
-        from runner.measure.saved import saving
 
-        on = import_module(f"runner.measure.memory_{scene.device}")
+        on = import_module(f"runner.measure.memory.{scene.device}")
         keep = self.snapshot and scene.device == "cuda"
         call.restore()
         peak = peak_bytes(call.run, scene.device)

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.measure.assembly import Code, read_ptx, read_sass
-from runner.measure.disassembler import disassembled
-from runner.measure.programs import Program, Seen
+from runner.measure.inspect.assembly import Code, read_ptx, read_sass
+from runner.measure.inspect.disassembler import disassembled
+from runner.measure.inspect.programs import Program, Seen
 
 NAME = 100  # characters of a file's name
 BY_NAME = "by name"

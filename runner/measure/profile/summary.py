@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from runner.measure.trace_figures import WHAT, short
-from runner.measure.trace_tables import SEPARATOR, Line
+from runner.measure.profile.tables import SEPARATOR, Line
+from runner.measure.profile.trace_figures import WHAT, short
 
 INDENT, GAP = "  ", "  "
 

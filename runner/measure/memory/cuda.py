@@ -13,7 +13,7 @@ import torch
 
 from kernels.spans import watched
 from runner.measure import CannotObserve
-from runner.measure.allocations import Allocation, Mark, Observed, held_at_peak
+from runner.measure.memory.allocations import Allocation, Mark, Observed, held_at_peak
 
 FREED = "free_requested"  # the tensor is gone, though another stream may have to be done with its memory
 

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from runner.measure.trace import Call, Event, Work
+from runner.measure.profile.trace import Call, Event, Work
 
 T = TypeVar("T")
 Line = dict[str, Any]  # column → cell

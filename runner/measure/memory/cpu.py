@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from kernels.spans import watched
 from runner.measure import CannotObserve
-from runner.measure.allocations import Allocation, Mark, Observed, held_at_peak
+from runner.measure.memory.allocations import Allocation, Mark, Observed, held_at_peak
 
 PART = "part of the call: "  # told from what else is recorded under a name
 

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from runner.measure.assembly import Usage, read_usage
+from runner.measure.inspect.assembly import Usage, read_usage
 
 LIMIT_S = 120.0
 

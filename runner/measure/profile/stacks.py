@@ -2,7 +2,7 @@
 
     call;forward;layer_0;aten::addmm;gemmSN_TN_kernel 48213
 
-The number is nanoseconds of one call. flamegraph.pl and speedscope read this, and ``runner.measure.flame`` draws it.
+The number is nanoseconds of one call. flamegraph.pl and speedscope read this, and ``flame`` draws it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from runner.measure.trace import CALL, Call, Event
+from runner.measure.profile.trace import CALL, Call, Event
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 OURS = (

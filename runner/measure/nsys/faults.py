@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.measure import CannotObserve
-from runner.measure.nsys_timeline import Timeline
+from runner.measure.nsys.timeline import Timeline
 from runner.tool import Ended
 
 NO_GPU = "nsys looks at what a GPU does, and this case is on the CPU; take measure=profile there"

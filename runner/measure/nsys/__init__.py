@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from runner import tool
 from runner.case import Scalar
-from runner.measure import SUMMARY, CannotObserve, Scene, nsys_tables
-from runner.measure.nsys_command import Command
-from runner.measure.nsys_faults import MISSING, NO_GPU, found_report, of_export, of_profile, of_timeline
-from runner.measure.nsys_sqlite import read
-from runner.measure.nsys_summary import summary
-from runner.measure.nsys_timeline import Timeline
+from runner.measure import SUMMARY, CannotObserve, Scene
+from runner.measure.nsys import tables
+from runner.measure.nsys.command import Command
+from runner.measure.nsys.database import read
+from runner.measure.nsys.faults import MISSING, NO_GPU, found_report, of_export, of_profile, of_timeline
+from runner.measure.nsys.summary import summary
+from runner.measure.nsys.timeline import Timeline
 from runner.measure.statistics import trimmed_mean
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 GRACE_S = 30.0  # beyond ``limit_s``, for nsys to write what it has
 EXPORT_S = 20.0  # beyond ``limit_s``, in any case, to read the report
 REPORT, LOG, COMMAND, AGAIN = "report", "nsys.log", "command.txt", "again.json"
-KEPT = (AGAIN, SUMMARY, f"{REPORT}.nsys-rep", f"{REPORT}.qdstrm", *(f"{name}.csv" for name in nsys_tables.NAMES))
+KEPT = (AGAIN, SUMMARY, f"{REPORT}.nsys-rep", f"{REPORT}.qdstrm", *(f"{name}.csv" for name in tables.NAMES))
 
 
 @dataclass(frozen=True)
@@ -130,13 +131,13 @@ def _told(
     nsys: Nsys, folder: Path, timeline: Timeline, under_us: float, beside_us: float, notes: list[str]
 ) -> dict[str, Scalar]:
     """Tables and summary into ``folder``; the figures."""
-    figures = nsys_tables.figures(timeline)
+    figures = tables.figures(timeline)
     figures["nsys_overhead_pct"] = (under_us / beside_us - 1) * 100
     figures["nsys_note"] = "; ".join([*notes, *timeline.notes(nsys.calls)])
-    tables = nsys_tables.tables(timeline)
-    nsys_tables.write(tables, folder)
+    found = tables.tables(timeline)
+    tables.write(found, folder)
     head = f"Nsight Systems {timeline.version}, preset {nsys.preset}, {len(timeline.calls)} calls; of one call:"
     command = (folder / COMMAND).read_text(encoding="utf-8").strip()
-    text = summary(head, figures, tables, under_us, beside_us, command)
+    text = summary(head, figures, found, under_us, beside_us, command)
     (folder / SUMMARY).write_text(text, encoding="utf-8")
     return figures

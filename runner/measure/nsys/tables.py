@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from runner.case import Scalar
-from runner.measure.nsys_timeline import CALL, Api, Timeline, Work
+from runner.measure.nsys.timeline import CALL, Api, Timeline, Work
 from runner.measure.statistics import trimmed_mean
 
 Table = list[dict[str, str | int | float]]

@@ -15,9 +15,9 @@ from models.workload import Call
 from runner.measure import CannotObserve
 from runner.measure.flush import preparation
 from runner.measure.profile import Profile
+from runner.measure.profile.tables import Line, grouped, sizes_text
+from runner.measure.profile.trace import CALL
 from runner.measure.statistics import trimmed_mean
-from runner.measure.trace import CALL
-from runner.measure.trace_tables import Line, grouped, sizes_text
 
 ROUNDS = 3  # of calls without the profiler and with it, in turn: the machine may be slower later
 LONGEST_S = 30.0  # that all of them may take

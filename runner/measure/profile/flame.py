@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 
-from runner.measure.stacks import Stacks
+from runner.measure.profile.stacks import Stacks
 
 WIDTH, ROW, MARGIN, HEAD = 1200.0, 18.0, 10.0, 40.0  # in pixels
 NARROWEST = 0.3  # boxes below it cannot be seen, let alone pointed at

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from runner.case import Scalar
-from runner.measure import ncu_report as report
-from runner.measure.ncu_report import Kernel, Rule
+from runner.measure.ncu import report
+from runner.measure.ncu.report import Kernel, Rule
 
 NEVER_GRAVEST = {"MemoryL2Compression"}  # its advice is memory that can be compressed, which torch does not allocate
 HINT, NAME = 300, 48  # characters of a hint in a row, and of a kernel's name on a page

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from runner.case import Scalar
-from runner.measure.nsys_tables import Table
+from runner.measure.nsys.tables import Table
 
 SHOWN, WIDEST = 8, 64  # lines of a table on the terminal, and characters of a name
 RANGES = 24  # lines of ranges: those of two steps of four layers

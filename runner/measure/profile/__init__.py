@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from runner.case import Scalar
-from runner.measure import SUMMARY, CannotObserve, Scene, flame, stacks, trace, trace_figures, trace_summary
-from runner.measure import trace_tables as tables
+from runner.measure import SUMMARY, CannotObserve, Scene
+from runner.measure.profile import flame, stacks, summary, tables, trace, trace_figures
 
 if TYPE_CHECKING:
     from models.workload import Call
@@ -37,7 +37,7 @@ class Profile:
 
         Raises CannotObserve if the profiler is not there, or saw no call or no kernel.
         """
-        from runner.measure import profiled
+        from runner.measure.profile import profiled
 
         folder, gpu = scene.folder, scene.device == "cuda"
         taken = profiled.profile(call, scene.device, self, folder / TRACE)
@@ -58,7 +58,7 @@ class Profile:
         for name, lines in found.items():
             _write(folder / f"{name}.csv", lines)
         _draw(folder, stacks.of_gpu(in_python) if gpu else stacks.of_host(in_python), gpu)
-        text = trace_summary.text(figures, found, len(calls), self.rows)
+        text = summary.text(figures, found, len(calls), self.rows)
         (folder / SUMMARY).write_text(text, encoding="utf-8")
         return figures
 

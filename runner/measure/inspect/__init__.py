@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 from kernels import Unsupported
 from runner.case import Scalar
 from runner.measure import SUMMARY, CannotObserve, Scene
-from runner.measure.assembly import Code
-from runner.measure.why import Facts, why
+from runner.measure.inspect.assembly import Code
+from runner.measure.inspect.why import Facts, why
 
 if TYPE_CHECKING:
     from models.workload import Call
-    from runner.measure.kernel_table import Line
-    from runner.measure.programs import Seen
+    from runner.measure.inspect.kernel_table import Line
+    from runner.measure.inspect.programs import Seen
 
 NOTHING = {
     "cuda": "it launched no kernel whose code can be had, as that of Triton's, torch.compile's and CUDA C++'s can be, "
@@ -33,8 +33,8 @@ class Inspect:
 
     def measure(self, call: Call, scene: Scene) -> dict[str, Scalar]:
         """Figures of the kernel that takes most of the time; files of all of them."""
-        from runner.measure.elsewhere import compiling_for
-        from runner.measure.programs import seeing
+        from runner.measure.inspect.elsewhere import compiling_for
+        from runner.measure.inspect.programs import seeing
 
         call.restore()
         with compiling_for(self.arch, without_gpu=scene.device == "cpu") if self.arch else seeing() as seen:
@@ -47,7 +47,7 @@ class Inspect:
         """The same of a call that cannot run here, compiled for ``arch``; None if none is asked for."""
         if not self.arch:
             return None
-        from runner.measure.elsewhere import compiling_for
+        from runner.measure.inspect.elsewhere import compiling_for
 
         try:
             with compiling_for(self.arch, without_gpu=True) as seen:
@@ -62,8 +62,8 @@ class Inspect:
         return self._tell(seen, {}, scene)
 
     def _tell(self, seen: Seen, times: Mapping[str, tuple[int, float]], scene: Scene) -> dict[str, Scalar]:
-        from runner.measure.compilations import compilations
-        from runner.measure.kernel_table import dominant, lines, summary, write
+        from runner.measure.inspect.compilations import compilations
+        from runner.measure.inspect.kernel_table import dominant, lines, summary, write
 
         if not (seen.programs or seen.graphs or seen.unread or times):
             raise CannotObserve(NOTHING[scene.device])
