@@ -25,8 +25,9 @@ from typing import Any
 from benchmarks.common import LIMIT_S, POLL_S, ROOT, digits, environment, load_average, page, publish, table
 from runner import compose, journal, run_dir
 from runner.case import Plan
+from runner.columns import TIMES
 from runner.fingerprint import Fingerprints
-from runner.row import TIMES, Row
+from runner.row import Row
 
 BAR_S = 2.0
 GRID = [

@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 import yaml  # noqa: E402
 
-from runner import impl, options, row, schema  # noqa: E402
+from runner import columns, impl, options, row, schema  # noqa: E402
 from runner.compose import grid  # noqa: E402
 
 CONF = ROOT / "conf"
@@ -188,13 +189,9 @@ def config_page() -> str:
 
 def columns_page() -> str:
     """What a row may say: columns, statuses, verdicts, and what follows from rows."""
-    measured, derived, series = (
-        [
-            (f"`{name}`", column.unit, column.meaning, column.better and f"{column.better} is better")
-            for name, column in columns.items()
-        ]
-        for columns in (row.COLUMNS, row.DERIVED, row.SERIES)
-    )
+    measured = []
+    for title, group in columns.GROUPS.items():
+        measured += [f"### {title}", _columns(group)]
     statuses = [
         (f"`{status}`", meaning, "no" if status in row.HARMLESS else "yes")
         for status, meaning in _commented(row, "Status = Literal[", "]", r'"(\w+)",')
@@ -206,25 +203,34 @@ def columns_page() -> str:
             "a `reason` (empty exactly when the status is `ok`), the `device`, the `phase` it came to, its `metrics` "
             "by the columns below, a `detail`: the traceback, or the end of what the case printed; and a "
             "`fingerprint`: the sources and versions that it holds for. Of several rows of a case the last counts.",
-            "Declared in [`runner/row.py`](../runner/row.py); a column that is not declared there is refused.",
+            "Declared in [`runner/columns.py`](../runner/columns.py); a column that is not declared there is refused.",
             "## Statuses",
             _grid(("status", "meaning", "makes the exit code 1"), statuses),
             "A run also exits 1 if not one of its cases could be run and checked.",
             "## Columns",
             "A row has those that apply to it. Only rows `ok`, and `wrong` with `time_wrong=true`, have times.",
-            _grid(("column", "unit", "meaning", "sense"), measured),
+            *measured,
             "## Worked out from rows",
             "`rows.csv` and `runner.report.frame.load(folder)` have a line per case, and these:",
-            _grid(("column", "unit", "meaning", "sense"), derived),
+            _columns(columns.DERIVED),
             "## Series",
             "Numbers by the dozen, which a row of `rows.jsonl` has under `series`:",
-            _grid(("column", "unit", "meaning", "sense"), series),
+            _columns(columns.SERIES),
             "Beside the rows, `rows.jsonl` has a record `rounds` for each size at which several implementations were "
             "timed: ten batch means of each, by the keys of the cases, the n-th of all taken at one time. Records "
             "`session`, `start` and `stopped` tell what was in flight when a session ended "
             "([runner/journal.py](../runner/journal.py)).",
         ]
     )
+
+
+def _columns(group: Mapping[str, columns.Column]) -> str:
+    """A table of them."""
+    lines = [
+        (f"`{name}`", column.unit, column.meaning, column.better and f"{column.better} is better")
+        for name, column in group.items()
+    ]
+    return _grid(("column", "unit", "meaning", "sense"), lines)
 
 
 def _commented(module: Any, start: str, end: str, pattern: str) -> list[tuple[str, str]]:

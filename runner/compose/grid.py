@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from runner import impl, options, schema
 from runner.case import Case, Choice, Plan, Resume
+from runner.columns import COLUMNS, DERIVED
 from runner.debug import Aid, useless
 from runner.errors import BadInput, choices
 from runner.fingerprint import PARTS
-from runner.row import COLUMNS, DERIVED, STATUSES
+from runner.row import STATUSES
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Watch:
     """What an implementation noticed about itself while it was first called."""
 
-    metrics: dict[str, Scalar] = field(default_factory=dict)  # by runner.row.COLUMNS
+    metrics: dict[str, Scalar] = field(default_factory=dict)  # by runner.columns.COLUMNS
     fallback: str = ""  # why it did not run as asked, in one sentence; empty if it did
 
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.case import Case
+from runner.columns import COLUMNS, DERIVED
 from runner.report import derive
 from runner.report.derive import Line, Names
 from runner.rounds import Rounds
-from runner.row import COLUMNS, DERIVED, Row
+from runner.row import Row
 
 Cell = str | float | bool | None
 

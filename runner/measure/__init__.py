@@ -1,4 +1,4 @@
-"""Measurements: a bound call and where it runs → figures by the columns of ``runner.row``. One file each.
+"""Measurements: a bound call and where it runs → figures by the columns of ``runner.columns``. One file each.
 
 One that keeps more than figures writes files into ``scene.folder``: they stay beside the rows, the row names them, and
 W&B gets them as an artifact. Of these, ``*.csv`` are shown in W&B as tables too, and ``summary.txt`` on the terminal.

@@ -21,7 +21,7 @@ from runner.row import Row
 
 @dataclass(frozen=True)
 class Line:
-    """A case and what follows from its rows, beside the other cases of its point; fields by ``runner.row.DERIVED``."""
+    """A case and what follows from its rows, beside the other cases of its point; by ``runner.columns.DERIVED``."""
 
     row: Row  # of several replicas, the one that speaks for all
     baseline: bool = False
@@ -63,7 +63,7 @@ class Line:
         return math.exp(-self.ratio.log + self.ratio.half) if self.ratio else None
 
     def value(self, column: str) -> Any:
-        """What ``column`` of ``runner.row``, measured or derived, is here; None if it is not known."""
+        """What ``column`` of ``runner.columns``, measured or derived, is here; None if it is not known."""
         return self.row.metrics[column] if column in self.row.metrics else getattr(self, column, None)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner import journal
+from runner.columns import COLUMNS, DERIVED
 from runner.report.derive import Line, lines
-from runner.row import COLUMNS, DERIVED
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -28,7 +28,7 @@ def frame(of: Iterable[Line]) -> DataFrame:
 
 
 def flat(line: Line) -> dict[str, Any]:
-    """A line as one flat mapping, the columns of ``runner.row`` last."""
+    """A line as one flat mapping, the columns of ``runner.columns`` last."""
     row, case = line.row, line.row.case
     metrics = {name: row.metrics[name] for name in COLUMNS if name in row.metrics}
     return {

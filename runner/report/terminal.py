@@ -42,7 +42,7 @@ COLUMNS = (
 def table(lines: Sequence[Line], names: Names, width: int, chosen: Sequence[str] = (), title: str = "") -> Text:
     """One line per case; a heading per point says what varies. What is constant belongs in the title.
 
-    Columns are the usual ones, as far as they fit, or those ``chosen`` by their names in ``runner.row``. Rich's own
+    Columns are the usual ones, as far as they fit, or those ``chosen`` by their names in ``runner.columns``. Rich's own
     Table takes a millisecond a line, which ten thousand lines would show.
     """
     usual = [c for c in COLUMNS if width >= c.least_width and any(c.text(line) for line in lines)]

@@ -17,9 +17,10 @@ from models.workload import Call, Expected
 from runner import debug, impl
 from runner.case import Case, Scalar
 from runner.check import compare, repeats
+from runner.columns import TIMES
 from runner.faults import Fault
 from runner.measure import Scene
-from runner.row import TIMES, Phase, Row
+from runner.row import Phase, Row
 from runner.worker import observing, sanitizer
 from runner.worker.aids import aided
 from runner.worker.point import Point, device_name

@@ -9,9 +9,9 @@ import torch
 from kernels import Unsupported
 from models.workload import Call
 from runner import impl
+from runner.columns import TIMES
 from runner.faults import classify
 from runner.measure import CannotObserve, Foreseeing
-from runner.row import TIMES
 
 if TYPE_CHECKING:
     from runner.worker.job import Job

@@ -16,7 +16,8 @@ MISTAKES = {
     ),
     "an unknown measurement": (
         ["measure=benchmrk"],
-        "measure=benchmrk: no such option; did you mean benchmark? One of: benchmark, inspect, memory, ncu, nsys, profile",
+        "measure=benchmrk: no such option; did you mean benchmark? "
+        "One of: benchmark, inspect, memory, ncu, nsys, profile",
     ),
     "an unknown field": (
         ["workload=matmul", "workload.sizee=3"],

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from models.workload import Call
+from runner.columns import COLUMNS
 from runner.measure.cpu import measure
-from runner.row import COLUMNS
 
 SETTINGS = SimpleNamespace(samples=50, warmup_s=0.02, max_s=0.3, target_pct=2.0)
 

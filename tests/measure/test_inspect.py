@@ -12,12 +12,12 @@ import torch
 
 from models.workload import Call
 from runner.case import Case, Choice
+from runner.columns import COLUMNS
 from runner.measure import CannotObserve, Scene
 from runner.measure.inspect import Inspect
 from runner.measure.inspect.compilations import recompile_reasons
 from runner.measure.inspect.kernel_table import dominant, lines
 from runner.measure.inspect.programs import Program, Seen
-from runner.row import COLUMNS
 from runner.worker import Worker
 
 GELU = {"rows": 512, "cols": 1024, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}

@@ -10,6 +10,7 @@ import torch
 
 from kernels.spans import span
 from models.workload import Call
+from runner.columns import COLUMNS
 from runner.measure import CannotObserve, Scene
 from runner.measure.memory import Memory
 from runner.measure.memory.allocations import (
@@ -23,7 +24,6 @@ from runner.measure.memory.allocations import (
     places,
     where,
 )
-from runner.row import COLUMNS
 
 KIB = 1024
 BLOCK = 512 * KIB  # a multiple of what the allocator of a GPU rounds to

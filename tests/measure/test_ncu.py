@@ -15,10 +15,10 @@ import yaml
 from models.workload import Call
 from runner import options, schema, tool
 from runner.case import Case, Choice
+from runner.columns import COLUMNS
 from runner.errors import BadInput
 from runner.measure import CannotObserve, Scene
 from runner.measure.ncu import Ncu
-from runner.row import COLUMNS
 
 RECORDED = Path(__file__).with_name("ncu")
 FIELDS = {"rows": 64, "cols": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from runner.columns import COLUMNS
 from runner.measure.ncu import report
 from runner.measure.ncu.summary import Profile, plain
-from runner.row import COLUMNS
 
 RECORDED = Path(__file__).with_name("ncu")
 RAW, DETAILS = ((RECORDED / f"{page}.csv").read_text() for page in ("raw", "details"))

@@ -15,11 +15,11 @@ import yaml
 from kernels.mlp import torch as mlp
 from kernels.spans import span
 from models.workload import Call
+from runner.columns import COLUMNS
 from runner.compose import CONF
 from runner.measure import SUMMARY, CannotObserve, Scene
 from runner.measure import profile as module
 from runner.measure.profile import Profile, profiled, stacks, trace
-from runner.row import COLUMNS
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from runner import journal
+from runner.columns import TIMES
 from runner.errors import BadInput
 from runner.rounds import Rounds
-from runner.row import TIMES, Row
+from runner.row import Row
 
 ROOT = Path(__file__).resolve().parents[2]
 

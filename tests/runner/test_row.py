@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from runner.row import COLUMNS, HARMLESS, STATUSES, Row
+from runner.columns import COLUMNS
+from runner.row import HARMLESS, STATUSES, Row
 
 
 def test_a_row_survives_being_written(case):

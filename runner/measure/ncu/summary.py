@@ -43,7 +43,7 @@ class Profile:
         return max((kernel for kernel in self.kernels if kernel.name == name), key=lambda kernel: kernel.us)
 
     def columns(self) -> dict[str, Scalar]:
-        """By ``runner.row``: shares weighted by time over the kernels; what is of a launch, of the dominant one.
+        """By ``runner.columns``: shares weighted by time over the kernels; what is of a launch, of the dominant one.
 
         What is of a whole call is left out where only part of one was profiled.
         """

@@ -24,7 +24,7 @@ NOISE = (
 
 
 def columns(calls: Sequence[Call]) -> dict[str, Scalar]:
-    """What the GPU did for ``calls``, each of which has at least one kernel; by ``runner.row``."""
+    """What the GPU did for ``calls``, each of which has at least one kernel; by ``runner.columns``."""
     busy = [covered(call.work) for call in calls]
     spans = [whole(call.work) for call in calls]
     kernel, kernel_us = top_kernel(calls)
