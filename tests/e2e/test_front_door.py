@@ -12,7 +12,7 @@ import yaml
 def test_help_lists_groups_options_and_examples(run):
     result = run("--help")
     assert result.code == 0
-    assert "workload: cdist, gelu, matmul, mlp, softmax" in result.out
+    assert "workload: add, cdist, gelu, matmul, mlp, softmax" in result.out
     assert "impl: compiled, cuda, cudagraph, file, naive, split, torch, triton" in result.out
     assert "python -m runner workload=mlp impl=compiled -m" in result.out
     assert result.folder is None
