@@ -58,7 +58,7 @@ def run(command, tmp_path):
 
     def go(*arguments: str, log: str = "none", env: dict[str, str] | None = None) -> Result:
         words, options = command(*arguments, log=log, env=env)
-        done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, **options)
+        done = subprocess.run(words, capture_output=True, encoding="utf-8", timeout=300, check=False, **options)
         folders = sorted((tmp_path / "outputs").glob("*/*"))
         return Result(done.returncode, done.stdout, done.stderr, folders[-1] if folders else None)
 
