@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import ROOT, load_average, page, publish, run, table, word
+from runner.tool import find
 
 TOOLS = {  # and their options
     "memcheck": ["--report-api-errors", "no"],  # bindings ask the driver for functions that it is too old to have
@@ -66,9 +66,9 @@ def main() -> int:
     options, load = parser.parse_args(), load_average()
     if options.calls:
         return calls(options.only)
-    sanitizer = shutil.which("compute-sanitizer")
+    sanitizer = find("compute-sanitizer")
     if sanitizer is None:
-        parser.error("compute-sanitizer is not on the PATH; it comes with the CUDA toolkit")
+        parser.error("compute-sanitizer is not here; it comes with the CUDA toolkit")
     calls_words = [sys.executable, "-m", "benchmarks.sanitize", "--calls", "--only", options.only]
     subprocess.run(calls_words, cwd=ROOT, check=True, timeout=LIMIT_S)  # compiles what the tools then find
     with tempfile.TemporaryDirectory() as folder:

@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner import child
+from runner.redact import SECRET
 
 PLACES = {  # where installers put them beside PATH
     "nsys": ("/usr/local/cuda/bin/nsys", "/opt/nvidia/nsight-systems/*/bin/nsys"),
     "ncu": ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu"),
     "compute-sanitizer": ("/usr/local/cuda/bin/compute-sanitizer",),
+    "cuobjdump": ("/usr/local/cuda/bin/cuobjdump",),
 }
 GRACE_S = 60.0  # that a tool whose time is over has to write its report
 MARK = "KERNEL_RUNNER_TOOL"  # in the environment of a tool and of all that it starts: another value for each run
-SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")  # in a variable's name: tools store the environment
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,13 @@ def run(
 ) -> Ended:
     """Run ``command`` to its end, in an environment without keys and tokens, and with ``more``; it prints to ``log``.
 
+    Tools store that environment in their reports.
+
     After ``limit_s`` it is asked to end, after ``grace_s`` more it is killed, with all it has started, also what has
     left its group and its parent, as the agent of nsys does. Raises OSError.
     """
     mark = uuid.uuid4().hex
-    environment = {name: value for name, value in child.environment().items() if not _is_secret(name)}
+    environment = {name: value for name, value in child.environment().items() if not SECRET.search(name)}
     with open(log, "wb") as output:
         process = subprocess.Popen(
             [*command],
@@ -82,10 +85,6 @@ def _marked(mark: str) -> Iterator[int]:
         with suppress(OSError):  # it has just ended, or is another user's
             if wanted in (path / "environ").read_bytes().split(b"\0"):
                 yield int(path.name)
-
-
-def _is_secret(name: str) -> bool:
-    return any(word in name.upper() for word in SECRET)
 
 
 def _glob(place: str) -> list[Path]:

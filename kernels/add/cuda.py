@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kernels import Unsupported
+from kernels.add._alike import require_alike
 from kernels.cuda_build import TYPES, kernel, source
 
 THREADS = 256  # a block, as in add.cu
@@ -24,8 +25,7 @@ def add(a: Tensor, b: Tensor, *, variant: str = "default", build: str = "nvrtc")
 
     """
     code = source(__file__, variant)
-    if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
-        raise ValueError(f"a is {a.dtype} {tuple(a.shape)} on {a.device}, b {b.dtype} {tuple(b.shape)} on {b.device}")
+    require_alike(a, b)
     if a.dtype not in TYPES:
         raise Unsupported(f"add in CUDA C++ is of {', '.join(map(str, TYPES))}; convert a and b from {a.dtype}")
     a, b = a.contiguous(), b.contiguous()

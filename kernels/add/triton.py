@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.add._alike import require_alike
 from kernels.triton_device import on_device_of, require_gpu
 
 BLOCK = 1024  # elements a program: at 4 warps one 128-bit access a thread in 16 bits, and two in float32
@@ -30,17 +31,10 @@ def add(a: Tensor, b: Tensor) -> Tensor:
 
     """
     require_gpu(a)
-    check(a, b)
+    require_alike(a, b)
     a, b = a.contiguous(), b.contiguous()
     y = torch.empty_like(a)
     if a.numel():
         with on_device_of(a):
             _add[(triton.cdiv(a.numel(), BLOCK),)](a, b, y, a.numel(), BLOCK=BLOCK, num_warps=4)
     return y
-
-
-def check(a: Tensor, b: Tensor) -> None:
-    """Raises ValueError if they are not alike."""
-    for what, one, other in (("shape", a.shape, b.shape), ("dtype", a.dtype, b.dtype), ("device", a.device, b.device)):
-        if one != other:
-            raise ValueError(f"a has {what} {one}, b has {other}: give two that are alike")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from runner.case import Case, Scalar
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from models.workload import Call
 
 SUMMARY = "summary.txt"
-AGAIN = "runner.worker.again"  # does a case once more, under a tool
+AGAIN, RESULT = "runner.worker.again", "again.json"  # does a case once more, under a tool; and what came of it
+CALL = "call"  # what the ranges around its calls are named, and those around calls that a profiler watches here
 
 
 class CannotObserve(Exception):
@@ -60,9 +61,18 @@ class Scene:
         """
         if self.case is None:
             raise CannotObserve("it starts a process of its own for a case, and this call is of none")
-        request = {"case": self.case.to_record(), "calls": calls, "result": str(self.folder / "again.json")}
+        request = {"case": self.case.to_record(), "calls": calls, "result": str(self.folder / RESULT)}
         (self.folder / "case.json").write_text(json.dumps(request), encoding="utf-8")
         return [sys.executable, "-P", "-m", AGAIN, str(self.folder / "case.json")]
+
+
+def result(folder: Path) -> dict[str, Any]:
+    """What the program of ``Scene.command`` has left in ``folder``; empty if it did not come to that."""
+    try:
+        found: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found
 
 
 class Measurement(Protocol):

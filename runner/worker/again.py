@@ -25,12 +25,13 @@ import torch
 from kernels.spans import span, watched
 from runner.case import Case
 from runner.faults import classify
+from runner.measure import CALL
 from runner.measure.flush import preparation
 from runner.worker.job import Job
 from runner.worker.point import Point
 
 WARM_UP, WARM_UP_S = 3, 0.05  # calls before the profiler starts, at least so many and for so long
-MODEL, WARM, CALL = "define_model", "warm_up", "call"
+MODEL, WARM = "define_model", "warm_up"
 
 
 def main(request: Path) -> int:

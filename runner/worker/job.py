@@ -20,6 +20,7 @@ from runner.check import compare, repeats
 from runner.columns import TIMES
 from runner.faults import Fault
 from runner.measure import Scene
+from runner.measure.peak import peak_bytes
 from runner.row import Phase, Row
 from runner.worker import observing, sanitizer
 from runner.worker.aids import aided
@@ -170,13 +171,13 @@ class Job:
     def _first_calls(self, call: Call, inputs: Sequence[Tensor], device: str) -> Call:
         """Calls until nothing is compiled any more. The call, with a reset of the inputs if it changes them."""
         pristine = [tensor.clone() for tensor in inputs]
-        held = _start_of_peak(device)
-        started = time.perf_counter()
-        call.run()
         _wait(device)
-        self.metrics["first_call_s"] = time.perf_counter() - started
+        started = time.perf_counter()
         if device == "cuda":
-            self.metrics["first_call_peak_bytes"] = torch.cuda.max_memory_allocated() - held
+            self.metrics["first_call_peak_bytes"] = peak_bytes(call.run, device)
+        else:
+            call.run()
+        self.metrics["first_call_s"] = time.perf_counter() - started
         changed = [(now, was) for now, was in zip(inputs, pristine, strict=True) if not torch.equal(now, was)]
         self.metrics["mutates_inputs"] = bool(changed)
         if changed:
@@ -232,14 +233,6 @@ def _put_back(call: Call, changed: Sequence[tuple[Tensor, Tensor]]) -> None:
     call.restore()
     for now, was in changed:
         now.copy_(was)
-
-
-def _start_of_peak(device: str) -> int:
-    """Bytes held now, above which a peak is counted from here on; 0 on a CPU, whose allocator keeps no count."""
-    if device != "cuda":
-        return 0
-    torch.cuda.reset_peak_memory_stats()
-    return torch.cuda.memory_allocated()
 
 
 def _wait(device: str) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 from kernels import Unsupported
 from runner import tool
 from runner.case import Scalar
-from runner.measure import CannotObserve, Scene
+from runner.measure import CannotObserve, Scene, result
 
 NAME = "compute-sanitizer"
 LIMIT_S, GRACE_S = 240.0, 20.0  # within launcher.measure_limit_s
@@ -68,8 +67,5 @@ def first(said: str) -> str:
 
 def _failed(scene: Scene) -> str:
     """What the case in that process has come to, if it has failed."""
-    try:
-        done = json.loads((scene.folder / "again.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return "it has ended before its end"
-    return str(done.get("error", ""))
+    done = result(scene.folder)
+    return str(done.get("error", "")) if done else "it has ended before its end"

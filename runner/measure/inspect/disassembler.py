@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import tempfile
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from runner import child, tool
 from runner.measure.inspect.assembly import Usage, read_usage
 
 LIMIT_S = 120.0
@@ -18,11 +17,10 @@ LIMIT_S = 120.0
 def cuobjdump() -> Path | None:
     """Where it is: in Triton's wheel, else on PATH, else in /usr/local/cuda; None if nowhere."""
     triton = find_spec("triton")
-    places = [Path(place, "backends/nvidia/bin") for place in (triton and triton.submodule_search_locations) or ()]
-    on_path = shutil.which("cuobjdump")
-    places += [Path(on_path).parent] if on_path else []
-    places.append(Path("/usr/local/cuda/bin"))
-    return next((place / "cuobjdump" for place in places if (place / "cuobjdump").is_file()), None)
+    places = (triton and triton.submodule_search_locations) or ()
+    bundled = [file for place in places if (file := Path(place, "backends/nvidia/bin/cuobjdump")).is_file()]
+    found = bundled[0] if bundled else tool.find("cuobjdump")
+    return Path(found) if found else None
 
 
 def disassembled(cubin: bytes) -> tuple[str, Usage] | None:
@@ -33,13 +31,5 @@ def disassembled(cubin: bytes) -> tuple[str, Usage] | None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "kernel.cubin")
         file.write_bytes(cubin)
-        try:
-            sass, usage = (
-                subprocess.run(
-                    [str(program), word, str(file)], capture_output=True, text=True, check=True, timeout=LIMIT_S
-                ).stdout
-                for word in ("-sass", "-res-usage")
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-    return sass, read_usage(usage)
+        sass, usage = (child.output([str(program), word, str(file)], LIMIT_S) for word in ("-sass", "-res-usage"))
+    return None if sass is None or usage is None else (sass, read_usage(usage))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.measure import table_file
 from runner.measure.inspect.assembly import Code, read_ptx, read_sass
 from runner.measure.inspect.disassembler import disassembled
 from runner.measure.inspect.programs import Program, Seen
@@ -80,10 +80,7 @@ def _weight(line: Line) -> tuple[int, int]:
 
 def write(table: Sequence[Line], seen: Seen, folder: Path) -> None:
     """``kernels.csv``; each kernel's code by its name and stage; and each generated graph."""
-    with open(folder / "kernels.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        writer.writerows(_cells(line) for line in table)
+    table_file.write(folder / "kernels.csv", COLUMNS, map(_cells, table))
     taken: Counter[str] = Counter()
     for line in table:
         name = re.sub(r"\W+", "_", line.kernel).strip("_")[:NAME]
@@ -99,8 +96,7 @@ def summary(reason: str, table: Sequence[Line], notes: Sequence[str]) -> str:
     """What a person reads first."""
     told = [f"  why: {reason}"]
     for line in table:
-        figures = dict(zip(COLUMNS, _cells(line), strict=True))
-        words = [f"{name} {value}" for name, value in list(figures.items())[3:] if value not in (None, "")]
+        words = [f"{name} {value}" for name, value in list(_cells(line).items())[3:] if value not in (None, "")]
         told.append(f"  {line.launches}x {line.kernel} ({line.origin}): {', '.join(words) or 'nothing but its name'}")
     return "\n".join([*told, *(f"  {note}" for note in notes)]) + "\n"
 
@@ -116,12 +112,12 @@ def _line(program: Program, total_us: float | None) -> Line:
     return Line(program.name, program.origin, program.launches, total_us, registers, stack, shared, code, texts)
 
 
-def _cells(line: Line) -> list[object]:
+def _cells(line: Line) -> dict[str, object]:
     code = line.code
     read = [code.load_bits, code.store_bits, code.tensor, code.fp64] if code else [None] * 4
     time = None if line.total_us is None else round(line.total_us, 3)
     head = [line.kernel, line.origin, line.launches, time]
-    return [*head, line.registers, line.spill_bytes, line.shared_bytes, *read]
+    return dict(zip(COLUMNS, [*head, line.registers, line.spill_bytes, line.shared_bytes, *read], strict=True))
 
 
 def _base(name: str) -> str:

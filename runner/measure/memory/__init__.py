@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from runner.case import Scalar
-from runner.measure import SUMMARY, Scene
+from runner.measure import SUMMARY, Scene, table_file
 from runner.measure.memory.allocations import Part, Place, most_saved, parts, peak_of, places, summary
 
 if TYPE_CHECKING:
@@ -66,17 +63,10 @@ class Memory:
             figures["input_bytes"] = sum(known.values())
         peaks = {column: peak_of(found, name) for name, column in PEAKS.items()}
         figures |= {column: value for column, value in peaks.items() if value is not None}
-        _write(scene.folder / "parts.csv", Part, found)
-        _write(scene.folder / "allocations.csv", Place, where)
+        for name, kind, lines in (("parts", Part, found), ("allocations", Place, where)):
+            columns = [field.name for field in fields(kind)]
+            table_file.write(scene.folder / f"{name}.csv", columns, map(asdict, lines))
         text = summary(figures, found, where[: self.top], len(where))
         told = VIEWER[scene.device] if keep or scene.device == "cpu" else ""
         (scene.folder / SUMMARY).write_text(f"{text}{told}\n", encoding="utf-8")
         return figures
-
-
-def _write(path: Path, kind: Any, lines: Iterable[Part] | Sequence[Place]) -> None:
-    """A CSV whose columns are the fields of ``kind``."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([field.name for field in fields(kind)])
-        writer.writerows(map(astuple, lines))

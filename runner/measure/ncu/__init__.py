@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from runner import tool
 from runner.case import Scalar
-from runner.measure import SUMMARY, CannotObserve, Scene
+from runner.measure import RESULT, SUMMARY, CannotObserve, Scene, result
 from runner.measure.ncu import refusals, report, summary
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ class Ncu:
     def _profile(self, ncu: str, scene: Scene) -> Path:
         """Where the report is. Raises CannotObserve."""
         target = scene.folder / REPORT
-        for file in (target, scene.folder / "again.json"):  # of a first try, which ran out of memory
+        for file in (target, scene.folder / RESULT):  # of a first try, which ran out of memory
             file.unlink(missing_ok=True)
         try:
             words = self.command(ncu, target, scene.command(calls=1))
@@ -107,7 +106,7 @@ class Ncu:
             )
         if not target.is_file():
             raise CannotObserve(f"{self._why(ended, scene)} (all it said is in {scene.folder / LOG})")
-        if failed := _again(scene).get("error"):
+        if failed := result(scene.folder).get("error"):
             raise CannotObserve(f"under ncu the case fails: {failed}")
         return target
 
@@ -115,7 +114,7 @@ class Ncu:
         """There is no report."""
         if told := refusals.known(ended.said):
             return told
-        if error := _again(scene).get("error"):
+        if error := result(scene.folder).get("error"):
             return f"under ncu the case fails: {error}"
         if told := refusals.own(ended.said):
             return told
@@ -148,19 +147,13 @@ def _page(ncu: str, found: Path, page: str) -> str:
     return ended.said
 
 
-def _again(scene: Scene) -> dict[str, object]:
-    """What the program under ncu has left to be read: its times are those of a profiled process, and are not kept."""
-    try:
-        found: dict[str, object] = json.loads((scene.folder / "again.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found
-
-
 def _overhead(scene: Scene) -> dict[str, Scalar]:
-    """How much slower a caller is served under ncu, which replays every kernel."""
-    calls_us, e2e_us = _again(scene).get("calls_us"), scene.figures.get("e2e_us")
-    (scene.folder / "again.json").unlink(missing_ok=True)
+    """How much slower a caller is served under ncu, which replays every kernel.
+
+    The times of a profiled process are not kept.
+    """
+    calls_us, e2e_us = result(scene.folder).get("calls_us"), scene.figures.get("e2e_us")
+    (scene.folder / RESULT).unlink(missing_ok=True)
     if not isinstance(calls_us, list) or not isinstance(e2e_us, int | float):
         return {}
     return {"ncu_overhead_x": sum(calls_us) / len(calls_us) / e2e_us}

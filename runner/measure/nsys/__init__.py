@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import tempfile
 import time
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from runner import tool
 from runner.case import Scalar
-from runner.measure import SUMMARY, CannotObserve, Scene
+from runner.measure import RESULT, SUMMARY, CannotObserve, Scene, result
 from runner.measure.nsys import tables
 from runner.measure.nsys.command import Command
 from runner.measure.nsys.database import read
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 
 GRACE_S = 30.0  # beyond ``limit_s``, for nsys to write what it has
 EXPORT_S = 20.0  # beyond ``limit_s``, in any case, to read the report
-REPORT, LOG, COMMAND, AGAIN = "report", "nsys.log", "command.txt", "again.json"
-KEPT = (AGAIN, SUMMARY, f"{REPORT}.nsys-rep", f"{REPORT}.qdstrm", *(f"{name}.csv" for name in tables.NAMES))
+REPORT, LOG, COMMAND = "report", "nsys.log", "command.txt"
+KEPT = (RESULT, SUMMARY, f"{REPORT}.nsys-rep", f"{REPORT}.qdstrm", *(f"{name}.csv" for name in tables.NAMES))
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class Nsys:
         words = command.profile(folder / REPORT, case)
         (folder / COMMAND).write_text(shlex.join(words) + "\n", encoding="utf-8")
         ended = _run(words, folder / LOG, self.limit_s, GRACE_S)
-        again = _result(folder / AGAIN)
+        again = result(folder)
         if fault := of_profile(ended, again, self.limit_s, folder / LOG):
             raise CannotObserve(fault)
         report, note = found_report(ended, folder / f"{REPORT}.nsys-rep")
@@ -79,7 +78,7 @@ class Nsys:
         timeline = _export(command, report, left_s)
         if fault := of_timeline(timeline):
             raise CannotObserve(f"{fault}; what it saw is in {report}")
-        return timeline, again or {}, [text for text in (note, *command.notes) if text]
+        return timeline, again, [text for text in (note, *command.notes) if text]
 
 
 def _export(command: Command, report: Path, limit_s: float) -> Timeline:
@@ -101,15 +100,6 @@ def _run(words: list[str], log: Path, limit_s: float, grace_s: float) -> tool.En
     except OSError as error:
         why = f"{words[0]} cannot be started: {error.strerror}; name another one: measure.nsys.path=..."
         raise CannotObserve(why) from error
-
-
-def _result(path: Path) -> dict[str, Any] | None:
-    """What the case wrote of itself; None if it did not come to that."""
-    try:
-        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return result
 
 
 def _release_memory() -> None:

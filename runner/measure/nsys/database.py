@@ -12,7 +12,8 @@ from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 
-from runner.measure.nsys.timeline import CALL, Api, Range, Record, Timeline, Work, launched, nested, within
+from runner.measure import CALL
+from runner.measure.nsys.timeline import Api, Range, Record, Timeline, Work, launched, nested, within
 
 PUSHED = (59, 60)  # event types: a range pushed and popped, and one started and ended
 COPIES = {1: "host to device", 2: "device to host", 8: "device to device", 9: "host to host", 10: "peer to peer"}

@@ -29,14 +29,14 @@ NEVER_OPENED = (
 SIGTERM = 128 + 15  # as an exit code
 
 
-def of_profile(ended: Ended, again: Mapping[str, Any] | None, limit_s: float, log: Path) -> str:
+def of_profile(ended: Ended, again: Mapping[str, Any], limit_s: float, log: Path) -> str:
     """Why there is nothing to see; empty if the case came to its end. ``again`` is what it said of itself."""
     if ended.late:
         return (
             f"it was not done after {limit_s:g} s and was ended (its log is {log}); give fewer measure.nsys.calls, or "
             "more measure.nsys.limit_s, and launcher.measure_limit_s at least 50 above that"
         )
-    if again is not None:
+    if again:
         return f"the case could not be run again under nsys: {again['error']}" if "error" in again else ""
     if "usage: nsys" in ended.said:
         return f"nsys refuses its options: {_first(ended.said)}; see measure.nsys.args"

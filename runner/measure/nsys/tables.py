@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from runner.case import Scalar
-from runner.measure.nsys.timeline import CALL, Api, Timeline, Work
+from runner.measure import CALL, table_file
+from runner.measure.nsys.timeline import Api, Timeline, Work
 from runner.measure.statistics import trimmed_mean
+from runner.measure.timeline import covered, whole
 
 Table = list[dict[str, str | int | float]]
 
@@ -39,24 +40,17 @@ def tables(timeline: Timeline) -> dict[str, Table]:
 def write(found: Mapping[str, Table], folder: Path) -> None:
     """Each table as a CSV in ``folder``."""
     for name, table in found.items():
-        with open(folder / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(table[0]))
-            writer.writeheader()
-            writer.writerows(table)
+        table_file.write(folder / f"{name}.csv", list(table[0]), table)
 
 
 def union_us(works: Sequence[Work]) -> float:
     """Time covered by at least one of ``works``, which are sorted by start."""
-    covered, reached = 0, 0
-    for work in works:
-        covered += max(0, work.end - max(work.start, reached))
-        reached = max(reached, work.end)
-    return covered / 1e3
+    return covered(works) / 1e3
 
 
 def span_us(works: Sequence[Work]) -> float:
     """From the start of the first to the end of the last."""
-    return (max(work.end for work in works) - min(work.start for work in works)) / 1e3
+    return whole(works) / 1e3
 
 
 def ahead_us(works: Sequence[Work]) -> Iterator[float]:
@@ -74,7 +68,7 @@ def _kernels(timeline: Timeline) -> Table:
     for work in _in_calls(timeline):
         if work.kind == "kernel":
             named.setdefault(work.name, []).append(work)
-    whole = sum(_us(work) for works in named.values() for work in works)
+    sum_us = sum(_us(work) for works in named.values() for work in works)
     table: Table = []
     for name, works in sorted(named.items(), key=lambda item: -sum(map(_us, item[1]))):
         each = [_us(work) for work in works]
@@ -85,7 +79,7 @@ def _kernels(timeline: Timeline) -> Table:
                 "count": len(each),
                 "per_call": _number(len(each) / len(timeline.calls)),
                 "total_us": _number(sum(each)),
-                "share_pct": _number(100 * sum(each) / whole if whole else 0.0),
+                "share_pct": _number(100 * sum(each) / sum_us if sum_us else 0.0),
                 "mean_us": _number(_mean(each)),
                 "min_us": _number(min(each)),
                 "max_us": _number(max(each)),

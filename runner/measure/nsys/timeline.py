@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-CALL = "call"  # the range that runner.worker.again puts around each call
+from runner.measure import CALL
+
 NOTABLE = re.compile(  # of what nsys says itself, that which throws doubt on a report that has kernels
     r"is not supported by this build|size limit on recording|already subscribed|payload extension is incompatible"
 )

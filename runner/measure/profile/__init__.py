@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from runner.case import Scalar
-from runner.measure import SUMMARY, CannotObserve, Scene
+from runner.measure import SUMMARY, CannotObserve, Scene, table_file
 from runner.measure.profile import flame, stacks, summary, tables, trace, trace_figures
 
 if TYPE_CHECKING:
@@ -89,10 +88,8 @@ def _write(path: Path, lines: Sequence[tables.Line]) -> None:
     """``lines`` as CSV; no file if there are none."""
     if not lines:
         return
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(lines[0]))
-        writer.writeheader()
-        writer.writerows({name: _short(cell) for name, cell in line.items()} for line in lines)
+    shortened = ({name: _short(cell) for name, cell in line.items()} for line in lines)
+    table_file.write(path, list(lines[0]), shortened)
 
 
 def _short(cell: object) -> object:

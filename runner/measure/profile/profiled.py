@@ -12,11 +12,10 @@ from torch.profiler import ProfilerActivity, record_function, schedule, supporte
 
 from kernels.spans import watched
 from models.workload import Call
-from runner.measure import CannotObserve
+from runner.measure import CALL, CannotObserve
 from runner.measure.flush import preparation
 from runner.measure.profile import Profile
 from runner.measure.profile.tables import Line, grouped, sizes_text
-from runner.measure.profile.trace import CALL
 from runner.measure.statistics import trimmed_mean
 
 ROUNDS = 3  # of calls without the profiler and with it, in turn: the machine may be slower later

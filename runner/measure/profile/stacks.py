@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from runner.measure.profile.trace import CALL, Call, Event
+from runner.measure import CALL
+from runner.measure.profile.trace import Call, Event
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 OURS = (

@@ -16,7 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-CALL = "call"  # the annotation that is around each call
+from runner.measure import CALL
+
 STEP = "ProfilerStep#"  # torch.profiler's own, around ours
 
 Kind = Literal["op", "span", "python", "api", "kernel", "copy", "fill"]
