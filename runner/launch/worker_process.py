@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import MappingProxyType
@@ -32,11 +33,11 @@ class Gone(Exception):
     """A process of ours has ended, or did not begin; the message says how."""
 
 
-class Zygote:
-    """``runner.launch.zygote``, started when the first worker is wanted, and again should it have been killed.
+class _Source:
+    """Where workers come from.
 
-    ``preload`` are modules that it imports for all workers; ``keep`` are descriptors that it and they hold open;
-    ``environment`` is theirs from the beginning.
+    ``preload`` are modules that are imported for all of them, where one process can do that; ``keep`` are descriptors
+    that they hold open; ``environment`` is theirs from the beginning.
     """
 
     def __init__(
@@ -49,8 +50,13 @@ class Zygote:
     ) -> None:
         self._log_path, self._limit_s = log_path, limit_s
         self._preload, self._keep, self._environment = preload, keep, environment
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
+
+
+class Zygote(_Source):
+    """``runner.launch.zygote``, started when the first worker is wanted, and again should it have been killed."""
+
+    _process: subprocess.Popen[bytes] | None = None
+    _control: socket.socket | None = None
 
     def _ready(self) -> socket.socket:
         """The socket to ask it by. Raises Gone if it does not start."""
@@ -113,19 +119,12 @@ class Zygote:
         self._control = self._process = None
 
 
-class Spawner:
+class Spawner(_Source):
     """In place of a Zygote where there is no Linux: every worker imports torch for itself, in a second or more."""
 
-    def __init__(
-        self,
-        log_path: Path,
-        limit_s: float,
-        preload: Sequence[str] = (),
-        keep: Sequence[int] = (),
-        environment: Mapping[str, str] = NO_MORE,
-    ) -> None:
-        self._keep, self._environment = keep, environment
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+    @cached_property
+    def _processes(self) -> dict[int, subprocess.Popen[bytes]]:
+        return {}
 
     def fork(self, channel: int, log: int, environment: Mapping[str, str]) -> int:
         """The pid of a new worker."""

@@ -63,7 +63,15 @@ class Scene:
             raise CannotObserve("it starts a process of its own for a case, and this call is of none")
         request = {"case": self.case.to_record(), "calls": calls, "result": str(self.folder / RESULT)}
         (self.folder / "case.json").write_text(json.dumps(request), encoding="utf-8")
+        _give_back_memory()
         return [sys.executable, "-P", "-m", AGAIN, str(self.folder / "case.json")]
+
+
+def _give_back_memory() -> None:
+    """A case that is built once more beside this process wants the memory that this one merely caches."""
+    import torch
+
+    torch.cuda.empty_cache()
 
 
 def result(folder: Path) -> dict[str, Any]:

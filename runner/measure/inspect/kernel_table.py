@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.measure import table_file
+from runner.measure import tabular
 from runner.measure.inspect.assembly import Code, read_ptx, read_sass
 from runner.measure.inspect.disassembler import disassembled
 from runner.measure.inspect.programs import Program, Seen
@@ -80,7 +80,7 @@ def _weight(line: Line) -> tuple[int, int]:
 
 def write(table: Sequence[Line], seen: Seen, folder: Path) -> None:
     """``kernels.csv``; each kernel's code by its name and stage; and each generated graph."""
-    table_file.write(folder / "kernels.csv", COLUMNS, map(_cells, table))
+    tabular.write(folder / "kernels.csv", COLUMNS, map(_cells, table))
     taken: Counter[str] = Counter()
     for line in table:
         name = re.sub(r"\W+", "_", line.kernel).strip("_")[:NAME]

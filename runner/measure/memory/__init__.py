@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 from runner.case import Scalar
-from runner.measure import SUMMARY, Scene, table_file
+from runner.measure import SUMMARY, Scene, tabular
 from runner.measure.memory.allocations import Part, Place, most_saved, parts, peak_of, places, summary
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Memory:
         figures |= {column: value for column, value in peaks.items() if value is not None}
         for name, kind, lines in (("parts", Part, found), ("allocations", Place, where)):
             columns = [field.name for field in fields(kind)]
-            table_file.write(scene.folder / f"{name}.csv", columns, map(asdict, lines))
+            tabular.write(scene.folder / f"{name}.csv", columns, map(asdict, lines))
         text = summary(figures, found, where[: self.top], len(where))
         told = VIEWER[scene.device] if keep or scene.device == "cpu" else ""
         (scene.folder / SUMMARY).write_text(f"{text}{told}\n", encoding="utf-8")

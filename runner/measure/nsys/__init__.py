@@ -52,7 +52,6 @@ class Nsys:
         program = tool.find("nsys", self.path)
         if program is None:
             raise CannotObserve(MISSING if self.path is None else f"measure.nsys.path={self.path} is no program")
-        _release_memory()
         timeline, again, notes = self.record(program, scene.command(self.calls), scene.folder)
         unprofiled_us = scene.figures.get("e2e_us")
         beside_us = _e2e_us(call) if unprofiled_us is None else float(unprofiled_us)
@@ -100,13 +99,6 @@ def _run(words: list[str], log: Path, limit_s: float, grace_s: float) -> tool.En
     except OSError as error:
         why = f"{words[0]} cannot be started: {error.strerror}; name another one: measure.nsys.path=..."
         raise CannotObserve(why) from error
-
-
-def _release_memory() -> None:
-    """The case will be built once more beside this process, and wants the memory that this one merely caches."""
-    import torch
-
-    torch.cuda.empty_cache()
 
 
 def _e2e_us(call: Call) -> float:

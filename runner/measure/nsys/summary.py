@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from runner.case import Scalar
 from runner.measure.nsys.tables import Table
+from runner.measure.tabular import aligned
 
 SHOWN, WIDEST = 8, 64  # lines of a table on the terminal, and characters of a name
 RANGES = 24  # lines of ranges: those of two steps of four layers
@@ -37,23 +38,18 @@ def summary(
     lines = [head, *(f"  {name:9}{value:10.2f} us  {what}" for name, value, what in figures if value is not None)]
     for name, columns in SHOWN_COLUMNS.items():
         if name in tables:
-            lines += ["", *_aligned(tables[name], columns, RANGES if name == "ranges" else SHOWN)]
+            lines += ["", *_shown(tables[name], columns, RANGES if name == "ranges" else SHOWN)]
     if one["nsys_note"]:
         lines += ["", f"note: {one['nsys_note']}"]
     return "\n".join([*lines, "", f"recorded by: {command}", "to look at: nsys-ui report.nsys-rep", ""])
 
 
-def _aligned(table: Table, columns: Sequence[str], most: int) -> list[str]:
+def _shown(table: Table, columns: Sequence[str], most: int) -> list[str]:
     """The first ``most`` lines of ``table``: words to the left, numbers to the right."""
     lines = [list(columns), *([_cell(line[name]) for name in columns] for line in table[:most])]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    sides = ["<" if isinstance(table[0][name], str) else ">" for name in columns]
-    text = [
-        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(line, sides, widths, strict=True))
-        for line in lines
-    ]
-    more = [f"and {len(table) - most} more"] if len(table) > most else []
-    return [f"  {line}".rstrip() for line in [*text, *more]]
+    words = [place for place, name in enumerate(columns) if isinstance(table[0][name], str)]
+    more = [f"  and {len(table) - most} more"] if len(table) > most else []
+    return [*aligned(lines, left=words), *more]
 
 
 def _cell(value: str | float) -> str:

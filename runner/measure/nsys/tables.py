@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from runner.case import Scalar
-from runner.measure import CALL, table_file
+from runner.measure import CALL, tabular
 from runner.measure.nsys.timeline import Api, Timeline, Work
 from runner.measure.statistics import trimmed_mean
 from runner.measure.timeline import covered, whole
@@ -40,7 +40,7 @@ def tables(timeline: Timeline) -> dict[str, Table]:
 def write(found: Mapping[str, Table], folder: Path) -> None:
     """Each table as a CSV in ``folder``."""
     for name, table in found.items():
-        table_file.write(folder / f"{name}.csv", list(table[0]), table)
+        tabular.write(folder / f"{name}.csv", list(table[0]), table)
 
 
 def union_us(works: Sequence[Work]) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from runner.case import Scalar
-from runner.measure import SUMMARY, CannotObserve, Scene, table_file
+from runner.measure import SUMMARY, CannotObserve, Scene, tabular
 from runner.measure.profile import flame, stacks, summary, tables, trace, trace_figures
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _write(path: Path, lines: Sequence[tables.Line]) -> None:
     if not lines:
         return
     shortened = ({name: _short(cell) for name, cell in line.items()} for line in lines)
-    table_file.write(path, list(lines[0]), shortened)
+    tabular.write(path, list(lines[0]), shortened)
 
 
 def _short(cell: object) -> object:

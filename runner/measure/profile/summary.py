@@ -7,8 +7,9 @@ from typing import Any
 
 from runner.measure.profile.tables import SEPARATOR, Line
 from runner.measure.profile.trace_figures import WHAT, short
+from runner.measure.tabular import aligned
 
-INDENT, GAP = "  ", "  "
+INDENT = "  "
 
 
 def text(figures: Mapping[str, Any], tables: Mapping[str, Sequence[Line]], calls: int, rows: int) -> str:
@@ -47,7 +48,7 @@ def _kernels(kernels: Sequence[Line], ops: Sequence[Line], rows: int) -> list[st
         op = _op(line)
         host, share = _number(host_us.pop(op, None)), f"{line['share_pct']:.1f} %"
         cells.append((op, short(line["kernel"]), _count(line), host, _number(line["gpu_us"]), share))
-    return [*_aligned(cells, left=2), *_more(kernels, rows, "kernels")]
+    return [*aligned(cells, left=(0, 1)), *_more(kernels, rows, "kernels")]
 
 
 def _ops(ops: Sequence[Line], rows: int) -> list[str]:
@@ -55,7 +56,7 @@ def _ops(ops: Sequence[Line], rows: int) -> list[str]:
     for line in ops[:rows]:
         share = f"{line['self_cpu_pct']:.1f} %"
         cells.append((_op(line), _count(line), _number(line["self_cpu_us"]), _number(line["cpu_us"]), share))
-    return [*_aligned(cells), *_more(ops, rows, "operations")]
+    return [*aligned(cells, left=(0,)), *_more(ops, rows, "operations")]
 
 
 def _parts(parts: Sequence[Line]) -> list[str]:
@@ -68,7 +69,7 @@ def _parts(parts: Sequence[Line]) -> list[str]:
         *above, name = line["part"].split(SEPARATOR)
         cell = (INDENT * len(above) + name, _count(line), _number(line["cpu_us"]))
         cells.append((*cell, *([_number(line["gpu_us"])] if gpu else [])))
-    return ["", *_aligned(cells)]
+    return ["", *aligned(cells, left=(0,))]
 
 
 def _costs(costs: Sequence[Line], rows: int) -> list[str]:
@@ -79,7 +80,7 @@ def _costs(costs: Sequence[Line], rows: int) -> list[str]:
         return []
     cells = [("operation", "count", *(name.removeprefix("memory_") for name in names))]
     cells += [(_op(line), _count(line), *(f"{line[name]:.4g}" for name in names)) for line in some[:rows]]
-    return ["", *_aligned(cells), *_more(some, rows, "operations")]
+    return ["", *aligned(cells, left=(0,)), *_more(some, rows, "operations")]
 
 
 def _more(lines: Sequence[Line], rows: int, what: str) -> list[str]:
@@ -96,16 +97,3 @@ def _count(line: Line) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
-
-
-def _aligned(cells: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """The first ``left`` columns to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = []
-    for line in cells:
-        sized = list(zip(line, widths, strict=True))
-        texts = [cell.ljust(width) for cell, width in sized[:left]] + [
-            cell.rjust(width) for cell, width in sized[left:]
-        ]
-        lines.append((INDENT + GAP.join(texts)).rstrip())
-    return lines
