@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.common import Run, digits, load_average, page, publish, run, table, word
+from benchmarks.common import Run, digits, load_average, page, phase_table, publish, run, table, word
 from runner.report.derive import Names
 from runner.report.terminal import heading
 from runner.row import Row
@@ -148,6 +148,8 @@ def report(found: Mapping[str, Grid]) -> str:
             "## Bars\n\n" + table(["bar", "seen", ""], bars(found)),
             "## Seconds\n\n" + table(["grid", *parts], lines),
             _processes(ahead),
+            "## Seconds of a case\n\n" + case_table(found[AGAIN]),
+            f"Of the grid that ran {AGAIN}: what is left to be done when nothing is compiled any more.",
             "## Times\n\n" + times_table(found),
             "## Farthest\n\n" + worst_table(found),
             "Farthest by the time of the grid that was compiled ahead. The last column is what the first grid differs "
@@ -168,6 +170,14 @@ def bars(found: Mapping[str, Grid]) -> list[tuple[str, str, str]]:
         promise = f"times within {100 * SAME_BAR:g} %: median of all {impl}"
         lines.append((promise, f"{middle:.4f}", word(abs(middle - 1) <= SAME_BAR)))
     return lines
+
+
+def case_table(one: Grid) -> str:
+    """Where the time of the cases of each workload goes."""
+    kinds: dict[str, list[Row]] = {}
+    for row in one.rows.values():
+        kinds.setdefault(f"{row.case.workload.name}, {row.case.impl.name}", []).append(row)
+    return phase_table(kinds)
 
 
 def times_table(found: Mapping[str, Grid]) -> str:

@@ -8,9 +8,10 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from runner import journal
@@ -20,6 +21,12 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results"
 POLL_S = 0.002  # how late the start of a worker can be seen
 LIMIT_S = 1800.0  # of any one command
+PHASES = {  # columns of a row, and what people call them
+    "inputs_s": "inputs",
+    "first_call_s": "first call",
+    "check_s": "checks",
+    "measure_s": "measurements",
+}
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,15 @@ def table(titles: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
     """A Markdown table; floats get three significant digits."""
     drawn = [titles, ["---"] + ["---:"] * (len(titles) - 1), *lines]
     return "\n".join("| " + " | ".join(_cell(value) for value in line) + " |" for line in drawn)
+
+
+def phase_table(kinds: Mapping[str, Sequence[Row]]) -> str:
+    """Where the seconds of a case go, on average over the rows of each kind."""
+    lines: list[tuple[object, ...]] = []
+    for kind, rows in kinds.items():
+        wall_s, *parts_s = (fmean(float(row.metrics.get(name) or 0.0) for row in rows) for name in ("wall_s", *PHASES))
+        lines.append((kind, len(rows), wall_s, *parts_s, wall_s - sum(parts_s)))
+    return table(["", "cases", "s a case", *PHASES.values(), "the rest"], lines)
 
 
 def page(title: str, body: str, facts: dict[str, Any], load: float) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
-from benchmarks.common import Run, digits, load_average, page, publish, run, table, word
+from benchmarks.common import Run, digits, load_average, page, phase_table, publish, run, table, word
 from benchmarks.timer_accuracy import by_peers, gelu
 from runner import journal
 from runner.measure.statistics import quantile
@@ -56,10 +56,15 @@ class Grid:
         return [float(row.metrics["wall_s"]) for row in self.rows]
 
     @property
-    def later_s(self) -> list[float]:
-        """The same without the first of each implementation, which compile or load what the others find there."""
+    def later(self) -> list[Row]:
+        """The cases but the first of each implementation, which compile or load what the others find there."""
         firsts = {self.names.index(name) for name in self.names}
-        return [seconds for place, seconds in enumerate(self.case_s) if place not in firsts]
+        return [row for place, row in enumerate(self.rows) if place not in firsts]
+
+    @property
+    def later_s(self) -> list[float]:
+        """Their seconds."""
+        return [float(row.metrics["wall_s"]) for row in self.later]
 
     @property
     def names(self) -> list[str]:
@@ -128,6 +133,7 @@ def report(whole: Grid, bare: Grid, by_peers_s: Mapping[str, Sequence[float]]) -
             f"{len(whole.rows) // len(IMPLS)} seeds, {whole.compared} comparisons.",
             "## Bars\n\n" + table(["bar", "seen, s", ""], bars(whole)),
             "## Seconds of a case (`wall_s`)\n\n" + case_table(whole),
+            phase_table({"without the first of each": whole.later}),
             "A case is: inputs, building, the check against float64, timing with its cache cold and warm, what the "
             "caller waits for, CUPTI, peak memory. The first ones also start CUPTI and compile or load kernels, and "
             "where this machine's roof is not kept from an earlier run, measure it.",

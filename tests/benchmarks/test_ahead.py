@@ -85,11 +85,13 @@ def test_the_report_has_every_table_and_counts_what_came_ahead():
         AGAIN: made(9.0, [10.0, 20.0]),
     }
     text = report(found)
-    assert text.count("\n## ") == 4
+    assert text.count("\n## ") == 5
     assert "4 cases were compiled ahead, in 12.0 s" in text
     seconds = text.partition("## Times")[0]
     assert cells(seconds, AHEAD)[1:] == ["20.0", "5.00", "4.00", "2.00", "0.00", "4"]
     assert cells(text, "gelu cols=1 triton")[1:] == ["10.0", "1.0000", "1.0000"]
+    of_a_case = text.partition("## Seconds of a case")[2]
+    assert cells(of_a_case, "gelu, triton")[1:] == ["2", "1.00", "0.00", "0.500", "0.00", "0.00", "0.500"]
     assert "No case was compiled ahead" in report({**found, AHEAD: found[AGAIN]})
 
 

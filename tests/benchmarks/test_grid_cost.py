@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("triton", reason="benchmarks/grid_cost.py needs its peers to be importable")
 
-from benchmarks.common import Run
+from benchmarks.common import Run, phase_table
 from benchmarks.grid_cost import BARE, IMPLS, Grid, bars, case_table, grid, part_table, peer_table, report, words
 from runner import compose
 from runner.case import Case, Choice
@@ -63,6 +65,14 @@ def test_the_first_case_of_each_implementation_stands_apart():
 )
 def test_the_bars(changes, expected):
     assert [word for _, _, word in bars(made(**changes))] == expected
+
+
+def test_phases_are_means_and_what_is_left_is_told():
+    rows = [replace(one, metrics={**one.metrics, "check_s": 0.25, "measure_s": 3.0}) for one in made(2).rows]
+    assert cells(phase_table({"of all": rows}), "of all")[1:] == [
+        *("4", "2.12"),
+        *("0.00", "0.500", "0.250", "3.00", "-1.62"),
+    ]
 
 
 def test_the_parts_make_up_the_whole_and_comparisons_are_the_difference():
