@@ -1,9 +1,10 @@
 """Every kernel of ours under compute-sanitizer: accesses out of bounds, races, reads of what nobody wrote.
 
-    python -m benchmarks.sanitize [--tools memcheck racecheck initcheck] [--only softmax] [--write]
+    python -m benchmarks.sanitize [softmax ...] [--tools memcheck racecheck initcheck] [--write]
 
 Small sizes, odd ones among them, in every type an implementation takes, forward and, where there is one, backward; each
-is checked against float64 as well. A tool is one process of all of them, and the tools run side by side.
+is checked against float64 as well. Each operation has a process for each tool, as many at a time as there are cores.
+Inputs and references are made on the CPU, so that the tools look at little but kernels of ours.
 """
 
 from __future__ import annotations
@@ -11,21 +12,25 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, load_average, page, publish, run, table, word
-from runner.tool import find
+from benchmarks.common import load_average, page, publish, run, table, word
+from runner import tool
 
 TOOLS = {  # and their options
     "memcheck": ["--report-api-errors", "no"],  # bindings ask the driver for functions that it is too old to have
     "racecheck": [],
     "initcheck": [],
 }
-LIMIT_S = 500.0
+LIMIT_S, GRACE_S = 480.0, 10.0
+ALONE = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}  # else an allocation has neighbours of its own
 DTYPES = ("float32", "bfloat16", "float16")
 MLP = {"layers": 2, "steps": 1, "zero_grad": "every_step", "pass": "fwd_bwd"}
 SIZES: dict[str, list[dict[str, Any]]] = {  # op → points; a design of its own for each of them
@@ -54,64 +59,67 @@ IMPLS = {  # op → implementations with kernels of ours
     "mlp": ("triton",),
 }
 SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)")
+DONE = re.compile(r"(\d+) calls right, (\d+) wrong")
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a tool found in the calls of an operation."""
+
+    found: int | None  # errors or hazards; None: it did not come to its summary
+    right: int | None  # calls; None: they did not all end
+    clean: bool
+
+    @property
+    def cell(self) -> str:
+        """For the table."""
+        return "not done" if self.found is None or self.right is None else f"{self.found} in {self.right} calls"
 
 
 def main() -> int:
     """Run all tools. 1 if one of them finds something."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ops", nargs="*", metavar="op", help=f"of {', '.join(SIZES)}; all if none is named")
     parser.add_argument("--tools", nargs="+", default=list(TOOLS), choices=TOOLS)
-    parser.add_argument("--only", default="", help="calls whose name has this in it")
     parser.add_argument("--write", action="store_true", help="keep the table in benchmarks/results/")
     parser.add_argument("--calls", action="store_true", help=argparse.SUPPRESS)  # the process that is looked at
     options, load = parser.parse_args(), load_average()
+    if unknown := set(options.ops) - set(SIZES):
+        parser.error(f"no such operation: {', '.join(sorted(unknown))}; one of {', '.join(SIZES)}")
+    ops = options.ops or list(SIZES)
     if options.calls:
-        return calls(options.only)
-    sanitizer = find("compute-sanitizer")
+        return calls(ops)
+    sanitizer = tool.find("compute-sanitizer")
     if sanitizer is None:
         parser.error("compute-sanitizer is not here; it comes with the CUDA toolkit")
-    calls_words = [sys.executable, "-m", "benchmarks.sanitize", "--calls", "--only", options.only]
-    subprocess.run(calls_words, cwd=ROOT, check=True, timeout=LIMIT_S)  # compiles what the tools then find
-    with tempfile.TemporaryDirectory() as folder:
-        facts = run(["workload=gelu", "workload.cols=256", "impl=torch", "log=none"], Path(folder) / "facts").facts
-    environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}  # else an allocation has neighbours of its own
-    running = {
-        tool: subprocess.Popen(
-            [sanitizer, "--tool", tool, *TOOLS[tool], "--print-limit", "20", *calls_words],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for tool in options.tools
-    }
-    lines = []
-    for tool, process in running.items():
-        lines.append((tool, *outcome(process)))
-        print(*lines[-1], flush=True)
-    drawn = table(["tool", "found", "calls", ""], lines)
-    publish("sanitize", page("Kernels under compute-sanitizer", drawn, facts, load), facts, options.write)
-    return int(any(line[-1] != word(True) for line in lines))
+    with tempfile.TemporaryDirectory(prefix="sanitize-") as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
+        folder = Path(scratch)
+        facts = run(["workload=gelu", "workload.cols=256", "impl=torch", "log=none"], folder / "facts").facts
+        list(pool.map(lambda op: tool.run(command(op), folder / op, LIMIT_S), ops))  # compiles what the tools then find
+        pairs = list(product(ops, options.tools))
+        looks = dict(zip(pairs, pool.map(lambda pair: look(sanitizer, *pair, folder), pairs), strict=True))
+    publish("sanitize", page("Kernels under compute-sanitizer", report(looks), facts, load), facts, options.write)
+    return int(not all(one.clean for one in looks.values()))
 
 
-def outcome(process: subprocess.Popen[str]) -> tuple[str, str, str]:
-    """What a tool found, on how many calls, and PASS or MISS."""
-    try:
-        said, _ = process.communicate(timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        said, _ = process.communicate()
-        said += f"\nstopped after {LIMIT_S:g} s"
-    summaries = [int(one or other) for one, other in SUMMARY.findall(said)]
-    done = re.search(r"(\d+) calls right", said)
-    clean = bool(summaries) and not any(summaries) and done is not None and process.returncode == 0
-    if not clean:
-        print("\n".join(said.splitlines()[-60:]), file=sys.stderr)
-    found = f"{sum(summaries)} errors" if summaries else "no summary"
-    return found, done[1] if done else "not all", word(clean)
+def command(op: str) -> list[str]:
+    """What is looked at."""
+    return [sys.executable, "-m", "benchmarks.sanitize", "--calls", op]
 
 
-def calls(only: str) -> int:
+def look(sanitizer: str, op: str, name: str, folder: Path) -> Look:
+    """The calls of ``op`` under the tool called ``name``; what it says is printed, unless it is clean."""
+    words = [sanitizer, "--tool", name, *TOOLS[name], "--print-limit", "20", *command(op)]
+    ended = tool.run(words, folder / f"{op}-{name}", LIMIT_S, ALONE, GRACE_S)
+    found = outcome(ended)
+    why = f", stopped after {LIMIT_S:g} s" if ended.late else ""
+    print(f"{op} {name}: {found.cell}{why}", flush=True)
+    if not found.clean:
+        print("\n".join(ended.said.splitlines()[-60:]), file=sys.stderr)
+    return found
+
+
+def calls(ops: Sequence[str]) -> int:
     """Every call once, against float64; how many were right on the last line."""
     import torch
 
@@ -122,30 +130,49 @@ def calls(only: str) -> int:
     from runner.case import Choice
     from runner.check import compare
 
-    right, bad = 0, 0
-    for op, points in SIZES.items():
-        for point in points:
-            for dtype in DTYPES:
-                fields = fields_of("workload", op) | point | {"dtype": dtype}
-                workload = schema.build(options.find("models", op), fields, op)
-                inputs = workload.inputs(draw_on("cuda", dtype, "normal", 0))
-                expected = workload.reference(*inputs)
-                for name in IMPLS[op]:
-                    title = f"{op} {name} {dtype} " + " ".join(f"{key}={value}" for key, value in point.items())
-                    if only not in title:
-                        continue
-                    implementation = impl.build(Choice(name, fields_of("impl", name)))
-                    try:
-                        outputs = workload.call(implementation.load(op), inputs).run()
-                        torch.cuda.synchronize()
-                    except Unsupported:
-                        continue
-                    found = compare(outputs, expected, getattr(torch, workload.output_dtype))
-                    right, bad = right + found.correct, bad + (not found.correct)
-                    if not found.correct:
-                        print(f"WRONG {title}: {found.reason}", flush=True)
-    print(f"{right} calls right, {bad} wrong")
-    return int(bad > 0)
+    right, wrong = 0, 0
+    for op, point, dtype in [(one, *more) for one in ops for more in product(SIZES[one], DTYPES)]:
+        fields = fields_of("workload", op) | point | {"dtype": dtype}
+        workload = schema.build(options.find("models", op), fields, op)
+        inputs = workload.inputs(draw_on("cpu", dtype, "normal", 0))
+        expected = workload.reference(*inputs)
+        for name in IMPLS[op]:
+            implementation = impl.build(Choice(name, fields_of("impl", name)))
+            there = tuple(tensor.cuda() for tensor in inputs)
+            try:
+                outputs = workload.call(implementation.load(op), there).run()
+                torch.cuda.synchronize()
+            except Unsupported:
+                continue
+            here = tuple(output.cpu() for output in outputs)
+            found = compare(here, expected, getattr(torch, workload.output_dtype))
+            right, wrong = right + found.correct, wrong + (not found.correct)
+            if not found.correct:
+                size = " ".join(f"{key}={value}" for key, value in point.items())
+                print(f"WRONG {op} {name} {dtype} {size}: {found.reason}", flush=True)
+    print(f"{right} calls right, {wrong} wrong")
+    return int(wrong > 0)
+
+
+# --- what follows; no GPU ---
+
+
+def outcome(ended: tool.Ended) -> Look:
+    """What a tool that has ended so has found."""
+    summaries = [int(one or other) for one, other in SUMMARY.findall(ended.said)]
+    done = DONE.search(ended.said)
+    clean = bool(summaries) and not any(summaries) and done is not None and ended.code == 0 and not ended.late
+    return Look(sum(summaries) if summaries else None, int(done[1]) if done else None, clean)
+
+
+def report(looks: Mapping[tuple[str, str], Look]) -> str:
+    """Errors and hazards by operation and tool."""
+    ops, names = (list(dict.fromkeys(pair[place] for pair in looks)) for place in (0, 1))
+    lines = [
+        (op, *(looks[op, name].cell for name in names), word(all(looks[op, name].clean for name in names)))
+        for op in ops
+    ]
+    return table(["", *names, ""], lines)
 
 
 if __name__ == "__main__":
