@@ -28,7 +28,7 @@ def look(scene: Scene) -> dict[str, Scalar]:
 
     Raises:
         SanitizerError: it is not 0, or the case fails there.
-        Unsupported: there is no compute-sanitizer, or it cannot look.
+        Unsupported: there is no compute-sanitizer, it cannot look, or the case cannot be run there.
 
     """
     program = tool.find(NAME)
@@ -50,7 +50,9 @@ def look(scene: Scene) -> dict[str, Scalar]:
     if not totals:
         raise Unsupported(f"{NAME} could not look: {first(ended.said)}; see {log}")
     failed = _failed(scene)
-    if failed and not failed.startswith(("wrong: ", "Unsupported: ")):  # these the worker will find for itself
+    if failed.startswith("unsupported"):  # it may be so there alone: torch without its cache captures no graph
+        raise Unsupported(f"debug=sanitizer: under {NAME} the case is {failed}")
+    if failed and not failed.startswith("wrong: "):  # which the worker will find for itself
         raise SanitizerError(f"no error in memory, but under {NAME} the case fails: {failed}; see {log}")
     return {"sanitizer_errors": 0}
 
