@@ -1,4 +1,4 @@
-"""Whether profilers tell the same time as the benchmark, and the same share of the memory's speed; what each costs.
+"""Whether profilers tell the same time as the benchmark, and the rate of the memory; what each costs.
 
     python -m benchmarks.profilers [--measures profile nsys ncu] [--write]
 
@@ -22,6 +22,9 @@ from runner.row import Row
 TIMES = {"profile": "profile_gpu_us", "nsys": "nsys_gpu_us", "ncu": "ncu_gpu_us"}
 COSTS = {"profile": "profile_overhead_pct", "nsys": "nsys_overhead_pct", "ncu": "ncu_overhead_x"}
 SAME_BAR, SHARE_BAR = 0.03, 0.05
+# Least traffic of a call whose shares are compared. What the L2 cache still holds of the result when a kernel ends has
+# not gone to memory: 26 MB on an H200 (tests/measure/ncu/raw.csv), which is 5 % of 512 MiB and 2 % of 1 GiB.
+LARGE_BYTES = 1e9
 GRID = [
     *("workload=add,gelu,softmax,matmul", "impl=torch,triton", "workload.dtype=bfloat16"),
     *("workload.rows=16384", "workload.cols=4096,16384", "workload.size=4096", "log=none", "-m"),
@@ -50,12 +53,17 @@ def ratio(row: Row, measure: str) -> float | None:
 
 
 def shares(row: Row) -> tuple[float, float] | None:
-    """Ncu's share of the memory's peak, and the benchmark's by the data sheet, of a softmax of ours; else None."""
-    both = row.metrics.get("dram_pct"), row.metrics.get("pct_datasheet")
-    if (row.case.workload.name, row.case.impl.name) != ("softmax", "triton") or None in both:
+    """The memory's rate by ncu, and by the time of a call, of a large softmax of ours; else None.
+
+    Both in percent of the rate of a copy, as ``pct_roof`` is: ncu's own is of the peak, as ``pct_datasheet`` is.
+    """
+    if (row.case.workload.name, row.case.impl.name) != ("softmax", "triton"):
         return None
-    dram_pct, datasheet_pct = both
-    return float(dram_pct or 0.0), float(datasheet_pct or 0.0)
+    names = ("dram_pct", "pct_roof", "pct_datasheet", "bytes_min")
+    dram_pct, roof_pct, sheet_pct, least = (float(row.metrics.get(name) or 0.0) for name in names)
+    if not dram_pct or not sheet_pct or least < LARGE_BYTES:
+        return None
+    return dram_pct * roof_pct / sheet_pct, roof_pct
 
 
 def bars(rows: Sequence[Row], measures: Sequence[str]) -> list[tuple[str, str, str]]:
@@ -71,11 +79,11 @@ def bars(rows: Sequence[Row], measures: Sequence[str]) -> list[tuple[str, str, s
             lines.append((promise, "saw nothing", word(False)))
     for row in rows:
         if both := shares(row):
-            dram, sheet = both
-            promise = (
-                f"ncu's share of DRAM, softmax of {row.case.workload.fields['cols']} columns, within 5 % of time's"
+            dram, roof = both
+            promise = f"ncu: softmax of {row.case.workload.fields['cols']} columns, DRAM's rate within 5 % of pct_roof"
+            lines.append(
+                (promise, f"{dram:.1f} % and {roof:.1f} % of a copy's", word(abs(dram / roof - 1) <= SHARE_BAR))
             )
-            lines.append((promise, f"{dram:.1f} % and {sheet:.1f} %", word(abs(dram / sheet - 1) <= SHARE_BAR)))
     return lines
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.profilers import GRID, TIMES, bars, ratio, report
+from benchmarks.profilers import GRID, LARGE_BYTES, TIMES, bars, ratio, report, shares
 from runner import compose
 from runner.case import Case, Choice
 from runner.row import Row
@@ -12,7 +12,9 @@ from runner.row import Row
 
 def row(workload="softmax", impl="triton", cols=4096, **metrics):
     case = Case(Choice(workload, {"cols": cols}), Choice(impl, {}), (), "cuda", 0)
-    figures = {"gpu_us": 100.0, "pct_datasheet": 90.0} | dict.fromkeys(TIMES.values(), 101.0)
+    figures = {"gpu_us": 100.0, "pct_roof": 99.0, "pct_datasheet": 90.0, "bytes_min": 2**30} | dict.fromkeys(
+        TIMES.values(), 101.0
+    )
     return Row(case=case, status="ok", metrics=figures | metrics)
 
 
@@ -34,6 +36,13 @@ def test_there_are_ten_cases_and_more():
 def test_the_bars(changes, expected):
     rows = [row("gelu", "torch"), row(**({"dram_pct": 88.0} | changes))]
     assert [word for *_, word in bars(rows, list(TIMES))] == expected
+
+
+def test_shares_are_of_a_copys_rate_and_of_traffic_that_the_cache_does_not_hold():
+    assert shares(row(dram_pct=88.0)) == pytest.approx((88.0 * 1.1, 99.0))
+    assert shares(row(dram_pct=88.0, bytes_min=LARGE_BYTES / 2)) is None
+    assert shares(row(impl="torch", dram_pct=88.0)) is None
+    assert shares(row()) is None
 
 
 def test_a_profiler_that_saw_nothing_has_no_ratio_and_its_reason_is_told():
