@@ -53,6 +53,12 @@ class Scene:
             raise CannotObserve(f"{self.place} cannot be made: {error.strerror}") from error
         return self.place
 
+    @property
+    def expected(self) -> int | None:
+        """How many kernels, copies and fills the benchmark saw in a call; None if it has not looked."""
+        found = self.figures.get("n_kernels")
+        return None if found is None else int(found)
+
     def command(self, calls: int) -> list[str]:
         """A program that builds and checks the case anew, and makes ``calls`` calls of it with nothing beside them.
 

@@ -55,6 +55,7 @@ class Nsys:
         timeline, again, notes = self.record(program, scene.command(self.calls), scene.folder)
         unprofiled_us = scene.figures.get("e2e_us")
         beside_us = _e2e_us(call) if unprofiled_us is None else float(unprofiled_us)
+        notes += timeline.notes(self.calls, scene.expected)
         return _told(self, scene.folder, timeline, trimmed_mean(again["calls_us"]), beside_us, notes)
 
     def record(self, program: str, case: list[str], folder: Path) -> tuple[Timeline, Mapping[str, Any], list[str]]:
@@ -115,7 +116,7 @@ def _told(
     """Tables and summary into ``folder``; the figures."""
     figures = tables.figures(timeline)
     figures["nsys_overhead_pct"] = (under_us / beside_us - 1) * 100
-    figures["nsys_note"] = "; ".join([*notes, *timeline.notes(nsys.calls)])
+    figures["nsys_note"] = "; ".join(notes)
     found = tables.tables(timeline)
     tables.write(found, folder)
     head = f"Nsight Systems {timeline.version}, preset {nsys.preset}, {len(timeline.calls)} calls; of one call:"

@@ -91,13 +91,15 @@ class Timeline:
         """``call/step_0/forward``; empty for None."""
         return "/".join(reversed([self.ranges[one].name for one in self.around(index)]))
 
-    def notes(self, asked: int) -> Iterator[str]:
-        """What a reader of the figures ought to know, where ``asked`` calls were made."""
+    def notes(self, asked: int, expected: int | None = None) -> Iterator[str]:
+        """What a reader of the figures ought to know, where ``asked`` calls were made, of ``expected`` kernels each."""
         if len(self.calls) != asked:
             yield f"it saw {len(self.calls)} of {asked} calls"
         counts = {len(works) for works in self.of_call()}
         if len(counts) > 1:
             yield f"calls had from {min(counts)} to {max(counts)} kernels, copies and fills"
+        if expected is not None and counts != {expected}:
+            yield f"the benchmark saw {expected} kernels, copies and fills in a call, nsys {max(counts, default=0)}"
         if self.graphs:
             yield f"{self.graphs} CUDA graphs were traced as a whole, and are in no figure"
         yield from (text.strip() for text in self.said if NOTABLE.search(text))

@@ -42,7 +42,7 @@ class Profile:
         taken = profiled.profile(call, scene.device, self, folder / TRACE)
         calls = _seen(folder / TRACE, gpu)
         figures: dict[str, Scalar] = trace_figures.columns(calls) if gpu else {}
-        notes = [taken.note, trace_figures.note(calls, _expected(scene)) if gpu else ""]
+        notes = [taken.note, trace_figures.note(calls, scene.expected) if gpu else ""]
         figures |= {"profile_overhead_pct": taken.overhead_pct, "profile_note": "; ".join(filter(None, notes))}
 
         found = {"ops": tables.ops(calls, shapes=self.shapes, gpu=gpu), "parts": tables.parts(calls, gpu=gpu)}
@@ -60,12 +60,6 @@ class Profile:
         text = summary.text(figures, found, len(calls), self.rows)
         (folder / SUMMARY).write_text(text, encoding="utf-8")
         return figures
-
-
-def _expected(scene: Scene) -> int | None:
-    """How many kernels, copies and fills the benchmark saw in a call; None if it has not looked."""
-    found = scene.figures.get("n_kernels")
-    return None if found is None else int(found)
 
 
 def _seen(path: Path, gpu: bool) -> list[trace.Call]:

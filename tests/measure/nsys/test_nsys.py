@@ -207,7 +207,7 @@ def test_a_case_is_run_again_under_it_and_becomes_figures_tables_and_a_summary(t
     """The case is a real one, on the CPU; what nsys would see of it is made."""
     program = fake_nsys("whole", training)
     case = Case(Choice("gelu", GELU), Choice("torch", {}), (Choice("nsys", FIELDS),), "cpu", 0)
-    scene = Scene("cuda", case, tmp_path / "files", {"e2e_us": 1.0})
+    scene = Scene("cuda", case, tmp_path / "files", {"e2e_us": 1.0, "n_kernels": 5})
     figures = nsys(path=program).measure(Call(tuple), scene)
     again = json.loads((tmp_path / "files" / "again.json").read_text())
     assert (again["n"], len(again["calls_us"])) == (2, 2)
@@ -219,3 +219,6 @@ def test_a_case_is_run_again_under_it_and_becomes_figures_tables_and_a_summary(t
     text = (tmp_path / "files" / "summary.txt").read_text()
     assert text.startswith("Nsight Systems 2024.2.3.38, preset light, 2 calls; of one call:")
     assert (tmp_path / "files" / "command.txt").read_text().strip() in text
+    other = Scene("cuda", case, tmp_path / "files", {"e2e_us": 1.0, "n_kernels": 6})
+    note = nsys(path=program).measure(Call(tuple), other)["nsys_note"]
+    assert note == "the benchmark saw 6 kernels, copies and fills in a call, nsys 5"
