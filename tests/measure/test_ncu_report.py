@@ -71,8 +71,9 @@ def test_what_ncu_says_above_the_page_is_no_kernel():
     assert report.kernels("".join(RAW.splitlines(keepends=True)[:2])) == []
 
 
-def test_a_figure_that_a_gpu_does_not_have_is_left_out(softmax):
-    page = RAW.replace('"268.456704"', '"n/a"')
+@pytest.mark.parametrize("word", ["n/a", "nan", ""])
+def test_a_figure_that_a_gpu_does_not_have_is_left_out(softmax, word):
+    page = RAW.replace('"268.456704"', f'"{word}"')
     kernel = report.kernels(page)[0]
     assert kernel.dram_bytes is None
     assert kernel.figures.keys() == softmax.figures.keys() - {report.READ}

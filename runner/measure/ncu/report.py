@@ -2,7 +2,7 @@
 
 The page ``raw`` has a line of names, a line of units, and a line per kernel; ``details`` a line per metric or rule.
 Both may stand below lines of ncu's own, which begin with ``==``. Units are scaled (``129.1,us``) or not, as
-``--print-units base`` is not heeded by every release. A figure that the GPU does not have is empty, or ``n/a``.
+``--print-units base`` is not heeded by every release. A figure that the GPU does not have is empty, ``n/a`` or ``nan``.
 """
 
 from __future__ import annotations
@@ -146,6 +146,7 @@ def _lines(page: str) -> list[str]:
 def _number(word: str, unit: str) -> float | None:
     """In base units; None if it is no number. ``16,384`` is one, and so is ``49.15`` in ``Kbyte/block``."""
     try:
-        return float(word.replace(",", "")) * SCALES.get(unit.removesuffix("/block"), 1.0)
+        value = float(word.replace(",", ""))
     except ValueError:
         return None
+    return value * SCALES.get(unit.removesuffix("/block"), 1.0) if math.isfinite(value) else None
