@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,8 +16,12 @@ from pathlib import Path
 from runner import child
 from runner.redact import SECRET
 
-PLACES = {  # where installers put them beside PATH
-    "nsys": ("/usr/local/cuda/bin/nsys", "/opt/nvidia/nsight-systems/*/bin/nsys"),
+PLACES = {  # where installers put them beside PATH; of several versions the newest is taken
+    "nsys": (
+        "/usr/local/cuda/bin/nsys",
+        "/opt/nvidia/nsight-systems/*/bin/nsys",
+        "/opt/nvidia/nsight-systems-cli/*/bin/nsys",
+    ),
     "ncu": ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu"),
     "compute-sanitizer": ("/usr/local/cuda/bin/compute-sanitizer",),
     "cuobjdump": ("/usr/local/cuda/bin/cuobjdump",),
@@ -88,4 +93,6 @@ def _marked(mark: str) -> Iterator[int]:
 
 
 def _glob(place: str) -> list[Path]:
-    return sorted(Path("/").glob(place.removeprefix("/")))
+    """What is there, the highest version in its path first."""
+    found = Path("/").glob(place.removeprefix("/"))
+    return sorted(found, key=lambda path: [int(number) for number in re.findall(r"\d+", str(path))], reverse=True)

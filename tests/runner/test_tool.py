@@ -79,3 +79,12 @@ def test_it_is_found(tmp_path, monkeypatch, where):
     assert tool.find("nsys", str(made) if where == "given" else None) == str(made)
     assert tool.find("nsys", str(tmp_path / "nothing")) is None
     assert os.access(made, os.X_OK)
+
+
+def test_of_several_versions_the_newest_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(tool, "PLACES", {"nsys": (f"{tmp_path}/opt/*/nsys",)})
+    for version in ("2024.10.1", "2025.3.2", "2024.9.1"):
+        (tmp_path / "opt" / version).mkdir(parents=True)
+        (tmp_path / "opt" / version / "nsys").touch(mode=0o755)
+    assert tool.find("nsys") == str(tmp_path / "opt" / "2025.3.2" / "nsys")
