@@ -12,7 +12,9 @@ from runner.child import output
 from runner.doctor import Finding
 
 PARAMETERS = Path("/proc/driver/nvidia/params")
+STATUS = Path("/proc/self/status")
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
+SYS_ADMIN = 21  # bit of the capability that the driver asks for, which root in a container need not have
 MOST_PARANOID = 2  # at which processes of one's own may still be sampled
 
 
@@ -43,13 +45,18 @@ def _counters() -> list[Finding]:
         only_root = re.search(r"RmProfilingAdminOnly:\s*1", PARAMETERS.read_text(encoding="utf-8")) is not None
     except OSError:  # no driver here
         return []
-    if not only_root or os.geteuid() == 0:
+    if not only_root or _administers():
         return [Finding("GPU counters", "may be read")]
     advice = (
         "run as root, or give a container --cap-add SYS_ADMIN, or load the driver with "
         "NVreg_RestrictProfilingToAdminUsers=0: else ncu says ERR_NVGPUCTRPERM"
     )
     return [Finding("GPU counters", "for root only", "missing", advice)]
+
+
+def _administers() -> bool:
+    told = re.search(r"^CapEff:\s*([0-9a-f]+)$", STATUS.read_text(encoding="utf-8"), re.MULTILINE)
+    return os.geteuid() == 0 if told is None else bool(int(told[1], 16) >> SYS_ADMIN & 1)
 
 
 def _sampling() -> list[Finding]:

@@ -123,12 +123,18 @@ def test_profilers_beside_the_path(tool, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("params", "user", "state"),
-    [("RmProfilingAdminOnly: 1\n", 1000, "missing"), ("RmProfilingAdminOnly: 1\n", 0, "ok"), ("X: 1\n", 1000, "ok")],
+    ("params", "capabilities", "state"),
+    [
+        ("RmProfilingAdminOnly: 1\n", "0000000000000000", "missing"),
+        ("RmProfilingAdminOnly: 1\n", "00000000a80425fb", "missing"),  # root in a container, as Docker makes it
+        ("RmProfilingAdminOnly: 1\n", "000001ffffffffff", "ok"),
+        ("X: 1\n", "0000000000000000", "ok"),
+    ],
 )
-def test_counters(monkeypatch, params, user, state):
+def test_counters(monkeypatch, tmp_path, params, capabilities, state):
     profilers.PARAMETERS.write_text(params)
-    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(profilers, "STATUS", tmp_path / "status")
+    profilers.STATUS.write_text(f"Name:\tpython\nCapEff:\t{capabilities}\n")
     counters = by_name(profilers.look())["GPU counters"]
     assert counters.state == state
     assert ("NVreg_RestrictProfilingToAdminUsers=0" in counters.advice) == (state == "missing")
