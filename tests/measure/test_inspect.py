@@ -172,6 +172,18 @@ def test_time_is_shared_by_programs_of_one_name_and_the_rest_is_torchs():
     assert dominant([]) is None
 
 
+def test_how_often_a_generated_graph_launches_a_kernel_is_told_by_cupti():
+    seen = Seen(
+        [Program("triton_0", "inductor", b"1"), Program("_gelu", "inductor", b"2"), Program("k", "triton", b"3")]
+    )
+    found = lines(seen, {"triton_0": (4, 40.0), "_gelu": (2, 30.0), "k": (2, 20.0)})
+    assert [(line.kernel, line.launches, line.total_us) for line in found] == [
+        ("triton_0", 4, 40.0),
+        ("_gelu", 2, 30.0),
+        ("k", 1, 20.0),  # it was seen once
+    ]
+
+
 def test_the_same_program_twice_is_two_launches():
     seen = Seen()
     for cubin in (b"1", b"1", b"2"):
@@ -196,7 +208,7 @@ def test_the_kernels_of_a_generated_module_are_those_it_has_launched(tmp_path, m
     modules[1].never_run = SimpleNamespace(launchers=[])
     monkeypatch.setattr(codecache.PyCodeCache, "modules", modules)
     unread = []
-    assert inductor_programs("source", unread) == [Program("triton_0", "inductor", b"code", {"ptx": "ptx"}, 8)]
+    assert inductor_programs("source", unread) == [Program("k", "inductor", b"code", {"ptx": "ptx"}, 8)]
     assert unread == ["triton_1: it is not in Triton's cache any more"]
     assert inductor_programs("unknown", unread) == []
 
@@ -207,11 +219,12 @@ def test_a_kernel_of_torchs_own_launcher_is_found_in_tritons_cache(tmp_path, mon
 
     folder = tmp_path / "ABC"
     folder.mkdir()
-    for name, text in {"k.json": '{"shared": 64}', "__grp__k.json": "{}", "k.ptx": "ptx", "k.cubin": "code"}.items():
+    told = '{"name": "k", "shared": 64}'
+    for name, text in {"k.json": told, "__grp__k.json": "{}", "k.ptx": "ptx", "k.cubin": "code"}.items():
         (folder / name).write_text(text)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     program = _of_inductor("k_0", SimpleNamespace(cache_hash="ABC"))
-    assert program == Program("k_0", "inductor", b"code", {"ptx": "ptx"}, 64)
+    assert program == Program("k", "inductor", b"code", {"ptx": "ptx"}, 64)  # as CUPTI calls it too
     assert _of_inductor("k_0", SimpleNamespace(cache_hash="gone")) is None
 
 

@@ -175,10 +175,13 @@ def inductor_programs(source: str, unread: list[str]) -> list[Program]:
 
 
 def _of_inductor(name: str, launcher: Any) -> Program | None:
-    """By ``launcher.bin``, which Triton launches; else from its cache: torch's own launcher keeps no code."""
+    """By ``launcher.bin``, which Triton launches; else from its cache: torch's own launcher keeps no code.
+
+    ``name`` is the module's for it. The code's, which CUPTI tells, is another where a kernel is not Inductor's own.
+    """
     binary = getattr(launcher, "bin", None)
     if binary is not None and hasattr(binary, "asm"):
-        return replace(of_triton(binary), name=name, origin="inductor")
+        return replace(of_triton(binary), origin="inductor")
     key = getattr(launcher, "cache_hash", None)
     folder = _triton_folder(key) if key else None
     if folder is None:
@@ -191,7 +194,7 @@ def _of_inductor(name: str, launcher: Any) -> Program | None:
     texts = {
         path.suffix[1:]: path.read_text(encoding="utf-8") for path in folder.iterdir() if path.suffix[1:] in STAGES
     }
-    return Program(name, "inductor", cubin.read_bytes(), texts, int(metadata.get("shared", 0)))
+    return Program(metadata.get("name", name), "inductor", cubin.read_bytes(), texts, int(metadata.get("shared", 0)))
 
 
 def _triton_folder(key: str) -> Path | None:
