@@ -94,7 +94,7 @@ def report(rows: Sequence[Row], measures: Sequence[str]) -> str:
     for row in rows:
         name = f"{heading(row, names)} {row.case.impl.name}"
         found = [ratio(row, measure) for measure in measures]
-        lines.append((name, float(row.metrics["gpu_us"] or 0.0), *("" if x is None else f"{x:.4f}" for x in found)))
+        lines.append((name, _figure(row, "gpu_us"), *("" if x is None else f"{x:.4f}" for x in found)))
         costs.append((name, *(_figure(row, COSTS[measure]) for measure in measures)))
     unobserved = dict.fromkeys(str(row.metrics["unobserved"]) for row in rows if row.metrics.get("unobserved"))
     return "\n\n".join(

@@ -53,3 +53,9 @@ def test_a_profiler_that_saw_nothing_has_no_ratio_and_its_reason_is_told():
     text = report([blind, row("gelu")], ["profile", "nsys"])
     assert f"Not observed: {why}" in text
     assert "| softmax triton | 100 | 1.0100 |  |" in text
+
+
+def test_a_case_without_a_time_is_a_line_and_a_miss():
+    untimed = Row(case=row().case, status="unsupported", reason="no such GPU", metrics={})
+    assert bars([row(), untimed], ["profile"])[0][-1] == "MISS"
+    assert "| softmax triton |  |  |" in report([row("gelu"), untimed], ["profile"])
