@@ -18,7 +18,7 @@ from runner.measure.inspect import Inspect
 from runner.measure.inspect.compilations import recompile_reasons
 from runner.measure.inspect.kernel_table import dominant, lines
 from runner.measure.inspect.programs import Program, Seen
-from runner.worker import Worker
+from runner.worker import Worker, warm_up
 
 GELU = {"rows": 512, "cols": 1024, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
 MATMUL = {"size": 1024, "m": 1024, "n": 1024, "k": 1024, "dtype": "bfloat16", "tf32": False, "data": "normal"}
@@ -39,6 +39,8 @@ def inspected(tmp_path):
     def go(impl, fields=None, *, workload=("gelu", GELU), device="cpu", arch=None):
         measures = (Choice("inspect", {"arch": arch}),)
         case = Case(Choice(*workload), Choice(impl, fields or {}), measures, device, 0)
+        if device == "cuda":
+            warm_up(device)  # as a worker's process does: CUPTI is there before a CUDA graph is captured
         row, _ = Worker(files=tmp_path / "files").run(case)
         folder = tmp_path / "files" / case.key / "inspect"
         return row, {path.name: path for path in folder.glob("*")}
