@@ -27,7 +27,8 @@ PLACES = {  # where installers put them beside PATH; of several versions the new
     "cuobjdump": ("/usr/local/cuda/bin/cuobjdump",),
 }
 GRACE_S = 60.0  # that a tool whose time is over has to write its report
-MARK = "KERNEL_RUNNER_TOOL"  # in the environment of a tool and of all that it starts: another value for each run
+# In the environment of a tool and of all that it starts: who runs it, and another value for each run.
+MARK = "KERNEL_RUNNER_TOOL"
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def run(
     After ``limit_s`` it is asked to end, after ``grace_s`` more it is killed, with all it has started, also what has
     left its group and its parent, as the agent of nsys does. Raises OSError.
     """
-    mark = uuid.uuid4().hex
+    mark = f"{os.getpid()}-{uuid.uuid4().hex}"
     environment = {name: value for name, value in child.environment().items() if not SECRET.search(name)}
     with open(log, "wb") as output:
         process = subprocess.Popen(
@@ -81,6 +82,14 @@ def run(
             for pid in _marked(mark):
                 child.kill_tree(pid)
     return Ended(process.returncode, log.read_text(encoding="utf-8", errors="replace"), late)
+
+
+def run_by(pid: int) -> int | None:
+    """Who runs the tool that process ``pid`` is, or was started by: its pid; None if there is no such tool."""
+    with suppress(OSError):  # it has just ended, or is another user's
+        if told := re.search(rb"(?:^|\0)%b=(\d+)-" % MARK.encode(), Path(f"/proc/{pid}/environ").read_bytes()):
+            return int(told[1])
+    return None
 
 
 def _marked(mark: str) -> Iterator[int]:

@@ -18,7 +18,7 @@ import socket
 import sys
 from typing import Any, NoReturn
 
-from runner import child
+from runner import child, tool
 
 SUBREAPER, DEATH_SIGNAL = 36, 1  # of prctl(2)
 
@@ -105,9 +105,12 @@ def _work(descriptors: list[int], settings: dict[str, Any]) -> NoReturn:
 
 
 def _kill_orphans(workers: set[int]) -> None:
-    """Children of this process that are no workers: what a dead worker has left behind."""
+    """Children of this process that are no workers: what a dead worker has left behind.
+
+    The tool of one that lives may have left its parent too, as the agent of nsys does.
+    """
     for pid in child.children(os.getpid()):
-        if pid not in workers:
+        if pid not in workers and tool.run_by(pid) not in workers:
             child.kill_tree(pid)
             os.waitpid(pid, 0)
 

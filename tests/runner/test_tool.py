@@ -67,6 +67,14 @@ time.sleep(60)
     assert marked(f"LEFT_BY={tmp_path}") == []
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_what_it_has_started_says_who_runs_it(tmp_path):
+    ask = "from runner import tool; import os; print(tool.run_by(os.getpid()))"
+    start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ask!r}], start_new_session=True)"
+    assert tool.run([sys.executable, "-c", start], tmp_path / "log", 30).said.strip() == str(os.getpid())
+    assert tool.run_by(os.getpid()) is None
+
+
 @pytest.mark.parametrize("where", ["path", "place", "given"])
 def test_it_is_found(tmp_path, monkeypatch, where):
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
