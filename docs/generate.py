@@ -211,7 +211,8 @@ def columns_page() -> str:
             "A row has those that apply to it. Only rows `ok`, and `wrong` with `time_wrong=true`, have times.",
             *measured,
             "## Worked out from rows",
-            "`rows.csv` and `runner.report.frame.load(folder)` have a line per case, and these:",
+            "`rows.csv` and `runner.report.frame.load(folder)` have a line per case, with its fields of workload and "
+            "implementation, whatever else varies over the grid (`debug`, `measure.benchmark.cold_l2`), and these:",
             _columns(columns.DERIVED),
             "## Series",
             "Numbers by the dozen, which a row of `rows.jsonl` has under `series`:",

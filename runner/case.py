@@ -83,6 +83,14 @@ class Case:
         fields = ", ".join(f"{name}={value}" for name, value in self.impl.fields.items() if value is not None)
         return f"{self.impl.name}({fields})" if fields else self.impl.name
 
+    @property
+    def settings(self) -> dict[str, Scalar]:
+        """What of a case is neither workload nor implementation, replica apart, by the keys of the command line."""
+        given = {"device": self.device, "seed": self.seed, "debug": self.debug, "time_wrong": self.time_wrong}
+        fields = {f"measure.{one.name}.{name}": value for one in self.measures for name, value in one.fields.items()}
+        whole = {**given, "measure": [one.name for one in self.measures], **fields}
+        return {name: _word(value) for name, value in whole.items()}
+
     def to_record(self) -> dict[str, object]:
         """The case as JSON-ready values; ``from_record`` reads it back."""
         return {
@@ -107,6 +115,11 @@ class Case:
             measures=tuple(Choice.from_record(measure) for measure in values.pop("measures")),
             **values,
         )
+
+
+def _word(value: object) -> Scalar:
+    """A list as it is typed; what is read from JSON has lists where the class behind an option has tuples."""
+    return value if isinstance(value, Scalar) else f"[{','.join(map(str, value))}]"  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True, kw_only=True)

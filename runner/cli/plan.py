@@ -44,7 +44,8 @@ def main(argv: Sequence[str]) -> int:
     console().print(table(plan, work))
     for line in told:
         print(line)
-    print(f"{len(plan.cases)} cases, {len(work.again)} to run: {guess}. Nothing has been started.")
+    plural = "s" * (len(plan.cases) != 1)
+    print(f"{len(plan.cases)} case{plural}, {len(work.again)} to run: {guess}. Nothing has been started.")
     return 0
 
 
@@ -58,7 +59,7 @@ def lines(plan: Plan, work: Work, guess: Estimate) -> Iterator[str]:
         " ".join(
             [
                 case.workload.name,
-                *(f"{axis}={case.workload.fields[axis]}" for axis in names.axes(case.workload.name)),
+                *(f"{name}={value}" for name, value in names.point(case).items()),
                 names.impl(case),
                 *([f"replica={case.replica}"] if replicas else []),
             ]
@@ -90,7 +91,7 @@ def table(plan: Plan, work: Work) -> Table:
             str(len(some)),
             str(sum(case.key in work.again for case in some)),
             str(len({case.point for case in some})),
-            ", ".join(names.axes(workload)) or "nothing",
+            ", ".join(names.point(some[0])) or "nothing",
             ", ".join(dict.fromkeys(names.impl(case) for case in some)),
         )
     return drawn

@@ -18,7 +18,6 @@ from runner.row import Row
 Cell = str | float | bool | None
 
 FIGURES = {"time_us": "time (us)", "tflops": "TFLOP/s", "gbps": "GB/s"}  # what is charted, and how it is titled
-BESIDE = ("device", "seed")  # of a case, outside its workload and implementation, and still told apart in labels
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,6 @@ class Content:
         self.workloads = list(dict.fromkeys(case.workload.name for case in cases))
         self.impls = list(dict.fromkeys(case.impl.name for case in cases))
         self._axes = {name: self._swept(name) for name in self.workloads}
-        self._beside = [name for name in BESIDE if len({getattr(case, name) for case in cases}) > 1]
 
     def table(self) -> Table:
         """A line per case, whatever became of it."""
@@ -91,15 +89,8 @@ class Content:
         flat: dict[str, Cell] = {"cases/total": len(self.rows)}
         flat |= {f"cases/{status}": count for status, count in self._statuses().items()}
         flat["cases/failed"] = sum(row.failed for row in self.rows)
-        keys: dict[str, str] = {}  # point → key
-        used: Counter[str] = Counter()
         for line in self.lines:
-            point = line.row.case.point
-            if point not in keys:
-                name = self._point(line.row.case)
-                used[name] += 1  # two points that differ in what is measured alone have one name, and never one key
-                keys[point] = name if used[name] == 1 else f"{name} ({used[name]})"
-            key, label = keys[point], self.names.impl(line.row.case)
+            key, label = self._point(line.row.case), self.names.impl(line.row.case)
             if line.fastest:
                 flat |= {f"{key}/fastest": label, f"{key}/fastest_us": _figure(line, "time_us")}
             if line.speedup is not None and line.row.status == "ok":  # of a wrong result nobody asks how fast it came
@@ -117,13 +108,17 @@ class Content:
     def _record(self, line: Line, fields: Iterable[str], metrics: Iterable[str]) -> dict[str, Any]:
         row, case = line.row, line.row.case
         head = {"workload": case.workload.name, "impl": self.names.impl(case)}
-        tail = {
-            "seed": case.seed,
-            "status": row.status,
-            "reason": row.reason,
-            "verdict": row.metrics.get("verdict"),
-            "device": row.device,
-        } | {name: line.value(name) for name in DERIVED}
+        tail = (
+            self.names.beside(case)
+            | {
+                "seed": case.seed,
+                "status": row.status,
+                "reason": row.reason,
+                "verdict": row.metrics.get("verdict"),
+                "device": row.device,
+            }
+            | {name: line.value(name) for name in DERIVED}
+        )
         tail |= {name: row.metrics.get(name) for name in metrics}
         tail["key"] = case.key
         own = {name: case.workload.fields.get(name) for name in fields}
@@ -143,9 +138,8 @@ class Content:
 
     def _point(self, case: Case, without: str = "") -> str:
         """``gelu/cols=1024``: the workload and what varies, but for ``without``."""
-        axes = {axis: case.workload.fields[axis] for axis in self._axes[case.workload.name] if axis != without}
-        told = axes | {name: getattr(case, name) for name in self._beside}
-        return "/".join([case.workload.name, ", ".join(f"{name}={value}" for name, value in told.items())]).rstrip("/")
+        told = [f"{name}={value}" for name, value in self.names.point(case).items() if name != without]
+        return "/".join([case.workload.name, ", ".join(told)]).rstrip("/")
 
     def _series(self, line: Line, x: str) -> str:
         """The label of the chart line this row is a point of: all that varies beside ``x``."""

@@ -72,6 +72,7 @@ class Names:
 
     def __init__(self, cases: Sequence[Case]) -> None:
         self._impl = _varying(case.impl for case in cases)
+        self._beside = _several(case.settings for case in cases)
         varying = _varying(case.workload for case in cases)
         chosen: dict[str, list[Choice]] = {}
         for case in cases:
@@ -94,6 +95,14 @@ class Names:
     def constants(self, workload: str) -> dict[str, Scalar]:
         """The fields that do not, with their one value."""
         return self._constants[workload]
+
+    def beside(self, case: Case) -> dict[str, Scalar]:
+        """What varies over the grid that is neither of the workload nor of the implementation, with its value here."""
+        return {name: value for name, value in case.settings.items() if name in self._beside}
+
+    def point(self, case: Case) -> dict[str, Scalar]:
+        """All that tells the point of ``case`` from others of its workload, with its value here."""
+        return {name: case.workload.fields[name] for name in self.axes(case.workload.name)} | self.beside(case)
 
 
 def lines(rows: Iterable[Row], baseline: str | None, rounds: Iterable[Rounds] = ()) -> list[Line]:
@@ -186,12 +195,19 @@ def _rate(row: Row, column: str, scale: float) -> float | None:
 
 def _varying(chosen: Iterable[Choice]) -> dict[str, set[str]]:
     """For each option, the fields that take several values."""
-    values: dict[str, dict[str, set[Any]]] = {}
+    options: dict[str, list[Mapping[str, Any]]] = {}
     for choice in chosen:
-        seen = values.setdefault(choice.name, {})
-        for name, value in choice.fields.items():
-            seen.setdefault(name, set()).add(value)
-    return {option: {name for name, some in seen.items() if len(some) > 1} for option, seen in values.items()}
+        options.setdefault(choice.name, []).append(choice.fields)
+    return {option: _several(fields) for option, fields in options.items()}
+
+
+def _several(records: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The fields that take several values in those of ``records`` that have them."""
+    values: dict[str, set[Any]] = {}
+    for record in records:
+        for name, value in record.items():
+            values.setdefault(name, set()).add(value)
+    return {name for name, some in values.items() if len(some) > 1}
 
 
 def _axes(chosen: Sequence[Choice], varying: set[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import journal
 from runner.columns import COLUMNS, DERIVED
-from runner.report.derive import Line, lines
+from runner.report.derive import Line, Names, lines
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -21,13 +21,18 @@ def load(folder: str | Path, baseline: str | None = None) -> DataFrame:
 
 
 def frame(of: Iterable[Line]) -> DataFrame:
-    """One line per case. Fields are named as on the command line: ``workload.cols``, ``impl.mode``."""
+    """One line per case. Fields are named as on the command line: ``workload.cols``, ``impl.mode``.
+
+    Those of what is observed, and others beside the workload and the implementation, only where they vary.
+    """
     import pandas
 
-    return pandas.DataFrame([flat(line) for line in of])
+    found = list(of)
+    names = Names([line.row.case for line in found])
+    return pandas.DataFrame([flat(line, names) for line in found])
 
 
-def flat(line: Line) -> dict[str, Any]:
+def flat(line: Line, names: Names) -> dict[str, Any]:
     """A line as one flat mapping, the columns of ``runner.columns`` last."""
     row, case = line.row, line.row.case
     metrics = {name: row.metrics[name] for name in COLUMNS if name in row.metrics}
@@ -36,6 +41,7 @@ def flat(line: Line) -> dict[str, Any]:
         **{f"workload.{name}": value for name, value in case.workload.fields.items()},
         "impl": case.impl.name,
         **{f"impl.{name}": value for name, value in case.impl.fields.items()},
+        **names.beside(case),
         "seed": case.seed,
         "device": row.device,
         "status": row.status,

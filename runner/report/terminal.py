@@ -116,10 +116,8 @@ def notes(rows: Sequence[Row], names: Names) -> list[str]:
 
 
 def heading(row: Row, names: Names) -> str:
-    """``gelu cols=1024``: the workload and what varies of it."""
-    workload = row.case.workload
-    axes = (f"{name}={workload.fields[name]}" for name in names.axes(workload.name))
-    return " ".join([workload.name, *axes])
+    """``gelu cols=1024 seed=1``: the workload and what varies, but for the implementation."""
+    return " ".join([row.case.workload.name, *(f"{name}={value}" for name, value in names.point(row.case).items())])
 
 
 def plain(row: Row, names: Names) -> str:

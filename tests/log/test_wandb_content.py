@@ -6,6 +6,8 @@ import pytest
 
 from runner.log.wandb_content import Content
 
+VARIED = [(None, 20), ("anomaly", 50)]
+
 
 def test_other_axes_become_part_of_a_lines_label(make):
     rows = [
@@ -61,7 +63,18 @@ def test_a_single_case_is_summed_up_under_its_workload(make):
 def test_points_that_differ_in_their_measurement_alone_do_not_share_a_key(make):
     cases = [replace(make.case("gelu", "torch", {"cols": 8}), time_wrong=flag) for flag in (False, True)]
     summary = Content([make.timed(case, us) for case, us in zip(cases, (4.0, 5.0), strict=True)], None).summary()
-    assert (summary["gelu/fastest_us"], summary["gelu (2)/fastest_us"]) == (4.0, 5.0)
+    keys = [f"gelu/time_wrong={flag}/fastest_us" for flag in (False, True)]
+    assert [summary[key] for key in keys] == [4.0, 5.0]
+
+
+def test_what_else_varies_is_a_column(make):
+    one = make.case("gelu", "torch", {"cols": 8})
+    cases = [replace(one, debug=aid, measures=(replace(one.measures[0], fields={"samples": n}),)) for aid, n in VARIED]
+    table = Content([make.timed(case, 1.0) for case in cases], None).table()
+    found = [
+        [cells[table.columns.index(name)] for cells in table.data] for name in ("debug", "measure.benchmark.samples")
+    ]
+    assert list(zip(*found, strict=True)) == VARIED
 
 
 def test_speedups_are_against_the_baseline_asked_for(make):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from runner.case import Case, Choice
-from runner.report import derive, replicas, terminal
+from runner.report import derive, frame, replicas, terminal
 from runner.rounds import Rounds
 from runner.row import Row
 
@@ -102,3 +103,30 @@ def test_times_of_zeros_are_labelled():
     zeros = Row(case=case, status="ok", metrics={"gpu_us": 1.0})
     (said,) = terminal.notes([zeros], derive.Names([case]))
     assert said == "data=zeros: 1 of 1 times are of zeros, on which a GPU can run faster than on data"
+
+
+def varied():
+    """The grid of ``seed=0,1 measure.benchmark.cold_l2=true,false``, the second alone with a list of its own."""
+    one = row("torch", 1.0)
+    nsys = Choice("nsys", {"args": ("--stats",)})
+    for seed, cold, more in ((0, True, ()), (1, False, (nsys,))):
+        measures = (Choice("benchmark", {"cold_l2": cold, "samples": 20}), *more)
+        yield replace(one, case=replace(one.case, seed=seed, measures=measures))
+
+
+def test_points_that_differ_beside_the_workload_are_told_apart():
+    rows = list(varied())
+    names = derive.Names([one.case for one in rows])
+    assert [terminal.heading(one, names) for one in rows] == [
+        "gelu seed=0 measure=[benchmark] measure.benchmark.cold_l2=True",
+        "gelu seed=1 measure=[benchmark,nsys] measure.benchmark.cold_l2=False",
+    ]
+    assert terminal.heading(rows[0], derive.Names([rows[0].case])) == "gelu"
+
+
+def test_a_frame_has_a_column_for_each_of_what_differs():
+    rows = [Row.from_record(json.loads(json.dumps(one.to_record()))) for one in varied()]
+    table = frame.frame(derive.lines(rows, None))
+    assert list(table["measure.benchmark.cold_l2"]) == [True, False]
+    assert list(table["measure"]) == ["[benchmark]", "[benchmark,nsys]"]
+    assert not {"measure.benchmark.samples", "debug", "measure.nsys.args"} & set(table.columns)
