@@ -19,6 +19,7 @@ from runner.row import STATUSES
 T = TypeVar("T")
 
 GROUPS = ("workload", "impl", "measure", "launcher", "log")
+OF_THE_RUN = ("name", "baseline", "replicas", "output_dir")  # of the fields below: no case has one of its own
 ROOMS = {"workload": "models", "measure": "runner.measure"}  # where the class behind an option is
 
 
@@ -108,6 +109,10 @@ def _cases(configs: Sequence[Mapping[str, Any]], replicas: int) -> list[Case]:
     for config in configs:
         values = {name: value for name, value in config.items() if name not in (*GROUPS, "axes", "resume")}
         found.append(_case(config, _once(settings, repr(values), partial(_globals, values)), parts))
+    for name in OF_THE_RUN:
+        several = list(dict.fromkeys(str(getattr(one, name)) for one in settings.values()))
+        if len(several) > 1:
+            raise BadInput(f"{name}={','.join(several)}: the whole run has one; give one of them")
     once = list({case.key: case for case in found}.values())
     order = {point: index for index, point in enumerate(dict.fromkeys(case.point for case in once))}
     once.sort(key=lambda case: order[case.point])

@@ -50,6 +50,14 @@ def test_replicas_run_one_after_the_other_each_over_the_whole_grid():
     assert len({case.point for case in plan.cases}) == 1
 
 
+@pytest.mark.parametrize(("field", "values"), [("replicas", (1, 5)), ("baseline", ("torch", "naive"))])
+def test_what_a_run_has_one_of_cannot_be_swept(field, values):
+    """Of two, the first would be taken without a word."""
+    configs = [config(impl, **{field: value}) for value in values for impl in ("naive", "torch")]
+    with pytest.raises(BadInput, match=f"{field}={values[0]},{values[1]}: the whole run has one; give one"):
+        grid.plan(configs)
+
+
 def test_columns_to_show_are_those_of_a_row():
     shown = config()
     shown["measure"]["columns"] = ["gpu_us", "speedup"]
