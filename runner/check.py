@@ -26,6 +26,7 @@ class Comparison:
     max_rel_err: float = 0.0
     err_over_tol: float = 0.0
     tolerance: list[str] = field(default_factory=list)
+    compared: bool = True  # false: an output is missing or of another shape, and has no error that could be the largest
     reason: str = ""  # the first output that is wrong, and where it is worst
 
     @property
@@ -35,13 +36,9 @@ class Comparison:
 
     def columns(self) -> dict[str, Scalar]:
         """By the columns of a row."""
-        return {
-            "correct": self.correct,
-            "max_abs_err": self.max_abs_err,
-            "max_rel_err": self.max_rel_err,
-            "err_over_tol": self.err_over_tol,
-            "tolerance": "; ".join(dict.fromkeys(self.tolerance)),
-        }
+        names = ("max_abs_err", "max_rel_err", "err_over_tol") if self.compared else ()
+        errors = {name: getattr(self, name) for name in names}
+        return {"correct": self.correct, **errors, "tolerance": "; ".join(dict.fromkeys(self.tolerance))}
 
 
 def repeats(call: Call, outputs: Sequence[object]) -> bool:
@@ -61,12 +58,15 @@ def _head(output: Tensor) -> Tensor:
 
 def compare(outputs: Sequence[object], expected: Sequence[Expected], dtype: torch.dtype) -> Comparison:
     """Every output against what was expected. Equal infinities agree, and so do two NaNs."""
-    comparison = Comparison()
-    if len(outputs) != len(expected):
+    comparison = Comparison(compared=len(outputs) == len(expected))
+    if not comparison.compared:
         comparison.reason = f"{len(outputs)} outputs where {len(expected)} are expected"
     for output, wanted in zip(outputs, expected, strict=False):
         comparison.tolerance.append(wanted.tolerance)
-        reason = _misfit(output, wanted.value, dtype) or _compare(output, wanted, comparison)  # type: ignore[arg-type]
+        if reason := _misfit(output, wanted.value, dtype):
+            comparison.compared = False
+        else:
+            reason = _compare(output, wanted, comparison)  # type: ignore[arg-type]
         comparison.reason = comparison.reason or (reason and f"{wanted.name}: {reason}")
     return comparison
 

@@ -65,12 +65,13 @@ def test_another_shape_or_type_is_wrong(output, what):
     result = check.compare([output], [expected([0.0, 0.0])], torch.float32)
     assert not result.correct
     assert __import__("re").search(what, result.reason)
+    assert set(result.columns()) == {"correct", "tolerance"}  # an error of 0 would be that of a perfect one
 
 
 def test_a_missing_output_is_wrong():
-    assert (
-        "1 outputs where 2 are expected" in check.compare([torch.zeros(1)], [expected([0.0])] * 2, torch.float32).reason
-    )
+    result = check.compare([torch.zeros(1)], [expected([0.0])] * 2, torch.float32)
+    assert "1 outputs where 2 are expected" in result.reason
+    assert "err_over_tol" not in result.columns()
 
 
 def test_comparing_in_parts_finds_the_error_in_any_of_them(monkeypatch):
