@@ -91,14 +91,23 @@ def _work(descriptors: list[int], settings: dict[str, Any]) -> NoReturn:
     os.dup2(log, 2)
     os.close(log)
     os.environ.update(settings["environment"])
-    code = 1
     try:
         serve.main(channel)
-        code = 0
-    except BaseException:
+    except BaseException as error:
         import traceback
 
         traceback.print_exc()
+        _leave(_code(error))  # in here: without its frames the channel closes, and the parent kills what is still there
+    _leave(0)
+
+
+def _code(error: BaseException) -> int:
+    """With which Python would end of ``error``."""
+    code = error.code if isinstance(error, SystemExit) else 1
+    return code if isinstance(code, int) else int(code is not None)
+
+
+def _leave(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -102,6 +102,7 @@ def test_each_way_to_die_has_its_word_and_the_next_case_is_right(grid):
     assert rows["segfault"].reason == "the worker was killed by SIGSEGV in phase build"
     assert rows["abort"].reason == "the worker was killed by SIGABRT in phase build"
     assert rows["leaves"].reason == "the worker exited with code 0 in phase build"
+    assert rows["exits"].reason == "the worker exited with code 3 in phase build"
     assert "about to read address 0" in rows["segfault"].detail
     assert "string_at" in rows["segfault"].detail, "faulthandler's stack"
 
