@@ -15,6 +15,7 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, Transformer, ValueType
+from hydra.errors import MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -104,11 +105,19 @@ class Composer:
 
     def _base(self, groups: tuple[str, ...]) -> DictConfig:
         if groups not in self._bases:
-            base = self._loader.load_configuration(self._config_name, list(groups), run_mode=RunMode.RUN)
+            base = self._load(groups)
             with open_dict(base):
                 del base["hydra"]
             self._bases[groups] = base
         return self._bases[groups]
+
+    def _load(self, groups: tuple[str, ...]) -> DictConfig:
+        try:
+            base: DictConfig = self._loader.load_configuration(self._config_name, list(groups), run_mode=RunMode.RUN)
+        except MissingConfigException as error:  # of a list, measure=[benchmark,nope], Hydra does not tell the options
+            options = self._loader.get_group_options((error.missing_cfg_file or "").rpartition("/")[0])
+            raise MissingConfigException(str(error), error.missing_cfg_file, error.options or options) from None
+        return base
 
 
 @dataclass(frozen=True)

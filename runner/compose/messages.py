@@ -8,6 +8,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
 from runner.errors import choices
+from runner.options import CONF
 
 
 def one_line(error: BaseException) -> str:
@@ -17,8 +18,8 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"{mark.name}, line {mark.line + 1}: not valid YAML: {error.problem}"
-    if isinstance(error, OverrideParseException) and "=" not in error.override:
-        return f"{error.override}: not an override; write group=option or field=value, as in workload=gelu"
+    if isinstance(error, OverrideParseException):
+        return _no_override(error)
     if isinstance(error, ConfigCompositionException) and "No match in the defaults list" in str(error):
         group = str(error).partition("'")[2].partition("'")[0]
         return f"{group}: nothing to override; add it, as in +{group}=..."
@@ -26,6 +27,16 @@ def one_line(error: BaseException) -> str:
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return _bad_field(cause)
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _no_override(error: OverrideParseException) -> str:
+    if "=" not in error.override:
+        return f"{error.override}: not an override; write group=option or field=value, as in workload=gelu"
+    _, evaluating, why = str(error).partition(" while evaluating ")
+    if evaluating:  # 'range(a,b)': mismatch type argument start: ...
+        return f"{error.override}: {why.partition(': ')[2].splitlines()[0]}"
+    key = error.override.partition("=")[0].strip()
+    return f"{error.override}: cannot be read; close its brackets, or quote the value within quotes: \"{key}='...'\""
 
 
 def _no_such_option(error: MissingConfigException) -> str:
@@ -38,6 +49,8 @@ def _bad_field(cause: OmegaConfBaseException) -> str:
     parent = cause.parent_node
     if "not in struct" in text and isinstance(parent, DictConfig):
         fields = [str(key) for key in parent if key != "hydra"]
+        if cause.full_key == f"measure.{cause.key}" and (CONF / "measure" / f"{cause.key}.yaml").exists():
+            return f"{cause.full_key}: not chosen; name it, as in measure=[benchmark,{cause.key}]"
         if not fields:
             return f"{cause.full_key}: no such field yet; add it, as in +{cause.full_key}=..."
         return f"{cause.full_key}: no such field; {choices(str(cause.key), fields)}"

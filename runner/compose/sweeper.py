@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -135,7 +136,12 @@ def _key(override: Override) -> str:
 
 def _spell(compose: Composer, override: Override) -> list[str]:
     """One override line per value. Raises BadInput if there is none."""
-    lines = compose.spell(override)
+    try:
+        lines = compose.spell(override)
+    except (HydraException, ValueError):  # interval(1,9), range(1,9,0)
+        raise BadInput(
+            f"{override.input_line}: no finite list of values; give one, as in range(256,1025,256)"
+        ) from None
     if not lines:
         raise BadInput(f"{override.input_line}: this axis of the sweep is empty; give it at least one value")
     return lines

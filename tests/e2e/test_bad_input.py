@@ -19,6 +19,14 @@ MISTAKES = {
         "measure=benchmrk: no such option; did you mean benchmark? "
         "One of: benchmark, inspect, memory, ncu, nsys, profile",
     ),
+    "an unknown measurement in a list": (
+        ["measure=[benchmark,profle]"],
+        "measure=profle: no such option; did you mean profile? One of: benchmark, inspect, memory, ncu, nsys, profile",
+    ),
+    "a field of a measurement that was not chosen": (
+        ["measure.ncu.set=full"],
+        "measure.ncu: not chosen; name it, as in measure=[benchmark,ncu]",
+    ),
     "an unknown field": (
         ["workload=matmul", "workload.sizee=3"],
         "workload.sizee: no such field; did you mean size? One of: axes, data, dtype, k, m, n, name, size, tf32",
@@ -97,7 +105,16 @@ MISTAKES = {
     "no workload": (["~workload"], "workload: no option chosen; type workload=<option>"),
     "no measurement": (["measure=[]"], "measure: nothing to observe; choose at least one, as in measure=benchmark"),
     "an interpolation to nothing": (["workload.rows=${nope}"], "Interpolation key 'nope' not found"),
-    "a broken list": (["workload.cols=[1,2"], "no viable alternative at input '[1,2'"),
+    "a broken list": (["workload.cols=[1,2"], "workload.cols=[1,2: cannot be read; close its brackets, or quote"),
+    "letters that want quotes": (
+        ["output_dir=/tmp/été"],
+        "output_dir=/tmp/été: cannot be read; close its brackets, or quote the value within quotes: \"output_dir='",
+    ),
+    "a sweep of words": (["workload.cols=range(a,b)", "-m"], "workload.cols=range(a,b): mismatch type argument start"),
+    "a sweep without end": (
+        ["workload.cols=interval(1,9)", "-m"],
+        "workload.cols=interval(1,9): no finite list of values; give one, as in range(256,1025,256)",
+    ),
     "too few samples": (
         ["measure.benchmark.samples=3"],
         "measure.benchmark.samples: 3 is not allowed; give a whole number at least 20",
