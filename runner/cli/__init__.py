@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from runner import options
+from runner import __version__, options
 from runner.errors import BadInput
 from runner.launch import CannotStart
 
@@ -16,6 +16,9 @@ from runner.launch import CannotStart
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0 all well, 1 a case failed, 2 bad input with nothing started, 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if "--version" in words:  # Hydra would tell its own
+        print(f"kernel-runner {__version__}")
+        return 0
     name = words[0] if words and "=" not in words[0] and options.exists("runner.cli", words[0]) else "run"
     command = import_module(f"runner.cli.{name}")
     try:

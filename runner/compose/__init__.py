@@ -91,7 +91,9 @@ def _for_hydra(argv: Sequence[str]) -> list[str]:
     from runner.compose.sweeper import GridSweeper
 
     words = sorted(argv, key=_is_override)  # argparse takes the overrides in one piece only
-    asked, _ = get_args_parser().parse_known_args(words)
+    parser = get_args_parser()
+    parser.prog = "runner"
+    asked, _ = parser.parse_known_args(words)
     if asked.config_name or asked.config_path:  # one of its own could have Hydra call anything
         raise BadInput(
             "--config-name, --config-path: not here; put YAMLs of yours in a folder and give it as --config-dir"

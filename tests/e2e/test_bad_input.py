@@ -151,6 +151,7 @@ def test_broken_yaml_is_named_with_its_line(run, tmp_path):
 
 
 def test_flags_of_nobody_are_refused_by_argparse(run):
-    result = run("--bogus")
-    assert result.code == 2
-    assert result.err.startswith("usage: runner")
+    for flag in ("--bogus", "--cfg"):
+        result = run(flag)
+        assert result.code == 2
+        assert result.err.startswith("usage: runner")

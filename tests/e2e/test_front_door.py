@@ -8,6 +8,9 @@ import sys
 import pytest
 import yaml
 
+from runner import __version__
+from runner.child import ROOT
+
 
 def test_help_lists_groups_options_and_examples(run):
     result = run("--help")
@@ -15,7 +18,13 @@ def test_help_lists_groups_options_and_examples(run):
     assert "workload: add, cdist, gelu, matmul, mlp, softmax" in result.out
     assert "impl: compiled, cuda, cudagraph, file, naive, split, torch, triton" in result.out
     assert "python -m runner workload=mlp impl=compiled -m" in result.out
+    for path in (ROOT / "runner" / "cli").glob("[!_]*.py"):  # the sub-commands
+        assert path.stem == "run" or f"python -m runner {path.stem} " in result.out
     assert result.folder is None
+
+
+def test_the_version_is_the_runners_own(run):
+    assert run("--version").out == f"kernel-runner {__version__}\n"
 
 
 def test_cfg_job_shows_the_config_and_runs_nothing(run):
