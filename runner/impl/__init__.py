@@ -5,14 +5,18 @@ from __future__ import annotations
 from runner import options, schema
 from runner.case import Choice
 from runner.impl.base import Implementation, Watch
-from runner.impl.kernel import Kernel, kernel
+from runner.impl.kernel import Kernel, kernel, names
 
 __all__ = ["Implementation", "Kernel", "Watch", "build", "find"]
 
 
 def build(choice: Choice) -> Implementation:
-    """The implementation that ``choice`` says. Raises BadInput if its fields are not what its class takes."""
-    return schema.build(find(choice.name), choice.fields, "impl")
+    """The implementation that ``choice`` says. Raises BadInput if its fields are not what its class takes.
+
+    A name that nothing here has, beside a ``path``, is what a user calls that function: else it is ``impl=file``.
+    """
+    own = "path" in choice.fields and not options.exists("runner.impl", choice.name) and choice.name not in names()
+    return schema.build(find("file" if own else choice.name), choice.fields, "impl")
 
 
 def find(name: str) -> type[Implementation]:
