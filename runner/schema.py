@@ -39,7 +39,7 @@ def build(cls: type[T], values: Mapping[str, object], where: str) -> T:
     prefix = f"{where}." if where else ""
     for name in values:
         if name not in rules:
-            raise BadInput(f"{prefix}{name}: no such field; {choices(str(name), rules)}")
+            raise BadInput(f"{prefix}{name}: no such field; {choices(str(name), rules) if rules else 'there are none'}")
     for name in rules:
         if name not in values:
             raise BadInput(f"{prefix}{name}: missing; give it a value with {prefix}{name}=...")

@@ -65,3 +65,8 @@ def test_a_missing_field_is_named():
 def test_at_the_top_a_field_stands_alone():
     with pytest.raises(BadInput, match=r"^size: 0"):
         schema.build(Thing, GOOD | {"size": 0}, "")
+
+
+def test_of_a_class_without_fields_none_are_listed():
+    with pytest.raises(BadInput, match=r"^impl\.of: no such field; there are none$"):
+        schema.build(type("Plain", (), {"__dataclass_fields__": {}}), {"of": "naive"}, "impl")
