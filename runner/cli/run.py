@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from runner import compose, options, schema
@@ -138,14 +139,22 @@ def conclude(session: Session, logger: Logger) -> list[Row]:
         frame.frame(lines(session.everything(), plan.baseline, rounds)).to_csv(table, index=False)
     except OSError as error:
         unwritten = f"{table} cannot be written: {error.strerror or error}"
-    if derived:
-        out.print(terminal.table(derived, names, out.width, plan.columns, _title(plan, rows, names)), soft_wrap=True)
     says = [*kept.told(session.folder, rows, names), *terminal.notes([line.row for line in derived], names)]
     says += [unwritten] if unwritten else []
     if session.unreadable:
         says.append(f"{len(session.unreadable)} rows are of another version of the runner, and left out")
     says.append(f"{_tally(rows, plan)}. Results: {session.folder}")
-    for line in (*says, *(logger.publish(session.folder) if news and not unwritten else ())):
+    publish = partial(logger.publish, session.folder) if news and not unwritten else list[str]
+    try:
+        if derived:
+            drawn = terminal.table(derived, names, out.width, plan.columns, _title(plan, rows, names))
+            out.print(drawn, soft_wrap=True)
+        for line in says:
+            out.print(line, markup=False, highlight=False, soft_wrap=True)
+    except BrokenPipeError:  # `head` has seen enough; the loggers have not, and would not be asked again
+        publish()
+        raise
+    for line in publish():
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     return rows
 
@@ -186,8 +195,13 @@ def console() -> Console:
     """The terminal as it is; a pipe or a file has room for the whole table."""
     from rich.console import Console
 
-    out = Console()
-    return out if out.is_terminal else Console(width=400)
+    class Ours(Console):
+        def on_broken_pipe(self) -> None:
+            """Rich would end the process, with the exit code of a case that failed."""
+            raise BrokenPipeError
+
+    out = Ours()
+    return out if out.is_terminal else Ours(width=400)
 
 
 def _title(plan: Plan, rows: Sequence[Row], names: Names) -> str:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import shutil
+import sys
+from types import SimpleNamespace
 
 import pytest
 
 from runner import journal, rescue, run_dir
 from runner.case import Choice, Plan, Resume
+from runner.cli import run
 from runner.errors import BadInput
 from runner.rounds import Rounds
 from runner.row import Row
@@ -140,3 +144,16 @@ def test_a_resume_that_has_nothing_to_do_leaves_the_folder_as_it_was(plan):
     with Session(Plan(**{**vars(plan), "resume": Resume(of=str(first.folder))}), [], lambda: None) as second:
         assert second.cases == []
     assert {path.name: path.read_bytes() for path in first.folder.iterdir()} == before
+
+
+def test_a_reader_that_has_seen_enough_takes_nothing_from_the_loggers(session, monkeypatch):
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    do(session, 2)
+    monkeypatch.setattr(sys, "stdout", Closed())
+    heard = []
+    with pytest.raises(BrokenPipeError):
+        run.conclude(session, SimpleNamespace(publish=heard.append))
+    assert heard == [session.folder]
