@@ -37,7 +37,11 @@ def find(of: str, output_dir: str, name: str | None) -> Path:
         folder = run_dir.newest(output_dir, journal.NAME, name)
         if folder is None:
             called = f" called {name}" if name else ""
-            raise BadInput(f"resume=last: there is no run{called} under {output_dir}; leave resume out to start one")
+            whole = (
+                "give the whole command of the one that you mean, or " if name else ""
+            )  # the name is of its workloads
+            start = f"{whole}leave resume out to start one"
+            raise BadInput(f"resume=last: there is no run{called} under {output_dir}; {start}")
         return folder
     folder = Path(of)
     if not folder.is_dir():
