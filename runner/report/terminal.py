@@ -90,7 +90,8 @@ def _cell(value: object) -> str:
 def notes(rows: Sequence[Row], names: Names) -> list[str]:
     """A line for each reason why something is not plainly ok, with the cases that share it."""
     shared: dict[str, list[str]] = {}
-    wide, contended = (sum(verdict(row) == word for row in rows) for word in ("not_converged", "contended"))
+    wide = [row for row in rows if verdict(row) == "not_converged"]
+    contended = sum(verdict(row) == "contended" for row in rows)
     for row in rows:
         if row.status == "ok" and (unobserved := row.metrics.get("unobserved")):  # else it is the reason
             shared.setdefault(f"not observed: {unobserved}", []).append(f"{heading(row, names)} {names.impl(row.case)}")
@@ -109,9 +110,9 @@ def notes(rows: Sequence[Row], names: Names) -> list[str]:
             f"contended: other processes took CPU time from {contended} of {len(rows)} (cpu_wait_pct says how much)"
         )
     if wide:
-        said.append(
-            f"not_converged: {wide} of {len(rows)} times are less sure than asked (measure.benchmark.target_pct)"
-        )
+        fields = dict.fromkeys("target_cpu_pct" if row.device == "cpu" else "target_pct" for row in wide)
+        asked = " and ".join(f"measure.benchmark.{field}" for field in fields)
+        said.append(f"not_converged: {len(wide)} of {len(rows)} times are less sure than asked ({asked})")
     return said
 
 
