@@ -26,7 +26,8 @@ def one_line(error: BaseException) -> str:
     cause = _deepest(error)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return _bad_field(cause)
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 def _no_override(error: OverrideParseException) -> str:

@@ -66,7 +66,8 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
     unused = dict(values)
     for choice in itertools.product(*groups.values()):
         fixed = [lines[0] for lines in _that_fit(compose(choice), values).values() if len(lines) == 1]
-        study = _axes(compose, compose([*choice, *fixed]).axes, skip=given)  # of an experiment: groups or values
+        declared = _declared(compose([*choice, *fixed]), "axes")  # of an experiment: groups or values
+        study = _axes(compose, declared, skip=given)
         more = {key: lines for key, lines in study.items() if compose.is_group(compose.parse(lines[0]))}
         for extra in itertools.product(*more.values()):
             chosen = [*choice, *extra]
@@ -116,8 +117,19 @@ def _that_fit(base: DictConfig, values: Mapping[str, list[str]]) -> dict[str, li
 
 
 def _workload_axes(config: DictConfig) -> dict[str, Any]:
-    own = OmegaConf.select(config, "workload.axes") if config.default_axes is True else None
-    return {f"workload.{name}": axis for name, axis in (own or {}).items()}
+    own = _declared(config, "workload.axes") if config.default_axes is True else {}
+    return {f"workload.{name}": axis for name, axis in own.items()}
+
+
+def _declared(config: DictConfig, key: str) -> Mapping[Any, Any]:
+    """The axes at ``key``. Raises BadInput if they are not lists, or words in Hydra's sweep syntax, by name."""
+    axes = OmegaConf.select(config, key)
+    if not isinstance(axes, Mapping | None):
+        raise BadInput(f"{key}: {axes} is no axes; give fields with lists of values, as in {key}={{cols:[256,1024]}}")
+    for name, axis in (axes or {}).items():
+        if not isinstance(axis, str | Sequence):
+            raise BadInput(f"{key}: {name}: {axis} is not a list; give one, as in {name}: [{axis}]")
+    return axes or {}
 
 
 def _axes(compose: Composer, declared: Mapping[str, Any], skip: Iterable[str]) -> dict[str, list[str]]:

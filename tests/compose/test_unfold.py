@@ -237,3 +237,21 @@ def test_a_field_applies_to_the_options_of_the_sweep_that_have_it(compose):
 def test_a_field_that_no_option_of_the_sweep_has_is_refused(compose):
     with pytest.raises(HydraException, match="zize"):
         points(compose, "workload=gelu,matmul", "workload.zize=8")
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("+axes.seed=1", r"axes: seed: 1 is not a list; give one, as in seed: \[1\]"),
+        ("workload.axes={cols:8}", r"workload.axes: cols: 8 is not a list; give one, as in cols: \[8\]"),
+        ("axes=3", "axes: 3 is no axes; give fields with lists of values"),
+    ],
+)
+def test_axes_that_are_no_lists_are_named(compose, word, line):
+    with pytest.raises(BadInput, match=line):
+        points(compose, "workload=gelu", word)
+
+
+@pytest.mark.parametrize("word", ["axes=null", "~axes"])
+def test_no_axes_are_none(compose, word):
+    assert len(points(compose, "workload=gelu", word)) == 3
