@@ -133,7 +133,7 @@ def conclude(session: Session, logger: Logger) -> list[Row]:
     plan, (rows, rounds) = session.plan, session.grid()
     out, names, derived = console(), Names(plan.cases), lines(rows, plan.baseline, rounds)
     table = session.folder / "rows.csv"
-    news = bool(session.rows) or not table.exists()  # else it has been told and logged already
+    news = bool(session.rows) or (bool(rows) and not table.exists())  # else there is nothing, or it has been logged
     unwritten = ""
     try:
         frame.frame(lines(session.everything(), plan.baseline, rounds)).to_csv(table, index=False)

@@ -157,3 +157,15 @@ def test_a_reader_that_has_seen_enough_takes_nothing_from_the_loggers(session, m
     with pytest.raises(BrokenPipeError):
         run.conclude(session, SimpleNamespace(publish=heard.append))
     assert heard == [session.folder]
+
+
+def test_of_a_run_in_which_nothing_was_done_no_logger_hears(session, capsys):
+    """Ctrl-C in the first second must not leave an empty run at W&B; its resumption is heard of."""
+    heard = []
+    logger = SimpleNamespace(publish=lambda folder: heard.append(folder) or [])
+    run.conclude(session, logger)
+    assert heard == []
+    assert "4 cases: no case done, 4 not run." in capsys.readouterr().out
+    do(session, 1)
+    run.conclude(session, logger)
+    assert heard == [session.folder]
