@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 
 from runner import __version__, options
 from runner.errors import BadInput
@@ -19,6 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "--version" in words:  # Hydra would tell its own
         print(f"kernel-runner {__version__}")
         return 0
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a ★ that a terminal's encoding lacks must not cost the table
     name = words[0] if words and "=" not in words[0] and options.exists("runner.cli", words[0]) else "run"
     command = import_module(f"runner.cli.{name}")
     try:

@@ -81,3 +81,10 @@ def test_a_reader_that_has_seen_enough_is_no_error(command):
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 141
+
+
+def test_an_encoding_without_stars_still_gets_the_table(run):
+    result = run("workload.rows=4", "workload.cols=4", env={"PYTHONIOENCODING": "ascii"})
+    assert result.code == 0
+    assert result.err == ""
+    assert "? torch " in result.out
