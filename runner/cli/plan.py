@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from runner import compose, journal, resume
 from runner.case import Case, Plan
-from runner.cli.run import console, devices
+from runner.cli.run import console, devices, ends
 from runner.fingerprint import Fingerprints
 from runner.resume import Work
 
@@ -30,6 +30,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     from runner.report.estimate import estimate
 
+    ends(plan)
     names = devices(plan)
     work, told = _work(plan, names)
     guess = estimate([case for case in plan.cases if case.key in work.again], plan.output_dir, names)

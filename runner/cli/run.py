@@ -32,8 +32,7 @@ def main(argv: Sequence[str]) -> int:
     plan = compose.plan(argv)
     if plan is None:  # --help, --cfg: Hydra has answered
         return 0
-    launcher: Launcher = _option("launch", "launcher", plan.launcher)
-    logger: Logger = _option("log", "log", plan.log)
+    launcher, logger = ends(plan)
     # The driver is asked in a process of its own, and meanwhile the journal is read.
     names = ThreadPoolExecutor(1).submit(devices, plan).result if plan.resume.of else lambda: None
     with Session(plan, argv, names) as session:
@@ -151,7 +150,7 @@ def conclude(session: Session, logger: Logger) -> list[Row]:
             out.print(drawn, soft_wrap=True)
         for line in says:
             out.print(line, markup=False, highlight=False, soft_wrap=True)
-    except BrokenPipeError:  # `head` has seen enough; the loggers have not, and would not be asked again
+    except OSError:  # `head` has seen enough, or what prints is redirected to a full disk; loggers are asked but once
         publish()
         raise
     for line in publish():
@@ -163,6 +162,11 @@ def exit_code(rows: Sequence[Row]) -> int:
     """1 if a case failed, or if not one of them could be run and checked."""
     useful = any(row.status == "ok" or row.metrics.get("correct") is True for row in rows)
     return 0 if useful and not any(row.failed for row in rows) else 1
+
+
+def ends(plan: Plan) -> tuple[Launcher, Logger]:
+    """Who runs its cases, and who hears of the rows. Raises BadInput."""
+    return _option("launch", "launcher", plan.launcher), _option("log", "log", plan.log)
 
 
 def _option(room: str, group: str, choice: Choice) -> Any:

@@ -50,7 +50,7 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
     """The overrides of each case: the product of the groups, of the axes nobody gave, and of the values.
 
     Raises:
-        BadInput: an axis has no values, or there is a sweep without ``-m``.
+        BadInput: an axis has no values, or there is a sweep without ``-m``, an experiment's included.
 
     """
     arguments = _lists(compose, arguments)
@@ -58,6 +58,8 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
     if not multirun:
         if swept := [override.input_line for override in overrides if override.is_sweep_override()]:
             raise BadInput(f"{swept[0]}: several values make a sweep; add -m (or quote the value to pass a list)")
+        if unswept := _declared(compose(arguments), "axes").keys() - {_key(override) for override in overrides}:
+            raise BadInput(f"axes: {', '.join(sorted(unswept))}: a sweep; add -m (or axes=null for one case)")
         yield list(arguments)
         return
     given = {_key(override): _spell(compose, override) for override in overrides}

@@ -15,6 +15,7 @@ from runner.case import Case
 from runner.errors import BadInput
 
 ALLOW = "allow_code"
+PLAIN = re.compile(r"[\w./:@-]+", re.ASCII)  # what neither a shell nor Hydra wants quoted
 TYPED = ("impl.path=", "impl.of=")  # a path on the command line is the user's own
 MOST_BYTES, MOST_NODES, DEEPEST = 2**20, 10_000, 50  # of one YAML, its aliases written out
 
@@ -33,8 +34,13 @@ def check_code(cases: Iterable[Case], words: Sequence[str], folder: Path | None)
         file = Path(path.rpartition(":")[0]).resolve()
         if not any(file == one or one in file.parents for one in opened):
             raise BadInput(
-                f"impl.{field}={path}: this code is not named on the command line; to run it add {ALLOW}={file}"
+                f"impl.{field}={path}: this code is not named on the command line; to run it add {_allowing(file)}"
             )
+
+
+def _allowing(file: Path) -> str:
+    """As a shell and Hydra take it."""
+    return f"{ALLOW}={file}" if PLAIN.fullmatch(str(file)) else f"'{ALLOW}=\"{file}\"'"
 
 
 def _code(case: Case) -> Iterator[tuple[str, str]]:

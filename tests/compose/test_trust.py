@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 
 import pytest
 
@@ -35,6 +36,17 @@ def names_code(tmp_path):
 def test_code_that_only_a_yaml_names_is_not_run(theirs, tmp_path):
     with pytest.raises(BadInput, match=rf"not named on the command line; to run it add allow_code={tmp_path}/user.py"):
         compose.plan(theirs(names_code(tmp_path)))
+
+
+def test_what_is_to_be_added_can_be_pasted_whatever_the_path(theirs, tmp_path):
+    folder = tmp_path / "my größe $x"
+    folder.mkdir()
+    (folder / "user.py").write_text(USER)
+    words = theirs(names_code(tmp_path).replace(f"{tmp_path}/user.py:mine", f"'{folder}/user.py:mine'"))
+    with pytest.raises(BadInput) as refused:
+        compose.plan(words)
+    (word,) = shlex.split(str(refused.value).partition("to run it add ")[2])
+    assert len(compose.plan([*words, word]).cases) == 1
 
 
 @pytest.mark.parametrize("word", ["allow_code={0}/user.py", "allow_code={0}", "allow_code=[{0}/other,'{0}/user.py']"])

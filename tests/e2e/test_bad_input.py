@@ -69,6 +69,10 @@ MISTAKES = {
         ["impl=naive,torch"],
         "impl=naive,torch: several values make a sweep; add -m (or quote the value to pass a list)",
     ),
+    "an experiment's sweep without -m": (
+        ["+experiment=compare_gelu", "impl=torch"],
+        "axes: workload.dtype: a sweep; add -m (or axes=null for one case)",
+    ),
     "impl=file without a path": (
         ["impl=file"],
         "impl.path: missing; say which function, as in impl.path=my_softmax.py:softmax",

@@ -17,7 +17,7 @@ import pandas
 import pytest
 import yaml
 
-from runner import journal
+from runner import cli, journal
 from runner.report import frame
 
 QUICK = ["measure.benchmark.samples=20", "measure.benchmark.max_s=0.02", "measure.benchmark.warmup_s=0"]
@@ -246,6 +246,11 @@ def test_plan_says_what_a_run_would_do_and_does_nothing(command, run, tmp_path):
     assert lines[0]["workload"]["cols"] == 8
     assert lines[0]["impl"] == {"name": "naive"}
     assert len(list((tmp_path / "outputs").glob("*/*"))) == 1
+
+
+def test_a_plan_that_no_run_could_follow_is_refused(capsys):
+    assert cli.main(["plan", "launcher.start_limit_s=0"]) == 2
+    assert "launcher.start_limit_s: 0.0 is not allowed; give a number above 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

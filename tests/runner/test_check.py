@@ -44,7 +44,9 @@ def test_equal_infinities_and_nans_agree(value):
 
 @pytest.mark.parametrize(("got", "want"), [(math.nan, 1.0), (1.0, math.nan), (math.inf, 1.0), (1.0, -math.inf)])
 def test_a_value_in_place_of_nan_or_infinity_is_wrong(got, want):
-    assert not compare([got], expected([want], rtol=0.5)).correct
+    found = compare([got], expected([want], rtol=0.5))
+    assert not found.correct
+    assert found.err_over_tol == found.max_abs_err == math.inf
 
 
 def test_a_tolerance_per_element_holds_per_element():

@@ -146,15 +146,16 @@ def test_a_resume_that_has_nothing_to_do_leaves_the_folder_as_it_was(plan):
     assert {path.name: path.read_bytes() for path in first.folder.iterdir()} == before
 
 
-def test_a_reader_that_has_seen_enough_takes_nothing_from_the_loggers(session, monkeypatch):
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.ENOSPC, "No space left on device")], ids=str)
+def test_what_cannot_be_printed_takes_nothing_from_the_loggers(session, monkeypatch, error):
     class Closed(io.StringIO):
         def write(self, text):
-            raise BrokenPipeError
+            raise error
 
     do(session, 2)
     monkeypatch.setattr(sys, "stdout", Closed())
     heard = []
-    with pytest.raises(BrokenPipeError):
+    with pytest.raises(type(error)):
         run.conclude(session, SimpleNamespace(publish=heard.append))
     assert heard == [session.folder]
 
