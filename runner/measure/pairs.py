@@ -43,7 +43,7 @@ class Ratio:
 
 
 def paired(first: Sequence[float], second: Sequence[float], floors: tuple[Floor, Floor]) -> Ratio:
-    """From batch means of both that were taken at the same times; and what their instruments cannot see."""
+    """From batch means of both, above 0, that were taken at the same times; and what their instruments cannot see."""
     logs = [math.log(a / b) for a, b in zip(first, second, strict=True)]
     times_us, freedom = (fmean(first), fmean(second)), len(logs) - 1
     sampling = T_975[freedom] * stdev(logs) / math.sqrt(len(logs)) * LOOK_TWICE

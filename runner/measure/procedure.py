@@ -57,15 +57,20 @@ class Taken:
     converged: bool
 
     def columns(self, time_column: str, floor: Floor) -> dict[str, Scalar]:
-        """As a row has them; the interval holds what sampling shows and what the instrument's ``floor`` adds."""
+        """As a row has them; the interval holds what sampling shows and what the instrument's ``floor`` adds.
+
+        What an instrument reads where nothing happens is taken off each sample, so that a call that does nothing may
+        come out below 0: its time is 0 then, and no width is a share of that.
+        """
         summary = self.summary
-        half_us = floor.widen(summary.half_width * summary.estimate, summary.estimate)
+        half_us = floor.widen(summary.high - summary.estimate, summary.estimate)
+        some = summary.estimate > 0
         return {
-            time_column: summary.estimate,
+            time_column: max(0.0, summary.estimate),
             "low_us": max(0.0, summary.estimate - half_us),
-            "high_us": summary.estimate + half_us,
-            "stat_pct": 100 * summary.half_width,
-            "interval_pct": 100 * half_us / summary.estimate,
+            "high_us": max(0.0, summary.estimate + half_us),
+            "stat_pct": 100 * summary.half_width if some else None,
+            "interval_pct": 100 * half_us / summary.estimate if some else None,
             "median_us": summary.median,
             "q1_us": summary.q1,
             "q3_us": summary.q3,
@@ -89,8 +94,8 @@ def take(instrument: Instrument, settings: Settings) -> Taken:
         times, affordable = instrument.samples(count), affordable - count  # what drifted was warm-up
     summary, left = summarise(times), affordable - len(times)
     if summary.half_width * 100 > settings.target_pct and left >= len(times):
-        wanted = int(len(times) * (summary.half_width * 100 / settings.target_pct) ** 2)
-        times = times + instrument.samples(max(len(times), min(wanted, left)))
+        wanted = len(times) * (summary.half_width * 100 / settings.target_pct) ** 2  # infinite of a time of 0
+        times = times + instrument.samples(max(len(times), int(min(wanted, left))))
         summary = summarise(times)
     converged = summary.half_width * 100 <= settings.target_pct and not _drifts(summary, settings)
     return Taken(summary, times, warmup_s, converged)

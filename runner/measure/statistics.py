@@ -44,8 +44,8 @@ class Summary:
 
     @property
     def half_width(self) -> float:
-        """Half the interval as a share of the estimate."""
-        return (self.high - self.low) / 2 / self.estimate if self.estimate else math.inf
+        """Half the interval as a share of the estimate; infinite if that is not above 0."""
+        return (self.high - self.estimate) / self.estimate if self.estimate > 0 else math.inf  # low is cut off at 0
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,9 @@ def summarise(samples: Sequence[float]) -> Summary:
         q3=quantile(ordered, 0.75),
         minimum=ordered[0],
         count=len(samples),
-        drift=_slope(batches) * (len(batches) - 1) / estimate if von_neumann(batches) < MIN_RATIO and estimate else 0.0,
+        drift=_slope(batches) * (len(batches) - 1) / estimate
+        if von_neumann(batches) < MIN_RATIO and estimate > 0
+        else 0.0,
     )
 
 

@@ -34,7 +34,7 @@ def _power_capped(columns: Mapping[str, Any], target_pct: float) -> str:
 
 
 def _not_converged(columns: Mapping[str, Any], target_pct: float) -> str:
-    if columns["converged"]:
+    if columns["converged"] or columns["stat_pct"] is None:  # of no time at all: timer_limited says it better
         return ""
     spread = f"the interval is +-{columns['stat_pct']:.1f} % after {columns['samples']} samples"
     drift = columns["drift_pct"]
@@ -58,6 +58,8 @@ def _contradicted(columns: Mapping[str, Any], target_pct: float) -> str:
 
 
 def _timer_limited(columns: Mapping[str, Any], target_pct: float) -> str:
+    if columns["interval_pct"] is None:
+        return f"{columns['instrument']} cannot tell it from a call that does nothing"
     if columns["interval_pct"] <= target_pct:
         return ""
     return f"so short a call is known to +-{columns['interval_pct']:.1f} % at best with {columns['instrument']}"

@@ -160,6 +160,8 @@ def _ratio(case: Sequence[Row], reference: Sequence[Row], compared: Mapping[str,
         rounds, other = compared.get(row.case.key), keys.get(row.case.replica, "")
         if rounds and other in rounds.batches_us:
             both = rounds.batches_us[row.case.key], rounds.batches_us[other]
+            if min(map(min, both)) <= 0:  # no time, and so no ratio: what an instrument reads of nothing is taken off
+                continue
             floors = pair_floors(rounds.instruments[row.case.key], rounds.instruments[other])
             found.append(pairs.paired(*both, floors))
     if found:
@@ -169,7 +171,7 @@ def _ratio(case: Sequence[Row], reference: Sequence[Row], compared: Mapping[str,
 
 
 def _interval(row: Row) -> tuple[float, float] | None:
-    """Time and half its interval as a share of it."""
+    """Time and half its interval as a share of it; None if one is not known, or there is no time to speak of."""
     percent = row.metrics.get("interval_pct")
     return (row.time_us, float(percent) / 100) if row.time_us and percent is not None else None
 

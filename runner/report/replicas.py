@@ -30,9 +30,9 @@ def merged(rows: Sequence[Row]) -> Row:
 
 
 def between_pct(rows: Sequence[Row]) -> float | None:
-    """Standard deviation of the time between processes, in percent of it; None for a single one."""
+    """Standard deviation of the time between processes, in percent of it; None for a single one, or a time of 0."""
     times = _times(rows)
-    return 100 * stdev(times) / fmean(times) if len(times) > 1 else None
+    return 100 * stdev(times) / fmean(times) if len(times) > 1 and any(times) else None
 
 
 def _times(rows: Sequence[Row]) -> list[float]:
@@ -52,7 +52,7 @@ def _time(rows: Sequence[Row]) -> dict[str, Scalar]:
         column: mean,
         "low_us": max(0.0, mean - half),
         "high_us": mean + half,
-        "interval_pct": 100 * half / mean,
+        "interval_pct": 100 * half / mean if mean else None,
     }
 
 

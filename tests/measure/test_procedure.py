@@ -8,8 +8,9 @@ import time
 import pytest
 
 from runner.measure.benchmark import Benchmark
-from runner.measure.procedure import take
-from runner.measure.statistics import NO_FLOOR, Floor
+from runner.measure.procedure import Taken, take
+from runner.measure.statistics import NO_FLOOR, Floor, Summary
+from runner.measure.verdict import verdict
 
 
 class Scripted:
@@ -87,3 +88,23 @@ def test_the_columns_hold_the_sampling_interval_and_the_whole_one():
     assert columns["high_us"] - columns["low_us"] == pytest.approx(
         2 * columns["interval_pct"] * columns["gpu_us"] / 100
     )
+
+
+@pytest.mark.parametrize(("us", "noise_us"), [(-0.02, 0.02), (-0.02, 2.0), (0.01, 0.0)])
+def test_a_call_that_reads_as_nothing_has_no_time_and_says_so(us, noise_us):
+    """What an instrument reads where nothing happens is taken off, so that half of the noise lies below 0."""
+    noise = random.Random(1)
+    taken = take(Scripted(lambda i: us + noise.gauss(0, noise_us) - 0.01), settings())
+    columns = taken.columns("gpu_us", Floor(us=0.01, share=0.001)) | {"instrument": "stamped_graphs"}
+    assert not taken.converged
+    assert columns["gpu_us"] == columns["low_us"] == 0 <= columns["high_us"]
+    assert columns["stat_pct"] is columns["interval_pct"] is None
+    assert verdict(columns, 0.5) == {
+        "verdict": "timer_limited",
+        "verdict_reason": "stamped_graphs cannot tell it from a call that does nothing",
+    }
+
+
+def test_an_interval_that_is_cut_off_at_0_is_as_wide_as_its_upper_half():
+    wide = Summary(estimate=1.0, low=0.0, high=4.0, median=1, q1=1, q3=1, minimum=1, count=9, drift=0.0)
+    assert Taken(wide, [1.0], 0.0, converged=False).columns("gpu_us", NO_FLOOR)["stat_pct"] == pytest.approx(300)

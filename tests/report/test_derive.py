@@ -15,7 +15,7 @@ from runner.row import Row
 
 def row(impl, us, *, cols=8, replica=0, percent=0.5, status="ok", **metrics):
     case = Case(Choice("gelu", {"cols": cols}), Choice(impl, {}), (Choice("benchmark", {}),), "cpu", 0, replica=replica)
-    timed = {"gpu_us": us, "interval_pct": percent, "correct": True} | metrics if us else {}
+    timed = {"gpu_us": us, "interval_pct": percent, "correct": True} | metrics if us is not None else {}
     return Row(case=case, status=status, reason="" if status == "ok" else "it broke", metrics=timed)
 
 
@@ -49,6 +49,18 @@ def test_a_case_outside_of_the_rounds_is_compared_by_its_time():
     torch, triton, late = row("torch", 100.0), row("triton", 90.0), row("cuda", 50.0)
     found = by_impl(derive.lines([torch, triton, late], None, [rounds((torch, 100.0), (triton, 80.0))]))
     assert (found["cuda"].speedup, found["cuda"].paired) == (pytest.approx(2.0), False)
+
+
+def test_a_time_of_nothing_has_no_speed_up_and_costs_the_others_none():
+    """A null call less what its instrument reads of nothing: a batch of it may be below 0, and has no logarithm."""
+    torch, nothing, triton = row("torch", 5.0), row("nothing", 0.0, percent=None), row("triton", 4.0)
+    found = by_impl(
+        derive.lines([torch, nothing, triton], None, [rounds((torch, 5.0), (nothing, -0.02), (triton, 4.0))])
+    )
+    assert (found["nothing"].speedup, found["nothing"].versus, found["nothing"].tflops) == (None, None, None)
+    assert (found["triton"].speedup, found["triton"].versus) == (pytest.approx(1.25), "faster")
+    (line,) = derive.lines([row("nothing", 0.0, percent=None, replica=i) for i in range(2)], None)
+    assert (line.time_us, line.between_pct, line.row.metrics["interval_pct"]) == (0.0, None, None)
 
 
 def test_the_error_is_told_beside_the_baselines():
