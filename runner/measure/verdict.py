@@ -86,3 +86,10 @@ DOUBTS = {
     "timer_limited": _timer_limited,
     "launch_bound": _launch_bound,
 }
+GRAVITY = (
+    "wrong",
+    "debug",
+    "fallback",
+    *DOUBTS,
+    "ok",
+)  # the gravest first; what is no doubt about times is the worker's

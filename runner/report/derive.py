@@ -125,7 +125,7 @@ def _point(cases: Sequence[list[Row]], baseline: str | None, compared: Mapping[s
     found = []
     for case in cases:
         row = merged(case)
-        is_baseline = case is reference
+        is_baseline, timed = case is reference, row.time_us is not None
         found.append(
             Line(
                 row=row,
@@ -133,7 +133,7 @@ def _point(cases: Sequence[list[Row]], baseline: str | None, compared: Mapping[s
                 tflops=_rate(row, "flops", 1e-6),
                 gbps=_rate(row, "bytes_min", 1e-3),
                 base_us=base.time_us if base else None,
-                ratio=_ratio(case, reference, compared) if reference and not is_baseline else None,
+                ratio=_ratio(case, reference, compared) if reference and not is_baseline and timed else None,
                 err_ratio=_error(row, base) if base else None,
                 replicas=len(case),
                 between_pct=between_pct(case),

@@ -10,6 +10,7 @@ from typing import Any
 
 from runner.case import Scalar
 from runner.measure.statistics import T_975
+from runner.measure.verdict import GRAVITY
 from runner.row import Row
 
 
@@ -22,11 +23,12 @@ def by_case(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def merged(rows: Sequence[Row]) -> Row:
-    """The row of a case: its only one; else one that failed; else the first, with the time of all."""
+    """The row of a case: its only one; else one that failed; else one that was wrong, or the first, with all's time."""
     if len(rows) == 1:
         return rows[0]
     failed = next((row for row in rows if row.time_us is None), None)
-    return failed or replace(rows[0], metrics={**rows[0].metrics, **_time(rows), **_verdict(rows)})
+    speaks = next((row for row in rows if row.status != "ok"), rows[0])
+    return failed or replace(speaks, metrics={**speaks.metrics, **_time(rows), **_verdict(rows)})
 
 
 def between_pct(rows: Sequence[Row]) -> float | None:
@@ -57,6 +59,7 @@ def _time(rows: Sequence[Row]) -> dict[str, Scalar]:
 
 
 def _verdict(rows: Sequence[Row]) -> dict[str, Scalar]:
-    """That of the first process with a doubt."""
-    doubted = next((row for row in rows if row.metrics.get("verdict", "ok") != "ok"), rows[0])
+    """The gravest of all processes; a word of another version counts as grave."""
+    words = [row.metrics.get("verdict", "ok") for row in rows]
+    doubted = rows[min(range(len(rows)), key=lambda i: GRAVITY.index(words[i]) if words[i] in GRAVITY else 0)]
     return {name: doubted.metrics[name] for name in ("verdict", "verdict_reason") if name in doubted.metrics}

@@ -100,6 +100,29 @@ def test_a_process_in_which_a_case_failed_speaks_for_it():
     assert (merged.status, merged.reason) == ("crashed", "it broke")
 
 
+def test_a_case_that_failed_in_one_process_has_no_speed_up_from_the_others():
+    torch = [row("torch", 100.0, replica=i) for i in range(2)]
+    broken = [row("triton", 80.0), row("triton", None, replica=1, status="crashed")]
+    found = by_impl(derive.lines([*torch, *broken], None, [rounds((torch[0], 100.0), (broken[0], 80.0))]))
+    assert (found["triton"].row.status, found["triton"].speedup, found["triton"].versus) == ("crashed", None, None)
+
+
+def test_a_process_whose_timed_calls_were_wrong_speaks_for_the_case():
+    said = {"verdict": "wrong", "verdict_reason": "in the timed calls: y"}
+    rows = [row("torch", 9.0), row("torch", 11.0, replica=1, status="wrong", **said | {"correct": False})]
+    (line,) = derive.lines(rows, None)
+    assert (line.row.status, line.row.reason, line.time_us, line.fastest) == ("wrong", "it broke", 10.0, False)
+    assert line.row.metrics["correct"] is False
+    assert line.row.metrics["verdict"] == "wrong"
+
+
+def test_the_gravest_doubt_of_all_processes_is_the_cases():
+    doubts = ("launch_bound", "impossible", "ok", "not_converged")
+    rows = [row("torch", 1.0, replica=i, verdict=word, verdict_reason=word) for i, word in enumerate(doubts)]
+    merged = replicas.merged(rows).metrics
+    assert (merged["verdict"], merged["verdict_reason"]) == ("impossible", "impossible")
+
+
 def test_the_doubt_of_one_process_is_that_of_all():
     rows = [row("torch", 1.0, verdict="ok"), row("torch", 1.0, replica=1, verdict="power_capped", verdict_reason="hot")]
     assert replicas.merged(rows).metrics["verdict"] == "power_capped"
