@@ -39,6 +39,16 @@ def test_a_call_of_known_length_reads_its_length(call_ns):
     assert inner == 1 or (inner - 1) * call_ns <= 3 * SHORTEST_SAMPLE_NS
 
 
+def test_an_interruption_does_not_make_a_short_call_a_long_one():
+    clock = FakeClock(1000)
+
+    def call():
+        clock.call()
+        clock.now += 4_000_000 * (clock.calls == 1)  # the system gives the core to another process
+
+    assert PerfCounter(call, clock=clock).calls_per_sample >= SHORTEST_SAMPLE_NS / 1000
+
+
 def test_a_busy_loop_of_known_length_reads_its_length():
     """A loop that watches the same clock cannot end early; on a shared machine it may end late."""
 
