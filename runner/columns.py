@@ -97,7 +97,7 @@ CASE: dict[str, Column] = {  # how the case went, and on which part of the machi
 
 CHECKED: dict[str, Column] = {  # what the check found, and what the workload asks for
     "mutates_inputs": Column("", "a call changes its inputs; they are put back before each, outside the timed part"),
-    "deterministic": Column("", "two calls gave the same bits"),
+    "deterministic": Column("", "two calls gave the same bits, in the first 2^24 numbers of each output"),
     "sanitizer_errors": Column("", "what compute-sanitizer found under debug=sanitizer"),
     "correct": Column("", "every output within tolerance of the float64 reference"),
     "max_abs_err": Column("", "largest |y - r| over all outputs", "lower"),

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from models.workload import Expected
+from models.workload import Call, Expected
 from runner import check
 
 
@@ -90,8 +90,6 @@ def test_an_empty_output_is_right():
 
 
 def test_a_call_that_gives_other_bits_is_seen():
-    from models.workload import Call
-
     def noisy():
         return (torch.rand(8),)
 
@@ -100,9 +98,16 @@ def test_a_call_that_gives_other_bits_is_seen():
     assert not check.repeats(Call(run=noisy), noisy())
 
 
-def test_a_call_that_overwrites_its_output_is_compared_with_what_it_was():
-    from models.workload import Call
+@pytest.mark.parametrize(
+    ("one", "two", "same"), [(math.nan, math.nan, True), (math.nan, 0.0, False), (0.0, -0.0, False), (1.0, 1.0, True)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_same_bits_are_the_same_bits(one, two, same, dtype):
+    first, second = (torch.full((4, 6), value, dtype=dtype).t()[::2] for value in (one, two))
+    assert check.repeats(Call(run=lambda: (second,)), (first,)) is same
 
+
+def test_a_call_that_overwrites_its_output_is_compared_with_what_it_was():
     output, count = torch.zeros(2), iter(range(9))
     call = Call(run=lambda: (output.fill_(float(next(count))),))
     assert not check.repeats(call, call.run())
