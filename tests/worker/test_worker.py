@@ -31,6 +31,9 @@ def right(x):
     seen.append(x.data_ptr())
     return torch.nn.functional.gelu(x, approximate="tanh")
 def in_place(x): return x.copy_(right(x))
+def sums(x):
+    torch.sums.add(float(x.sum()))
+    return right(x)
 def spoils_and_fails(x):
     x.zero_()
     raise ValueError("after it has changed its input")
@@ -98,6 +101,17 @@ def test_one_that_changes_its_inputs_and_fails_harms_nobody_after_it(user):
     assert worker.run(user("spoils_and_fails"))[0].status == "error"
     assert worker.run(user("in_place"))[0].status == "ok"
     assert len(worker.compare().batches_us) == 2
+
+
+@pytest.mark.parametrize("order", [("in_place", "sums"), ("sums", "in_place")])
+def test_one_that_changes_its_inputs_is_compared_on_the_same_inputs_as_the_others(user, order):
+    worker, torch.sums = Worker(), set()
+    try:
+        assert [worker.run(user(name))[0].status for name in order] == ["ok", "ok"]
+        assert len(worker.compare().batches_us) == 2
+        assert len(torch.sums) == 1
+    finally:
+        del torch.sums
 
 
 def test_out_of_memory_is_tried_once_more_with_nothing_held(user):
