@@ -51,6 +51,8 @@ def measure(call: Call, settings: Benchmark) -> tuple[dict[str, Scalar], Taken, 
         columns["places"] = len(places)
     if seen:
         columns |= {"cupti_us": seen.span_us, "gap_us": seen.span_us - seen.busy_us, "n_kernels": seen.kernels}
+    elif (held := instruments.nodes(instrument)) is not None:  # CUPTI says nothing of a call in which nothing runs
+        columns["n_kernels"] = held
     if instrument.clocks_mhz:
         columns |= {
             "sm_clock_mhz": statistics.median(instrument.clocks_mhz),

@@ -42,6 +42,8 @@ def _not_converged(columns: Mapping[str, Any], target_pct: float) -> str:
 
 
 def _impossible(columns: Mapping[str, Any], target_pct: float) -> str:
+    if columns.get("n_kernels") == 0:
+        return "it ran no kernel, copy or fill: what it gave had been there before"
     least = columns.get("least_us")
     if least is None or columns["gpu_us"] >= least:
         return ""

@@ -137,6 +137,13 @@ def test_a_launch_that_no_capture_sees_is_found(made):
     assert "holds 0 of the 1 kernels" in row["instrument_note"]
 
 
+def test_a_result_that_is_only_kept_is_impossible(made):
+    x, gelu, judge = made
+    kept = gelu(x)
+    row = measure(lambda: (kept,), judge)
+    assert (row["instrument"], row["n_kernels"], row["verdict"]) == ("stamped_graphs", 0, "impossible")
+
+
 def test_a_host_function_is_no_part_of_a_timed_graph(made):
     import torch
 

@@ -33,6 +33,11 @@ def test_each_doubt_has_its_word_and_its_sentence(word):
     assert sentence in result["verdict_reason"]
 
 
+def test_a_call_in_which_nothing_runs_gives_what_was_there():
+    result = verdict(GOOD | {"n_kernels": 0, "interval_pct": 20.0}, 0.5)
+    assert (result["verdict"], "ran no kernel" in result["verdict_reason"]) == ("impossible", True)
+
+
 def test_the_gravest_doubt_is_said():
     everything = GOOD.copy()
     for change, _ in DOUBTFUL.values():
