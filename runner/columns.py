@@ -28,7 +28,7 @@ TIMES: dict[str, Column] = {
     "min_us": Column("us", "fastest sample"),
     "samples": Column("", "samples behind these figures"),
     "calls_per_sample": Column("", "calls in one sample (CPU: short calls are timed several at a time)"),
-    "gpu_warm_us": Column("us", "the same with the L2 cache as the last call left it", "lower"),
+    "gpu_warm_us": Column("us", "the same with the L2 cache as the last call left it, in one place of memory", "lower"),
     "e2e_us": Column("us", "what a caller waits for the result by the host's clock: launching included", "lower"),
     "submit_us": Column("us", "what a caller waits until it may go on", "lower"),
     "cupti_us": Column("us", "CUPTI's time from the start of the first kernel to the end of the last"),

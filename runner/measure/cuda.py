@@ -77,9 +77,12 @@ def compare(
 
 
 def _warm(call: Call, settings: Benchmark, places: Places, cold_us: float) -> dict[str, Scalar]:
-    """The time of the same call when the last one has left its data in the L2 cache."""
+    """The time of the same call when the last one has left its data in the L2 cache.
+
+    In one place: the last call would else have been in another, and its data be of no use.
+    """
     try:
-        warm = instruments.build("stamped_graphs", call, settings, places=places, warm=True)
+        warm = instruments.build("stamped_graphs", call, settings, places=places.first(), warm=True)
     except CaptureError:  # it could be captured once, but has changed its mind
         return {}
     warm.samples(1)

@@ -53,6 +53,12 @@ class Places:
             for tensor, data in zip(self._inputs, here, strict=True):
                 tensor.data = data
 
+    def first(self) -> Places:
+        """The inputs as they are, with their pool of memory, and no copies."""
+        alone = Places()
+        alone._inputs, alone._pools = self._inputs, self._pools[:1]
+        return alone
+
     def pointers(self) -> set[int]:
         """Where the memory of each input and of each copy begins."""
         every = [*self._inputs, *(copy for place in self._copies for copy in place)]
