@@ -87,7 +87,12 @@ class StampedGraphs:
         return times
 
     def outputs(self) -> Iterator[Sequence[Tensor]]:
-        """What the last timed replay gave; and of each graph, its outputs spoilt before, what differs from that."""
+        """What the graph timed last gives; and of each graph, its outputs spoilt before, what differs from that.
+
+        It is replayed once more: other graphs, such as those of the warm time, have written to the same memory since.
+        """
+        self._graphs[self._last].replay()
+        torch.cuda.synchronize()
         timed = [place.tensor() for place in self._outputs[self._last]]
         right = [output.clone() for output in timed]
         yield timed

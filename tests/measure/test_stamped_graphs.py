@@ -1,0 +1,71 @@
+"""Stamps in graphs, with graphs that only look as if a GPU replayed them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+
+class Graph:
+    """Writes ``value`` to ``memory`` whenever it is replayed."""
+
+    def __init__(self, memory, value):
+        self.memory, self.value = memory, value
+
+    def replay(self):
+        self.memory.fill_(self.value)
+
+
+class There:
+    """Where a graph writes."""
+
+    data_ptr = 1
+
+    def __init__(self, memory):
+        self.memory = memory
+
+    def tensor(self):
+        return self.memory
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Graphs that write one number each, to a memory of each or to one of all."""
+    from runner.measure.stamped_graphs import StampedGraphs
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+    def graphs(values, *, shared=False):
+        one = torch.zeros(4)
+        memories = [one if shared else torch.zeros(4) for _ in values]
+        instrument = object.__new__(StampedGraphs)
+        instrument._graphs = [Graph(memory, value) for memory, value in zip(memories, values, strict=True)]
+        instrument._outputs = [[There(memory)] for memory in memories]
+        instrument._last, instrument._lasting = 1, set()
+        return instrument, memories
+
+    return graphs
+
+
+def judged(instrument):
+    return [float(outputs[0][0]) for outputs in instrument.outputs()]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_others_have_written_since_is_not_taken_for_what_a_replay_gives(made, shared):
+    instrument, memories = made([5.0, 5.0, 5.0], shared=shared)
+    memories[1].fill_(-7.0)  # an intermediate result of another instrument's graph, in the same pool of memory
+    assert judged(instrument) == [5.0]
+
+
+def test_a_graph_that_gives_something_else_is_judged_too(made):
+    assert judged(made([5.0, 5.0, 6.0])[0]) == [5.0, 6.0]
+
+
+def test_a_graph_that_writes_nothing_leaves_what_was_spoilt(made):
+    instrument, memories = made([5.0, 5.0, 5.0])
+    memories[2].fill_(5.0)  # right, and by another call
+    instrument._graphs[2].replay = lambda: None
+    assert judged(instrument) == [5.0, -2.25]
