@@ -74,4 +74,4 @@ def _no_stamps() -> str:
     if os.environ.get("TRITON_INTERPRET") == "1":
         return "stamps are Triton kernels, and TRITON_INTERPRET=1 runs those on the CPU"
     tick = tick_ns()
-    return f"this GPU's timer steps by {tick} ns: too coarse for stamps" if tick > COARSEST_NS else ""
+    return f"this GPU's timer steps by {tick:g} ns: too coarse for stamps" if tick > COARSEST_NS else ""

@@ -6,6 +6,7 @@ number of replays averages out. Stamps, which the GPU itself writes from ``%glob
 
 from __future__ import annotations
 
+import math
 import random
 from functools import cache
 
@@ -55,10 +56,15 @@ class Slots:
 
 
 @cache
-def tick_ns() -> int:
-    """The step of the GPU's timer: 32 on an H100 or H200, up to 1024 on older ones."""
+def tick_ns() -> float:
+    """The step of the GPU's timer: 32 on an H100 or H200, up to 1024 on older ones, or more than can be seen."""
     count = 4096
     times = torch.zeros(count, dtype=torch.int64, device="cuda")
     ticks[(1,)](times, COUNT=count, num_warps=1)
+    return smallest_step(times)
+
+
+def smallest_step(times: torch.Tensor) -> float:
+    """Between ``times`` that follow each other; infinite if all are the same."""
     steps = times.diff()
-    return int(steps[steps > 0].min())
+    return min(steps[steps > 0].tolist(), default=math.inf)
