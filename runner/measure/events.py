@@ -1,8 +1,8 @@
 """CUDA events on a stream around one call: where stamps cannot be had, because the GPU's timer is too coarse.
 
 The flush keeps the GPU busy for tens of microseconds, in which the host queues the call; a call that takes the host
-longer is timed with its launch gaps. An event pair reads about 3 us more than a kernel lasts, and that is not taken
-off here; nor is the offset of 50 to 150 ns between one run and the next.
+longer is timed with its launch gaps. An event pair reads 3.2 to 3.9 us more than a kernel lasts, and that is not taken
+off here, nor is the offset of 50 to 150 ns between one run and the next: the interval allows for both.
 """
 
 from __future__ import annotations
