@@ -16,7 +16,9 @@ class Column:
 
 
 TIMES: dict[str, Column] = {
-    "gpu_us": Column("us", "time of one call on the GPU, L2 cold: mean without the 20 % at each end", "lower"),
+    "gpu_us": Column(
+        "us", "time of one call on the GPU, L2 cold unless told otherwise: mean without the 20 % at each end", "lower"
+    ),
     "wall_us": Column("us", "time of one call by the host's clock (CPU cases): same mean", "lower"),
     "low_us": Column("us", "lower end of the 95 % interval of the time: ten consecutive batches, and the instrument's"),
     "high_us": Column("us", "upper end of that interval"),
@@ -38,13 +40,17 @@ TIMES: dict[str, Column] = {
     "pct_datasheet": Column("%", "the same by the vendor's figures", "higher"),
     "sustained_us": Column("us", "mean time of one call under continuous load, the cache warm", "lower"),
     "energy_mj": Column("mJ", "energy of the board for one call under that load", "lower"),
-    "gap_us": Column("us", "of that, the time in which no kernel ran, launched one by one"),
+    "gap_us": Column("us", "of cupti_us, the time in which no kernel ran: they are launched one by one there"),
     "warmup_s": Column("s", "time spent calling before the first sample"),
 }
 
 TIMING: dict[str, Column] = {  # what a benchmark knows beside its times
     "instrument": Column(
         "", "what timed it: stamped_graphs | stamped_stream | cuda_events | host_clock | perf_counter"
+    ),
+    "null_us": Column(
+        "us",
+        "the zero of stamps: what a kernel that does nothing reads, as CUPTI has it; 0 where CUPTI cannot be asked",
     ),
     "places": Column("", "places of memory in which inputs and outputs lay in turn"),
     "instrument_note": Column("", "why it was not the best one"),
@@ -55,8 +61,8 @@ TIMING: dict[str, Column] = {  # what a benchmark knows beside its times
     "intensity": Column("flop/byte", "operations over the bytes that must move"),
     "bound": Column("", "what the measured roof says is in short supply at that intensity: memory | compute"),
     "least_us": Column("us", "time below which a result is impossible on this GPU, by its own fastest rates"),
-    "sustained_clock_mhz": Column("MHz", "clock of the multiprocessors under that load"),
-    "sustained_power_w": Column("W", "board power under that load, by its energy counter"),
+    "sustained_clock_mhz": Column("MHz", "clock of the multiprocessors under continuous load"),
+    "sustained_power_w": Column("W", "board power under continuous load, by its energy counter"),
     "n_kernels": Column("", "kernels, copies and fills of one call"),
     "sm_clock_mhz": Column("MHz", "clock of the multiprocessors during the samples, by their own counters"),
     "unloaded_clock_mhz": Column("MHz", "that clock at next to no load"),
@@ -89,7 +95,6 @@ CASE: dict[str, Column] = {  # how the case went, and on which part of the machi
     "config": Column("", "tiles and the like that the implementation chose for this size, in its own words"),
     "unobserved": Column("", "measurements whose tool is missing, refused or saw nothing, and what to do about it"),
     "graph_breaks": Column("", "places where torch.compile left the graph"),
-    # Of measure=ncu: shares weighted by time over the kernels of a call, and what is of a launch by the longest one's.
     "threads": Column("", "CPU threads torch may use"),
     "cpus": Column("", "CPUs that the threads were pinned to during the samples; empty if they were not"),
     "wall_s": Column("s", "the whole case in the worker, from inputs to result"),
@@ -154,6 +159,7 @@ NSYS: dict[str, Column] = {  # measure=nsys
     "nsys_note": Column("", "what a reader of nsys's figures ought to know; empty if nothing"),
 }
 
+# Shares are weighted by time over the kernels of a call; what is of a launch is the longest one's.
 NCU: dict[str, Column] = {  # measure=ncu
     "ncu_gpu_us": Column(
         "us", "time of a call's kernels by hardware counters, each run alone, without the gaps between"

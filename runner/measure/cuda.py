@@ -57,6 +57,7 @@ def measure(call: Call, settings: Benchmark) -> tuple[dict[str, Scalar], Taken, 
         columns |= {
             "sm_clock_mhz": statistics.median(instrument.clocks_mhz),
             "unloaded_clock_mhz": calibration.unloaded_mhz(),
+            "null_us": calibration.null_us(),
         }
     if isinstance(instrument, StampedGraphs) and settings.cold_l2:
         columns |= _warm(call, settings, places, taken.summary.estimate)
