@@ -51,7 +51,8 @@ class StampedGraphs:
         self._chance = random.Random(captures)
         self._call, self._before = call, before
         self._outputs: list[list[Place]] = []  # of each graph
-        self._last = 0  # the graph that was replayed last
+        self._timed: set[int] = set()  # graphs of which there are samples: of a long call, not all
+        self._last = 0  # the one that was replayed last
         self._slots = slots(captures)
         self._constant_us = constant_us
         self._stream = torch.cuda.Stream()
@@ -79,6 +80,7 @@ class StampedGraphs:
                     self._stream.synchronize()
             busy_s = time.perf_counter() - started
             pairs = self._slots.read()
+            self._timed.update(order)
             self._last = order[-1]
             times += [pairs[index][0] / 1e3 - self._constant_us for index in order]
             self.clocks_mhz += [cycles / ns * 1e3 for ns, cycles in map(pairs.__getitem__, order)]
@@ -87,7 +89,7 @@ class StampedGraphs:
         return times
 
     def outputs(self) -> Iterator[Sequence[Tensor]]:
-        """What the graph timed last gives; and of each graph, its outputs spoilt before, what differs from that.
+        """What the graph timed last gives; and of each one timed, its outputs spoilt before, what differs from that.
 
         It is replayed once more: other graphs, such as those of the warm time, have written to the same memory since.
         """
@@ -96,7 +98,8 @@ class StampedGraphs:
         timed = [place.tensor() for place in self._outputs[self._last]]
         right = [output.clone() for output in timed]
         yield timed
-        for graph, places in zip(self._graphs, self._outputs, strict=True):
+        for index in sorted(self._timed):
+            graph, places = self._graphs[index], self._outputs[index]
             outputs = [place.tensor() for place in places]
             for output, place in zip(outputs, places, strict=True):
                 if place.data_ptr not in self._lasting and output.is_floating_point():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from runner.measure.timeline import covered, whole
 
 MOST_CALLS = 30  # profiled: the mean is then good to a few nanoseconds
 MOST_RECORDS = 300  # of which some microseconds of Python each go into reading them
+LONGEST_S = 0.1  # spent on them, though never on fewer than two
 
 STREAM_S = 0.002  # the GPU is kept busy so long while a call is launched whose streams are to be told apart
 BOUNDARY, SPIN = "boundary", "spin"  # our own kernels, by name
@@ -43,9 +45,11 @@ def observe(
 ) -> Witness | None:
     """What CUPTI saw of ``calls`` of ``call``; None if it saw nothing, or not the same each time.
 
-    By default there are 30 calls, or fewer if they are of many ``kernels``.
+    By default there are 30 calls, or fewer if they are of many ``kernels``, or long.
     """
-    calls = calls or max(2, min(MOST_CALLS, MOST_RECORDS // max(1, kernels or 1)))
+    if calls is None:
+        each_s = min(_seconds(call, before) for _ in range(2))  # the first may load something
+        calls = max(2, min(MOST_CALLS, MOST_RECORDS // max(1, kernels or 1), int(LONGEST_S / each_s)))
     records = _records(call, before, calls)
     each = _of_each(records)
     counts = {len(own) for own in each}
@@ -101,6 +105,16 @@ def _records(call: Callable[[], object], before: Callable[[], object], calls: in
         if event.device_type == on_gpu
     ]
     return sorted(records, key=lambda record: record.start)
+
+
+def _seconds(call: Callable[[], object], before: Callable[[], object]) -> float:
+    """About what one call takes, by the host's clock."""
+    before()
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    return time.perf_counter() - started
 
 
 def _of_each(records: Sequence[Record]) -> list[list[Record]]:

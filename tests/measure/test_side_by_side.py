@@ -48,3 +48,9 @@ def test_slow_calls_get_one_sample_a_round_and_the_slowest_none():
     assert found is not None
     assert log.count("a") < 60
     assert side_by_side([Logged([], "a", lambda _: 1.0, cost_s=0.02)], 40, 0.1) is None
+
+
+def test_calls_of_which_not_one_is_affordable_are_made_once():
+    log = []
+    assert side_by_side([Logged(log, label, lambda _: 1.0, cost_s=0.05) for label in "ab"], 40, 0.01) is None
+    assert sorted(log) == ["a", "b"]

@@ -43,7 +43,7 @@ def made(monkeypatch):
         instrument = object.__new__(StampedGraphs)
         instrument._graphs = [Graph(memory, value) for memory, value in zip(memories, values, strict=True)]
         instrument._outputs = [[There(memory)] for memory in memories]
-        instrument._last, instrument._lasting = 1, set()
+        instrument._last, instrument._lasting, instrument._timed = 1, set(), set(range(len(values)))
         return instrument, memories
 
     return graphs
@@ -69,3 +69,10 @@ def test_a_graph_that_writes_nothing_leaves_what_was_spoilt(made):
     memories[2].fill_(5.0)  # right, and by another call
     instrument._graphs[2].replay = lambda: None
     assert judged(instrument) == [5.0, -2.25]
+
+
+def test_a_graph_that_was_not_timed_is_not_replayed_for_its_outputs(made):
+    """Of a call of a second there are five samples and twenty graphs."""
+    instrument, _ = made([5.0, 5.0, 6.0])
+    instrument._timed = {1}
+    assert judged(instrument) == [5.0]
