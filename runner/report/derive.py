@@ -153,7 +153,10 @@ def _baseline(timed: Sequence[list[Row]], name: str | None) -> list[Row] | None:
 
 
 def _ratio(case: Sequence[Row], reference: Sequence[Row], compared: Mapping[str, Rounds]) -> Ratio | None:
-    """Of the time of ``case`` over that of ``reference``: from common rounds, else from two times with intervals."""
+    """Of the time of ``case`` over that of ``reference``: from common rounds, else from two times with intervals.
+
+    None where the two are of different GPUs, as after a resume, or when a GPU was lost in the middle of a point.
+    """
     keys = {row.case.replica: row.case.key for row in reference}
     found = []
     for row in case:
@@ -166,8 +169,15 @@ def _ratio(case: Sequence[Row], reference: Sequence[Row], compared: Mapping[str,
             found.append(pairs.paired(*both, floors))
     if found:
         return pairs.pooled(found)
+    if _gpus(case) != _gpus(reference):  # two of a kind differ by per cents, which no interval of either holds
+        return None
     mine, theirs = _interval(merged(case)), _interval(merged(reference))
     return pairs.unpaired(mine, theirs) if mine and theirs else None
+
+
+def _gpus(rows: Sequence[Row]) -> set[Any]:
+    """Which ones they were timed on; of a CPU, None."""
+    return {row.metrics.get("gpu_uuid") for row in rows}
 
 
 def _interval(row: Row) -> tuple[float, float] | None:

@@ -45,6 +45,13 @@ def test_without_rounds_they_are_of_the_times_and_their_intervals():
     assert (found["triton"].versus, found["triton"].paired) == ("unclear", False)
 
 
+@pytest.mark.parametrize(("where", "versus"), [("GPU-a", "faster"), ("GPU-b", None)])
+def test_times_of_two_gpus_are_shown_beside_each_other_and_not_judged(where, versus):
+    rows = [row("torch", 100.0, gpu_uuid="GPU-a"), row("triton", 90.0, gpu_uuid=where)]
+    found = by_impl(derive.lines(rows, None))
+    assert (found["triton"].speedup, found["triton"].versus) == (pytest.approx(100 / 90), versus)
+
+
 def test_a_case_outside_of_the_rounds_is_compared_by_its_time():
     torch, triton, late = row("torch", 100.0), row("triton", 90.0), row("cuda", 50.0)
     found = by_impl(derive.lines([torch, triton, late], None, [rounds((torch, 100.0), (triton, 80.0))]))
