@@ -38,7 +38,9 @@ TIMES: dict[str, Column] = {
         "%", "time this GPU needs to copy its bytes, or to multiply its operations, of the time", "higher"
     ),
     "pct_datasheet": Column("%", "the same by the vendor's figures", "higher"),
-    "sustained_us": Column("us", "mean time of one call under continuous load, the cache warm", "lower"),
+    "sustained_us": Column(
+        "us", "mean time of one call under continuous load, the cache warm; putting back inputs is part of it", "lower"
+    ),
     "energy_mj": Column("mJ", "energy of the board for one call under that load", "lower"),
     "gap_us": Column("us", "of cupti_us, the time in which no kernel ran: they are launched one by one there"),
     "warmup_s": Column("s", "time spent calling before the first sample"),
@@ -219,7 +221,9 @@ DERIVED: dict[str, Column] = {  # worked out from rows by runner.report.derive
     "speedup": Column("", "baseline's time over this one's, from the rounds in which both were sampled", "higher"),
     "speedup_low": Column("", "lower end of its 95 % interval"),
     "speedup_high": Column("", "upper end of it"),
-    "versus": Column("", "beside the baseline: faster | slower | same (within 1 %) | unclear"),
+    "versus": Column(
+        "", "beside the baseline: faster | slower | same (within 1 %) | unclear; empty for times of two GPUs"
+    ),
     "paired": Column("", "the two were sampled in the same rounds; if not, the speed-up is of two separate times"),
     "err_ratio": Column("", "largest |y - r| as a multiple of the baseline's", "lower"),
     "replicas": Column("", "processes behind the time"),
