@@ -28,7 +28,10 @@ def merged(rows: Sequence[Row]) -> Row:
         return rows[0]
     failed = next((row for row in rows if row.time_us is None), None)
     speaks = next((row for row in rows if row.status != "ok"), rows[0])
-    return failed or replace(speaks, metrics={**speaks.metrics, **_time(rows), **_verdict(rows)})
+    if failed:
+        return failed
+    time = _time(rows)
+    return replace(speaks, metrics={**speaks.metrics, **time, **_verdict(rows, time["interval_pct"])})
 
 
 def between_pct(rows: Sequence[Row]) -> float | None:
@@ -58,8 +61,20 @@ def _time(rows: Sequence[Row]) -> dict[str, Scalar]:
     }
 
 
-def _verdict(rows: Sequence[Row]) -> dict[str, Scalar]:
-    """The gravest of all processes; a word of another version counts as grave."""
+def _verdict(rows: Sequence[Row], interval_pct: Any) -> dict[str, Scalar]:
+    """The gravest of all processes, or that they differ; a word of another version counts as grave."""
     words = [row.metrics.get("verdict", "ok") for row in rows]
-    doubted = rows[min(range(len(rows)), key=lambda i: GRAVITY.index(words[i]) if words[i] in GRAVITY else 0)]
+    gravity = [GRAVITY.index(word) if word in GRAVITY else 0 for word in words]
+    asked = _asked_pct(rows[0])
+    if min(gravity) > GRAVITY.index("timer_limited") and interval_pct and asked and interval_pct > asked:
+        why = f"the interval is +-{interval_pct:.1f} %, by what {len(rows)} processes differ"
+        return {"verdict": "not_converged", "verdict_reason": why}
+    doubted = rows[gravity.index(min(gravity))]
     return {name: doubted.metrics[name] for name in ("verdict", "verdict_reason") if name in doubted.metrics}
+
+
+def _asked_pct(row: Row) -> float | None:
+    """Half the interval that was asked for, in percent of the time; None of a row that does not say."""
+    field = "target_cpu_pct" if row.device == "cpu" else "target_pct"
+    asked: list[Any] = [measure.fields[field] for measure in row.case.measures if field in measure.fields]
+    return next(iter(asked), None)

@@ -130,6 +130,15 @@ def test_the_gravest_doubt_of_all_processes_is_the_cases():
     assert (merged["verdict"], merged["verdict_reason"]) == ("impossible", "impossible")
 
 
+@pytest.mark.parametrize(("us", "word"), [((100.0, 130.0), "not_converged"), ((100.0, 100.01), "ok")])
+def test_processes_that_differ_by_more_than_was_asked_have_not_converged(us, word):
+    asked = (Choice("benchmark", {"target_pct": 0.5}),)
+    rows = [row("torch", each, replica=i, percent=0.3, verdict="ok", verdict_reason="") for i, each in enumerate(us)]
+    merged = replicas.merged([replace(one, case=replace(one.case, measures=asked)) for one in rows]).metrics
+    assert merged["verdict"] == word
+    assert ("by what 2 processes differ" in merged["verdict_reason"]) == (word != "ok")
+
+
 def test_the_doubt_of_one_process_is_that_of_all():
     rows = [row("torch", 1.0, verdict="ok"), row("torch", 1.0, replica=1, verdict="power_capped", verdict_reason="hot")]
     assert replicas.merged(rows).metrics["verdict"] == "power_capped"
