@@ -228,7 +228,7 @@ DERIVED: dict[str, Column] = {  # worked out from rows by runner.report.derive
     "err_ratio": Column("", "largest |y - r| as a multiple of the baseline's", "lower"),
     "replicas": Column("", "processes behind the time"),
     "between_pct": Column("%", "standard deviation of the time between processes, of the time"),
-    "fastest": Column("", "of the right ones of its point"),
+    "fastest": Column("", "of the right ones of its point, of those whose time is neither impossible nor contradicted"),
 }
 
 SERIES: dict[str, Column] = {

@@ -18,6 +18,8 @@ from runner.report.replicas import between_pct, by_case, merged
 from runner.rounds import Rounds
 from runner.row import Row
 
+UNTRUE = ("impossible", "contradicted")  # verdicts on a time that nobody is to be praised for
+
 
 @dataclass(frozen=True)
 class Line:
@@ -188,7 +190,14 @@ def _interval(row: Row) -> tuple[float, float] | None:
 
 def _fastest(lines: Sequence[Line]) -> Line | None:
     """By the speed-ups where all have one, since those are of one moment; else by the times."""
-    right = [line for line in lines if line.row.status == "ok" and line.time_us is not None and not line.row.case.debug]
+    right = [
+        line
+        for line in lines
+        if line.row.status == "ok"
+        and line.time_us is not None
+        and not line.row.case.debug
+        and line.row.metrics.get("verdict") not in UNTRUE
+    ]
     if all(line.speedup for line in right):
         return max(right, key=lambda line: line.speedup or 0.0, default=None)
     return min(right, key=lambda line: line.time_us or 0.0, default=None)

@@ -19,6 +19,13 @@ def row(impl, us, *, cols=8, replica=0, percent=0.5, status="ok", **metrics):
     return Row(case=case, status=status, reason="" if status == "ok" else "it broke", metrics=timed)
 
 
+@pytest.mark.parametrize("verdict", ["impossible", "contradicted"])
+def test_a_time_that_cannot_be_true_never_gets_the_star(verdict):
+    found = derive.lines([row("torch", 10.0), row("naive", 30.0), row("triton", 1.0, verdict=verdict)], None)
+    assert [line.row.case.impl.name for line in found if line.fastest] == ["torch"]
+    assert found[2].speedup == pytest.approx(10.0)
+
+
 def rounds(*pairs):
     return Rounds(
         batches_us={one.case.key: [us * (1 + 1e-4 * (i % 2)) for i in range(10)] for one, us in pairs},
