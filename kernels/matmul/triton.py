@@ -46,8 +46,8 @@ def matmul(
 ) -> Tensor:
     """Product a @ b, as in ``kernels.matmul``, at any sizes, strides and alignment; into ``out``, if that is given.
 
-    float32 is multiplied as float32 unless ``torch.backends.cuda.matmul.allow_tf32`` says otherwise; float8 is summed
-    in the tensor cores' own accumulators, as cuBLAS does with ``use_fast_accum=True``.
+    float32 is multiplied as float32 unless torch's setting for products on CUDA allows tf32; float8 is summed in the
+    tensor cores' own accumulators, as cuBLAS does with ``use_fast_accum=True``.
 
     Raises:
         Unsupported: not on a GPU and Triton's interpreter is off, or on one that is too old for the type.
@@ -70,11 +70,19 @@ def matmul(
     dtype = str(a.dtype).removeprefix("torch.")
     if capability < ((8, 9) if dtype == "float8_e4m3fn" else (8, 0)):
         raise Unsupported(f"{dtype} products need a GPU newer than compute capability {capability[0]}.{capability[1]}")
-    tf32 = a.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
+    tf32 = a.dtype == torch.float32 and tf32_allowed()
     machine = {"capability": capability, "multiprocessors": multiprocessors, "roles": has_roles(a)}
     how = configuration(m, n, k, dtype, tf32=tf32, **machine)
     run(how, a, b, y, scale_a, scale_b, tf32=tf32)
     return y
+
+
+def tf32_allowed() -> bool:
+    """Whether torch lets products of float32 on CUDA be rounded to tf32, by whichever of its settings that was said."""
+    setting = torch.backends.cuda.matmul
+    # From torch 2.9 on; there allow_tf32 raises once this one has been set, and this one follows it.
+    precision = getattr(setting, "fp32_precision", None)
+    return bool(setting.allow_tf32) if precision is None else precision == "tf32"
 
 
 def chosen() -> str:

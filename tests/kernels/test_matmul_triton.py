@@ -105,6 +105,18 @@ def test_float32_is_labelled_with_its_precision(device):
         assert label in triton.chosen()
 
 
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch before 2.9")
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+def test_torchs_newer_setting_of_tf32_is_followed_and_not_stumbled_over(device, precision):
+    before = torch.backends.cuda.matmul.fp32_precision
+    try:
+        torch.backends.cuda.matmul.fp32_precision = precision  # reading allow_tf32 may raise from here on
+        triton.matmul(torch.randn(40, 40, device=device), torch.randn(40, 40, device=device))
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+    assert precision in triton.chosen()
+
+
 def test_operands_that_make_no_product_are_refused(device):
     a = torch.randn(4, 5, device=device)
     with pytest.raises(ValueError, match=r"a \(4, 5\) and b \(4, 5\) make no product"):
