@@ -185,6 +185,11 @@ def bands(rows: int) -> int:
     return -(-rows // BAND)
 
 
+def _measured(x: Tensor) -> Tensor:
+    """``x``, whose rows follow each other, with the stride that says so: of a single one it may be anything else."""
+    return x if x.stride(0) == x.shape[1] else x.view(-1).view(x.shape)
+
+
 def _launch(
     tiling: Tiling,
     a: Tensor,
@@ -207,7 +212,9 @@ def _launch(
     if tiling.copy_engine:
         half = (BAND, tiling.n // 2)
         blocks = (BAND, tiling.k), right, half, half
-        matrices = [TensorDescriptor.from_tensor(x, [*block]) for x, block in zip(matrices, blocks, strict=True)]
+        matrices = [
+            TensorDescriptor.from_tensor(_measured(x), [*block]) for x, block in zip(matrices, blocks, strict=True)
+        ]
     programs = min(tiles, tiling.resident * processors(out)) if tiling.resident else tiles
     with on_device_of(out):
         _product[(programs,)](

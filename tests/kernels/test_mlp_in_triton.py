@@ -94,6 +94,28 @@ def test_products_and_their_epilogues_are_right_up_to_every_edge(triton_mlp, dev
     agree(sums, bands, 1e-5)
 
 
+@pytest.mark.parametrize("tiling", ["HOPPER", "POINTERS"])
+def test_a_single_row_may_have_any_stride(triton_mlp, monkeypatch, device, narrow, tiling):
+    """torch calls it contiguous whatever its stride, and what is made like it has the same."""
+    products = import_module("kernels.mlp._triton_products")
+    tiling = getattr(products, tiling)
+    if tiling.copy_engine and products.TensorDescriptor is None:
+        pytest.skip("this Triton has no tensor descriptors")
+    if tiling.copy_engine and device == "cuda" and torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("not a Hopper GPU")
+    monkeypatch.setattr(triton_mlp, "tiling_for", lambda *_: tiling)
+    params = draw(device, narrow, 1, 64, 2)[1:]
+    x = torch.randn(4, 65, device=device).to(narrow)[:1, :64]
+    assert x.is_contiguous()
+    assert x.stride() == (65, 1)
+    dy = torch.randn(1, 64, device=device, dtype=narrow)
+    want, got = (
+        gradients(triton_mlp.mlp, [t.requires_grad_() for t in (h, *params)], dy, "gelu")
+        for h in (x.flatten().view(1, 64), x)
+    )
+    agree(got, want, 16 * torch.finfo(narrow).eps)
+
+
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("batch", "dim", "layers"), [(1, 1, 1), (129, 65, 3), (7, 130, 2), (5, 516, 2)])
