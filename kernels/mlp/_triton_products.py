@@ -173,8 +173,8 @@ def chained(dz: Tensor, w: Tensor, slope: Tensor, relu: bool, out: Tensor, sums:
 def tiling_for(*operands: Tensor) -> Tiling:
     """The fastest that ``operands`` allow, which lie without gaps where they are."""
     (where, *_) = {tensor.device for tensor in operands}
-    if TensorDescriptor is None or where.type != "cuda" or torch.cuda.get_device_capability(where) < (9, 0):
-        return POINTERS
+    if TensorDescriptor is None or where.type != "cuda" or torch.cuda.get_device_capability(where)[0] != 9:
+        return POINTERS  # newer GPUs too: there are some with less than half of the shared memory that HOPPER takes
     # The copy engine wants whole rows, and the first of them, at multiples of 16 bytes.
     addresses = [address for x in operands for address in (x.data_ptr(), x.shape[-1] * x.element_size())]
     return POINTERS if any(address % 16 for address in addresses) else HOPPER

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -92,6 +93,16 @@ def test_products_and_their_epilogues_are_right_up_to_every_edge(triton_mlp, dev
     agree([dh, sums.sum(0)], [want, want.sum(0)], eps)
     bands = [part.sum(0) for part in want.split(products.BAND)]
     agree(sums, bands, 1e-5)
+
+
+@pytest.mark.parametrize(("capability", "tiling"), [((8, 9), "POINTERS"), ((9, 0), "HOPPER"), ((12, 0), "POINTERS")])
+def test_tiles_that_fill_the_shared_memory_of_hopper_are_for_hopper(triton_mlp, monkeypatch, capability, tiling):
+    products = import_module("kernels.mlp._triton_products")
+    if products.TensorDescriptor is None:
+        pytest.skip("this Triton has no tensor descriptors")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    x = SimpleNamespace(device=torch.device("cuda", 0), shape=(64, 64), data_ptr=lambda: 0, element_size=lambda: 2)
+    assert products.tiling_for(x, x) is getattr(products, tiling)
 
 
 @pytest.mark.parametrize("tiling", ["HOPPER", "POINTERS"])
