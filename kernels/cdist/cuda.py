@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernels import Unsupported
+from kernels.cdist._points import require_points
 from kernels.cuda_build import TYPES, in_sixteens, kernel, source, with_rows
 
 THREADS = 256
@@ -16,11 +18,14 @@ def cdist(a: Tensor, b: Tensor, *, p: int, variant: str = "default", build: str 
     ``variant``: "default" is the only one. ``build``: "nvrtc" or "extension", as in ``kernels.cuda_build``.
 
     Raises:
-        Unsupported: ``a`` is not on an NVIDIA GPU, or what ``build`` needs is missing.
+        Unsupported: ``a`` is not on an NVIDIA GPU or not of a type above, or what ``build`` needs is missing.
         BuildFailed: the compiler refused.
+        ValueError: the two differ in type, device or number of coordinates, or ``p`` is not 2.
 
     """
-    assert p == 2
+    require_points(a, b, p)
+    if a.dtype not in TYPES:
+        raise Unsupported(f"cdist in CUDA C++ is of {', '.join(map(str, TYPES))}; convert a and b from {a.dtype}")
     a, b = with_rows(a), with_rows(b)
     (n, d), m = a.shape, b.shape[0]
     y = a.new_empty(n, m)

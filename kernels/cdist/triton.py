@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.cdist._points import require_points
 from kernels.fp16_split import Halves, split_points
 from kernels.tensor_cores import (
     ALL_PRODUCTS,
@@ -206,11 +207,12 @@ def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
 
     Raises:
         Unsupported: ``a`` is not on a GPU, and Triton's interpreter is off.
+        ValueError: the two differ in type, device or number of coordinates, or ``p`` is not 2.
 
     """
-    assert p == 2
     require_gpu(a)
     require_products()
+    require_points(a, b, p)
     y = torch.empty(a.shape[0], b.shape[0], dtype=a.dtype, device=a.device)
     if y.numel() == 0 or a.shape[1] == 0:
         return y.zero_()

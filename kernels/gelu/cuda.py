@@ -7,6 +7,7 @@ from torch import Tensor
 
 from kernels import Unsupported
 from kernels.cuda_build import TYPES, kernel, source
+from kernels.gelu._form import is_tanh
 
 THREADS = 256  # a block, as in gelu.cu
 ACCESS = 16  # bytes a thread reads at once
@@ -19,20 +20,25 @@ def gelu(x: Tensor, *, form: str, variant: str = "default", build: str = "nvrtc"
     ``variant``: "default" or "lecture". ``build``: "nvrtc" or "extension", as in ``kernels.cuda_build``.
 
     Raises:
-        Unsupported: ``x`` is not on an NVIDIA GPU, what ``build`` needs is missing, or the variant is not for ``x``.
+        Unsupported: ``x`` is not on an NVIDIA GPU or not of a type above, what ``build`` needs is missing, or the
+            variant is not for ``x``.
         BuildFailed: the compiler refused.
+        ValueError: there is no such ``form``.
 
     """
+    tanh = is_tanh(form)
+    if x.dtype not in TYPES:
+        raise Unsupported(f"gelu in CUDA C++ is of {', '.join(map(str, TYPES))}; convert x from {x.dtype}")
     code = source(__file__, variant)
     x = x.contiguous()
     y = torch.empty_like(x)
     if variant == "lecture":
-        if x.dtype != torch.float32 or form != "tanh":
+        if x.dtype != torch.float32 or not tanh:
             raise Unsupported("variant=lecture is of float32 and the tanh form only; the default variant has all")
         name, threads, elements = "gelu_kernel", LECTURE_THREADS, LECTURE_THREADS
     else:
         aligned = "true" if x.data_ptr() % ACCESS == 0 else "false"
-        name = f"gelu_kernel<{TYPES[x.dtype]}, {'true' if form == 'tanh' else 'false'}, {aligned}>"
+        name = f"gelu_kernel<{TYPES[x.dtype]}, {'true' if tanh else 'false'}, {aligned}>"
         threads, elements = THREADS, THREADS * ACCESS // x.element_size()
     launch = kernel(code, name, build, x.device)
     if x.numel():

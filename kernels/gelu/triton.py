@@ -22,6 +22,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from kernels.gelu._form import is_tanh
 from kernels.triton_device import on_device_of, require_gpu
 
 BLOCK = 1024  # elements a program: at 4 warps one 128-bit access a thread in 16 bits, and two in float32
@@ -127,8 +128,10 @@ def gelu(x: Tensor, *, form: str) -> Tensor:
 
     Raises:
         Unsupported: ``x`` is not on a GPU, and Triton's interpreter is off.
+        ValueError: there is no such ``form``.
 
     """
+    tanh = is_tanh(form)
     if x.requires_grad and torch.is_grad_enabled():
         y: Tensor = _Differentiable.apply(x, form)
         return y
@@ -140,7 +143,7 @@ def gelu(x: Tensor, *, form: str) -> Tensor:
     arithmetic = tl.float64 if x.dtype == torch.float64 else tl.float32
     grid = (triton.cdiv(x.numel(), BLOCK),)
     with on_device_of(x):
-        _gelu[grid](x, y, x.numel(), TANH=form == "tanh", ARITHMETIC=arithmetic, BLOCK=BLOCK, num_warps=4)
+        _gelu[grid](x, y, x.numel(), TANH=tanh, ARITHMETIC=arithmetic, BLOCK=BLOCK, num_warps=4)
     return y
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from kernels import Unsupported
 from kernels.cuda_build import TYPES, in_sixteens, kernel, source, with_rows
+from kernels.matmul._product import require_product
 
 # Tile of y, depth of a step, tile of a warp, stages. 64 KiB of shared memory: two blocks a multiprocessor hide each
 # other's waits. Small ones where large ones would leave multiprocessors without work.
@@ -23,8 +24,10 @@ def matmul(a: Tensor, b: Tensor, *, variant: str = "default", build: str = "nvrt
     Raises:
         Unsupported: ``a`` is not on an NVIDIA GPU or not of a type above, or what ``build`` needs is missing.
         BuildFailed: the compiler refused.
+        ValueError: the shapes or types do not make a product.
 
     """
+    require_product(a, b)
     if a.dtype not in TYPES:
         raise Unsupported(f"matmul in CUDA C++ is of {', '.join(map(str, TYPES))}; take impl=triton for {a.dtype}")
     code = source(__file__, variant if a.element_size() == 2 else "tiled")

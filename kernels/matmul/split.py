@@ -27,6 +27,7 @@ from torch import Tensor
 
 from kernels import Unsupported
 from kernels.fp16_split import Halves, split_columns, split_rows
+from kernels.matmul._product import require_product
 from kernels.tensor_cores import (
     ALL_PRODUCTS,
     has_descriptors,
@@ -146,12 +147,14 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 
     Raises:
         Unsupported: not float32; or ``a`` is not on a GPU, and Triton's interpreter is off.
+        ValueError: the shapes or types do not make a product.
 
     """
     if a.dtype != torch.float32:
         raise Unsupported(f"the split into two float16 is for float32, not {a.dtype}; use impl=triton or impl=torch")
     require_gpu(a)
     require_products()
+    require_product(a, b)
     (m, k), n = a.shape, b.shape[1]
     y = torch.empty(m, n, dtype=a.dtype, device=a.device)
     if y.numel() == 0 or k == 0:  # a descriptor has no room for nothing

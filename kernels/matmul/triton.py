@@ -24,8 +24,9 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import Unsupported
-from kernels.matmul._configurations import Configuration, configuration, pointers
+from kernels.matmul._configurations import ITEMSIZE, Configuration, configuration, pointers
 from kernels.matmul._operands import HAVE_DESCRIPTORS, Operand, copied, described, in_place
+from kernels.matmul._product import require_product
 from kernels.matmul._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny, sum_parts
 from kernels.tensor_cores import has_roles
 from kernels.triton_device import on_device_of, require_gpu, require_products
@@ -50,13 +51,14 @@ def matmul(
     tensor cores' own accumulators, as cuBLAS does with ``use_fast_accum=True``.
 
     Raises:
-        Unsupported: not on a GPU and Triton's interpreter is off, or on one that is too old for the type.
+        Unsupported: not on a GPU and Triton's interpreter is off, or on one that is too old for the type, or not of a
+            type above.
         ValueError: the shapes or types do not make a product, or it does not fit ``out``.
 
     """
     require_gpu(a)
     require_products()
-    check(a, b)
+    require_product(a, b)
     m, k, n = *a.shape, b.shape[1]
     kind = torch.bfloat16 if a.dtype == torch.float8_e4m3fn else a.dtype
     y = torch.empty(m, n, dtype=kind, device=a.device) if out is None else out
@@ -68,6 +70,8 @@ def matmul(
     if not HAVE_DESCRIPTORS:
         capability = min(capability, BEFORE_HOPPER)
     dtype = str(a.dtype).removeprefix("torch.")
+    if dtype not in ITEMSIZE:
+        raise Unsupported(f"matmul in Triton is of {', '.join(ITEMSIZE)}; convert a and b from {dtype}")
     if capability < ((8, 9) if dtype == "float8_e4m3fn" else (8, 0)):
         raise Unsupported(f"{dtype} products need a GPU newer than compute capability {capability[0]}.{capability[1]}")
     tf32 = a.dtype == torch.float32 and tf32_allowed()
@@ -127,14 +131,6 @@ def _worth_descriptors(how: Configuration, a: Operand | None, b: Operand | None,
     if how.kernel == "skinny":
         return (b if y.shape[0] <= y.shape[1] else a) is not None  # the narrow one is next to nothing
     return (a is not None and b is not None) or y.numel() * k >= WORTH_A_COPY
-
-
-def check(a: Tensor, b: Tensor) -> None:
-    """Raises ValueError if they make no product."""
-    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
-        raise ValueError(f"a {tuple(a.shape)} and b {tuple(b.shape)} make no product: give [m, k] and [k, n]")
-    if a.dtype != b.dtype or a.device != b.device:
-        raise ValueError(f"a is {a.dtype} on {a.device}, b {b.dtype} on {b.device}: give one type, in one place")
 
 
 @cache

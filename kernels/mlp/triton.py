@@ -76,7 +76,7 @@ def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
 
     Raises:
         Unsupported: ``x`` is not on a GPU, and Triton's interpreter is off.
-        ValueError: a parameter is not of the shape that the width of ``x`` asks for.
+        ValueError: a parameter is not of the shape that the width of ``x`` asks for; there is no such ``activation``.
 
     """
     require_gpu(x)
@@ -85,6 +85,8 @@ def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
     for index, param in enumerate(params):
         if param.shape != ((dim,) if index % 2 else (dim, dim)):
             raise ValueError(f"parameter {index} is {tuple(param.shape)}, which does not fit x of width {dim}")
+    if activation not in ("gelu", "relu"):
+        raise ValueError(f"activation {activation!r}: give gelu or relu")
     relu = activation == "relu"
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *params)):
         result: Tensor = _Differentiable.apply(relu, x, *params)

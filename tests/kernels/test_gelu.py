@@ -154,6 +154,12 @@ def test_a_second_derivative_of_triton_is_refused_rather_than_wrong(load, device
         dx.sum().backward()
 
 
+@pytest.mark.parametrize("impl", ["triton", "cuda"], indirect=True)
+def test_a_form_that_there_is_not_is_refused(gelu, device):
+    with pytest.raises(ValueError, match="form 'none': give tanh or erf"):
+        gelu(torch.ones(3, device=device), form="none")
+
+
 @pytest.mark.gpu
 def test_backward_of_more_than_2_to_the_31_elements():
     from kernels.gelu.triton import _backward

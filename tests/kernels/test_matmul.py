@@ -90,6 +90,14 @@ def test_infinities_and_nans_stay_in_their_rows_and_columns(matmul, impl, device
     assert not rest[3].any()
 
 
+@pytest.mark.parametrize("impl", ["triton", "split", "cuda"], indirect=True)
+def test_what_makes_no_product_is_refused_before_anything_is_read(matmul, device):
+    a, b = torch.ones(4, 5, device=device), torch.ones(5, 3, device=device)
+    for other in (b[:3], b[0], b.double()):
+        with pytest.raises(ValueError, match="give"):
+            matmul(a, other)
+
+
 def test_the_inputs_are_left_as_they_were(matmul, device):
     a, b = torch.randn(33, 65, device=device), torch.randn(65, 17, device=device)
     before = a.clone(), b.clone()

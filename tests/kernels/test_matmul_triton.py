@@ -10,6 +10,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from kernels import Unsupported
 from kernels.matmul import triton
 from kernels.matmul._configurations import Configuration
 from kernels.matmul._operands import HAVE_DESCRIPTORS
@@ -123,6 +124,8 @@ def test_operands_that_make_no_product_are_refused(device):
         triton.matmul(a, a)
     with pytest.raises(ValueError, match="give one type, in one place"):
         triton.matmul(a, a.t().double())
+    with pytest.raises(Unsupported, match="convert a and b from int32"):
+        triton.matmul(a.int(), a.t().int())
 
 
 LARGE = [

@@ -231,3 +231,5 @@ def test_parameters_that_do_not_fit_are_named(triton_mlp, device):
     x, w, b, *_ = draw(device, torch.float32, 5, 8, 2)
     with pytest.raises(ValueError, match=r"parameter 2 is \(8, 4\), which does not fit x of width 8"):
         triton_mlp.mlp(x, w, b, w[:, :4], b, activation="gelu")
+    with pytest.raises(ValueError, match="activation 'silu': give gelu or relu"):
+        triton_mlp.mlp(x, w, b, activation="silu")

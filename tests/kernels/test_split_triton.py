@@ -244,6 +244,15 @@ def test_no_points_and_no_coordinates(device, n, m, d):
     assert not y.any()
 
 
+def test_what_has_no_distances_is_refused_before_anything_is_read(device):
+    a = torch.ones(4, 5, device=device)
+    for other, what in ((a[:, :3], "give one d"), (a[0], "give one d"), (a.double(), "give one type")):
+        with pytest.raises(ValueError, match=what):
+            cdist(a, other, p=2)
+    with pytest.raises(ValueError, match="2 is the only norm"):
+        cdist(a, a, p=1)
+
+
 LAYOUTS = {"nn": (False, False), "tn": (True, False), "nt": (False, True), "tt": (True, True)}
 
 
