@@ -67,6 +67,7 @@ STORED = 8  # elements of 16 bits: a descriptor stores rows that are a multiple 
 FEWEST_STEPS = (
     8  # to a tile of y whose loading and multiplying warps differ: more than it is stored in, or the ring has
 )
+LONGEST = 2**31 - 256  # elements of m, n and k: places in a descriptor have 32 bits, and the last tile may begin there
 SKINNY_ROWS = 128  # of the narrow operand at most: from there on its own tile is no smaller than the wide one's
 
 
@@ -84,7 +85,7 @@ def configuration(
 ) -> Configuration:
     """For a [m, k] @ b [k, n], both ``dtype``; whether float32 may be rounded to tf32, and warps can have roles."""
     exact = dtype == "float64" or (dtype == "float32" and not tf32)
-    if capability[0] != 9 or exact:
+    if capability[0] != 9 or exact or max(m, n, k) > LONGEST:
         return pointers(m, n, dtype, tf32=tf32)
     if min(m, n) <= SKINNY_ROWS and max(m, n) > SKINNY_ROWS:
         return _skinny(min(m, n), max(m, n), k, ITEMSIZE[dtype], multiprocessors)

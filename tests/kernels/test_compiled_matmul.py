@@ -100,7 +100,7 @@ def descriptors(tmp_path):
 def pointers(tmp_path):
     """``pointers("bf16", 80)``: the general kernel, for a row-major b."""
 
-    def build(dtype, capability, size=4096, *, tf32=False, even=True, b_along_k=False):
+    def build(dtype, capability, size=4096, *, tf32=False, even=True, b_along_k=False, **sides):
         how = configuration(size, size, size, NAMES[dtype], capability=(8, 0), multiprocessors=108, tf32=tf32)
         constants = {
             "ACCUMULATE": tl.float64 if dtype == "fp64" else tl.float32,
@@ -118,6 +118,7 @@ def pointers(tmp_path):
             **dict.fromkeys(["a_ptr", "b_ptr"], f"*{dtype}"),
             "y_ptr": f"*{'bf16' if dtype == 'fp8e4nv' else dtype}",
             **dict.fromkeys(["m", "n", "k", "stride_am", "stride_bk", "stride_bn"], "i32"),
+            **sides,
         }
         return Built(_triton_kernels.matmul_pointers, arguments, constants | NONE, capability, how, tmp_path)
 
@@ -226,6 +227,13 @@ def test_16_bits_by_pointers_use_tensor_cores_and_16_byte_copies(pointers, capab
     built = pointers("bf16", capability, size, even=even)
     assert built.products == {"m16n8k16" if capability < 90 else f"m64n{128 if size == 4096 else 64}k16"}
     assert copied_bytes(built) == {16}
+    assert built.stack == 0
+
+
+@pytest.mark.parametrize("side", ["m", "n", "k"])
+def test_pointers_take_a_side_of_more_than_2_to_the_31(pointers, side):
+    built = pointers("bf16", 90, **{side: "i64"})
+    assert built.products == {"m64n128k16"}
     assert built.stack == 0
 
 

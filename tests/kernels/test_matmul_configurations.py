@@ -67,6 +67,13 @@ def test_exact_products_take_pointers_and_tf32_does_not(dtype):
     assert configuration(4096, 4096, 4096, "float32", **HOPPER, tf32=True).kernel == "descriptors"
 
 
+@pytest.mark.parametrize("sizes", [(1, 2**31, 1), (2**31, 8, 8), (8, 8, 2**31 + 8)])
+@pytest.mark.parametrize("roles", [True, False])
+def test_a_side_that_no_descriptor_can_count_is_left_to_pointers(sizes, roles):
+    assert configuration(*sizes, "bfloat16", **HOPPER, roles=roles).kernel == "pointers"
+    assert configuration(*(min(size, 2**30) for size in sizes), "bfloat16", **HOPPER).kernel != "pointers"
+
+
 def test_every_choice_fits_into_shared_memory():
     for m, n, k in itertools.product(SIZES, SIZES, [1, 64, 1000, 16384]):
         for dtype in ITEMSIZE:
