@@ -21,6 +21,9 @@ BEHIND = 8
 class Beside:
     """What ``run`` launches runs beside what the current stream is given next, until ``join``.
 
+    ``join`` must follow even where something is raised in between: until then the other stream writes to memory that
+    would be given to others.
+
     Safe while a CUDA graph is captured. Where ``worth`` is false, which is for work so short that the host's part in
     this takes longer, and where there is no GPU or torch.compile is tracing, all is on the current stream.
     """
@@ -28,7 +31,7 @@ class Beside:
     def __init__(self, like: Tensor, *, worth: bool) -> None:
         self.apart = worth and like.is_cuda and not torch.compiler.is_compiling()
         self._main = torch.cuda.current_stream(like.device) if self.apart else None
-        self._side = _side(like.device) if self.apart else None
+        self._side = None if self._main is None else _side(like.device, self._main.cuda_stream)
         self._under_way: deque[tuple[torch.cuda.Event, tuple[Tensor, ...]]] = deque()
 
     def run(self, work: Callable[[], object], *operands: Tensor) -> None:
@@ -55,5 +58,6 @@ class Beside:
 
 
 @cache
-def _side(device: torch.device) -> torch.cuda.Stream:
+def _side(device: torch.device, beside: int) -> torch.cuda.Stream:
+    """One for each stream: what is captured with one of them must not meet what another thread launches."""
     return torch.cuda.Stream(device)

@@ -126,13 +126,15 @@ class _Differentiable(torch.autograd.Function):
         sums = torch.empty(layers, bands(rows), cols, dtype=kind, device=dy.device)
         dz = _through(dy, slopes[-1], torch.empty_like(slopes[-1]), sums[-1], ctx.relu)
         beside = Beside(dy, worth=rows * cols * cols >= LONG)
-        of_weights = [_of_weight(dz, inputs[-1], beside)]
-        for layer in reversed(range(layers - 1)):
-            dz = _below(dz, weights[layer + 1], slopes[layer], sums[layer], ctx.relu)
-            of_weights.append(_of_weight(dz, inputs[layer], beside))
-        of_x = torch.mm(dz, weights[0]) if ctx.needs_input_grad[1] else None
-        of_biases = sums.sum(1).to(dy.dtype).unbind()
-        beside.join()
+        try:
+            of_weights = [_of_weight(dz, inputs[-1], beside)]
+            for layer in reversed(range(layers - 1)):
+                dz = _below(dz, weights[layer + 1], slopes[layer], sums[layer], ctx.relu)
+                of_weights.append(_of_weight(dz, inputs[layer], beside))
+            of_x = torch.mm(dz, weights[0]) if ctx.needs_input_grad[1] else None
+            of_biases = sums.sum(1).to(dy.dtype).unbind()
+        finally:  # as where memory runs out
+            beside.join()
         return None, of_x, *chain(*zip(reversed(of_weights), of_biases, strict=True))
 
 

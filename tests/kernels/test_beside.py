@@ -31,6 +31,17 @@ def chain(x, weights, out):
     return out.sum(0)
 
 
+@pytest.mark.gpu
+def test_each_stream_has_another_beside_it():
+    x, seen = torch.ones(2, device="cuda"), []
+    for stream in (torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.current_stream()):
+        with torch.cuda.stream(stream):
+            aside = Beside(x, worth=True)
+            aside.run(lambda: seen.append(torch.cuda.current_stream()))
+            aside.join()
+    assert seen[0] == seen[2] != seen[1]
+
+
 @pytest.fixture
 def long():
     torch.manual_seed(0)

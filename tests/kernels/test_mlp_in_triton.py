@@ -210,6 +210,19 @@ def test_no_gradient_of_x_is_computed_unless_asked_for(triton_mlp, device):
         assert triton_mlp.mlp(x, *params, activation="gelu").grad_fn is None
 
 
+def test_what_is_beside_is_joined_even_where_backward_fails(triton_mlp, monkeypatch, device):
+    def full(*_):
+        raise torch.OutOfMemoryError
+
+    joined = []
+    monkeypatch.setattr(triton_mlp, "_below", full)
+    monkeypatch.setattr(triton_mlp.Beside, "join", lambda self: joined.append(True))
+    y = triton_mlp.mlp(*draw(device, torch.float64, 5, 8, 2), activation="gelu")
+    with pytest.raises(torch.OutOfMemoryError):
+        y.sum().backward()
+    assert joined == [True]
+
+
 def test_a_second_derivative_is_refused_rather_than_wrong(triton_mlp, device):
     x, *params = draw(device, torch.float32, 5, 8, 1)
     dy = torch.randn(5, 8, device=device, requires_grad=True)
