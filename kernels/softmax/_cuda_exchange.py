@@ -8,6 +8,7 @@ cannot run beside itself.
 from __future__ import annotations
 
 import ctypes
+import threading
 from functools import cache
 
 import torch
@@ -29,6 +30,7 @@ class Exchanges:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._turn = threading.Lock()
         self._of_stream: dict[int, Tensor] = {}
         self._stock: list[Tensor] = []  # all but the last given out; never freed, since no graph tells of its end
         self._next = 0  # byte of the last
@@ -56,16 +58,20 @@ class Exchanges:
         )
 
     def take(self, slices: int) -> Tensor:
-        """For one launch on the current stream, of so many slices in all: zero, or as launches before have left it."""
+        """For one launch on the current stream, of so many slices in all: zero, or as launches before have left it.
+
+        To be kept until the launch: another thread may replace it by a larger one, and it would be given to others.
+        """
         size = HEAD_BYTES + -(-slices * SLICE_BYTES // HEAD_BYTES) * HEAD_BYTES
-        if torch.cuda.is_current_stream_capturing():
-            return self._captured(size)
-        self._provide(size)
-        stream = torch._C._cuda_getCurrentRawStream(self._device.index)
-        mine = self._of_stream.get(stream)
-        if mine is None or mine.numel() < size:
-            mine = self._of_stream[stream] = self._zeros(size)
-        return mine
+        with self._turn:  # threads may share a stream, and captures the stock
+            if torch.cuda.is_current_stream_capturing():
+                return self._captured(size)
+            self._provide(size)
+            stream = torch._C._cuda_getCurrentRawStream(self._device.index)
+            mine = self._of_stream.get(stream)
+            if mine is None or mine.numel() < size:
+                mine = self._of_stream[stream] = self._zeros(size)
+            return mine
 
     def _captured(self, size: int) -> Tensor:
         if not self._stock or self._next + size > self._stock[-1].numel():

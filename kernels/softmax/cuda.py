@@ -65,6 +65,12 @@ def softmax(x: Tensor, *, variant: str = "default", build: str = "nvrtc") -> Ten
             arguments = (cols, stride, column_stride, chosen.slices, chosen.slice, runs.data_ptr())
             launch(chosen.kernel, *arguments)
             launch(chosen.kernel.replace("softmax_parts", "softmax_whole"), *arguments)
+        elif chosen.design == "softmax_ring":
+            shared = _cuda_exchange.exchanges(x.device.index)
+            shared.raise_if_given_up()
+            memory = shared.take(rows * chosen.slices)
+            told = (chosen.slices, memory.data_ptr(), shared.word, _cuda_exchange.LIMIT_NS)
+            launch(chosen.kernel, *_vectors(chosen, flat), *told)
         else:
             launch(chosen.kernel, *_vectors(chosen, flat))
     return y
@@ -74,14 +80,7 @@ def _vectors(chosen: Plan, x: Tensor) -> tuple[int, ...]:
     """Arguments of a kernel that counts in vectors, after those that all have."""
     (rows, cols), width = x.shape, VECTOR // x.element_size()
     stride, length = x.stride(0) // width, cols // width
-    if chosen.design == "softmax_cluster":
-        return stride, length
-    if chosen.design == "softmax_rows":
-        return rows, stride, length
-    shared = _cuda_exchange.exchanges(x.device.index)
-    shared.raise_if_given_up()
-    memory = shared.take(rows * chosen.slices).data_ptr()
-    return rows, stride, length, chosen.slices, memory, shared.word, _cuda_exchange.LIMIT_NS
+    return (stride, length) if chosen.design == "softmax_cluster" else (rows, stride, length)
 
 
 @lru_cache(maxsize=1024)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -121,6 +122,24 @@ def test_two_streams_of_different_priority_at_once(make, error):
     for (workload, inputs), y in zip(drawn, outputs, strict=True):
         assert error(workload.reference(*inputs), [y]) <= 1
     assert not _cuda_exchange.exchanges(0)._word.value
+
+
+@pytest.mark.gpu
+def test_threads_that_share_a_stream_at_once(make, error):
+    drawn = [make("softmax", dtype="bfloat16", device="cuda", rows=20 * i, cols=WIDE) for i in range(1, 7)]
+    outputs = [None] * len(drawn)
+
+    def call(i):
+        for _ in range(50):
+            outputs[i] = softmax(drawn[i][1][0])
+
+    threads = [threading.Thread(target=call, args=(i,)) for i in range(len(drawn))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for (workload, inputs), y in zip(drawn, outputs, strict=True):
+        assert error(workload.reference(*inputs), [y]) <= 1
 
 
 def captured(x):
