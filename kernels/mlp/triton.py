@@ -72,7 +72,7 @@ def _through_activation(
 
 
 def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
-    """Forward pass, as in ``kernels.mlp``. It can be differentiated once.
+    """Forward pass, as in ``kernels.mlp``, in the type of ``x`` under autocast too. It can be differentiated once.
 
     Raises:
         Unsupported: ``x`` is not on a GPU, and Triton's interpreter is off.
@@ -131,7 +131,7 @@ class _Differentiable(torch.autograd.Function):
             for layer in reversed(range(layers - 1)):
                 dz = _below(dz, weights[layer + 1], slopes[layer], sums[layer], ctx.relu)
                 of_weights.append(_of_weight(dz, inputs[layer], beside))
-            of_x = torch.mm(dz, weights[0]) if ctx.needs_input_grad[1] else None
+            of_x = torch.mm(dz, weights[0], out=torch.empty_like(inputs[0])) if ctx.needs_input_grad[1] else None
             of_biases = sums.sum(1).to(dy.dtype).unbind()
         finally:  # as where memory runs out
             beside.join()
@@ -148,7 +148,8 @@ def _layer(h: Tensor, w: Tensor, b: Tensor, relu: bool, keep: bool) -> tuple[Ten
         slope = torch.empty_like(h) if keep and not relu else None
         _triton_small.linear(h, w, b, relu, y, slope)
     else:
-        slope = torch.addmm(b, h, w.t())  # z, until its derivative is written over it
+        # z, until its derivative is written over it. Into what is there already, autocast does not round it to 16 bits.
+        slope = torch.addmm(b, h, w.t(), out=torch.empty_like(h))
         if y.numel():
             with on_device_of(h):
                 _activate[(triton.cdiv(y.numel(), ELEMENTS),)](

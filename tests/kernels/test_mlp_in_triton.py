@@ -168,6 +168,17 @@ def test_a_gradient_may_lie_in_any_way(triton_mlp, device, narrow, narrowed, vie
     agree(one, other, 16 * torch.finfo(dtype).eps)  # of other strides, the compiler may sum in another order
 
 
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize("dim", [24, 516])
+def test_autocast_changes_nothing(triton_mlp, device, activation, dim):
+    tensors = draw(device, torch.float32, 3, dim, 2)
+    dy = torch.randn(3, dim, device=device)
+    want = gradients(triton_mlp.mlp, tensors, dy, activation)
+    with torch.autocast(device, dtype=torch.float16):
+        got = gradients(triton_mlp.mlp, tensors, dy, activation)
+    assert all(torch.equal(one, other) for one, other in zip(got, want, strict=True))
+
+
 def test_inputs_may_lie_in_any_way(triton_mlp, device, narrow):
     tensors = [tensor.detach() for tensor in draw(device, narrow, 24, 24, 2)]
     moved = [tensor.t().contiguous().t() if tensor.dim() == 2 else tensor[None].expand(3, -1)[1] for tensor in tensors]
