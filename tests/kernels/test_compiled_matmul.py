@@ -50,6 +50,7 @@ class Built:
         self.stack = int(re.search(r"STACK:(\d+)", usage)[1])
         self.shared = built.metadata.shared
         assert self.shared <= SHARED[capability]
+        assert (".f64" in self.ptx) == ("*fp64" in arguments.values())
 
     def count(self, pattern):
         """Instructions that match."""

@@ -96,6 +96,7 @@ def test_two_warpgroups_multiply_what_a_warp_loads_and_spill_nothing(built, dtyp
     assert kernel.metadata.shared <= SHARED
     assert re.search(r"STACK:(\d+)", usage)[1] == "0"
     assert not re.search(r"\b(LDL|STL)\b", sass)
+    assert ".f64" not in ptx
 
 
 def test_a_product_is_in_flight_whenever_a_step_waits(built):

@@ -47,10 +47,10 @@ def build(kernel, arguments, constants, capability, warps, tmp_path, multiples=N
 
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
-def test_compiled_add_loads_128_bits_at_once_and_spills_nothing(tmp_path, capability, dtype):
+def test_compiled_add_moves_128_bits_at_once_and_spills_nothing(tmp_path, capability, dtype):
     arguments = dict.fromkeys(("a_ptr", "b_ptr", "y_ptr"), f"*{dtype}") | {"count": "i64"}
     ptx, stack = build(add._add, arguments, {"BLOCK": add.BLOCK}, capability, 4, tmp_path)
-    assert loaded_bits(ptx) == 128
+    assert bits(ptx, "ld") == bits(ptx, "st") == 128
     assert stack == 0
     assert dtype == "fp64" or ".f64" not in ptx
 
@@ -58,7 +58,7 @@ def test_compiled_add_loads_128_bits_at_once_and_spills_nothing(tmp_path, capabi
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
 @pytest.mark.parametrize("tanh", [True, False])
-def test_compiled_gelu_loads_128_bits_at_once_and_spills_nothing(tmp_path, capability, dtype, tanh):
+def test_compiled_gelu_moves_128_bits_at_once_and_spills_nothing(tmp_path, capability, dtype, tanh):
     wide = tl.float64 if dtype == "fp64" else tl.float32
     ptx, stack = build(
         gelu._gelu,
@@ -68,7 +68,7 @@ def test_compiled_gelu_loads_128_bits_at_once_and_spills_nothing(tmp_path, capab
         4,
         tmp_path,
     )
-    assert loaded_bits(ptx) == 128
+    assert bits(ptx, "ld") == bits(ptx, "st") == 128
     assert stack == 0
     assert dtype == "fp64" or ".f64" not in ptx
 
@@ -77,11 +77,12 @@ def test_compiled_gelu_loads_128_bits_at_once_and_spills_nothing(tmp_path, capab
 @pytest.mark.parametrize("block", [128, 1024, 4096, 16384, 32768])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("whole", [True, False])
-def test_compiled_softmax_loads_128_bits_at_once_and_spills_nothing(tmp_path, capability, block, dtype, whole):
+def test_compiled_softmax_moves_128_bits_at_once_and_spills_nothing(tmp_path, capability, block, dtype, whole):
     itemsize = 4 if dtype == "fp32" else 2
     ptx, stack, reads, warps = build_softmax(dtype, itemsize, block, whole, capability, tmp_path)
-    assert loaded_bits(ptx) == 128
+    assert bits(ptx, "ld") == bits(ptx, "st") == 128
     assert stack == 0
+    assert ".f64" not in ptx
     loads = max(block * itemsize, softmax.PROGRAM_BYTES) // (warps * 32 * 16)  # of a thread, at one read
     assert len(re.findall(r"ld\.global", ptx)) == reads * loads  # none is merged with another
 
@@ -137,11 +138,12 @@ def test_compiled_softmax_of_a_wide_row_spills_nothing(tmp_path, capability, dty
         softmax.WIDE_WARPS,
         tmp_path,
     )
-    assert loaded_bits(ptx) == 128
+    assert dtype == "fp64" or ".f64" not in ptx
+    assert bits(ptx, "ld") == bits(ptx, "st") == 128
     assert stack == 0
 
 
-def loaded_bits(ptx: str) -> int:
-    """Width of the narrowest load from global memory."""
-    loads = re.findall(r"ld\.global\S*?(?:\.v(\d))?\.b(\d+)", ptx)
-    return min(int(count or 1) * int(bits) for count, bits in loads)
+def bits(ptx: str, what: str) -> int:
+    """Width of the narrowest access to global memory of that kind, "ld" or "st"."""
+    found = re.findall(rf"{what}\.global\S*?(?:\.v(\d))?\.b(\d+)", ptx)
+    return min(int(count or 1) * int(width) for count, width in found)
