@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,6 +26,8 @@ LOOK_S = 0.005
 FILES = "files"  # beside the log: a folder for what measurements keep
 NO_MORE: Mapping[str, str] = MappingProxyType({})  # than the environment that this process has
 TAIL, HEAD = 3000, 1000  # bytes of a worker's output that a row keeps, from the end and from the beginning
+CHUNK_BYTES = 2**16
+MOST_BYTES = 2**26  # of a message: a row with every sample that can be asked for has a hundredth of it
 
 
 class Gone(Exception):
@@ -180,7 +181,7 @@ class WorkerProcess:
         with theirs, open(log_path, "ab") as log:
             environment = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu.uuid}
             self.pid = zygote.fork(theirs.fileno(), log.fileno(), environment)
-        self._channel = Connection(ours.detach())
+        self._channel, self._heard = ours, bytearray()  # the beginning of a message whose end has not come yet
         # Readable when the process has ended, whoever holds its channel open; Linux alone has it.
         self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
         self._how = ""  # it ended
@@ -229,20 +230,39 @@ class WorkerProcess:
     def send(self, message: object) -> None:
         """Raises Gone."""
         self._mark = self.log_size()
+        if self._pidfd is not None and not self.alive:  # a process that it forked may hold its end of the channel
+            raise Gone(self.end())
         try:
-            self._channel.send_bytes(json.dumps(message).encode())
+            self._channel.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
             raise Gone(self.end()) from None
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message, if there is one. Raises Gone if there never will be."""
+        """The next message, if all of it is here. Raises Gone if there never will be, or it is none of ours.
+
+        It never waits: of a worker that was stopped or killed amid a message the rest does not come, and whoever else
+        holds its end, a process that a case has forked, keeps the channel open.
+        """
         try:
-            if self._channel.poll(0):
-                message: dict[str, Any] = json.loads(self._channel.recv_bytes())
-                return message
-        except (EOFError, OSError):
+            while (end := self._heard.find(b"\n")) < 0:
+                heard = self._channel.recv(CHUNK_BYTES, socket.MSG_DONTWAIT)
+                if not heard:
+                    raise Gone(self.end())
+                self._heard += heard
+                if len(self._heard) > MOST_BYTES:
+                    raise ValueError
+            message = json.loads(self._heard[:end])
+            del self._heard[: end + 1]
+            if not isinstance(message, dict):
+                raise TypeError
+        except BlockingIOError:
+            return None
+        except OSError:
             raise Gone(self.end()) from None
-        return None
+        except (ValueError, TypeError, RecursionError):  # a case has written to a descriptor that was not its own
+            self.end()
+            raise Gone("the worker sent what is no message, and was killed") from None
+        return message
 
     def where_is_it(self) -> None:
         """Let it print the stacks of its threads to its log, even from within an endless loop in C."""
@@ -277,8 +297,12 @@ class WorkerProcess:
     def printed(self) -> str:
         """What it has printed since the last message to it: the beginning and the end."""
         with open(self._log_path, "rb") as log:
+            size = log.seek(0, os.SEEK_END) - self._mark
             log.seek(self._mark)
-            text = log.read()
-        if len(text) > HEAD + TAIL:
-            text = text[:HEAD] + b"\n[...]\n" + text[-TAIL:]
+            if size <= HEAD + TAIL:
+                text = log.read(size)
+            else:  # of what may be gigabytes
+                text = log.read(HEAD) + b"\n[...]\n"
+                log.seek(-TAIL, os.SEEK_END)
+                text += log.read(TAIL)
         return text.decode(errors="replace")

@@ -97,20 +97,18 @@ def _work(descriptors: list[int], settings: dict[str, Any]) -> NoReturn:
         import traceback
 
         traceback.print_exc()
-        _leave(_code(error))  # in here: without its frames the channel closes, and the parent kills what is still there
-    _leave(0)
+        serve.flush()
+        os._exit(
+            _code(error)
+        )  # in here: without its frames the channel closes, and the parent kills what is still there
+    serve.flush()
+    os._exit(0)
 
 
 def _code(error: BaseException) -> int:
     """With which Python would end of ``error``."""
     code = error.code if isinstance(error, SystemExit) else 1
     return code if isinstance(code, int) else int(code is not None)
-
-
-def _leave(code: int) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def _kill_orphans(workers: set[int]) -> None:

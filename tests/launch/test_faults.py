@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from runner.launch import CannotStart, local
 from runner.launch.worker_process import Gone, Spawner, Zygote
 
 USER = """
-import ctypes, faulthandler, os, signal, subprocess, sys, threading, time, torch
+import ctypes, faulthandler, os, signal, stat, subprocess, sys, threading, time, torch
 
 def right(x): return torch.nn.functional.gelu(x, approximate="tanh")
 
@@ -62,6 +63,25 @@ def dies_of_a_key(x):
 def prints(x):
     os.write(1, b"from C: first\\n" + b"." * 100_000 + b"from C: last\\n")
     os.abort()
+def prints_a_gigabyte(x):
+    os.ftruncate(1, 2**30)
+    os.abort()
+def to_sockets(text):
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        try:
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode): os.write(descriptor, text)
+        except OSError: pass
+def sends_what_is_no_message(x): to_sockets(b"no message\\n"); return right(x)
+def sends_what_is_no_object(x): to_sockets(b"7\\n"); return right(x)
+def sends_half_a_message(x): to_sockets(b'{"row": '); time.sleep(1000)
+def dies_amid_a_message_and_leaves_a_child(x):
+    if os.fork() == 0: time.sleep(1000)
+    to_sockets(b'{"row": '); os.abort()
+def returns_twice(x):
+    if not hasattr(torch, "forked"):
+        torch.forked = os.fork() or True
+    return right(x)
+def closes_what_it_prints_to(x): sys.stdout.close(); return right(x)
 """
 
 
@@ -173,6 +193,42 @@ def test_of_what_a_case_prints_the_beginning_and_the_end_are_kept(grid):
     assert "from C: first" in detail
     assert "from C: last" in detail
     assert len(detail) < 5000
+
+
+def test_what_a_case_has_printed_is_not_read_as_a_whole(grid):
+    tracemalloc.start()
+    try:
+        row = grid("prints_a_gigabyte")["prints_a_gigabyte"]
+        assert tracemalloc.get_traced_memory()[1] < 2**27
+    finally:
+        tracemalloc.stop()
+    assert "SIGABRT" in row.reason
+    assert "[...]" in row.detail
+
+
+@pytest.mark.parametrize("name", ["sends_what_is_no_message", "sends_what_is_no_object"])
+def test_a_worker_whose_channel_is_written_to_by_its_case_costs_that_case(grid, name):
+    rows = grid(name, "right")
+    assert (rows[name].status, rows["right"].status) == ("crashed", "ok")
+    assert rows[name].reason == "the worker sent what is no message, and was killed in phase build"
+
+
+def test_nobody_waits_for_the_rest_of_a_message(grid):
+    rows = grid("sends_half_a_message", "dies_amid_a_message_and_leaves_a_child", "right", build_limit_s=5)
+    assert {name: row.status for name, row in rows.items()} == {
+        "sends_half_a_message": "timeout",
+        "dies_amid_a_message_and_leaves_a_child": "crashed",
+        "right": "ok",
+    }
+
+
+def test_a_case_that_forks_and_goes_on_in_both_has_one_row(launch_user):
+    events = launch_user(USER, ("returns_twice", 64), ("right", 64), ("right", 65))
+    assert [event.status for event in events if hasattr(event, "status")] == ["ok"] * 3
+
+
+def test_a_case_that_closes_what_it_prints_to_keeps_its_row(grid):
+    assert grid("closes_what_it_prints_to", "right")["closes_what_it_prints_to"].status == "ok"
 
 
 def test_the_process_that_forks_workers_may_be_killed_too(launch_user):
