@@ -83,7 +83,7 @@ class Slot:
                 raise OutOfService(self._why_not)
             if not self.block:
                 if self.worker and self._timed > 1:
-                    self._ask({}, "compare")
+                    yield from self._compare()
                 self._timed = 0
                 if self.busy:
                     return
@@ -99,14 +99,33 @@ class Slot:
             elif self.worker.replica != case.replica:
                 self.stop()
             else:
-                self._doing = case
-                self._tried[case.key] = self._tried.get(case.key, 0) + 1
-                self._oom_kills = child.oom_kills()
-                self._ask({"case": case.to_record()}, "inputs")
-                self._keep_spare()
-                if self.ahead:
-                    self.ahead.skip(case)
-                yield Started(case)
+                yield from self._give(case)
+
+    def _give(self, case: Case) -> Iterator[Event]:
+        assert self.worker is not None
+        self._doing = case
+        self._tried[case.key] = self._tried.get(case.key, 0) + 1
+        self._oom_kills = child.oom_kills()
+        try:
+            self._ask({"case": case.to_record()}, "inputs")
+        except Gone as gone:
+            if self.worker.cases:  # it has ended idle: nobody's fault, and another one takes the case
+                self._tried[case.key] -= 1
+                self.stop()
+            else:  # as the next one may, and the one after that
+                yield from self._lost("crashed", f"{gone} before its first case", "inputs", "")
+            return
+        self._keep_spare()
+        if self.ahead:
+            self.ahead.skip(case)
+        yield Started(case)
+
+    def _compare(self) -> Iterator[Event]:
+        try:
+            self._ask({}, "compare")
+        except Gone as gone:
+            self.stop()
+            yield Rounds(reason=f"not compared side by side: {gone}")
 
     def make_way(self) -> None:
         """A spare worker that is not ready yet stands still while the other one measures."""
@@ -135,17 +154,18 @@ class Slot:
             self.worker, self._timed = None, 0
 
     def _start(self, replica: int) -> None:
-        try:
-            self.worker = self._take_spare() or self._fork()
-        except Gone as gone:
-            self._start_failed(str(gone))
-            return
         if replica != self._replica:
             self._calibrations = {}  # how far apart two replicas are is to be seen, also in these
+        try:
+            self.worker = self._take_spare() or self._fork()
+            if self._calibrations:
+                self.worker.send({"recall": self._calibrations})
+        except Gone as gone:
+            self.worker = None
+            self._start_failed(str(gone))
+            return
         self.worker.replica = self._replica = replica
         self.worker.enter("start", self._limits.limit("start")[0])
-        if self._calibrations:
-            self._tell({"recall": self._calibrations})
 
     def _fork(self) -> WorkerProcess:
         """Raises Gone."""
@@ -180,16 +200,10 @@ class Slot:
             self._why_not = why
 
     def _ask(self, message: object, phase: Phase) -> None:
+        """Raises Gone."""
         assert self.worker is not None
+        self.worker.send(message)
         self.worker.enter(phase, self._limits.limit(phase)[0])
-        self._tell(message)
-
-    def _tell(self, message: object) -> None:
-        assert self.worker is not None
-        try:
-            self.worker.send(message)
-        except Gone:  # it has ended idle: nobody's fault, and `handle` will see it
-            return
 
     def _answered(self, message: dict[str, object]) -> Iterator[Event]:
         assert self.worker is not None

@@ -82,6 +82,13 @@ def returns_twice(x):
         torch.forked = os.fork() or True
     return right(x)
 def closes_what_it_prints_to(x): sys.stdout.close(); return right(x)
+def ends_when_told(x):
+    def wait():
+        while not os.path.exists(TOLD): time.sleep(0.01)
+        os._exit(0)
+    with open(PID, "w") as file: file.write(str(os.getpid()))
+    threading.Thread(target=wait, daemon=True).start()
+    return right(x)
 """
 
 
@@ -229,6 +236,22 @@ def test_a_case_that_forks_and_goes_on_in_both_has_one_row(launch_user):
 
 def test_a_case_that_closes_what_it_prints_to_keeps_its_row(grid):
     assert grid("closes_what_it_prints_to", "right")["closes_what_it_prints_to"].status == "ok"
+
+
+def test_a_worker_that_ends_between_two_cases_harms_none_of_them(launch_user, tmp_path):
+    told, pid = tmp_path / "told", tmp_path / "pid"
+
+    def on_row():
+        if not told.exists():
+            told.touch()
+            stat = Path(f"/proc/{pid.read_text()}/stat")
+            while ") Z" not in stat.read_text():
+                time.sleep(0.01)
+
+    source = f"TOLD, PID = {str(told)!r}, {str(pid)!r}\n{USER}"
+    events = launch_user(source, ("ends_when_told", 64), ("right", 65), ("right", 66), on_row=on_row)
+    rows = [event for event in events if hasattr(event, "status")]
+    assert [(row.status, row.metrics["attempt"]) for row in rows] == [("ok", 1)] * 3
 
 
 def test_the_process_that_forks_workers_may_be_killed_too(launch_user):
