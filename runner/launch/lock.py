@@ -25,6 +25,7 @@ from pathlib import Path
 
 from runner.errors import BadInput
 from runner.launch.gpus import Gpu
+from runner.redact import redact_command
 
 VARIABLE = "KERNEL_RUNNER_LOCK_DIR"
 MACHINE_WIDE = Path("/var/lock/kernel-runner")
@@ -164,7 +165,8 @@ def _unusable(path: Path, error: OSError) -> BadInput:
 
 def _sign(fd: int, shared: bool) -> None:
     """Write into the file who holds it."""
-    command = shlex.join([os.path.basename(sys.orig_argv[0]), *sys.orig_argv[1:]]) if sys.orig_argv else ""
+    words = [os.path.basename(word) if place == 0 else word for place, word in enumerate(sys.orig_argv)]
+    command = shlex.join(redact_command([word]) for word in words)  # everybody may read it
     holder = {
         "pid": os.getpid(),
         "host": socket.gethostname(),

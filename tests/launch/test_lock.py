@@ -161,6 +161,15 @@ def test_waiting_tells_of_the_holder_at_once_and_then_from_time_to_time(monkeypa
     assert re.fullmatch(expected + r"\(python -m runner 'workload=gelu\?\[31m'\)", said[0])
 
 
+def test_everybody_may_read_who_holds_it_and_no_key(here, monkeypatch):
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "runner", "+log.api_key=abcdef0123"])
+    lock = GpuLock("GPU-1")
+    lock.acquire(print)
+    (path,) = here.glob("*.lock")
+    assert "python -m runner '+log.api_key=<redacted>'" in path.read_text()
+    lock.release()
+
+
 @pytest.mark.parametrize("inside", [b"", b"\xff", b"[]", b'{"pid": 1}', b'{"since": 3}'])
 def test_a_file_that_says_nothing_is_locked_all_the_same(here, inside):
     mine = GpuLock("cpu", "the CPU")
