@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from kernels import Unsupported
+from runner.redact import kept
 from runner.row import Phase, Status
 
 OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED")
 NO_SUCH_KERNEL = re.compile(r"not implemented for|not supported for|unsupported dtype", re.IGNORECASE)
+LONGEST = 800, 200  # characters of a reason, from its beginning and from its end
 COMPILERS = (
     "torch._dynamo",
     "torch._inductor",
@@ -34,6 +36,7 @@ class Fault:
 def classify(error: BaseException, phase: Phase) -> Fault:
     """The fault behind ``error``, raised in ``phase``."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    text = "".join(letter if letter.isprintable() else "?" for letter in kept(text, *LONGEST))
     reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if isinstance(error, Unsupported):
         return Fault("unsupported", text or "unsupported")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 SECRET = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)  # in the name of what holds one
-ASSIGNED = re.compile(rf"(\w*(?:{SECRET.pattern})\w*)=\S+", re.IGNORECASE)
+ASSIGNED = re.compile(rf"(\w*(?:{SECRET.pattern})\w*)=.+", re.IGNORECASE | re.DOTALL)
 SHORTEST = 6  # characters: what is shorter stands in too many places by chance
 INSTEAD = "<redacted>"
 
@@ -18,6 +18,15 @@ def redact(text: str) -> str:
         if len(value) >= SHORTEST and SECRET.search(name):
             text = text.replace(value, INSTEAD)
     return text
+
+
+def kept(text: str, head: int = 4000, tail: int = 16_000) -> str:
+    """``text`` as a row keeps it: redacted, and of what is too long the beginning and the end.
+
+    What no file takes is spelt: surrogates, which stand for what was no UTF-8.
+    """
+    text = redact(text).encode(errors="backslashreplace").decode()
+    return text if len(text) <= head + tail else f"{text[:head]} [...] {text[-tail:]}"
 
 
 def redact_command(words: Sequence[str]) -> str:

@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = words[0] if words and "=" not in words[0] and options.exists("runner.cli", words[0]) else "run"
     command = import_module(f"runner.cli.{name}")
     try:
+        _check_letters(words)
         code: int = command.main(words if name == "run" else words[1:])
     except BadInput as error:
         print(f"runner: {error}", file=sys.stderr)
@@ -39,3 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return code
+
+
+def _check_letters(words: Sequence[str]) -> None:
+    """Raise BadInput at bytes that are no UTF-8, which Python passes on as halves of characters: no file takes them."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise BadInput(f"{word!a} is not UTF-8; rename the file that it names, or set a UTF-8 locale") from None

@@ -17,7 +17,7 @@ from runner.launch import Event, Notice, Ready, Started
 from runner.launch.ahead import OFF, TIMED, Ahead
 from runner.launch.gpus import Gpu
 from runner.launch.worker_process import Gone, Spawner, WorkerProcess, Zygote
-from runner.redact import redact
+from runner.redact import kept
 from runner.rounds import Rounds
 from runner.row import Phase, Row
 
@@ -283,4 +283,4 @@ class Slot:
         if self._shared:
             where["gpu_shared"] = self._shared
         metrics = {**row.metrics, **where, "attempt": attempts}
-        yield replace(row, metrics=metrics, reason=redact(row.reason), detail=redact(row.detail))
+        yield replace(row, metrics=metrics, reason=kept(row.reason), detail=kept(row.detail))

@@ -15,6 +15,7 @@ import torch
 
 from runner.case import Case, Scalar
 from runner.faults import Fault, classify
+from runner.redact import kept
 from runner.rounds import Rounds
 from runner.row import Phase, Row
 from runner.worker.job import Job
@@ -87,7 +88,7 @@ class Worker:
         except Exception as error:
             fault = classify(error, job.phase)
             if fault.status != "unsupported":
-                detail = traceback.format_exc()
+                detail = kept(traceback.format_exc())
                 point.redraw()  # who knows what it has done to the inputs
             error.__traceback__ = None  # its frames hold the case's tensors
         job.metrics["wall_s"] = time.perf_counter() - started

@@ -12,6 +12,7 @@ from runner import impl
 from runner.columns import TIMES
 from runner.faults import classify
 from runner.measure import CannotObserve, Foreseeing
+from runner.redact import kept
 
 if TYPE_CHECKING:
     from runner.worker.job import Job
@@ -39,7 +40,7 @@ def observe(job: Job, call: Call) -> None:
             unobserved[choice.name] = fault.reason  # the time that an earlier one has taken holds all the same
         job.keep(scene)
     if unobserved:
-        job.metrics["unobserved"] = "; ".join(f"{name}: {why}" for name, why in unobserved.items())
+        job.metrics["unobserved"] = kept("; ".join(f"{name}: {why}" for name, why in unobserved.items()))
         if len(unobserved) == len(job.case.measures):
             raise Unsupported(str(job.metrics["unobserved"]))
 

@@ -9,6 +9,10 @@ MISTAKES = {
         ["workload=mpl"],
         "workload=mpl: no such option; did you mean mlp? One of: add, cdist, gelu, matmul, mlp, softmax",
     ),
+    "a name that is no UTF-8": (
+        ["impl=file", "impl.path=caf\udce9.py:f"],
+        r"'impl.path=caf\udce9.py:f' is not UTF-8; rename the file that it names, or set a UTF-8 locale",
+    ),
     "an unknown implementation": (
         ["impl=tritn"],
         "impl=tritn: no such option; did you mean triton? "

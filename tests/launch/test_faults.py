@@ -81,6 +81,7 @@ def returns_twice(x):
     if not hasattr(torch, "forked"):
         torch.forked = os.fork() or True
     return right(x)
+def says_much(x): raise ValueError(os.fsdecode(b"caf\\xe9 ") + "x" * 10**7)
 def closes_what_it_prints_to(x): sys.stdout.close(); return right(x)
 def ends_when_told(x):
     def wait():
@@ -200,6 +201,14 @@ def test_of_what_a_case_prints_the_beginning_and_the_end_are_kept(grid):
     assert "from C: first" in detail
     assert "from C: last" in detail
     assert len(detail) < 5000
+
+
+def test_of_what_an_exception_says_a_row_keeps_what_a_file_takes(grid):
+    row = grid("says_much")["says_much"]
+    assert row.reason.startswith(r"ValueError: caf\udce9 xxx")
+    assert len(row.reason) < 1100
+    assert len(row.detail) < 21_000
+    row.detail.encode()
 
 
 def test_what_a_case_has_printed_is_not_read_as_a_whole(grid):

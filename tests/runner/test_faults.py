@@ -36,6 +36,13 @@ def test_the_status_of_an_exception(error, phase, status):
     assert "\n" not in fault.reason
 
 
+def test_a_reason_is_short_and_can_be_printed():
+    reason = classify(ValueError("\x1b[31mred\x00 caf\udce9" + "x" * 10**6 + "the end"), "build").reason
+    assert reason.startswith(r"ValueError: ?[31mred? caf\udce9xxx")
+    assert reason.endswith("the end")
+    assert len(reason) < 1100
+
+
 def test_only_a_cuda_error_spoils_the_process():
     assert classify(RuntimeError("CUDA error: an illegal memory access was encountered"), "check").spoiled
     assert not classify(torch.OutOfMemoryError("CUDA out of memory"), "check").spoiled
