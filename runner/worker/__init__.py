@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import os
 import sys
 import time
 import traceback
@@ -34,6 +35,7 @@ class Worker:
     def __init__(self, on_phase: Callable[[Phase], None] = lambda phase: None, files: Path | None = None) -> None:
         """``files``: where measurements may keep some, in a folder for each case; None: nowhere."""
         self._on_phase, self._files = on_phase, files
+        self._settings = settings()
         self._point: Point | None = None
 
     def run(self, case: Case) -> tuple[Row, bool]:
@@ -46,7 +48,7 @@ class Worker:
             self._point.shed()
             tidy()
             row, fault = self._row(case, self._point)
-        spoiled = fault is not None and fault.spoiled
+        spoiled = (fault is not None and fault.spoiled) or settings() != self._settings
         if not spoiled:
             tidy()
         if fault is not None and fault.status == "oom":
@@ -113,6 +115,29 @@ class Worker:
         self._point = None
         forget_compiled()
         tidy()
+
+
+def settings() -> tuple[object, ...]:
+    """What an implementation may change for all that run after it in this process, and nothing of ours does."""
+    return (
+        torch.get_num_threads(),
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.is_grad_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.backends.cudnn.enabled,
+        torch.backends.cudnn.benchmark,
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        _folder(),
+    )
+
+
+def _folder() -> str:
+    """That paths of later cases are seen from."""
+    with contextlib.suppress(OSError):  # it has been removed meanwhile
+        return os.getcwd()
+    return ""
 
 
 def forget_compiled() -> None:

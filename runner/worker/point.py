@@ -48,8 +48,8 @@ class Point:
 
     def inputs(self) -> tuple[Tensor, ...]:
         """The same tensors for every case, so that where they lie makes no difference between two."""
+        torch.set_float32_matmul_precision("high" if self.workload.tf32 else "highest")  # a case may have changed it
         if self._inputs is None:
-            torch.set_float32_matmul_precision("high" if self.workload.tf32 else "highest")
             draw = draw_on(self.device, self.workload.dtype, self.workload.data, self._case.seed)
             self._inputs = self.workload.inputs(draw)
         return self._inputs

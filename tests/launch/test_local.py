@@ -28,6 +28,13 @@ def hangs(x):
 def fails(x):
     if in_rounds(): raise ValueError("not again")
     return right(x)
+def more_threads(x): torch.set_num_threads(torch.get_num_threads() + 1); return right(x)
+def float64(x): torch.set_default_dtype(torch.float64); return right(x)
+def no_grad(x): torch.set_grad_enabled(False); return right(x)
+def leaves(x): os.chdir("/"); return right(x)
+def tf32(x): torch.set_float32_matmul_precision("medium"); return right(x)
+def tells(x):
+    raise ValueError(f"{torch.get_default_dtype()} {torch.is_grad_enabled()} {torch.get_float32_matmul_precision()}")
 """
 
 
@@ -62,6 +69,18 @@ def test_a_comparison_that_fails_costs_no_row_and_the_grid_goes_on(launch, name,
 def test_each_point_is_compared_when_its_cases_are_done(launch):
     events = launch(("right", 64), ("fails", 64), ("right", 32))
     assert kinds(events) == [Ready, Row, Row, Rounds, Row]
+
+
+@pytest.mark.parametrize("name", ["more_threads", "float64", "no_grad", "leaves"])
+def test_what_a_case_sets_for_its_process_is_not_for_the_next_one(launch, name):
+    events = launch((name, 64), ("right", 64), ("right", 32))
+    assert kinds(events) == [Ready, Row, Ready, Row, Row]
+    assert [event.status for event in events if isinstance(event, Row)] == ["ok"] * 3
+
+
+def test_each_case_begins_with_the_precision_of_its_point(launch):
+    *_, row = launch(("tf32", 64), ("tells", 64))
+    assert row.reason == "ValueError: torch.float32 True highest"
 
 
 def test_each_replica_has_a_process_of_its_own(launch):
