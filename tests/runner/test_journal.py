@@ -92,6 +92,16 @@ def test_a_row_that_an_older_version_wrote_is_read(case, tmp_path):
     assert journal.read(tmp_path) == [row(case, 1)]
 
 
+def test_a_comparison_that_another_version_wrote_is_left_out(case, tmp_path):
+    with journal.Journal(tmp_path) as file:
+        file.row(one := row(case, 1))
+        file.rounds(Rounds(batches_us={one.case.key: [1.5]}))
+    path = tmp_path / journal.NAME
+    path.write_text(path.read_text().replace('"batches_us"', '"of_a_later_version":1,"batches_us"'))
+    assert journal.read_rounds(tmp_path) == []
+    assert journal.read(tmp_path) == [one]
+
+
 def test_a_comparison_holds_until_one_of_its_cases_has_another_row(case, tmp_path):
     one, two = row(case, 1), row(case, 2)
     both = Rounds({one.case.key: [1.0], two.case.key: [2.0]}, {one.case.key: "x", two.case.key: "x"})
