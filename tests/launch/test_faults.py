@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 import tracemalloc
@@ -252,10 +253,10 @@ def test_a_worker_that_ends_between_two_cases_harms_none_of_them(launch_user, tm
 
     def on_row():
         if not told.exists():
+            ended = os.pidfd_open(int(pid.read_text()))
             told.touch()
-            stat = Path(f"/proc/{pid.read_text()}/stat")
-            while ") Z" not in stat.read_text():
-                time.sleep(0.01)
+            select.select([ended], [], [])
+            os.close(ended)
 
     source = f"TOLD, PID = {str(told)!r}, {str(pid)!r}\n{USER}"
     events = launch_user(source, ("ends_when_told", 64), ("right", 65), ("right", 66), on_row=on_row)
