@@ -23,6 +23,7 @@ from runner.row import Phase, Row
 
 MOST_STARTS = 2  # in a row that fail: then the device is not to be had
 SMALL_BYTES = 16 * 2**30  # a GPU on which the context of a spare worker would be missed by the cases
+STUCK = "a worker that was killed has not ended, and holds it: see dmesg; a reboot may be needed"
 FULL = "an earlier case has not given back its GPU memory: a new worker takes over"
 
 
@@ -151,7 +152,14 @@ class Slot:
         """End the worker, whatever it does."""
         if self.worker is not None:
             self.worker.end()
-            self.worker, self._timed = None, 0
+            self._forget()
+
+    def _forget(self) -> None:
+        """The worker has ended, or holds the GPU for good."""
+        assert self.worker is not None
+        if self.worker.stuck:
+            self._why_not = STUCK
+        self.worker, self._timed = None, 0
 
     def _start(self, replica: int) -> None:
         if replica != self._replica:
@@ -256,7 +264,7 @@ class Slot:
         """The worker is gone, and with it what it was doing."""
         assert self.worker is not None
         fresh = self.worker.cases == 0
-        self.worker, self._timed = None, 0
+        self._forget()
         if phase == "start":
             self._start_failed(why)
         elif phase == "compare":

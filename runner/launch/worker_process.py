@@ -26,12 +26,17 @@ LOOK_S = 0.005
 FILES = "files"  # beside the log: a folder for what measurements keep
 NO_MORE: Mapping[str, str] = MappingProxyType({})  # than the environment that this process has
 TAIL, HEAD = 3000, 1000  # bytes of a worker's output that a row keeps, from the end and from the beginning
+REAP_S = 90.0  # more than the zygote itself waits for the end of a worker
 CHUNK_BYTES = 2**16
 MOST_BYTES = 2**26  # of a message: a row with every sample that can be asked for has a hundredth of it
 
 
 class Gone(Exception):
     """A process of ours has ended, or did not begin; the message says how."""
+
+
+class Stuck(Gone):
+    """A process of ours was killed and has not ended: it sits in a driver, and what it holds is not free."""
 
 
 class _Source:
@@ -92,20 +97,33 @@ class Zygote(_Source):
         request = json.dumps({"fork": {"environment": dict(environment)}}).encode()
         control = self._ready()
         try:
+            control.settimeout(self._limit_s)
             socket.send_fds(control, [request], [channel, log])
-            return int(json.loads(control.recv(2**16))["pid"])
+            answer = json.loads(control.recv(2**16))
         except (OSError, ValueError):
+            self.close()  # its answer may come yet, and would be taken for that to another question
             raise Gone("the process that forks workers has been killed") from None
+        if "error" in answer:
+            raise Gone(f"no worker could be forked: {answer['error']}")
+        return int(answer["pid"])
 
     def reap(self, pid: int) -> int:
         """Kill worker ``pid`` with all it has started; its exit code. Raises Gone."""
         try:
             if self._control is None:
                 raise OSError
+            self._control.settimeout(REAP_S)
             self._control.send(json.dumps({"reap": pid}).encode())
-            return int(json.loads(self._control.recv(2**16))["code"])
+            code: int | None = json.loads(self._control.recv(2**16))["code"]
+        except TimeoutError:
+            self.close()
+            raise Stuck("the worker was killed and has not ended") from None
         except (OSError, ValueError):  # then the worker has died with it
+            self.close()
             raise Gone("the process that forks workers has been killed, and its workers with it") from None
+        if code is None:
+            raise Stuck("the worker was killed and has not ended")
+        return code
 
     def close(self) -> None:
         """End it and all workers."""
@@ -176,6 +194,7 @@ class WorkerProcess:
         self.phase: Phase = "start"
         self.deadline = 0.0  # by the monotonic clock
         self.paused = False
+        self.stuck = False  # it was killed, and has not ended
         self._zygote, self._log_path = zygote, log_path
         ours, theirs = socket.socketpair()
         with theirs, open(log_path, "ab") as log:
@@ -287,7 +306,7 @@ class WorkerProcess:
                 self._how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
                 self._how = f"the worker {self._how}"
             except Gone as gone:
-                self._how = str(gone)
+                self._how, self.stuck = str(gone), isinstance(gone, Stuck)
         return self._how
 
     def log_size(self) -> int:

@@ -13,6 +13,7 @@ import gc
 import importlib
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -20,6 +21,7 @@ from typing import Any, NoReturn
 
 from runner import child, tool
 
+DYING_S = 60.0  # that the driver may take to clear up after a process with the memory of a whole GPU
 SUBREAPER, DEATH_SIGNAL = 36, 1  # of prctl(2)
 
 
@@ -40,19 +42,24 @@ def main(control: socket.socket, parent: int) -> NoReturn:
             break
         request = json.loads(message)
         if "fork" in request:
-            pid = os.fork()
-            if pid == 0:
-                control.close()
-                _work(descriptors, request["fork"])
+            try:
+                pid = os.fork()
+            except OSError as error:  # too many processes, or no memory: no reason to end those that there are
+                answer: dict[str, object] = {"error": error.strerror}
+            else:
+                if pid == 0:
+                    control.close()
+                    _work(descriptors, request["fork"])
+                workers.add(pid)
+                answer = {"pid": pid}
             for descriptor in descriptors:
                 os.close(descriptor)
-            workers.add(pid)
-            control.send(json.dumps({"pid": pid}).encode())
+            control.send(json.dumps(answer).encode())
         else:
             pid = request["reap"]
-            workers.discard(pid)
-            child.kill_tree(pid)
-            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            code = _end(pid, DYING_S)
+            if code is not None:
+                workers.discard(pid)
             _kill_orphans(workers)
             control.send(json.dumps({"code": code}).encode())
     for pid in workers:
@@ -111,6 +118,18 @@ def _code(error: BaseException) -> int:
     return code if isinstance(code, int) else int(code is not None)
 
 
+def _end(pid: int, limit_s: float) -> int | None:
+    """Kill child ``pid`` with all it has started; its exit code, or None if the kernel has not let it go by then."""
+    child.kill_tree(pid)
+    pidfd = os.pidfd_open(pid)
+    try:
+        if not select.select([pidfd], [], [], limit_s)[0]:
+            return None
+    finally:
+        os.close(pidfd)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
 def _kill_orphans(workers: set[int]) -> None:
     """Children of this process that are no workers: what a dead worker has left behind.
 
@@ -118,8 +137,7 @@ def _kill_orphans(workers: set[int]) -> None:
     """
     for pid in child.children(os.getpid()):
         if pid not in workers and tool.run_by(pid) not in workers:
-            child.kill_tree(pid)
-            os.waitpid(pid, 0)
+            _end(pid, DYING_S)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 
 import pytest
+
+from runner.launch import CannotStart, local, worker_process
+from runner.launch.worker_process import Stuck, WorkerProcess, Zygote
 
 ORPHANS = """
 import os, subprocess, sys
@@ -28,3 +33,50 @@ print([one.poll() is None for one in (worker, agent)])
 def test_a_tool_that_has_left_its_parent_goes_with_the_worker_that_runs_it():
     done = subprocess.run([sys.executable, "-c", ORPHANS], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines() == ["[True, True, False, False]", "[False, False]"], done.stderr
+
+
+UNKILLABLE = """
+import subprocess, sys
+from runner import child
+from runner.launch import zygote
+
+sleeper = subprocess.Popen(["sleep", "1000"])
+kill, child.kill_tree = child.kill_tree, lambda pid: None
+print(zygote._end(sleeper.pid, 0.1))
+child.kill_tree = kill
+print(zygote._end(sleeper.pid, 60.0))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs pidfd_open")
+def test_what_cannot_be_killed_is_not_waited_for_for_ever():
+    done = subprocess.run([sys.executable, "-c", UNKILLABLE], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["None", "-9"], done.stderr
+
+
+def test_a_gpu_whose_worker_does_not_end_is_out_of_service(launch_user, monkeypatch):
+    def reap(self, pid):
+        raise Stuck("the worker was killed and has not ended")
+
+    monkeypatch.setattr(local, "SOURCES", (Zygote,))
+    monkeypatch.setattr(Zygote, "reap", reap)
+    rows = []
+    with pytest.raises(CannotStart, match="a worker that was killed has not ended, and holds it"):
+        launch_user("import os\ndef dies(x): os.abort()", ("dies", 64), ("dies", 65), on_row=lambda: rows.append(1))
+    assert len(rows) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
+def test_one_that_does_not_answer_in_time_is_replaced_and_not_misunderstood(tmp_path, monkeypatch):
+    source = Zygote(tmp_path / "log", 60.0)
+    try:
+        worker = WorkerProcess(source, tmp_path / "log", None, measures=False)
+        process = source._process
+        os.kill(process.pid, signal.SIGSTOP)
+        monkeypatch.setattr(worker_process, "REAP_S", 0.1)
+        assert worker.end() == "the worker was killed and has not ended"
+        assert worker.stuck
+        assert process.returncode is not None
+        assert WorkerProcess(source, tmp_path / "log", None, measures=False).alive
+    finally:
+        source.close()
