@@ -5,7 +5,7 @@ tear the last one, the torn line ends there and the next record is whole. Readin
 survives the death of this process at once; a thread sees to it that the disk has it 0.05 s later at most, which nobody
 waits for until the end.
 
-    {"record": "session"}    a process begins to write: the run's first, or one that resumes it
+    {"record": "session"}    a process begins to write: the run's first, or one that resumes it; and by which rules
     {"record": "start"}      a case is given to a worker; without a row after it, it was in flight when the session died
     {"record": "row"}        what became of it; of several rows of one case the last counts
     {"record": "rounds"}     the cases of one point side by side; good until one of them has another row
@@ -33,7 +33,7 @@ from typing import Any
 from runner.case import Case
 from runner.errors import BadInput
 from runner.rounds import Rounds
-from runner.row import Row
+from runner.row import FORMAT, Row
 
 NAME = "rows.jsonl"
 
@@ -104,7 +104,8 @@ class Journal:
         if not self._begun:
             self._begun = True
             started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-            self._append({"record": "session", "pid": os.getpid(), "host": socket.gethostname(), "started": started})
+            who = {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
+            self._append({"record": "session", **who, "rows": FORMAT})
 
     def start(self, case: Case) -> None:
         """``case`` is given to a worker. Raises OSError."""
@@ -181,10 +182,18 @@ class Record:
     device: str
     fingerprint: Mapping[str, str]
     line: bytes
+    own: bool  # it was written by the rules for rows that hold now
 
     def row(self) -> Row:
-        """Raises ValueError if it breaks the rules for rows: then it is of another version."""
+        """Raises ValueError, TypeError or KeyError if it breaks those rules."""
         return Row.from_record(json.loads(self.line))
+
+    @property
+    def readable(self) -> bool:
+        """Whether ``row`` gives one; not read where it is known."""
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            return self.own or bool(self.row())
+        return False
 
 
 @dataclass
@@ -218,6 +227,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self._found = Contents()
+        self._own = False  # the session that is being read writes rows as this version does
         self._flying: dict[str, None] = {}  # of the session that is being read
         self._rounds: list[dict[str, Any]] = []
         self._compared: dict[str, list[dict[str, Any]]] = {}  # those of them that hold a case, by its key
@@ -231,7 +241,7 @@ class _Reader:
                 key, status, device, prints = match.groups()
                 if prints not in self._fingerprints:
                     self._fingerprints[prints] = json.loads(prints)
-                record = Record(status.decode(), json.loads(device), self._fingerprints[prints], line)
+                record = Record(status.decode(), json.loads(device), self._fingerprints[prints], line, self._own)
                 self._row(key.decode(), record)
             else:
                 self._other(json.loads(line), line)
@@ -256,7 +266,7 @@ class _Reader:
     def _other(self, record: dict[str, Any], line: bytes) -> None:
         match record.pop("record"):
             case "row":  # spelt by something else
-                head = Record(record["status"], record["device"], record.get("fingerprint", {}), line)
+                head = Record(record["status"], record["device"], record.get("fingerprint", {}), line, self._own)
                 self._row(record["key"], head)
             case "start":
                 self._flying[record["key"]] = None
@@ -267,6 +277,7 @@ class _Reader:
                     self._compared.setdefault(key, []).append(record)
             case "session":
                 self._session_ends()
+                self._own = record.get("rows") == FORMAT
             case "stopped":
                 for key in record["keys"]:
                     self._flying.pop(key, None)

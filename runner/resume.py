@@ -101,6 +101,8 @@ def _why(
         return f"its status was {record.status}"
     if why := fingerprints.changed(case, record.fingerprint, settings.ignore):
         return why
+    if not record.readable:
+        return "its row is of another version of the runner"
     known = devices and record.device and case.device != "cpu"
     if known and "device" not in settings.ignore and devices and record.device not in devices:
         return f"it ran on {record.device}, and this is {' and '.join(sorted(devices))}"

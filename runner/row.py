@@ -5,6 +5,7 @@ A row cannot lie: building one whose parts contradict each other raises ValueErr
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
@@ -31,6 +32,8 @@ HARMLESS: frozenset[Status] = frozenset({"ok", "unsupported", "skipped"})  # non
 Phase = Literal["plan", "start", "inputs", "build", "check", "measure", "compare"]
 
 _DECLARED = COLUMNS.keys() | SERIES.keys()
+# A journal says which rows are in it: those of the same version of this file and of the columns need no second look.
+FORMAT = hashlib.sha256(" ".join([*STATUSES, *sorted(_DECLARED)]).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from runner.case import Choice, Plan, Resume
 from runner.errors import BadInput
 from runner.fingerprint import Fingerprints
 from runner.journal import Journal
-from runner.row import Row
+from runner.row import FORMAT, Row
 
 DEFAULT = Resume(retry=("build_failed", "error", "oom", "cuda_error", "timeout", "crashed"))
 
@@ -67,6 +67,18 @@ def test_retry_says_which_statuses_do_not_count(case, tmp_path):
 
 def test_a_skipped_case_was_never_done(case, tmp_path):
     assert work(tmp_path, [case()], row(case(), "skipped"), settings=Resume()).again == {case().key: "never done"}
+
+
+def test_a_row_that_this_version_cannot_read_is_run_again(case, tmp_path):
+    cases = [case(rows=n) for n in range(2)]
+    assert len(work(tmp_path, cases, replace(row(cases[0]), metrics={"flops": 1}), row(cases[1])).kept) == 2
+    path = tmp_path / journal.NAME
+    path.write_text(path.read_text().replace('"flops":1', '"flips":1').replace(FORMAT, "another"))
+    found = work(tmp_path, cases)
+    assert (list(found.kept), found.again) == (
+        [cases[1].key],
+        {cases[0].key: "its row is of another version of the runner"},
+    )
 
 
 def test_a_row_made_by_other_sources_is_run_again(case, tmp_path):
