@@ -19,7 +19,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from runner import impl, measure
+from runner import BESIDE, impl, measure
 from runner.case import Case
 from runner.child import ROOT
 
@@ -92,7 +92,7 @@ class Fingerprints:
         return {**files, MEASURE: _digest("".join(parts).encode()), **self._versions}
 
     def _closure(self, entries: Sequence[Path]) -> list[Path]:
-        """``entries`` and all that they import or include from the project, from here or from PYTHONPATH."""
+        """``entries`` and all that they import or include from the project, from here, PYTHONPATH or beside them."""
         seen: dict[Path, None] = {}
         waiting = [path for entry in entries for path in (entry, *_packages(entry))]
         while waiting:
@@ -100,7 +100,7 @@ class Fingerprints:
             if path not in seen:
                 seen[path] = None
                 source = self._source(path)
-                waiting += [file for name in sorted(source.imports) for file in _files(name)]
+                waiting += [file for name in sorted(source.imports) for file in _files(name, _own(path))]
                 included = [Path(os.path.normpath(path.parent / name)) for name in source.includes]
                 waiting += [place for place in included if place.is_file()]
         if any(self._source(path).native for path in seen):
@@ -238,13 +238,18 @@ def _roots() -> tuple[Path, ...]:
     return tuple(dict.fromkeys([Path.cwd(), ROOT, *(path.absolute() for path in named)]))
 
 
+def _own(path: Path) -> tuple[Path, ...]:
+    """Where a user's file finds modules beyond ``_roots``, as ``impl=file`` sees to it."""
+    return () if path.is_relative_to(ROOT) else (path.resolve().parent,)
+
+
 @cache
-def _files(module: str) -> tuple[Path, ...]:
-    """The files that importing ``module`` runs, its packages first; none if it is not of the project."""
+def _files(module: str, more: tuple[Path, ...]) -> tuple[Path, ...]:
+    """The files that importing ``module`` runs, its packages first; none if in neither ``_roots`` nor ``more``."""
     names = module.split(".")
     if names[0] in ("runner", *sys.stdlib_module_names):
         return ()
-    for root in _roots():
+    for root in (ROOT,) if names[0] in BESIDE else (*_roots(), *more):
         found = []
         for depth in range(1, len(names) + 1):
             place = root.joinpath(*names[:depth])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from runner import compose, impl
@@ -20,6 +22,13 @@ def path(tmp_path):
 
 def test_a_name_that_nothing_has_beside_a_path_is_that_functions(path):
     assert impl.build(Choice("my_gelu", {"path": path})) == File(path)
+
+
+def test_it_may_import_what_lies_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "mine.py").write_text("from beside_mine import twice\ndef mine(x): return twice(x)\n")
+    (tmp_path / "beside_mine.py").write_text("def twice(x): return 2 * x\n")
+    assert File(f"{tmp_path}/mine.py:mine").load("gelu")(21) == 42
 
 
 @pytest.mark.parametrize("name", ["triton", "compiled"])

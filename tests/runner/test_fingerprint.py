@@ -38,7 +38,7 @@ def here(tmp_path, monkeypatch):
 
 
 def case(impl="file", **fields):
-    fields = {"path": "mine.py:f"} if impl == "file" else fields
+    fields = {"path": "mine.py:f"} | fields if impl == "file" else fields
     return Case(Choice("gelu", {"rows": 8}), Choice(impl, fields), (), "cpu", 0)
 
 
@@ -55,6 +55,19 @@ def test_a_case_depends_on_its_files_what_they_import_and_on_versions():
     kernels = {name for name in found if name.startswith("kernels/")}
     assert kernels <= {"kernels/__init__.py", "kernels/spans.py"}  # what Unsupported is, and what models name
     assert not any("site-packages" in name for name in found)
+
+
+def test_a_file_elsewhere_depends_on_what_lies_beside_it_and_not_on_folders_named_as_ours(here, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    fingerprint._roots.cache_clear()
+    (here / "models").mkdir()
+    (here / "models" / "__init__.py").write_text("")
+    (here / "mine.py").write_text(KERNEL + "import models\n")
+    found = now(path=str(here / "mine.py:f"))
+    assert str(here / "helper.py") in found
+    assert "models/__init__.py" in found
+    assert str(here / "models/__init__.py") not in found
 
 
 def test_a_kernel_depends_on_its_own_file_and_helpers_and_on_no_other_kernel():
