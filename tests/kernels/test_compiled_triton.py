@@ -45,7 +45,7 @@ def build(kernel, arguments, constants, capability, warps, tmp_path, multiples=N
     return built.asm["ptx"], int(re.search(r"STACK:(\d+)", usage)[1])
 
 
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [80, 89, 90])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
 def test_compiled_add_moves_128_bits_at_once_and_spills_nothing(tmp_path, capability, dtype):
     arguments = dict.fromkeys(("a_ptr", "b_ptr", "y_ptr"), f"*{dtype}") | {"count": "i64"}
@@ -55,7 +55,7 @@ def test_compiled_add_moves_128_bits_at_once_and_spills_nothing(tmp_path, capabi
     assert dtype == "fp64" or ".f64" not in ptx
 
 
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [80, 89, 90])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
 @pytest.mark.parametrize("tanh", [True, False])
 def test_compiled_gelu_moves_128_bits_at_once_and_spills_nothing(tmp_path, capability, dtype, tanh):
@@ -73,7 +73,7 @@ def test_compiled_gelu_moves_128_bits_at_once_and_spills_nothing(tmp_path, capab
     assert dtype == "fp64" or ".f64" not in ptx
 
 
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [80, 89, 90])
 @pytest.mark.parametrize("block", [128, 1024, 4096, 16384, 32768])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("whole", [True, False])
@@ -87,7 +87,7 @@ def test_compiled_softmax_moves_128_bits_at_once_and_spills_nothing(tmp_path, ca
     assert len(re.findall(r"ld\.global", ptx)) == reads * loads  # none is merged with another
 
 
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [80, 89, 90])
 @pytest.mark.parametrize("block", [1024, 16384, 32768])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_compiled_softmax_of_an_odd_number_of_columns_spills_nothing(tmp_path, capability, block, dtype):
@@ -96,7 +96,7 @@ def test_compiled_softmax_of_an_odd_number_of_columns_spills_nothing(tmp_path, c
     assert reads == 1
 
 
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [80, 89, 90])
 def test_compiled_softmax_in_float64_keeps_its_widest_row_in_registers(tmp_path, capability):
     _, stack, reads, _ = build_softmax("fp64", 8, 16384, False, capability, tmp_path)
     assert stack == 0
@@ -126,7 +126,7 @@ def build_softmax(dtype, itemsize, block, whole, capability, tmp_path, unit=0):
     return ptx, stack, reads, warps
 
 
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [80, 89, 90])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
 def test_compiled_softmax_of_a_wide_row_spills_nothing(tmp_path, capability, dtype):
     itemsize = 8 if dtype == "fp64" else 4
