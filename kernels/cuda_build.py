@@ -20,7 +20,18 @@ from torch import Tensor
 from kernels import Unsupported, cuda_extension, cuda_nvrtc, cuda_sources
 from kernels.cuda_kernel import BuildFailed, Kernel
 
-__all__ = ["TYPES", "Build", "BuildFailed", "Kernel", "builds", "in_sixteens", "kernel", "source", "with_rows"]
+__all__ = [
+    "TYPES",
+    "Build",
+    "BuildFailed",
+    "Kernel",
+    "builds",
+    "in_sixteens",
+    "kernel",
+    "require_type",
+    "source",
+    "with_rows",
+]
 
 TYPES = {  # as numbers.cuh names them
     torch.float16: "float16",
@@ -46,6 +57,12 @@ class Build:
 
 
 builds: list[Build] = []  # in their order
+
+
+def require_type(op: str, x: Tensor, advice: str) -> None:
+    """Raises Unsupported, with ``advice`` on what to do about it, if ``x`` is of none of ``TYPES``."""
+    if x.dtype not in TYPES:
+        raise Unsupported(f"{op} in CUDA C++ is of {', '.join(map(str, TYPES))}; {advice} {x.dtype}")
 
 
 @cache

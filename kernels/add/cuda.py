@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels import Unsupported
 from kernels.add._alike import require_alike
-from kernels.cuda_build import TYPES, kernel, source
+from kernels.cuda_build import TYPES, kernel, require_type, source
 
 THREADS = 256  # a block, as in add.cu
 ACCESS = 16  # bytes a thread reads at once
@@ -26,8 +25,7 @@ def add(a: Tensor, b: Tensor, *, variant: str = "default", build: str = "nvrtc")
     """
     code = source(__file__, variant)
     require_alike(a, b)
-    if a.dtype not in TYPES:
-        raise Unsupported(f"add in CUDA C++ is of {', '.join(map(str, TYPES))}; convert a and b from {a.dtype}")
+    require_type("add", a, "convert a and b from")
     a, b = a.contiguous(), b.contiguous()
     y = torch.empty_like(a)
     aligned = "true" if a.data_ptr() % ACCESS == b.data_ptr() % ACCESS == 0 else "false"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels import Unsupported
 from kernels.cdist._points import require_points
-from kernels.cuda_build import TYPES, in_sixteens, kernel, source, with_rows
+from kernels.cuda_build import TYPES, in_sixteens, kernel, require_type, source, with_rows
 
 THREADS = 256
 
@@ -24,8 +23,7 @@ def cdist(a: Tensor, b: Tensor, *, p: int, variant: str = "default", build: str 
 
     """
     require_points(a, b, p)
-    if a.dtype not in TYPES:
-        raise Unsupported(f"cdist in CUDA C++ is of {', '.join(map(str, TYPES))}; convert a and b from {a.dtype}")
+    require_type("cdist", a, "convert a and b from")
     a, b = with_rows(a), with_rows(b)
     (n, d), m = a.shape, b.shape[0]
     y = a.new_empty(n, m)

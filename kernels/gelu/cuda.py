@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kernels import Unsupported
-from kernels.cuda_build import TYPES, kernel, source
+from kernels.cuda_build import TYPES, kernel, require_type, source
 from kernels.gelu._form import is_tanh
 
 THREADS = 256  # a block, as in gelu.cu
@@ -27,8 +27,7 @@ def gelu(x: Tensor, *, form: str, variant: str = "default", build: str = "nvrtc"
 
     """
     tanh = is_tanh(form)
-    if x.dtype not in TYPES:
-        raise Unsupported(f"gelu in CUDA C++ is of {', '.join(map(str, TYPES))}; convert x from {x.dtype}")
+    require_type("gelu", x, "convert x from")
     code = source(__file__, variant)
     x = x.contiguous()
     y = torch.empty_like(x)

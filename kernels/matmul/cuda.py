@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels import Unsupported
-from kernels.cuda_build import TYPES, in_sixteens, kernel, source, with_rows
+from kernels.cuda_build import TYPES, in_sixteens, kernel, require_type, source, with_rows
 from kernels.matmul._product import require_product
 
 # Tile of y, depth of a step, tile of a warp, stages. 64 KiB of shared memory: two blocks a multiprocessor hide each
@@ -28,8 +27,7 @@ def matmul(a: Tensor, b: Tensor, *, variant: str = "default", build: str = "nvrt
 
     """
     require_product(a, b)
-    if a.dtype not in TYPES:
-        raise Unsupported(f"matmul in CUDA C++ is of {', '.join(map(str, TYPES))}; take impl=triton for {a.dtype}")
+    require_type("matmul", a, "take impl=triton for")
     code = source(__file__, variant if a.element_size() == 2 else "tiled")
     a, b = with_rows(a), with_rows(b)
     (m, k), n = a.shape, b.shape[1]

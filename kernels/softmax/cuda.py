@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kernels import Unsupported
-from kernels.cuda_build import TYPES, kernel, source
+from kernels.cuda_build import TYPES, kernel, require_type, source
 from kernels.softmax import _cuda_exchange, _cuda_plan
 from kernels.softmax._cuda_plan import VECTOR, Plan, Processor, Rows
 
@@ -32,8 +32,7 @@ def softmax(x: Tensor, *, variant: str = "default", build: str = "nvrtc") -> Ten
 
     """
     code = source(__file__, variant)
-    if x.dtype not in TYPES:
-        raise Unsupported(f"softmax in CUDA C++ is of {', '.join(map(str, TYPES))}; convert x from {x.dtype}")
+    require_type("softmax", x, "convert x from")
     _processor(x.device)  # an NVIDIA GPU, or it raises
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel() == 0:
