@@ -16,7 +16,6 @@ from pathlib import Path
 
 from benchmarks.common import digits, load_average, page, publish, run, table, word
 from runner.report.derive import Names
-from runner.report.terminal import heading
 from runner.row import Row
 
 TIMES = {"profile": "profile_gpu_us", "nsys": "nsys_gpu_us", "ncu": "ncu_gpu_us"}
@@ -92,7 +91,7 @@ def report(rows: Sequence[Row], measures: Sequence[str]) -> str:
     names = Names([row.case for row in rows])
     lines, costs = [], []
     for row in rows:
-        name = f"{heading(row, names)} {row.case.impl.name}"
+        name = f"{names.heading(row.case)} {row.case.impl.name}"
         found = [ratio(row, measure) for measure in measures]
         lines.append((name, _figure(row, "gpu_us"), *("" if x is None else f"{x:.4f}" for x in found)))
         costs.append((name, *(_figure(row, COSTS[measure]) for measure in measures)))

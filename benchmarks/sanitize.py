@@ -23,6 +23,7 @@ from typing import Any
 
 from benchmarks.common import load_average, page, publish, run, table, word
 from runner import tool
+from runner.worker.sanitizer import ALONE, NAME
 
 TOOLS = {  # and their options
     "memcheck": ["--report-api-errors", "no"],  # bindings ask the driver for functions that it is too old to have
@@ -30,7 +31,6 @@ TOOLS = {  # and their options
     "initcheck": [],
 }
 LIMIT_S, GRACE_S = 480.0, 10.0
-ALONE = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}  # else an allocation has neighbours of its own
 DTYPES = ("float32", "bfloat16", "float16")
 MLP = {"layers": 2, "steps": 1, "zero_grad": "every_step", "pass": "fwd_bwd"}
 SIZES: dict[str, list[dict[str, Any]]] = {  # op → points; a design of its own for each of them
@@ -89,9 +89,9 @@ def main() -> int:
     ops = options.ops or list(SIZES)
     if options.calls:
         return calls(ops)
-    sanitizer = tool.find("compute-sanitizer")
+    sanitizer = tool.find(NAME)
     if sanitizer is None:
-        parser.error("compute-sanitizer is not here; it comes with the CUDA toolkit")
+        parser.error(f"{NAME} is not here; it comes with the CUDA toolkit")
     with tempfile.TemporaryDirectory(prefix="sanitize-") as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
         folder = Path(scratch)
         facts = run(["workload=gelu", "workload.cols=256", "impl=torch", "log=none"], folder / "facts").facts

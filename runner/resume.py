@@ -37,9 +37,8 @@ def find(of: str, output_dir: str, name: str | None) -> Path:
         folder = run_dir.newest(output_dir, journal.NAME, name)
         if folder is None:
             called = f" called {name}" if name else ""
-            whole = (
-                "give the whole command of the one that you mean, or " if name else ""
-            )  # the name is of its workloads
+            # The name is of its workloads.
+            whole = "give the whole command of the one that you mean, or " if name else ""
             start = f"{whole}leave resume out to start one"
             raise BadInput(f"resume=last: there is no run{called} under {output_dir}; {start}")
         return folder

@@ -59,8 +59,7 @@ def lines(plan: Plan, work: Work, guess: Estimate) -> Iterator[str]:
     said = [
         " ".join(
             [
-                case.workload.name,
-                *(f"{name}={value}" for name, value in names.point(case).items()),
+                names.heading(case),
                 names.impl(case),
                 *([f"replica={case.replica}"] if replicas else []),
             ]

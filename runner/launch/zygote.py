@@ -105,9 +105,8 @@ def _work(descriptors: list[int], settings: dict[str, Any]) -> NoReturn:
 
         traceback.print_exc()
         serve.flush()
-        os._exit(
-            _code(error)
-        )  # in here: without its frames the channel closes, and the parent kills what is still there
+        # In here: without its frames the channel closes, and the parent kills what is still there.
+        os._exit(_code(error))
     serve.flush()
     os._exit(0)
 

@@ -8,7 +8,6 @@ from pathlib import Path, PurePath
 
 from runner.log.wandb_content import Cell, Table
 from runner.report.derive import Names
-from runner.report.terminal import heading
 from runner.row import Row
 
 
@@ -22,7 +21,7 @@ def tables(folder: Path, rows: Sequence[Row]) -> Mapping[str, Table]:
     names = Names([row.case for row in rows])
     records: dict[str, list[dict[str, str]]] = {}
     for row in rows:
-        head = {"case": heading(row, names), "impl": names.impl(row.case)}
+        head = {"case": names.heading(row.case), "impl": names.impl(row.case)}
         for file in kept(folder, [row]):
             path = PurePath(file)
             if path.suffix == ".csv":

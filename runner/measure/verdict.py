@@ -88,10 +88,5 @@ DOUBTS = {
     "timer_limited": _timer_limited,
     "launch_bound": _launch_bound,
 }
-GRAVITY = (
-    "wrong",
-    "debug",
-    "fallback",
-    *DOUBTS,
-    "ok",
-)  # the gravest first; what is no doubt about times is the worker's
+# The gravest first; what is no doubt about times is the worker's.
+GRAVITY = ("wrong", "debug", "fallback", *DOUBTS, "ok")

@@ -106,6 +106,10 @@ class Names:
         """All that tells the point of ``case`` from others of its workload, with its value here."""
         return {name: case.workload.fields[name] for name in self.axes(case.workload.name)} | self.beside(case)
 
+    def heading(self, case: Case) -> str:
+        """``gelu cols=1024 seed=1``: the workload and what varies, but for the implementation."""
+        return " ".join([case.workload.name, *(f"{name}={value}" for name, value in self.point(case).items())])
+
 
 def lines(rows: Iterable[Row], baseline: str | None, rounds: Iterable[Rounds] = ()) -> list[Line]:
     """A line per case, with its rates and its place among those of its point, the points in order of appearance."""

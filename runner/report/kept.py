@@ -7,7 +7,6 @@ from pathlib import Path, PurePath
 
 from runner.measure import SUMMARY
 from runner.report.derive import Names
-from runner.report.terminal import heading
 from runner.row import Row
 
 MOST = 8  # summaries that a terminal is given; a grid has a thousand
@@ -23,7 +22,7 @@ def told(folder: Path, rows: Sequence[Row], names: Names) -> Iterator[str]:
             text = (folder / file).read_text(encoding="utf-8").rstrip()
         except OSError:  # on another machine
             continue
-        yield f"\n{heading(row, names)} {names.impl(row.case)}: {measure.name}\n{text}"
+        yield f"\n{names.heading(row.case)} {names.impl(row.case)}: {measure.name}\n{text}"
         yield f"  in {folder / measure}: {', '.join(others)}" if others else f"  in {folder / measure}"
     if len(found) > MOST:
         yield f"\n{len(found) - MOST} more summaries are in the folders of {folder / 'files'}"

@@ -57,7 +57,7 @@ def table(lines: Sequence[Line], names: Names, width: int, chosen: Sequence[str]
     for line, each in zip(lines, cells, strict=True):
         if line.row.case.point != point:
             point = line.row.case.point
-            drawn.append(f" {heading(line.row, names)}\n", style="bold cyan")
+            drawn.append(f" {names.heading(line.row.case)}\n", style="bold cyan")
         text = _aligned(each, widths)
         first, last = 1 + widths[0], len(text) - len(each[-1])
         drawn.append(text[:first], style="bold green" if line.fastest else None).append(text[first:last])
@@ -94,11 +94,15 @@ def notes(rows: Sequence[Row], names: Names) -> list[str]:
     contended = sum(verdict(row) == "contended" for row in rows)
     for row in rows:
         if row.status == "ok" and (unobserved := row.metrics.get("unobserved")):  # else it is the reason
-            shared.setdefault(f"not observed: {unobserved}", []).append(f"{heading(row, names)} {names.impl(row.case)}")
+            shared.setdefault(f"not observed: {unobserved}", []).append(
+                f"{names.heading(row.case)} {names.impl(row.case)}"
+            )
         if verdict(row) in ("not_converged", "contended"):
             continue  # each has a figure of its own, so no two would share a line; the rows have them
         if reason := row.reason or row.metrics.get("verdict_reason"):
-            shared.setdefault(f"{verdict(row)}: {reason}", []).append(f"{heading(row, names)} {names.impl(row.case)}")
+            shared.setdefault(f"{verdict(row)}: {reason}", []).append(
+                f"{names.heading(row.case)} {names.impl(row.case)}"
+            )
     said = [f"{cases[0]}{f' and {len(cases) - 1} more' if cases[1:] else ''}: {why}" for why, cases in shared.items()]
     zeros = sum(row.case.workload.fields.get("data") == "zeros" and row.time_us is not None for row in rows)
     if zeros:
@@ -116,16 +120,11 @@ def notes(rows: Sequence[Row], names: Names) -> list[str]:
     return said
 
 
-def heading(row: Row, names: Names) -> str:
-    """``gelu cols=1024 seed=1``: the workload and what varies, but for the implementation."""
-    return " ".join([row.case.workload.name, *(f"{name}={value}" for name, value in names.point(row.case).items())])
-
-
 def plain(row: Row, names: Names) -> str:
     """The row in one line, for a terminal that is none: a log, a pipe."""
     reason = row.reason or row.metrics.get("verdict_reason") or ""
     figures = f"{time_text(row.time_us)} {spread_text(row)}"
-    return " ".join(f"{heading(row, names)} {names.impl(row.case)}: {figures} {verdict(row)} {reason}".split())
+    return " ".join(f"{names.heading(row.case)} {names.impl(row.case)}: {figures} {verdict(row)} {reason}".split())
 
 
 def verdict(row: Row) -> str:

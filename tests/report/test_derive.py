@@ -175,11 +175,11 @@ def varied():
 def test_points_that_differ_beside_the_workload_are_told_apart():
     rows = list(varied())
     names = derive.Names([one.case for one in rows])
-    assert [terminal.heading(one, names) for one in rows] == [
+    assert [names.heading(one.case) for one in rows] == [
         "gelu seed=0 measure=[benchmark] measure.benchmark.cold_l2=True",
         "gelu seed=1 measure=[benchmark,nsys] measure.benchmark.cold_l2=False",
     ]
-    assert terminal.heading(rows[0], derive.Names([rows[0].case])) == "gelu"
+    assert derive.Names([rows[0].case]).heading(rows[0].case) == "gelu"
 
 
 def test_a_frame_has_a_column_for_each_of_what_differs():

@@ -64,7 +64,7 @@ class Ncu:
         if not kernels:
             raise CannotObserve(f"ncu has written {found}, and no kernel can be read from it: open it with ncu-ui")
         rules = report.rules(_page(ncu, found, "details"))
-        said = summary.Profile(kernels, rules, self._part(len(kernels), scene.figures.get("n_kernels")), scene.figures)
+        said = summary.Profile(kernels, rules, self._part(len(kernels), scene.expected), scene.figures)
         (scene.folder / "kernels.csv").write_text(said.csv(), encoding="utf-8")
         (scene.folder / SUMMARY).write_text(said.text(), encoding="utf-8")
         return {**said.columns(), **_overhead(scene)}
@@ -122,11 +122,11 @@ class Ncu:
             return "ncu saw no kernel: measure.ncu.kernels matches none, or the call launches none"
         return f"ncu ended with code {ended.code} and wrote no report: see what measure.ncu.args does"
 
-    def _part(self, profiled: int, n_kernels: Scalar) -> str:
+    def _part(self, profiled: int, expected: int | None) -> str:
         """Why the kernels profiled may not be all of the call's; "" if they are."""
         if self.kernels:
             return f"of the call's kernels only those of measure.ncu.kernels={self.kernels}"
-        if profiled >= self.most and n_kernels != profiled:
+        if profiled >= self.most and expected != profiled:
             return f"of the call's kernels only the first {self.most} (measure.ncu.most)"
         return ""
 
