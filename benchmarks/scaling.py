@@ -45,7 +45,8 @@ class Grid:
     before_s: float  # from the start of the command to the first case
     cases_s: float  # from there to the last record
     wall_s: float  # of the whole command
-    parent_s: float  # CPU time of its parent process alone
+    parent_s: float  # CPU time of its parent process alone, all in all
+    parent_cases_s: float  # and from the first case on
     rows: Mapping[str, Row]  # by the key of the case
 
     @property
@@ -110,9 +111,10 @@ def command(words: Sequence[str], output_dir: Path) -> tuple[Grid, dict[str, Any
             stdout=printed,
             stderr=subprocess.STDOUT,
         )
-        first = 0.0
+        first = first_cpu_s = 0.0
         for _ in until_ended(process.pid, LIMIT_S):
-            first = first or began(output_dir)
+            if not first and (first := began(output_dir)):
+                first_cpu_s = own_cpu_s(process.pid)
         parent_s = own_cpu_s(process.pid)
         wall_s, code = time.time() - started, process.wait()
         printed.seek(0)
@@ -123,7 +125,7 @@ def command(words: Sequence[str], output_dir: Path) -> tuple[Grid, dict[str, Any
     rows = {row.case.key: row for row in journal.read(folder)}
     if untimed := [row for row in rows.values() if "gpu_us" not in row.metrics]:
         raise RuntimeError(f"{len(untimed)} of {len(rows)} cases not timed on a GPU; {untimed[0].reason}")
-    return Grid(first - started, last - first, wall_s, parent_s, rows), environment(folder)
+    return Grid(first - started, last - first, wall_s, parent_s, parent_s - first_cpu_s, rows), environment(folder)
 
 
 def until_ended(pid: int, limit_s: float) -> Iterator[None]:
@@ -143,7 +145,7 @@ def began(output_dir: Path) -> float:
 
 
 def own_cpu_s(pid: int) -> float:
-    """Seconds of CPU that a process has used which has ended, and not been waited for: without its children's."""
+    """Seconds of CPU that a process has used that was not waited for yet: without its children's."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -161,7 +163,7 @@ def report(found: Mapping[int, Grid], alone: Mapping[int, Grid]) -> str:
             "## Bars\n\n" + table(["bar", "seen", ""], bars(found)),
             "## Cases a minute\n\n" + rate_table(found),
             "From the first case to the last row. Before: Python, composing, torch, the workers' start. The parent's "
-            "CPU time is of its process alone, from start to end.",
+            "CPU time is of its process alone, from start to end; ms a case: of that, from the first case on.",
             "## The same case on several GPUs at work and on one\n\n" + times_table(found),
             "`gpu_us` in that grid over that of the same case in the grid on one GPU, which was GPU 0. So for GPU 0 it "
             "is what the others' work changes; for the others also what GPUs differ by, which the next table has.",
@@ -212,7 +214,7 @@ def rate_table(found: Mapping[int, Grid]) -> str:
             one.wall_s,
             found[1].wall_s / one.wall_s,
             one.parent_s,
-            f"{1e3 * one.parent_s / len(one.rows):.2f}",
+            f"{1e3 * one.parent_cases_s / len(one.rows):.2f}",
         )
         for count, one in found.items()
     ]

@@ -55,9 +55,9 @@ class StampedGraphs:
         self._last = 0  # the one that was replayed last
         self._slots = slots(captures)
         self._constant_us = constant_us
-        self._stream = torch.cuda.Stream()
-        self._stream.wait_stream(torch.cuda.current_stream())
         self._places = Places() if places is None else places
+        self._stream = self._places.stream
+        self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             eager = self._sample(0)  # libraries make their handles, and Triton its kernels, outside of a capture
             self._stream.synchronize()

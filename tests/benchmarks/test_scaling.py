@@ -35,12 +35,12 @@ def row(cols, us, index, workload="gelu"):
 def made(count, cases_s, slower=1.0, cases=16):
     """On the last GPU every case takes ``slower`` times as long."""
     rows = [row(cols, 10.0 * (slower if cols % count == count - 1 else 1), cols % count) for cols in range(cases)]
-    return Grid(4.0, cases_s, 4.0 + cases_s + 1.0, 0.5, {one.case.key: one for one in rows})
+    return Grid(4.0, cases_s, 4.0 + cases_s + 1.0, 0.5, 0.2, {one.case.key: one for one in rows})
 
 
 def alone(index, us=10.0):
     rows = [row(1, us, index), row(1, 50.0, index, "matmul")]
-    return Grid(4.0, 1.0, 6.0, 0.3, {one.case.key: one for one in rows})
+    return Grid(4.0, 1.0, 6.0, 0.3, 0.2, {one.case.key: one for one in rows})
 
 
 def cells(text, name):

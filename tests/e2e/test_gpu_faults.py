@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
+import threading
 import time
 
 import pytest
@@ -14,6 +16,7 @@ from runner import journal
 pytestmark = pytest.mark.gpu
 
 HANG_LIMIT_S, LOST_BAR_S = 5.0, 1.5
+GRID_LIMIT_S = 120.0  # four times what one takes, after which the runner shows where it stands
 SIZES = range(1024, 1024 + 15 * 128, 128)
 FAULTS = {SIZES[2]: "cuda_error", SIZES[5]: "cuda_error", SIZES[8]: "timeout", SIZES[11]: "oom"}
 NAMES = dict(zip(FAULTS, ("far_away", "asserts", "endless", "fills"), strict=True))
@@ -63,14 +66,21 @@ def grid(command, tmp_path):
         words, options = command(
             *("workload=gelu", "workload.rows=4096", sizes, "impl=file", f"impl.path=user.py:{function}", "-m"),
             *(limits if function == "mixed" else []),  # the first grid may find everything cold
-            env={"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0"), "FAULTS_TEST": str(tmp_path)},
+            env={
+                "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0"),
+                "FAULTS_TEST": str(tmp_path),
+                "PYTHONFAULTHANDLER": "1",
+            },
         )
         moments, printed = [], []
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options) as process:
+            late = threading.Timer(GRID_LIMIT_S, process.send_signal, [signal.SIGABRT])
+            late.start()
             for line in process.stdout:
                 printed.append(line)
                 if re.match(rf"\[\d+/{len(SIZES)}\] ", line):
                     moments.append(time.monotonic())
+            late.cancel()
         out = "".join(printed)
         assert len(moments) == len(SIZES), out
         folder = max((tmp_path / "outputs").glob("*/*"), key=lambda path: path.stat().st_mtime)

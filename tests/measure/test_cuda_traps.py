@@ -197,10 +197,10 @@ def test_instruments_to_be_compared_have_their_outputs_in_one_place(made):
 
     x, gelu, _ = made
     places, nothing = Places([x], 4), preparation(None, cold_l2=False)
-    outputs = [
-        StampedGraphs(lambda: (gelu(x),), nothing, captures=8, constant_us=0.0, places=places)._outputs
-        for _ in range(3)
+    instruments = [  # all at once, as in a comparison: with the last of its graphs a place's memory goes too
+        StampedGraphs(lambda: (gelu(x),), nothing, captures=8, constant_us=0.0, places=places) for _ in range(3)
     ]
+    outputs = [instrument._outputs for instrument in instruments]
     assert outputs[0] == outputs[1] == outputs[2]
     assert len({place for graph in outputs[0] for place in graph}) == len(places) == 4
 

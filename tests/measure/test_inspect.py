@@ -18,6 +18,7 @@ from runner.measure.inspect import Inspect
 from runner.measure.inspect.compilations import recompile_reasons
 from runner.measure.inspect.kernel_table import dominant, lines
 from runner.measure.inspect.programs import Program, Seen
+from runner.measure.inspect.why import NAMES
 from runner.worker import Worker, warm_up
 
 GELU = {"rows": 512, "cols": 1024, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
@@ -268,7 +269,7 @@ class TestOnAGpu:
         (line,) = (line for line in lines if line["origin"] == "inductor")
         assert line["kernel"].startswith("triton_poi_fused_gelu")
         assert float(line["total_us"]) > 0
-        assert line["load_bits"] == "128"
+        assert int(line["load_bits"]) >= 64  # Inductor's choice: 128 at one size, 64 at another
         copies = [line for line in lines if line["origin"] == "by name"]  # of the input, into what the graph reads
         assert len(copies) == (1 if mode == "reduce-overhead" else 0)
         assert any(name.endswith(".ttir") for name in files)
@@ -279,7 +280,7 @@ class TestOnAGpu:
         (line,) = table(files)
         assert line["origin"] == "by name"
         assert "elementwise" in line["kernel"]
-        assert row.metrics["why"].partition("; ")[2].startswith("nothing but its name can be had")
+        assert row.metrics["why"].endswith(f"; {NAMES}")
 
     def test_a_cuda_graph_of_triton_kernels_is_told_by_names(self, inspected):
         row, files = inspected("cudagraph", {"of": "triton"}, device="cuda")
