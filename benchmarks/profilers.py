@@ -20,6 +20,7 @@ from runner.row import Row
 
 TIMES = {"profile": "profile_gpu_us", "nsys": "nsys_gpu_us", "ncu": "ncu_gpu_us"}
 COSTS = {"profile": "profile_overhead_pct", "nsys": "nsys_overhead_pct", "ncu": "ncu_overhead_x"}
+CLOCKS = ("sm_clock_mhz", "ncu_clock_mhz")  # of the benchmark's samples, and under ncu
 SAME_BAR, SHARE_BAR = 0.03, 0.05
 # Least traffic of a call whose shares are compared. What the L2 cache still holds of the result when a kernel ends has
 # not gone to memory: 26 MB on an H200 (tests/measure/ncu/raw.csv), which is 5 % of 512 MiB and 2 % of 1 GiB.
@@ -47,8 +48,7 @@ def main() -> None:
 
 def ratio(row: Row, measure: str) -> float | None:
     """The profiler's time of the kernels over ``gpu_us``; None if it saw nothing."""
-    time_us, gpu_us = row.metrics.get(TIMES[measure]), row.metrics.get("gpu_us")
-    return float(time_us) / float(gpu_us) if time_us is not None and gpu_us is not None else None
+    return _over(row, TIMES[measure])
 
 
 def shares(row: Row) -> tuple[float, float] | None:
@@ -93,18 +93,27 @@ def report(rows: Sequence[Row], measures: Sequence[str]) -> str:
     for row in rows:
         name = f"{names.heading(row.case)} {row.case.impl.name}"
         found = [ratio(row, measure) for measure in measures]
-        lines.append((name, _figure(row, "gpu_us"), *("" if x is None else f"{x:.4f}" for x in found)))
+        beside = [_over(row, "cupti_us"), *found]
+        clocks = [_figure(row, clock) for clock in CLOCKS]
+        lines.append((name, _figure(row, "gpu_us"), *("" if x is None else f"{x:.4f}" for x in beside), *clocks))
         costs.append((name, *(_figure(row, COSTS[measure]) for measure in measures)))
     unobserved = dict.fromkeys(str(row.metrics["unobserved"]) for row in rows if row.metrics.get("unobserved"))
     return "\n\n".join(
         [
             "## Bars\n\n" + table(["bar", "seen", ""], bars(rows, measures)),
-            "## Time of kernels over gpu_us\n\n" + table(["case", "gpu_us", *measures], lines),
+            "## Time of kernels over gpu_us\n\n"
+            + table(["case", "gpu_us", "the benchmark's witness", *measures, *CLOCKS], lines),
             "## What being looked at costs a caller\n\n"
             + table(["case", *(COSTS[measure] for measure in measures)], costs),
             *(f"Not observed: {text}" for text in unobserved),
         ]
     )
+
+
+def _over(row: Row, column: str) -> float | None:
+    """``column`` over ``gpu_us``."""
+    time_us, gpu_us = row.metrics.get(column), row.metrics.get("gpu_us")
+    return float(time_us) / float(gpu_us) if time_us is not None and gpu_us is not None else None
 
 
 def _figure(row: Row, name: str) -> str:

@@ -54,6 +54,16 @@ class Grid:
         """Cases."""
         return 60 * len(self.rows) / self.cases_s
 
+    @property
+    def worker_s(self) -> float:
+        """A case in its worker, the mean."""
+        return sum(float(row.metrics["wall_s"]) for row in self.rows.values()) / len(self.rows)  # type: ignore[arg-type]
+
+    @property
+    def between_s(self) -> float:
+        """The rest of a GPU's time, by its cases: from a worker's row to its next case, first start, and last wait."""
+        return self.cases_s * len(self.indices) / len(self.rows) - self.worker_s
+
     def on(self, index: int) -> list[Row]:
         """Those of one GPU."""
         return [row for row in self.rows.values() if row.metrics["gpu_index"] == index]
@@ -162,7 +172,9 @@ def report(found: Mapping[int, Grid], alone: Mapping[int, Grid]) -> str:
             f"{' '.join(QUICK)}.",
             "## Bars\n\n" + table(["bar", "seen", ""], bars(found)),
             "## Cases a minute\n\n" + rate_table(found),
-            "From the first case to the last row. Before: Python, composing, torch, the workers' start. The parent's "
+            "From the first case to the last row. In the worker: a case, the mean. Between: the rest of a GPU's time, "
+            "over its cases: until its worker has the next one, and before its first and after its last, while others "
+            "work. Before: Python, composing, torch, the workers' start. The parent's "
             "CPU time is of its process alone, from start to end; ms a case: of that, from the first case on.",
             "## The same case on several GPUs at work and on one\n\n" + times_table(found),
             "`gpu_us` in that grid over that of the same case in the grid on one GPU, which was GPU 0. So for GPU 0 it "
@@ -210,6 +222,8 @@ def rate_table(found: Mapping[int, Grid]) -> str:
             one.a_minute,
             one.a_minute / found[1].a_minute,
             one.cases_s,
+            f"{1e3 * one.worker_s:.1f}",
+            f"{1e3 * one.between_s:.1f}",
             one.before_s,
             one.wall_s,
             found[1].wall_s / one.wall_s,
@@ -218,8 +232,17 @@ def rate_table(found: Mapping[int, Grid]) -> str:
         )
         for count, one in found.items()
     ]
-    titles = ["cases a minute", "x", "cases, s", "before, s", "whole command, s", "x", "parent's CPU, s", "ms a case"]
-    return table(["GPUs", *titles], lines)
+    titles = [
+        "cases a minute",
+        "x",
+        "cases, s",
+        "in the worker, ms",
+        "between, ms",
+        "before, s",
+        "whole command, s",
+        "x",
+    ]
+    return table(["GPUs", *titles, "parent's CPU, s", "ms a case"], lines)
 
 
 def times_table(found: Mapping[int, Grid]) -> str:

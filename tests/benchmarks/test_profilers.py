@@ -47,12 +47,12 @@ def test_shares_are_of_a_copys_rate_and_of_traffic_that_the_cache_does_not_hold(
 
 def test_a_profiler_that_saw_nothing_has_no_ratio_and_its_reason_is_told():
     why = "nsys: it is not there; install it"
-    blind = row(nsys_gpu_us=None, unobserved=why)
+    blind = row(nsys_gpu_us=None, unobserved=why, cupti_us=99.0, sm_clock_mhz=1980.0)
     assert ratio(blind, "nsys") is None
     assert ratio(blind, "ncu") == pytest.approx(1.01)
     text = report([blind, row("gelu")], ["profile", "nsys"])
     assert f"Not observed: {why}" in text
-    assert "| softmax triton | 100 | 1.0100 |  |" in text
+    assert "| softmax triton | 100 | 0.9900 | 1.0100 |  | 1980 |  |" in text
 
 
 def test_a_case_without_a_time_is_a_line_and_a_miss():

@@ -24,7 +24,7 @@ from runner import compose
 from runner.case import Case, Choice
 from runner.row import Row
 
-STATE = {"sm_clock_mhz": 1980.0, "power_w": 400.0, "temperature_c": 40, "throttle": ""}
+STATE = {"sm_clock_mhz": 1980.0, "power_w": 400.0, "temperature_c": 40, "throttle": "", "wall_s": 4.0}
 
 
 def row(cols, us, index, workload="gelu"):
@@ -73,7 +73,7 @@ def test_the_bars(found, expected):
 
 def test_the_rate_is_from_the_first_case_on():
     text = rate_table({1: made(1, 80.0), 4: made(4, 20.0)})
-    assert cells(text, "4")[1:] == ["48.0", "4.00", "20.0", "4.00", "25.0", "3.40", "0.500", "12.50"]
+    assert cells(text, "4")[1:] == ["48.0", "4.00", "20.0", "4000.0", "1000.0", "4.00", "25.0", "3.40", "0.500", "12.50"]
 
 
 def test_times_are_against_the_same_case_on_one():
