@@ -6,12 +6,14 @@ for that, give ``stacks.txt`` to speedscope.
 
 from __future__ import annotations
 
+import colorsys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 
 from runner.measure.profile.stacks import Stacks
+from runner.measure.profile.trace_figures import short
 
 WIDTH, ROW, MARGIN, HEAD = 1200.0, 18.0, 10.0, 40.0  # in pixels
 NARROWEST = 0.3  # boxes below it cannot be seen, let alone pointed at
@@ -66,7 +68,7 @@ def _tree(stacks: Stacks) -> Frame:
 
 
 def _boxes(frame: Frame, total_us: float, x: float, y: float, scale: float) -> Iterator[str]:
-    """``frame`` at ``x``, ``y``, and what stands on it, from left to right by name."""
+    """``frame`` at ``x``, ``y``, and what stands on it, from left to right in the order of the stacks."""
     width = frame.us * scale
     if width < NARROWEST:
         return
@@ -76,20 +78,22 @@ def _boxes(frame: Frame, total_us: float, x: float, y: float, scale: float) -> I
         f'<g><title>{escape(hover)}</title><rect x="{x:.2f}" y="{y:g}" width="{width:.2f}" height="{ROW:g}" '
         f'fill="{_colour(frame.name)}"/>{_label(frame.name, x, y, width)}</g>'
     )
-    for name in sorted(frame.above):
-        yield from _boxes(frame.above[name], total_us, x, y - ROW, scale)
-        x += frame.above[name].us * scale
+    for above in frame.above.values():
+        yield from _boxes(above, total_us, x, y - ROW, scale)
+        x += above.us * scale
 
 
 def _label(name: str, x: float, y: float, width: float) -> str:
     room = int((width - 6) / LETTER)
     if room < 3:
         return ""
-    text = name if len(name) <= room else name[: room - 1] + "…"
+    text = short(name)
+    text = text if len(text) <= room else text[: room - 1] + "…"
     return f'<text x="{x + 3:.2f}" y="{y + 13:g}">{escape(text)}</text>'
 
 
 def _colour(name: str) -> str:
-    """The same for the same name in every graph: from yellow to red."""
+    """The same for the same name in every graph: from yellow to red. As #rrggbb, which every reader of SVG knows."""
     seed = zlib.crc32(name.encode())
-    return f"hsl({seed % 50}, {70 + seed // 50 % 25}%, {62 + seed // 1250 % 14}%)"
+    hue, lightness, saturation = seed % 50 / 360, 0.62 + seed // 1250 % 14 / 100, 0.7 + seed // 50 % 25 / 100
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, lightness, saturation))

@@ -34,8 +34,8 @@ def of_host(calls: Sequence[Call]) -> Stacks:
 
 
 def folded(stacks: Stacks) -> str:
-    """The lines, in alphabetical order; what is shorter than half a nanosecond is left out."""
-    lines = (f"{';'.join(frames)} {1000 * us:.0f}" for frames, us in sorted(stacks.items()) if 1000 * us >= 0.5)
+    """The lines, in the order in which they are met first; what is shorter than half a nanosecond is left out."""
+    lines = (f"{';'.join(frames)} {1000 * us:.0f}" for frames, us in stacks.items() if 1000 * us >= 0.5)
     return "".join(f"{line}\n" for line in lines)
 
 
