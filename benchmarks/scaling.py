@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.common import LIMIT_S, ROOT, digits, environment, load_average, page, publish, table, word
+from benchmarks.common import LIMIT_S, ROOT, digits, environment, load_average, page, phase_table, publish, table, word
 from runner import journal
 from runner.launch import gpus
 from runner.row import Row
@@ -176,6 +176,8 @@ def report(found: Mapping[int, Grid], alone: Mapping[int, Grid]) -> str:
             "over its cases: until its worker has the next one, and before its first and after its last, while others "
             "work. Before: Python, composing, torch, the workers' start. The parent's "
             "CPU time is of its process alone, from start to end; ms a case: of that, from the first case on.",
+            "## Seconds of a case in its worker, by GPUs at work\n\n"
+            + phase_table({str(count): [*one.rows.values()] for count, one in found.items()}),
             "## The same case on several GPUs at work and on one\n\n" + times_table(found),
             "`gpu_us` in that grid over that of the same case in the grid on one GPU, which was GPU 0. So for GPU 0 it "
             "is what the others' work changes; for the others also what GPUs differ by, which the next table has.",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner import impl, options, schema
+from runner import compose, impl, options, schema
 from runner.compose import CONF, grid
 
 ROOMS = {"workload": "models", "measure": "runner.measure", "launcher": "runner.launch", "log": "runner.log"}
@@ -60,3 +60,13 @@ def test_globals_are_the_fields_of_config_yaml():
     fields = {field.name for field in dataclasses.fields(grid.Globals)}
     assert fields == set(values) - {"defaults", "hydra", "axes", "measure", "resume"}
     assert {field.name for field in dataclasses.fields(grid.ResumeFields)} == set(values["resume"])
+
+
+def test_the_lectures_profiles_are_at_its_sizes():
+    """Matmuls of 2048 and 128 (m, n, k), and distances of 2048 points to 2048, of 2048 coordinates (n, m, d)."""
+    sizes = {}
+    for case in compose.plan(["+experiment=lecture_profiles", "-m"]).cases:
+        fields = case.workload.fields
+        sizes.setdefault(case.workload.name, set()).add(tuple(fields[name] for name in "mnkd" if name in fields))
+    assert sizes["matmul"] == {(2048, 2048, 2048), (128, 128, 128)}
+    assert sizes["cdist"] == {(2048, 2048, 2048)}
