@@ -44,7 +44,9 @@ ROW = re.compile(rb'{"record":"row","key":"(\w+)","status":"(\w+)","device":("[^
 END = b',"end":true}\n'
 
 LOOK_S = 0.02
-PAUSE_S = 0.05  # between two syncs: who writes meanwhile waits for the disk too
+# Between two syncs. What is written outlives every process, and what is synced the machine too; but who writes while
+# that goes on waits for the disk as well.
+PAUSE_S = 1.0
 
 
 class Journal:
