@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -275,14 +276,20 @@ def alone_table(alone: Mapping[int, Grid]) -> str:
 
 
 def state_table(found: Mapping[int, Grid]) -> str:
-    """Clock, power and temperature of each GPU in each grid."""
+    """Clock, power and temperature of each GPU in each grid, and how long after the first GPU it had its first case."""
     lines = []
     for count, one in found.items():
-        for index in one.indices:
+        first = {index: min(_began(row) for row in one.on(index)) for index in one.indices}
+        for index, began_at in first.items():
             some = one.on(index)
             throttled = sum(bool(row.metrics.get("throttle")) for row in some)
-            lines.append((f"{count}", index, *(_median(some, column) for column in STATE.values()), throttled))
-    return table(["GPUs at work", "GPU", *STATE, "cases held down"], lines)
+            late = f"{(began_at - min(first.values())).total_seconds():.2f}"
+            lines.append((f"{count}", index, *(_median(some, column) for column in STATE.values()), throttled, late))
+    return table(["GPUs at work", "GPU", *STATE, "cases held down", "first case after, s"], lines)
+
+
+def _began(row: Row) -> datetime:
+    return datetime.fromisoformat(str(row.metrics["started_at"]))
 
 
 def _us(row: Row) -> float:

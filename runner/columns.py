@@ -78,6 +78,7 @@ CASE: dict[str, Column] = {  # how the case went, and on which part of the machi
     "gpu_index": Column("", "which GPU of its machine"),
     "gpu_uuid": Column("", "that GPU's own name"),
     "gpu_shared": Column("", "what other processes held on it when the grid began"),
+    "started_at": Column("", "when the case was given to its worker, in UTC by the worker's machine"),
     "attempt": Column(
         "", "times the case was given to a worker: a crash that may be another case's fault has a second"
     ),

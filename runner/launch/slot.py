@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -60,6 +61,7 @@ class Slot:
         self._sources = deque(sources)  # of workers: the next one where the first gives none that starts
         self._log_path, self._limits, self._take = log_path, limits, take
         self._doing: Case | None = None
+        self._started_at = ""
         self._timed = 0  # cases of this block that this worker can compare
         self._oom_kills = 0  # of this machine, when the case was given to the worker
         self._tried: dict[str, int] = {}  # times that a case has been given to a worker
@@ -104,7 +106,7 @@ class Slot:
 
     def _give(self, case: Case) -> Iterator[Event]:
         assert self.worker is not None
-        self._doing = case
+        self._doing, self._started_at = case, datetime.now(UTC).isoformat(timespec="milliseconds")
         self._tried[case.key] = self._tried.get(case.key, 0) + 1
         self._oom_kills = child.oom_kills()
         try:
@@ -290,5 +292,5 @@ class Slot:
             where |= {"ahead_off": True} if self.ahead.off else {}
         if self._shared:
             where["gpu_shared"] = self._shared
-        metrics = {**row.metrics, **where, "attempt": attempts}
+        metrics = {**row.metrics, **where, "started_at": self._started_at, "attempt": attempts}
         yield replace(row, metrics=metrics, reason=kept(row.reason), detail=kept(row.detail))

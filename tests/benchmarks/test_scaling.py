@@ -25,11 +25,13 @@ from runner.case import Case, Choice
 from runner.row import Row
 
 STATE = {"sm_clock_mhz": 1980.0, "power_w": 400.0, "temperature_c": 40, "throttle": "", "wall_s": 4.0}
+BEGAN = "2026-11-22T09:00:0"  # and the second that the GPU's index gives
 
 
 def row(cols, us, index, workload="gelu"):
     case = Case(Choice(workload, {"cols": cols}), Choice("torch", {}), (), "auto", 0)
-    return Row(case=case, status="ok", metrics={"gpu_us": us, "gpu_index": index, "gpu_uuid": f"GPU-{index}", **STATE})
+    where = {"gpu_index": index, "gpu_uuid": f"GPU-{index}", "started_at": f"{BEGAN}{index}.250+00:00"}
+    return Row(case=case, status="ok", metrics={"gpu_us": us, **where, **STATE})
 
 
 def made(count, cases_s, slower=1.0, cases=16):
@@ -90,8 +92,8 @@ def test_gpus_alone_are_against_the_first():
 
 def test_the_report_has_every_table():
     text = report({1: made(1, 80.0), 2: made(2, 40.0)}, {0: alone(0), 1: alone(1)})
-    assert text.count("\n## ") == 5
-    assert "| 2 | 1 | 1980 | 400 | 40 | 0 |" in text
+    assert text.count("\n## ") == 6
+    assert "| 2 | 1 | 1980 | 400 | 40 | 0 | 1.00 |" in text
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from runner.launch import Ready
@@ -86,3 +88,11 @@ def test_each_case_begins_with_the_precision_of_its_point(launch):
 def test_each_replica_has_a_process_of_its_own(launch):
     events = launch(("right", 64, 0), ("right", 32, 0), ("right", 64, 1), ("right", 32, 1))
     assert kinds(events) == [Ready, Row, Row, Ready, Row, Row]
+
+
+def test_a_row_says_when_its_case_began(launch):
+    began = datetime.now(UTC) - timedelta(milliseconds=1)  # to which it is told
+    rows = [event for event in launch(("right", 32), ("right", 64)) if isinstance(event, Row)]
+    first, second = (datetime.fromisoformat(row.metrics["started_at"]) for row in rows)
+    assert began < first < second < datetime.now(UTC)
+    assert (second - first).total_seconds() >= rows[0].metrics["wall_s"] - 0.001
