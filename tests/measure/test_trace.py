@@ -252,8 +252,8 @@ def test_an_annotation_is_not_within_the_python_function_that_begins_it():
 def test_folded_stacks_are_read_back():
     found = {("call", "a b", "k<1> *"): 12.345, ("call",): 0.001, ("call", "short"): 0.0001}
     text = stacks.folded(found)
-    assert text == "call 1\ncall;a b;k<1> * 12345\n"
-    assert stacks.unfolded(text) == {("call",): 0.001, ("call", "a b", "k<1> *"): 12.345}
+    assert text == "call;a b;k<1> * 12345\ncall 1\n"
+    assert stacks.unfolded(text) == {("call", "a b", "k<1> *"): 12.345, ("call",): 0.001}
 
 
 def test_names_that_would_break_a_line_do_not():
