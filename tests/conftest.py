@@ -53,12 +53,8 @@ def error() -> Judge:
     return judge
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none. Those of one file stay together, and those that time a GPU."""
-    for item in items:
-        gpu = item.get_closest_marker("gpu") is not None
-        item.add_marker(pytest.mark.xdist_group("gpu" if gpu else item.path.name))
+    """Skip what needs a GPU where there is none."""
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -25,7 +26,11 @@ enough = pytest.mark.skipif(
 
 
 def masks():
-    return {thread: os.sched_getaffinity(thread) for thread in _threads()}
+    found = {}
+    for thread in _threads():
+        with contextlib.suppress(ProcessLookupError):  # one of another test's, which has just ended
+            found[thread] = os.sched_getaffinity(thread)
+    return found
 
 
 def confined(whole):
@@ -110,7 +115,7 @@ def test_every_mask_is_as_it_was_after_the_end():
     before = masks()
     with pinned(gelu):
         pass
-    assert masks() == before
+    assert masks().items() <= before.items()  # some may have ended
 
 
 @linux
@@ -119,7 +124,7 @@ def test_every_mask_is_as_it_was_after_an_exception_inside():
     before = masks()
     with pytest.raises(KeyError), pinned():
         raise KeyError
-    assert masks() == before
+    assert masks().items() <= before.items()  # some may have ended
 
 
 @linux
@@ -128,7 +133,7 @@ def test_every_mask_is_as_it_was_after_an_exception_of_the_call():
     before = masks()
     with pytest.raises(KeyError), pinned({}.popitem):
         pytest.fail("entered")
-    assert masks() == before
+    assert masks().items() <= before.items()  # some may have ended
 
 
 @linux
@@ -229,8 +234,8 @@ def test_a_system_that_refuses_is_left_alone(monkeypatch, granted):
     with pinned(gelu) as cpus:
         if torch.get_num_threads() > granted and len(before[threading.get_native_id()]) > 1:
             assert cpus == ""
-        assert masks() == before
-    assert masks() == before
+        assert masks().items() <= before.items()  # some may have ended
+    assert masks().items() <= before.items()  # some may have ended
 
 
 def test_a_system_without_affinity_is_left_alone(monkeypatch):
