@@ -204,7 +204,7 @@ def worst_table(found: Mapping[str, Grid], most: int = 5) -> str:
     lines = []
     for key in sorted(each, key=lambda key: -abs(each[key] - 1))[:most]:
         case, us = found[COLD].rows[key].case, float(found[COLD].rows[key].metrics["gpu_us"])
-        name = f"{names.heading(found[COLD].rows[key].case)} {case.impl.name}"
+        name = f"{names.heading(case)} {case.impl.name}"
         lines.append((name, us, f"{each[key]:.4f}", f"{again[key]:.4f}"))
     return table(["case", f"us, {COLD}", "ahead", "the same again"], lines)
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from benchmarks.common import LIMIT_S, ROOT, digits, environment, load_average, page, phase_table, publish, table, word
@@ -58,7 +58,7 @@ class Grid:
     @property
     def worker_s(self) -> float:
         """A case in its worker, the mean."""
-        return sum(float(row.metrics["wall_s"]) for row in self.rows.values()) / len(self.rows)  # type: ignore[arg-type]
+        return fmean(float(row.metrics["wall_s"]) for row in self.rows.values())  # type: ignore[arg-type]
 
     @property
     def between_s(self) -> float:
@@ -235,17 +235,8 @@ def rate_table(found: Mapping[int, Grid]) -> str:
         )
         for count, one in found.items()
     ]
-    titles = [
-        "cases a minute",
-        "x",
-        "cases, s",
-        "in the worker, ms",
-        "between, ms",
-        "before, s",
-        "whole command, s",
-        "x",
-    ]
-    return table(["GPUs", *titles, "parent's CPU, s", "ms a case"], lines)
+    rate = ["cases a minute", "x", "cases, s", "in the worker, ms", "between, ms"]
+    return table(["GPUs", *rate, "before, s", "whole command, s", "x", "parent's CPU, s", "ms a case"], lines)
 
 
 def times_table(found: Mapping[int, Grid]) -> str:
@@ -279,7 +270,7 @@ def state_table(found: Mapping[int, Grid]) -> str:
     """Clock, power and temperature of each GPU in each grid, and how long after the first GPU it had its first case."""
     lines = []
     for count, one in found.items():
-        first = {index: min(_began(row) for row in one.on(index)) for index in one.indices}
+        first = {index: min(_started_at(row) for row in one.on(index)) for index in one.indices}
         for index, began_at in first.items():
             some = one.on(index)
             throttled = sum(bool(row.metrics.get("throttle")) for row in some)
@@ -288,7 +279,7 @@ def state_table(found: Mapping[int, Grid]) -> str:
     return table(["GPUs at work", "GPU", *STATE, "cases held down", "first case after, s"], lines)
 
 
-def _began(row: Row) -> datetime:
+def _started_at(row: Row) -> datetime:
     return datetime.fromisoformat(str(row.metrics["started_at"]))
 
 

@@ -2,8 +2,8 @@
 
 A record is written with one ``write`` to a file opened for appending, and begins with a newline: should a kill
 tear the last one, the torn line ends there and the next record is whole. Reading skips torn lines. What was written
-survives the death of this process at once; a thread sees to it that the disk has it 0.05 s later at most, which nobody
-waits for until the end.
+survives the death of this process at once; a thread sees to it that the disk has it a second later, which nobody waits
+for until the end.
 
     {"record": "session"}    a process begins to write: the run's first, or one that resumes it; and by which rules
     {"record": "start"}      a case is given to a worker; without a row after it, it was in flight when the session died

@@ -56,16 +56,7 @@ def lines(plan: Plan, work: Work, guess: Estimate) -> Iterator[str]:
 
     names = Names(plan.cases)
     replicas = any(case.replica for case in plan.cases)
-    said = [
-        " ".join(
-            [
-                names.heading(case),
-                names.impl(case),
-                *([f"replica={case.replica}"] if replicas else []),
-            ]
-        )
-        for case in plan.cases
-    ]
+    said = [names.case(case) + (f" replica={case.replica}" if replicas else "") for case in plan.cases]
     width = max(map(len, said))
     for case, text in zip(plan.cases, said, strict=True):
         state = _state(case, work)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import torch
@@ -48,8 +49,8 @@ class Places:
             return
         here = [tensor.data for tensor in self._inputs]
         try:
-            for tensor, copy in zip(self._inputs, self._copies[place - 1], strict=True):
-                tensor.data = copy
+            for tensor, other in zip(self._inputs, self._copies[place - 1], strict=True):
+                tensor.data = other
             yield self._pools[place]
         finally:
             for tensor, data in zip(self._inputs, here, strict=True):
@@ -57,13 +58,13 @@ class Places:
 
     def first(self) -> Places:
         """The inputs as they are, with their pool of memory, and no copies."""
-        alone = Places()
-        alone._inputs, alone._pools, alone.stream = self._inputs, self._pools[:1], self.stream
+        alone = copy(self)
+        alone._copies, alone._pools = [], self._pools[:1]
         return alone
 
     def pointers(self) -> set[int]:
         """Where the memory of each input and of each copy begins."""
-        every = [*self._inputs, *(copy for place in self._copies for copy in place)]
+        every = [*self._inputs, *(other for place in self._copies for other in place)]
         return {tensor.untyped_storage().data_ptr() for tensor in every}
 
     def _copied(self, count: int) -> list[list[Tensor]]:
@@ -85,5 +86,5 @@ def _affordable(inputs: Sequence[Tensor], count: int) -> int:
 def _copy(tensor: Tensor, offset: int) -> Tensor:
     """A copy that begins ``offset`` bytes into a block of its own."""
     block = torch.empty(offset + tensor.nbytes, dtype=torch.uint8, device=tensor.device)
-    copy = block[offset:].view(tensor.dtype).view(tensor.shape)
-    return copy.copy_(tensor.detach())
+    other = block[offset:].view(tensor.dtype).view(tensor.shape)
+    return other.copy_(tensor.detach())

@@ -110,6 +110,10 @@ class Names:
         """``gelu cols=1024 seed=1``: the workload and what varies, but for the implementation."""
         return " ".join([case.workload.name, *(f"{name}={value}" for name, value in self.point(case).items())])
 
+    def case(self, case: Case) -> str:
+        """``gelu cols=1024 seed=1 triton``: that, and the implementation."""
+        return f"{self.heading(case)} {self.impl(case)}"
+
 
 def lines(rows: Iterable[Row], baseline: str | None, rounds: Iterable[Rounds] = ()) -> list[Line]:
     """A line per case, with its rates and its place among those of its point, the points in order of appearance."""

@@ -22,7 +22,7 @@ def told(folder: Path, rows: Sequence[Row], names: Names) -> Iterator[str]:
             text = (folder / file).read_text(encoding="utf-8").rstrip()
         except OSError:  # on another machine
             continue
-        yield f"\n{names.heading(row.case)} {names.impl(row.case)}: {measure.name}\n{text}"
+        yield f"\n{names.case(row.case)}: {measure.name}\n{text}"
         yield f"  in {folder / measure}: {', '.join(others)}" if others else f"  in {folder / measure}"
     if len(found) > MOST:
         yield f"\n{len(found) - MOST} more summaries are in the folders of {folder / 'files'}"

@@ -27,10 +27,9 @@ def merged(rows: Sequence[Row]) -> Row:
     if len(rows) == 1:
         return rows[0]
     failed = next((row for row in rows if row.time_us is None), None)
-    speaks = next((row for row in rows if row.status != "ok"), rows[0])
     if failed:
         return failed
-    time = _time(rows)
+    speaks, time = next((row for row in rows if row.status != "ok"), rows[0]), _time(rows)
     return replace(speaks, metrics={**speaks.metrics, **time, **_verdict(rows, time["interval_pct"])})
 
 

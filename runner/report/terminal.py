@@ -94,15 +94,11 @@ def notes(rows: Sequence[Row], names: Names) -> list[str]:
     contended = sum(verdict(row) == "contended" for row in rows)
     for row in rows:
         if row.status == "ok" and (unobserved := row.metrics.get("unobserved")):  # else it is the reason
-            shared.setdefault(f"not observed: {unobserved}", []).append(
-                f"{names.heading(row.case)} {names.impl(row.case)}"
-            )
+            shared.setdefault(f"not observed: {unobserved}", []).append(names.case(row.case))
         if verdict(row) in ("not_converged", "contended"):
             continue  # each has a figure of its own, so no two would share a line; the rows have them
         if reason := row.reason or row.metrics.get("verdict_reason"):
-            shared.setdefault(f"{verdict(row)}: {reason}", []).append(
-                f"{names.heading(row.case)} {names.impl(row.case)}"
-            )
+            shared.setdefault(f"{verdict(row)}: {reason}", []).append(names.case(row.case))
     said = [f"{cases[0]}{f' and {len(cases) - 1} more' if cases[1:] else ''}: {why}" for why, cases in shared.items()]
     zeros = sum(row.case.workload.fields.get("data") == "zeros" and row.time_us is not None for row in rows)
     if zeros:
@@ -124,7 +120,7 @@ def plain(row: Row, names: Names) -> str:
     """The row in one line, for a terminal that is none: a log, a pipe."""
     reason = row.reason or row.metrics.get("verdict_reason") or ""
     figures = f"{time_text(row.time_us)} {spread_text(row)}"
-    return " ".join(f"{names.heading(row.case)} {names.impl(row.case)}: {figures} {verdict(row)} {reason}".split())
+    return " ".join(f"{names.case(row.case)}: {figures} {verdict(row)} {reason}".split())
 
 
 def verdict(row: Row) -> str:

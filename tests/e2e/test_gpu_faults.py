@@ -75,6 +75,7 @@ def grid(command, tmp_path):
         moments, printed = [], []
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options) as process:
             late = threading.Timer(GRID_LIMIT_S, process.send_signal, [signal.SIGABRT])
+            late.daemon = True
             late.start()
             for line in process.stdout:
                 printed.append(line)

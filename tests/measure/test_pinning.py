@@ -33,6 +33,11 @@ def masks():
     return found
 
 
+def unchanged(before):
+    """Whether the masks are those of ``before``, but for threads that have ended meanwhile."""
+    return masks().items() <= before.items()
+
+
 def confined(whole):
     """The CPU of each thread that has but one."""
     return {thread: min(mask) for thread, mask in masks().items() if len(mask) == 1 and mask != whole}
@@ -115,7 +120,7 @@ def test_every_mask_is_as_it_was_after_the_end():
     before = masks()
     with pinned(gelu):
         pass
-    assert masks().items() <= before.items()  # some may have ended
+    assert unchanged(before)
 
 
 @linux
@@ -124,7 +129,7 @@ def test_every_mask_is_as_it_was_after_an_exception_inside():
     before = masks()
     with pytest.raises(KeyError), pinned():
         raise KeyError
-    assert masks().items() <= before.items()  # some may have ended
+    assert unchanged(before)
 
 
 @linux
@@ -133,7 +138,7 @@ def test_every_mask_is_as_it_was_after_an_exception_of_the_call():
     before = masks()
     with pytest.raises(KeyError), pinned({}.popitem):
         pytest.fail("entered")
-    assert masks().items() <= before.items()  # some may have ended
+    assert unchanged(before)
 
 
 @linux
@@ -234,8 +239,8 @@ def test_a_system_that_refuses_is_left_alone(monkeypatch, granted):
     with pinned(gelu) as cpus:
         if torch.get_num_threads() > granted and len(before[threading.get_native_id()]) > 1:
             assert cpus == ""
-        assert masks().items() <= before.items()  # some may have ended
-    assert masks().items() <= before.items()  # some may have ended
+        assert unchanged(before)
+    assert unchanged(before)
 
 
 def test_a_system_without_affinity_is_left_alone(monkeypatch):

@@ -180,6 +180,7 @@ def test_points_that_differ_beside_the_workload_are_told_apart():
         "gelu seed=1 measure=[benchmark,nsys] measure.benchmark.cold_l2=False",
     ]
     assert derive.Names([rows[0].case]).heading(rows[0].case) == "gelu"
+    assert derive.Names([rows[0].case]).case(rows[0].case) == "gelu torch"
 
 
 def test_a_frame_has_a_column_for_each_of_what_differs():
