@@ -1,8 +1,12 @@
-"""Tests marked ``gpu`` run where torch sees a GPU. Shared: workloads with inputs, and the verdict of a tolerance."""
+"""Tests marked ``gpu`` run where torch sees a GPU. Shared: workloads with inputs, and the verdict of a tolerance.
+
+What tests draw from torch is drawn from one seed, so that they pass everywhere or nowhere; ``SEED=7`` draws another.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,6 +21,11 @@ from runner import options, schema
 
 Make = Callable[..., tuple[Workload, tuple[Tensor, ...]]]
 Judge = Callable[[Sequence[Expected], Sequence[Tensor]], float]
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(int(os.environ.get("SEED", "0")))
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ def test_backward_of_any_view_gives_what_its_copy_gives(differentiable, device, 
     dx = gradient(differentiable, x, dy)
     copied = gradient(differentiable, *(t.clone(memory_format=torch.contiguous_format) for t in (x, dy)))
     assert dx.shape == x.shape
-    assert torch.allclose(dx, copied, rtol=1e-5, atol=1e-8)
+    assert torch.allclose(dx, copied, rtol=1e-5, atol=1e-6)  # it is a difference of what may be alike
 
 
 def test_autograd_keeps_nothing_of_triton_where_no_gradient_is_asked_for(load, device):
