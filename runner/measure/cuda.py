@@ -17,6 +17,7 @@ from runner.measure.caller import as_seen_by_caller
 from runner.measure.floors import FLOORS
 from runner.measure.flush import preparation
 from runner.measure.gpu_state import gpu_state
+from runner.measure.host_clock import HostClock
 from runner.measure.instruments import Instrument
 from runner.measure.places import Places
 from runner.measure.procedure import Taken, take
@@ -57,7 +58,7 @@ def measure(call: Call, settings: Benchmark) -> tuple[dict[str, Scalar], Taken, 
         columns["places"] = len(places)
     if seen:
         columns |= {"cupti_us": seen.span_us, "gap_us": seen.span_us - seen.busy_us, "n_kernels": seen.kernels}
-    elif (held := instruments.nodes(instrument)) is not None:  # CUPTI says nothing of a call in which nothing runs
+    elif (held := instruments.nodes(instrument)) is not None:
         columns["n_kernels"] = held
     if instrument.clocks_mhz:
         columns |= {
@@ -67,8 +68,8 @@ def measure(call: Call, settings: Benchmark) -> tuple[dict[str, Scalar], Taken, 
         }
     if isinstance(instrument, StampedGraphs) and settings.cold_l2:
         columns |= _warm(call, settings, places, taken.summary.estimate)
-    if settings.sustained_s:
-        columns |= sustained(call, settings.sustained_s)
+    if settings.sustained_s and not isinstance(instrument, HostClock):  # what nobody waits for would pile up
+        columns |= sustained(call, settings.sustained_s, captured=isinstance(instrument, StampedGraphs))
     if settings.roof and call.work:
         columns |= _beside_roof(call.work, taken.summary.estimate, settings)
     return columns, taken, instrument
@@ -78,7 +79,8 @@ def compare(
     calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: Benchmark
 ) -> list[tuple[str, list[float]]] | None:
     """Side by side, each call by the instrument that has timed it, inputs and outputs of all in the same places."""
-    places = Places(calls[0][0].inputs, settings.places)
+    counts = [int(count) for _, columns in calls if (count := columns.get("places"))]  # memory may have been short
+    places = Places(calls[0][0].inputs, min(counts, default=settings.places))
     again = [instruments.build(str(columns["instrument"]), call, settings, places=places) for call, columns in calls]
     return side_by_side(again, settings.rounds, settings.max_s)
 

@@ -28,3 +28,8 @@ def pair_floors(first: str, second: str) -> tuple[Floor, Floor]:
     """Of both sides of a ratio; what moves two instruments is not the same, so there nothing is gone."""
     floors = PAIR_FLOORS if first == second else FLOORS
     return floors[first], floors[second]
+
+
+def shared_us(first: str, second: str) -> float:
+    """By how much, at most, one instrument may have read both sides of a ratio too long; 0 of two instruments."""
+    return FLOORS[first].widen(0.0, 0.0) if first == second else 0.0

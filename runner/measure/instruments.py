@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import torch
+
 from models.workload import Call
 from runner.capture import CaptureError
 from runner.measure import calibration
@@ -30,9 +32,20 @@ def choose(call: Call, settings: Benchmark, places: Places | None = None) -> tup
     if why := _no_stamps():
         return build("cuda_events", call, settings), why
     try:
-        return build("stamped_graphs", call, settings, places=places), ""
+        return _graphs(call, settings, places), ""
     except CaptureError as error:
         return build("stamped_stream", call, settings), f"no CUDA graph can hold this call: {error}"
+
+
+def _graphs(call: Call, settings: Benchmark, places: Places | None) -> Instrument:
+    """Graphs; in the first of ``places`` alone where the outputs of all of them do not fit. Raises CaptureError."""
+    try:
+        return build("stamped_graphs", call, settings, places=places)
+    except CaptureError as error:
+        if places is None or len(places) == 1 or not isinstance(error.__cause__, torch.OutOfMemoryError):
+            raise
+    places.leave()  # out here the error no longer holds what was built
+    return build("stamped_graphs", call, settings, places=places)
 
 
 def corrected(

@@ -14,6 +14,7 @@ Word = Literal["faster", "slower", "same", "unclear"]
 
 ZONE = 0.005  # a difference within half a percent is not worth a word
 SAME = 0.01  # two times are the same if their whole interval is within 1 %
+MOST_SHARED = 0.9  # of the shorter time may be an instrument's error: something is left to take the ratio of
 LEVEL = 0.05  # chance that a table of equal calls has a "faster" or "slower" in it
 
 
@@ -25,6 +26,7 @@ class Ratio:
     half: float  # of its 95 % interval, logarithmic
     freedom: int  # degrees of freedom behind ``half``
     paired: bool  # sampled in the same rounds, not one after the other
+    unseen: float = 0.0  # of ``half``, what neither more samples nor more processes would take away
 
     @property
     def word(self) -> Word:
@@ -42,13 +44,21 @@ class Ratio:
         return 2 * survival(beyond / (self.half / T_975[self.freedom]), self.freedom) if self.half else 0.0
 
 
-def paired(first: Sequence[float], second: Sequence[float], floors: tuple[Floor, Floor]) -> Ratio:
-    """From batch means of both, above 0, that were taken at the same times; and what their instruments cannot see."""
+def paired(
+    first: Sequence[float], second: Sequence[float], floors: tuple[Floor, Floor], shared_us: float = 0.0
+) -> Ratio:
+    """From batch means of both, above 0, that were taken at the same times; and what their instruments cannot see.
+
+    ``shared_us``: how much too long, at most, both may have been read. Alike for both, it is gone from their
+    difference, but not from their ratio.
+    """
     logs = [math.log(a / b) for a, b in zip(first, second, strict=True)]
-    times_us, freedom = (fmean(first), fmean(second)), len(logs) - 1
+    one_us, other_us = times_us = fmean(first), fmean(second)
+    freedom, off_us = len(logs) - 1, min(shared_us, MOST_SHARED * min(times_us))
     sampling = T_975[freedom] * stdev(logs) / math.sqrt(len(logs)) * LOOK_TWICE
-    unseen = [floor.widen(0.0, us) / us for floor, us in zip(floors, times_us, strict=True)]
-    return Ratio(fmean(logs), math.hypot(sampling, *unseen), freedom, paired=True)
+    shift = math.log((one_us - off_us) / (other_us - off_us)) - math.log(one_us / other_us)
+    unseen = math.hypot(shift, *(floor.widen(0.0, us) / us for floor, us in zip(floors, times_us, strict=True)))
+    return Ratio(fmean(logs), math.hypot(sampling, unseen), freedom, paired=True, unseen=unseen)
 
 
 def unpaired(first: tuple[float, float], second: tuple[float, float]) -> Ratio:
@@ -58,13 +68,20 @@ def unpaired(first: tuple[float, float], second: tuple[float, float]) -> Ratio:
 
 
 def pooled(ratios: Sequence[Ratio]) -> Ratio:
-    """The same pair in several processes: their mean, and the interval that the processes themselves show."""
+    """The same pair in several processes: their mean, and the interval that the processes themselves show.
+
+    That is no narrower than what all of them leave ``unseen``: it is the same in each.
+    """
     if len(ratios) == 1:
         return ratios[0]
     logs, freedom = [ratio.log for ratio in ratios], min(len(ratios) - 1, max(T_975))
     between = T_975[freedom] * stdev(logs) / math.sqrt(len(logs))
-    within = math.sqrt(fmean(ratio.half**2 for ratio in ratios) / len(ratios))
-    return Ratio(fmean(logs), max(between, within), freedom, all(ratio.paired for ratio in ratios))
+    within = math.sqrt(fmean(ratio.half**2 - ratio.unseen**2 for ratio in ratios) / len(ratios))
+    if within >= between:
+        freedom = max(freedom, *(ratio.freedom for ratio in ratios))
+    unseen = min(ratio.unseen for ratio in ratios)
+    half = math.hypot(max(between, within), unseen)
+    return Ratio(fmean(logs), half, freedom, all(ratio.paired for ratio in ratios), unseen)
 
 
 def words(ratios: Sequence[Ratio]) -> list[Word]:

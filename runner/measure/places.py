@@ -62,6 +62,11 @@ class Places:
         alone._copies, alone._pools = [], self._pools[:1]
         return alone
 
+    def leave(self) -> None:
+        """All places but the first, whose memory goes back to the driver."""
+        self._copies, self._pools = [], self._pools[:1]
+        torch.cuda.empty_cache()
+
     def pointers(self) -> set[int]:
         """Where the memory of each input and of each copy begins."""
         every = [*self._inputs, *(other for place in self._copies for other in place)]

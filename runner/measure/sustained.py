@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -22,9 +23,13 @@ LEAD_S = 3.0  # until the driver's limiter, which averages power over a second, 
 CHUNK_S = 0.05  # between two looks at the clock: the queue stays short, and waits for the host only so often
 
 
-def sustained(call: Call, seconds: float) -> dict[str, Scalar]:
-    """Means of a call over ``seconds`` of continuous load, after ``LEAD_S`` of it: time, clock, power and energy."""
-    run = _captured(call)
+def sustained(call: Call, seconds: float, *, captured: bool) -> dict[str, Scalar]:
+    """Means of a call over ``seconds`` of continuous load, after ``LEAD_S`` of it: time, clock, power and energy.
+
+    ``captured``: in a CUDA graph, so that launching does not slow it down. Only for a call that was timed in graphs:
+    of another one, part may be missing there. It must wait for all that it begins, since stamps do not see the rest.
+    """
+    run = _captured(call) if captured else partial(_whole, call)
     count = _calls_in(run, CHUNK_S)
     ended = time.perf_counter() + LEAD_S
     while time.perf_counter() < ended:
@@ -62,20 +67,20 @@ def _calls_in(run: Callable[[], object], seconds: float) -> int:
 
 
 def _captured(call: Call) -> Callable[[], object]:
-    """``call`` as a CUDA graph where that can be, so that launching does not slow it down."""
-
-    def whole() -> None:
-        call.restore()
-        call.run()
-
+    """``call`` as a CUDA graph where that can be."""
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     try:
         with torch.cuda.stream(stream):
-            whole()
+            _whole(call)
         torch.cuda.synchronize()
         with capturing(graph, stream=stream):
-            whole()
-    except CaptureError:  # the stream's own launches, then
-        return whole
+            _whole(call)
+    except CaptureError:  # it has changed its mind
+        return partial(_whole, call)
     return graph.replay
+
+
+def _whole(call: Call) -> None:
+    call.restore()
+    call.run()

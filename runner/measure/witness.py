@@ -43,7 +43,9 @@ class Witness:
 def observe(
     call: Callable[[], object], before: Callable[[], object], *, kernels: int | None = None, calls: int | None = None
 ) -> Witness | None:
-    """What CUPTI saw of ``calls`` of ``call``; None if it saw nothing, or not the same each time.
+    """What CUPTI saw of ``calls`` of ``call``; None if it is blind, or did not see the same each time.
+
+    It is not blind if it saw what we launch before and after a call: one in which nothing runs has 0 kernels.
 
     By default there are 30 calls, or fewer if they are of many ``kernels``, or long.
     """
@@ -53,8 +55,10 @@ def observe(
     records = _records(call, before, calls)
     each = _of_each(records)
     counts = {len(own) for own in each}
-    if len(each) != calls or len(counts) != 1 or counts == {0}:
+    if len(each) != calls or len(counts) != 1:
         return None
+    if counts == {0}:
+        return Witness(span_us=0.0, busy_us=0.0, kernels=0, detached=False)
     return Witness(
         span_us=trimmed_mean([whole(own) for own in each]),
         busy_us=trimmed_mean([covered(own) for own in each]),

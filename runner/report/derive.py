@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.case import Case, Choice, Scalar
 from runner.measure import pairs
-from runner.measure.floors import pair_floors
+from runner.measure.floors import pair_floors, shared_us
 from runner.measure.pairs import Ratio
 from runner.report.replicas import between_pct, by_case, merged
 from runner.rounds import Rounds
@@ -175,8 +175,8 @@ def _ratio(case: Sequence[Row], reference: Sequence[Row], compared: Mapping[str,
             both = rounds.batches_us[row.case.key], rounds.batches_us[other]
             if min(map(min, both)) <= 0:  # no time, and so no ratio: what an instrument reads of nothing is taken off
                 continue
-            floors = pair_floors(rounds.instruments[row.case.key], rounds.instruments[other])
-            found.append(pairs.paired(*both, floors))
+            names = rounds.instruments[row.case.key], rounds.instruments[other]
+            found.append(pairs.paired(*both, pair_floors(*names), shared_us(*names)))
     if found:
         return pairs.pooled(found)
     if _gpus(case) != _gpus(reference):  # two of a kind differ by per cents, which no interval of either holds

@@ -44,13 +44,16 @@ def _times(rows: Sequence[Row]) -> list[float]:
 
 
 def _time(rows: Sequence[Row]) -> dict[str, Scalar]:
-    """Mean and interval. What each process doubts of itself counts as well: it may be the same doubt in all."""
+    """Mean and interval. What more samples would not show any of them may be the same in all, and stays."""
     times = _times(rows)
     mean, count = fmean(times), len(times)
     between = T_975[min(count - 1, max(T_975))] * stdev(times) / math.sqrt(count)
-    intervals: list[Any] = [row.metrics.get("interval_pct") or 0.0 for row in rows]
-    within = mean * min(intervals) / 100 / math.sqrt(count)
-    half = math.hypot(between, within)
+    doubts: list[tuple[Any, Any]] = [
+        (row.metrics.get("interval_pct") or 0.0, row.metrics.get("stat_pct") or 0.0) for row in rows
+    ]
+    sampling = mean * min(stat for _, stat in doubts) / 100 / math.sqrt(count)
+    unseen = mean * min(math.sqrt(max(0.0, whole**2 - stat**2)) for whole, stat in doubts) / 100
+    half = math.hypot(between, sampling, unseen)
     column = "gpu_us" if "gpu_us" in rows[0].metrics else "wall_us"
     return {
         column: mean,

@@ -9,7 +9,7 @@ from statistics import fmean
 from models.workload import Call
 from runner.case import Scalar
 from runner.measure.benchmark import Benchmark
-from runner.measure.floors import pair_floors
+from runner.measure.floors import pair_floors, shared_us
 from runner.measure.pairs import Ratio, paired
 from runner.verify import Finding
 
@@ -38,7 +38,7 @@ def compared(
     if both is None:
         raise RuntimeError("there is no time for rounds in which calls are sampled in turn")
     (name, ours), (other, theirs) = both
-    return Compared(paired(ours, theirs, pair_floors(name, other)), fmean(theirs))
+    return Compared(paired(ours, theirs, pair_floors(name, other), shared_us(name, other)), fmean(theirs))
 
 
 def alike(name: str, pairs: Sequence[Compared], most: int) -> Finding:

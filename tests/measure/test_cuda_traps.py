@@ -27,13 +27,13 @@ def made():
     return x, F.gelu, judge
 
 
-def measure(run, judge=None):
+def measure(run, judge=None, **settings):
     from models.workload import Call
     from runner.compose import CONF
     from runner.measure import Scene
     from runner.measure.benchmark import Benchmark
 
-    fields = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text()) | {"roof": False}
+    fields = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text()) | {"roof": False} | settings
     del fields["name"]
     run()  # as the worker does before it checks
     return Benchmark(**fields).measure(Call(run, judge=judge), Scene("cuda"))
@@ -137,11 +137,49 @@ def test_a_launch_that_no_capture_sees_is_found(made):
     assert "holds 0 of the 1 kernels" in row["instrument_note"]
 
 
-def test_a_result_that_is_only_kept_is_impossible(made):
+@pytest.mark.parametrize("instrument", ["stamped_graphs", "stamped_stream", "cuda_events"])
+def test_a_result_that_is_only_kept_is_impossible(made, instrument):
     x, gelu, judge = made
     kept = gelu(x)
-    row = measure(lambda: (kept,), judge)
-    assert (row["instrument"], row["n_kernels"], row["verdict"]) == ("stamped_graphs", 0, "impossible")
+    row = measure(lambda: (kept,), judge, instrument=instrument)
+    assert (row["instrument"], row["n_kernels"], row["verdict"]) == (instrument, 0, "impossible")
+
+
+def test_a_sustained_time_is_of_what_was_timed_whatever_a_capture_sees(made, monkeypatch):
+    import torch
+
+    from runner.measure import sustained
+
+    monkeypatch.setattr(sustained, "LEAD_S", 0.05)
+    x, gelu, judge = made
+    kept = {}
+
+    def call():
+        if not torch.cuda.is_current_stream_capturing():
+            kept["y"] = gelu(x)
+        return (kept["y"],)
+
+    row = measure(call, judge, sustained_s=0.1)
+    assert row["instrument"] == "stamped_stream"
+    assert row["sustained_us"] > 0.5 * row["gpu_us"]
+
+
+def test_what_nobody_waits_for_has_no_sustained_time(made):
+    import torch
+
+    x, gelu, judge = made
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        out = gelu(x)
+
+    def call():
+        with torch.cuda.stream(side):
+            torch._C._nn.gelu(x, out=out)
+        return (out,)
+
+    row = measure(call, judge, sustained_s=0.1)
+    assert row["instrument"] == "host_clock"
+    assert "sustained_us" not in row
 
 
 def test_a_host_function_is_no_part_of_a_timed_graph(made):

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from runner.measure import pairs
-from runner.measure.floors import pair_floors
+from runner.measure.floors import pair_floors, shared_us
 from runner.measure.pairs import Ratio
 from runner.measure.statistics import NO_FLOOR, Floor
 
@@ -68,6 +68,19 @@ def test_two_instruments_share_no_error_that_could_cancel():
     assert other == Floor(us=0.4, share=0.001)
 
 
+@pytest.mark.parametrize(
+    ("name", "longer_us", "short_us", "long_us"),
+    [("cuda_events", 3.6, 5.0, 10.0), ("cuda_events", 3.6, 1.0, 40.0), ("stamped_stream", 0.7, 1.0, 30.0)],
+)
+def test_what_is_too_long_on_both_sides_is_not_gone_from_their_ratio(name, longer_us, short_us, long_us):
+    read = [[us + longer_us] * 10 for us in (long_us, short_us)]
+    ratio = pairs.paired(*read, pair_floors(name, name), shared_us(name, name))
+    assert abs(ratio.log - math.log(long_us / short_us)) < ratio.half
+    assert ratio.word == "slower"
+    alike = pairs.paired(read[0], read[0], pair_floors(name, name), shared_us(name, name))
+    assert alike.half < 0.005
+
+
 def test_separate_times_are_compared_by_their_intervals():
     ratio = pairs.unpaired((110.0, 0.03), (100.0, 0.04))
     assert (ratio.log, ratio.half) == (pytest.approx(math.log(1.1)), pytest.approx(0.05))
@@ -83,6 +96,18 @@ def test_several_processes_speak_by_what_they_differ():
     alike = pairs.pooled([Ratio(0.02, 0.003, 9, True)] * 3)
     assert alike.half == pytest.approx(0.003 / math.sqrt(3))
     assert pairs.pooled([Ratio(0.02, 0.003, 9, True)]) == Ratio(0.02, 0.003, 9, True)
+
+
+def test_what_no_process_sees_is_seen_by_no_number_of_them():
+    pooled = pairs.pooled([Ratio(0.05, 0.05, 9, True, unseen=0.04)] * 100)
+    assert pooled.half == pytest.approx(math.hypot(0.04, 0.03 / 10))
+    assert pooled.unseen == 0.04
+
+
+def test_two_processes_say_no_less_than_one():
+    one = Ratio(0.05, 0.006, 9, True)
+    assert pairs.words([one] * 40) == ["slower"] * 40
+    assert pairs.words([pairs.pooled([one, one])] * 40) == ["slower"] * 40
 
 
 def test_of_many_pairs_some_differ_by_chance_and_are_called_unclear():

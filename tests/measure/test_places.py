@@ -44,6 +44,27 @@ def test_the_first_place_has_the_inputs_as_they_are_its_own_pool_and_the_stream_
     assert first.stream is places.stream
 
 
+def test_where_the_outputs_of_all_places_do_not_fit_the_first_is_taken(places, monkeypatch):
+    import torch
+
+    from runner.capture import CaptureError
+    from runner.measure import instruments
+
+    tried = []
+
+    def build(name, call, settings, *, places=None):
+        tried.append((name, len(places) if places else None))
+        if len(tried) == 1:
+            raise CaptureError("memory") from torch.OutOfMemoryError("memory")
+        return name
+
+    monkeypatch.setattr(instruments, "build", build)
+    monkeypatch.setattr(instruments, "_no_stamps", lambda: "")
+    settings = SimpleNamespace(instrument="auto")
+    assert instruments.choose(None, settings, places) == ("stamped_graphs", "")
+    assert tried == [("stamped_graphs", PLACES), ("stamped_graphs", 1)]
+
+
 def test_a_warm_time_is_of_one_place_whose_data_the_last_call_has_left(places, monkeypatch):
     from runner.measure import cuda, instruments
 

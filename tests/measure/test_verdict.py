@@ -12,7 +12,7 @@ GOOD |= {"cupti_us": 10.1, "e2e_us": 40.0}
 
 DOUBTFUL = {
     "impossible": ({"least_us": 12.0}, "this GPU cannot do it in less than 12 us"),
-    "contradicted": ({"cupti_us": 13.0}, "CUPTI says 13 us where the stamps say 10 us"),
+    "contradicted": ({"cupti_us": 13.0}, "CUPTI says 13 us where stamped_graphs says 10 us"),
     "contended": ({"cpu_wait_pct": 30.0}, "its threads waited 30 % of the time for other processes"),
     "power_capped": ({"sm_clock_mhz": 1600.0}, "its clock was 1600 of 1980 MHz"),
     "not_converged": ({"converged": False, "stat_pct": 3.0}, "the interval is +-3.0 % after 800 samples"),
@@ -57,6 +57,12 @@ def test_what_the_timed_calls_gave_weighs_most():
 
 def test_the_hosts_clock_is_not_contradicted_by_cupti():
     assert verdict(GOOD | {"instrument": "host_clock", "gpu_us": 30.0}, 0.5)["verdict"] == "ok"
+
+
+def test_cupti_does_not_contradict_what_an_instrument_leaves_open():
+    row = GOOD | {"instrument": "cuda_events", "cupti_us": 7.0, "high_us": 14.0, "interval_pct": 40.0}
+    assert verdict(row, 0.5)["verdict"] == "timer_limited"
+    assert verdict(row | {"cupti_us": 5.0}, 0.5)["verdict"] == "contradicted"
 
 
 def test_a_drift_is_said():

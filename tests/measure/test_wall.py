@@ -60,6 +60,17 @@ def test_a_busy_loop_of_known_length_reads_its_length():
     assert 300.0 <= min(PerfCounter(busy).samples(50)) < 315.0
 
 
+def test_what_reading_the_clock_takes_is_in_no_sample():
+    clock = FakeClock(900)
+
+    def reading() -> int:
+        clock.now += 60
+        return clock.now
+
+    for reset in (None, lambda: None):
+        assert PerfCounter(clock.call, reset, reading).samples(3) == [0.9] * 3
+
+
 def test_a_reset_is_not_timed_and_comes_before_every_call():
     clock, log = FakeClock(70), []
 

@@ -10,6 +10,17 @@ import torch
 pytest.importorskip("triton")
 
 
+def test_a_call_in_which_nothing_runs_is_told_from_a_profiler_that_sees_nothing(monkeypatch):
+    from runner.measure import witness
+    from runner.measure.witness import BOUNDARY, Record, Witness
+
+    seen = [Record(float(i), i + 0.5, BOUNDARY, 7) for i in range(6)]
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(witness, "_records", lambda call, before, calls: seen)
+    assert witness.observe(lambda: None, lambda: None, calls=2) == Witness(0.0, 0.0, 0, False)
+    assert witness.observe(lambda: None, lambda: None, calls=3) is None  # one of them was not seen at all
+
+
 @pytest.mark.parametrize(("call_s", "kernels", "calls"), [(0.0, 1, 30), (0.0, 100, 3), (0.026, 1, 3), (0.2, 1, 2)])
 def test_a_long_call_is_watched_less_often(monkeypatch, call_s, kernels, calls):
     from runner.measure import witness

@@ -101,6 +101,12 @@ def test_several_processes_are_one_line_with_their_own_interval():
     assert line.row.metrics["low_us"] < 99
 
 
+def test_what_an_instrument_cannot_see_is_seen_by_no_number_of_processes():
+    rows = [row("torch", 21.7, replica=i, percent=18.4, stat_pct=0.5) for i in range(9)]
+    (line,) = derive.lines(rows, None)
+    assert line.row.metrics["interval_pct"] == pytest.approx(18.4, rel=0.01)
+
+
 def test_rounds_of_several_processes_are_pooled():
     torch, triton = ([row(impl, 100.0, replica=i) for i in range(3)] for impl in ("torch", "triton"))
     each = [rounds((t, 100.0), (k, us)) for t, k, us in zip(torch, triton, (78.0, 80.0, 82.0), strict=True)]
