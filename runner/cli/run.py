@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -56,11 +56,12 @@ def execute(session: Session, launcher: Launcher) -> int | OSError | CannotStart
 
     if not session.cases:
         return None
+    session.read_sources()
     interrupts = Interrupts()
     events: Any = launcher.run(session.cases, str(session.folder / "worker.log"))  # closed, it ends its workers
     with LiveReport(session.plan, console(), len(session.cases)) as report, interrupts.raised(), closing(events):
         try:
-            for event in events:
+            for event in interrupts.told(events):
                 with interrupts.held():  # what has been measured is written down
                     _hear(event, session, report)
             session.settle()
@@ -109,14 +110,21 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Not before the end of this. If that is an exception, then never: all ends anyway."""
+        """Not before the end of this, and then where ``told`` goes on."""
         self._held = True
         try:
             yield
         finally:
             self._held = False
-        if self._came:
-            raise KeyboardInterrupt(self._came[0])
+
+    def told(self, events: Generator[Any, None, None]) -> Iterator[Any]:
+        """``events``, to whose source goes an interrupt that was ``held``: it may have more to say before it ends."""
+        with suppress(StopIteration):
+            event = next(events)
+            while True:
+                yield event
+                came, self._came = self._came, []
+                event = events.throw(KeyboardInterrupt(came[0])) if came else next(events)
 
     def _hear(self, signum: int, frame: object) -> None:
         if not self._held:

@@ -6,6 +6,7 @@ timings be unsteady all the same, several in a row, there is no more of it, and 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -70,6 +71,7 @@ class Ahead:
         self._given: set[str] = set()  # to workers: what is compiled now comes too late for these
         self._suffered = 0  # timings in a row
         self.off = False  # for the timings' sake
+        self._dying: list[WorkerProcess] = []
 
     @property
     def watched(self) -> list[int]:
@@ -100,6 +102,7 @@ class Ahead:
 
     def advance(self) -> None:
         """Hear what is done, and give out what is next; who finds nothing any more gives back the memory it holds."""
+        self._bury()
         for builder in [*self._builders]:
             try:
                 self._hear(builder)
@@ -131,6 +134,14 @@ class Ahead:
         """End all of them."""
         for builder in self._builders:
             self._end(builder)
+        self._bury()
+
+    def _bury(self) -> None:
+        """Those that have ended meanwhile; the others when their source does."""
+        ended = [process for process in self._dying if process.has_ended()]
+        self._dying = [process for process in self._dying if process not in ended]
+        for process in ended:
+            process.end(0.0)
 
     def _hear(self, builder: _Builder) -> None:
         """Raises Gone."""
@@ -144,6 +155,9 @@ class Ahead:
                 raise Gone(builder.process.end())
 
     def _end(self, builder: _Builder) -> None:
-        if builder.process:
-            builder.process.end()
+        """Nobody waits for that."""
+        if process := builder.process:
             builder.process = None
+            with contextlib.suppress(Gone):
+                process.kill()
+                self._dying.append(process)

@@ -10,7 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from multiprocessing.connection import wait
@@ -24,7 +24,7 @@ from runner.launch.ahead import Ahead, compiled, processes
 from runner.launch.gpus import Gpu
 from runner.launch.lock import acquire_all
 from runner.launch.slot import OutOfService, Slot
-from runner.launch.worker_process import Spawner, Zygote
+from runner.launch.worker_process import Gone, Spawner, Zygote
 from runner.row import Phase
 
 Seconds = Annotated[float, "above 0"]
@@ -53,14 +53,18 @@ class Local:
         """One row per case. Workers are started when the first case needs one. Raises CannotStart.
 
         An aid for finding faults may want its environment set before anything is imported, so each has its own workers.
+        Those on the CPU come one at a time too, and not beside others on GPUs.
         """
-        for aid in dict.fromkeys(case.debug for case in cases):
-            yield from self._run([case for case in cases if case.debug == aid], log_path, debug.environment(aid))
+        kinds: dict[tuple[str | None, bool], list[Case]] = {}
+        for case in cases:
+            kinds.setdefault((case.debug, case.device == "cpu"), []).append(case)
+        for (aid, _), some in kinds.items():
+            yield from self._run(some, log_path, debug.environment(aid))
 
     def _run(self, cases: Sequence[Case], log_path: str, environment: Mapping[str, str]) -> Iterator[Event]:
         """All in workers with ``environment``."""
         blocks = _blocks(cases)
-        devices = self._devices(cases)[: max(1, len(blocks))]
+        devices = self._devices(cases)[: max(1, len({case.point for case in cases}))]
         path, plan = Path(log_path), _Plan(blocks)
         logs = [path.with_name(f"worker-{gpu.index}.log") if gpu and len(devices) > 1 else path for gpu in devices]
         with ExitStack() as stack:
@@ -102,7 +106,16 @@ class Local:
         return ahead
 
     def _serve(self, slots: list[Slot], plan: _Plan, path: Path, ahead: Ahead | None) -> Iterator[Event]:
-        """Until every case has its row."""
+        """Until every case has its row. Interrupted, it hands on what workers have sent already, and begins no more."""
+        try:
+            yield from self._until_done(slots, plan, path, ahead)
+        except KeyboardInterrupt:
+            for slot in slots:
+                with suppress(Gone):
+                    yield from slot.last_words()
+            raise
+
+    def _until_done(self, slots: list[Slot], plan: _Plan, path: Path, ahead: Ahead | None) -> Iterator[Event]:
         while slots:
             for slot in list(slots):
                 try:
@@ -115,6 +128,8 @@ class Local:
                     yield Notice(f"{_name(slot.gpu)} is out of service, others do its work: {reason}")
             waiting = [slot for slot in slots if slot.busy]
             if not waiting:
+                if plan.left:  # given back after the others had asked for more
+                    continue
                 return
             workers = [slot.worker for slot in waiting if slot.worker]
             soonest = min(worker.deadline for worker in workers) - time.monotonic()
@@ -143,6 +158,11 @@ class _Plan:
     def __init__(self, blocks: Sequence[Sequence[Case]]) -> None:
         self._left = deque(blocks)
         self._place: dict[str, Slot] = {}  # of each point
+
+    @property
+    def left(self) -> bool:
+        """There are blocks that nobody has taken."""
+        return bool(self._left)
 
     def take(self, slot: Slot) -> Sequence[Case]:
         """The next block that belongs to ``slot``, or to nobody yet; empty if there is none."""

@@ -41,7 +41,7 @@ def main(descriptor: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core of a process with a GPU is many GiB
     settings = json.loads(messages.readline())
     if device := settings["begin"]:
-        warm_up(device)
+        warm_up(device, settings["like"] and Case.from_record(settings["like"]))
     tidy()  # before the first case, which would else pay for all that has just been imported
     send(environment=describe())
     worker = Worker(lambda phase: send(phase=phase), Path(settings["files"]))

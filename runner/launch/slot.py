@@ -68,16 +68,17 @@ class Slot:
         self._failed_starts = 0
         self._replica = 0  # whose cases were run last
         self._why_not = ""  # no worker can be started
+        self._settled = False  # the worker is dying, and of what it did all is said
 
     @property
     def busy(self) -> bool:
-        """A worker owes an answer."""
-        return self.worker is not None and self.worker.phase != "plan"
+        """A worker owes an answer, or its end."""
+        return self.worker is not None and (self.worker.dying or self.worker.phase != "plan")
 
     @property
     def measuring(self) -> bool:
         """Nothing else may run here now."""
-        return self.worker is not None and self.worker.phase in TIMED
+        return self.worker is not None and not self.worker.dying and self.worker.phase in TIMED
 
     def advance(self) -> Iterator[Event]:
         """Give the worker something to do, if it is idle and there is something. Raises OutOfService."""
@@ -139,21 +140,31 @@ class Slot:
         """What the worker has said, or that it has ended, or is late."""
         assert self.worker is not None
         try:
-            while self.busy and (message := self.worker.receive()) is not None:
-                yield from self._answered(message)
-                if self.worker is None:
-                    return
-            if self.busy and self.worker.deadline <= time.monotonic():
+            yield from self.last_words()
+            worker = self.worker
+            if worker is None or not self.busy:
+                return
+            late = worker.deadline <= time.monotonic()
+            if worker.has_ended() or (late and worker.dying):
+                yield from self._ended(worker.end(0.0))
+            elif late:
                 yield from self._late()
-            elif self.busy and self.worker.has_ended():
-                yield from self._ended(self.worker.end())
         except Gone as gone:
             yield from self._ended(str(gone))
 
+    def last_words(self) -> Iterator[Event]:
+        """What the worker has said so far, whole messages alone. Raises Gone."""
+        while self.worker and self.busy and not self.worker.dying and (message := self.worker.receive()) is not None:
+            yield from self._answered(message)
+
     def stop(self) -> None:
-        """End the worker, whatever it does."""
-        if self.worker is not None:
-            self.worker.end()
+        """End the worker, whatever it does. It keeps its place until it has ended, since its memory is not free."""
+        if self.worker is None:
+            return
+        try:
+            self.worker.kill()
+            self._settled = True
+        except Gone:
             self._forget()
 
     def _forget(self) -> None:
@@ -161,13 +172,13 @@ class Slot:
         assert self.worker is not None
         if self.worker.stuck:
             self._why_not = STUCK
-        self.worker, self._timed = None, 0
+        self.worker, self._timed, self._settled = None, 0, False
 
     def _start(self, replica: int) -> None:
         if replica != self._replica:
             self._calibrations = {}  # how far apart two replicas are is to be seen, also in these
         try:
-            self.worker = self._take_spare() or self._fork()
+            self.worker = self._take_spare() or self._fork(None if self._calibrations else self.block[0])
             if self._calibrations:
                 self.worker.send({"recall": self._calibrations})
         except Gone as gone:
@@ -177,9 +188,9 @@ class Slot:
         self.worker.replica = self._replica = replica
         self.worker.enter("start", self._limits.limit("start")[0])
 
-    def _fork(self) -> WorkerProcess:
+    def _fork(self, like: Case | None = None) -> WorkerProcess:
         """Raises Gone."""
-        return WorkerProcess(self._sources[0], self._log_path, self.gpu, measures=True)
+        return WorkerProcess(self._sources[0], self._log_path, self.gpu, measures=True, like=like)
 
     def _keep_spare(self) -> None:
         """Have one from the second case on, where it can be told whether it lives."""
@@ -251,11 +262,15 @@ class Slot:
         self.worker.where_is_it()
         why = f"no end of phase {phase} within {limit:g} s; raise launcher.{field} if it needs longer"
         printed = self.worker.printed()
-        self.worker.end()
+        with contextlib.suppress(Gone):
+            self.worker.kill()
         yield from self._lost("timeout", why, phase, printed)
 
     def _ended(self, how: str) -> Iterator[Event]:
         assert self.worker is not None
+        if self._settled:
+            self._forget()
+            return
         phase, printed = self.worker.phase, self.worker.printed()
         if how.endswith("SIGKILL") and child.oom_kills() > self._oom_kills:
             yield from self._lost("oom", f"the machine ran out of memory, so {how} by the kernel", phase, printed)
@@ -263,10 +278,13 @@ class Slot:
             yield from self._lost("crashed", f"{how} in phase {phase}", phase, printed)
 
     def _lost(self, status: str, why: str, phase: Phase, printed: str) -> Iterator[Event]:
-        """The worker is gone, and with it what it was doing."""
+        """The worker is gone, or was killed, and with it goes what it was doing."""
         assert self.worker is not None
         fresh = self.worker.cases == 0
-        self._forget()
+        if self.worker.ended:
+            self._forget()
+        else:
+            self._settled = True
         if phase == "start":
             self._start_failed(why)
         elif phase == "compare":

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from runner import cache, child
+from runner.case import Case
 from runner.launch.gpus import Gpu
 from runner.row import Phase
 
@@ -26,7 +27,8 @@ LOOK_S = 0.005
 FILES = "files"  # beside the log: a folder for what measurements keep
 NO_MORE: Mapping[str, str] = MappingProxyType({})  # than the environment that this process has
 TAIL, HEAD = 3000, 1000  # bytes of a worker's output that a row keeps, from the end and from the beginning
-REAP_S = 90.0  # more than the zygote itself waits for the end of a worker
+DYING_S = 60.0  # that the driver may take to clear up after a process with the memory of a whole GPU
+REAP_S = 90.0  # more than the zygote itself waits for the end of a worker and of what it has started
 CHUNK_BYTES = 2**16
 MOST_BYTES = 2**26  # of a message: a row with every sample that can be asked for has a hundredth of it
 
@@ -107,23 +109,32 @@ class Zygote(_Source):
             raise Gone(f"no worker could be forked: {answer['error']}")
         return int(answer["pid"])
 
-    def reap(self, pid: int) -> int:
-        """Kill worker ``pid`` with all it has started; its exit code. Raises Gone."""
+    def kill(self, pid: int) -> None:
+        """Kill worker ``pid`` with all it has started, and wait for none of them. Raises Gone."""
+        self._ask({"kill": pid})
+
+    def reap(self, pid: int, limit_s: float) -> int:
+        """Kill worker ``pid`` with all it has started; its exit code, if it has ended by ``limit_s``. Raises Gone."""
+        code: int | None = self._ask({"reap": pid, "limit_s": limit_s})["code"]
+        if code is None:
+            raise Stuck("the worker was killed and has not ended")
+        return code
+
+    def _ask(self, request: Mapping[str, object]) -> dict[str, Any]:
+        """What it answers; about a worker, which is killed with it if it does not. Raises Gone."""
         try:
             if self._control is None:
                 raise OSError
             self._control.settimeout(REAP_S)
-            self._control.send(json.dumps({"reap": pid}).encode())
-            code: int | None = json.loads(self._control.recv(2**16))["code"]
+            self._control.send(json.dumps(request).encode())
+            answer: dict[str, Any] = json.loads(self._control.recv(2**16))
         except TimeoutError:
             self.close()
             raise Stuck("the worker was killed and has not ended") from None
         except (OSError, ValueError):  # then the worker has died with it
             self.close()
             raise Gone("the process that forks workers has been killed, and its workers with it") from None
-        if code is None:
-            raise Stuck("the worker was killed and has not ended")
-        return code
+        return answer
 
     def close(self) -> None:
         """End it and all workers."""
@@ -159,8 +170,13 @@ class Spawner(_Source):
         self._processes[process.pid] = process
         return process.pid
 
-    def reap(self, pid: int) -> int:
-        """Kill worker ``pid`` and its group; its exit code."""
+    def kill(self, pid: int) -> None:
+        """Kill worker ``pid`` and its group, and wait for none of them."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+
+    def reap(self, pid: int, limit_s: float) -> int:
+        """Kill worker ``pid`` and its group; its exit code, however long that takes."""
         process = self._processes.pop(pid)
         child.kill_group(process)
         return process.returncode
@@ -168,7 +184,7 @@ class Spawner(_Source):
     def close(self) -> None:
         """End all workers."""
         for pid in [*self._processes]:
-            self.reap(pid)
+            self.reap(pid, DYING_S)
 
 
 def _environment() -> dict[str, str]:
@@ -185,15 +201,19 @@ def _environment() -> dict[str, str]:
 class WorkerProcess:
     """A worker on ``gpu``, None: the CPU, forked at once; its first message is ``environment``, when it is ready.
 
-    Unless it ``measures``, that is at once. Raises Gone.
+    Unless it ``measures``, that is at once. If it is the first to, it finds out before what cases ``like`` one want to
+    know of the machine. Raises Gone.
     """
 
-    def __init__(self, zygote: Zygote | Spawner, log_path: Path, gpu: Gpu | None, *, measures: bool) -> None:
+    def __init__(
+        self, zygote: Zygote | Spawner, log_path: Path, gpu: Gpu | None, *, measures: bool, like: Case | None = None
+    ) -> None:
         self.replica = 0  # whose cases it takes: the next ones are to run in another process
         self.cases = 0  # that it has run
         self.phase: Phase = "start"
         self.deadline = 0.0  # by the monotonic clock
         self.paused = False
+        self.dying = False  # it was killed, or has closed its channel; what it held is not free until it has ended
         self.stuck = False  # it was killed, and has not ended
         self._zygote, self._log_path = zygote, log_path
         ours, theirs = socket.socketpair()
@@ -207,7 +227,8 @@ class WorkerProcess:
         self._mark = self.log_size()
         device = "cuda" if gpu else "cpu"
         files = log_path.parent.absolute() / FILES
-        self.send({"begin": device if measures else "", "files": str(files)})
+        example = like.to_record() if like else None
+        self.send({"begin": device if measures else "", "files": str(files), "like": example})
 
     def fileno(self) -> int:
         """Readable when there is a message."""
@@ -216,12 +237,18 @@ class WorkerProcess:
     @property
     def watched(self) -> list[int]:
         """Descriptors of which one is readable when it has something to say, or has ended."""
-        return [self.fileno()] if self._pidfd is None else [self.fileno(), self._pidfd]
+        known = [self.fileno()] if self._pidfd is None else [self.fileno(), self._pidfd]
+        return known[-1:] if self.dying else known
 
     def has_ended(self) -> bool:
         """Its process, that is, and no message that it has sent before is left to read."""
         readable, _, _ = select.select(self.watched, [], [], 0)
-        return self._pidfd in readable and self.fileno() not in readable
+        return self._pidfd in readable and (self.dying or self.fileno() not in readable)
+
+    @property
+    def ended(self) -> bool:
+        """It has been waited for, whether or not that helped."""
+        return bool(self._how)
 
     @property
     def alive(self) -> bool:
@@ -260,13 +287,14 @@ class WorkerProcess:
         """The next message, if all of it is here. Raises Gone if there never will be, or it is none of ours.
 
         It never waits: of a worker that was stopped or killed amid a message the rest does not come, and whoever else
-        holds its end, a process that a case has forked, keeps the channel open.
+        holds its end, a process that a case has forked, keeps the channel open. One that has closed it is ``dying``.
         """
         try:
             while (end := self._heard.find(b"\n")) < 0:
                 heard = self._channel.recv(CHUNK_BYTES, socket.MSG_DONTWAIT)
                 if not heard:
-                    raise Gone(self.end())
+                    self.kill()
+                    return None
                 self._heard += heard
                 if len(self._heard) > MOST_BYTES:
                     raise ValueError
@@ -277,7 +305,8 @@ class WorkerProcess:
         except BlockingIOError:
             return None
         except OSError:
-            raise Gone(self.end()) from None
+            self.kill()
+            return None
         except (ValueError, TypeError, RecursionError):  # a case has written to a descriptor that was not its own
             self.end()
             raise Gone("the worker sent what is no message, and was killed") from None
@@ -295,14 +324,26 @@ class WorkerProcess:
             if last == printed > before:  # it has begun, and is done
                 break
 
-    def end(self) -> str:
-        """Kill it and all it has started; how it ended, in words."""
+    def kill(self) -> None:
+        """Kill it and all it has started: it is ``dying``, and to be waited for by ``watched``. Raises Gone."""
+        if self._how or self._pidfd is None:  # it has ended; or nothing would tell of its end
+            raise Gone(self.end())
+        if not self.dying:
+            self.dying = True
+            self.deadline = time.monotonic() + DYING_S
+            try:
+                self._zygote.kill(self.pid)
+            except Gone:
+                raise Gone(self.end()) from None
+
+    def end(self, limit_s: float = DYING_S) -> str:
+        """Kill it and all it has started, and wait for that at most so long; how it ended, in words."""
         if not self._how:
             self._channel.close()
             if self._pidfd is not None:
                 os.close(self._pidfd)
             try:
-                code = self._zygote.reap(self.pid)
+                code = self._zygote.reap(self.pid, limit_s)
                 self._how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
                 self._how = f"the worker {self._how}"
             except Gone as gone:

@@ -2,8 +2,9 @@
 
     python -m runner.launch.zygote <fd> <parent>
 
-The parent asks over a socket: {"fork": {...}} with the worker's end of its channel and its log, {"reap": pid}. When
-that socket closes, whatever has happened to the parent, all workers and all they have started are killed.
+The parent asks over a socket: {"fork": {...}} with the worker's end of its channel and its log; {"kill": pid}, which
+waits for nothing; {"reap": pid, "limit_s": ...}, which waits for its end. When that socket closes, whatever has
+happened to the parent, all workers and all they have started are killed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, NoReturn
 
 from runner import child, tool
 
-DYING_S = 60.0  # that the driver may take to clear up after a process with the memory of a whole GPU
+ORPHAN_S = 60.0  # that what a dead worker has started may take to end
 SUBREAPER, DEATH_SIGNAL = 36, 1  # of prctl(2)
 
 
@@ -55,9 +56,12 @@ def main(control: socket.socket, parent: int) -> NoReturn:
             for descriptor in descriptors:
                 os.close(descriptor)
             control.send(json.dumps(answer).encode())
+        elif "kill" in request:
+            child.kill_tree(request["kill"])
+            control.send(b"{}")
         else:
             pid = request["reap"]
-            code = _end(pid, DYING_S)
+            code = _end(pid, request["limit_s"])
             if code is not None:
                 workers.discard(pid)
             _kill_orphans(workers)
@@ -136,7 +140,7 @@ def _kill_orphans(workers: set[int]) -> None:
     """
     for pid in child.children(os.getpid()):
         if pid not in workers and tool.run_by(pid) not in workers:
-            _end(pid, DYING_S)
+            _end(pid, ORPHAN_S)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -101,6 +101,14 @@ class Measurement(Protocol):
 
 
 @runtime_checkable
+class Preparing(Protocol):
+    """A measurement that wants to know something of the machine before it can say anything of a call."""
+
+    def prepare(self, device: str) -> None:
+        """Find it out, on "cpu" or "cuda", and remember it. What fails is left for the first call to tell."""
+
+
+@runtime_checkable
 class Comparing(Protocol):
     """A measurement that can also take several calls of one point side by side."""
 

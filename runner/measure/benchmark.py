@@ -34,6 +34,10 @@ class Benchmark:
     target_pct: Annotated[float, "above 0"]
     target_cpu_pct: Annotated[float, "above 0"]
 
+    def prepare(self, device: str) -> None:
+        """What the instruments read of nothing, the clock at no load, and the roof: half a second of a first case."""
+        self._on(device).prepare(self)
+
     def measure(self, call: Call, scene: Scene) -> dict[str, Scalar | Sequence[float]]:
         """Times of ``call``, its peak memory, and how far to trust them."""
         from runner.measure.peak import peak_bytes

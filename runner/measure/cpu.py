@@ -26,6 +26,10 @@ def warm_up() -> None:
         peak_bytes(numbers.zero_, "cpu")
 
 
+def prepare(settings: Benchmark) -> None:
+    """Nothing that calls could share: each has its own clock and threads."""
+
+
 def measure(call: Call, settings: Benchmark) -> tuple[dict[str, Scalar], Taken, PerfCounter]:
     """The columns of the host's clock, and how much of the CPU other processes took; with the series behind them."""
     instrument = PerfCounter(call.run, call.reset)

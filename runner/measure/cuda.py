@@ -43,6 +43,17 @@ def warm_up() -> None:
     tick_ns()
 
 
+def prepare(settings: Benchmark) -> None:
+    """What each process finds out once, of this GPU, for all calls that are timed by ``settings``."""
+    warm_up()
+    if settings.instrument in ("auto", StampedGraphs.name) and not instruments.no_stamps():
+        for cold_l2 in {settings.cold_l2, False}:
+            calibration.graph_constant_us(cold_l2=cold_l2, captures=settings.captures)
+        calibration.unloaded_mhz()
+    if settings.roof:
+        roof.roof()
+
+
 def measure(call: Call, settings: Benchmark) -> tuple[dict[str, Scalar], Taken, Instrument]:
     """The columns of a call on the GPU, with the series and the instrument behind ``gpu_us``."""
     warm_up()

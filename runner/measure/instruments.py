@@ -29,7 +29,7 @@ def choose(call: Call, settings: Benchmark, places: Places | None = None) -> tup
     """The instrument of ``call``, and why it is not the best one; empty if it is."""
     if settings.instrument != "auto":
         return build(settings.instrument, call, settings, places=places), ""
-    if why := _no_stamps():
+    if why := no_stamps():
         return build("cuda_events", call, settings), why
     try:
         return _graphs(call, settings, places), ""
@@ -82,7 +82,7 @@ def build(
     return kind(call.run, before)
 
 
-def _no_stamps() -> str:
+def no_stamps() -> str:
     """Why stamps cannot be had here; empty if they can."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         return "stamps are Triton kernels, and TRITON_INTERPRET=1 runs those on the CPU"

@@ -16,6 +16,7 @@ import torch
 
 from runner.case import Case, Scalar
 from runner.faults import Fault, classify
+from runner.measure import Preparing
 from runner.redact import kept
 from runner.rounds import Rounds
 from runner.row import Phase, Row
@@ -163,10 +164,16 @@ def tidy() -> None:
         time.sleep((held - torch.cuda.memory_reserved()) / WIPED_BYTES_S)
 
 
-def warm_up(device: str) -> None:
-    """What a process does once, and takes seconds on a GPU: done before there is a case. Raises nothing."""
+def warm_up(device: str, like: Case | None = None) -> None:
+    """What a process does once, and takes seconds on a GPU: done before there is a case. Raises nothing.
+
+    With what cases ``like`` one will want to know of the machine; None: an earlier process hands that over.
+    """
     with contextlib.suppress(Exception):  # the first case will tell
         importlib.import_module(f"runner.measure.{device}").warm_up()
+        for measure in Point(like).measures if like else ():
+            if isinstance(measure, Preparing):
+                measure.prepare(device)
 
 
 def calibrations() -> Mapping[str, float]:

@@ -36,16 +36,25 @@ def case(path, name, cols=64, replica=0, device="cpu"):
 
 
 @pytest.fixture
-def launch_user(tmp_path):
-    """Events, without Started, of cases (function, cols, replica) of a file of functions."""
+def begin_user(tmp_path):
+    """Events to come of cases (function, cols, replica, device) of a file of functions."""
     path = tmp_path / "user.py"
 
-    def go(source, *cases, on_row=lambda: None, device="cpu", **limits):
+    def go(source, *cases, device="cpu", **limits):
         path.write_text(source)
+        built = [case(path, *each) if len(each) > 3 else case(path, *each, device=device) for each in cases]
+        return Local(**(LIMITS | limits)).run(built, str(tmp_path / "worker.log"))
+
+    return go
+
+
+@pytest.fixture
+def launch_user(begin_user):
+    """All of them, without Started."""
+
+    def go(source, *cases, on_row=lambda: None, device="cpu", **limits):
         events = []
-        for event in Local(**(LIMITS | limits)).run(
-            [case(path, *each, device=device) for each in cases], str(tmp_path / "worker.log")
-        ):
+        for event in begin_user(source, *cases, device=device, **limits):
             if not isinstance(event, Started):
                 events.append(event)
             if isinstance(event, Row):

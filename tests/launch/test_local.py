@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from runner.launch import Ready
+from runner.launch import Ready, Started
 from runner.rounds import Rounds
 from runner.row import Row
 
@@ -88,6 +89,17 @@ def test_each_case_begins_with_the_precision_of_its_point(launch):
 def test_each_replica_has_a_process_of_its_own(launch):
     events = launch(("right", 64, 0), ("right", 32, 0), ("right", 64, 1), ("right", 32, 1))
     assert kinds(events) == [Ready, Row, Row, Ready, Row, Row]
+
+
+def test_interrupted_it_hands_on_what_its_worker_has_sent_and_begins_no_more(begin_user):
+    events = begin_user(USER, ("right", 64), ("right", 32))
+    while not isinstance(next(events), Started):
+        pass
+    time.sleep(5)  # it is done by then, and nobody has asked
+    row = events.throw(KeyboardInterrupt())
+    assert (row.case.workload.fields["cols"], row.status) == (64, "ok")
+    with pytest.raises(KeyboardInterrupt):
+        next(events)
 
 
 def test_a_row_says_when_its_case_began(launch):

@@ -74,16 +74,24 @@ def test_a_worker_that_dies_is_replaced_by_one_that_was_there_before(launch):
 
 def test_a_grid_of_one_case_starts_no_second_worker(launch, monkeypatch):
     forks, fork = [], Slot._fork
-    monkeypatch.setattr(Slot, "_fork", lambda self: forks.append(1) or fork(self))
+    monkeypatch.setattr(Slot, "_fork", lambda self, *like: forks.append(1) or fork(self, *like))
     launch(("told", 64))
     assert len(forks) == 1
+
+
+def test_the_first_worker_alone_finds_out_what_the_others_are_told(launch, monkeypatch):
+    asked, fork = [], Slot._fork
+    monkeypatch.setattr(Slot, "_fork", lambda self, *like: asked.append(bool(like and like[0])) or fork(self, *like))
+    launch(("told", 64), ("told", 56), ("dies", 48), ("told", 32))
+    assert asked[0]
+    assert not any(asked[1:])
 
 
 @pytest.mark.parametrize(("gib", "forks"), [(80, 2), (8, 1), (0, 2)])
 def test_a_gpu_with_little_memory_has_no_spare(launch, monkeypatch, gib, forks):
     monkeypatch.setattr(gpus, "visible", lambda: [Gpu(0, "GPU-of-nobody", "none", gib * 2**30, 0)])
     made, fork = [], Slot._fork
-    monkeypatch.setattr(Slot, "_fork", lambda self: made.append(1) or fork(self))
+    monkeypatch.setattr(Slot, "_fork", lambda self, *like: made.append(1) or fork(self, *like))
     launch(("told", 64), ("told", 32))
     assert len(made) == forks
 

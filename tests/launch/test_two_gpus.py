@@ -5,11 +5,13 @@ They are stand-ins: only their names are there, and the cases run on the CPU, ea
 
 from __future__ import annotations
 
+import time
 import uuid
+from datetime import datetime
 
 import pytest
 
-from runner.launch import CannotStart, Notice, Ready, gpus, slot
+from runner.launch import CannotStart, Notice, Ready, gpus, local, slot
 from runner.launch.gpus import Gpu
 from runner.launch.worker_process import Gone
 from runner.rounds import Rounds
@@ -17,13 +19,16 @@ from runner.row import Row
 
 NAMES = [f"GPU-{uuid.uuid4()}" for _ in range(2)]  # anew each time: their locks are files that others may look at
 USER = f"""
-import os, torch
+import os, time, torch
 
 def right(x): return torch.nn.functional.gelu(x, approximate="tanh")
 def other(x): return right(x)
 def dies_on_1(x):
     if os.environ["CUDA_VISIBLE_DEVICES"] == {NAMES[1]!r}: os.abort()
     return right(x)
+def dies_late_on_1(x):
+    if os.environ["CUDA_VISIBLE_DEVICES"] == {NAMES[1]!r}: time.sleep(4)
+    return dies_on_1(x)
 """
 SIZES = (64, 32, 16, 8)
 
@@ -42,11 +47,11 @@ def workers(monkeypatch):
     left: dict[int, int] = {}
     real = slot.WorkerProcess
 
-    def fork(source, log_path, gpu, *, measures):
+    def fork(source, log_path, gpu, **more):
         left[gpu.index] = left.get(gpu.index, 1000) - 1
         if left[gpu.index] < 0:
             raise Gone("it fell off the bus")
-        return real(source, log_path, gpu, measures=measures)
+        return real(source, log_path, gpu, **more)
 
     monkeypatch.setattr(slot, "WorkerProcess", fork)
     return left
@@ -94,6 +99,41 @@ def test_what_goes_amid_a_point_leaves_the_rest_of_it_to_the_other(launch, worke
     assert str(crashed.case.impl.fields["path"]).endswith(":dies_on_1")
     assert {row.metrics["gpu_index"] for row in rows if row is not crashed} == {0}
     assert len(of(Notice, events)) == 1
+
+
+def test_what_goes_when_the_other_is_done_leaves_its_rest_to_it(launch, workers):
+    workers[1] = 1
+    rows = of(Row, launch(*((name, cols) for cols in SIZES[:2] for name in ("dies_late_on_1", "right"))))
+    assert sorted(row.status for row in rows) == ["crashed", "ok", "ok", "ok"]
+    assert {row.metrics["gpu_index"] for row in rows if row.status == "ok"} == {0}
+
+
+def test_a_worker_that_takes_its_time_to_die_holds_up_no_other_gpu(launch, monkeypatch):
+    died, has_ended = {}, slot.WorkerProcess.has_ended
+
+    def slowly(self):
+        return has_ended(self) and time.monotonic() - died.setdefault(self.pid, time.monotonic()) > 20
+
+    monkeypatch.setattr(slot.WorkerProcess, "has_ended", slowly)
+    rows = of(Row, launch(*(("dies_on_1", cols) for cols in SIZES)))
+    assert [row.metrics["gpu_index"] for row in rows] == [0, 0, 0, 1]
+    assert rows[-1].status == "crashed"
+
+
+def test_cases_on_the_cpu_run_one_at_a_time_and_on_no_gpu(launch):
+    rows = of(Row, launch(*(("right", cols, 0, device) for device in ("cpu", "auto") for cols in SIZES[:2])))
+    spans = [(row.metrics["started_at"], row.metrics["wall_s"]) for row in rows if row.case.device == "cpu"]
+    (first, took_s), (second, _) = [(datetime.fromisoformat(at).timestamp(), wall_s) for at, wall_s in spans]
+    assert second - first > took_s - 0.002
+    assert [row.metrics.get("gpu_index") for row in rows[:2]] == [None, None]
+    assert {row.metrics["gpu_index"] for row in rows[2:]} == {0, 1}
+
+
+def test_replicas_of_one_point_need_one_gpu(launch, monkeypatch):
+    locked, acquire_all = [], local.acquire_all
+    monkeypatch.setattr(local, "acquire_all", lambda gpus, say: locked.extend(gpus) or acquire_all(gpus, say))
+    launch(*(("right", SIZES[0], replica) for replica in range(2)))
+    assert [gpu.index for gpu in locked] == [0]
 
 
 def test_where_none_is_left_it_is_said(launch, workers):

@@ -55,7 +55,7 @@ def test_what_cannot_be_killed_is_not_waited_for_for_ever():
 
 
 def test_a_gpu_whose_worker_does_not_end_is_out_of_service(launch_user, monkeypatch):
-    def reap(self, pid):
+    def reap(self, pid, limit_s):
         raise Stuck("the worker was killed and has not ended")
 
     monkeypatch.setattr(local, "SOURCES", (Zygote,))

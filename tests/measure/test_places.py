@@ -59,7 +59,7 @@ def test_where_the_outputs_of_all_places_do_not_fit_the_first_is_taken(places, m
         return name
 
     monkeypatch.setattr(instruments, "build", build)
-    monkeypatch.setattr(instruments, "_no_stamps", lambda: "")
+    monkeypatch.setattr(instruments, "no_stamps", lambda: "")
     settings = SimpleNamespace(instrument="auto")
     assert instruments.choose(None, settings, places) == ("stamped_graphs", "")
     assert tried == [("stamped_graphs", PLACES), ("stamped_graphs", 1)]
