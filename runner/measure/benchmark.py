@@ -40,13 +40,18 @@ class Benchmark:
 
     def measure(self, call: Call, scene: Scene) -> dict[str, Scalar | Sequence[float]]:
         """Times of ``call``, its peak memory, and how far to trust them."""
+        from runner.measure.call_outputs import spoil
         from runner.measure.peak import peak_bytes
         from runner.measure.statistics import batch_means
 
         device = scene.device
         settings = replace(self, target_pct=self.target_cpu_pct) if device == "cpu" else self
         columns, taken, instrument = self._on(device).measure(call, settings)
-        wrong = next(filter(None, map(call.judge, instrument.outputs())), "") if call.judge else ""
+        wrong = ""
+        if call.judge:
+            if call.inputs:  # else some outputs may be inputs, which nobody knows
+                spoil(call)
+            wrong = next(filter(None, map(call.judge, instrument.outputs())), "")
         series = {"batches_us": batch_means(taken.samples_us)}
         if self.keep_samples:
             series["samples_us"] = taken.samples_us

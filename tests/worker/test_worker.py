@@ -42,6 +42,12 @@ def runs_out_once(x):
         torch.fed = True
         raise MemoryError
     return right(x)
+kept = {}
+def keeps(x):
+    if x.data_ptr() not in kept: kept[x.data_ptr()] = right(x)
+    return kept[x.data_ptr()]
+out = torch.empty(64, 64)
+def rewrites(x): return out.copy_(right(x))
 turns = [0]
 def wrong_when_timed(x):
     turns[0] += 1
@@ -135,6 +141,13 @@ def test_outputs_of_the_timed_calls_are_checked_too(user):
     assert row.status == "wrong"
     assert row.reason.startswith("in the timed calls: y: 4096 of 4096 elements wrong")
     assert row.metrics["correct"] is False
+
+
+def test_a_result_that_is_only_kept_is_wrong_and_one_that_is_written_anew_is_not(user):
+    worker = Worker()
+    rows = {name: worker.run(user(name))[0] for name in ("keeps", "rewrites", "in_place")}
+    assert {name: row.status for name, row in rows.items()} == {"keeps": "wrong", "rewrites": "ok", "in_place": "ok"}
+    assert rows["keeps"].reason.startswith("in the timed calls: y: 4096 of 4096 elements wrong")
 
 
 def test_no_rounds_on_request(user):
