@@ -47,7 +47,7 @@ class Grid:
     cases_s: float  # from there to the last record
     wall_s: float  # of the whole command
     parent_s: float  # CPU time of its parent process alone, all in all
-    parent_cases_s: float  # and from the first case on
+    parent_cases_s: float  # and from the first case to the last record: then it makes tables
     rows: Mapping[str, Row]  # by the key of the case
 
     @property
@@ -122,10 +122,12 @@ def command(words: Sequence[str], output_dir: Path) -> tuple[Grid, dict[str, Any
             stdout=printed,
             stderr=subprocess.STDOUT,
         )
-        first = first_cpu_s = 0.0
+        first = first_cpu_s = last_cpu_s = written = 0.0
         for _ in until_ended(process.pid, LIMIT_S):
             if not first and (first := began(output_dir)):
                 first_cpu_s = own_cpu_s(process.pid)
+            if (path := journal_of(output_dir)) and (now := path.stat().st_mtime) != written:
+                last_cpu_s, written = own_cpu_s(process.pid), now
         parent_s = own_cpu_s(process.pid)
         wall_s, code = time.time() - started, process.wait()
         printed.seek(0)
@@ -136,7 +138,7 @@ def command(words: Sequence[str], output_dir: Path) -> tuple[Grid, dict[str, Any
     rows = {row.case.key: row for row in journal.read(folder)}
     if untimed := [row for row in rows.values() if "gpu_us" not in row.metrics]:
         raise RuntimeError(f"{len(untimed)} of {len(rows)} cases not timed on a GPU; {untimed[0].reason}")
-    return Grid(first - started, last - first, wall_s, parent_s, parent_s - first_cpu_s, rows), environment(folder)
+    return Grid(first - started, last - first, wall_s, parent_s, last_cpu_s - first_cpu_s, rows), environment(folder)
 
 
 def until_ended(pid: int, limit_s: float) -> Iterator[None]:
@@ -151,8 +153,13 @@ def until_ended(pid: int, limit_s: float) -> Iterator[None]:
 
 def began(output_dir: Path) -> float:
     """Now, if a case has been given to a worker; else 0."""
-    path = next(iter(output_dir.glob(f"*/*/{journal.NAME}")), None)
+    path = journal_of(output_dir)
     return time.time() if path and b'"record":"start"' in path.read_bytes() else 0.0
+
+
+def journal_of(output_dir: Path) -> Path | None:
+    """Of the one run there, if it has begun."""
+    return next(iter(output_dir.glob(f"*/*/{journal.NAME}")), None)
 
 
 def own_cpu_s(pid: int) -> float:
@@ -176,7 +183,7 @@ def report(found: Mapping[int, Grid], alone: Mapping[int, Grid]) -> str:
             "From the first case to the last row. In the worker: a case, the mean. Between: the rest of a GPU's time, "
             "over its cases: until its worker has the next one, and before its first and after its last, while others "
             "work. Before: Python, composing, torch, the workers' start. The parent's "
-            "CPU time is of its process alone, from start to end; ms a case: of that, from the first case on.",
+            "CPU time is of its process alone, from start to end; ms a case: of that, until the last row.",
             "## Seconds of a case in its worker, by GPUs at work\n\n"
             + phase_table({str(count): [*one.rows.values()] for count, one in found.items()}),
             "## The same case on several GPUs at work and on one\n\n" + times_table(found),

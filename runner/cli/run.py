@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Generator, Iterator, Sequence
@@ -134,6 +135,7 @@ class Interrupts:
 
 def conclude(session: Session, logger: Logger) -> list[Row]:
     """The table on the terminal, ``rows.csv``, and the loggers: all of it after the last timing. The grid's rows."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start a thread a core, which spin: 5 s of 64
     from runner.report import frame, kept, terminal
     from runner.report.derive import Names, lines
 
