@@ -21,6 +21,7 @@ from runner.row import Row
 
 LONGEST_WAIT_S = 1.0  # in which Ray does not hear Ctrl-C
 PATIENCE_S = 30.0  # until the user is told that there is no room
+MOST_PIECES = 4  # for each actor, if all are as small as they get
 MOST_BARREN = 3  # actors in a row that die while no case is finished
 
 Task = tuple[Mapping[str, Any], int, str]  # of every actor: the fields of its Local, its GPUs, the folder of the run
@@ -34,7 +35,7 @@ class Work:
         self._points = deque(remote.points(cases))
         self._suspects: deque[Case] = deque()  # each was in flight when an actor died
         self._deaths: Counter[str] = Counter()
-        self._least = least
+        self._least, self._all = least, len(self._points)
 
     @property
     def left(self) -> int:
@@ -45,7 +46,8 @@ class Work:
         """The next points for one of ``hands`` actors; a suspect is the last to go, and alone."""
         if not self._points:
             return [self._suspects.popleft()] if self._suspects else []
-        count = min(len(self._points), max(self._least, len(self._points) // (2 * hands)))
+        fewest = max(self._least, self._all // (MOST_PIECES * hands))  # each begins with seconds of starting
+        count = min(len(self._points), max(fewest, len(self._points) // (2 * hands)))
         chunk = [case for _ in range(count) for case in self._points.popleft()]
         return sorted(chunk, key=lambda case: self._order[case.key])
 
