@@ -20,9 +20,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from kernels.gelu._form import is_tanh
+from kernels.second_derivative import no_second_derivative
 from kernels.triton_device import on_device_of, require_gpu
 
 BLOCK = 1024  # elements a program: at 4 warps one 128-bit access a thread in 16 bits, and two in float32
@@ -171,7 +171,6 @@ class _Differentiable(torch.autograd.Function):
         return gelu(x, form=form)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
-        (x,) = ctx.saved_tensors
-        return _backward(x, dy, ctx.form), None
+    @no_second_derivative
+    def backward(ctx: Any, saved: tuple[Tensor], dy: Tensor) -> tuple[Tensor, None]:
+        return _backward(saved[0], dy, ctx.form), None

@@ -20,12 +20,12 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from kernels.beside import Beside
 from kernels.matmul.triton import matmul
 from kernels.mlp import _triton_small
 from kernels.mlp._triton_products import BAND, activation_and_slope, bands, chained, linear, tiling_for
+from kernels.second_derivative import no_second_derivative
 from kernels.spans import span
 from kernels.tensor_cores import has_roles
 from kernels.triton_device import on_device_of, require_gpu, require_products
@@ -88,10 +88,10 @@ def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
     if activation not in ("gelu", "relu"):
         raise ValueError(f"activation {activation!r}: give gelu or relu")
     relu = activation == "relu"
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *params)):
-        result: Tensor = _Differentiable.apply(relu, x, *params)
-        return result
     y, *given = (tensor.contiguous() for tensor in (x, *params))
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *params)):
+        result: Tensor = _Differentiable.apply(relu, y, *given)
+        return result
     for index, (w, b) in enumerate(zip(given[::2], given[1::2], strict=True)):
         with span(f"layer_{index}"):
             y, _ = _layer(y, w, b, relu, keep=False)
@@ -99,25 +99,25 @@ def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
 
 
 class _Differentiable(torch.autograd.Function):
-    """``mlp`` as one step of autograd's, which keeps the input and the slope of each layer."""
+    """``mlp`` of tensors without gaps as one step of autograd's, which keeps the input and the slope of each layer."""
 
     @staticmethod
     def forward(ctx: Any, relu: bool, x: Tensor, *params: Tensor) -> Tensor:
-        y, *given = (tensor.contiguous() for tensor in (x, *params))
-        inputs, slopes = [], []
-        for index, (w, b) in enumerate(zip(given[::2], given[1::2], strict=True)):
+        y, inputs, slopes = x, [], []
+        for index, (w, b) in enumerate(zip(params[::2], params[1::2], strict=True)):
             inputs.append(y)
             with span(f"layer_{index}"):
                 y, slope = _layer(y, w, b, relu, keep=True)
             slopes.append(slope)
         ctx.relu, ctx.layers = relu, len(slopes)
-        ctx.save_for_backward(*inputs, *given[::2], *slopes)
+        # The biases too, which no gradient takes: the error of a second derivative is to be met on the way to them.
+        ctx.save_for_backward(*inputs, *params[::2], *slopes, *params[1::2])
         return y
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        saved, layers = ctx.saved_tensors, ctx.layers
+    @no_second_derivative
+    def backward(ctx: Any, saved: tuple[Tensor, ...], dy: Tensor) -> tuple[Tensor | None, ...]:
+        layers = ctx.layers
         inputs, weights, slopes = (saved[layers * part : layers * (part + 1)] for part in range(3))
         if _triton_small.small(dy):
             return None, *_small_backward(dy, inputs, weights, slopes, ctx.relu, ctx.needs_input_grad[1])

@@ -17,8 +17,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from kernels.second_derivative import no_second_derivative
 from kernels.triton_device import on_device_of, require_gpu
 
 # One program holds a whole row up to here: 32768 columns of float32, at 32 warps. At twice that, registers spill.
@@ -300,7 +300,6 @@ class _Differentiable(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> Tensor:
-        (y,) = ctx.saved_tensors
-        return _backward(y, dy)
+    @no_second_derivative
+    def backward(ctx: Any, saved: tuple[Tensor], dy: Tensor) -> Tensor:
+        return _backward(saved[0], dy)
