@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kernels import Unsupported
+from kernels.matmul import torch as by_torch
 
 KERNELS = Path(__file__).parents[2] / "kernels" / "matmul"
 IMPLS = sorted(path.stem for path in KERNELS.glob("[!_]*.py"))
@@ -126,3 +127,75 @@ def test_scales_of_float8_are_those_of_its_factors(matmul, impl, device):
     assert torch.equal(matmul(a, b, scale_a=two, scale_b=quarter), plain / 2)  # powers of two round nothing
     assert torch.equal(matmul(a, b, scale_a=two), plain * 2)
     assert torch.equal(matmul(a, b, scale_b=quarter), plain / 4)
+
+
+LAYOUTS = {
+    "transposed": lambda x: x.t().contiguous().t(),
+    "every other": lambda x: x.repeat_interleave(2, 1)[:, ::2],
+    "cut out": lambda x: torch.cat([x.float(), x.float()[:, :8]], 1).to(FLOAT8)[:, : x.shape[1]],
+    "not aligned": lambda x: torch.cat([x.float().new_zeros(1), x.float().flatten()]).to(FLOAT8)[1:].view(x.shape),
+    "one row": lambda x: x[:1].expand(x.shape),
+}
+
+
+@pytest.mark.parametrize("impl", ["torch", "triton", "naive"], indirect=True)
+@pytest.mark.parametrize("view", LAYOUTS.values(), ids=LAYOUTS)
+def test_float8_of_any_layout_is_multiplied(matmul, device, view):
+    a, b = torch.randn(32, 64, device=device).to(FLOAT8), torch.randn(48, 64, device=device).to(FLOAT8)
+    left, right = view(a), view(b).t()
+    y = multiplied(matmul, left, right).double()
+    want = left.double() @ right.double()
+    assert torch.allclose(y, want, rtol=2**-7, atol=1e-2)
+
+
+@pytest.mark.parametrize("view", LAYOUTS.values(), ids=LAYOUTS)
+def test_cublas_is_given_float8_in_rows_along_k(view):
+    """Which of a GPU's tensors it refuses is seen of their strides, so these need none."""
+    x = torch.randn(32, 64).to(FLOAT8)
+    assert by_torch._along_k(x) is x
+    assert by_torch._along_k(x[4:]).data_ptr() == x[4:].data_ptr()  # nothing is copied that need not be
+    given = by_torch._along_k(view(x))
+    assert given.stride() == (64, 1)
+    assert given.storage_offset() == 0
+    assert torch.equal(given.float(), view(x).float())
+
+
+@pytest.mark.parametrize("fake_first", [True, False])
+def test_a_scale_of_one_is_data_whoever_asked_first(monkeypatch, fake_first):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    monkeypatch.setattr(by_torch, "_ones", {})
+    a, b = torch.randn(32, 64).to(FLOAT8), torch.randn(48, 64).to(FLOAT8).t()
+    if not fake_first:
+        multiplied(by_torch.matmul, a, b)
+    with FakeTensorMode():
+        by_torch._one(torch.empty(32, 64, dtype=FLOAT8))
+    assert multiplied(by_torch.matmul, a, b).isfinite().all()
+    assert by_torch._one(a) is by_torch._one(b)
+    assert by_torch._one(a).item() == 1
+    assert all(type(kept) is torch.Tensor for kept in by_torch._ones.values())
+
+
+@pytest.mark.gpu
+def test_a_scale_of_one_is_one_on_any_stream_and_in_any_graph(monkeypatch):
+    if torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("cuBLAS has no float8 here")
+    monkeypatch.setattr(by_torch, "_ones", {})
+    a = torch.ones(32, 64, device="cuda").to(FLOAT8)
+    b = torch.ones(48, 64, device="cuda").to(FLOAT8).t()
+    torch._scaled_mm(a, b, *torch.ones(2, device="cuda"), out_dtype=torch.bfloat16)  # cuBLAS is there
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        captured = by_torch.matmul(a, b)
+    assert not by_torch._ones
+    y = by_torch.matmul(a, b)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(10**7)  # the current stream is busy, and another one is not
+    with torch.cuda.stream(side):
+        other = by_torch.matmul(a, b)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert (y == 64).all()
+    assert (other == 64).all()
+    assert (captured == 64).all()
