@@ -25,7 +25,7 @@ from torch import Tensor
 
 from kernels import Unsupported
 from kernels.matmul._configurations import ITEMSIZE, Configuration, configuration, pointers
-from kernels.matmul._operands import HAVE_DESCRIPTORS, Operand, copied, described, in_place
+from kernels.matmul._operands import ALIGNED, HAVE_DESCRIPTORS, Operand, copied, described, in_place
 from kernels.matmul._product import require_product
 from kernels.matmul._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny, sum_parts
 from kernels.tensor_cores import has_roles
@@ -75,7 +75,8 @@ def matmul(
     if capability < ((8, 9) if dtype == "float8_e4m3fn" else (8, 0)):
         raise Unsupported(f"{dtype} products need a GPU newer than compute capability {capability[0]}.{capability[1]}")
     tf32 = a.dtype == torch.float32 and tf32_allowed()
-    machine = {"capability": capability, "multiprocessors": multiprocessors, "roles": has_roles(a)}
+    roles = has_roles(a) and y.data_ptr() % ALIGNED == 0  # they store by a descriptor alone, others by pointers as well
+    machine = {"capability": capability, "multiprocessors": multiprocessors, "roles": roles}
     how = configuration(m, n, k, dtype, tf32=tf32, **machine)
     run(how, a, b, y, scale_a, scale_b, tf32=tf32)
     return y

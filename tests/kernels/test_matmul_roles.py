@@ -49,6 +49,13 @@ def test_what_it_is_not_for_is_left_to_the_others(make, error, m, n, k):
     assert not chosen().startswith("roles")
 
 
+def test_so_is_a_place_for_y_that_they_do_not_store_to(make, error):
+    workload, (a, b) = make("matmul", dtype="bfloat16", device="cuda", size=1, m=4096, n=4096, k=1024)
+    y = torch.empty(4096 * 4096 + 1, dtype=torch.bfloat16, device="cuda")[1:].view(4096, 4096)
+    assert error(workload.reference(a, b), [matmul(a, b, out=y)]) < 1
+    assert chosen().startswith("descriptors")
+
+
 def test_an_operand_that_descriptors_cannot_read_is_copied(make, error):
     workload, (a, b) = make("matmul", dtype="bfloat16", device="cuda", size=1, m=4096, n=4096, k=1023)
     assert error(workload.reference(a, b), [matmul(a, b)]) < 1

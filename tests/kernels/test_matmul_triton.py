@@ -35,11 +35,13 @@ def device(device):
 def product(device, make, error):
     """``product(how, m, n, k)``: the error of a @ b as a multiple of what is allowed."""
 
-    def run(how, m, n, k, dtype="float16", a_along_k=True, b_along_k=False):
+    def run(how, m, n, k, dtype="float16", a_along_k=True, b_along_k=False, begins=0):
         workload, (a, b) = make("matmul", dtype=dtype, device=device, size=1, m=m, n=n, k=k)
         a, b = a if a_along_k else a.t().contiguous().t(), b.t().contiguous().t() if b_along_k else b
-        y = torch.full((m, n), torch.nan, dtype=getattr(torch, workload.output_dtype), device=device)
+        room = torch.full((begins + m * n,), torch.nan, dtype=getattr(torch, workload.output_dtype), device=device)
+        y = room[begins:].view(m, n)
         triton.run(how, a, b, y)
+        assert room[:begins].isnan().all()
         return error(workload.reference(a, b), [y])
 
     return run
@@ -82,6 +84,25 @@ def test_what_descriptors_cannot_take_is_copied_if_that_is_worth_it(product, mon
     assert product(WAVE, m, n, k) < 1
     assert triton.chosen().startswith("descriptors")
     assert triton.chosen().count("copied") == copies
+
+
+@pytest.mark.parametrize(("offset", "kernel"), [(0, "roles"), (8, "roles"), (1, "descriptors"), (4, "descriptors")])
+def test_a_place_for_y_that_no_descriptor_stores_to_is_left_to_others(monkeypatch, offset, kernel):
+    if not HAVE_DESCRIPTORS:
+        pytest.skip("this Triton has no descriptors")
+    taken = []
+    monkeypatch.setattr(triton, "require_gpu", lambda _: None)
+    monkeypatch.setattr(triton, "has_roles", lambda _: True)
+    monkeypatch.setattr(triton, "_machine", lambda _: ((9, 0), 1))
+    monkeypatch.setattr(triton, "run", lambda how, *_, **__: taken.append(how.kernel))
+    a, b = torch.empty(256, 1024, dtype=torch.bfloat16), torch.empty(1024, 256, dtype=torch.bfloat16)
+    triton.matmul(a, b, out=torch.empty(256 * 256 + 8, dtype=torch.bfloat16)[offset:][: 256 * 256].view(256, 256))
+    assert taken == [kernel]
+
+
+@pytest.mark.parametrize("how", [WAVE, SKINNY, POINTERS], ids=str)
+def test_y_may_begin_anywhere(product, how):
+    assert product(how, 16, 136, 72, begins=1) < 1
 
 
 def test_float8_and_tf32_are_read_along_k(product, monkeypatch, device, make):
