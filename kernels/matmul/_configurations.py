@@ -67,7 +67,7 @@ STORED = 8  # elements of 16 bits: a descriptor stores rows that are a multiple 
 FEWEST_STEPS = (
     8  # to a tile of y whose loading and multiplying warps differ: more than it is stored in, or the ring has
 )
-LONGEST = 2**31 - 256  # elements of m, n and k: places in a descriptor have 32 bits, and the last tile may begin there
+LONGEST = 2**31 - 256  # elements of m, n and k: beyond, places in the last tile may need more than 32 bits
 SKINNY_ROWS = 128  # of the narrow operand at most: from there on its own tile is no smaller than the wide one's
 
 

@@ -156,12 +156,16 @@ def matmul_pointers(
     ACCUMULATE: tl.constexpr,  # the type that sums are kept in
     PRECISION: tl.constexpr,  # "tf32" or "ieee", of float32 products
     EVEN_K: tl.constexpr,  # k is a multiple of BLOCK_K: no mask along it
+    LONG: tl.constexpr,  # rounded up to a tile, a length does not fit into 32 bits
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
     STAGES: tl.constexpr,
 ):
+    if LONG:
+        zero = tl.full((), 0, tl.int64)
+        m, n, k = m + zero, n + zero, k + zero  # by a sum, since a length of 1 is a constant, which has no ``to``
     row, col = place(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), GROUP_M)
     rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = col * BLOCK_N + tl.arange(0, BLOCK_N)

@@ -24,7 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import Unsupported
-from kernels.matmul._configurations import ITEMSIZE, Configuration, configuration, pointers
+from kernels.matmul._configurations import ITEMSIZE, LONGEST, Configuration, configuration, pointers
 from kernels.matmul._operands import ALIGNED, HAVE_DESCRIPTORS, Operand, copied, described, in_place
 from kernels.matmul._product import require_product
 from kernels.matmul._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny, sum_parts
@@ -254,6 +254,7 @@ def _by_pointers(
         ACCUMULATE=tl.float64 if a.dtype == torch.float64 else tl.float32,
         PRECISION=precision,
         EVEN_K=k % how.block_k == 0,
+        LONG=max(m, n, k) > LONGEST,
         BLOCK_M=how.block_m,
         BLOCK_N=how.block_n,
         BLOCK_K=how.block_k,

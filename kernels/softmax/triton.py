@@ -35,6 +35,7 @@ PROGRAM_BYTES = 2048  # of x at least: one warp, with several short rows
 READS = {(2, 4096): 2, (2, 8192): 2, (2, 16_384): 3, (2, 32_768): 3, (4, 16_384): 2}
 
 WIDE_BYTES = 16_384  # of a wide row that a step of the loop takes: 64 registers in float32, with two sums to keep
+LONGEST = 2**31 - 8192  # columns of a wide row: beyond, those of its last step may not fit into 32 bits
 WIDE_WARPS = 8  # with 16 and twice the bytes, float64 spills, and float32 on sm_80
 
 # Backward, where a row is two tensors.
@@ -82,7 +83,9 @@ def _softmax_rows(
 
 
 @triton.jit
-def _softmax_wide_row(x_ptr, y_ptr, x_stride, cols, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr):
+def _softmax_wide_row(x_ptr, y_ptr, x_stride, cols, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr, LONG: tl.constexpr):
+    if LONG:
+        cols = cols.to(tl.int64)
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_stride
     y_ptr += row * cols
@@ -146,8 +149,18 @@ def _backward_rows(
 
 @triton.jit
 def _backward_wide_row(
-    y_ptr, dy_ptr, dx_ptr, dy_stride, cols, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr, EVEN: tl.constexpr
+    y_ptr,
+    dy_ptr,
+    dx_ptr,
+    dy_stride,
+    cols,
+    ARITHMETIC: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EVEN: tl.constexpr,
+    LONG: tl.constexpr,
 ):
+    if LONG:
+        cols = cols.to(tl.int64)
     row = tl.program_id(0).to(tl.int64)
     y_ptr += row * cols
     dy_ptr += row * dy_stride
@@ -203,7 +216,9 @@ def _launch(x: Tensor, y: Tensor, cols: int) -> None:
     block = triton.next_power_of_2(cols)
     if block * itemsize > MAX_ROW_BYTES:
         step = WIDE_BYTES // itemsize
-        _softmax_wide_row[(rows,)](x, y, x.stride(0), cols, ARITHMETIC=arithmetic, BLOCK=step, num_warps=WIDE_WARPS)
+        _softmax_wide_row[(rows,)](
+            x, y, x.stride(0), cols, ARITHMETIC=arithmetic, BLOCK=step, LONG=cols > LONGEST, num_warps=WIDE_WARPS
+        )
         return
     unit = 16 // x.element_size()
     if cols % unit or x.stride(0) % unit:
@@ -264,6 +279,7 @@ def _launch_backward(y: Tensor, dy: Tensor, dx: Tensor, cols: int) -> None:
             ARITHMETIC=arithmetic,
             BLOCK=step,
             EVEN=cols % step == 0,
+            LONG=cols > LONGEST,
             num_warps=warps,
         )
         return

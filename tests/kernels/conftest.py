@@ -12,7 +12,7 @@ import pytest
 # Before Triton 3.4 there are no kernels that multiply, and what compiles for a GPU elsewhere was called otherwise.
 if importlib.util.find_spec("triton"):
     TRITON = tuple(map(int, importlib.metadata.version("triton").split(".")[:2]))
-    COMPILED = ("cuda", "hopper", "matmul", "matmul_roles", "split_triton", "training", "triton")
+    COMPILED = ("cuda", "hopper", "long", "matmul", "matmul_roles", "split_triton", "training", "triton")
     MULTIPLY = ("matmul_triton", "mlp_in_triton", "split_triton", "traced")
     NEW = [f"test_compiled_{name}.py" for name in COMPILED] + [f"test_{name}.py" for name in MULTIPLY]
     collect_ignore = NEW if TRITON < (3, 4) else []

@@ -101,12 +101,13 @@ def descriptors(tmp_path):
 def pointers(tmp_path):
     """``pointers("bf16", 80)``: the general kernel, for a row-major b."""
 
-    def build(dtype, capability, size=4096, *, tf32=False, even=True, b_along_k=False, **sides):
+    def build(dtype, capability, size=4096, *, tf32=False, even=True, b_along_k=False, long=False, **sides):
         how = configuration(size, size, size, NAMES[dtype], capability=(8, 0), multiprocessors=108, tf32=tf32)
         constants = {
             "ACCUMULATE": tl.float64 if dtype == "fp64" else tl.float32,
             "PRECISION": "tf32" if tf32 else "ieee",
             "EVEN_K": even,
+            "LONG": long,
             "BLOCK_M": how.block_m,
             "BLOCK_N": how.block_n,
             "BLOCK_K": how.block_k,

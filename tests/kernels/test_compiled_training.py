@@ -128,7 +128,7 @@ def test_softmaxs_backward_keeps_both_rows_in_registers(build, capability, block
 def test_softmaxs_backward_of_a_wide_row_tells_the_cache_what_comes_again(build, capability, dtype, even):
     pointers = dict.fromkeys(("y_ptr", "dy_ptr", "dx_ptr"), f"*{dtype}")
     step, warps = softmax.STEPS[ITEMSIZE[dtype]]
-    constants = {"ARITHMETIC": arithmetic(dtype), "BLOCK": step, "EVEN": even}
+    constants = {"ARITHMETIC": arithmetic(dtype), "BLOCK": step, "EVEN": even, "LONG": False}
     numbers = dict.fromkeys(("dy_stride", "cols"), "i32")
     built = build(softmax._backward_wide_row, pointers | numbers, constants, capability, warps)
     assert built.bits("ld") == built.bits("st") == 128

@@ -133,7 +133,11 @@ def test_compiled_softmax_of_a_wide_row_spills_nothing(tmp_path, capability, dty
     ptx, stack = build(
         softmax._softmax_wide_row,
         {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "x_stride": "i32", "cols": "i32"},
-        {"ARITHMETIC": tl.float64 if dtype == "fp64" else tl.float32, "BLOCK": softmax.WIDE_BYTES // itemsize},
+        {
+            "ARITHMETIC": tl.float64 if dtype == "fp64" else tl.float32,
+            "BLOCK": softmax.WIDE_BYTES // itemsize,
+            "LONG": False,
+        },
         capability,
         softmax.WIDE_WARPS,
         tmp_path,

@@ -100,6 +100,14 @@ def test_a_place_for_y_that_no_descriptor_stores_to_is_left_to_others(monkeypatc
     assert taken == [kernel]
 
 
+@pytest.mark.parametrize("k", [96, 100])
+def test_a_long_side_is_one_like_others(product, monkeypatch, k):
+    monkeypatch.setattr(triton, "LONGEST", 0)
+    assert product(POINTERS, 33, 70, k) < 1
+    assert product(POINTERS, 1, 70, k) < 1
+    assert product(POINTERS, 33, 1, 1) < 1
+
+
 @pytest.mark.parametrize("how", [WAVE, SKINNY, POINTERS], ids=str)
 def test_y_may_begin_anywhere(product, how):
     assert product(how, 16, 136, 72, begins=1) < 1
@@ -186,6 +194,19 @@ def test_more_than_2_to_the_31_elements_cuda(pointers):
     assert triton.chosen().startswith("pointers" if pointers else "descriptors")
     assert not y[:-2].any()
     assert (y[-2:] == torch.tensor(k, dtype=torch.bfloat16)).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("side", ["m", "n", "k"])
+def test_a_side_of_just_below_2_to_the_31_cuda(side):
+    long = torch.zeros(1, 2**31 - 1, dtype=torch.bfloat16, device="cuda")
+    long[0, -1] = 3
+    one = torch.ones(1, 1, dtype=torch.bfloat16, device="cuda")
+    a, b = {"m": (long.t(), one), "n": (one, long), "k": (long, one.expand(2**31 - 1, 1))}[side]
+    y = triton.matmul(a, b).flatten()
+    assert triton.chosen().startswith("pointers")
+    assert y[-1] == 3
+    assert not y[:-1].any()
 
 
 @pytest.mark.gpu

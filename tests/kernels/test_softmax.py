@@ -153,3 +153,27 @@ def test_autograd_keeps_nothing_of_triton_where_no_gradient_is_asked_for(load, d
 def test_rows_of_a_million_columns(make, error, cols):
     workload, (x,) = make("softmax", dtype="float32", device="cuda", rows=70, cols=cols)
     assert error(workload.reference(x), [import_module("kernels.softmax.triton").softmax(x)]) < 1
+
+
+@pytest.mark.parametrize("cols", [33_000, 40_960])
+def test_a_long_row_of_triton_is_one_like_others(load, device, monkeypatch, cols):
+    softmax = load("softmax", "triton")
+    x, dy = (torch.randn(2, cols, device=device) for _ in range(2))
+    y, dx = softmax(x), gradient(softmax, x, dy)
+    monkeypatch.setattr(import_module("kernels.softmax.triton"), "LONGEST", 0)
+    assert torch.equal(softmax(x), y)
+    assert torch.equal(gradient(softmax, x, dy), dx)
+
+
+@pytest.mark.gpu
+def test_a_row_of_just_below_2_to_the_31():
+    from kernels.softmax.triton import softmax
+
+    x = torch.full((1, 2**31 - 1), -torch.inf, dtype=torch.float16, device="cuda")
+    x[0, -2:] = 1
+    y = softmax(x)
+    assert not y[0, :-2].any()
+    assert (y[0, -2:] == 0.5).all()
+    dx = gradient(softmax, x, torch.arange(2, device="cuda").half().repeat(2**30)[1:][None])
+    assert not dx[0, :-2].any()
+    assert dx[0, -2:].tolist() == [-0.25, 0.25]

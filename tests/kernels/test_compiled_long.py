@@ -1,0 +1,62 @@
+"""Lengths just below 2^31, which 32 bits hold, and which wrap when they are rounded up to a tile."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+triton = pytest.importorskip("triton")
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("interpreted kernels cannot be compiled", allow_module_level=True)
+
+import triton.language as tl  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from kernels.matmul._triton_kernels import matmul_pointers  # noqa: E402
+from kernels.softmax import triton as softmax  # noqa: E402
+
+SOFTMAX = {"ARITHMETIC": tl.float32, "BLOCK": 4096}
+TILES = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP_M": 8, "STAGES": 3}
+MATMUL = {"ACCUMULATE": tl.float32, "PRECISION": "ieee", "scale_a_ptr": None, "scale_b_ptr": None, **TILES}
+
+
+def arithmetic(kernel, lengths, constants):
+    """What the IR of ``kernel`` does with the arguments ``lengths``, by their names."""
+    signature = dict.fromkeys(kernel.arg_names, "i32")
+    signature |= {name: "*fp16" for name in signature if name.endswith("_ptr")} | dict.fromkeys(constants, "constexpr")
+    source = ASTSource(kernel, signature=signature, constexprs=constants)
+    ir = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ttir"]
+    told = re.search(r"tt\.func public @\w+\((.*?)\) attributes", ir, re.DOTALL)[1]
+    names = re.findall(r"(%\w+): ", told)
+    given = [name for name, kind in signature.items() if kind != "constexpr"]
+    assert len(names) == len(given)
+    return {
+        name: set(re.findall(rf"= ([\w.]+) [^\n]*{value}\b", ir[ir.index(told) + len(told) :]))
+        for name, value in zip(given, names, strict=True)
+        if name in lengths
+    }
+
+
+@pytest.mark.parametrize("even", [True, False])
+def test_a_long_product_reckons_in_64_bits(even):
+    constants = MATMUL | {"EVEN_K": even}
+    for given in (constants, constants | {"m": 1}):  # a length of 1 is a constant
+        long = arithmetic(matmul_pointers, ("m", "n", "k"), given | {"LONG": True})
+        assert len(long) == (2 if "m" in given else 3)
+        assert all(done == {"arith.extsi"} for done in long.values())
+    ordinary = arithmetic(matmul_pointers, ("m", "n", "k"), constants | {"LONG": False})
+    assert all("arith.addi" in done for done in ordinary.values())  # which 64 bits would make dearer
+
+
+def test_a_long_row_of_softmax_reckons_in_64_bits():
+    assert arithmetic(softmax._softmax_wide_row, ("cols",), SOFTMAX | {"LONG": True}) == {"cols": {"arith.extsi"}}
+    assert "arith.addi" in arithmetic(softmax._softmax_wide_row, ("cols",), SOFTMAX | {"LONG": False})["cols"]
+
+
+@pytest.mark.parametrize("even", [True, False])
+def test_so_does_its_backward(even):
+    constants = SOFTMAX | {"EVEN": even, "LONG": True}
+    assert arithmetic(softmax._backward_wide_row, ("cols",), constants) == {"cols": {"arith.extsi"}}
