@@ -166,7 +166,7 @@ def gradients(
     Of relu, a slope is anything that is 0 where the derivative is. All but ``dz`` without gaps.
     """
     rows, dim = h.shape
-    dw, db = torch.empty_like(w), torch.empty_like(w[0])
+    dw, db = torch.empty_like(w), w.new_empty(dim)
     of_h = torch.empty_like(h) if below else None
     across = triton.cdiv(dim, TILE)
     tiles = across * (across + (triton.cdiv(rows, TILE) if below else 0))

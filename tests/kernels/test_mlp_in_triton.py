@@ -29,7 +29,7 @@ def draw(device, dtype, batch, dim, layers):
     torch.manual_seed(0)
     params = []
     for _ in range(layers):
-        params += torch.randn(dim, dim) * (2 / dim) ** 0.5, torch.randn(dim) * 0.1
+        params += torch.randn(dim, dim) * (2 / max(1, dim)) ** 0.5, torch.randn(dim) * 0.1
     return [tensor.to(device, dtype).requires_grad_() for tensor in (torch.randn(batch, dim), *params)]
 
 
@@ -210,6 +210,15 @@ def test_a_batch_of_none_has_gradients_of_0(triton_mlp, device, narrow):
         y, dx, *rest = gradients(triton_mlp.mlp, tensors, torch.empty(0, 24, device=device, dtype=dtype), "gelu")
         assert y.shape == dx.shape == (0, 24)
         assert not any(gradient.any() for gradient in rest)
+
+
+@pytest.mark.parametrize("batch", [0, 3])
+def test_layers_of_no_width_have_gradients_of_none(triton_mlp, device, narrow, batch):
+    for dtype in (narrow, torch.float32, torch.float64):
+        tensors = draw(device, dtype, batch, 0, 2)
+        y, *found = gradients(triton_mlp.mlp, tensors, torch.empty(batch, 0, device=device, dtype=dtype), "gelu")
+        assert y.shape == (batch, 0)
+        assert [gradient.shape for gradient in found] == [tensor.shape for tensor in tensors]
 
 
 def test_no_gradient_of_x_is_computed_unless_asked_for(triton_mlp, device):

@@ -85,6 +85,11 @@ def test_any_view_gives_what_its_copy_gives(softmax, device, cols, view):
     assert torch.allclose(y, softmax(x.clone(memory_format=torch.contiguous_format)), rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("shape", [(5, 0), (0, 5), (0,), (2, 0, 3)])
+def test_of_nothing_it_is_nothing(softmax, device, shape):
+    assert softmax(torch.empty(shape, device=device)).shape == shape
+
+
 @pytest.fixture(params=["naive", "torch", "triton"])
 def differentiable(request, load):
     """Those that have a backward."""
@@ -109,6 +114,12 @@ def test_gradients_of_a_row_sum_to_0(differentiable, device, cols):
 def test_backward_agrees_with_finite_differences(differentiable, device):
     x = torch.randn(4, 7, device=device, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: differentiable(x) * 1, x, nondet_tol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(5, 0), (0, 5)])
+def test_of_nothing_the_gradient_is_nothing(differentiable, device, shape):
+    x, dy = (torch.empty(shape, device=device) for _ in range(2))
+    assert gradient(differentiable, x, dy).shape == shape
 
 
 @pytest.mark.parametrize("cols", COLS)
