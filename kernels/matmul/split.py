@@ -5,14 +5,14 @@ hi lo + lo hi + hi hi of each 64 terms are summed on tensor cores, those sums th
 
 The error. Let A be the largest |a_ik| of row i, and B the largest |b_kj| of column j. A term a_ik b_kj is off by
 
-    splitting    2^-23 of itself for each factor, at worst, if that is above 2^-14 of A or B
+    splitting    2^-23 of itself for each factor, at worst, if that is above 2^-13 of A or B
     lo lo        2^-22 of itself, at worst: it is left out, if there are more than 32 terms
     tiny factor  2^-36 A |b_kj|, or 2^-36 B |a_ik|, at worst, instead: lo is subnormal there
 
 and the sum by what tensor cores cut off, below 2^-23 of a sum of 64 terms at each of 12 steps, and by k / 64 roundings.
 A result below 2^-126, where float32 has fewer bits, is off by up to 2^-149 more.
 Float32 arithmetic has exact terms and rounds k times: it is the less accurate one from some dozens of terms on, at
-k = 4096 by a factor of 7. It is the more accurate one where nearly all of a sum comes from factors below 2^-14 of the
+k = 4096 by a factor of 7. It is the more accurate one where nearly all of a sum comes from factors below 2^-13 of the
 largest of their row or column, as in a row of one huge element that meets a zero.
 """
 

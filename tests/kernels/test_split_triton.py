@@ -6,6 +6,7 @@ Tensor cores are exact here: Triton's interpreter multiplies halves and adds in 
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ triton = pytest.importorskip("triton")
 
 from kernels import Unsupported, fp16_split, tensor_cores  # noqa: E402
 from kernels.cdist.triton import Plan, cdist, launch, plan_for  # noqa: E402
+from kernels.matmul import split as by_halves  # noqa: E402
 from kernels.matmul.split import matmul  # noqa: E402
 
 # The interpreter's numpy says so when 1 / 0 is infinite and 0 * inf is NaN, which is what is wanted.
@@ -57,6 +59,18 @@ def test_halves_hold_22_bits_of_large_elements_and_36_below_the_largest_of_small
     largest = x.double().abs().amax(1, keepdim=True)
     assert ((back - x.double()).abs() <= 2.0**-23 * x.double().abs() + 2.0**-36 * largest).all()
     assert ((largest[:, 0] / split.scales.double()).log2().floor() == 11).all()
+
+
+@pytest.mark.parametrize("module", [by_halves, fp16_split])
+def test_from_where_on_they_hold_22_bits_is_what_is_said(device, module):
+    """The largest of the row is a power of two, which takes the least of what a float16 can hold."""
+    bits = int(re.search(r"above 2\^-(\d+) of (?:A|the\s+largest)", module.__doc__)[1])
+    above = 1 + torch.rand(10_000, device=device)  # to twice as much
+    for scale, relative in ((2.0**-bits, True), (2.0 ** -(bits + 1), False)):
+        x = torch.cat([torch.ones(1, device=device), above * scale])[None]
+        error = (whole(fp16_split.split_rows(x, x[:0])[0], *x.shape) - x.double()).abs()
+        assert (error <= 2.0**-36).all() or relative
+        assert bool((error <= 2.0**-23 * x.double()).all()) == relative
 
 
 def test_what_fills_up_the_tiles_is_zero(device):
@@ -265,7 +279,7 @@ def test_products_have_the_error_that_is_promised(device, m, n, k, layout):
     y = matmul(a, b).double()
     x, z = a.double(), b.double()
     terms = x.abs() @ z.abs()
-    # A term, and a walk of float32 roundings; an element below 2^-14 of the largest of its row or column, as said.
+    # A term, and a walk of float32 roundings; an element below 2^-13 of the largest of its row or column, as said.
     small = 2.0**-36 * (x.abs().amax(1, keepdim=True) * z.abs().sum(0) + x.abs().sum(1, keepdim=True) * z.abs().amax(0))
     below = 2.0**-149  # the least that float32 has: the products of rows of 2^-60 are a few of those, or none
     assert ((y - x @ z).abs() <= (2.0**-21 + 6 * k**0.5 * UNIT) * terms + small + below).all()
