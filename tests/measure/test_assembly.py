@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.measure.inspect.assembly import Usage, read_ptx, read_sass, read_usage
+from runner.measure.inspect.assembly import Usage, read_ptx, read_sass, read_usage, registers_allowed
 from runner.measure.inspect.disassembler import cuobjdump, disassembled
 
 KERNELS = Path(__file__).parents[2] / "kernels"
@@ -59,6 +59,21 @@ def test_a_table_of_resources_is_read_and_of_several_functions_the_most_counts()
     text = "Function a:\n  REG:40 STACK:16 SHARED:1024 LOCAL:0 CONSTANT[0]:560\nFunction b:\n  REG:32 STACK:0 SHARED:0"
     assert read_usage(text) == Usage(40, 16, 1024)
     assert read_usage("") == Usage(0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "registers"),
+    [
+        ("", 255),
+        (".reqntid 128", 255),
+        (".reqntid 1024", 64),
+        (".maxntid 32, 8, 1\n.minnctapersm 2", 128),
+        (".maxntid 384, 1, 1", 168),
+        (".reqntid 256\n.maxnreg 104", 104),
+    ],
+)
+def test_the_bounds_on_a_launch_leave_so_many_registers(bounds, registers):
+    assert registers_allowed(f".visible .entry k(\n)\n{bounds}\n{{") == registers
 
 
 @pytest.fixture

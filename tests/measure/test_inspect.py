@@ -17,8 +17,8 @@ from runner.measure import CannotObserve, Scene
 from runner.measure.inspect import Inspect
 from runner.measure.inspect.compilations import recompile_reasons
 from runner.measure.inspect.kernel_table import dominant, lines
-from runner.measure.inspect.programs import Program, Seen
-from runner.measure.inspect.why import NAMES
+from runner.measure.inspect.programs import Program, Seen, of_cuda
+from runner.measure.inspect.why import NAMES, Facts, why
 from runner.worker import Worker, warm_up
 
 GELU = {"rows": 512, "cols": 1024, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
@@ -173,6 +173,45 @@ def test_time_is_shared_by_programs_of_one_name_and_the_rest_is_torchs():
     ]
     assert dominant(found).kernel == "c"
     assert dominant([]) is None
+
+
+ARRAY = """
+extern "C" __global__ void array(const float* x, float* y, const int* at, int n) {
+    float found[32] = {};
+    for (int i = 0; i < n; i++) found[at[i] & 31] += x[i];
+    float sum = 0;
+    for (int i = 0; i < 32; i++) sum += found[i] * i;
+    y[threadIdx.x] = sum;
+}
+"""
+SPILLS = """
+extern "C" __global__ void __launch_bounds__(1024) spills(const float* x, float* y, int n) {
+    float found[128];
+    #pragma unroll
+    for (int i = 0; i < 128; i++) found[i] = x[i * 1024 + threadIdx.x];
+    for (int k = 0; k < n; k++) {
+        #pragma unroll
+        for (int i = 0; i < 128; i++) found[i] = found[i] * found[(i + 1) % 128] + found[(i + 77) % 128];
+    }
+    #pragma unroll
+    for (int i = 0; i < 128; i++) y[i * 1024 + threadIdx.x] = found[i];
+}
+"""
+
+
+@with_triton
+@with_nvrtc
+@pytest.mark.parametrize(
+    ("name", "source", "where"),
+    [("array", ARRAY, "local memory"), ("spills", SPILLS, "memory for want of registers")],
+)
+def test_an_array_that_is_asked_for_by_an_index_is_no_want_of_registers(tmp_path, name, source, where):
+    (tmp_path / "local.cu").write_text(source)
+    (line,) = lines(Seen([of_cuda(tmp_path / "local.cu", name, "sm_90a", 0)]), {})
+    slow = {"time_us": 900.0, "pct_roof": 30.0, "bound": "memory", "kernels": 1, "kernel": name}
+    taken = {field: getattr(line, field) for field in ("registers", "registers_allowed", "spill_bytes")}
+    told = why(Facts("float32", **slow, **taken))
+    assert told.startswith(f"{name} keeps {line.spill_bytes} bytes a thread in {where}; ")
 
 
 def test_how_often_a_generated_graph_launches_a_kernel_is_told_by_cupti():

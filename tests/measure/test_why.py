@@ -31,7 +31,18 @@ def test_a_fast_one_says_how_fast_and_by_what():
             {"fp64": 12, "fp64_names": "12 DADD"},
             "double-precision instructions on a float32 workload: 12 DADD",
         ),
-        ({"spill_bytes": 16}, "k keeps 16 bytes a thread in memory for want of registers"),
+        (
+            {"fp64": 3, "fp64_names": "3 DMUL", "spill_bytes": 32},
+            "double-precision instructions on a float32 workload, perhaps in a slow path: 3 DMUL",
+        ),
+        ({"spill_bytes": 16}, "k keeps 16 bytes a thread in local memory"),
+        ({"spill_bytes": 16, "registers": None}, "k keeps 16 bytes a thread in local memory"),
+        ({"spill_bytes": 16, "registers": 247}, "k keeps 16 bytes a thread in local memory"),
+        ({"spill_bytes": 16, "registers": 250}, "k keeps 16 bytes a thread in memory for want of registers"),
+        (
+            {"spill_bytes": 16, "registers": 64, "registers_allowed": 64},
+            "k keeps 16 bytes a thread in memory for want of registers",
+        ),
         (
             {"kernels": 9, "pct_roof": 11.0},
             "9 kernels, and 9.1 times the time of moving all bytes once: each moves them again",

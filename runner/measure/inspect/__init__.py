@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from kernels import Unsupported
 from runner.case import Scalar
 from runner.measure import SUMMARY, CannotObserve, Scene
-from runner.measure.inspect.assembly import Code
+from runner.measure.inspect.assembly import REGISTERS, Code
 from runner.measure.inspect.why import Facts, why
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ def _facts(main: Line | None, table: list[Line], seen: Seen, scene: Scene) -> Fa
         graphs=len(seen.graphs),
         kernel=main.kernel if main and code else None,
         registers=main.registers if main else None,
+        registers_allowed=main.registers_allowed if main else REGISTERS,
         spill_bytes=main.spill_bytes if main else None,
         load_bits=code.load_bits if code else None,
         tensor=code.tensor if code else None,

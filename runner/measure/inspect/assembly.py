@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
+from math import prod
 
 SASS = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 PTX = re.compile(r"^\s*(?:@!?%?\w+\s+)?\{?\s*([a-z][\w:]*(?:\.[\w:]+)+)", re.MULTILINE)
@@ -23,6 +24,12 @@ FP64 = {
     "ptx": re.compile(r"(?!ld|st|mov|cvta)[\w.:]*\.f64\b"),
 }
 BULK = {"sass": re.compile(r"UTMA(?:LDG|STG)|UBLKCP"), "ptx": re.compile(r"cp\.async\.bulk\.")}
+BOUND = re.compile(r"^\s*\.(reqntid|maxntid|minnctapersm|maxnreg)\s+([\d, ]+)", re.MULTILINE)
+REGISTERS, REGISTERS_OF_ALL, REGISTERS_AT_ONCE = (
+    255,
+    65_536,
+    8,
+)  # of a thread, and of a multiprocessor; how many are given
 GLOBAL = re.compile(r"(ld|st)\.(?:[\w:]+\.)*global\b(?:\.[\w:]+)*?(?:\.v(\d))?\.[busf](\d+)$")
 WIDTH = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}  # SASS says nothing for 32
 
@@ -70,6 +77,14 @@ def read_usage(text: str) -> Usage:
     """Of what ``cuobjdump -res-usage`` prints; the most of any function."""
     most = {what: max(map(int, re.findall(rf"\b{what}:(\d+)", text)), default=0) for what in ("REG", "STACK", "SHARED")}
     return Usage(most["REG"], most["STACK"], most["SHARED"])
+
+
+def registers_allowed(ptx: str) -> int:
+    """Registers that a thread of the kernel may have: what the bounds on its launch leave of 255."""
+    told = {name: prod(int(number) for number in numbers.split(",")) for name, numbers in BOUND.findall(ptx)}
+    threads = told.get("reqntid", told.get("maxntid", 1)) * told.get("minnctapersm", 1)
+    share = REGISTERS_OF_ALL // threads // REGISTERS_AT_ONCE * REGISTERS_AT_ONCE
+    return min(REGISTERS, share, told.get("maxnreg", REGISTERS))
 
 
 def _code(kind: str, names: Counter[str], loads: list[int], stores: list[int]) -> Code:

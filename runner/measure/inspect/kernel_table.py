@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.measure import tabular
-from runner.measure.inspect.assembly import Code, read_ptx, read_sass
+from runner.measure.inspect.assembly import REGISTERS, Code, read_ptx, read_sass, registers_allowed
 from runner.measure.inspect.disassembler import disassembled
 from runner.measure.inspect.programs import Program, Seen
 
@@ -39,6 +39,7 @@ class Line:
     launches: int  # in one call
     total_us: float | None = None  # of all of them, by CUPTI
     registers: int | None = None
+    registers_allowed: int = REGISTERS
     spill_bytes: int | None = None
     shared_bytes: int | None = None
     code: Code | None = None
@@ -105,14 +106,17 @@ def summary(reason: str, table: Sequence[Line], notes: Sequence[str]) -> str:
 
 
 def _line(program: Program, total_us: float | None) -> Line:
-    texts, code = dict(program.texts), read_ptx(program.texts.get("ptx", ""))
+    ptx = program.texts.get("ptx", "")
+    texts, code, allowed = dict(program.texts), read_ptx(ptx), registers_allowed(ptx)
     registers = stack = None
     shared = program.shared_bytes
     if (machine := disassembled(program.cubin)) is not None:
         texts["sass"], usage = machine
         code, registers, stack = read_sass(texts["sass"]), usage.registers, usage.stack_bytes
         shared += usage.shared_bytes
-    return Line(program.name, program.origin, program.launches, total_us, registers, stack, shared, code, texts)
+    return Line(
+        program.name, program.origin, program.launches, total_us, registers, allowed, stack, shared, code, texts
+    )
 
 
 def _cells(line: Line) -> dict[str, object]:
