@@ -59,15 +59,17 @@ class Scene:
         found = self.figures.get("n_kernels")
         return None if found is None else int(found)
 
-    def command(self, calls: int) -> list[str]:
+    def command(self, calls: int, *, cold_l2: bool = True) -> list[str]:
         """A program that builds and checks the case anew, and makes ``calls`` calls of it with nothing beside them.
 
-        Around those calls it starts and stops CUDA's profiler, and each is in an NVTX range: see
-        ``runner.worker.again``. Raises CannotObserve if there is no case.
+        Before each, a GPU's L2 cache is emptied, unless it is to hold what the last one left there. Around those calls
+        it starts and stops CUDA's profiler, and each is in an NVTX range: see ``runner.worker.again``. Raises
+        CannotObserve if there is no case.
         """
         if self.case is None:
             raise CannotObserve("it starts a process of its own for a case, and this call is of none")
-        request = {"case": self.case.to_record(), "calls": calls, "result": str(self.folder / RESULT)}
+        asked = {"calls": calls, "cold_l2": cold_l2, "result": str(self.folder / RESULT)}
+        request = {"case": self.case.to_record(), **asked}
         (self.folder / "case.json").write_text(json.dumps(request), encoding="utf-8")
         _give_back_memory()
         return [sys.executable, "-P", "-m", AGAIN, str(self.folder / "case.json")]

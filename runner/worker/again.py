@@ -5,8 +5,8 @@
 The case is built and checked as ever, within the NVTX range ``define_model``, and called within ``warm_up``. Then come
 its calls, between start and stop of CUDA's profiler, each in a range ``call``; in these are the parts that the workload
 has names for. Before each, outside of its range, inputs are put back and the L2 cache of the GPU is emptied, as the
-benchmark does. The result, with what the calls took by the host's clock, is written where the request says. Exit code
-1: there are no such calls, and the result says why.
+benchmark does, unless the request wants it as the last call has left it. The result, with what the calls took by the
+host's clock, is written where the request says. Exit code 1: there are no such calls, and the result says why.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main(request: Path) -> int:
     job = Job(case, Point(case), on_phase=lambda phase: None)
     try:
         with watched(_range):
-            found = again(job, int(asked["calls"]))
+            found = again(job, int(asked["calls"]), cold_l2=bool(asked["cold_l2"]))
     except (Exception, SystemExit) as error:  # an implementation that exits has no calls either
         traceback.print_exc()
         fault = classify(error, job.phase)
@@ -50,7 +50,7 @@ def main(request: Path) -> int:
     return int("error" in found)
 
 
-def again(job: Job, calls: int) -> dict[str, Any]:
+def again(job: Job, calls: int, *, cold_l2: bool) -> dict[str, Any]:
     """Build, check and call; microseconds of each call by the host's clock, from launch to result. Or an ``error``."""
     with span(MODEL):
         call = job.ready()
@@ -59,7 +59,7 @@ def again(job: Job, calls: int) -> dict[str, Any]:
     if job.untimed:
         return {"error": f"unsupported: {job.untimed}"}
     job.enter("measure")
-    before = preparation(call.reset, cold_l2=job.point.device == "cuda")
+    before = preparation(call.reset, cold_l2=cold_l2 and job.point.device == "cuda")
     with span(WARM):
         began, done = time.perf_counter(), 0
         while done < WARM_UP or time.perf_counter() - began < WARM_UP_S:

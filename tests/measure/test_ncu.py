@@ -118,6 +118,14 @@ def test_the_words_that_start_it(tmp_path, fake_ncu):
     assert "--nvtx-include" not in words  # which would lose what autograd launches from a thread of its own
 
 
+@pytest.mark.parametrize("cold", [True, False])
+def test_ncu_and_the_call_that_it_looks_at_have_one_word_for_the_cache(tmp_path, fake_ncu, cold):
+    measure, seen = fake_ncu("writes a report", cold_l2=cold)
+    measure.measure(CALL, scene(tmp_path))
+    assert f"--cache-control {'all' if cold else 'none'}" in " ".join(json.loads(seen.read_text()))
+    assert json.loads((tmp_path / "ncu" / "case.json").read_text())["cold_l2"] is cold
+
+
 def test_the_sets():
     assert "--set full" in words_of(ncu(set="full"))
     assert "--section MemoryWorkloadAnalysis_Tables" in words_of(ncu(set="memory"))

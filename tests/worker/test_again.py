@@ -6,9 +6,11 @@ import json
 import subprocess
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from models.workload import Call
 from runner import child
 from runner.case import Case, Choice
 from runner.measure import CannotObserve, Scene
@@ -110,6 +112,20 @@ def test_inputs_are_put_back_before_each_call_and_outside_of_it(result, monkeypa
     result(Case(Choice("mlp", MLP), Choice("torch", {}), (), "cpu", 0), calls=2)
     assert len(told) >= again.WARM_UP + 2
     assert set(told) == {(True, False)}  # a CPU has no L2 cache to empty
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_the_cache_of_a_gpu_is_emptied_before_each_call_unless_the_request_says_otherwise(tmp_path, monkeypatch, cold):
+    told = []
+    monkeypatch.setattr(again, "preparation", lambda reset, cold_l2: lambda: told.append(cold_l2))
+    call = Call(run=lambda: ())
+    ready = {"ready": lambda: call, "wrong": "", "untimed": "", "enter": lambda phase: None}
+    monkeypatch.setattr(again, "Point", lambda case: SimpleNamespace(device="cuda"))
+    monkeypatch.setattr(again, "Job", lambda case, point, on_phase: SimpleNamespace(case=case, point=point, **ready))
+    case = Case(Choice("gelu", GELU), Choice("torch", {}), (), "cuda", 0)
+    request = Scene("cuda", case, tmp_path).command(2, **({} if cold else {"cold_l2": False}))[-1]
+    assert again.main(Path(request)) == 0
+    assert set(told) == {cold}
 
 
 def test_a_tool_starts_it_as_the_scene_says(tmp_path):

@@ -95,7 +95,7 @@ class Ncu:
         for file in (target, scene.folder / RESULT):  # of a first try, which ran out of memory
             file.unlink(missing_ok=True)
         try:
-            words = self.command(ncu, target, scene.command(calls=1))
+            words = self.command(ncu, target, scene.command(calls=1, cold_l2=self.cold_l2))
             ended = tool.run(words, scene.folder / LOG, self.limit_s, grace_s=GRACE_S)
         except OSError as error:
             raise CannotObserve(f"{ncu} cannot be started ({error.strerror}): see measure.ncu.path") from None
