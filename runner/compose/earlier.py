@@ -22,8 +22,13 @@ OF_THE_RUN = ("launcher", "log", WORD, "output_dir", "name", "measure.columns", 
 
 
 def spelt(word: str) -> str:
-    """``resume=X`` as ``resume.of='X'``, whatever a path may hold; and ``resume.retry=a,b`` as the list it is."""
-    key, _, value = word.partition("=")
+    """``resume=X`` as ``resume.of='X'``, whatever a path may hold; and ``resume.retry=a,b`` as the list it is.
+
+    What has no ``=`` stays as it is, for Hydra to refuse.
+    """
+    key, equals, value = word.partition("=")
+    if not equals:
+        return word
     if key in (WORD, f"{WORD}.of") and value and value != "null" and value[0] not in "'\"":
         quoted = value.replace("'", r"\'")
         return f"{WORD}.of='{quoted}'"
@@ -93,7 +98,9 @@ def at_once(earlier: Earlier, words: Sequence[str], config: Mapping[str, Any]) -
     fields: dict[str, Any] = {}
     output_dir = str(config["output_dir"])
     for word in words:
-        key, _, value = word.partition("=")
+        key, equals, value = word.partition("=")
+        if not equals:
+            return None  # a flag, or a mistake: Hydra tells
         if key == "output_dir" and _is_plain(value):
             output_dir = str(_read(value))
         elif key == "allow_code":

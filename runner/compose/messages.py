@@ -32,7 +32,8 @@ def one_line(error: BaseException) -> str:
 
 def _no_override(error: OverrideParseException) -> str:
     if "=" not in error.override:
-        return f"{error.override}: not an override; write group=option or field=value, as in workload=gelu"
+        example = "resume=last" if error.override.split(".")[0] == "resume" else "workload=gelu"
+        return f"{error.override}: not an override; write group=option or field=value, as in {example}"
     _, evaluating, why = str(error).partition(" while evaluating ")
     if evaluating:  # 'range(a,b)': mismatch type argument start: ...
         return f"{error.override}: {why.partition(': ')[2].splitlines()[0]}"

@@ -43,6 +43,10 @@ def here(tmp_path, monkeypatch):
         ("resume.ignore=measure", "resume.ignore=[measure]"),
         ("workload=gelu", "workload=gelu"),
         ("-m", "-m"),
+        ("resume", "resume"),
+        ("resume.retry", "resume.retry"),
+        ("measure.columns", "measure.columns"),
+        ("allow_code", "allow_code"),
     ],
 )
 def test_a_word_becomes_what_hydra_takes(word, spelt):
@@ -78,6 +82,21 @@ def test_what_chooses_cases_means_the_grid_that_it_says(here):
     assert {case.seed for case in plan.cases} == {1}
     assert (plan.resume.of, plan.resume.whole, plan.resume.ignore) == ("last", False, ("measure", "device"))
     assert compose.plan(["workload=mlp", "resume=last"]).name == "mlp"
+
+
+@pytest.mark.parametrize(
+    ("words", "example"),
+    [
+        (["resume"], "resume=last"),
+        (["measure.columns"], "workload=gelu"),
+        (["resume=last", "resume.retry"], "resume=last"),
+        (["resume=last", "allow_code"], "workload=gelu"),
+    ],
+)
+def test_a_word_without_a_value_starts_nothing(here, words, example):
+    line = f"^{words[-1]}: not an override; write group=option or field=value, as in {example}$"
+    with pytest.raises(BadInput, match=line):
+        compose.plan(words)
 
 
 def test_without_it_nothing_is_resumed(here):
