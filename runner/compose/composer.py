@@ -64,6 +64,10 @@ class Composer:
             self._is_group[key] = bool(self._loader.repository.group_exists(key))
         return self._is_group[key]
 
+    def options(self, group: str) -> list[str]:
+        """The names that ``group`` has."""
+        return list(self._loader.get_group_options(group))
+
     def __call__(self, lines: Sequence[str]) -> DictConfig:
         """The config under the overrides ``lines``, none of them a sweep. Raises Hydra's exceptions."""
         overrides = [self.parse(line) for line in lines]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hydra.core.config_store import ConfigStore
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.sweeper import Sweeper
@@ -21,9 +21,10 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from runner.compose.composer import Composer
 from runner.compose.earlier import of_the_run
-from runner.errors import BadInput
+from runner.errors import BadInput, choices
 
 SWEPT = ("workload", "impl")  # groups whose options have different fields
+SEVERAL = "measure"  # the group of which a case may have several options
 
 
 class GridSweeper(Sweeper):
@@ -55,9 +56,11 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
     """
     arguments = _lists(compose, arguments)
     overrides = [compose.parse(line) for line in arguments]
+    for override in overrides:
+        _check_options(compose, override)
     if not multirun:
-        if swept := [override.input_line for override in overrides if override.is_sweep_override()]:
-            raise BadInput(f"{swept[0]}: several values make a sweep; add -m (or quote the value to pass a list)")
+        if swept := [override for override in overrides if override.is_sweep_override()]:
+            raise BadInput(f"{swept[0].input_line}: several values make a sweep; add -m{_instead(compose, swept[0])}")
         if unswept := _declared(compose(arguments), "axes").keys() - {_key(override) for override in overrides}:
             raise BadInput(f"axes: {', '.join(sorted(unswept))}: a sweep; add -m (or axes=null for one case)")
         yield list(arguments)
@@ -107,6 +110,37 @@ def _lists(compose: Composer, arguments: Sequence[str]) -> list[str]:
     return [spelled.get(line, line) for line in arguments]
 
 
+def _check_options(compose: Composer, override: Override) -> None:
+    """Raise BadInput if a group gets what is no option, or several at once, of which Hydra would take the last."""
+    if not compose.is_group(override) or override.is_delete():
+        return
+    value, group = override.value(), override.key_or_group
+    key, asked = override.get_key_element(), override.input_line
+    for one in value.list if isinstance(value, ChoiceSweep) else [] if override.is_sweep_override() else [value]:
+        if not isinstance(one, str | QuotedString | list | dict):  # of which a dict gives fields
+            raise BadInput(f"{asked}: {group} takes the name of an option; {choices(str(one), compose.options(group))}")
+        if group == SEVERAL or not isinstance(one, list) or len(one) < 2:
+            continue
+        if of_the_run(group):
+            raise BadInput(f"{asked}: a run has one {group}; name one")
+        raise BadInput(f"{asked}: takes one option; to sweep: {key}={','.join(_names(value))} -m")
+
+
+def _names(value: object) -> list[str]:
+    """Those of options in ``value``, of a sweep, a list, or a list in a sweep."""
+    if isinstance(value, ChoiceSweep | list):
+        return [name for one in (value.list if isinstance(value, ChoiceSweep) else value) for name in _names(one)]
+    return [value.text if isinstance(value, QuotedString) else str(value)]
+
+
+def _instead(compose: Composer, swept: Override) -> str:
+    """What else several values may have been meant for."""
+    key, _, value = str(swept.input_line).partition("=")
+    if swept.key_or_group == SEVERAL:
+        return f", or take them together: '{key}=[{value}]'"
+    return "" if compose.is_group(swept) else f" (or, if it is one value, quote it within quotes: \"{key}='{value}'\")"
+
+
 def _that_fit(base: DictConfig, values: Mapping[str, list[str]]) -> dict[str, list[str]]:
     """The fields that ``base`` has: in a sweep over options, a field applies to those that have it."""
 
@@ -140,7 +174,9 @@ def _axes(compose: Composer, declared: Mapping[str, Any], skip: Iterable[str]) -
     for key, axis in declared.items():
         if key not in skip:
             text = axis if isinstance(axis, str) else ",".join("null" if v is None else str(v) for v in axis)
-            axes[key] = _spell(compose, compose.parse(f"{key}={text}"))
+            override = compose.parse(f"{key}={text}")
+            _check_options(compose, override)
+            axes[key] = _spell(compose, override)
     return axes
 
 

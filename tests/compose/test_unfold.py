@@ -201,6 +201,45 @@ def test_a_run_has_one_launcher(compose):
         list(sweeper.unfold(compose, ["workload=gelu", "launcher=local,ray"], multirun=True))
 
 
+@pytest.mark.parametrize("multirun", [True, False])
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("impl=[torch,naive]", r"impl=\[torch,naive\]: takes one option; to sweep: impl=torch,naive -m"),
+        ("workload=[gelu,'mlp']", r"workload=\[gelu,'mlp'\]: takes one option; to sweep: workload=gelu,mlp -m"),
+        ("+experiment=[compare_gelu,demo]", r"takes one option; to sweep: \+experiment=compare_gelu,demo -m"),
+        ("impl=[torch,compiled],naive", "takes one option; to sweep: impl=torch,compiled,naive -m"),
+        ("+axes={impl:[[torch,naive]]}", "takes one option; to sweep: impl=torch,naive -m"),
+        ("log=[none,wandb]", r"log=\[none,wandb\]: a run has one log; name one"),
+        ("impl=null", "impl=null: impl takes the name of an option; one of: compiled, cuda, "),
+        ("workload=3", "workload=3: workload takes the name of an option; one of: add, cdist, "),
+        ("measure=null", "measure=null: measure takes the name of an option; one of: benchmark, "),
+    ],
+)
+def test_a_group_takes_one_option(compose, multirun, word, line):
+    if word.startswith("+axes") and not multirun:
+        line = "a sweep; add -m"
+    with pytest.raises(BadInput, match=line):
+        points(compose, word, multirun=multirun)
+
+
+def test_one_option_may_stand_in_a_list_and_a_case_may_be_measured_in_several_ways(compose):
+    assert len(points(compose, "impl=[torch]", "measure=[benchmark,profile],[benchmark]", "default_axes=false")) == 2
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("measure=benchmark,profile", r"add -m, or take them together: 'measure=\[benchmark,profile\]'$"),
+        ("impl=naive,torch", "impl=naive,torch: several values make a sweep; add -m$"),
+        ("workload.rows=1,2", r"add -m \(or, if it is one value, quote it within quotes: \"workload.rows='1,2'\"\)$"),
+    ],
+)
+def test_what_several_values_may_have_meant_is_said(compose, word, line):
+    with pytest.raises(BadInput, match=line):
+        points(compose, word, multirun=False)
+
+
 def test_composing_twice_leaves_no_trace(compose, monkeypatch):
     monkeypatch.setattr("sys.argv", words := ["a program", "of its own"])
     compose(["workload=gelu", "workload.cols=8"])

@@ -71,7 +71,7 @@ MISTAKES = {
     ),
     "a sweep without -m": (
         ["impl=naive,torch"],
-        "impl=naive,torch: several values make a sweep; add -m (or quote the value to pass a list)",
+        "impl=naive,torch: several values make a sweep; add -m",
     ),
     "an experiment's sweep without -m": (
         ["+experiment=compare_gelu", "impl=torch"],
@@ -127,7 +127,7 @@ MISTAKES = {
         ["measure.benchmark.samples=3"],
         "measure.benchmark.samples: 3 is not allowed; give a whole number at least 20",
     ),
-    "a number for a group": (["workload=3"], "Config group override must be a string or a list"),
+    "a number for a group": (["workload=3"], "workload=3: workload takes the name of an option; one of: add, cdist, "),
 }
 
 
