@@ -17,6 +17,7 @@ from runner.errors import BadInput
 
 WORD = "resume"
 LISTS = (f"{WORD}.retry", f"{WORD}.ignore", "measure.columns", "allow_code")
+AXES = ("axes", "workload.axes")
 # Fields, and groups of them, that say what to do with cases and choose none: of the run.
 OF_THE_RUN = ("launcher", "log", WORD, "output_dir", "name", "measure.columns", "allow_code")
 
@@ -24,6 +25,7 @@ OF_THE_RUN = ("launcher", "log", WORD, "output_dir", "name", "measure.columns", 
 def spelt(word: str) -> str:
     """``resume=X`` as ``resume.of='X'``, whatever a path may hold; and ``resume.retry=a,b`` as the list it is.
 
+    Axes that are given, Hydra would look for among those that there are; ``{}``, it would merge, which changes nothing.
     What has no ``=`` stays as it is, for Hydra to refuse.
     """
     key, equals, value = word.partition("=")
@@ -34,6 +36,10 @@ def spelt(word: str) -> str:
         return f"{WORD}.of='{quoted}'"
     if key in LISTS and not value.startswith("["):
         return f"{key}=[{value}]"
+    if key in AXES and value == "{}":
+        return f"{key}=null"
+    if key == "axes" and value.startswith("{"):
+        return f"+{word}"
     return f"{WORD}.of={value or 'null'}" if key == WORD else word
 
 

@@ -37,7 +37,10 @@ def _no_override(error: OverrideParseException) -> str:
     _, evaluating, why = str(error).partition(" while evaluating ")
     if evaluating:  # 'range(a,b)': mismatch type argument start: ...
         return f"{error.override}: {why.partition(': ')[2].splitlines()[0]}"
-    key = error.override.partition("=")[0].strip()
+    key, _, value = error.override.partition("=")
+    if "" in map(str.strip, value.split(",")):
+        return f"{error.override}: nothing stands before or after a comma; leave that comma out"
+    key = key.strip()
     return f"{error.override}: cannot be read; close its brackets, or quote the value within quotes: \"{key}='...'\""
 
 
@@ -52,7 +55,8 @@ def _bad_field(cause: OmegaConfBaseException) -> str:
     if "not in struct" in text and isinstance(parent, DictConfig):
         fields = [str(key) for key in parent if key != "hydra"]
         if cause.full_key == f"measure.{cause.key}" and (CONF / "measure" / f"{cause.key}.yaml").exists():
-            return f"{cause.full_key}: not chosen; name it, as in measure=[benchmark,{cause.key}]"
+            chosen = sorted({str(cause.key), *fields} - {"columns"})
+            return f"{cause.full_key}: not chosen; name it, as in 'measure=[{','.join(chosen)}]'"
         if not fields:
             return f"{cause.full_key}: no such field yet; add it, as in +{cause.full_key}=..."
         return f"{cause.full_key}: no such field; {choices(str(cause.key), fields)}"

@@ -7,6 +7,7 @@ would lose both workloads' axes without a word.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -24,6 +25,10 @@ from runner.compose.earlier import of_the_run
 from runner.errors import BadInput, choices
 
 SWEPT = ("workload", "impl")  # groups whose options have different fields
+EXAMPLES = {
+    "axes": "axes={workload.cols:[256,1024]}",  # any key of the command line
+    "workload.axes": "workload.axes={cols:[256,1024]}",
+}
 SEVERAL = "measure"  # the group of which a case may have several options
 
 
@@ -71,7 +76,10 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
     unused = dict(values)
     for choice in itertools.product(*groups.values()):
         fixed = [lines[0] for lines in _that_fit(compose(choice), values).values() if len(lines) == 1]
-        declared = _declared(compose([*choice, *fixed]), "axes")  # of an experiment: groups or values
+        base = compose([*choice, *fixed])
+        declared = _declared(base, "axes")  # of an experiment: groups or values
+        if strange := [name for name in declared if re.split(r"\W", name.lstrip("+"))[0] not in base]:
+            raise BadInput(f"axes: {strange[0]}: no such field; name it whole, as in {EXAMPLES['axes']}")
         study = _axes(compose, declared, skip=given)
         more = {key: lines for key, lines in study.items() if compose.is_group(compose.parse(lines[0]))}
         for extra in itertools.product(*more.values()):
@@ -161,7 +169,7 @@ def _declared(config: DictConfig, key: str) -> Mapping[Any, Any]:
     """The axes at ``key``. Raises BadInput if they are not lists, or words in Hydra's sweep syntax, by name."""
     axes = OmegaConf.select(config, key)
     if not isinstance(axes, Mapping | None):
-        raise BadInput(f"{key}: {axes} is no axes; give fields with lists of values, as in {key}={{cols:[256,1024]}}")
+        raise BadInput(f"{key}: {axes} is no axes; give fields with lists of values, as in {EXAMPLES[key]}")
     for name, axis in (axes or {}).items():
         if not isinstance(axis, str | Sequence):
             raise BadInput(f"{key}: {name}: {axis} is not a list; give one, as in {name}: [{axis}]")

@@ -47,6 +47,10 @@ def here(tmp_path, monkeypatch):
         ("resume.retry", "resume.retry"),
         ("measure.columns", "measure.columns"),
         ("allow_code", "allow_code"),
+        ("axes={workload.cols:[2,3]}", "+axes={workload.cols:[2,3]}"),
+        ("axes={}", "axes=null"),
+        ("workload.axes={}", "workload.axes=null"),
+        ("workload.axes={cols:[2]}", "workload.axes={cols:[2]}"),
     ],
 )
 def test_a_word_becomes_what_hydra_takes(word, spelt):

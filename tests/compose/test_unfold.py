@@ -283,12 +283,18 @@ def test_a_field_that_no_option_of_the_sweep_has_is_refused(compose):
     [
         ("+axes.seed=1", r"axes: seed: 1 is not a list; give one, as in seed: \[1\]"),
         ("workload.axes={cols:8}", r"workload.axes: cols: 8 is not a list; give one, as in cols: \[8\]"),
-        ("axes=3", "axes: 3 is no axes; give fields with lists of values"),
+        ("axes=3", r"axes: 3 is no axes; give fields with lists of values, as in axes={workload.cols:\[256,1024\]}"),
+        ("+axes={cols:[8]}", r"axes: cols: no such field; name it whole, as in axes={workload.cols:\[256,1024\]}"),
     ],
 )
 def test_axes_that_are_no_lists_are_named(compose, word, line):
     with pytest.raises(BadInput, match=line):
         points(compose, "workload=gelu", word)
+
+
+@pytest.mark.parametrize("word", ["+axes={workload.cols:[2,3]}", "workload.axes={cols:[2,3]}"])
+def test_axes_on_the_command_line_are_what_is_swept(compose, word):
+    assert [OmegaConf.select(compose(p), "workload.cols") for p in points(compose, word)] == [2, 3]
 
 
 @pytest.mark.parametrize("word", ["axes=null", "~axes"])

@@ -29,7 +29,7 @@ MISTAKES = {
     ),
     "a field of a measurement that was not chosen": (
         ["measure.ncu.set=full"],
-        "measure.ncu: not chosen; name it, as in measure=[benchmark,ncu]",
+        "measure.ncu: not chosen; name it, as in 'measure=[benchmark,ncu]'",
     ),
     "an unknown field": (
         ["workload=matmul", "workload.sizee=3"],
