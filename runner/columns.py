@@ -223,7 +223,9 @@ DERIVED: dict[str, Column] = {  # worked out from rows by runner.report.derive
     "speedup_low": Column("", "lower end of its 95 % interval"),
     "speedup_high": Column("", "upper end of it"),
     "versus": Column(
-        "", "beside the baseline: faster | slower | same (within 1 %) | unclear; empty for times of two GPUs"
+        "",
+        "beside the baseline: faster | slower | same (within 1 %) | unclear; "
+        "empty of a wrong result, and for times of two GPUs",
     ),
     "paired": Column("", "the two were sampled in the same rounds; if not, the speed-up is of two separate times"),
     "err_ratio": Column("", "largest |y - r| as a multiple of the baseline's", "lower"),

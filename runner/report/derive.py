@@ -29,7 +29,7 @@ class Line:
     baseline: bool = False
     tflops: float | None = None
     gbps: float | None = None
-    base_us: float | None = None  # the baseline's time
+    base_us: float | None = None  # the baseline's time; None beside a wrong result, which is faster than nothing
     ratio: Ratio | None = field(default=None, compare=False)  # of its time over that, if both have an interval
     versus: str | None = None
     err_ratio: float | None = None
@@ -135,15 +135,16 @@ def _point(cases: Sequence[list[Row]], baseline: str | None, compared: Mapping[s
     found = []
     for case in cases:
         row = merged(case)
-        is_baseline, timed = case is reference, row.time_us is not None
+        is_baseline = case is reference
+        judged = is_baseline or (row.time_us is not None and is_right(row))
         found.append(
             Line(
                 row=row,
                 baseline=is_baseline,
                 tflops=_rate(row, "flops", 1e-6),
                 gbps=_rate(row, "bytes_min", 1e-3),
-                base_us=base.time_us if base else None,
-                ratio=_ratio(case, reference, compared) if reference and not is_baseline and timed else None,
+                base_us=base.time_us if base and judged else None,
+                ratio=_ratio(case, reference, compared) if reference and judged and not is_baseline else None,
                 err_ratio=_error(row, base) if base else None,
                 replicas=len(case),
                 between_pct=between_pct(case),
@@ -154,12 +155,18 @@ def _point(cases: Sequence[list[Row]], baseline: str | None, compared: Mapping[s
     return found
 
 
+def is_right(row: Row) -> bool:
+    """Whether nothing wrong was found, neither when it was checked nor in the timed calls."""
+    return row.status != "wrong" and row.metrics.get("verdict") != "wrong"
+
+
 def _baseline(timed: Sequence[list[Row]], name: str | None) -> list[Row] | None:
-    """The case that speed-ups are against: the one asked for, else ``torch``, else the first."""
-    for case in timed:
+    """The case that speed-ups are against: the one asked for; else, of the right ones, ``torch`` or the first."""
+    able = timed if name else [case for case in timed if is_right(merged(case))]
+    for case in able:
         if case[0].case.impl.name == (name or "torch"):
             return case
-    return None if name else next(iter(timed), None)
+    return None if name else next(iter(able), None)
 
 
 def _ratio(case: Sequence[Row], reference: Sequence[Row], compared: Mapping[str, Rounds]) -> Ratio | None:

@@ -46,6 +46,33 @@ def test_speed_ups_are_of_the_rounds_where_there_are_some():
     assert (found["torch"].speedup, found["torch"].versus) == (1.0, None)
 
 
+def wrong(impl, us):
+    return row(impl, us, status="wrong", correct=False, verdict="wrong")
+
+
+def test_what_is_wrong_is_not_said_to_be_faster():
+    torch, broken = row("torch", 100.0), wrong("triton", 50.0)
+    for compared in ([], [rounds((torch, 100.0), (broken, 50.0))]):
+        found = by_impl(derive.lines([torch, broken], None, compared))
+        line = found["triton"]
+        assert (line.speedup, line.versus, line.paired, line.time_us) == (None, None, None, 50.0)
+        assert found["torch"].fastest
+
+
+def test_the_default_base_is_right():
+    rows = [wrong("torch", 10.0), row("naive", 30.0), row("triton", 20.0)]
+    found = by_impl(derive.lines(rows, None))
+    assert [name for name, line in found.items() if line.baseline] == ["naive"]
+    assert found["triton"].speedup == pytest.approx(1.5)
+    assert not any(line.baseline for line in derive.lines([wrong("torch", 10.0), wrong("naive", 30.0)], None))
+
+
+def test_a_base_that_was_asked_for_is_the_base_though_it_is_wrong():
+    found = by_impl(derive.lines([wrong("torch", 10.0), row("triton", 20.0)], "torch"))
+    assert (found["torch"].baseline, found["torch"].speedup) == (True, 1.0)
+    assert found["triton"].speedup == pytest.approx(0.5)
+
+
 def test_without_rounds_they_are_of_the_times_and_their_intervals():
     found = by_impl(derive.lines([row("torch", 100.0, percent=3.0), row("triton", 98.0, percent=3.0)], None))
     assert found["triton"].speedup == pytest.approx(100 / 98)
