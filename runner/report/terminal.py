@@ -22,34 +22,36 @@ class Shown:
 
     title: str
     text: Callable[[Line], str]
-    least_width: int = 0  # of the terminal, in characters
+    goes: int = 0  # its turn to go while there is no room for all, from 1; 0: it stays
 
 
 COLUMNS = (
     Shown("time", lambda line: time_text(line.row.time_us)),
-    Shown("±95 %", lambda line: spread_text(line.row)),
+    Shown("±95 %", lambda line: spread_text(line.row), goes=7),
     Shown("speed-up", lambda line: _speedup(line)),
     Shown("vs base", lambda line: line.versus or ""),
-    Shown("TFLOP/s", lambda line: _number(line.tflops)),
-    Shown("GB/s", lambda line: _number(line.gbps)),
-    Shown("of roof", lambda line: _percent(line.row.metrics.get("pct_roof")), 120),
-    Shown("err/tol", lambda line: _number(line.row.metrics.get("err_over_tol")), 90),
-    Shown("peak mem", lambda line: bytes_text(line.row.metrics.get("peak_mem_bytes")), 100),
-    Shown("compile", lambda line: _seconds(line.row.metrics.get("compile_s")), 110),
+    Shown("TFLOP/s", lambda line: _number(line.tflops), goes=1),
+    Shown("GB/s", lambda line: _number(line.gbps), goes=2),
+    Shown("of roof", lambda line: _percent(line.row.metrics.get("pct_roof")), goes=5),
+    Shown("err/tol", lambda line: _number(line.row.metrics.get("err_over_tol")), goes=4),
+    Shown("peak mem", lambda line: bytes_text(line.row.metrics.get("peak_mem_bytes")), goes=3),
+    Shown("compile", lambda line: _seconds(line.row.metrics.get("compile_s")), goes=6),
 )
 
 
 def table(lines: Sequence[Line], names: Names, width: int, chosen: Sequence[str] = (), title: str = "") -> Text:
     """One line per case; a heading per point says what varies. What is constant belongs in the title.
 
-    Columns are the usual ones, as far as they fit, or those ``chosen`` by their names in ``runner.columns``. Rich's own
-    Table takes a millisecond a line, which ten thousand lines would show.
+    Columns are the usual ones, as far as they fit into ``width``, or those ``chosen`` by their names in
+    ``runner.columns``. Rich's own Table takes a millisecond a line, which ten thousand lines would show.
     """
-    usual = [c for c in COLUMNS if width >= c.least_width and any(c.text(line) for line in lines)]
-    columns = [_plain_column(name) for name in chosen] or usual
-    heads = ["implementation", *(column.title for column in columns), "verdict"]
-    cells = [[_name(line, names), *(column.text(line) for column in columns), verdict(line.row)] for line in lines]
-    widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
+    shown = [_plain_column(name) for name in chosen] or [c for c in COLUMNS if any(c.text(line) for line in lines)]
+    filled = [(column.goes, [column.title, *map(column.text, lines)]) for column in shown]
+    first = ["implementation", *(_name(line, names) for line in lines)]
+    last = ["verdict", *(verdict(line.row) for line in lines)]
+    kept = _fitting([(0, first), *filled, (0, last)], width)
+    widths = [max(map(cell_len, column)) for column in kept]
+    heads, *cells = zip(*kept, strict=True)
     drawn = Text(f"{title}\n" if title else "", no_wrap=True, overflow="ignore")
     drawn.append(_aligned(heads, widths), style="bold").append("\n")
     drawn.append(" " + "─" * (sum(widths) + len(GAP) * len(widths[1:]))).append("\n")
@@ -59,10 +61,23 @@ def table(lines: Sequence[Line], names: Names, width: int, chosen: Sequence[str]
             point = line.row.case.point
             drawn.append(f" {names.heading(line.row.case)}\n", style="bold cyan")
         text = _aligned(each, widths)
-        first, last = 1 + widths[0], len(text) - len(each[-1])
-        drawn.append(text[:first], style="bold green" if line.fastest else None).append(text[first:last])
-        drawn.append(f"{text[last:]}\n", style=_verdict_style(line.row))
+        begin, end = 1 + widths[0], len(text) - len(each[-1])
+        drawn.append(text[:begin], style="bold green" if line.fastest else None).append(text[begin:end])
+        drawn.append(f"{text[end:]}\n", style=_verdict_style(line.row))
     return drawn
+
+
+def _fitting(columns: Sequence[tuple[int, list[str]]], width: int) -> list[list[str]]:
+    """The cells of each of ``columns`` that is left when all fit into ``width``, each told with when it ``goes``."""
+    widths = [max(map(cell_len, cells)) for _, cells in columns]
+    wanted = 1 + sum(widths) + len(GAP) * (len(widths) - 1)
+    turns = sorted((goes, index) for index, (goes, _) in enumerate(columns) if goes)
+    gone = set()
+    while turns and wanted > width:
+        _, index = turns.pop(0)
+        gone.add(index)
+        wanted -= widths[index] + len(GAP)
+    return [cells for index, (_, cells) in enumerate(columns) if index not in gone]
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
