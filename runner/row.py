@@ -26,6 +26,7 @@ Status = Literal[
     "lost",  # in flight when the runner itself was killed
     "skipped",  # never started
 ]
+ERROR = "error.txt"  # of a case's files: the traceback of what it raised
 STATUSES: tuple[Status, ...] = get_args(Status)
 HARMLESS: frozenset[Status] = frozenset({"ok", "unsupported", "skipped"})  # none of these fails a run
 

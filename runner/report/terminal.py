@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from rich.cells import cell_len
 from rich.text import Text
 
 from runner.report.derive import Line, Names
-from runner.row import Row
+from runner.report.place import place
+from runner.row import ERROR, Row
 
 FASTEST = "★"
 INDENT = "  "
@@ -104,17 +106,20 @@ def _cell(value: object) -> str:
 
 def notes(rows: Sequence[Row], names: Names) -> list[str]:
     """A line for each reason why something is not plainly ok, with the cases that share it."""
-    shared: dict[str, list[str]] = {}
+    shared: dict[str, list[Row]] = {}
     wide = [row for row in rows if verdict(row) == "not_converged"]
     contended = sum(verdict(row) == "contended" for row in rows)
     for row in rows:
         if row.status == "ok" and (unobserved := row.metrics.get("unobserved")):  # else it is the reason
-            shared.setdefault(f"not observed: {unobserved}", []).append(names.case(row.case))
+            shared.setdefault(f"not observed: {unobserved}", []).append(row)
         if verdict(row) in ("not_converged", "contended"):
             continue  # each has a figure of its own, so no two would share a line; the rows have them
-        if reason := row.reason or row.metrics.get("verdict_reason"):
-            shared.setdefault(f"{verdict(row)}: {reason}", []).append(names.case(row.case))
-    said = [f"{cases[0]}{f' and {len(cases) - 1} more' if cases[1:] else ''}: {why}" for why, cases in shared.items()]
+        if reason := _reason(row):
+            shared.setdefault(f"{verdict(row)}: {reason}", []).append(row)
+    said = [
+        f"{names.case(some[0].case)}{f' and {len(some) - 1} more' if some[1:] else ''}: {why}{_traceback(some[0])}"
+        for why, some in shared.items()
+    ]
     zeros = sum(row.case.workload.fields.get("data") == "zeros" and row.time_us is not None for row in rows)
     if zeros:
         said.append(
@@ -133,9 +138,21 @@ def notes(rows: Sequence[Row], names: Names) -> list[str]:
 
 def plain(row: Row, names: Names) -> str:
     """The row in one line, for a terminal that is none: a log, a pipe."""
-    reason = row.reason or row.metrics.get("verdict_reason") or ""
     figures = f"{time_text(row.time_us)} {spread_text(row)}"
-    return " ".join(f"{names.case(row.case)}: {figures} {verdict(row)} {reason}".split())
+    return " ".join(f"{names.case(row.case)}: {figures} {verdict(row)} {_reason(row)}".split())
+
+
+def _reason(row: Row) -> str:
+    """In a sentence, and where in the implementation's own code; empty if there is nothing to be said."""
+    reason = str(row.reason or row.metrics.get("verdict_reason") or "")
+    where = place(row.detail)
+    return f"{reason} ({where})" if where else reason
+
+
+def _traceback(row: Row) -> str:
+    """What to read on, in the folder of the run."""
+    found = next((file for file in row.files if PurePath(file).name == ERROR), "")
+    return f"; its traceback: {found}" if found else ""
 
 
 def verdict(row: Row) -> str:

@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from runner.faults import Fault, classify
 from runner.measure import Preparing
 from runner.redact import kept
 from runner.rounds import Rounds
-from runner.row import Phase, Row
+from runner.row import ERROR, Phase, Row
 from runner.worker.job import Job
 from runner.worker.point import Point
 
@@ -54,7 +55,7 @@ class Worker:
             tidy()
         if fault is not None and fault.status == "oom":
             spoiled = self._left_bytes() > LEFT_BYTES  # a process of its own may have room for it
-        return row, spoiled
+        return self._with_traceback(row), spoiled
 
     def has_room(self, case: Case) -> bool:
         """Whether earlier points have left the GPU's memory as they found it; asked before ``case`` is run."""
@@ -99,6 +100,18 @@ class Worker:
             return job.row(fault, detail), fault
         except ValueError as error:  # a measurement that returns what it may not
             return Row(case=case, status="error", reason=f"ValueError: {error}", phase=job.phase), fault
+
+    def _with_traceback(self, row: Row) -> Row:
+        """``row``, with what it raised in a file too, for people: in the journal it is one line of many."""
+        if self._files is None or not row.detail:
+            return row
+        path = self._files / row.case.key / ERROR
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(row.detail, encoding="utf-8")
+        except OSError:  # the row has it
+            return row
+        return replace(row, files=(*row.files, str(path)))
 
     def _left_bytes(self) -> int:
         """Of the GPU's memory, what cases that are done have not given back; on a CPU it is not known, and so 0."""

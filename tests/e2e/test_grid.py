@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -170,6 +171,10 @@ def test_a_failing_case_is_a_row_and_the_rest_goes_on(run, faulty):
         "chats": "ok",
     }
     assert rows["raises"]["reason"] == "ValueError: no such luck"
+    assert (result.folder / rows["raises"]["files"][0]).read_text() == rows["raises"]["detail"]
+    assert re.search(
+        r"error: ValueError: no such luck \(faulty.py:\d+\); its traceback: files/\w+/error.txt", result.out
+    )
     assert "faulty.py" in rows["raises"]["detail"]  # the whole traceback
     assert rows["segfault"]["reason"] == "the worker was killed by SIGSEGV in phase build"
     assert "last words" in rows["segfault"]["detail"]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sysconfig
 from dataclasses import replace
 
+import pytest
+
 from runner.case import Case, Choice
+from runner.child import ROOT
 from runner.report.derive import Names
-from runner.report.terminal import notes
+from runner.report.place import place
+from runner.report.terminal import notes, plain
 from runner.row import Row
 
 WHY = "ncu: ncu is not there: install it"
@@ -25,6 +30,47 @@ def test_what_a_missing_tool_leaves_out_is_said_once_for_all_cases():
 def test_where_nothing_was_observed_the_reason_says_so_already():
     rows = [row("torch", "unsupported", WHY, unobserved=WHY)]
     assert notes(rows, Names([one.case for one in rows])) == [f"gelu torch: unsupported: {WHY}"]
+
+
+TRACEBACK = f"""Traceback (most recent call last):
+  File "{ROOT}/runner/worker/job.py", line 156, in ready
+    call = self._first_calls(call, inputs, device)
+  File "/home/me/k.py", line 6, in f
+    return inner(x)
+  File "/home/me/.venv/lib/python3.11/site-packages/torch/_tensor.py", line 9, in wrapped
+    raise ValueError("my own")
+ValueError: my own
+"""
+
+
+def failed(impl, detail):
+    one = replace(row(impl, "error", "ValueError: my own"), detail=detail)
+    return replace(one, files=(f"files/{one.case.key}/other.txt", f"files/{one.case.key}/error.txt"))
+
+
+def test_a_failure_is_told_with_its_place_and_where_its_traceback_is():
+    rows = [failed("mine", TRACEBACK), failed("yours", TRACEBACK)]
+    names = Names([one.case for one in rows])
+    key = rows[0].case.key
+    assert notes(rows, names) == [
+        f"gelu mine and 1 more: error: ValueError: my own (k.py:6); its traceback: files/{key}/error.txt"
+    ]
+    assert plain(rows[0], names) == "gelu mine: error ValueError: my own (k.py:6)"
+
+
+@pytest.mark.parametrize(
+    ("detail", "where"),
+    [
+        (TRACEBACK.replace("/home/me/k.py", f"{ROOT}/kernels/gelu/triton.py"), "kernels/gelu/triton.py:6"),
+        (TRACEBACK.replace("/home/me/k.py", f"{ROOT}/runner/impl/file.py"), ""),
+        (TRACEBACK.replace("/home/me/k.py", sysconfig.get_path("stdlib") + "/json/decoder.py"), ""),
+        (TRACEBACK.replace("/home/me/k.py", "<string>"), ""),
+        ("Last words\n" + TRACEBACK, ""),
+        ("", ""),
+    ],
+)
+def test_a_place_is_neither_the_runners_nor_a_librarys(detail, where):
+    assert place(detail) == where
 
 
 def test_what_to_relax_for_an_unsure_time_is_the_field_of_its_device():

@@ -120,6 +120,16 @@ def test_one_that_changes_its_inputs_is_compared_on_the_same_inputs_as_the_other
         del torch.sums
 
 
+def test_what_was_raised_is_a_file_beside_the_others_of_the_case(user, tmp_path):
+    row, _ = Worker(files=tmp_path / "files").run(broken := user("spoils_and_fails"))
+    (file,) = row.files
+    assert file == str(tmp_path / "files" / broken.key / "error.txt")
+    assert (tmp_path / "files" / broken.key / "error.txt").read_text() == row.detail
+    assert "user.py" in row.detail
+    (tmp_path / "in the way").write_text("")
+    assert Worker(files=tmp_path / "in the way").run(broken)[0].files == ()
+
+
 def test_out_of_memory_is_tried_once_more_with_nothing_held(user):
     worker = Worker()
     worker.run(user("right"))
