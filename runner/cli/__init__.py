@@ -9,17 +9,30 @@ from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
 
-from runner import __version__, options
-from runner.errors import BadInput
-from runner.launch import CannotStart
+from runner import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0 all well, 1 a case failed, 2 bad input with nothing started, 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _main(words)
+    except KeyboardInterrupt:  # before the first case, or the second one: of the first the table still came
+        journaled = not words or not words[0].isidentifier()  # sub-commands have no cases
+        kept = "; every case that was done is in the journal" if journaled else ""
+        print(f"runner: stopped{kept}", file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
+def _main(words: Sequence[str]) -> int:
+    """The same, but for KeyboardInterrupt. It imports what takes time, so that an interrupt of that is told too."""
     if "--version" in words:  # Hydra would tell its own
         print(f"kernel-runner {__version__}")
         return 0
+    from runner import options
+    from runner.errors import BadInput
+    from runner.launch import CannotStart
+
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a ★ that a terminal's encoding lacks must not cost the table
     name = words[0] if words and "=" not in words[0] and options.exists("runner.cli", words[0]) else "run"
@@ -33,9 +46,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CannotStart as error:  # rows that there are by then are in the journal
         print(f"runner: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:  # before the first case, or the second one: of the first the table still came
-        print("runner: stopped; every case that was done is in the journal", file=sys.stderr)
-        return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader, `head` say, has seen enough; Python must not try again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
@@ -44,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check_letters(words: Sequence[str]) -> None:
     """Raise BadInput at bytes that are no UTF-8, which Python passes on as halves of characters: no file takes them."""
+    from runner.errors import BadInput
+
     for word in words:
         try:
             word.encode()

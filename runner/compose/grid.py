@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 GROUPS = ("workload", "impl", "measure", "launcher", "log")
 OF_THE_RUN = ("name", "baseline", "replicas", "output_dir")  # of the fields below: no case has one of its own
+MOST_SEED = 2**64 - 1  # that a generator of torch's takes
 ROOMS = {"workload": "models", "measure": "runner.measure"}  # where the class behind an option is
 
 
@@ -41,6 +42,8 @@ class Globals:
     def __post_init__(self) -> None:
         if self.name is not None and not re.fullmatch(r"\w[\w.+-]{0,99}", self.name):
             raise ValueError("name: it names a folder, so give letters, digits and . _ + -, 100 at most")
+        if self.seed > MOST_SEED:
+            raise ValueError(f"seed: {self.seed} is not allowed; give at most {MOST_SEED}")
         if why := useless(self.debug, self.device):
             raise ValueError(f"debug: {why}")
 
@@ -131,7 +134,7 @@ def _columns(asked: Sequence[str]) -> tuple[str, ...]:
     """What the table on the terminal shows beside names and verdicts; empty: the usual columns."""
     known = {**COLUMNS, **DERIVED}
     for name in asked if isinstance(asked, list) else [str(asked)]:
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise BadInput(f"measure.columns: no such column {name!r}; {choices(str(name), known)}")
     return tuple(asked)
 

@@ -29,6 +29,8 @@ class File(Implementation):
         file, colon, function = self.path.rpartition(":")
         if not colon or not function.isidentifier():
             raise ValueError(f"path: {self.path!r} names no function; write impl.path=my_softmax.py:softmax")
+        if Path(file).suffix != ".py":
+            raise ValueError(f"path: {file} is no Python file; write impl.path=my_softmax.py:softmax")
         if not Path(file).is_file():
             raise ValueError(f"path: there is no file {file}; give a path that exists, seen from {Path.cwd()}")
 

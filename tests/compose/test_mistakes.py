@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from runner import compose
+from runner.child import ROOT
 from runner.errors import BadInput
 
 MISTAKES = {
@@ -17,6 +18,20 @@ MISTAKES = {
     "a comma too many": (
         ["impl=torch,naive,", "-m"],
         "impl=torch,naive,: nothing stands before or after a comma; leave that comma out",
+    ),
+    "a file that is no Python": (
+        ["impl=file", f"impl.path={ROOT}/README.md:softmax"],
+        f"impl.path: {ROOT}/README.md is no Python file; write impl.path=my_softmax.py:softmax",
+    ),
+    "a folder without a suffix": (["impl=file", "impl.path=/tmp:f"], "impl.path: /tmp is no Python file; write"),
+    "a column that is a mapping": (
+        ["measure.columns={a:1}"],
+        "measure.columns: no such column {'a': 1}; one of: ",
+    ),
+    "a column that is a list": (["measure.columns=[[gpu_us]]"], "measure.columns: no such column ['gpu_us']; "),
+    "a seed that no generator takes": (
+        ["seed=99999999999999999999"],
+        "seed: 99999999999999999999 is not allowed; give at most 18446744073709551615",
     ),
 }
 
