@@ -17,11 +17,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _main(words)
-    except KeyboardInterrupt:  # before the first case, or the second one: of the first the table still came
+    except BaseException as error:  # before the first case, or the second one: of the first the table still came
+        if not _is_interrupt(error):
+            raise
         journaled = not words or not words[0].isidentifier()  # sub-commands have no cases
         kept = "; every case that was done is in the journal" if journaled else ""
         print(f"runner: stopped{kept}", file=sys.stderr)
         return 128 + signal.SIGINT
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether ``error`` is one, or what some library has made of it."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _main(words: Sequence[str]) -> int:

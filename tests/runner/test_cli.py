@@ -24,9 +24,22 @@ def test_an_interrupt_while_it_is_still_importing_is_one_line(words, said, monke
     def interrupted(name):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "import_module", interrupted)
-    assert cli.main(words) == 130
-    assert capsys.readouterr().err == said
+    def covered(name):  # as classes that are just being made do, and contexts that are left
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise RuntimeError("cannot be made")  # noqa: B904
+
+    for import_module in (interrupted, covered):
+        monkeypatch.setattr(cli, "import_module", import_module)
+        assert cli.main(words) == 130
+        assert capsys.readouterr().err == said
+
+
+def test_what_is_no_interrupt_is_raised(monkeypatch):
+    monkeypatch.setattr(cli, "import_module", lambda name: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main([])
 
 
 def test_nothing_that_takes_time_is_imported_before_an_interrupt_is_told():
