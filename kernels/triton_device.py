@@ -27,7 +27,10 @@ def require_gpu(x: Tensor) -> None:
     if x.is_cuda:
         return
     if os.environ.get("TRITON_INTERPRET") != "1":
-        raise Unsupported("Triton kernels need an NVIDIA GPU; set TRITON_INTERPRET=1 to check this one on a CPU")
+        raise Unsupported(
+            "Triton kernels need an NVIDIA GPU; to check this one on a CPU: debug=interpret device=cpu, "
+            "or without the runner TRITON_INTERPRET=1"
+        )
     if x.dtype == torch.bfloat16:
         raise Unsupported("Triton's interpreter cuts bfloat16 off where a GPU rounds; check float16, or on a GPU")
 

@@ -194,7 +194,7 @@ def devices(plan: Plan) -> set[str] | None:
     from runner.launch import gpus
 
     found = gpus.visible()
-    if not found:
+    if not found and str(plan.launcher.fields["gpus"]) in gpus.ANYWHERE:
         return {"cpu"}
     used = gpus.choose(str(plan.launcher.fields["gpus"]), found)
     return None if any(gpu.parent_uuid for gpu in used) else {gpu.name for gpu in used}  # torch names the whole of it

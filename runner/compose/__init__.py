@@ -12,6 +12,14 @@ from runner.case import Case, Plan
 from runner.errors import BadInput
 from runner.options import CONF as CONF
 
+_FOLDER = "give output_dir=..., within which name=... names the run's folder"
+INSTEAD = {  # of fields of Hydra's that would change nothing
+    "hydra.run.dir": _FOLDER,
+    "hydra.sweep.dir": _FOLDER,
+    "hydra.sweep.subdir": _FOLDER,
+    "hydra.job.name": "give name=..., which names the run's folder, within output_dir=...",
+}
+
 
 def plan(argv: Sequence[str]) -> Plan | None:
     """The grid that ``argv`` asks for, or None if Hydra answered by itself (``--help``, ``--cfg job``, completion).
@@ -100,11 +108,24 @@ def _for_hydra(argv: Sequence[str]) -> list[str]:
         )
     if asked.config_dir:
         trust.check_folder(Path(asked.config_dir))
+    if asked.cfg in ("job", "all"):
+        _check([word for word in words if _is_override(word)])
     if asked.help or asked.hydra_help or asked.cfg or asked.info or asked.shell_completion:
         return words
+    for word in words:
+        if (key := word.partition("=")[0].lstrip("+~")) in INSTEAD:
+            raise BadInput(f"{key}: not used here; {INSTEAD[key]}")
     GridSweeper.overrides = [word for word in words if _is_override(word) and not _is_hydras(word)]
     GridSweeper.multirun = asked.multirun
     return [word for word in words if word not in GridSweeper.overrides]
+
+
+def _check(overrides: Sequence[str]) -> None:
+    """Raise BadInput if the config that Hydra is to show could not be run. Axes are not of it: it is of one case."""
+    from runner.compose import grid
+
+    for config in _compose([*overrides, "axes=null", "default_axes=false", "-m"]) or []:
+        grid.check(config)
 
 
 def _no_environment() -> None:

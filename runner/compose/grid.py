@@ -87,6 +87,12 @@ def plan(configs: Sequence[Mapping[str, Any]], cases: Sequence[Case] | None = No
     )
 
 
+def check(config: Mapping[str, Any]) -> None:
+    """Raise BadInput if the case of ``config``, or what is to be shown of it, is not valid."""
+    _case(config, _globals(config), {})
+    _columns((config.get("measure") or {}).get("columns") or [])
+
+
 def resume(fields: Mapping[str, Any]) -> Resume:
     """The node ``resume``. Raises BadInput."""
     return Resume(**schema.record(schema.build(ResumeFields, fields, "resume")))

@@ -23,6 +23,8 @@ CONTEXT_BYTES = 600 * 2**20  # of GPU memory, that a process holds as soon as it
 # An idle GPU has a few MiB in use, a desktop up to about 200; the context of one CUDA process takes 530 on an H100.
 FOREIGN_BYTES = 300 * 2**20
 
+ANYWHERE = ("0", "all")  # what may be asked for where there is none too, which leaves the CPU: the default, and all
+
 
 @dataclass(frozen=True)
 class Gpu:

@@ -149,7 +149,7 @@ class Local:
         if all(case.device == "cpu" for case in cases):
             return [None]
         found = gpus.visible()
-        return [*gpus.choose(str(self.gpus), found)] if found else [None]
+        return [*gpus.choose(str(self.gpus), found)] if found or str(self.gpus) not in gpus.ANYWHERE else [None]
 
 
 class _Plan:

@@ -33,6 +33,16 @@ MISTAKES = {
         ["seed=99999999999999999999"],
         "seed: 99999999999999999999 is not allowed; give at most 18446744073709551615",
     ),
+    "a folder as Hydra has it": (
+        ["hydra.run.dir=here"],
+        "hydra.run.dir: not used here; give output_dir=..., within which name=... names the run's folder",
+    ),
+    "a folder of a sweep as Hydra has it": (["hydra.sweep.dir=here", "-m"], "hydra.sweep.dir: not used here; "),
+    "a name as Hydra has it": (["hydra.job.name=mine"], "hydra.job.name: not used here; give name=..., "),
+    "a field of a config that is only shown": (
+        ["workload.rows=abc", "--cfg", "job"],
+        "workload.rows: 'abc' is not allowed; give a whole number at least 1",
+    ),
 }
 
 
@@ -44,3 +54,10 @@ def test_a_mistake_is_one_line(words, line, monkeypatch, tmp_path):
         compose.plan(words)
     assert str(refused.value).startswith(line)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("words", [["+experiment=compare_gelu"], ["workload=mlp", "workload.batch=8"]])
+def test_a_config_that_is_valid_is_shown_as_hydra_has_it(words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    assert compose.plan([*words, "--cfg", "job"]) is None
+    assert "default_axes: true" in capsys.readouterr().out

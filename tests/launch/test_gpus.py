@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from runner import child
 from runner.errors import BadInput
 from runner.launch import gpus
 from runner.launch.gpus import Gpu
+from runner.launch.local import Local
 
 A, B, C = "GPU-aa11", "GPU-aa22", "GPU-cc33"
 THREE = [[A, "H200", 100, 7], [B, "H200", 100, 8], [C, "H200", 100, 9]]
@@ -243,6 +245,19 @@ def test_choosing_from_none(asked):
         BadInput, match=rf"^launcher\.gpus={asked}: there is no GPU here: no NVIDIA driver answers here$"
     ):
         gpus.choose(asked, [], "no NVIDIA driver answers here")
+
+
+@pytest.mark.parametrize("asked", ["3", "foo", "-1", "0,2"])
+def test_without_a_gpu_only_the_default_and_all_mean_the_cpu(asked, monkeypatch):
+    monkeypatch.setattr(gpus, "visible", lambda limit_s=20.0: [])
+
+    def devices(of, device="auto"):
+        limits = {"start_limit_s": 1, "build_limit_s": 1, "check_limit_s": 1, "measure_limit_s": 1}
+        return Local(gpus=of, ahead=0, **limits)._devices([SimpleNamespace(device=device)])
+
+    assert [devices(0), devices("all"), devices(0, "cpu")] == [[None]] * 3
+    with pytest.raises(BadInput, match=f"^launcher.gpus={asked}: there is no GPU here"):
+        devices(asked)
 
 
 def test_memory_in_use_is_others():
