@@ -23,7 +23,8 @@ class Estimate:
     seconds: dict[str, float]
     rows: int  # that it is based on
     runs: int
-    alike: int  # cases whose workload and implementation is among them
+    same: int  # cases that are among them
+    alike: int  # cases whose workload and implementation is, but not they themselves
     unlike: int  # cases whose implementation is not
 
     @property
@@ -34,8 +35,9 @@ class Estimate:
     def __str__(self) -> str:
         if not self.seconds:
             return "nothing to run"
-        count, loosely = len(self.seconds), len(self.seconds) - self.alike - self.unlike
+        count, loosely = len(self.seconds), len(self.seconds) - self.same - self.alike - self.unlike
         parts = [
+            (self.same, "by the same case"),
             (self.alike, "by their workload and implementation"),
             (loosely, "by their implementation, of other workloads"),
             (self.unlike, f"taken for {UNKNOWN_S:g} s each"),
@@ -45,9 +47,10 @@ class Estimate:
 
 
 def estimate(cases: Sequence[Case], output_dir: str, devices: Collection[str] | None = None) -> Estimate:
-    """Medians of the seconds that rows of the same workload and implementation took, on the same device if possible.
+    """Medians of the seconds that rows of the same case took, on the same device if possible.
 
-    Else of the implementation, else ``UNKNOWN_S``. ``devices``: the GPUs that will be used, if they are known.
+    Else of the same workload, sizes and all, and implementation; else of that workload in other sizes; else of the
+    implementation, else ``UNKNOWN_S``. ``devices``: the GPUs that will be used, if they are known.
     """
     found: dict[Kind, list[float]] = {}
     rows = runs = 0
@@ -61,13 +64,15 @@ def estimate(cases: Sequence[Case], output_dir: str, devices: Collection[str] | 
                 found.setdefault(kind, []).append(seconds)
     medians = {kind: median(some) for kind, some in found.items()}
     guessed: dict[str, float] = {}
-    alike = unlike = 0
+    same = alike = unlike = 0
     for case in cases:
-        workload, *like = next((kind for kind in _kinds(case, devices or ()) if kind in medians), ("",))
-        guessed[case.key] = medians[workload, *like] if like else UNKNOWN_S
-        alike += bool(workload)
-        unlike += not like
-    return Estimate(guessed, rows, runs, alike, unlike)
+        kind: Kind = next((kind for kind in _kinds(case, devices or ()) if kind in medians), ())
+        guessed[case.key] = medians[kind] if kind else UNKNOWN_S
+        of = kind[0] if kind else ""
+        same += of == case.point
+        alike += of not in ("", case.point)
+        unlike += not kind
+    return Estimate(guessed, rows, runs, same, alike, unlike)
 
 
 def duration(seconds: float) -> str:
@@ -90,6 +95,7 @@ def _took(folder: Path) -> list[tuple[Case, str, float]]:
 
 
 def _kinds(case: Case, devices: Collection[str]) -> list[Kind]:
-    """What a case may be like, the nearest first: of a workload or any, an implementation, on a device or any."""
+    """What a case may be like, the nearest first: of a point, a workload or any, an implementation, a device or any."""
     on = ["cpu"] if case.device == "cpu" else sorted(devices)
-    return [(name, case.impl_label, device) for name in (case.workload.name, "") for device in (*on, "")]
+    near = (case.point, case.workload.text, case.workload.name)  # with all that is asked of it, with sizes, by name
+    return [(of, case.impl_label, device) for level in (near, ("",)) for device in (*on, "") for of in level]

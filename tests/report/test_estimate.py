@@ -1,0 +1,60 @@
+"""How long a grid will take: by the rows of earlier runs that are most like its cases."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.case import Case, Choice
+from runner.journal import Journal
+from runner.report.estimate import UNKNOWN_S, estimate
+from runner.row import Row
+
+
+def case(impl="torch", workload="gelu", cols=8, samples=20, replica=0):
+    measure = Choice("benchmark", {"samples": samples})
+    return Case(Choice(workload, {"cols": cols}), Choice(impl, {}), (measure,), "auto", 0, replica=replica)
+
+
+@pytest.fixture
+def took(tmp_path):
+    """``took((case, device, seconds), ...)``: an earlier run under the folder that it returns."""
+
+    def write(*rows):
+        folder = tmp_path / "2026-11-21" / f"{len(list(tmp_path.glob('*/*')))}-gelu"
+        folder.mkdir(parents=True)
+        with Journal(folder) as journal:
+            journal.begin()
+            for one, device, seconds in rows:
+                journal.row(Row(case=one, status="ok", device=device, metrics={"wall_s": seconds}))
+        return str(tmp_path)
+
+    return write
+
+
+def test_the_same_case_is_nearer_than_its_size_and_that_than_its_workload(took):
+    folder = took(
+        (case(cols=8), "H200", 2.0),
+        (case(cols=8, samples=900), "H200", 40.0),
+        (case(cols=4096), "H200", 9.0),
+        (case(workload="mlp"), "H200", 500.0),
+    )
+    asked = [
+        case(cols=8),
+        case(cols=8, replica=1),
+        case(cols=8, samples=7),
+        case(cols=16),
+        case(workload="add"),
+        case("cuda"),
+    ]
+    guess = estimate(asked, folder, ["H200"])
+    assert [guess.seconds[one.key] for one in asked] == [2.0, 2.0, 21.0, 9.0, 24.5, UNKNOWN_S]
+    assert (guess.same, guess.alike, guess.unlike, guess.rows) == (2, 2, 1, 4)
+    assert "2 by the same case, 2 by their workload and implementation, 1 by their implementation" in str(guess)
+    assert str(estimate(asked[:1], folder, ["H200"])).startswith("about 2 s (by the same case; 4 rows of 1 earlier")
+
+
+def test_this_device_is_nearer_than_the_same_case_on_another(took):
+    folder = took((case(cols=8), "cpu", 100.0), (case(cols=4096), "H200", 7.0))
+    assert estimate([case()], folder, ["H200"]).total_s == 7.0
+    assert estimate([case()], folder, ["H100"]).total_s == 100.0
+    assert estimate([case()], folder).total_s == 100.0
