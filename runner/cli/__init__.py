@@ -42,6 +42,7 @@ def _main(words: Sequence[str]) -> int:
     from runner.errors import BadInput
     from runner.launch import CannotStart
 
+    _complete_a_run()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a ★ that a terminal's encoding lacks must not cost the table
     name = words[0] if words and "=" not in words[0] and options.exists("runner.cli", words[0]) else "run"
@@ -59,6 +60,16 @@ def _main(words: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return code
+
+
+def _complete_a_run() -> None:
+    """Where a shell asks Hydra to complete ``runner plan workload=``, the sub-command is no override: leave it out."""
+    from runner import options
+
+    program, _, rest = os.environ.get("COMP_LINE", "").partition(" ")
+    first, more, words = rest.lstrip().partition(" ")
+    if more and options.exists("runner.cli", first):
+        os.environ["COMP_LINE"] = f"{program} {words}"
 
 
 def _check_letters(words: Sequence[str]) -> None:

@@ -66,12 +66,12 @@ def estimate(cases: Sequence[Case], output_dir: str, devices: Collection[str] | 
     guessed: dict[str, float] = {}
     same = alike = unlike = 0
     for case in cases:
-        kind: Kind = next((kind for kind in _kinds(case, devices or ()) if kind in medians), ())
-        guessed[case.key] = medians[kind] if kind else UNKNOWN_S
-        of = kind[0] if kind else ""
+        nearest: Kind = next((kind for kind in _kinds(case, devices or ()) if kind in medians), ())
+        guessed[case.key] = medians[nearest] if nearest else UNKNOWN_S
+        of = nearest[0] if nearest else ""
         same += of == case.point
         alike += of not in ("", case.point)
-        unlike += not kind
+        unlike += not nearest
     return Estimate(guessed, rows, runs, same, alike, unlike)
 
 

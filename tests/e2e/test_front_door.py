@@ -65,10 +65,12 @@ sys.exit(main(sys.argv[1:]))
 def test_completion_answers_with_options_and_fields(command):
     _, options = command(log=None)
     query = [sys.executable, "-m", "runner", "-sc", "query=bash"]
-    for line, answer in {"runner workload=m": "workload=mlp", "runner workload.d": "workload.dtype="}.items():
-        env = options["env"] | {"COMP_LINE": line}
+    answers = {"workload=m": "workload=mlp", "workload.d": "workload.dtype=", "plan workload=m": "workload=mlp"}
+    for line, answer in answers.items():
+        env = options["env"] | {"COMP_LINE": f"runner {line}"}
         done = subprocess.run(query, capture_output=True, text=True, check=True, cwd=options["cwd"], env=env)
         assert answer in done.stdout
+        assert done.stderr == ""
 
 
 def test_m_works_wherever_it_stands(run):

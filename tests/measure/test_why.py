@@ -66,7 +66,7 @@ def test_a_fast_one_says_how_fast_and_by_what():
         ),
         (
             {"pct_roof": None},
-            "one kernel; no time to explain: put benchmark before inspect, as in measure=[benchmark,inspect]",
+            "one kernel; no time to explain: put benchmark before inspect, as in 'measure=[benchmark,inspect]'",
         ),
         ({"arch": 90}, "compiled for sm_90, and not launched"),
     ],

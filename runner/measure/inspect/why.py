@@ -132,7 +132,7 @@ def _untimed(facts: Facts) -> str:
     if facts.device == "cpu":
         graphs = "one generated graph" if facts.graphs == 1 else f"{facts.graphs or 'no'} generated graphs"
         return f"{graphs}; a CPU has no measured roof to hold its time against"
-    return f"{_kernels(facts)}; no time to explain: put benchmark before inspect, as in measure=[benchmark,inspect]"
+    return f"{_kernels(facts)}; no time to explain: put benchmark before inspect, as in 'measure=[benchmark,inspect]'"
 
 
 RULES: tuple[Callable[[Facts], str], ...] = (
