@@ -31,6 +31,7 @@ class Line:
     gbps: float | None = None
     base_us: float | None = None  # the baseline's time; None beside a wrong result, which is faster than nothing
     ratio: Ratio | None = field(default=None, compare=False)  # of its time over that, if both have an interval
+    apart: Ratio | None = field(default=None, compare=False)  # the same of the two times, where ``ratio`` is of rounds
     versus: str | None = None
     err_ratio: float | None = None
     replicas: int = 1
@@ -63,6 +64,13 @@ class Line:
     def speedup_high(self) -> float | None:
         """Upper end of it."""
         return math.exp(-self.ratio.log + self.ratio.half) if self.ratio else None
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether two times taken one after the other say otherwise than the rounds, by more than both intervals."""
+        if not self.ratio or not self.apart:
+            return False
+        return abs(self.ratio.log - self.apart.log) > self.ratio.half + self.apart.half
 
     def value(self, column: str) -> Any:
         """What ``column`` of ``runner.columns``, measured or derived, is here; None if it is not known."""
@@ -137,6 +145,7 @@ def _point(cases: Sequence[list[Row]], baseline: str | None, compared: Mapping[s
         row = merged(case)
         is_baseline = case is reference
         judged = is_baseline or (row.time_us is not None and is_right(row))
+        ratio = _ratio(case, reference, compared) if reference and judged and not is_baseline else None
         found.append(
             Line(
                 row=row,
@@ -144,7 +153,8 @@ def _point(cases: Sequence[list[Row]], baseline: str | None, compared: Mapping[s
                 tflops=_rate(row, "flops", 1e-6),
                 gbps=_rate(row, "bytes_min", 1e-3),
                 base_us=base.time_us if base and judged else None,
-                ratio=_ratio(case, reference, compared) if reference and judged and not is_baseline else None,
+                ratio=ratio,
+                apart=_apart(row, base) if base and ratio and ratio.paired else None,
                 err_ratio=_error(row, base) if base else None,
                 replicas=len(case),
                 between_pct=between_pct(case),
@@ -188,7 +198,12 @@ def _ratio(case: Sequence[Row], reference: Sequence[Row], compared: Mapping[str,
         return pairs.pooled(found)
     if _gpus(case) != _gpus(reference):  # two of a kind differ by per cents, which no interval of either holds
         return None
-    mine, theirs = _interval(merged(case)), _interval(merged(reference))
+    return _apart(merged(case), merged(reference))
+
+
+def _apart(row: Row, base: Row) -> Ratio | None:
+    """Of two times that were taken one after the other."""
+    mine, theirs = _interval(row), _interval(base)
     return pairs.unpaired(mine, theirs) if mine and theirs else None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import exp
 from pathlib import PurePath
 
 from rich.cells import cell_len
@@ -66,7 +67,22 @@ def table(lines: Sequence[Line], names: Names, width: int, chosen: Sequence[str]
         begin, end = 1 + widths[0], len(text) - len(each[-1])
         drawn.append(text[:begin], style="bold green" if line.fastest else None).append(text[begin:end])
         drawn.append(f"{text[end:]}\n", style=_verdict_style(line.row))
-    return drawn
+    if chosen and not {"speedup", "versus"} & set(chosen):
+        return drawn
+    return drawn.append(_of_rounds(lines, names))
+
+
+def _of_rounds(lines: Sequence[Line], names: Names) -> str:
+    """What a reader who divides the times would stumble over."""
+    some = [line for line in lines if line.contradicted]
+    if not some:
+        return ""
+    more = f" and {len(some) - 1} more" if some[1:] else ""
+    of_times = _times(1 / exp(some[0].apart.log)) if some[0].apart else ""
+    return (
+        f"\n{names.case(some[0].row.case)}{more}: the speed-up is of rounds in which both were sampled in turn; "
+        f"of the two times above, taken one after the other, it would be {of_times}\n"
+    )
 
 
 def _fitting(columns: Sequence[tuple[int, list[str]]], width: int) -> list[list[str]]:
@@ -189,7 +205,12 @@ def _verdict_style(row: Row) -> str | None:
 def _speedup(line: Line) -> str:
     if line.speedup is None:
         return ""
-    return "1 (base)" if line.baseline else f"{line.speedup:.2f}x"
+    return "1 (base)" if line.baseline else _times(line.speedup)
+
+
+def _times(speedup: float) -> str:
+    """Of what is a hundred times slower, two digits that say how much."""
+    return f"{speedup:.2f}x" if speedup >= 0.01 else f"{speedup:.2g}x"
 
 
 def _number(value: object) -> str:

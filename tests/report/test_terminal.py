@@ -8,6 +8,7 @@ import pytest
 
 from runner.case import Case, Choice
 from runner.report import derive, terminal
+from runner.rounds import Rounds
 from runner.row import Row
 
 
@@ -49,6 +50,41 @@ def test_rates_go_first_and_the_interval_last():
     gone = [set(WHOLE) - set(heads(drawn(width))) for width in range(130, 56, -1)]
     order = [one for less, more in pairwise(gone) for one in more - less]
     assert order == ["TFLOP/s", "GB/s", "peak mem", "err/tol", "of roof", "compile", "±95 %"]
+
+
+def slow(us):
+    rows = [lecture("torch", 1.0, 78.0), lecture("mine", us, 1.0)]
+    names = derive.Names([one.case for one in rows])
+    return terminal.table(derive.lines(rows, None), names, 130).plain.splitlines()[-1]
+
+
+def test_what_is_a_million_times_slower_is_not_0_times_as_fast():
+    assert " 1.9e-06x " in slow(540_000.0)
+    assert " 0.0045x " in slow(222.0)
+    assert " 0.02x " in slow(50.0)
+
+
+def rounds(torch_us, naive_us):
+    torch, naive = ROWS[1].case.key, ROWS[0].case.key
+    return Rounds(
+        batches_us={torch: [torch_us * (1 + 1e-4 * (i % 2)) for i in range(10)], naive: [naive_us] * 10},
+        instruments={torch: "stamped_graphs", naive: "stamped_graphs"},
+    )
+
+
+def test_rounds_that_contradict_the_two_times_are_told():
+    names = derive.Names([one.case for one in ROWS])
+
+    def notes(torch_us, naive_us, chosen=()):
+        lines = derive.lines(ROWS[:2], None, [rounds(torch_us, naive_us)])
+        return terminal.table(lines, names, 130, chosen).plain.partition("\n\n")[2]
+
+    assert notes(645.3, 2606.0) == ""
+    assert notes(645.3, 1290.6) == (
+        "softmax naive: the speed-up is of rounds in which both were sampled in turn; "
+        "of the two times above, taken one after the other, it would be 0.25x\n"
+    )
+    assert notes(645.3, 1290.6, ["gpu_us"]) == ""
 
 
 def test_columns_that_were_asked_for_are_shown_however_wide():
