@@ -78,7 +78,7 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
         fixed = [lines[0] for lines in _that_fit(compose(choice), values).values() if len(lines) == 1]
         base = compose([*choice, *fixed])
         declared = _declared(base, "axes")  # of an experiment: groups or values
-        if strange := [name for name in declared if re.split(r"\W", name.lstrip("+"))[0] not in base]:
+        if strange := [name for name in declared if re.split(r"\W", str(name).lstrip("+"))[0] not in base]:
             raise BadInput(f"axes: {strange[0]}: no such field; name it whole, as in {EXAMPLES['axes']}")
         study = _axes(compose, declared, skip=given)
         more = {key: lines for key, lines in study.items() if compose.is_group(compose.parse(lines[0]))}
