@@ -112,7 +112,7 @@ def test_a_worker_that_takes_its_time_to_die_holds_up_no_other_gpu(launch, monke
     died, has_ended = {}, slot.WorkerProcess.has_ended
 
     def slowly(self):
-        return has_ended(self) and time.monotonic() - died.setdefault(self.pid, time.monotonic()) > 20
+        return has_ended(self) and time.monotonic() - died.setdefault(self.pid, time.monotonic()) > 15
 
     monkeypatch.setattr(slot.WorkerProcess, "has_ended", slowly)
     rows = of(Row, launch(*(("dies_on_1", cols) for cols in SIZES)))
