@@ -15,7 +15,7 @@ demo: $(INSTALLED)
 
 test: style
 	$(BIN)/python -m pytest -n auto tests/kernels
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/kernels
+	$(BIN)/python -m pytest -n 3 --dist loadfile --ignore tests/kernels
 
 style: $(INSTALLED)
 	$(BIN)/ruff check

@@ -91,7 +91,7 @@ def left_behind(monkeypatch, tmp_path, marked):
     monkeypatch.setenv(*mark.split("="))
 
     def wait() -> list[str]:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while (found := marked(mark)) and time.monotonic() < deadline:
             time.sleep(0.05)
         return found
