@@ -91,7 +91,6 @@ class Session:
     def started(self, case: Case) -> None:
         """``case`` has been given to a worker. Raises OSError."""
         self._journal.start(case)
-        self.fingerprints.of(case)
 
     def done(self, row: Row) -> Row:
         """``row`` as it is kept, in the journal. Raises OSError; it is among ``rows`` all the same."""

@@ -243,7 +243,7 @@ class WorkerProcess:
     def has_ended(self) -> bool:
         """Its process, that is, and no message that it has sent before is left to read."""
         readable, _, _ = select.select(self.watched, [], [], 0)
-        return self._pidfd in readable and (self.dying or self.fileno() not in readable)
+        return self._pidfd in readable and self.fileno() not in readable
 
     @property
     def ended(self) -> bool:

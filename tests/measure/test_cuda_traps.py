@@ -27,6 +27,22 @@ def made():
     return x, F.gelu, judge
 
 
+@pytest.fixture
+def unseen_by_captures(made):
+    """A call whose launch is left out of every capture."""
+    import torch
+
+    x, gelu, _ = made
+    kept = {}
+
+    def call():
+        if not torch.cuda.is_current_stream_capturing():
+            kept["y"] = gelu(x)
+        return (kept["y"],)
+
+    return call
+
+
 def measure(run, judge=None, **settings):
     from models.workload import Call
     from runner.compose import CONF
@@ -121,18 +137,8 @@ def test_a_launch_that_only_the_first_capture_sees_is_found(made):
     assert abs(row["gpu_us"] - row["cupti_us"]) < 1
 
 
-def test_a_launch_that_no_capture_sees_is_found(made):
-    import torch
-
-    x, gelu, judge = made
-    kept = {}
-
-    def call():
-        if not torch.cuda.is_current_stream_capturing():
-            kept["y"] = gelu(x)
-        return (kept["y"],)
-
-    row = measure(call, judge)
+def test_a_launch_that_no_capture_sees_is_found(made, unseen_by_captures):
+    row = measure(unseen_by_captures, made[2])
     assert row["instrument"] == "stamped_stream"
     assert "holds 0 of the 1 kernels" in row["instrument_note"]
 
@@ -145,21 +151,11 @@ def test_a_result_that_is_only_kept_is_impossible(made, instrument):
     assert (row["instrument"], row["n_kernels"], row["verdict"]) == (instrument, 0, "impossible")
 
 
-def test_a_sustained_time_is_of_what_was_timed_whatever_a_capture_sees(made, monkeypatch):
-    import torch
-
+def test_a_sustained_time_is_of_what_was_timed_whatever_a_capture_sees(made, unseen_by_captures, monkeypatch):
     from runner.measure import sustained
 
     monkeypatch.setattr(sustained, "LEAD_S", 0.05)
-    x, gelu, judge = made
-    kept = {}
-
-    def call():
-        if not torch.cuda.is_current_stream_capturing():
-            kept["y"] = gelu(x)
-        return (kept["y"],)
-
-    row = measure(call, judge, sustained_s=0.1)
+    row = measure(unseen_by_captures, made[2], sustained_s=0.1)
     assert row["instrument"] == "stamped_stream"
     assert row["sustained_us"] > 0.5 * row["gpu_us"]
 

@@ -25,11 +25,8 @@ FP64 = {
 }
 BULK = {"sass": re.compile(r"UTMA(?:LDG|STG)|UBLKCP"), "ptx": re.compile(r"cp\.async\.bulk\.")}
 BOUND = re.compile(r"^\s*\.(reqntid|maxntid|minnctapersm|maxnreg)\s+([\d, ]+)", re.MULTILINE)
-REGISTERS, REGISTERS_OF_ALL, REGISTERS_AT_ONCE = (
-    255,
-    65_536,
-    8,
-)  # of a thread, and of a multiprocessor; how many are given
+REGISTERS = 255  # of a thread, at most
+REGISTERS_OF_ALL, REGISTERS_AT_ONCE = 65_536, 8  # of a multiprocessor; and they are given out so many at a time
 GLOBAL = re.compile(r"(ld|st)\.(?:[\w:]+\.)*global\b(?:\.[\w:]+)*?(?:\.v(\d))?\.[busf](\d+)$")
 WIDTH = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}  # SASS says nothing for 32
 
