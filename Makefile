@@ -14,8 +14,7 @@ demo: $(INSTALLED)
 	$(BIN)/python -m runner +experiment=demo -m
 
 test: style
-	$(BIN)/python -m pytest -n auto tests/kernels
-	$(BIN)/python -m pytest -n 3 --dist loadfile --ignore tests/kernels
+	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
 
 style: $(INSTALLED)
 	$(BIN)/ruff check

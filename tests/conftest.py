@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,6 +19,11 @@ from torch import Tensor
 from models.draw import draw_on
 from models.workload import Expected, Workload
 from runner import options, schema
+
+# Else torch.compile builds a program for each kind of vector of this CPU, to see if it runs: 15 s of a new cache.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+
+TESTS = Path(__file__).parent
 
 Make = Callable[..., tuple[Workload, tuple[Tensor, ...]]]
 Judge = Callable[[Sequence[Expected], Sequence[Tensor]], float]
@@ -62,24 +68,45 @@ def error() -> Judge:
     return judge
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none."""
-    if not torch.cuda.is_available():
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="torch sees no NVIDIA GPU here"))
+    """Skip what needs a GPU where there is none; and an order in which several processes end together.
+
+    First the one long test, then files of which much waits for other processes, each as a whole (``--dist loadgroup``),
+    then the many short tests of kernels, one by one.
+    """
+    blind = not torch.cuda.is_available()
+    for item in items:
+        if blind and item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="torch sees no NVIDIA GPU here"))
+        if not _of_kernels(item):
+            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(TESTS).as_posix()))
+    items.sort(key=lambda item: (item.path.name != "test_under_the_interpreter.py", _of_kernels(item)))
+
+
+def _of_kernels(item: pytest.Item) -> bool:
+    return item.path.parent == TESTS / "kernels"
 
 
 @pytest.fixture
-def marked():
-    """``marked("NAME=value")``: processes that have this in their environment, and so what they were started from."""
+def survivors() -> Callable[[str], list[str]]:
+    """``survivors("NAME=value")``: processes that have this in their environment, or what they were started from had.
 
-    def find(mark: str) -> list[str]:
+    It looks until there are none, for a minute at most: a kill is asynchronous, and a busy machine takes its time.
+    """
+
+    def marked(mark: str) -> list[str]:
         found = []
         for proc in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it has just ended, or is another user's
                 if mark.encode() in (proc / "environ").read_bytes().split(b"\0"):
                     found.append((proc / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200])
+        return found
+
+    def find(mark: str) -> list[str]:
+        deadline = time.monotonic() + 60
+        while (found := marked(mark)) and time.monotonic() < deadline:
+            time.sleep(0.05)
         return found
 
     return find

@@ -91,12 +91,12 @@ def grid(command, tmp_path):
     return go
 
 
-def test_faults_in_the_middle_of_a_grid_cost_seconds_and_nobody_elses_figures(grid, tmp_path, marked):
+def test_faults_in_the_middle_of_a_grid_cost_seconds_and_nobody_elses_figures(grid, tmp_path, survivors):
     code, out, expected, clean_moments = grid("clean")
     assert code == 0, out
     code, out, rows, mixed_moments = grid("mixed")
     assert code == 1, out
-    assert not marked(f"FAULTS_TEST={tmp_path}")
+    assert not survivors(f"FAULTS_TEST={tmp_path}")
 
     assert list(rows) == list(SIZES)
     assert {cols: row.status for cols, row in rows.items()} == {cols: FAULTS.get(cols, "ok") for cols in SIZES}

@@ -50,7 +50,7 @@ def wait_for_rows(tmp_path: Path, count: int, limit_s: float = 60) -> Path:
     raise AssertionError("no rows came")
 
 
-def test_killed_at_random_moments_and_resumed_nothing_is_lost_and_nothing_done_twice(command, run, tmp_path, marked):
+def test_killed_at_random_moments_and_resumed_nothing_is_lost_and_nothing_done_twice(command, run, tmp_path, survivors):
     draw, mark = random.Random(os.getpid()), f"RESUME_TEST={os.getpid()}-{time.monotonic_ns()}"
     env = dict([mark.split("=")])
     grid = [*TINY, "workload.cols=range(1,121)", "impl=naive,torch", "-m"]
@@ -62,10 +62,7 @@ def test_killed_at_random_moments_and_resumed_nothing_is_lost_and_nothing_done_t
         except subprocess.TimeoutExpired:
             os.kill(process.pid, signal.SIGKILL)
             process.communicate()
-        end = time.monotonic() + 10
-        while (left := marked(mark)) and time.monotonic() < end:
-            time.sleep(0.02)
-        assert not left
+        assert not survivors(mark)
         if not list(tmp_path.glob(f"outputs/*/*/{journal.NAME}")):
             continue
         before, kept = kept, Counter(r["key"] for r in records(folder_of(tmp_path), "row"))

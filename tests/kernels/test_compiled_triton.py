@@ -25,6 +25,11 @@ CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuob
 ALIGNED = [["tt.divisibility", 16]]
 
 
+def on(*values):
+    """Each on sm_80 and sm_90; the first on sm_89 too, whose instructions are those of sm_80."""
+    return [*((capability, value) for capability in (80, 90) for value in values), (89, values[0])]
+
+
 def build(kernel, arguments, constants, capability, warps, tmp_path, multiples=None):
     """PTX, and the bytes of stack a thread needs, where ``multiples``, or all arguments, are multiples of 16."""
     signature = arguments | dict.fromkeys(constants, "constexpr")
@@ -45,8 +50,7 @@ def build(kernel, arguments, constants, capability, warps, tmp_path, multiples=N
     return built.asm["ptx"], int(re.search(r"STACK:(\d+)", usage)[1])
 
 
-@pytest.mark.parametrize("capability", [80, 89, 90])
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
+@pytest.mark.parametrize(("capability", "dtype"), on("bf16", "fp32", "fp64"))
 def test_compiled_add_moves_128_bits_at_once_and_spills_nothing(tmp_path, capability, dtype):
     arguments = dict.fromkeys(("a_ptr", "b_ptr", "y_ptr"), f"*{dtype}") | {"count": "i64"}
     ptx, stack = build(add._add, arguments, {"BLOCK": add.BLOCK}, capability, 4, tmp_path)
@@ -55,8 +59,7 @@ def test_compiled_add_moves_128_bits_at_once_and_spills_nothing(tmp_path, capabi
     assert dtype == "fp64" or ".f64" not in ptx
 
 
-@pytest.mark.parametrize("capability", [80, 89, 90])
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
+@pytest.mark.parametrize(("capability", "dtype"), on("bf16", "fp32", "fp64"))
 @pytest.mark.parametrize("tanh", [True, False])
 def test_compiled_gelu_moves_128_bits_at_once_and_spills_nothing(tmp_path, capability, dtype, tanh):
     wide = tl.float64 if dtype == "fp64" else tl.float32
@@ -73,8 +76,7 @@ def test_compiled_gelu_moves_128_bits_at_once_and_spills_nothing(tmp_path, capab
     assert dtype == "fp64" or ".f64" not in ptx
 
 
-@pytest.mark.parametrize("capability", [80, 89, 90])
-@pytest.mark.parametrize("block", [128, 1024, 4096, 16384, 32768])
+@pytest.mark.parametrize(("capability", "block"), on(32768, 128, 1024, 4096, 16384))
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("whole", [True, False])
 def test_compiled_softmax_moves_128_bits_at_once_and_spills_nothing(tmp_path, capability, block, dtype, whole):
@@ -87,8 +89,7 @@ def test_compiled_softmax_moves_128_bits_at_once_and_spills_nothing(tmp_path, ca
     assert len(re.findall(r"ld\.global", ptx)) == reads * loads  # none is merged with another
 
 
-@pytest.mark.parametrize("capability", [80, 89, 90])
-@pytest.mark.parametrize("block", [1024, 16384, 32768])
+@pytest.mark.parametrize(("capability", "block"), on(32768, 1024, 16384))
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_compiled_softmax_of_an_odd_number_of_columns_spills_nothing(tmp_path, capability, block, dtype):
     _, stack, reads, _ = build_softmax(dtype, 4 if dtype == "fp32" else 2, block, False, capability, tmp_path, unit=1)
@@ -126,8 +127,7 @@ def build_softmax(dtype, itemsize, block, whole, capability, tmp_path, unit=0):
     return ptx, stack, reads, warps
 
 
-@pytest.mark.parametrize("capability", [80, 89, 90])
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
+@pytest.mark.parametrize(("capability", "dtype"), on("bf16", "fp32", "fp64"))
 def test_compiled_softmax_of_a_wide_row_spills_nothing(tmp_path, capability, dtype):
     itemsize = 8 if dtype == "fp64" else 4
     ptx, stack = build(

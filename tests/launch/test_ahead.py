@@ -42,9 +42,9 @@ def cold(tmp_path, monkeypatch):
 
 
 def test_coming_cases_are_compiled_into_the_cache_that_their_worker_finds(tmp_path, cold):
-    cases = [compiled(cols) for cols in (64, 65, 66, 67, 68, 69)]
+    cases = [compiled(cols) for cols in (64, 65, 66, 67, 68)]
     rows = [e for e in Local(**(LIMITS | {"ahead": 1})).run(cases, str(tmp_path / "worker.log")) if isinstance(e, Row)]
-    assert [row.status for row in rows] == ["ok"] * 6
+    assert [row.status for row in rows] == ["ok"] * 5
     ahead = [row for row in rows if "ahead_s" in row.metrics]
     assert len(ahead) >= 2
     assert all(row.metrics["compile_cached"] for row in ahead)
@@ -80,8 +80,14 @@ def test_processes_are_as_many_as_cores_memory_and_cases_are_worth(asked, cores,
     assert ahead.processes(asked, cores, cases, gpus or [None]) == count
 
 
-def state(pid):
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+def stands(pid, still):
+    """Whether it does so before long; a signal is asynchronous."""
+    deadline = time.monotonic() + 20
+    while (seen := Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T") != still:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    return seen == still
 
 
 def test_they_stand_still_while_their_gpu_measures(tmp_path, cold):
@@ -91,11 +97,9 @@ def test_they_stand_still_while_their_gpu_measures(tmp_path, cold):
         builders.advance()
         (pid,) = (builder.process.pid for builder in builders._builders)
         builders.make_way([None])
-        time.sleep(0.05)
-        assert state(pid) == "T"
+        assert stands(pid, still=True)
         builders.make_way([])
-        time.sleep(0.05)
-        assert state(pid) in "RS"
+        assert stands(pid, still=False)
     finally:
         builders.close()
         zygote.close()
@@ -133,10 +137,10 @@ def test_it_is_off_when_timings_beside_it_are_unsteady_several_times_in_a_row(tm
 def test_the_rows_say_that_it_is_off(tmp_path, cold, monkeypatch):
     monkeypatch.setattr(ahead, "SUFFERING", ("ok", "not_converged", "contended"))
     monkeypatch.setattr(ahead, "MOST_SUFFERING", 2)
-    cases = [compiled(cols) for cols in (64, 65, 66, 67, 68, 69)]
+    cases = [compiled(cols) for cols in (64, 65, 66, 67)]
     events = [*Local(**(LIMITS | {"ahead": 1})).run(cases, str(tmp_path / "worker.log"))]
     rows = [event for event in events if isinstance(event, Row)]
-    assert [row.metrics.get("ahead_off", False) for row in rows] == [False, *[True] * 5]
+    assert [row.metrics.get("ahead_off", False) for row in rows] == [False, *[True] * 3]
     assert [event.text for event in events if isinstance(event, Notice)] == [ahead.OFF]
 
 

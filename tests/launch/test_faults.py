@@ -142,7 +142,7 @@ def test_whatever_does_not_end_is_ended_at_its_limit(grid, name):
     rows = grid(name, "right", build_limit_s=2)
     assert (rows[name].status, rows[name].phase, rows["right"].status) == ("timeout", "build", "ok")
     assert "raise launcher.build_limit_s if it needs longer" in rows[name].reason
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
     if name != "stops":  # a stopped process prints nothing any more
         assert f"in {name}" in rows[name].detail, "the stack at the limit"
 

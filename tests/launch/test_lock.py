@@ -64,8 +64,8 @@ for _ in range(20):
     os.read(said, 1)
     killed = []
     def kill(text):
-        os.kill(holder, signal.SIGKILL)
         killed.append((text, time.monotonic()))
+        os.kill(holder, signal.SIGKILL)
     next_one = GpuLock("GPU-aa")
     next_one.acquire(kill, poll)
     entered = time.monotonic()
@@ -111,7 +111,7 @@ def test_the_next_one_enters_when_the_last_heir_of_a_killed_holder_is_gone(linge
     named, late, outlived = zip(*rounds, strict=True)
     assert all(named)
     assert min(late) >= 0  # none enters before
-    assert sorted(late)[10] < 10 * poll  # 1.2 of one on a quiet machine
+    assert sorted(late)[10] < 30 * poll  # 1.2 of one on a quiet machine
     assert min(outlived) >= linger
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -85,18 +84,11 @@ def of(kind, events):
 
 
 @pytest.fixture
-def left_behind(monkeypatch, tmp_path, marked):
+def left_behind(monkeypatch, tmp_path, survivors):
     """Processes that this test has set off and that live on, after a moment for them to end."""
     mark = f"TEST_OF_RAY={tmp_path}"
     monkeypatch.setenv(*mark.split("="))
-
-    def wait() -> list[str]:
-        deadline = time.monotonic() + 60
-        while (found := marked(mark)) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return found
-
-    return wait
+    return lambda: survivors(mark)
 
 
 def test_a_grid_with_a_case_that_crashes(grid, tmp_path, left_behind):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-import time
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -123,18 +122,11 @@ def grid(tmp_path):
 
 
 @pytest.fixture
-def left_behind(monkeypatch, tmp_path, marked):
+def left_behind(monkeypatch, tmp_path, survivors):
     """Processes that this test has set off and that live on, after a moment for them to end."""
     mark = f"TEST_OF_SLURM={tmp_path}"
     monkeypatch.setenv(*mark.split("="))
-
-    def wait() -> list[str]:
-        deadline = time.monotonic() + 10
-        while (found := marked(mark)) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return found
-
-    return wait
+    return lambda: survivors(mark)
 
 
 def launcher(**settings) -> Slurm:

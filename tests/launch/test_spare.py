@@ -102,7 +102,8 @@ def test_a_spare_that_is_dead_is_not_taken(launch, monkeypatch):
     def killed(self):
         if self._spare:
             os.kill(self._spare.pid, signal.SIGKILL)
-            time.sleep(0.05)
+            while (stat := Path(f"/proc/{self._spare.pid}/stat")).exists() and ") Z " not in stat.read_text():
+                time.sleep(0.01)
         return take(self)
 
     monkeypatch.setattr(Slot, "_take_spare", killed)

@@ -178,8 +178,9 @@ def test_ten_thousand_rows_are_looked_at_much_faster_than_they_are_read(case, tm
     contents = journal.load(tmp_path)
     looked = time.process_time()
     assert len(contents.built()) == 10_000
-    assert looked - started < 0.5  # measured: 0.1
-    assert time.process_time() - started < 2.0  # measured: 0.6
+    built = time.process_time()
+    assert looked - started < 0.5 * (built - looked)  # measured: 0.1 s and 0.5 s
+    assert built - started < 6.0
 
 
 WRITER = """

@@ -40,16 +40,16 @@ one = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], st
 open({str(pid)!r}, "w").write(str(one.pid))
 time.sleep(60)
 """
-    ended = tool.run([sys.executable, "-c", code], tmp_path / "log", 1.0, grace_s=5)
+    ended = tool.run([sys.executable, "-c", code], tmp_path / "log", 4.0, grace_s=30)
     assert ended.late
     assert report.read_text() == "whole"
     deaf = [sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"]
     started = time.monotonic()
-    assert tool.run(deaf, tmp_path / "log", 0.5, grace_s=0.5).code == -9
-    assert time.monotonic() - started < 10
+    assert tool.run(deaf, tmp_path / "log", 1.0, grace_s=0.5).code == -9
+    assert time.monotonic() - started < 30
 
 
-def test_what_has_left_its_parent_and_its_group_is_ended_too(tmp_path, marked):
+def test_what_has_left_its_parent_and_its_group_is_ended_too(tmp_path, survivors):
     code = """
 import os, time
 if os.fork() == 0:
@@ -60,11 +60,8 @@ if os.fork() == 0:
 os.wait()
 time.sleep(60)
 """
-    tool.run([sys.executable, "-c", code], tmp_path / "log", 1.0, {"LEFT_BY": str(tmp_path)}, grace_s=1.0)
-    deadline = time.monotonic() + 5
-    while marked(f"LEFT_BY={tmp_path}") and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert marked(f"LEFT_BY={tmp_path}") == []
+    tool.run([sys.executable, "-c", code], tmp_path / "log", 2.0, {"LEFT_BY": str(tmp_path)}, grace_s=1.0)
+    assert survivors(f"LEFT_BY={tmp_path}") == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
