@@ -14,7 +14,7 @@ demo: $(INSTALLED)
 	$(BIN)/python -m runner +experiment=demo -m
 
 test: style
-	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3
 
 style: $(INSTALLED)
 	$(BIN)/ruff check

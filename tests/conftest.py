@@ -23,7 +23,7 @@ from runner import options, schema
 # Else torch.compile builds a program for each kind of vector of this CPU, to see if it runs: 15 s of a new cache.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
-TESTS = Path(__file__).parent
+KERNELS = "tests/kernels/"  # many short tests, that are but computed
 
 Make = Callable[..., tuple[Workload, tuple[Tensor, ...]]]
 Judge = Callable[[Sequence[Expected], Sequence[Tensor]], float]
@@ -68,24 +68,26 @@ def error() -> Judge:
     return judge
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none; and an order in which several processes end together.
-
-    First the one long test, then files of which much waits for other processes, each as a whole (``--dist loadgroup``),
-    then the many short tests of kernels, one by one.
-    """
-    blind = not torch.cuda.is_available()
-    for item in items:
-        if blind and item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="torch sees no NVIDIA GPU here"))
-        if not _of_kernels(item):
-            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(TESTS).as_posix()))
-    items.sort(key=lambda item: (item.path.name != "test_under_the_interpreter.py", _of_kernels(item)))
+    """Skip what needs a GPU where there is none; the one long test comes first, and what can fill gaps last."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="torch sees no NVIDIA GPU here"))
+    items.sort(key=lambda item: (item.path.name != "test_under_the_interpreter.py", KERNELS in item.nodeid))
 
 
-def _of_kernels(item: pytest.Item) -> bool:
-    return item.path.parent == TESTS / "kernels"
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Files are handed out whole and in their order, as their tests share what they started; kernels one by one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if KERNELS in nodeid else nodeid.partition("::")[0]
+
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
 
 
 @pytest.fixture
