@@ -15,7 +15,7 @@ import pandas
 import pytest
 import yaml
 
-from runner import journal
+from runner import journal, options
 
 SMALL = ["workload.rows=64", "workload.cols=100"]
 QUICK = ["measure.benchmark.samples=20", "measure.benchmark.max_s=0.02", "measure.benchmark.warmup_s=0"]
@@ -44,23 +44,29 @@ def test_implementations_are_compared_and_the_fastest_marked(run):
             assert metrics["peak_mem_bytes"] >= 4 * 512 * row["case"]["workload"]["cols"]
 
 
-def test_every_workload_runs_naive_torch_and_compiled(run):
+def test_every_workload_runs_naive_torch_and_compiled(run, tmp_path):
     sizes = {
-        "gelu,softmax": ["workload.rows=32", "workload.cols=33"],
-        "matmul": ["workload.size=48"],
-        "cdist": ["workload.n=32", "workload.m=33", "workload.d=8"],
-        "mlp": ["workload.dim=16", "workload.layers=2", "workload.batch=8"],
+        "gelu": {"rows": 32, "cols": 33},
+        "softmax": {"rows": 32, "cols": 33},
+        "matmul": {"size": 48},
+        "cdist": {"n": 32, "m": 33, "d": 8},
+        "mlp": {"dim": 16, "layers": 2, "batch": 8},
     }
-    for workload, size in sizes.items():
-        result = run(f"workload={workload}", "impl=naive,torch,compiled", *size, *QUICK, "-m")
-        assert result.code == 0, result.out + result.err
-        assert result.statuses() == {"naive": "ok", "torch": "ok", "compiled": "ok"}
-        compiled = [row["metrics"] for row in result.rows() if row["case"]["impl"]["name"] == "compiled"]
-        assert len(compiled) == len(workload.split(","))
-        for metrics in compiled:
-            assert metrics["graph_breaks"] == 0
-            assert 0 < metrics["compile_s"] <= metrics["first_call_s"] + 0.5  # backward compiles within the call
-            assert metrics["verdict"] != "fallback"
+    (tmp_path / "mine" / "workload").mkdir(parents=True)
+    for name, size in sizes.items():
+        values = yaml.safe_load((options.CONF / "workload" / f"{name}.yaml").read_text())
+        text = yaml.safe_dump({**values, **size, "axes": {}})
+        (tmp_path / "mine" / "workload" / f"small_{name}.yaml").write_text(text)
+    grid = [f"workload={','.join(f'small_{name}' for name in sizes)}", "impl=naive,torch,compiled", *QUICK, "-m"]
+    result = run("--config-dir", str(tmp_path / "mine"), *grid)
+    assert result.code == 0, result.out + result.err
+    assert [row["status"] for row in result.rows()] == ["ok"] * 3 * len(sizes)
+    compiled = [row["metrics"] for row in result.rows() if row["case"]["impl"]["name"] == "compiled"]
+    assert len(compiled) == len(sizes)
+    for metrics in compiled:
+        assert metrics["graph_breaks"] == 0
+        assert 0 < metrics["compile_s"] <= metrics["first_call_s"] + 0.5  # backward compiles within the call
+        assert metrics["verdict"] != "fallback"
 
 
 def test_backward_alone_runs_naive_torch_and_compiled(run):

@@ -129,7 +129,7 @@ def test_a_single_row_may_have_any_stride(triton_mlp, monkeypatch, device, narro
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("batch", "dim", "layers"), [(1, 1, 1), (129, 65, 3), (7, 130, 2), (5, 516, 2)])
+@pytest.mark.parametrize(("batch", "dim", "layers"), [(1, 1, 1), (129, 65, 2), (7, 130, 3), (5, 516, 2)])
 def test_every_gradient_agrees_with_autograds_own(triton_mlp, device, activation, dtype, batch, dim, layers):
     tensors = draw(device, dtype, batch, dim, layers)
     dy = torch.randn(batch, dim, device=device, dtype=dtype)
