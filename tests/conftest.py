@@ -91,10 +91,34 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 @pytest.fixture
-def survivors() -> Callable[[str], list[str]]:
+def eventually() -> Callable[[Callable[[], bool]], bool]:
+    """``eventually(condition)``: whether it comes true within a minute. A signal is asynchronous, a machine busy."""
+
+    def wait(condition: Callable[[], bool]) -> bool:
+        deadline = time.monotonic() + 60
+        while not (met := condition()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return met
+
+    return wait
+
+
+@pytest.fixture
+def gone(eventually: Callable[[Callable[[], bool]], bool]) -> Callable[[int], bool]:
+    """``gone(pid)``: whether that process has ended within a minute, waited for by its parent or not."""
+
+    def ended(pid: int) -> bool:
+        stat = Path(f"/proc/{pid}/stat")
+        return not stat.exists() or ") Z " in stat.read_text()
+
+    return lambda pid: eventually(lambda: ended(pid))
+
+
+@pytest.fixture
+def survivors(eventually: Callable[[Callable[[], bool]], bool]) -> Callable[[str], list[str]]:
     """``survivors("NAME=value")``: processes that have this in their environment, or what they were started from had.
 
-    It looks until there are none, for a minute at most: a kill is asynchronous, and a busy machine takes its time.
+    Those that have not ended within a minute.
     """
 
     def marked(mark: str) -> list[str]:
@@ -105,10 +129,4 @@ def survivors() -> Callable[[str], list[str]]:
                     found.append((proc / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200])
         return found
 
-    def find(mark: str) -> list[str]:
-        deadline = time.monotonic() + 60
-        while (found := marked(mark)) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return found
-
-    return find
+    return lambda mark: [] if eventually(lambda: not marked(mark)) else marked(mark)

@@ -187,7 +187,7 @@ def test_compiled_matmul_adds_up_outside_of_the_tensor_cores_and_spills_nothing(
     assert fast(products(plan, capability, columns, tmp_path), plan, capability)
 
 
-@pytest.mark.parametrize("capability", [80, 90])  # sm_89 has the instructions of sm_80
+@pytest.mark.parametrize("capability", [80, 89, 90])
 @pytest.mark.parametrize(("width", "samples"), [(64, 32), (256, 32), (2048, 0), (8192, 0), (16384, 0)])
 def test_compiled_split_moves_128_bits_at_once_and_spills_nothing(tmp_path, capability, width, samples):
     block = min(width, fp16_split.WHOLE)
@@ -205,7 +205,7 @@ def test_compiled_split_moves_128_bits_at_once_and_spills_nothing(tmp_path, capa
     assert moved(built.ptx, "st", "16") == 128
 
 
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [80, 89, 90])
 def test_compiled_split_of_columns_moves_128_bits_at_once(tmp_path, capability):
     values = dict.fromkeys(["x", "peaks"], "*fp32") | {"peaks": "*i32", "halves": "*fp16", "scales": "*fp32"}
     values |= dict.fromkeys(["x_row", "rows", "cols", "lo", "width"], "i32") | {"x_col": 1, "SQUARE": fp16_split.SQUARE}

@@ -107,9 +107,11 @@ def test_the_inputs_are_left_as_they_were(matmul, device):
     assert torch.equal(b, before[1])
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(32, 48, 4096), (1, 144, 256), (160, 272, 512)])
+@pytest.mark.parametrize(("m", "n", "k"), [(32, 48, 64), (32, 48, 4096), (1, 144, 256), (160, 272, 4096)])
 @pytest.mark.parametrize("along_k", [True, False])
-def test_float8_is_multiplied_as_stored_and_gives_bfloat16(matmul, device, make, error, m, n, k, along_k):
+def test_float8_is_multiplied_as_stored_and_gives_bfloat16(matmul, impl, device, make, error, m, n, k, along_k):
+    if (impl, device, m) == ("torch", "cpu", 160):
+        pytest.skip("torch takes 10 s for it on a CPU")
     workload, (a, b) = make("matmul", dtype="float8_e4m3fn", device=device, size=1, m=m, n=n, k=k)
     assert b.stride() == (1, k)
     y = multiplied(matmul, a, b if along_k else b.contiguous())

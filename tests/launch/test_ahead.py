@@ -80,26 +80,20 @@ def test_processes_are_as_many_as_cores_memory_and_cases_are_worth(asked, cores,
     assert ahead.processes(asked, cores, cases, gpus or [None]) == count
 
 
-def stands(pid, still):
-    """Whether it does so before long; a signal is asynchronous."""
-    deadline = time.monotonic() + 20
-    while (seen := Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T") != still:
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.01)
-    return seen == still
+def state(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_they_stand_still_while_their_gpu_measures(tmp_path, cold):
+def test_they_stand_still_while_their_gpu_measures(tmp_path, cold, eventually):
     zygote = Zygote(tmp_path / "worker.log", 60.0)
     builders = Ahead(zygote, tmp_path / "ahead.log", [None], 1, [compiled(64)], 60.0)
     try:
         builders.advance()
         (pid,) = (builder.process.pid for builder in builders._builders)
         builders.make_way([None])
-        assert stands(pid, still=True)
+        assert eventually(lambda: state(pid) == "T")
         builders.make_way([])
-        assert stands(pid, still=False)
+        assert eventually(lambda: state(pid) in "RS")
     finally:
         builders.close()
         zygote.close()

@@ -41,7 +41,7 @@ def kill_actor(name):
     killed.write_text("x" * (size(killed) + 1))
     status = pathlib.Path(f"/proc/{os.getppid()}/status").read_text()  # of what this process was forked from
     os.kill(int(status.partition("PPid:")[2].split()[0]), signal.SIGKILL)
-    time.sleep(60)
+    time.sleep(1000)
 def kills_once(x):
     if not (HERE / "kills_once.killed").exists(): kill_actor("kills_once")
     return right(x)

@@ -45,7 +45,7 @@ def to_task(signum):
     (journal,) = [pathlib.Path(file) for file in files if file.endswith("rows.jsonl")]
     while not in_flight(journal.read_text()): time.sleep(0.01)  # the task writes down that it has begun
     os.kill(task, signum)
-    time.sleep(60)
+    time.sleep(1000)
 def kills_once(x):
     if not (HERE / "killed").exists():
         (HERE / "killed").touch()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -96,14 +95,13 @@ def test_a_gpu_with_little_memory_has_no_spare(launch, monkeypatch, gib, forks):
     assert len(made) == forks
 
 
-def test_a_spare_that_is_dead_is_not_taken(launch, monkeypatch):
+def test_a_spare_that_is_dead_is_not_taken(launch, monkeypatch, gone):
     take = Slot._take_spare
 
     def killed(self):
         if self._spare:
             os.kill(self._spare.pid, signal.SIGKILL)
-            while (stat := Path(f"/proc/{self._spare.pid}/stat")).exists() and ") Z " not in stat.read_text():
-                time.sleep(0.01)
+            assert gone(self._spare.pid)
         return take(self)
 
     monkeypatch.setattr(Slot, "_take_spare", killed)

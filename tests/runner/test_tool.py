@@ -36,9 +36,9 @@ import signal, subprocess, sys, time
 def end(*_):
     open({str(report)!r}, "w").write("whole"); sys.exit(0)
 signal.signal(signal.SIGTERM, end)
-one = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+one = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
 open({str(pid)!r}, "w").write(str(one.pid))
-time.sleep(60)
+time.sleep(1000)
 """
     ended = tool.run([sys.executable, "-c", code], tmp_path / "log", 4.0, grace_s=30)
     assert ended.late
@@ -55,10 +55,10 @@ import os, time
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        time.sleep(60)
+        time.sleep(1000)
     os._exit(0)
 os.wait()
-time.sleep(60)
+time.sleep(1000)
 """
     tool.run([sys.executable, "-c", code], tmp_path / "log", 2.0, {"LEFT_BY": str(tmp_path)}, grace_s=1.0)
     assert survivors(f"LEFT_BY={tmp_path}") == []
