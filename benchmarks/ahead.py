@@ -1,12 +1,12 @@
 """Whether compiling ahead ends a cold grid sooner, and leaves its timings alone.
 
-    python -m benchmarks.ahead [mlp | all] [--write]
+    python -m benchmarks.ahead [rows | mlp | all] [--write]
 
-Sixty cases, compiled and in Triton, in two types: MLPs of 2 to 16 layers, whose compiling takes longest of all; or all
-five workloads at their default sizes, whose timing does. The same grid three times: with `launcher.ahead=0` and
-nothing in the caches of Triton and Inductor; so again with the default of `launcher.ahead`; and with `launcher.ahead=0`
-once more on the caches of the first, which shows what two runs of one grid differ by. A small run comes first, so that
-what a machine is asked once, and the disk's first reading of torch, are in none of them.
+Sixty cases, compiled and in Triton: GELUs and softmaxes of 15 widths; or, in two types, MLPs of 2 to 16 layers, or all
+five workloads at their default sizes, of which timing takes longer than compiling. The same grid three times: with
+`launcher.ahead=0` and nothing in the caches of Triton and Inductor; so again with the default of `launcher.ahead`; and
+with `launcher.ahead=0` once more on the caches of the first, which shows what two runs of one grid differ by. A small
+run comes first, so that what a machine is asked once, and the disk's first reading of torch, are in none of them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from runner.row import Row
 SOONER_BAR, SAME_BAR = 2.0, 0.01
 IMPLS = ("compiled", "triton")
 GRIDS = {  # by name
+    "rows": ["workload=gelu,softmax", "workload.cols=range(1024,16384,1024)"],
     "mlp": ["workload=mlp", "workload.layers=range(2,17)", "workload.dtype=float32,bfloat16"],
     "all": [
         "workload=mlp,cdist,matmul,softmax,gelu",
@@ -71,7 +72,7 @@ class Grid:
 def main() -> None:
     """Runs all, prints and perhaps writes the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("grid", nargs="?", default="mlp", choices=GRIDS)
+    parser.add_argument("grid", nargs="?", default="rows", choices=GRIDS)
     parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")
     options, load = parser.parse_args(), load_average()
     found: dict[str, Grid] = {}

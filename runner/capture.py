@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -13,9 +14,19 @@ class CaptureError(Exception):
     """A CUDA graph cannot hold a call; the message is the reason, in one line."""
 
 
+@cache
+def capture_stream() -> torch.cuda.Stream:
+    """The stream on which this process captures.
+
+    One for all: cuBLAS keeps 32 MiB for each stream that it has been on, and memory that torch got back on one stream
+    it gives to no other.
+    """
+    return torch.cuda.Stream()
+
+
 @contextmanager
-def capturing(graph: torch.cuda.CUDAGraph, *, stream: torch.cuda.Stream, pool: Any = None) -> Iterator[None]:
-    """What is launched within becomes ``graph``, and is not run. ``stream`` is current meanwhile.
+def capturing(graph: torch.cuda.CUDAGraph, *, pool: Any = None) -> Iterator[None]:
+    """What is launched within becomes ``graph``, and is not run. The stream for it is current meanwhile.
 
     Raises:
         CaptureError: it synchronises, copies to the host, or does whatever else a graph cannot hold.
@@ -23,7 +34,7 @@ def capturing(graph: torch.cuda.CUDAGraph, *, stream: torch.cuda.Stream, pool: A
     """
     before = torch.cuda.current_stream()
     try:
-        with torch.cuda.graph(graph, pool=pool, stream=stream):
+        with torch.cuda.graph(graph, pool=pool, stream=capture_stream()):
             yield
     except Exception as error:
         torch.cuda.set_stream(before)  # torch leaves its own current when it is the end of a capture that fails

@@ -102,13 +102,17 @@ def matmul_skinny(
     BLOCK_COLS: tl.constexpr,  # of the wide one
     BLOCK_K: tl.constexpr,
     SPLIT_K: tl.constexpr,
+    ROTATED: tl.constexpr,  # each tile begins a block farther along k than the one before it
     STAGES: tl.constexpr,
 ):
     tile = tl.program_id(0) // SPLIT_K
     part = tl.program_id(0) % SPLIT_K
     blocks = tl.cdiv(k, BLOCK_K)
+    first = part * blocks // SPLIT_K
+    count = (part + 1) * blocks // SPLIT_K - first
     acc = tl.zeros((BLOCK_COLS, BLOCK_ROWS), tl.float32)
-    for block in tl.range(part * blocks // SPLIT_K, (part + 1) * blocks // SPLIT_K, num_stages=STAGES):
+    for step in tl.range(0, count, num_stages=STAGES):
+        block = first + ((step + tile) % count if ROTATED else step)
         if WIDE_ALONG_K:
             wide_tile = wide.load([tile * BLOCK_COLS, block * BLOCK_K])
         else:

@@ -135,7 +135,8 @@ def _product(
     half: tl.constexpr = BLOCK_N // 2
     tiles_m, tiles_n = tl.cdiv(rows, BLOCK_M), tl.cdiv(cols, BLOCK_N)
     wave = GROUP * tiles_n
-    for tile in range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
+    # Flattened, the operands of the next tile are on their way while this one is finished. Backward that gains nothing.
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=FORWARD and COPY_ENGINE):
         first = tile // wave * GROUP
         together = min(tiles_m - first, GROUP)
         row = (first + tile % wave % together) * BLOCK_M

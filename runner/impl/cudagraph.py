@@ -114,9 +114,9 @@ class Captured:
         """Warm up and capture; what the call changes is put back, as far as it has a reset for that."""
         import torch
 
-        from runner.capture import CaptureError, capturing
+        from runner.capture import CaptureError, capture_stream, capturing
 
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        graph, stream = torch.cuda.CUDAGraph(), capture_stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # backward too remembers the stream it was first called on
             for _ in range(WARM_UP):
@@ -124,7 +124,7 @@ class Captured:
             self._call.restore()
         torch.cuda.synchronize()
         try:
-            with capturing(graph, stream=stream):
+            with capturing(graph):
                 self._outputs = self._call.run()
         except CaptureError as error:
             if isinstance(error.__cause__, torch.OutOfMemoryError):

@@ -8,8 +8,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-CYCLES_A_SECOND = 2e9  # about the highest clock of any GPU: at a lower one a spin is longer, which does no harm
-
 
 @triton.jit
 def _clock():

@@ -28,14 +28,12 @@ class Places:
     """``inputs`` as they are, and copies of them: ``count`` places in all, or fewer where memory is short.
 
     Whatever calls share a ``Places`` finds inputs and outputs in the same ones. An input that is not contiguous stays.
-    All are captured on one ``stream``: memory that torch got back on one it gives to no other.
     """
 
     def __init__(self, inputs: Sequence[Tensor] = (), count: int = 1) -> None:
         self._inputs = [tensor for tensor in inputs if tensor.is_cuda and tensor.is_contiguous() and tensor.numel()]
         self._copies = self._copied(_affordable(self._inputs, count) - 1 if self._inputs else 0)
         self._pools: list[Any] = [torch.cuda.graph_pool_handle() for _ in range(1 + len(self._copies))]
-        self.stream = torch.cuda.Stream()
 
     def __len__(self) -> int:
         return len(self._pools)

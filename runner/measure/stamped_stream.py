@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from runner.measure.call_outputs import tensors
-from runner.measure.gpu_kernels import CYCLES_A_SECOND, spin
+from runner.measure.gpu_kernels import spin
 from runner.measure.slots import slots
+from runner.measure.submission import spin_cycles
 
 PAIRS = 10  # samples between two reads of the stamps
-LONGEST_SPIN_S = 0.005  # a spin that waits for a call that waits for the GPU must end
-SLACK = 1.5  # of the spin over the time that submitting took before
 
 
 class StampedStream:
@@ -39,7 +38,7 @@ class StampedStream:
         times: list[float] = []
         while len(times) < count:
             for pair in range(PAIRS):
-                self._sample(pair, min(SLACK * self._submit_s, LONGEST_SPIN_S))
+                self._sample(pair, self._submit_s)
             pairs = self._slots.read()
             times += [ns / 1e3 - self._constant_us for ns, _ in pairs]
             self.clocks_mhz += [cycles / ns * 1e3 for ns, cycles in pairs]
@@ -50,10 +49,10 @@ class StampedStream:
         self._before()
         yield tensors(self._call())
 
-    def _sample(self, pair: int, spin_s: float) -> float:
-        """Seconds the host took to submit it."""
+    def _sample(self, pair: int, submit_s: float) -> float:
+        """Seconds the host took to submit it, which was expected to take ``submit_s``."""
         self._before()
-        spin[(1,)](int(spin_s * CYCLES_A_SECOND), num_warps=1)
+        spin[(1,)](spin_cycles(submit_s), num_warps=1)
         started = time.perf_counter()
         self._slots.begin(pair)
         self._call()

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from models.workload import Call
-from runner.capture import CaptureError, capturing
+from runner.capture import CaptureError, capture_stream, capturing
 from runner.case import Scalar
 from runner.measure.gpu_state import energy_j
 from runner.measure.slots import slots
@@ -68,13 +68,13 @@ def _calls_in(run: Callable[[], object], seconds: float) -> int:
 
 def _captured(call: Call) -> Callable[[], object]:
     """``call`` as a CUDA graph where that can be."""
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    graph, stream = torch.cuda.CUDAGraph(), capture_stream()
     stream.wait_stream(torch.cuda.current_stream())
     try:
         with torch.cuda.stream(stream):
             _whole(call)
         torch.cuda.synchronize()
-        with capturing(graph, stream=stream):
+        with capturing(graph):
             _whole(call)
     except CaptureError:  # it has changed its mind
         return partial(_whole, call)

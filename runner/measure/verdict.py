@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -63,9 +64,10 @@ def _contradicted(columns: Mapping[str, Any], target_pct: float) -> str:
 def _timer_limited(columns: Mapping[str, Any], target_pct: float) -> str:
     if columns["interval_pct"] is None:
         return f"{columns['instrument']} cannot tell it from a call that does nothing"
-    if columns["interval_pct"] <= target_pct:
+    best_pct = math.sqrt(max(0.0, columns["interval_pct"] ** 2 - (columns["stat_pct"] or 0.0) ** 2))
+    if best_pct <= target_pct:  # what is left of the interval when sampling has nothing to add
         return ""
-    return f"so short a call is known to +-{columns['interval_pct']:.1f} % at best with {columns['instrument']}"
+    return f"so short a call is known to +-{best_pct:.1f} % at best with {columns['instrument']}"
 
 
 def _launch_bound(columns: Mapping[str, Any], target_pct: float) -> str:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from runner.measure.gpu_kernels import CYCLES_A_SECOND, boundary, spin
+from runner.measure.gpu_kernels import boundary, spin
 from runner.measure.statistics import trimmed_mean
+from runner.measure.submission import CYCLES_A_SECOND
 from runner.measure.timeline import covered, whole
 
 MOST_CALLS = 30  # profiled: the mean is then good to a few nanoseconds

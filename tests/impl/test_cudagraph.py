@@ -70,7 +70,7 @@ def cuda(monkeypatch):
         return state.graphs[-1]
 
     @contextlib.contextmanager
-    def capturing(graph, *, stream, pool=None):
+    def capturing(graph, *, pool=None):
         if state.refuses:
             raise capture.CaptureError(state.refuses)
         with graph, torch.autograd.set_multithreading_enabled(False):
@@ -81,7 +81,6 @@ def cuda(monkeypatch):
     stream = SimpleNamespace(wait_stream=lambda other: None)
     fakes = {
         "CUDAGraph": graph,
-        "Stream": lambda: stream,
         "current_stream": lambda device=None: stream,
         "stream": lambda stream: contextlib.nullcontext(),
         "synchronize": lambda: None,
@@ -90,6 +89,7 @@ def cuda(monkeypatch):
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     monkeypatch.setattr(capture, "capturing", capturing)
+    monkeypatch.setattr(capture, "capture_stream", lambda: stream)
     return state
 
 

@@ -208,6 +208,7 @@ def test_skinny_products_on_hopper_waste_no_more_than_they_must(tmp_path, m, alo
         "BLOCK_COLS": how.block_n,
         "BLOCK_K": how.block_k,
         "SPLIT_K": how.split_k,
+        "ROTATED": along_k and m <= 16,
         "STAGES": how.stages,
     }
     arguments = {

@@ -185,7 +185,8 @@ def test_a_scale_of_one_is_one_on_any_stream_and_in_any_graph(monkeypatch):
     monkeypatch.setattr(by_torch, "_ones", {})
     a = torch.ones(32, 64, device="cuda").to(FLOAT8)
     b = torch.ones(48, 64, device="cuda").to(FLOAT8).t()
-    torch._scaled_mm(a, b, *torch.ones(2, device="cuda"), out_dtype=torch.bfloat16)  # cuBLAS is there
+    one = torch.ones((), device="cuda")  # both the same: a scale that is not aligned to 16 bytes is refused
+    torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)  # cuBLAS is there
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):

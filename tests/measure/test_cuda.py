@@ -122,8 +122,8 @@ def test_the_timers_step_is_known():
 
 def test_fewer_samples_than_captures_are_of_graphs_drawn_anew():
     from runner.measure.flush import preparation
-    from runner.measure.gpu_kernels import CYCLES_A_SECOND
     from runner.measure.stamped_graphs import StampedGraphs
+    from runner.measure.submission import CYCLES_A_SECOND
 
     cycles = 20_000
     before = preparation(None, cold_l2=False)

@@ -29,19 +29,17 @@ def places(monkeypatch):
             return 2
 
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", object, raising=False)
-    monkeypatch.setattr(torch.cuda, "Stream", object)
     monkeypatch.setattr(places, "_affordable", lambda inputs, count: count)
     monkeypatch.setattr(places, "_copy", lambda tensor, offset: Input())
     return places.Places((Input(),), PLACES)
 
 
-def test_the_first_place_has_the_inputs_as_they_are_its_own_pool_and_the_stream_of_all(places):
+def test_the_first_place_has_the_inputs_as_they_are_and_its_own_pool(places):
     first = places.first()
     assert (len(places), len(first)) == (PLACES, 1)
     with places.at(0) as pool, first.at(7) as alone:
         assert pool is alone
     assert first._inputs is places._inputs
-    assert first.stream is places.stream
 
 
 def test_where_the_outputs_of_all_places_do_not_fit_the_first_is_taken(places, monkeypatch):

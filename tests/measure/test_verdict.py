@@ -38,6 +38,10 @@ def test_a_call_in_which_nothing_runs_gives_what_was_there():
     assert (result["verdict"], "ran no kernel" in result["verdict_reason"]) == ("impossible", True)
 
 
+def test_an_interval_that_sampling_alone_makes_wide_is_not_the_timers_fault():
+    assert verdict(GOOD | {"stat_pct": 0.48, "interval_pct": 0.52}, 0.5)["verdict"] == "ok"
+
+
 def test_the_gravest_doubt_is_said():
     everything = GOOD.copy()
     for change, _ in DOUBTFUL.values():

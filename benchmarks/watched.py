@@ -1,0 +1,118 @@
+"""What CUPTI costs a kernel that it watches: torch.profiler and nsys see by it, and so make some kernels longer.
+
+    python -m benchmarks.watched [--write]
+
+Stamps around the same call in the same CUDA graphs, alone and while CUPTI records, beside what CUPTI itself says of the
+kernel: where the last two agree, what CUPTI adds is no error of its clock, but time that the kernel takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.common import digits, load_average, page, publish, table
+from kernels.gelu import triton as gelu
+from kernels.matmul import triton as matmul
+from kernels.softmax import triton as softmax
+from runner import hardware, run_dir
+from runner.measure import calibration, cuda
+from runner.measure.flush import preparation
+from runner.measure.places import Places
+from runner.measure.stamped_graphs import StampedGraphs
+from runner.measure.statistics import trimmed_mean
+from runner.worker import tidy
+
+CAPTURES, WARMUP, SAMPLES = 10, 20, 150
+OPS = {
+    "gelu": (torch.nn.functional.gelu, gelu.gelu),
+    "softmax": (lambda x: torch.softmax(x, -1), softmax.softmax),
+    "matmul": (lambda x: x @ x, lambda x: matmul.matmul(x, x)),
+}
+SHAPES = [
+    *(("gelu", (16384, cols)) for cols in (4096, 16384)),
+    *(("softmax", (16384, cols)) for cols in (4096, 16384)),
+    ("matmul", (4096, 4096)),
+]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Of one kernel, in microseconds."""
+
+    alone_us: float  # by stamps
+    watched_us: float  # by stamps, while CUPTI records
+    cupti_us: float
+    again_us: float  # by stamps, when CUPTI has stopped
+
+
+def main() -> None:
+    """Runs all, prints and perhaps writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="keep the table in benchmarks/results/")
+    options, load = parser.parse_args(), load_average()
+    cuda.warm_up()
+    lines = []
+    for dtype in (torch.float32, torch.bfloat16):
+        for op, shape in SHAPES:
+            for way, function in zip(("torch", "triton"), OPS[op], strict=True):
+                seen = watched(function, torch.randn(shape, device="cuda", dtype=dtype))
+                lines.append((f"{op} {shape[0]} x {shape[1]} {str(dtype)[6:]} {way}", *_line(seen)))
+                print(*lines[-1], flush=True)
+                tidy()
+    heads = ["kernel", "us", "stamps, CUPTI recording", "CUPTI", "stamps, afterwards", "CUPTI / stamps, recording"]
+    note = "By stamps alone, in us; the next three over that; and the two clocks beside each other on the same calls."
+    body = f"{table(heads, lines)}\n\n{note}"
+    facts = {**run_dir.environment(sys.argv[1:]), "worker": hardware.describe()}
+    publish("watched", page("What being watched costs a kernel", body, facts, load), facts, options.write)
+
+
+def watched(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> Seen:
+    """``function`` of ``x``, which is one kernel, its inputs and outputs in ten places and the cache cold."""
+    function(x)
+    graphs = StampedGraphs(
+        lambda: function(x),
+        preparation(None, cold_l2=True),
+        captures=CAPTURES,
+        constant_us=calibration.graph_constant_us(cold_l2=True, captures=CAPTURES),
+        places=Places((x,), CAPTURES),
+    )
+    graphs.samples(WARMUP)
+    alone = graphs.samples(SAMPLES)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        stamped = graphs.samples(SAMPLES)
+        torch.cuda.synchronize()
+    name = max(kernels(function, x), key=lambda kernel: kernel[1])[0]
+    cupti = [us for kernel, us in recorded(profile) if kernel == name]
+    return Seen(*(trimmed_mean(times) for times in (alone, stamped, cupti, graphs.samples(SAMPLES))))
+
+
+def kernels(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> list[tuple[str, float]]:
+    """Of one call, each with its time in microseconds."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        function(x)
+        torch.cuda.synchronize()
+    return recorded(profile)
+
+
+def recorded(profile: torch.profiler.profile) -> list[tuple[str, float]]:
+    """What CUPTI saw on the GPU, by name, and its time in microseconds."""
+    on_gpu = torch.autograd.DeviceType.CUDA  # type: ignore[attr-defined]  # it is there, and not in the stubs
+    return [
+        (event.name, event.time_range.end - event.time_range.start)
+        for event in profile.events() or []
+        if event.device_type == on_gpu
+    ]
+
+
+def _line(seen: Seen) -> tuple[str, ...]:
+    over = [f"{us / seen.alone_us:.4f}" for us in (seen.watched_us, seen.cupti_us, seen.again_us)]
+    return digits(seen.alone_us), *over, f"{seen.cupti_us / seen.watched_us:.4f}"
+
+
+if __name__ == "__main__":
+    main()
