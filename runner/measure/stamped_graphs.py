@@ -71,7 +71,6 @@ class StampedGraphs:
         Whole rounds of captures; or some of them, drawn anew, if fewer samples are wanted than there are captures.
         """
         times: list[float] = []
-        self._settle()
         while len(times) < count:
             order = self._chance.sample(range(len(self._graphs)), min(count, len(self._graphs)))
             started = time.perf_counter()
@@ -140,19 +139,6 @@ class StampedGraphs:
         if self.contents is not None and found.kinds != self.contents.kinds:
             raise CaptureError(f"one capture of it holds {self.contents.work} kernels, another {found.work}")
         self.contents = found
-
-    def _settle(self) -> None:
-        """Make a graph that is never replayed.
-
-        When another process makes or gives up a context on this GPU, kernels that follow each other in the graphs of
-        this one come 0.35 us sooner from then on, until one more graph is made here: a null kernel read 1.87 us, then
-        1.19, and then 1.87 again (H200).
-        """
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(self._stream):
-            graph.capture_begin()  # torch.cuda.graph would collect garbage and empty the cache of memory first
-            self._slots.begin(0)
-            graph.capture_end()
 
     def _rest(self, seconds: float, index: int) -> None:
         """Half of the time at most under load; and the first sample after a pause is slow, so it counts for nothing."""
