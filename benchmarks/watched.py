@@ -20,7 +20,7 @@ from kernels.gelu import triton as gelu
 from kernels.matmul import triton as matmul
 from kernels.softmax import triton as softmax
 from runner import hardware, run_dir
-from runner.measure import calibration, cuda
+from runner.measure import calibration, cuda, witness
 from runner.measure.flush import preparation
 from runner.measure.places import Places
 from runner.measure.stamped_graphs import StampedGraphs
@@ -73,10 +73,12 @@ def main() -> None:
 
 def watched(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> Seen:
     """``function`` of ``x``, which is one kernel, its inputs and outputs in ten places and the cache cold."""
-    function(x)
+    before = preparation(None, cold_l2=True)
+    found = witness.each_kernel(lambda: function(x), before)
+    name = max(found, key=lambda kernel: found[kernel][1])
     graphs = StampedGraphs(
         lambda: function(x),
-        preparation(None, cold_l2=True),
+        before,
         captures=CAPTURES,
         constant_us=calibration.graph_constant_us(cold_l2=True, captures=CAPTURES),
         places=Places((x,), CAPTURES),
@@ -86,27 +88,8 @@ def watched(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         stamped = graphs.samples(SAMPLES)
         torch.cuda.synchronize()
-    name = max(kernels(function, x), key=lambda kernel: kernel[1])[0]
-    cupti = [us for kernel, us in recorded(profile) if kernel == name]
+    cupti = [record.end - record.start for record in witness.recorded(profile) if record.name == name]
     return Seen(*(trimmed_mean(times) for times in (alone, stamped, cupti, graphs.samples(SAMPLES))))
-
-
-def kernels(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> list[tuple[str, float]]:
-    """Of one call, each with its time in microseconds."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        function(x)
-        torch.cuda.synchronize()
-    return recorded(profile)
-
-
-def recorded(profile: torch.profiler.profile) -> list[tuple[str, float]]:
-    """What CUPTI saw on the GPU, by name, and its time in microseconds."""
-    on_gpu = torch.autograd.DeviceType.CUDA  # type: ignore[attr-defined]  # it is there, and not in the stubs
-    return [
-        (event.name, event.time_range.end - event.time_range.start)
-        for event in profile.events() or []
-        if event.device_type == on_gpu
-    ]
 
 
 def _line(seen: Seen) -> tuple[str, ...]:

@@ -83,6 +83,17 @@ def each_kernel(
     return {name: (round(len(times) / len(each)), sum(times) / len(each)) for name, times in found.items()}
 
 
+def recorded(profile: torch.profiler.profile) -> list[Record]:
+    """Everything the GPU did while ``profile`` watched, by when it began."""
+    on_gpu = torch.autograd.DeviceType.CUDA  # type: ignore[attr-defined]  # it is there, and not in the stubs
+    records = [
+        Record(event.time_range.start, event.time_range.end, event.name, event.device_resource_id)
+        for event in profile.events() or []
+        if event.device_type == on_gpu
+    ]
+    return sorted(records, key=lambda record: record.start)
+
+
 def _records(call: Callable[[], object], before: Callable[[], object], calls: int, busy_s: float = 0.0) -> list[Record]:
     """Everything the GPU did, by when it began: each call between two boundaries, and a third after its end.
 
@@ -103,13 +114,7 @@ def _records(call: Callable[[], object], before: Callable[[], object], calls: in
             torch.cuda.synchronize()
             boundary[(1,)](num_warps=1)
         torch.cuda.synchronize()
-    on_gpu = torch.autograd.DeviceType.CUDA  # type: ignore[attr-defined]  # it is there, and not in the stubs
-    records = [
-        Record(event.time_range.start, event.time_range.end, event.name, event.device_resource_id)
-        for event in profile.events() or []
-        if event.device_type == on_gpu
-    ]
-    return sorted(records, key=lambda record: record.start)
+    return recorded(profile)
 
 
 def _seconds(call: Callable[[], object], before: Callable[[], object]) -> float:
