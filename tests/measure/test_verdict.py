@@ -69,6 +69,11 @@ def test_cupti_does_not_contradict_what_an_instrument_leaves_open():
     assert verdict(row | {"cupti_us": 5.0}, 0.5)["verdict"] == "contradicted"
 
 
+@pytest.mark.parametrize(("cupti_us", "word"), [(107.5, "ok"), (111.0, "contradicted"), (93.0, "contradicted")])
+def test_cupti_may_make_a_kernel_longer_and_never_shorter(cupti_us, word):
+    assert verdict(GOOD | {"gpu_us": 100.0, "cupti_us": cupti_us}, 0.5)["verdict"] == word
+
+
 def test_a_drift_is_said():
     result = verdict(GOOD | {"converged": False, "drift_pct": 4.0}, 0.5)
     assert "drifts by +4.0 %" in result["verdict_reason"]
