@@ -53,6 +53,21 @@ def command(tmp_path):
 
 
 @pytest.fixture
+def folder_with_rows(tmp_path, eventually):
+    """``folder_with_rows(count)``: of the run going on, when its journal has so many rows."""
+
+    def find(count: int) -> Path:
+        def found() -> list[Path]:
+            journals = tmp_path.glob("outputs/*/*/rows.jsonl")
+            return [path.parent for path in journals if path.read_text().count('"record":"row"') >= count]
+
+        assert eventually(lambda: bool(found())), "no rows came"
+        return found()[0]
+
+    return find
+
+
+@pytest.fixture
 def run(command, tmp_path):
     """Run the command to its end."""
 

@@ -277,20 +277,10 @@ def test_a_mode_without_effect_on_a_cpu_is_reported(run):
     assert "no CUDA graphs on a CPU" in row["metrics"]["verdict_reason"]
 
 
-def wait_for_rows(folder, count, limit_s=60):
-    end = time.monotonic() + limit_s
-    while time.monotonic() < end:
-        found = list(folder.glob("*/*/rows.jsonl"))
-        if found and found[0].read_text().count('"record":"row"') >= count:
-            return found[0]
-        time.sleep(0.02)
-    raise AssertionError("no rows came")
-
-
-def test_a_kill_loses_at_most_the_case_in_flight(command, tmp_path):
+def test_a_kill_loses_at_most_the_case_in_flight(command, tmp_path, folder_with_rows):
     words, options = command("workload=gelu", "workload.rows=8", "workload.cols=range(1,500)", *QUICK, "-m")
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
-    path = wait_for_rows(tmp_path / "outputs", 20)
+    path = folder_with_rows(20) / "rows.jsonl"
     process.kill()
     process.wait()
     records = [
@@ -303,10 +293,10 @@ def test_a_kill_loses_at_most_the_case_in_flight(command, tmp_path):
 
 
 @pytest.mark.parametrize("number", [2, 15], ids=["SIGINT", "SIGTERM"])
-def test_an_interrupt_ends_with_the_table_of_what_there_is(command, tmp_path, number):
+def test_an_interrupt_ends_with_the_table_of_what_there_is(command, tmp_path, number, folder_with_rows):
     words, options = command("workload=gelu", "workload.rows=8", "workload.cols=range(1,900)", *QUICK, "-m")
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
-    path = wait_for_rows(tmp_path / "outputs", 5)
+    path = folder_with_rows(5) / "rows.jsonl"
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number, err
@@ -316,14 +306,14 @@ def test_an_interrupt_ends_with_the_table_of_what_there_is(command, tmp_path, nu
     assert len(table) == path.read_text().count('"record":"row"') >= 5
 
 
-def test_a_second_interrupt_ends_it_at_once_and_costs_no_row(command, tmp_path, survivors):
+def test_a_second_interrupt_ends_it_at_once_and_costs_no_row(command, tmp_path, survivors, folder_with_rows):
     (tmp_path / "slow").mkdir()
     (tmp_path / "slow" / "wandb.py").write_text("import time\ntime.sleep(1000)")  # what comes after the last row
     path = os.pathsep.join([str(tmp_path / "slow"), str(Path(__file__).resolve().parents[2])])
     grid = ["workload=gelu", "workload.rows=8", "workload.cols=range(1,900)", *QUICK, "-m"]
     words, options = command(*grid, log="wandb", env={"PYTHONPATH": path, "MARKED": str(tmp_path)})
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
-    rows = wait_for_rows(tmp_path / "outputs", 5)
+    rows = folder_with_rows(5) / "rows.jsonl"
     process.send_signal(signal.SIGINT)
     while not (rows.parent / "wandb.log").exists():
         time.sleep(0.01)

@@ -40,16 +40,6 @@ def folder_of(tmp_path: Path) -> Path:
     return folder
 
 
-def wait_for_rows(tmp_path: Path, count: int, limit_s: float = 60) -> Path:
-    end = time.monotonic() + limit_s
-    while time.monotonic() < end:
-        for path in tmp_path.glob(f"outputs/*/*/{journal.NAME}"):
-            if path.read_text().count('"record":"row"') >= count:
-                return path.parent
-        time.sleep(0.02)
-    raise AssertionError("no rows came")
-
-
 def test_killed_at_random_moments_and_resumed_nothing_is_lost_and_nothing_done_twice(command, run, tmp_path, survivors):
     draw, mark = random.Random(os.getpid()), f"RESUME_TEST={os.getpid()}-{time.monotonic_ns()}"
     env = dict([mark.split("=")])
@@ -145,9 +135,9 @@ def test_statuses_that_are_asked_for_are_run_again(run, tmp_path):
     assert [row["status"] for row in wrong.rows()] == ["ok", "error", "wrong", "error", "wrong"]
 
 
-def test_after_an_interrupt_the_rest_is_run(command, run, tmp_path):
+def test_after_an_interrupt_the_rest_is_run(command, run, tmp_path, folder_with_rows):
     process = start(command, *TINY, "workload.cols=range(1,41)", "-m")
-    wait_for_rows(tmp_path, 3)
+    folder_with_rows(3)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
@@ -158,9 +148,9 @@ def test_after_an_interrupt_the_rest_is_run(command, run, tmp_path):
     assert "in flight" not in result.out  # it was stopped, and did not die
 
 
-def test_two_cannot_write_one_run(command, run, tmp_path):
+def test_two_cannot_write_one_run(command, run, tmp_path, folder_with_rows):
     process = start(command, *TINY, "workload.cols=range(1,900)", "-m")
-    folder = wait_for_rows(tmp_path, 1)
+    folder = folder_with_rows(1)
     second = run(f"resume={folder}")
     assert second.code == 2
     assert f"is being written by process {process.pid} on " in second.err
@@ -178,10 +168,10 @@ def planned(command, *arguments: str) -> str:
     return done.stdout
 
 
-def test_a_folder_removed_meanwhile_costs_no_row(command, run, tmp_path):
+def test_a_folder_removed_meanwhile_costs_no_row(command, run, tmp_path, folder_with_rows):
     (tmp_path / "tmp").mkdir()
     process = start(command, *TINY, "workload.cols=range(1,61)", "-m", env={"TMPDIR": str(tmp_path / "tmp")})
-    folder = wait_for_rows(tmp_path, 5)
+    folder = folder_with_rows(5)
     count = len(records(folder, "row"))
     shutil.rmtree(folder)
     out, err = process.communicate(timeout=60)
@@ -267,9 +257,9 @@ def test_a_mistake_is_one_line_and_starts_nothing(run, arguments, line):
     assert result.folder is None
 
 
-def test_a_reader_that_has_seen_enough_ends_the_run_and_no_row_is_lost(command, run, tmp_path):
+def test_a_reader_that_has_seen_enough_ends_the_run_and_no_row_is_lost(command, run, tmp_path, folder_with_rows):
     process = start(command, *TINY, "workload.cols=range(1,41)", "-m")
-    wait_for_rows(tmp_path, 3)
+    folder_with_rows(3)
     process.stdout.close()
     assert "any more" not in process.stderr.read()
     assert process.wait(60) in (1, 128 + signal.SIGPIPE)  # 1 is rich's way

@@ -140,15 +140,11 @@ def test_the_rows_say_that_it_is_off(tmp_path, cold, monkeypatch):
     assert [event.text for event in events if isinstance(event, Notice)] == [ahead.OFF]
 
 
-def test_who_has_nothing_left_to_compile_gives_back_what_it_holds(tmp_path, cold):
+def test_who_has_nothing_left_to_compile_gives_back_what_it_holds(tmp_path, cold, eventually):
     zygote = Zygote(tmp_path / "worker.log", 60.0)
     builders = Ahead(zygote, tmp_path / "ahead.log", [None], 1, [compiled(64)], 60.0)
     try:
-        deadline = time.monotonic() + 60
-        while builders._builders and time.monotonic() < deadline:
-            builders.advance()
-            time.sleep(0.05)
-        assert not builders._builders
+        assert eventually(lambda: builders.advance() or not builders._builders)
         assert "ahead_s" in builders.told(compiled(64))
     finally:
         builders.close()
