@@ -18,8 +18,8 @@ class CaptureError(Exception):
 def capture_stream() -> torch.cuda.Stream:
     """The stream on which this process captures.
 
-    One for all: cuBLAS keeps 32 MiB for each stream that it has been on, and memory that torch got back on one stream
-    it gives to no other.
+    One for all: cuBLAS keeps tens of MiB for each stream that it has been on, and memory that torch got back on one
+    stream it gives to no other.
     """
     return torch.cuda.Stream()
 

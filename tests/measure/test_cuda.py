@@ -111,7 +111,7 @@ def test_a_chain_of_kernels_is_bound_by_its_launches():
 def test_events_know_that_a_short_call_is_beyond_them():
     row = measure(gelu(2**18), instrument="cuda_events")
     assert row["low_us"] < row["cupti_us"] < row["gpu_us"]
-    assert row["verdict"] in ("timer_limited", "not_converged")  # its step is half a microsecond
+    assert row["verdict"] in ("timer_limited", "not_converged")  # by its noise, which may be too much already
 
 
 def test_the_timers_step_is_known():

@@ -179,7 +179,7 @@ def test_what_nobody_waits_for_has_no_sustained_time(made):
 
 
 def test_calls_that_were_timed_leave_no_memory_behind():
-    """cuBLAS has 32 MiB for each stream that it has been on."""
+    """cuBLAS keeps tens of MiB for each stream that it has been on."""
     import torch
 
     from runner.worker import tidy
