@@ -69,6 +69,15 @@ def test_resume_alone_is_the_whole_of_the_earlier_run(here):
         assert "wrong" not in plan.resume.retry
 
 
+def test_last_passes_over_a_run_that_was_killed_before_its_journal_began(here):
+    folder, plan = here
+    later = run_dir.claim("outputs", plan.name)
+    run_dir.write_plan(later, plan, plan.cases)
+    assert compose.plan(["resume=last"]).resume.of == str(folder)
+    journal.Journal(later).close()
+    assert compose.plan(["resume=last"]).resume.of == str(later)
+
+
 def test_what_chooses_no_cases_may_be_said_anew(here):
     _, before = here
     plan = compose.plan(["resume=last", "launcher.build_limit_s=5", "resume.retry=oom", "baseline=torch"])

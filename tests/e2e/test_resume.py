@@ -36,8 +36,9 @@ def start(command, *arguments, **more):
 
 
 def folder_of(tmp_path: Path) -> Path:
-    (folder,) = (tmp_path / "outputs").glob("*/*")
-    return folder
+    """Of the one run. A run that was killed before its journal began has left a folder too, and is none."""
+    (path,) = tmp_path.glob(f"outputs/*/*/{journal.NAME}")
+    return path.parent
 
 
 def test_killed_at_random_moments_and_resumed_nothing_is_lost_and_nothing_done_twice(command, run, tmp_path, survivors):
