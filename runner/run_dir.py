@@ -10,6 +10,7 @@ import contextlib
 import importlib.metadata
 import json
 import platform
+import shutil
 import socket
 import subprocess
 import time
@@ -46,6 +47,13 @@ def claim(output_dir: str, name: str) -> Path:
             continue
         return folder
     raise FileExistsError(f"{base} and 998 more like it exist already")
+
+
+def withdraw(folder: Path) -> None:
+    """Undo ``claim``, of a run that was refused before its first case: no trace is left, if the disk lets go of it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):  # of that day, unless there are others in it
+        folder.parent.rmdir()
 
 
 def write_plan(folder: Path, plan: Plan, cases: Sequence[Case]) -> None:

@@ -59,6 +59,8 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._journal.__exit__(kind, error, at)
+        if isinstance(error, BadInput) and not self.resumed and not self.rows:
+            run_dir.withdraw(self.folder)  # resume=last would find it
 
     @property
     def cases(self) -> list[Case]:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -66,6 +67,26 @@ def test_rows_know_what_they_were_made_with_and_how_often_they_were_tried(sessio
     assert row.metrics["attempt"] == 2
     assert row.fingerprint["torch"]
     assert journal.read(session.folder) == [row]
+
+
+def refused(plan, *, after=0):
+    with pytest.raises(BadInput, match="no such GPU"), Session(plan, ["workload=x"], lambda: None) as begun:
+        do(begun, after)
+        raise BadInput("launcher.gpus=3: no such GPU")
+    return begun.folder
+
+
+def test_a_run_that_is_refused_leaves_no_folder(plan, tmp_path):
+    assert not refused(plan).exists()
+    assert not list((tmp_path / "outputs").iterdir())
+
+
+def test_what_it_has_measured_before_stays_and_so_does_an_earlier_run(plan):
+    folder = refused(plan, after=1)
+    assert len(journal.read(folder)) == 1
+    again = replace(plan, resume=Resume(of=str(folder), retry=()))
+    assert refused(again) == folder
+    assert len(journal.read(folder)) == 1
 
 
 @pytest.mark.parametrize("what", ["write", "fdatasync"])
