@@ -33,9 +33,12 @@ def write(facts: Mapping[str, str], device: str, findings: Sequence[Mapping[str,
 
 
 def summary(facts: Mapping[str, str]) -> dict[str, Any] | None:
-    """``taken``, ``passed``, ``of`` and the names of what ``failed``; None if nothing is certified for ``facts``."""
+    """``taken``, ``passed``, ``of`` and the names of what ``failed``; None if nothing is certified for ``facts``.
+
+    A certificate is this version's: another one measures in its own way.
+    """
     record = cache.read(cache.place("certificate", facts, FORMAT))
-    if record is None or record.get("identity") != dict(facts):
+    if record is None or record.get("identity") != dict(facts) or record.get("runner_version") != __version__:
         return None
     try:
         return {

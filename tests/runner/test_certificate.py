@@ -57,6 +57,12 @@ def test_another_driver_gpu_or_library_has_none(name):
     assert certificate.summary(FACTS | {name: "other"}) is None
 
 
+def test_another_version_of_the_runner_has_none(monkeypatch):
+    certificate.write(FACTS, "cuda", FINDINGS)
+    monkeypatch.setattr(certificate, "__version__", "0.0.1")
+    assert certificate.summary(FACTS) is None
+
+
 def test_a_record_of_other_facts_in_its_place_counts_for_nothing(monkeypatch):
     path = certificate.write(FACTS, "cuda", FINDINGS)
     monkeypatch.setattr(certificate.cache, "place", lambda *_: path)
