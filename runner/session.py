@@ -34,19 +34,20 @@ class Session:
         self.unsaved: list[Row] = []  # of which the journal has none or only a part
         self.unreadable: set[str] = set()  # keys of rows of an earlier session that this version cannot take
         self._cases = plan.cases
+        self.environment = run_dir.environment(argv)
         of = plan.resume.of
         try:
-            self.folder = resume.find(of, plan.output_dir, plan.name) if of else _new_folder(plan)
+            self.folder = resume.find(of, plan.output_dir, plan.name) if of else self._new_folder()
             self._journal = Journal(self.folder)
         except OSError as error:
             raise _unwritable(plan, error) from None
         try:
             if of:
                 self._look_back(devices)
-            self.environment = run_dir.environment(argv)
             if self.work.again:
                 self._journal.begin()
-                self._write_heads()
+                if of:
+                    self._write_heads()
         except OSError as error:
             self._journal.close()
             raise _unwritable(plan, error) from None
@@ -155,13 +156,19 @@ class Session:
             self.rows.append(row)
             self._journal.row(row)
 
+    def _new_folder(self) -> Path:
+        """With all that stands beside the journal: a folder that has one can be resumed. Raises OSError."""
+        folder = run_dir.claim(self.plan.output_dir, self.plan.name)
+        run_dir.write_plan(folder, self.plan, self.plan.cases)
+        run_dir.write_environment(folder, self.environment)
+        return folder
+
     def _write_heads(self) -> None:
-        """What stands in the folder beside the journal. Raises OSError."""
+        """What stands beside the journal, with what this session adds to it. Raises OSError."""
         earlier = run_dir.earlier_sessions(self.folder)
         if earlier:
             self.environment["earlier_sessions"] = earlier
-        whole = self.plan.resume.whole or not self.resumed
-        known = self.plan.cases if whole else _known(self.folder, self.earlier)
+        known = self.plan.cases if self.plan.resume.whole else _known(self.folder, self.earlier)
         if known != self.plan.cases:
             self._cases = tuple({case.key: case for case in (*known, *self.plan.cases)}.values())
         if len(self._cases) > len(known) or not run_dir.is_head(self.folder, self.plan):
@@ -192,13 +199,6 @@ def _known(folder: Path, contents: Contents) -> Sequence[Case]:
         return tuple(run_dir.read_cases(folder))
     except (OSError, ValueError, KeyError, TypeError, IndexError):  # none yet, or of an older version
         return [row.case for row in contents.built()]
-
-
-def _new_folder(plan: Plan) -> Path:
-    """With the plan in it: a folder that has a journal can be resumed. Raises OSError."""
-    folder = run_dir.claim(plan.output_dir, plan.name)
-    run_dir.write_plan(folder, plan, plan.cases)
-    return folder
 
 
 def _unwritable(plan: Plan, error: OSError) -> BadInput:

@@ -18,7 +18,9 @@ import yaml
 from runner import journal, options
 
 SMALL = ["workload.rows=64", "workload.cols=100"]
-QUICK = ["measure.benchmark.samples=20", "measure.benchmark.max_s=0.02", "measure.benchmark.warmup_s=0"]
+# 20 samples and ten rounds, however long they take.
+QUICK = ["samples=20", "rounds=10", "max_s=2", "target_cpu_pct=50", "warmup_s=0"]
+QUICK = [f"measure.benchmark.{setting}" for setting in QUICK]
 
 
 def test_implementations_are_compared_and_the_fastest_marked(run):

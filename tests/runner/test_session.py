@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from runner import journal, rescue, run_dir
+from runner import session as session_module
 from runner.case import Choice, Plan, Resume
 from runner.cli import run
 from runner.errors import BadInput
@@ -68,6 +69,18 @@ def test_rows_know_what_they_were_made_with_and_how_often_they_were_tried(sessio
     assert row.metrics["attempt"] == 2
     assert row.fingerprint["torch"]
     assert journal.read(session.folder) == [row]
+
+
+def test_whatever_kills_it_a_folder_with_a_journal_says_what_was_asked_for(plan, monkeypatch):
+    found = []
+
+    def begin(folder):
+        found.extend(sorted(path.name for path in folder.iterdir()))
+        return journal.Journal(folder)
+
+    monkeypatch.setattr(session_module, "Journal", begin)
+    with Session(plan, ["workload=x"], lambda: None):
+        assert found == [run_dir.CONFIGS, run_dir.ENVIRONMENT, run_dir.PLAN]
 
 
 def refused(plan, *, after=0):
