@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Literal
 
@@ -21,6 +22,11 @@ VERDICT = "debug"
 def environment(aid: str | None) -> Mapping[str, str]:
     """What ``aid`` wants in the environment of a process from its beginning."""
     return ENVIRONMENT.get(aid or "", {})
+
+
+def interpreted() -> bool:
+    """Whether Triton kernels run as Python in this process, the runner's own stamps and spins among them."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def useless(aid: str | None, device: str) -> str:

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from runner.compose import CONF
+from runner.debug import interpreted
 from runner.errors import BadInput, Parser
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _device(asked: str | None) -> tuple[str, str]:
         raise BadInput("--device cuda: torch sees no NVIDIA GPU here; give --device cpu, or go where there is one")
     if not available or asked == "cpu":
         return "cpu", cpu_model() or "this CPU"
-    if os.environ.get("TRITON_INTERPRET") == "1":
+    if interpreted():
         raise BadInput("TRITON_INTERPRET=1 runs the timer's kernels on the CPU; unset it, or give --device cpu")
     return "cuda", torch.cuda.get_device_name()
 

@@ -11,6 +11,7 @@ import torch
 from models.workload import Call, Work
 from runner.capture import CaptureError
 from runner.case import Scalar
+from runner.debug import interpreted
 from runner.measure import calibration, instruments, roof, witness
 from runner.measure.benchmark import Benchmark
 from runner.measure.caller import as_seen_by_caller
@@ -36,6 +37,8 @@ def warm_up() -> None:
 
     A graph captured before CUPTI has started reads less once it has: 0.65 us of a spin of 5, on an H200.
     """
+    if interpreted():  # events need none of it
+        return
     slots(1).begin(0)
     before = preparation(None, cold_l2=True)
     witness.observe(calibration.launch_null, before, calls=2)
@@ -60,20 +63,21 @@ def measure(call: Call, settings: Benchmark) -> tuple[dict[str, Scalar], Taken, 
     before = preparation(call.reset, cold_l2=settings.cold_l2)
     places = Places(call.inputs, settings.places)
     instrument, note = instruments.choose(call, settings, places)
-    seen = witness.observe(call.run, before, kernels=instruments.nodes(instrument)) if settings.witness else None
+    watched = settings.witness and not interpreted()  # CUPTI is asked between kernels of our own
+    seen = witness.observe(call.run, before, kernels=instruments.nodes(instrument)) if watched else None
     instrument, note = instruments.corrected(instrument, note, seen, call, settings)
     taken = take(instrument, settings)
     columns = taken.columns("gpu_us", FLOORS[instrument.name]) | gpu_state() | as_seen_by_caller(call.run, before)
     columns |= {"instrument": instrument.name, "instrument_note": note, "calls_per_sample": 1}
     if isinstance(instrument, StampedGraphs):
-        columns["places"] = len(places)
+        columns["places"] = min(len(places), settings.captures)
     if seen:
         columns |= {"cupti_us": seen.span_us, "gap_us": seen.span_us - seen.busy_us, "n_kernels": seen.kernels}
     elif (held := instruments.nodes(instrument)) is not None:
         columns["n_kernels"] = held
     if instrument.clocks_mhz:
         columns |= {
-            "sm_clock_mhz": statistics.median(instrument.clocks_mhz),
+            "sm_clock_mhz": statistics.median(instrument.clocks_mhz[-taken.summary.count :]),  # without the warm-up
             "unloaded_clock_mhz": calibration.unloaded_mhz(),
             "null_us": calibration.null_us(),
         }

@@ -21,7 +21,7 @@ class Contents:
     """The nodes of one captured sample {preparation, stamp, call, stamp}."""
 
     kinds: Mapping[tuple[int, int], int]  # of the call: (type, function) → how many; children's nodes among them
-    outside: int  # nodes that neither precede the first stamp nor lie between the two
+    outside: int  # nodes that neither precede the first stamp nor lie between the two; all, if it ends with no stamp
     hosts: int  # host functions, anywhere
 
     @property
@@ -31,7 +31,7 @@ class Contents:
 
 
 def contents(graph: int) -> Contents | None:
-    """What ``graph``, a CUgraph, holds; None where the driver does not answer, or it does not end with a stamp."""
+    """What ``graph``, a CUgraph, holds; None where the driver does not answer."""
     try:
         nodes, edges = _nodes(graph), _edges(graph)
     except (OSError, AttributeError, _Refused):
@@ -43,18 +43,19 @@ def contents(graph: int) -> Contents | None:
         before[end].append(start)
     last = [node for node in nodes if not after[node] and _kind(node) == KERNEL]
     stamps = [node for end in last[:1] for node in nodes if _what(node) == _what(end)]
+    everything = [what for node in nodes for what in _unfolded(node)]
+    hosts = sum(kind == HOST for kind, _ in everything)
     if len(last) != 1 or len(stamps) != 2:
-        return None
+        return Contents(Counter(), outside=len(nodes), hosts=hosts)
     (end,) = last
     (begin,) = set(stamps) - {end}
     preparing = _reached(begin, before)
     call = (_reached(begin, after) & _reached(end, before)) - {begin, end}
     rest = set(nodes) - preparing - call - {begin, end}
-    everything = [what for node in nodes for what in _unfolded(node)]
     return Contents(
         kinds=Counter(what for node in call for what in _unfolded(node)),
         outside=len(rest),
-        hosts=sum(kind == HOST for kind, _ in everything),
+        hosts=hosts,
     )
 
 

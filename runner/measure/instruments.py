@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 from models.workload import Call
 from runner.capture import CaptureError
+from runner.debug import interpreted
 from runner.measure import calibration
 from runner.measure.benchmark import Benchmark
 from runner.measure.events import CudaEvents
@@ -84,7 +83,7 @@ def build(
 
 def no_stamps() -> str:
     """Why stamps cannot be had here; empty if they can."""
-    if os.environ.get("TRITON_INTERPRET") == "1":
+    if interpreted():
         return "stamps are Triton kernels, and TRITON_INTERPRET=1 runs those on the CPU"
     tick = tick_ns()
     return f"this GPU's timer steps by {tick:g} ns: too coarse for stamps" if tick > COARSEST_NS else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from runner.capture import CaptureError
+from runner.debug import interpreted
 from runner.measure.events import CudaEvents
 from runner.measure.flush import preparation
 from runner.measure.statistics import trimmed_mean
@@ -130,7 +130,7 @@ def _times_us(call: Callable[[], object]) -> list[float]:
 def _instrument(call: Callable[[], object]) -> StampedGraphs | CudaEvents:
     """Stamps in graphs; events where there is no Triton, or only its interpreter, or no graph. All calls are long."""
     before = preparation(None, cold_l2=True)
-    if os.environ.get("TRITON_INTERPRET") == "1":
+    if interpreted():
         return CudaEvents(call, before)
     try:
         from runner.measure.stamped_graphs import StampedGraphs

@@ -10,6 +10,7 @@ from runner.measure.procedure import Instrument
 from runner.measure.statistics import BATCHES, consecutive, trimmed_mean
 
 EACH = 10  # samples of each in a round, or one if they are slow
+LESS = 4  # times less, at most, that a sample among ten may cost than a single one: then ten are tried
 SEED = 0
 
 
@@ -21,19 +22,18 @@ def side_by_side(
     There are ``rounds`` rounds, or fewer if they would take longer than ``longest_s`` an instrument; in each, all
     instruments take ten samples, or one, in shuffled order. None if there is no time for a round a batch.
     """
-    chance = random.Random(SEED)
-    started = time.perf_counter()
-    _round(instruments, 1, chance)
-    if time.perf_counter() - started > longest_s * len(instruments):  # ten rounds would take ten times as long at least
+    chance, allowed_s = random.Random(SEED), longest_s * len(instruments)
+    if _seconds(instruments, 1, chance) > allowed_s:  # the first may load something, but not for so long
         return None
-    for each in (EACH, 1):
-        _round(instruments, 1, chance)
-        started = time.perf_counter()
-        _round(instruments, each, chance)
-        affordable = min(rounds, int(longest_s * len(instruments) / (time.perf_counter() - started)))
-        if affordable >= BATCHES:
-            break
-    else:
+    single_s = _seconds(instruments, 1, chance)
+    if single_s * BATCHES > allowed_s:
+        return None
+    each = EACH if single_s * BATCHES * EACH <= LESS * allowed_s else 1
+    affordable = min(rounds, int(allowed_s / _seconds(instruments, each, chance)))
+    if affordable < BATCHES and each > 1:
+        each = 1
+        affordable = min(rounds, int(allowed_s / _seconds(instruments, each, chance)))
+    if affordable < BATCHES:
         return None
     batches: list[list[float]] = [[] for _ in instruments]
     for part in consecutive(range(affordable), BATCHES):
@@ -41,6 +41,13 @@ def side_by_side(
         for index, means in enumerate(batches):
             means.append(trimmed_mean([time_us for one in taken for time_us in one[index]]))
     return [(instrument.name, means) for instrument, means in zip(instruments, batches, strict=True)]
+
+
+def _seconds(instruments: Sequence[Instrument], each: int, chance: random.Random) -> float:
+    """What a round takes."""
+    started = time.perf_counter()
+    _round(instruments, each, chance)
+    return time.perf_counter() - started
 
 
 def _round(instruments: Sequence[Instrument], each: int, chance: random.Random) -> list[list[float]]:

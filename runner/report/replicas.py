@@ -26,9 +26,8 @@ def merged(rows: Sequence[Row]) -> Row:
     """The row of a case: its only one; else one that failed; else one that was wrong, or the first, with all's time."""
     if len(rows) == 1:
         return rows[0]
-    failed = next((row for row in rows if row.time_us is None), None)
-    if failed:
-        return failed
+    if untimed := [row for row in rows if row.time_us is None]:
+        return next((row for row in untimed if row.status != "ok"), untimed[0])
     speaks, time = next((row for row in rows if row.status != "ok"), rows[0]), _time(rows)
     return replace(speaks, metrics={**speaks.metrics, **time, **_verdict(rows, time["interval_pct"])})
 

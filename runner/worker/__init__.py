@@ -89,6 +89,8 @@ class Worker:
         fault, detail = None, ""
         try:
             job.run()
+            if job.wrong:
+                point.redraw()  # one that is wrong may have changed the inputs, and is not asked to put them back
         except Exception as error:
             fault = classify(error, job.phase)
             if fault.status != "unsupported":

@@ -105,6 +105,7 @@ class Point:
     def compare(self) -> Rounds:
         """The calls kept, side by side, by the first measurement that can do it."""
         self._expected = None
+        self.inputs()  # a case may have changed the precision of products
         if self._frugal:
             return Rounds(reason="not compared side by side: memory is short")
         if len(self._calls) < 2:

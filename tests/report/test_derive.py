@@ -145,6 +145,9 @@ def test_rounds_of_several_processes_are_pooled():
 def test_a_process_in_which_a_case_failed_speaks_for_it():
     merged = replicas.merged([row("torch", 100.0), row("torch", None, replica=1, status="crashed")])
     assert (merged.status, merged.reason) == ("crashed", "it broke")
+    untimed = [row("torch", None), row("torch", None, replica=1, status="error"), row("torch", None, replica=2)]
+    assert replicas.merged(untimed).status == "error"
+    assert replicas.merged(untimed[::2]).status == "ok"
 
 
 def test_a_case_that_failed_in_one_process_has_no_speed_up_from_the_others():

@@ -55,9 +55,14 @@ def test_a_tolerance_per_element_holds_per_element():
     assert not check.compare([torch.tensor([0.5, 0.5])], [wanted], torch.float32).correct
 
 
+class Lazy(torch.Tensor):
+    """May compute what it stands for when it is looked at, and so after it has been timed."""
+
+
 @pytest.mark.parametrize(
     ("output", "what"),
     [
+        (torch.zeros(2).as_subclass(Lazy), "a Lazy where a tensor is expected"),
         (torch.zeros(3), r"shape \(3,\) where \(2,\) is expected"),
         (torch.zeros(2, dtype=torch.float64), "dtype torch.float64 where torch.float32"),
         ([0.0, 0.0], "a list where a tensor is expected"),

@@ -34,6 +34,18 @@ def in_place(x): return x.copy_(right(x))
 def sums(x):
     torch.sums.add(float(x.sum()))
     return right(x)
+def spoils_and_is_wrong(x): return x.mul_(2) + 1
+calls = [0]
+def spoils_later_and_is_wrong(x):
+    calls[0] += 1
+    return x.mul_(2) + 1 if calls[0] > 1 else right(x) + 1
+torch.precisions = []
+def precise(x):
+    torch.precisions.append(torch.get_float32_matmul_precision())
+    return right(x)
+def imprecise(x):
+    torch.set_float32_matmul_precision("high")
+    return right(x) + 1
 def spoils_and_fails(x):
     x.zero_()
     raise ValueError("after it has changed its input")
@@ -107,6 +119,27 @@ def test_one_that_changes_its_inputs_and_fails_harms_nobody_after_it(user):
     assert worker.run(user("spoils_and_fails"))[0].status == "error"
     assert worker.run(user("in_place"))[0].status == "ok"
     assert len(worker.compare().batches_us) == 2
+
+
+@pytest.mark.parametrize("name", ["spoils_and_is_wrong", "spoils_later_and_is_wrong"])
+def test_one_that_changes_its_inputs_and_is_wrong_harms_nobody_after_it(user, name):
+    worker = Worker()
+    assert [worker.run(user(one))[0].status for one in (name, "right", name, "in_place")] == [
+        "wrong",
+        "ok",
+        "wrong",
+        "ok",
+    ]
+    assert len(worker.compare().batches_us) == 2
+
+
+def test_the_rounds_are_of_the_precision_that_the_workload_asks_for_whatever_a_case_has_set(user):
+    worker = Worker()
+    for name in ("right", "precise", "imprecise"):
+        worker.run(user(name))
+    torch.precisions.clear()
+    assert len(worker.compare().batches_us) == 2
+    assert set(torch.precisions) == {"highest"}
 
 
 @pytest.mark.parametrize("order", [("in_place", "sums"), ("sums", "in_place")])
