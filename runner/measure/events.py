@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from runner.measure.call_outputs import tensors
+from runner.measure.rest import rest
 from runner.measure.submission import spin_cycles
 
 IN_FLIGHT = 50  # samples queued between two synchronisations: the host stays ahead, the queue stays short
@@ -38,11 +40,13 @@ class CudaEvents:
         """``count`` times of one call, in microseconds, in the order they were taken."""
         times: list[float] = []
         while len(times) < count:
-            pairs = self._pairs[: count - len(times)]
+            pairs, started = self._pairs[: count - len(times)], time.perf_counter()
             for start, end in pairs:
                 self._sample(start, end, self._submit_s)
             torch.cuda.synchronize()
+            busy_s = time.perf_counter() - started
             times += [start.elapsed_time(end) * 1e3 for start, end in pairs]
+            rest(times[-1], busy_s, partial(self._sample, *pairs[0], self._submit_s))
         return times
 
     def outputs(self) -> Iterator[Sequence[Tensor]]:

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,9 +20,8 @@ from runner.capture import CaptureError, capture_stream, capturing
 from runner.measure.call_outputs import Place, tensors
 from runner.measure.graph_nodes import Contents, contents
 from runner.measure.places import Places
+from runner.measure.rest import rest
 from runner.measure.slots import slots
-
-LONG_US = 100.0  # from here on the GPU may meet its power limit, so it rests as long as it has worked
 
 
 class StampedGraphs:
@@ -75,18 +75,14 @@ class StampedGraphs:
         while len(times) < count:
             order = self._chance.sample(range(len(self._graphs)), min(count, len(self._graphs)))
             started = time.perf_counter()
-            with torch.cuda.stream(self._stream):
-                for index in order:
-                    self._graphs[index].replay()
-                    self._stream.synchronize()
+            self._replay(order)
             busy_s = time.perf_counter() - started
             pairs = self._slots.read()
             self._timed.update(order)
             self._last = order[-1]
             times += [pairs[index][0] / 1e3 - self._constant_us for index in order]
             self.clocks_mhz += [cycles / ns * 1e3 for ns, cycles in map(pairs.__getitem__, order)]
-            if times[-1] > LONG_US:
-                self._rest(busy_s, order[-1])
+            rest(times[-1], busy_s, partial(self._replay, order[-1:]))
         return times
 
     def outputs(self) -> Iterator[Sequence[Tensor]]:
@@ -142,12 +138,12 @@ class StampedGraphs:
             raise CaptureError(f"one capture of it holds {self.contents.work} kernels, another {found.work}")
         self.contents = found
 
-    def _rest(self, seconds: float, index: int) -> None:
-        """Half of the time at most under load; and the first sample after a pause is slow, so it counts for nothing."""
-        time.sleep(seconds)
+    def _replay(self, order: Sequence[int]) -> None:
+        """One at a time."""
         with torch.cuda.stream(self._stream):
-            self._graphs[index].replay()
-            self._stream.synchronize()
+            for index in order:
+                self._graphs[index].replay()
+                self._stream.synchronize()
 
 
 def _keeping_graph() -> torch.cuda.CUDAGraph:

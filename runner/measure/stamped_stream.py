@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from runner.measure.call_outputs import tensors
 from runner.measure.gpu_kernels import spin
+from runner.measure.rest import rest
 from runner.measure.slots import slots
 from runner.measure.submission import spin_cycles
 
@@ -37,11 +39,14 @@ class StampedStream:
         """``count`` times of one call or a few more, in microseconds, in the order they were taken."""
         times: list[float] = []
         while len(times) < count:
+            started = time.perf_counter()
             for pair in range(PAIRS):
                 self._sample(pair, self._submit_s)
+            busy_s = time.perf_counter() - started
             pairs = self._slots.read()
             times += [ns / 1e3 - self._constant_us for ns, _ in pairs]
             self.clocks_mhz += [cycles / ns * 1e3 for ns, cycles in pairs]
+            rest(times[-1], busy_s, partial(self._sample, 0, self._submit_s))
         return times
 
     def outputs(self) -> Iterator[Sequence[Tensor]]:
