@@ -40,7 +40,7 @@ class Benchmark:
 
     def measure(self, call: Call, scene: Scene) -> dict[str, Scalar | Sequence[float]]:
         """Times of ``call``, its peak memory, and how far to trust them."""
-        from runner.measure.call_outputs import spoil
+        from runner.measure.call_outputs import remembers, spoil
         from runner.measure.peak import peak_bytes
         from runner.measure.statistics import batch_means
 
@@ -52,6 +52,8 @@ class Benchmark:
             if call.inputs:  # else some outputs may be inputs, which nobody knows
                 spoil(call)
             wrong = next(filter(None, map(call.judge, instrument.outputs())), "")
+            if not wrong and call.inputs and remembers(call):
+                wrong = "they give what they gave before, although the inputs are others"
         series = {"batches_us": batch_means(taken.samples_us)}
         if self.keep_samples:
             series["samples_us"] = taken.samples_us

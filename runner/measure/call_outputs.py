@@ -27,6 +27,49 @@ def spoil(call: Call) -> None:
                 output.fill_(math.nan)
 
 
+def remembers(call: Call) -> bool:
+    """Whether it gives the same bits as before although its inputs are others by then, which are put back.
+
+    Who hands out copies of a result that it has kept passes every look at the outputs of one set of inputs. Where each
+    output is one number throughout (a softmax of one column, products of zeros), the inputs need not show in it. Where
+    there is no memory for another set of inputs and outputs, nothing is found.
+    """
+    try:
+        return _remembers(call)
+    except torch.OutOfMemoryError:
+        return False
+
+
+def _remembers(call: Call) -> bool:
+    call.restore()
+    before = [output.clone() for output in tensors(call.run())]
+    call.restore()
+    inputs = [tensor.data for tensor in call.inputs if tensor.is_floating_point()]
+    kept = [tensor.clone() for tensor in inputs]
+    try:
+        for tensor in inputs:
+            _change(tensor)
+        same = [torch.equal(now, then) for now, then in zip(tensors(call.run()), before, strict=True)]
+    finally:
+        for tensor, was in zip(inputs, kept, strict=True):
+            tensor.copy_(was)
+        call.restore()
+    return bool(inputs) and all(same) and any(_varies(output) for output in before)
+
+
+def _change(tensor: Tensor) -> None:
+    """To other plausible numbers. What overlaps itself, expanded, stays: torch does not write to that."""
+    with contextlib.suppress(RuntimeError):
+        if tensor.dtype.itemsize > 1:
+            tensor.mul_(-0.5).add_(0.25)
+        else:  # float8 has no arithmetic
+            tensor.copy_(0.25 - tensor.float() / 2)
+
+
+def _varies(output: Tensor) -> bool:
+    return output.numel() > 0 and not bool((output == output.reshape(-1)[0]).all())
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a tensor lies that a CUDA graph writes: it may be looked at after each replay, and holds no memory."""
