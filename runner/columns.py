@@ -216,6 +216,7 @@ GROUPS: dict[str, dict[str, Column]] = {  # by what a reader would look under
 COLUMNS: dict[str, Column] = {name: column for group in GROUPS.values() for name, column in group.items()}
 
 DERIVED: dict[str, Column] = {  # worked out from rows by runner.report.derive
+    "implementation": Column("", "as the table calls it: with the fields in which those of one name differ"),
     "time_us": Column("us", "gpu_us, else wall_us; of several replicas the mean", "lower"),
     "tflops": Column("TFLOP/s", "the workload's own operations over the time", "higher"),
     "gbps": Column("GB/s", "the bytes that must move over the time", "higher"),

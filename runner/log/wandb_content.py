@@ -107,7 +107,7 @@ class Content:
 
     def _record(self, line: Line, fields: Iterable[str], metrics: Iterable[str]) -> dict[str, Any]:
         row, case = line.row, line.row.case
-        head = {"workload": case.workload.name, "impl": self.names.impl(case)}
+        head = {"workload": case.workload.name, "impl": case.impl.name}
         tail = (
             self.names.beside(case)
             | {
@@ -117,7 +117,7 @@ class Content:
                 "verdict": row.metrics.get("verdict"),
                 "device": row.device,
             }
-            | {name: line.value(name) for name in DERIVED}
+            | {name: self.names.value(line, name) for name in DERIVED}
         )
         tail |= {name: row.metrics.get(name) for name in metrics}
         tail["key"] = case.key

@@ -21,7 +21,7 @@ def tables(folder: Path, rows: Sequence[Row]) -> Mapping[str, Table]:
     names = Names([row.case for row in rows])
     records: dict[str, list[dict[str, str]]] = {}
     for row in rows:
-        head = {"case": names.heading(row.case), "impl": names.impl(row.case)}
+        head = {"case": names.heading(row.case), "implementation": names.impl(row.case)}
         for file in kept(folder, [row]):
             path = PurePath(file)
             if path.suffix == ".csv":

@@ -98,6 +98,10 @@ class Names:
         shown = [f"{name}={value}" for name, value in case.impl.fields.items() if name in self._impl[case.impl.name]]
         return f"{case.impl.name}({', '.join(shown)})" if shown else case.impl.name
 
+    def value(self, line: Line, column: str) -> Any:
+        """What ``column`` of ``runner.columns`` is in ``line``, as ``Line.value``; the label is known here alone."""
+        return self.impl(line.row.case) if column == "implementation" else line.value(column)
+
     def axes(self, workload: str) -> list[str]:
         """The fields of ``workload`` that vary over the grid, in the order of its class."""
         return self._axes[workload]

@@ -47,7 +47,7 @@ def flat(line: Line, names: Names) -> dict[str, Any]:
         "status": row.status,
         "reason": row.reason,
         "phase": row.phase,
-        **{name: line.value(name) for name in DERIVED},
+        **{name: names.value(line, name) for name in DERIVED},
         **metrics,
         "key": case.key,
     }

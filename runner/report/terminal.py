@@ -48,7 +48,8 @@ def table(lines: Sequence[Line], names: Names, width: int, chosen: Sequence[str]
     Columns are the usual ones, as far as they fit into ``width``, or those ``chosen`` by their names in
     ``runner.columns``. Rich's own Table takes a millisecond a line, which ten thousand lines would show.
     """
-    shown = [_plain_column(name) for name in chosen] or [c for c in COLUMNS if any(c.text(line) for line in lines)]
+    usual = [column for column in COLUMNS if any(column.text(line) for line in lines)]
+    shown = [_plain_column(name, names) for name in chosen] or usual
     filled = [(column.goes, [column.title, *map(column.text, lines)]) for column in shown]
     first = ["implementation", *(_name(line, names) for line in lines)]
     last = ["verdict", *(verdict(line.row) for line in lines)]
@@ -109,9 +110,9 @@ def _name(line: Line, names: Names) -> str:
     return (f"{FASTEST} " if line.fastest else INDENT) + names.impl(line.row.case)
 
 
-def _plain_column(name: str) -> Shown:
+def _plain_column(name: str, names: Names) -> Shown:
     """A column of a row as it is, headed by its name, in which its unit stands."""
-    return Shown(name, lambda line: _cell(line.value(name)))
+    return Shown(name, lambda line: _cell(names.value(line, name)))
 
 
 def _cell(value: object) -> str:

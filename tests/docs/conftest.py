@@ -37,12 +37,17 @@ class Project:
             env=environment | {"PYTHONPATH": os.pathsep.join([str(self.root), os.environ.get("PYTHONPATH", "")])},
         )
 
-    def rows(self, *arguments: str, code: int = 0) -> list[dict]:
-        """The rows of a run through the real command line, which must exit with ``code``."""
+    def run(self, *arguments: str, code: int = 0) -> Path:
+        """The folder of a run through the real command line, which must exit with ``code``."""
         known = set(self.root.glob("outputs/*/*"))
         done = self.python("-m", "runner", "log=none", *arguments)
         assert done.returncode == code, done.stdout + done.stderr
         (folder,) = set(self.root.glob("outputs/*/*")) - known
+        return folder
+
+    def rows(self, *arguments: str, code: int = 0) -> list[dict]:
+        """The rows of such a run."""
+        folder = self.run(*arguments, code=code)
         records = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines() if line]
         return [record for record in records if record["record"] == "row"]
 

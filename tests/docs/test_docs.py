@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 QUICK = ["measure.benchmark.samples=20", "measure.benchmark.max_s=0.02", "measure.benchmark.warmup_s=0"]
 COMMAND = "python -m runner"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 # Composes each line of stdin, and prints what became of it: null, or the message the user would see.
 COMPOSE = """
@@ -99,7 +100,7 @@ def test_a_bad_command_would_be_noticed(project):
 
 
 def test_the_readme_has_the_commands_it_promises():
-    found = {command for command, _ in commands((ROOT / "README.md").read_text(encoding="utf-8"))}
+    found = {command for command, _ in commands(README)}
     assert {
         "python -m runner workload=mlp impl=compiled -m",
         "python -m runner workload=gelu impl=naive,torch,compiled,triton -m",
@@ -180,8 +181,27 @@ def test_the_readmes_own_workload_runs_and_a_wrong_kernel_for_it_is_found_out(pr
     }
 
 
+@pytest.fixture(scope="module")
+def two_variants(project) -> Path:
+    """The folder of a run of two variants of one implementation, at two sizes."""
+    (project.root / "other.py").write_text((project.root / "my_softmax.py").read_text())
+    sizes = ["workload=softmax", "workload.rows=33", "workload.cols=100,200"]
+    return project.run(*sizes, "impl=file", "impl.path=my_softmax.py:softmax,other.py:softmax", *QUICK, "-m")
+
+
+def test_the_readmes_own_lines_of_pandas_tell_variants_apart(project, two_variants):
+    (text,) = re.findall(r"```python\n(from runner\.report .*?)```", README, re.DOTALL)
+    *lines, last = re.sub(r'"outputs/[^"]+"', repr(str(two_variants)), text).splitlines()
+    done = project.python("-c", "\n".join([*lines, f"print(({last}).to_csv())"]))
+    assert done.returncode == 0, done.stderr
+    head, *sizes = done.stdout.split()
+    assert head == "workload.cols,file(path=my_softmax.py:softmax),file(path=other.py:softmax)"
+    assert [size.partition(",")[0] for size in sizes] == ["100", "200"]
+    assert all(float(time) > 0 for size in sizes for time in size.split(",")[1:])
+
+
 def test_the_readme_explains_every_verdict():
-    explained = re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    explained = re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)
     assert set(explained) == {"ok", "wrong", "debug", "fallback", *DOUBTS}
 
 

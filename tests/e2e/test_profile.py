@@ -60,7 +60,7 @@ def test_the_table_the_files_and_wandb_have_a_profile_on_the_cpu(run, tmp_path):
     recorded = reader.read(path.parent)
     (tables,) = [entry for entry in recorded.history if "profile/ops" in entry]
     table = recorded.table(tables["profile/ops"])
-    assert table["columns"][:3] == ["case", "impl", "op"]
+    assert table["columns"][:3] == ["case", "implementation", "op"]
     assert len(table["data"]) == len(lines(result.folder, row, "ops"))
 
 

@@ -63,7 +63,8 @@ def test_the_table_holds_every_row_of_the_journal(offline):
     for line in derive.lines(rows, None):
         row = line.row
         seen = shown[row.case.key]
-        assert (seen["workload"], seen["impl"]) == (row.case.workload.name, row.case.impl.name)
+        name = row.case.impl.name
+        assert (seen["workload"], seen["impl"], seen["implementation"]) == (row.case.workload.name, name, name)
         assert (seen["status"], seen["reason"], seen["device"]) == (row.status, row.reason, row.device)
         assert seen["fastest"] is line.fastest
         figures = {"time_us": row.time_us, "tflops": line.tflops, "gbps": line.gbps, "speedup": line.speedup}
@@ -72,7 +73,7 @@ def test_the_table_holds_every_row_of_the_journal(offline):
             if isinstance(value, float) and not math.isfinite(value):
                 value = None
             assert seen[name] == value, f"{row.case.label}: {name}"
-        absent = set(table["columns"]) - set(expected) - {"workload", "impl", "key", "seed"}
+        absent = set(table["columns"]) - set(expected) - {"workload", "impl", "implementation", "key", "seed"}
         others = {"status", "reason", "verdict", "device", "fastest", "replicas", "err_ratio"}
         assert {n for n in absent if seen[n] is not None} <= others
 

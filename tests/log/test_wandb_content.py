@@ -34,6 +34,10 @@ def test_namesakes_are_told_apart_by_their_options(make):
     assert {"gelu/cols=1/speedup/compiled(of=torch)", "gelu/cols=2/speedup/compiled(of=naive)"} <= set(
         content.summary()
     )
+    table = content.table()
+    cells = [dict(zip(table.columns, line, strict=True)) for line in table.data]
+    assert {line["impl"] for line in cells} == {"compiled"}
+    assert {line["implementation"] for line in cells} == {"compiled(of=naive)", "compiled(of=torch)"}
 
 
 @pytest.mark.parametrize("field", ["dtype", "tf32"])

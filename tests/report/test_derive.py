@@ -225,3 +225,27 @@ def test_a_frame_has_a_column_for_each_of_what_differs():
     assert list(table["measure.benchmark.cold_l2"]) == [True, False]
     assert list(table["measure"]) == ["[benchmark]", "[benchmark,nsys]"]
     assert not {"measure.benchmark.samples", "debug", "measure.nsys.args"} & set(table.columns)
+
+
+def variants():
+    """Two of one implementation, at two sizes; the table tells them apart by ``of``."""
+    for cols in (8, 16):
+        for of, us in (("naive", 3.0), ("torch", 5.0)):
+            one = row("compiled", us * cols, cols=cols)
+            yield replace(one, case=replace(one.case, impl=Choice("compiled", {"of": of, "mode": "default"})))
+
+
+def test_a_frame_calls_an_implementation_as_the_table_does():
+    table = frame.frame(derive.lines(variants(), None))
+    wide = table.pivot(index="workload.cols", columns="implementation", values="time_us")
+    assert wide.to_dict("list") == {"compiled(of=naive)": [24.0, 48.0], "compiled(of=torch)": [40.0, 80.0]}
+    with pytest.raises(ValueError, match="duplicate"):  # where pivot_table would have taken means
+        table.pivot(index="workload.cols", columns="impl", values="time_us")
+
+
+def test_the_label_may_be_a_column_of_the_table():
+    found = derive.lines(variants(), None)
+    names = derive.Names([line.row.case for line in found])
+    head, _, _, _, slower, *_ = terminal.table(found, names, 130, ["implementation"]).plain.splitlines()
+    assert head.split() == ["implementation", "implementation", "verdict"]
+    assert slower.split() == ["compiled(of=torch)", "compiled(of=torch)", "ok"]
