@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner import journal
+from runner import journal, run_dir
 from runner.columns import COLUMNS, DERIVED
 from runner.report.derive import Line, Names, lines
 
@@ -15,9 +15,18 @@ if TYPE_CHECKING:
 
 
 def load(folder: str | Path, baseline: str | None = None) -> DataFrame:
-    """The rows of a run's folder, one line per case; speed-ups are against ``baseline``, as in the run."""
+    """The rows of a run's folder, one line per case. Speed-ups are as in the run, or against ``baseline``."""
     contents = journal.load(Path(folder))
-    return frame(lines(contents.built(), baseline, contents.rounds))
+    return frame(lines(contents.built(), baseline or _baseline(Path(folder)), contents.rounds))
+
+
+def _baseline(folder: Path) -> str | None:
+    """What speed-ups of the run in ``folder`` are against, as in ``Plan``."""
+    try:
+        found: str | None = run_dir.read_head(folder)["baseline"]
+    except FileNotFoundError:  # the journal alone
+        return None
+    return found
 
 
 def frame(of: Iterable[Line]) -> DataFrame:

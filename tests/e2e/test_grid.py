@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from runner import journal, options
+from runner.report import frame
 
 SMALL = ["workload.rows=64", "workload.cols=100"]
 # 20 samples and ten rounds, however long they take.
@@ -126,10 +127,13 @@ def test_the_folder_holds_rows_configs_and_environment(run):
     assert environment["hostname"]
 
 
-def test_speed_ups_are_against_the_baseline_asked_for(run):
+def test_speed_ups_are_against_the_baseline_asked_for_and_so_they_are_read_back(run):
     result = run("workload=gelu", *SMALL, *QUICK, "impl=naive,torch", "baseline=naive", "-m")
     table = pandas.read_csv(result.folder / "rows.csv")
     assert table["speedup"][0] == 1.0
+    assert list(frame.load(result.folder)["speedup"]) == pytest.approx(list(table["speedup"]))
+    naive, torch = frame.load(result.folder, baseline="torch")["speedup"]
+    assert (naive, torch) == (pytest.approx(1 / table["speedup"][1]), 1.0)
 
 
 FAULTY = """

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from runner.case import Case, Choice
+from runner.journal import Journal
 from runner.report import derive, frame, replicas, terminal
 from runner.rounds import Rounds
 from runner.row import Row
@@ -249,3 +250,11 @@ def test_the_label_may_be_a_column_of_the_table():
     head, _, _, _, slower, *_ = terminal.table(found, names, 130, ["implementation"]).plain.splitlines()
     assert head.split() == ["implementation", "implementation", "verdict"]
     assert slower.split() == ["compiled(of=torch)", "compiled(of=torch)", "ok"]
+
+
+def test_a_journal_alone_is_read_against_torch(tmp_path):
+    with Journal(tmp_path) as journal:
+        for one in (row("naive", 4.0), row("torch", 2.0)):
+            journal.row(one)
+    assert list(frame.load(tmp_path)["speedup"]) == [0.5, 1.0]
+    assert list(frame.load(tmp_path, baseline="naive")["speedup"]) == [1.0, 2.0]
