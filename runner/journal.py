@@ -1,9 +1,9 @@
 """The journal: one JSON record a line, appended as it happens, by the parent alone. The only writer of results.
 
-A record is written with one ``write`` to a file opened for appending, and begins with a newline: should a kill
-tear the last one, the torn line ends there and the next record is whole. Reading skips torn lines. What was written
-survives the death of this process at once; a thread sees to it that the disk has it a second later, which nobody waits
-for until the end.
+A record is written with one ``write`` to a file opened for appending, its newline at its end. Should a kill or a full
+disk tear the last one, the next begins with a newline: the torn line ends there, and the record is whole. Reading skips
+torn lines. What was written survives the death of this process at once; a thread sees to it that the disk has it a
+second later, which nobody waits for until the end.
 
     {"record": "session"}    a process begins to write: the run's first, or one that resumes it; and by which rules
     {"record": "start"}      a case is given to a worker; without a row after it, it was in flight when the session died
@@ -132,10 +132,21 @@ class Journal:
             raise self._sync.failure
         if not self.there:  # writing would succeed, into a file that nobody can open any more
             raise FileNotFoundError(errno.ENOENT, "the folder of this run has been removed", str(self._folder))
-        line = b"\n" + json.dumps(record, separators=(",", ":")).encode() + b"\n"
+        line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
+        if self._torn():
+            line = b"\n" + line
         if os.write(self._file, line) != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder / NAME))
         self._sync.soon(self._file)
+
+    def _torn(self) -> bool:
+        """Whether the file ends within a line: another session's, or one of this that came out short. Raises OSError.
+
+        Looked at before each record, which takes two microseconds: where there are no locks, another process may write
+        here too, and be killed.
+        """
+        size = os.fstat(self._file).st_size
+        return size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
 
 
 class _Sync:
@@ -219,7 +230,7 @@ def load(folder: Path) -> Contents:
     reader = _Reader()
     with _uncollected(), open(folder / NAME, "rb") as file:
         for line in file:
-            if line != b"\n":  # between two records
+            if line != b"\n":  # records of an older version begin with one, too
                 reader.take(line)
     return reader.finish()
 

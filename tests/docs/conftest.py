@@ -48,8 +48,8 @@ class Project:
     def rows(self, *arguments: str, code: int = 0) -> list[dict]:
         """The rows of such a run."""
         folder = self.run(*arguments, code=code)
-        records = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines() if line]
-        return [record for record in records if record["record"] == "row"]
+        with open(folder / "rows.jsonl", encoding="utf-8") as lines:
+            return [record for record in map(json.loads, lines) if record["record"] == "row"]
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -198,6 +199,27 @@ def test_the_readmes_own_lines_of_pandas_tell_variants_apart(project, two_varian
     assert head == "workload.cols,file(path=my_softmax.py:softmax),file(path=other.py:softmax)"
     assert [size.partition(",")[0] for size in sizes] == ["100", "200"]
     assert all(float(time) > 0 for size in sizes for time in size.split(",")[1:])
+
+
+PYTHON = [line for page in PAGES for line in code(page.read_text(encoding="utf-8")) if line.startswith("python -c")]
+
+
+@pytest.fixture(scope="module")
+def failed(project) -> Path:
+    """The folder of a run whose one case raises."""
+    (project.root / "raises.py").write_text("def gelu(x): raise ValueError('my own')\n")
+    return project.run("impl=file", "impl.path=raises.py:gelu", *QUICK, code=1)
+
+
+@pytest.mark.parametrize("command", PYTHON)
+def test_a_line_of_python_reads_the_folder_of_a_run_from_within_it(project, failed, command):
+    done = replace(project, root=failed).python(*shlex.split(command)[1:])
+    assert done.returncode == 0, done.stderr
+    assert "ValueError: my own" in done.stdout
+
+
+def test_there_is_such_a_line():
+    assert PYTHON
 
 
 def test_the_readme_explains_every_verdict():

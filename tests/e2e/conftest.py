@@ -30,8 +30,8 @@ class Result:
     def records(self, kind: str) -> list[dict]:
         """The journal's records of one kind."""
         assert self.folder is not None, self.err
-        lines = (self.folder / "rows.jsonl").read_text().splitlines()
-        return [record for line in lines if line and (record := json.loads(line))["record"] == kind]
+        with open(self.folder / "rows.jsonl", encoding="utf-8") as lines:
+            return [record for record in map(json.loads, lines) if record["record"] == kind]
 
     def statuses(self) -> dict[str, str]:
         """Implementation → status, for grids of one point."""
