@@ -138,7 +138,7 @@ class Plan:
 
     cases: tuple[Case, ...]  # the cases of one point stand together
     name: str  # of the run's folder
-    baseline: str | None  # implementation that speed-ups are against; None: torch, else the first, of right ones
+    baseline: str | None  # what speed-ups are against, by its label; None: torch, else the first, of right ones
     output_dir: str
     launcher: Choice
     log: Choice

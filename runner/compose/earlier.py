@@ -16,6 +16,7 @@ from runner.compose import grid
 from runner.errors import BadInput
 
 WORD = "resume"
+BASELINE = "baseline"
 LISTS = (f"{WORD}.retry", f"{WORD}.ignore", "measure.columns", "allow_code")
 AXES = ("axes", "workload.axes")
 # Fields, and groups of them, that say what to do with cases and choose none: of the run.
@@ -25,15 +26,18 @@ OF_THE_RUN = ("launcher", "log", WORD, "output_dir", "name", "measure.columns", 
 def spelt(word: str) -> str:
     """``resume=X`` as ``resume.of='X'``, whatever a path may hold; and ``resume.retry=a,b`` as the list it is.
 
+    Likewise ``baseline=compiled(of=torch)``, as the table prints it, which Hydra would take for a call of a function.
     Axes that are given, Hydra would look for among those that there are; ``{}``, it would merge, which changes nothing.
     What has no ``=`` stays as it is, for Hydra to refuse.
     """
     key, equals, value = word.partition("=")
     if not equals:
         return word
-    if key in (WORD, f"{WORD}.of") and value and value != "null" and value[0] not in "'\"":
-        quoted = value.replace("'", r"\'")
-        return f"{WORD}.of='{quoted}'"
+    plain = value and value != "null" and value[0] not in "'\""
+    if key in (WORD, f"{WORD}.of") and plain:
+        return f"{WORD}.of={_quoted(value)}"
+    if key == BASELINE and plain and "(" in value:
+        return f"{key}={_quoted(value)}"
     if key in LISTS and not value.startswith("["):
         return f"{key}=[{value}]"
     if key in AXES and value == "{}":
@@ -60,7 +64,7 @@ class Earlier:
             if name not in keys:
                 found.append(f"{name}={fields.pop('name')}")
                 found += [f"{name}.{field}={_value(value)}" for field, value in fields.items()]
-        settings = {name: self.head[name] for name in ("name", "baseline")} | {"measure.columns": self.head["columns"]}
+        settings = {name: self.head[name] for name in ("name", BASELINE)} | {"measure.columns": self.head["columns"]}
         return found + [f"{name}={_value(value)}" for name, value in settings.items() if name not in keys]
 
     def settled(self, plan: Plan) -> Plan:
@@ -128,7 +132,7 @@ def of_the_run(key: str) -> bool:
 
 
 def _beside(key: str) -> bool:
-    return of_the_run(key) or key.split(".")[0] in ("baseline", "hydra")
+    return of_the_run(key) or key.split(".")[0] in (BASELINE, "hydra")
 
 
 def _is_plain(value: str) -> bool:
@@ -149,7 +153,9 @@ def _value(value: object) -> str:
     """``value`` in Hydra's grammar."""
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_value, value))}]"
-    if isinstance(value, str):
-        quoted = value.replace("'", r"\'")
-        return f"'{quoted}'"
-    return json.dumps(value)
+    return _quoted(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _quoted(value: str) -> str:
+    quoted = value.replace("'", r"\'")
+    return f"'{quoted}'"

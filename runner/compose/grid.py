@@ -14,6 +14,7 @@ from runner.columns import COLUMNS, DERIVED
 from runner.debug import Aid, useless
 from runner.errors import BadInput, choices
 from runner.fingerprint import PARTS
+from runner.labels import Labels
 from runner.row import STATUSES
 
 T = TypeVar("T")
@@ -71,9 +72,7 @@ def plan(configs: Sequence[Mapping[str, Any]], cases: Sequence[Case] | None = No
     first, config = _globals(configs[0]), configs[0]
     if cases is None:
         cases = _cases(configs, first.replicas)
-    names = list(dict.fromkeys(case.impl.name for case in cases))
-    if first.baseline is not None and first.baseline not in names:
-        raise BadInput(f"baseline={first.baseline}: not in this sweep; {choices(first.baseline, names)}")
+    Labels(case.impl for case in cases).check(first.baseline)
     workloads = dict.fromkeys(case.workload.name for case in cases)
     return Plan(
         cases=tuple(cases),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.case import Case, Choice, Scalar
+from runner.labels import Labels, is_called, several, varying
 from runner.measure import pairs
 from runner.measure.floors import pair_floors, shared_us
 from runner.measure.pairs import Ratio
@@ -81,22 +82,21 @@ class Names:
     """Labels that tell the cases of one grid apart, and say nothing that is the same for all."""
 
     def __init__(self, cases: Sequence[Case]) -> None:
-        self._impl = _varying(case.impl for case in cases)
-        self._beside = _several(case.settings for case in cases)
-        varying = _varying(case.workload for case in cases)
+        self._labels = Labels(case.impl for case in cases)
+        self._beside = several(case.settings for case in cases)
+        varied = varying(case.workload for case in cases)
         chosen: dict[str, list[Choice]] = {}
         for case in cases:
             chosen.setdefault(case.workload.name, []).append(case.workload)
-        self._axes = {name: _axes(some, varying[name]) for name, some in chosen.items()}
+        self._axes = {name: _axes(some, varied[name]) for name, some in chosen.items()}
         self._constants = {
-            name: {key: value for key, value in some[0].fields.items() if key not in varying[name]}
+            name: {key: value for key, value in some[0].fields.items() if key not in varied[name]}
             for name, some in chosen.items()
         }
 
     def impl(self, case: Case) -> str:
         """``compiled``, or ``compiled(mode=default)`` where the grid has several."""
-        shown = [f"{name}={value}" for name, value in case.impl.fields.items() if name in self._impl[case.impl.name]]
-        return f"{case.impl.name}({', '.join(shown)})" if shown else case.impl.name
+        return self._labels.label(case.impl)
 
     def value(self, line: Line, column: str) -> Any:
         """What ``column`` of ``runner.columns`` is in ``line``, as ``Line.value``; the label is known here alone."""
@@ -178,7 +178,7 @@ def _baseline(timed: Sequence[list[Row]], name: str | None) -> list[Row] | None:
     """The case that speed-ups are against: the one asked for; else, of the right ones, ``torch`` or the first."""
     able = timed if name else [case for case in timed if is_right(merged(case))]
     for case in able:
-        if case[0].case.impl.name == (name or "torch"):
+        if is_called(case[0].case.impl, name or "torch"):
             return case
     return None if name else next(iter(able), None)
 
@@ -246,23 +246,6 @@ def _rate(row: Row, column: str, scale: float) -> float | None:
     """``column`` a microsecond, times ``scale``."""
     amount = row.metrics.get(column)
     return float(amount) / row.time_us * scale if amount is not None and row.time_us else None
-
-
-def _varying(chosen: Iterable[Choice]) -> dict[str, set[str]]:
-    """For each option, the fields that take several values."""
-    options: dict[str, list[Mapping[str, Any]]] = {}
-    for choice in chosen:
-        options.setdefault(choice.name, []).append(choice.fields)
-    return {option: _several(fields) for option, fields in options.items()}
-
-
-def _several(records: Iterable[Mapping[str, Any]]) -> set[str]:
-    """The fields that take several values in those of ``records`` that have them."""
-    values: dict[str, set[Any]] = {}
-    for record in records:
-        for name, value in record.items():
-            values.setdefault(name, set()).add(value)
-    return {name for name, some in values.items() if len(some) > 1}
 
 
 def _axes(chosen: Sequence[Choice], varying: set[str]) -> list[str]:

@@ -51,6 +51,12 @@ def here(tmp_path, monkeypatch):
         ("axes={}", "axes=null"),
         ("workload.axes={}", "workload.axes=null"),
         ("workload.axes={cols:[2]}", "workload.axes={cols:[2]}"),
+        ("baseline=compiled(of=torch)", "baseline='compiled(of=torch)'"),
+        ("baseline=file(path=it's (1).py:f, x=2)", r"baseline='file(path=it\'s (1).py:f, x=2)'"),
+        ("baseline=naive", "baseline=naive"),
+        ("baseline=naive,torch", "baseline=naive,torch"),
+        ("baseline=null", "baseline=null"),
+        ("baseline=", "baseline="),
     ],
 )
 def test_a_word_becomes_what_hydra_takes(word, spelt):
@@ -88,6 +94,22 @@ def test_what_chooses_no_cases_may_be_said_anew(here):
     assert compose.plan(["resume=last", "log=wandb", "launcher=local"]).launcher.fields["measure_limit_s"] == 300
     with pytest.raises(BadInput, match="baseline=triton: not in this sweep; one of: naive, torch"):
         compose.plan(["resume=last", "baseline=triton"])
+
+
+def test_a_variant_is_the_baseline_of_a_run_and_of_those_that_resume_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    grid = ["workload=gelu", "impl=compiled", "impl.of=naive,torch", "log=none", "-m"]
+    plan = compose.plan([*grid, "baseline=compiled(of=torch)"])
+    assert plan.baseline == "compiled(of=torch)"
+    folder = run_dir.claim("outputs", plan.name)
+    run_dir.write_plan(folder, plan, plan.cases)
+    journal.Journal(folder).close()
+    assert (
+        compose.plan(["resume=last"]).baseline == compose.plan(["resume=last", "log=wandb"]).baseline == plan.baseline
+    )
+    assert compose.plan(["resume=last", "baseline=compiled(of=naive)"]).baseline == "compiled(of=naive)"
+    with pytest.raises(BadInput, match=r"one of: compiled\(of=naive\), compiled\(of=torch\)"):
+        compose.plan(["resume=last", "baseline=mine.py:f"])
 
 
 def test_what_chooses_cases_means_the_grid_that_it_says(here):

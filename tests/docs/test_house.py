@@ -23,7 +23,7 @@ compose worker verify
 resume rescue
 journal run_dir fingerprint
 check faults hardware impl measure
-models row rounds schema options certificate
+models row rounds schema options certificate labels
 tool
 kernels case errors child cache identity redact capture debug columns
 """

@@ -109,6 +109,11 @@ MISTAKES = {
         "measure.benchmark.max_s: null is not allowed; give a number above 0",
     ),
     "a baseline outside the sweep": (["baseline=naive"], "baseline=naive: not in this sweep; one of: torch"),
+    "a variant outside the sweep": (
+        ["impl=compiled", "impl.of=naive,torch", "baseline=compiled(of=triton)", "-m"],
+        "baseline=compiled(of=triton): not in this sweep; did you mean compiled(of=torch)? "
+        "One of: compiled(of=naive), compiled(of=torch)",
+    ),
     "a name that cannot name a folder": (["name=a/b"], "name: it names a folder, so give letters, digits"),
     "no workload": (["~workload"], "workload: no option chosen; type workload=<option>"),
     "no measurement": (["measure=[]"], "measure: nothing to observe; choose at least one, as in measure=benchmark"),

@@ -136,6 +136,17 @@ def test_speed_ups_are_against_the_baseline_asked_for_and_so_they_are_read_back(
     assert (naive, torch) == (pytest.approx(1 / table["speedup"][1]), 1.0)
 
 
+def test_a_variant_may_be_the_baseline_by_the_label_that_the_table_prints(run, tmp_path):
+    (tmp_path / "two.py").write_text("def f(x): return x.softmax(-1)\ndef g(x): return x.softmax(-1)\n")
+    files = ["impl=file", "impl.path=two.py:f,two.py:g"]
+    result = run("workload=softmax", *SMALL, *QUICK, *files, "baseline=file(path=two.py:g)", "-m")
+    assert result.code == 0, result.err
+    (base,) = [line for line in result.out.splitlines() if "1 (base)" in line]
+    assert "file(path=two.py:g)" in base
+    for table in (pandas.read_csv(result.folder / "rows.csv"), frame.load(result.folder)):
+        assert table.set_index("implementation")["speedup"]["file(path=two.py:g)"] == 1.0
+
+
 FAULTY = """
 import ctypes, os, time, torch
 

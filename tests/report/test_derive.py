@@ -244,6 +244,20 @@ def test_a_frame_calls_an_implementation_as_the_table_does():
         table.pivot(index="workload.cols", columns="impl", values="time_us")
 
 
+@pytest.mark.parametrize(
+    ("baseline", "base"),
+    [
+        ("compiled(of=torch)", "torch"),
+        ("compiled", "naive"),
+        ("compiled(of=torch, mode=default)", "torch"),
+        (None, "naive"),
+    ],
+)
+def test_any_variant_may_be_the_baseline_and_the_bare_name_means_the_first(baseline, base):
+    found = derive.lines(variants(), baseline)
+    assert [line.row.case.impl.fields["of"] for line in found if line.baseline] == [base, base]
+
+
 def test_the_label_may_be_a_column_of_the_table():
     found = derive.lines(variants(), None)
     names = derive.Names([line.row.case for line in found])

@@ -1,0 +1,47 @@
+"""What an implementation is called is enough to find it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from runner.case import Choice
+from runner.errors import BadInput
+from runner.labels import Labels, is_called
+
+VARIANTS = [
+    Choice("compiled", {"of": of, "mode": mode, "dynamic": dynamic})
+    for of, mode, dynamic in itertools.product(("naive", "torch"), ("default", None), (False, True))
+]
+FILES = [Choice("file", {"path": path}) for path in ("a.py:f", "b (2), c.py:f", "path=a.py:f")]
+
+
+@pytest.mark.parametrize("some", [VARIANTS, VARIANTS[::2], VARIANTS[:2], VARIANTS[1:2], FILES, [*VARIANTS, *FILES]])
+def test_each_of_a_grid_is_called_by_its_own_label_alone(some):
+    labels = Labels(some)
+    for impl in some:
+        assert [other for other in some if is_called(other, labels.label(impl))] == [impl]
+
+
+def test_a_label_of_a_part_of_the_grid_and_the_bare_name_mean_the_first_that_they_fit():
+    assert [impl for impl in VARIANTS if is_called(impl, "compiled(of=torch)")] == VARIANTS[4:]
+    assert all(is_called(impl, "compiled") for impl in VARIANTS)
+
+
+@pytest.mark.parametrize(
+    "label",
+    ["", "compile", "compiled(", "compiled()", "compiled(of=torch", "compiled(torch)", "compiled(mode=None, of=torch)"],
+)
+def test_what_is_no_label_means_nothing(label):
+    assert not any(is_called(impl, label) for impl in VARIANTS)
+
+
+def test_an_unknown_baseline_is_told_the_labels_there_are():
+    known = Labels([*VARIANTS[:2], Choice("torch", {})])
+    known.check("compiled(dynamic=True)")
+    known.check(None)
+    with pytest.raises(
+        BadInput, match=r"baseline=file: not in this sweep; one of: compiled\(dynamic=False\), .*, torch"
+    ):
+        known.check("file")
