@@ -212,7 +212,8 @@ def columns_page() -> str:
             *measured,
             "## Worked out from rows",
             "`rows.csv` and `runner.report.frame.load(folder)` have a line per case, with its fields of workload and "
-            "implementation, whatever else varies over the grid (`debug`, `measure.benchmark.cold_l2`), and these:",
+            "implementation, whatever else varies over the grid (`debug`, `measure.benchmark.cold_l2`), and these. "
+            "`load` takes several folders, and has `run` and `commit` as well: which of them, made by which sources.",
             _columns(columns.DERIVED),
             "## Series",
             "Numbers by the dozen, which a row of `rows.jsonl` has under `series`:",

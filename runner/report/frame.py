@@ -8,16 +8,48 @@ from typing import TYPE_CHECKING, Any
 
 from runner import journal, run_dir
 from runner.columns import COLUMNS, DERIVED
+from runner.errors import BadInput
+from runner.labels import Labels
 from runner.report.derive import Line, Names, lines
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+EXAMPLE = "outputs/<date>/<time>-<name>"
 
-def load(folder: str | Path, baseline: str | None = None) -> DataFrame:
-    """The rows of a run's folder, one line per case. Speed-ups are as in the run, or against ``baseline``."""
-    contents = journal.load(Path(folder))
-    return frame(lines(contents.built(), baseline or _baseline(Path(folder)), contents.rounds))
+
+def load(*folders: str | Path, baseline: str | None = None) -> DataFrame:
+    """The rows of the runs in ``folders``, one line per case. Speed-ups are as in each run, or against ``baseline``.
+
+    First come ``run``, ``<date>/<time>-<name>`` as in W&B, and ``commit``: this project's, None if it is not known; all
+    that there were, in their order, of a run that was resumed.
+
+    Raises:
+        BadInput: there is no run in one of ``folders``, or none is given, or ``baseline`` is in no run.
+
+    """
+    runs = [Path(folder) for folder in folders]
+    if not runs:
+        raise BadInput(f"no folder is given; give one or more, as {EXAMPLE}")
+    read = [_read(run, baseline) for run in runs]
+    found = [line for some in read for line in some]
+    if found:
+        Labels(line.row.case.impl for line in found).check(baseline)
+    table = frame(found)
+    for place, (name, of) in enumerate({"run": _name, "commit": _commit}.items()):
+        cells = [[of(run)] * len(some) for run, some in zip(runs, read, strict=True)]
+        table.insert(place, name, [cell for some in cells for cell in some])
+    return table
+
+
+def _read(folder: Path, baseline: str | None) -> list[Line]:
+    """A line per case of the run in ``folder``. Raises BadInput if there is none."""
+    if not (folder / journal.NAME).is_file():
+        what = f"it holds no {journal.NAME}, so it is not the folder of a run"
+        newest = run_dir.newest(str(folder), journal.NAME) or run_dir.newest(str(folder.parent), journal.NAME)
+        raise BadInput(f"{folder}: {what if folder.is_dir() else 'there is no such folder'}; give {newest or EXAMPLE}")
+    contents = journal.load(folder)
+    return lines(contents.built(), baseline or _baseline(folder), contents.rounds)
 
 
 def _baseline(folder: Path) -> str | None:
@@ -27,6 +59,16 @@ def _baseline(folder: Path) -> str | None:
     except FileNotFoundError:  # the journal alone
         return None
     return found
+
+
+def _name(folder: Path) -> str:
+    """With its date, for a nightly run begins each day at the same time."""
+    return "/".join(folder.resolve().parts[-2:])
+
+
+def _commit(folder: Path) -> str | None:
+    known = dict.fromkeys(session.get("commit") for session in run_dir.earlier_sessions(folder))
+    return ", ".join(filter(None, known)) or None
 
 
 def frame(of: Iterable[Line]) -> DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -192,13 +193,18 @@ def two_variants(project) -> Path:
 
 def test_the_readmes_own_lines_of_pandas_tell_variants_apart(project, two_variants):
     (text,) = re.findall(r"```python\n(from runner\.report .*?)```", README, re.DOTALL)
-    *lines, last = re.sub(r'"outputs/[^"]+"', repr(str(two_variants)), text).splitlines()
-    done = project.python("-c", "\n".join([*lines, f"print(({last}).to_csv())"]))
+    for day in ("2025-01-30", "2025-01-31"):
+        shutil.copytree(two_variants, project.root / "outputs" / day / "12-00-00-gelu")
+    shown = re.sub(r"^(\w+\.pivot.*)$", r"print(\1.to_csv(sep=';'))", text, flags=re.MULTILINE)
+    done = project.python("-c", shown)
     assert done.returncode == 0, done.stderr
-    head, *sizes = done.stdout.split()
-    assert head == "workload.cols,file(path=my_softmax.py:softmax),file(path=other.py:softmax)"
-    assert [size.partition(",")[0] for size in sizes] == ["100", "200"]
-    assert all(float(time) > 0 for size in sizes for time in size.split(",")[1:])
+    variants, runs = ([line.split(";") for line in table.splitlines()] for table in done.stdout.split("\n\n")[:2])
+    assert variants[0] == ["workload.cols", "file(path=my_softmax.py:softmax)", "file(path=other.py:softmax)"]
+    assert [line[0] for line in variants[1:]] == ["100", "200"]
+    assert runs[0] == ["workload.cols", "implementation", "2025-01-30/12-00-00-gelu", "2025-01-31/12-00-00-gelu"]
+    assert [line[:2] for line in runs[1:]] == [[size, name] for size in ("100", "200") for name in variants[0][1:]]
+    times = [us for line in variants[1:] for us in line[1:]]
+    assert [line[2] for line in runs[1:]] == [line[3] for line in runs[1:]] == times
 
 
 PYTHON = [line for page in PAGES for line in code(page.read_text(encoding="utf-8")) if line.startswith("python -c")]

@@ -1,0 +1,109 @@
+"""Runs read back as one DataFrame: which run a line is of, against what, and what is no run."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from runner import run_dir
+from runner.case import Case, Choice, Plan
+from runner.errors import BadInput
+from runner.journal import Journal
+from runner.report import frame
+from runner.row import Row
+
+
+def row(impl, us, cols=8, **fields):
+    case = Case(Choice("gelu", {"cols": cols}), Choice(impl, fields), (Choice("benchmark", {}),), "cpu", 0)
+    return Row(case=case, status="ok", metrics={"wall_us": us})
+
+
+@pytest.fixture
+def made(tmp_path):
+    """``made("2025-01-30", rows, commit="abc")``: the folder of a run at noon."""
+
+    def make(day, rows, baseline=None, commit=None):
+        folder = tmp_path / "outputs" / day / "12-00-00-gelu"
+        folder.mkdir(parents=True)
+        plan = Plan(
+            cases=tuple(one.case for one in rows),
+            name="gelu",
+            baseline=baseline,
+            output_dir="outputs",
+            launcher=Choice("local", {}),
+            log=Choice("none", {}),
+        )
+        run_dir.write_plan(folder, plan, plan.cases)
+        (folder / run_dir.ENVIRONMENT).write_text(json.dumps({"commit": commit}))
+        with Journal(folder) as journal:
+            for one in rows:
+                journal.row(one)
+        return folder
+
+    return make
+
+
+def test_the_same_case_of_two_runs_is_two_lines_each_with_its_run_and_commit(made):
+    rows = [made("2025-01-30", [row("torch", 4.0)], commit="a1"), made("2025-01-31", [row("torch", 2.0)], commit="b2")]
+    table = frame.load(*rows)
+    assert list(table.columns[:3]) == ["run", "commit", "workload"]
+    assert list(table["commit"]) == ["a1", "b2"]
+    wide = table.pivot(index="workload.cols", columns="run", values="time_us")
+    assert wide.to_dict("records") == [{"2025-01-30/12-00-00-gelu": 4.0, "2025-01-31/12-00-00-gelu": 2.0}]
+
+
+def test_one_run_has_these_columns_too_from_wherever_it_is_read(made, monkeypatch):
+    monkeypatch.chdir(made("2025-01-30", [row("torch", 4.0)]))
+    table = frame.load(".")
+    assert table.loc[0, ["run", "commit"]].to_list() == ["2025-01-30/12-00-00-gelu", None]
+
+
+def test_a_run_that_was_resumed_by_another_commit_names_both(made):
+    folder = made("2025-01-30", [row("torch", 4.0)])
+    sessions = [{"commit": "a1"}, {"commit": None}, {"commit": "a1"}]
+    (folder / run_dir.ENVIRONMENT).write_text(json.dumps({"commit": "b2", "earlier_sessions": sessions}))
+    assert list(frame.load(folder)["commit"]) == ["a1, b2"]
+    (folder / run_dir.ENVIRONMENT).unlink()
+    assert list(frame.load(folder)["commit"]) == [None]
+
+
+def test_each_run_keeps_its_own_baseline_unless_one_is_given_for_all(made):
+    rows = [row("naive", 8.0), row("torch", 2.0)]
+    runs = made("2025-01-30", rows, baseline="naive"), made("2025-01-31", rows)
+    assert list(frame.load(*runs)["speedup"]) == [1.0, 4.0, 0.25, 1.0]
+    assert list(frame.load(*runs, baseline="naive")["speedup"]) == [1.0, 4.0, 1.0, 4.0]
+    with pytest.raises(BadInput, match="baseline=triton: not in this sweep; one of: naive, torch"):
+        frame.load(*runs, baseline="triton")
+
+
+def test_what_varies_only_between_runs_is_told_in_the_label(made):
+    runs = [made(f"2025-01-3{i}", [row("compiled", 1.0, of=of)]) for i, of in enumerate(("naive", "torch"))]
+    assert list(frame.load(*runs)["implementation"]) == ["compiled(of=naive)", "compiled(of=torch)"]
+    assert list(frame.load(runs[0])["implementation"]) == ["compiled"]
+
+
+def test_a_run_without_rows_adds_none(made):
+    empty, one = made("2025-01-30", []), made("2025-01-31", [row("torch", 1.0)])
+    assert len(frame.load(empty)) == 0
+    assert list(frame.load(empty, one)["run"]) == ["2025-01-31/12-00-00-gelu"]
+
+
+def test_a_folder_that_is_no_run_says_what_to_give(made, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made("2025-01-30", [row("torch", 1.0)])
+    made("2025-01-31", [row("torch", 1.0)])
+    no_run = "it holds no rows.jsonl, so it is not the folder of a run"
+    newest = "outputs/2025-01-31/12-00-00-gelu"
+    (tmp_path / "mine").mkdir()
+    for folder, line in {
+        "outputs": f"outputs: {no_run}; give {newest}",
+        "outputs/2025-01-30": f"outputs/2025-01-30: {no_run}; give {newest}",
+        "mine": f"mine: {no_run}; give outputs/<date>/<time>-<name>",
+        "nowhere": "nowhere: there is no such folder; give outputs/<date>/<time>-<name>",
+    }.items():
+        with pytest.raises(BadInput, match=f"^{re.escape(line)}$"):
+            frame.load(newest, folder)
+    with pytest.raises(BadInput, match=r"^no folder is given; give one or more, as outputs/<date>/<time>-<name>$"):
+        frame.load()
