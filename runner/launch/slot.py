@@ -280,7 +280,8 @@ class Slot:
     def _lost(self, status: str, why: str, phase: Phase, printed: str) -> Iterator[Event]:
         """The worker is gone, or was killed, and with it goes what it was doing."""
         assert self.worker is not None
-        fresh = self.worker.cases == 0
+        # An earlier case may have brought it about, or one elsewhere that has killed what forks workers.
+        others = self.worker.cases > 0 or self.worker.orphaned
         if self.worker.ended:
             self._forget()
         else:
@@ -291,8 +292,7 @@ class Slot:
             yield Rounds(reason=f"not compared side by side: {why}")
         elif self._doing is not None:
             row = Row(case=self._doing, status=status, reason=why, phase=phase, detail=printed)  # type: ignore[arg-type]
-            again = status == "crashed" and not fresh  # an earlier case may have brought it about
-            yield from self._done(row, again=again)
+            yield from self._done(row, again=status == "crashed" and others)
 
     def _done(self, row: Row, *, again: bool = False) -> Iterator[Event]:
         """The case's row, unless it is to be tried ``again`` and has been only once."""

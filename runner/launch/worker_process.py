@@ -31,6 +31,7 @@ DYING_S = 60.0  # that the driver may take to clear up after a process with the 
 REAP_S = 90.0  # more than the zygote itself waits for the end of a worker and of what it has started
 CHUNK_BYTES = 2**16
 MOST_BYTES = 2**26  # of a message: a row with every sample that can be asked for has a hundredth of it
+ORPHANED = "the process that forks workers has been killed, and its workers with it"
 
 
 class Gone(Exception):
@@ -94,6 +95,11 @@ class Zygote(_Source):
             raise Gone(f"it ended with code {self._process.wait()} while importing torch")
         return ours
 
+    @property
+    def forker(self) -> subprocess.Popen[bytes] | None:
+        """The process that the latest worker is a child of, and dies with."""
+        return self._process
+
     def fork(self, channel: int, log: int, environment: Mapping[str, str]) -> int:
         """The pid of a new worker. Raises Gone."""
         request = json.dumps({"fork": {"environment": dict(environment)}}).encode()
@@ -133,7 +139,9 @@ class Zygote(_Source):
             raise Stuck("the worker was killed and has not ended") from None
         except (OSError, ValueError):  # then the worker has died with it
             self.close()
-            raise Gone("the process that forks workers has been killed, and its workers with it") from None
+            raise Gone(ORPHANED) from None
+        if "error" in answer:
+            raise Gone(str(answer["error"]))
         return answer
 
     def close(self) -> None:
@@ -151,6 +159,8 @@ class Zygote(_Source):
 
 class Spawner(_Source):
     """In place of a Zygote where there is no Linux: every worker imports torch for itself, in a second or more."""
+
+    forker = None  # they are children of this process
 
     @cached_property
     def _processes(self) -> dict[int, subprocess.Popen[bytes]]:
@@ -220,15 +230,24 @@ class WorkerProcess:
         with theirs, open(log_path, "ab") as log:
             environment = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu.uuid}
             self.pid = zygote.fork(theirs.fileno(), log.fileno(), environment)
+        self._forker = zygote.forker
         self._channel, self._heard = ours, bytearray()  # the beginning of a message whose end has not come yet
         # Readable when the process has ended, whoever holds its channel open; Linux alone has it.
-        self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+        self._pidfd = self._open() if hasattr(os, "pidfd_open") else None
         self._how = ""  # it ended
         self._mark = self.log_size()
         device = "cuda" if gpu else "cpu"
         files = log_path.parent.absolute() / FILES
         example = like.to_record() if like else None
         self.send({"begin": device if measures else "", "files": str(files), "like": example})
+
+    def _open(self) -> int:
+        """Raises Gone: it has ended already, and what forked it too, which would else have kept its pid for it."""
+        try:
+            return os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            self._channel.close()
+            raise Gone(ORPHANED) from None
 
     def fileno(self) -> int:
         """Readable when there is a message."""
@@ -251,9 +270,14 @@ class WorkerProcess:
         return bool(self._how)
 
     @property
+    def orphaned(self) -> bool:
+        """What forked it has ended, so that it is dead or dies now, through no fault of its own."""
+        return self._forker is not None and self._forker.poll() is not None
+
+    @property
     def alive(self) -> bool:
-        """It has not ended; False where the system does not tell."""
-        return self._pidfd is not None and not select.select([self._pidfd], [], [], 0)[0]
+        """It has not ended, and is not about to; False where the system does not tell."""
+        return self._pidfd is not None and not self.orphaned and not select.select([self._pidfd], [], [], 0)[0]
 
     @property
     def answered(self) -> bool:
@@ -331,24 +355,40 @@ class WorkerProcess:
         if not self.dying:
             self.dying = True
             self.deadline = time.monotonic() + DYING_S
-            try:
-                self._zygote.kill(self.pid)
-            except Gone:
-                raise Gone(self.end()) from None
+            with contextlib.suppress(Gone):
+                if not self.orphaned:  # else whoever forks now knows nothing of it
+                    self._zygote.kill(self.pid)
+                    return
+            self._kill_alone()
 
     def end(self, limit_s: float = DYING_S) -> str:
         """Kill it and all it has started, and wait for that at most so long; how it ended, in words."""
         if not self._how:
             self._channel.close()
-            if self._pidfd is not None:
-                os.close(self._pidfd)
             try:
-                code = self._zygote.reap(self.pid, limit_s)
+                code = self._reap(limit_s)
                 self._how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
                 self._how = f"the worker {self._how}"
             except Gone as gone:
                 self._how, self.stuck = str(gone), isinstance(gone, Stuck)
+            if self._pidfd is not None:
+                os.close(self._pidfd)
         return self._how
+
+    def _reap(self, limit_s: float) -> int:
+        """Its exit code. Raises Gone: it has died with what forked it, and whoever forks now knows nothing of it."""
+        if not self.orphaned:
+            return self._zygote.reap(self.pid, limit_s)
+        self._kill_alone()
+        if self._pidfd is not None and not select.select([self._pidfd], [], [], limit_s)[0]:
+            raise Stuck("the worker was killed and has not ended")
+        raise Gone(ORPHANED)
+
+    def _kill_alone(self) -> None:
+        """By a descriptor: nobody keeps its pid for it, which may be another process's by now."""
+        if self._pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def log_size(self) -> int:
         """Bytes that workers have printed into its log so far."""

@@ -3,8 +3,8 @@
     python -m runner.launch.zygote <fd> <parent>
 
 The parent asks over a socket: {"fork": {...}} with the worker's end of its channel and its log; {"kill": pid}, which
-waits for nothing; {"reap": pid, "limit_s": ...}, which waits for its end. When that socket closes, whatever has
-happened to the parent, all workers and all they have started are killed.
+waits for nothing; {"reap": pid, "limit_s": ...}, which waits for its end. What is no worker of this process is not
+touched. When that socket closes, whatever has happened to the parent, all workers and all they have started are killed.
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ def main(control: socket.socket, parent: int) -> NoReturn:
             for descriptor in descriptors:
                 os.close(descriptor)
             control.send(json.dumps(answer).encode())
+        elif (pid := request.get("kill", request.get("reap"))) not in workers:  # by now it may be anybody's
+            control.send(json.dumps({"error": f"{pid} is no worker of this process"}).encode())
         elif "kill" in request:
-            child.kill_tree(request["kill"])
+            child.kill_tree(pid)
             control.send(b"{}")
         else:
-            pid = request["reap"]
             code = _end(pid, request["limit_s"])
             if code is not None:
                 workers.discard(pid)

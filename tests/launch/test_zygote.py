@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from runner.launch import CannotStart, local, worker_process
-from runner.launch.worker_process import Stuck, WorkerProcess, Zygote
+from runner.launch.worker_process import ORPHANED, Gone, Stuck, WorkerProcess, Zygote
 
 ORPHANS = """
 import os, subprocess, sys
@@ -80,3 +80,37 @@ def test_one_that_does_not_answer_in_time_is_replaced_and_not_misunderstood(tmp_
         assert WorkerProcess(source, tmp_path / "log", None, measures=False).alive
     finally:
         source.close()
+
+
+@pytest.fixture
+def source(tmp_path):
+    begun = Zygote(tmp_path / "log", 60.0)
+    yield begun
+    begun.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
+def test_it_touches_no_process_that_is_not_its_worker(source, tmp_path):
+    worker = WorkerProcess(source, tmp_path / "log", None, measures=False)
+    with subprocess.Popen(["sleep", "1000"]) as stranger:
+        for ask in (lambda: source.kill(stranger.pid), lambda: source.reap(stranger.pid, 60.0)):
+            with pytest.raises(Gone, match="is no worker of this process"):
+                ask()
+        assert stranger.poll() is None
+        stranger.kill()
+    assert worker.alive
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_worker_dies_with_what_forked_it_whoever_forks_now(source, tmp_path, replaced, gone):
+    worker = WorkerProcess(source, tmp_path / "log", None, measures=False)
+    source.forker.kill()
+    source.forker.wait()
+    assert not worker.alive
+    later = WorkerProcess(source, tmp_path / "log", None, measures=False) if replaced else None
+    worker.kill()
+    assert worker.orphaned
+    assert worker.end() == ORPHANED
+    assert gone(worker.pid)
+    assert later is None or later.alive
