@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from kernels import Unsupported
+from runner.errors import BadInput
 from runner.redact import kept
 from runner.row import Phase, Status
 
@@ -40,6 +41,8 @@ def classify(error: BaseException, phase: Phase) -> Fault:
     reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if isinstance(error, Unsupported):
         return Fault("unsupported", text or "unsupported")
+    if isinstance(error, BadInput):  # what was there when the run began is not any more
+        return Fault("build_failed", text)
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or OUT_OF_MEMORY.search(str(error)):
         return Fault("oom", reason)
     if "CUDA error" in text or type(error).__name__ == "AcceleratorError":

@@ -48,6 +48,7 @@ class Fingerprints:
 
     def __init__(self) -> None:
         self._sources: dict[Path, tuple[tuple[int, ...], _Source]] = {}
+        self._entries: dict[str, list[Path]] = {}  # what a case names itself; a file of them may be gone for a moment
         self._first: dict[str, dict[str, str]] = {}
         self._stamps: dict[str, dict[Path, tuple[int, ...]]] = {}  # of the files behind them
         self._looked_s: dict[str, float] = {}  # when they were last found as they were
@@ -55,7 +56,10 @@ class Fingerprints:
         self._versions = versions()
 
     def of(self, case: Case) -> dict[str, str]:
-        """Of ``case`` when it was first asked for: files by their paths, ``runner/measure``, python and packages."""
+        """Of ``case`` when it was first asked for: files by their paths, ``runner/measure``, python and packages.
+
+        Raises BadInput: what it is to run cannot be built.
+        """
         name = _kind(case)
         if name not in self._first:
             paths = self._paths(case)
@@ -83,8 +87,11 @@ class Fingerprints:
         return {name: text if first.get(name) == text else text + EDITED for name, text in now.items()}
 
     def _paths(self, case: Case) -> list[Path]:
-        names = [*impl.build(case.impl).sources(case.workload.name), ROOT / "models" / f"{case.workload.name}.py"]
-        return self._closure(names)
+        """Raises BadInput: when it is first asked for, a user's file is not there."""
+        kind, op = _kind(case), case.workload.name
+        if kind not in self._entries:
+            self._entries[kind] = [*impl.build(case.impl).sources(op), ROOT / "models" / f"{op}.py"]
+        return self._closure(self._entries[kind])
 
     def _now(self, case: Case, paths: Sequence[Path]) -> dict[str, str]:
         parts = [self._source(path).digest for path in _measures(_observed(case))]
@@ -268,7 +275,10 @@ def _packages(path: Path) -> list[Path]:
 
 
 def _beside(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.suffix in NATIVE)
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix in NATIVE)
+    except OSError:  # it is gone
+        return []
 
 
 def _name(path: Path) -> str:

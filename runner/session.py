@@ -33,6 +33,7 @@ class Session:
         self.rounds: list[Rounds] = []
         self.unsaved: list[Row] = []  # of which the journal has none or only a part
         self.unreadable: set[str] = set()  # keys of rows of an earlier session that this version cannot take
+        self._begun = False  # a worker has been heard of, or a case given to one
         self._cases = plan.cases
         self.environment = run_dir.environment(argv)
         of = plan.resume.of
@@ -60,7 +61,7 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._journal.__exit__(kind, error, at)
-        if isinstance(error, BadInput) and not self.resumed and not self.rows:
+        if isinstance(error, BadInput) and not self.resumed and not self._begun:
             run_dir.withdraw(self.folder)  # resume=last would find it
 
     @property
@@ -84,6 +85,7 @@ class Session:
 
     def ready(self, worker: dict[str, Any], gpu_uuid: str = "") -> None:
         """A worker is up, and says this of itself. Raises OSError."""
+        self._begun = True
         facts = {**self.environment, "worker": self.environment.get("worker", worker)}
         if gpu_uuid:
             facts["workers"] = {**self.environment.get("workers", {}), gpu_uuid: worker}
@@ -93,10 +95,12 @@ class Session:
 
     def started(self, case: Case) -> None:
         """``case`` has been given to a worker. Raises OSError."""
+        self._begun = True
         self._journal.start(case)
 
     def done(self, row: Row) -> Row:
         """``row`` as it is kept, in the journal. Raises OSError; it is among ``rows`` all the same."""
+        self._begun = True
         files = tuple(file.removeprefix(f"{self.folder.absolute()}{os.sep}") for file in row.files)
         row = replace(row, fingerprint=self.fingerprints.of_row(row.case), files=files)
         if starts := self._journal.starts.get(row.case.key):

@@ -7,16 +7,21 @@ from runner.case import Choice
 from runner.impl.base import Implementation, Watch
 from runner.impl.kernel import Kernel, kernel, names
 
-__all__ = ["Implementation", "Kernel", "Watch", "build", "find"]
+__all__ = ["Implementation", "Kernel", "Watch", "build", "find", "kind"]
 
 
 def build(choice: Choice) -> Implementation:
-    """The implementation that ``choice`` says. Raises BadInput if its fields are not what its class takes.
+    """The implementation that ``choice`` says. Raises BadInput if its fields are not what its class takes."""
+    return schema.build(kind(choice), choice.fields, "impl")
+
+
+def kind(choice: Choice) -> type[Implementation]:
+    """The class of the implementation that ``choice`` says.
 
     A name that nothing here has, beside a ``path``, is what a user calls that function: else it is ``impl=file``.
     """
     own = "path" in choice.fields and not options.exists("runner.impl", choice.name) and choice.name not in names()
-    return schema.build(find("file" if own else choice.name), choice.fields, "impl")
+    return find("file" if own else choice.name)
 
 
 def find(name: str) -> type[Implementation]:

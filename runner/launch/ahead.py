@@ -14,6 +14,7 @@ from pathlib import Path
 
 from runner import impl
 from runner.case import Case, Scalar
+from runner.errors import BadInput
 from runner.launch.gpus import CONTEXT_BYTES, Gpu
 from runner.launch.worker_process import Gone, Spawner, WorkerProcess, Zygote
 from runner.row import Row
@@ -40,7 +41,14 @@ def processes(asked: int | None, cores: int, cases: int, gpus: Sequence[Gpu | No
 
 def compiled(cases: Iterable[Case]) -> list[Case]:
     """Those of ``cases`` that compile something which a disk cache keeps."""
-    return [case for case in cases if impl.build(case.impl).kept_on_disk(case.workload.name)]
+    return [case for case in cases if _kept_on_disk(case)]
+
+
+def _kept_on_disk(case: Case) -> bool:
+    try:
+        return impl.build(case.impl).kept_on_disk(case.workload.name)
+    except (BadInput, ValueError):  # a file that is gone: its row will say so
+        return False
 
 
 class _Builder:

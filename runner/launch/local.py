@@ -198,7 +198,7 @@ def _preload(cases: Sequence[Case], devices: Sequence[Gpu | None]) -> list[str]:
     """Modules that all workers will need, and that take a second to import."""
     if any(devices):  # torch.profiler, which asks CUPTI, needs it. Inductor would start CUDA, which survives no fork
         return ["torch._dynamo"]
-    wanted = {type(impl.build(case.impl)).__module__ for case in cases} | {"runner.measure.cpu"}
+    wanted = {impl.kind(case.impl).__module__ for case in cases} | {"runner.measure.cpu"}
     wanted |= {f"models.{case.workload.name}" for case in cases}
     if any("compiled" in (case.impl.name, case.impl.fields.get("of")) for case in cases):
         wanted.add("torch._inductor.compile_fx")

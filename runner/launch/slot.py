@@ -14,6 +14,7 @@ from typing import Protocol
 
 from runner import child, impl
 from runner.case import Case, Scalar
+from runner.errors import BadInput
 from runner.launch import Event, Notice, Ready, Started
 from runner.launch.ahead import OFF, TIMED, Ahead
 from runner.launch.gpus import Gpu
@@ -95,9 +96,9 @@ class Slot:
                 if not self.block:
                     return
             case = self.block[0]
-            if why := impl.build(case.impl).missing(case.workload.name):
+            if row := _foregone(case):
                 self.block.popleft()
-                yield Row(case=case, status="unsupported", reason=why, phase="plan")
+                yield row
             elif self.worker is None:
                 self._start(case.replica)
             elif self.worker.replica != case.replica:
@@ -312,3 +313,12 @@ class Slot:
             where["gpu_shared"] = self._shared
         metrics = {**row.metrics, **where, "started_at": self._started_at, "attempt": attempts}
         yield replace(row, metrics=metrics, reason=kept(row.reason), detail=kept(row.detail))
+
+
+def _foregone(case: Case) -> Row | None:
+    """The row of ``case``, if no worker is needed to know it."""
+    try:
+        why = impl.build(case.impl).missing(case.workload.name)
+    except (BadInput, ValueError) as gone:  # as a file of the user's is that was there when the run began
+        return Row(case=case, status="build_failed", reason=str(gone), phase="plan")
+    return Row(case=case, status="unsupported", reason=why, phase="plan") if why else None

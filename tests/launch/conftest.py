@@ -36,6 +36,12 @@ def case(path, name, cols=64, replica=0, device="cpu"):
 
 
 @pytest.fixture
+def user_case():
+    """A case of a function of a file, there or not."""
+    return case
+
+
+@pytest.fixture
 def begin_user(tmp_path):
     """Events to come of cases (function, cols, replica, device) of a file of functions."""
     path = tmp_path / "user.py"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from runner.launch import Ready, Started
+from runner.launch import Ready, Started, ahead, local
 from runner.rounds import Rounds
 from runner.row import Row
 
@@ -108,3 +108,22 @@ def test_a_row_says_when_its_case_began(launch):
     first, second = (datetime.fromisoformat(row.metrics["started_at"]) for row in rows)
     assert began < first < second < datetime.now(UTC)
     assert (second - first).total_seconds() >= rows[0].metrics["wall_s"] - 0.001
+
+
+def test_a_file_that_vanishes_costs_its_cases_alone(launch, tmp_path):
+    file = tmp_path / "user.py"
+
+    def on_row():
+        file.unlink(missing_ok=True)
+
+    events = launch(("right", 64), ("right", 32), ("right", 16), on_row=on_row)
+    rows = [event for event in events if isinstance(event, Row)]
+    assert [row.status for row in rows] == ["ok", "build_failed", "build_failed"]
+    assert rows[1].reason.startswith(f"impl.path: there is no file {file}")
+
+
+def test_one_that_has_vanished_when_the_next_workers_start_is_no_error(user_case, tmp_path):
+    """Those of another aid have an environment of their own, and so start when the others are done."""
+    gone = user_case(tmp_path / "user.py", "right")
+    assert local._preload([gone], [None]) == ["models.gelu", "runner.impl.file", "runner.measure.cpu"]
+    assert ahead.compiled([gone]) == []

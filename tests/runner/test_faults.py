@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kernels import Unsupported
+from runner.errors import BadInput
 from runner.faults import classify
 
 
@@ -25,6 +26,7 @@ class AcceleratorError(RuntimeError):
         (RuntimeError("\"cdist\" not implemented for 'Half'"), "build", "unsupported"),
         (NotImplementedError("no backward"), "build", "unsupported"),
         (SyntaxError("invalid syntax"), "build", "build_failed"),
+        (BadInput("path: there is no file mine.py"), "build", "build_failed"),
         (ValueError("shapes differ"), "build", "error"),
         (ValueError("shapes differ"), "measure", "error"),
     ],

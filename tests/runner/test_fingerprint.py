@@ -173,6 +173,28 @@ def test_a_file_edited_while_it_runs_is_neither_old_nor_new(here, monkeypatch):
     assert difference(now(), row) == "helper.py was edited while it ran"
 
 
+def test_a_file_that_is_gone_when_its_row_comes_is_no_error_and_is_marked(here, monkeypatch):
+    monkeypatch.setattr(fingerprint, "LOOK_S", 0.0)
+    (here / "mine.py").write_text(KERNEL + "SOURCE = 'fast.cu'\n")
+    prints = Fingerprints()
+    first = prints.of(case())
+    (here / "mine.py").rename(here / "mine.py~")  # as an editor does that saves by rename
+    assert prints.of_row(case())["mine.py"] == fingerprint.MISSING + fingerprint.EDITED
+    (here / "mine.py~").rename(here / "mine.py")
+    assert prints.of_row(case()) == first
+
+
+def test_a_folder_that_is_gone_when_its_row_comes_is_no_error(here, monkeypatch):
+    monkeypatch.setattr(fingerprint, "LOOK_S", 0.0)
+    (here / "sub").mkdir()
+    (here / "sub" / "helper.py").write_text(HELPER)
+    (here / "mine.py").write_text(KERNEL.replace("helper", "sub.helper") + "SOURCE = 'fast.cu'\n")
+    prints = Fingerprints()
+    assert "sub/helper.py" in prints.of(case())
+    (here / "sub").rename(here / "elsewhere")
+    assert prints.of_row(case())["sub/helper.py"] == fingerprint.MISSING + fingerprint.EDITED
+
+
 def test_a_file_that_is_missing_is_no_error_and_counts_when_it_comes(here):
     (here / "mine.py").write_text(KERNEL + "SOURCE = 'fast.cu'\n")
     before = now(impl="nothing_of_that_name")

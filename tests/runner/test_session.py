@@ -97,6 +97,15 @@ def test_a_run_that_is_refused_leaves_no_folder(plan, tmp_path):
     assert not list((tmp_path / "outputs").iterdir())
 
 
+@pytest.mark.parametrize("begin", [lambda run: run.started(run.plan.cases[0]), lambda run: run.ready({}, "GPU-x")])
+def test_a_run_in_which_something_was_begun_keeps_its_folder(plan, begin):
+    session = Session(plan, ["workload=x"], lambda: None)
+    with suppress(BadInput), session:
+        begin(session)
+        raise BadInput("impl.path: there is no such file")
+    assert session.folder.exists()
+
+
 def test_what_it_has_measured_before_stays_and_so_does_an_earlier_run(plan):
     folder = refused(plan, after=1)
     assert len(journal.read(folder)) == 1
