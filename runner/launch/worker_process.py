@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, BinaryIO
 
 from runner import cache, child
 from runner.case import Case
@@ -391,18 +391,27 @@ class WorkerProcess:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def log_size(self) -> int:
-        """Bytes that workers have printed into its log so far."""
-        return self._log_path.stat().st_size
+        """Bytes that workers have printed into its log so far; 0 if somebody has removed it."""
+        try:
+            return self._log_path.stat().st_size
+        except FileNotFoundError:
+            return 0
 
     def printed(self) -> str:
-        """What it has printed since the last message to it: the beginning and the end."""
-        with open(self._log_path, "rb") as log:
-            size = log.seek(0, os.SEEK_END) - self._mark
-            log.seek(self._mark)
-            if size <= HEAD + TAIL:
-                text = log.read(size)
-            else:  # of what may be gigabytes
-                text = log.read(HEAD) + b"\n[...]\n"
-                log.seek(-TAIL, os.SEEK_END)
-                text += log.read(TAIL)
-        return text.decode(errors="replace")
+        """What it has printed since the last message to it: the beginning and the end; "" if that has been removed."""
+        try:
+            with open(self._log_path, "rb") as log:
+                return self._ends(log).decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def _ends(self, log: BinaryIO) -> bytes:
+        size = log.seek(0, os.SEEK_END) - self._mark
+        if size < 0:  # another file has taken its place
+            return b""
+        log.seek(self._mark)
+        if size <= HEAD + TAIL:
+            return log.read(size)
+        text = log.read(HEAD) + b"\n[...]\n"  # of what may be gigabytes
+        log.seek(-TAIL, os.SEEK_END)
+        return text + log.read(TAIL)

@@ -65,6 +65,7 @@ def dies_of_a_key(x):
 def prints(x):
     os.write(1, b"from C: first\\n" + b"." * 100_000 + b"from C: last\\n")
     os.abort()
+def prints_and_goes_on(x): os.write(1, b"." * 1000); return right(x)
 def prints_a_gigabyte(x):
     os.ftruncate(1, 2**30)
     os.abort()
@@ -226,6 +227,18 @@ def test_what_a_case_has_printed_is_not_read_as_a_whole(grid):
         tracemalloc.stop()
     assert "SIGABRT" in row.reason
     assert "[...]" in row.detail
+
+
+@pytest.mark.parametrize("what", ["nothing", "another file"])
+def test_a_log_that_somebody_removes_costs_no_case(launch_user, tmp_path, what):
+    def on_row():
+        (tmp_path / "worker.log").unlink(missing_ok=True)
+        if what == "another file":
+            (tmp_path / "worker.log").touch()
+
+    cases = [("prints_and_goes_on", 64), ("right", 65), ("abort", 66), ("right", 67)]
+    rows = [event for event in launch_user(USER, *cases, on_row=on_row) if hasattr(event, "status")]
+    assert [row.status for row in rows] == ["ok", "ok", "crashed", "ok"]
 
 
 @pytest.mark.parametrize("name", ["sends_what_is_no_message", "sends_what_is_no_object"])
