@@ -34,6 +34,7 @@ def fails(x):
 def more_threads(x): torch.set_num_threads(torch.get_num_threads() + 1); return right(x)
 def float64(x): torch.set_default_dtype(torch.float64); return right(x)
 def no_grad(x): torch.set_grad_enabled(False); return right(x)
+def autocast(x): torch.autocast("cpu").__enter__(); return right(x)
 def leaves(x): os.chdir("/"); return right(x)
 def tf32(x): torch.set_float32_matmul_precision("medium"); return right(x)
 def tells(x):
@@ -74,7 +75,7 @@ def test_each_point_is_compared_when_its_cases_are_done(launch):
     assert kinds(events) == [Ready, Row, Row, Rounds, Row]
 
 
-@pytest.mark.parametrize("name", ["more_threads", "float64", "no_grad", "leaves"])
+@pytest.mark.parametrize("name", ["more_threads", "float64", "no_grad", "autocast", "leaves"])
 def test_what_a_case_sets_for_its_process_is_not_for_the_next_one(launch, name):
     events = launch((name, 64), ("right", 64), ("right", 32))
     assert kinds(events) == [Ready, Row, Ready, Row, Row]

@@ -6,9 +6,10 @@ from importlib import import_module
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from runner.case import Case, Choice
-from runner.worker import Worker
+from runner.worker import Worker, settings
 from runner.worker.point import Point
 
 BENCHMARK = {
@@ -261,3 +262,36 @@ def test_outputs_of_another_type_than_the_inputs_are_checked_and_timed(impl):
         pytest.skip(row.reason)
     assert (row.status, row.reason) == ("ok", "")
     assert row.metrics["bytes_min"] == 64 * 96 + 96 * 48 + 2 * 64 * 48
+
+
+LEFT_ON = {
+    "autocast": lambda: torch.autocast("cpu"),
+    "anomaly": lambda: torch.autograd.set_detect_anomaly(True),
+    "inference": torch.inference_mode,
+    "function mode": torch.overrides.BaseTorchFunctionMode,
+    "dispatch mode": TorchDispatchMode,
+    "mkldnn": lambda: torch.backends.mkldnn.flags(enabled=False),
+    "deterministic": lambda: torch.backends.cudnn.flags(enabled=True, deterministic=True),
+    "tf32": lambda: torch.backends.cudnn.flags(enabled=True, allow_tf32=not torch.backends.cudnn.allow_tf32),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_ON)
+def test_what_a_case_leaves_on_is_seen(name):
+    with torch.backends.cudnn.flags(enabled=True):  # it changes all that it is not told
+        before = settings()
+        with LEFT_ON[name]():
+            assert settings() != before
+        assert settings() == before
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="not before torch 2.9")
+def test_convolutions_of_another_precision_than_rnns_are_seen():
+    before, convolution = settings(), torch.backends.cudnn.conv
+    was = convolution.fp32_precision
+    convolution.fp32_precision = "ieee"
+    try:
+        assert settings() != before
+    finally:
+        convolution.fp32_precision = was
+    assert settings() == before
