@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner import importing
 from runner.impl.base import Implementation
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ class File(Implementation):
     def load(self, op: str) -> Callable[..., Tensor]:
         """The function. It gets the workload's tensors, and those options that its signature names.
 
-        Its file may import what lies beside it; of a name that is found elsewhere too, that one comes first.
+        Its file may import what lies beside it; of a name that is found elsewhere too, that one comes first, unless
+        elsewhere is beside another user's file.
 
         Raises:
             AttributeError: the file defines no such function.
@@ -53,8 +55,7 @@ class File(Implementation):
         spec = importlib.util.spec_from_file_location(f"user_{Path(file).stem}", file)
         assert spec is not None
         assert spec.loader is not None
-        if (folder := str(Path(file).resolve().parent)) not in sys.path:
-            sys.path.append(folder)
+        importing.turn_to(str(Path(file).resolve().parent), str(spec.origin))
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # torch.compile and Triton look for a function's module there
         spec.loader.exec_module(module)

@@ -25,7 +25,7 @@ journal run_dir fingerprint
 check faults hardware impl measure
 models row rounds schema options certificate labels
 tool
-kernels case errors child cache identity redact capture debug columns
+kernels case errors child cache identity redact capture debug columns importing
 """
 
 LEVEL = {room: level for level, line in enumerate(ROOMS.split("\n")) for room in line.split()}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import sys
 
 import pytest
 
-from runner import compose, impl
+from runner import compose, impl, importing
 from runner.case import Choice
 from runner.errors import BadInput
 from runner.impl.file import File
@@ -24,8 +25,80 @@ def test_a_name_that_nothing_has_beside_a_path_is_that_functions(path):
     assert impl.build(Choice("my_gelu", {"path": path})) == File(path)
 
 
-def test_it_may_import_what_lies_beside_it(tmp_path, monkeypatch):
+@pytest.fixture
+def python(monkeypatch):
+    """As it was, afterwards."""
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(builtins, "__import__", builtins.__import__)
+    monkeypatch.setattr(importing, "_turn", "")
+    for name in ("_kept", "_loaded", "_owners"):
+        monkeypatch.setattr(importing, name, {})
+    before = {*sys.modules}
+    yield
+    for name in {*sys.modules} - before:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def versions(tmp_path, python):
+    """The same file in two folders, with different modules beside it: v1 doubles, v2 trebles."""
+    for folder, factor in (("v1", 2), ("v2", 3)):
+        (tmp_path / folder / "pack").mkdir(parents=True)
+        (tmp_path / folder / "soft.py").write_text(SOFT)
+        for helper in ("helper_x.py", "lazy_x.py", "pack/__init__.py", "pack/deep.py"):
+            (tmp_path / folder / helper).write_text(f"def times(x): return {factor} * x\n")
+    (tmp_path / "v1" / "lazy_x.py").write_text("def times(x):\n    from helper_x import times\n    return times(x)\n")
+    return [f"{tmp_path}/{folder}/soft.py" for folder in ("v1", "v2")]
+
+
+SOFT = """
+import helper_x
+from pack.deep import times
+def eager(x): return helper_x.times(x)
+def deep(x): return times(x)
+def lazy(x):
+    import lazy_x
+    return lazy_x.times(x)
+def lazy_deep(x):
+    from pack import deep
+    return deep.times(x)
+"""
+
+
+@pytest.mark.parametrize("name", ["eager", "deep", "lazy", "lazy_deep"])
+def test_each_file_has_what_lies_beside_it_also_when_it_is_imported_later(versions, name):
+    one, two = (File(f"{path}:{name}").load("gelu") for path in versions)
+    assert [one(10), two(10), two(10), one(10), two(10)] == [20, 30, 30, 20, 30]
+
+
+def test_a_second_function_of_a_folder_shares_the_modules_of_the_first(versions):
+    first = File(f"{versions[0]}:eager").load("gelu").__wrapped__.__globals__["helper_x"]
+    File(f"{versions[1]}:eager").load("gelu")
+    assert File(f"{versions[0]}:lazy").load("gelu").__wrapped__.__globals__["helper_x"] is first
+
+
+def test_what_lies_below_a_folder_but_was_not_imported_from_it_stays(tmp_path, python, monkeypatch):
+    """As the packages of an environment that lies beside a user's file."""
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env" / "installed_x.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path / "env"))
+    (tmp_path / "v2").mkdir()
+    for path in (tmp_path / "soft.py", tmp_path / "v2" / "soft.py"):
+        path.write_text("import installed_x\ndef mine(x): return x\n")
+    first, second = (
+        File(f"{path}:mine").load("gelu").__wrapped__.__globals__["installed_x"]
+        for path in (tmp_path / "soft.py", tmp_path / "v2" / "soft.py")
+    )
+    assert first is second
+
+
+def test_while_there_is_one_folder_pythons_own_import_is_used(versions, python):
+    plain = builtins.__import__
+    File(f"{versions[0]}:lazy").load("gelu")
+    assert builtins.__import__ is plain
+
+
+def test_it_may_import_what_lies_beside_it(tmp_path, python):
     (tmp_path / "mine.py").write_text("from beside_mine import twice\ndef mine(x): return twice(x)\n")
     (tmp_path / "beside_mine.py").write_text("def twice(x): return 2 * x\n")
     assert File(f"{tmp_path}/mine.py:mine").load("gelu")(21) == 42
