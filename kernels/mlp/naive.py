@@ -17,7 +17,8 @@ def _gelu(x: Tensor) -> Tensor:
     return (0.5 * wide * (1 + torch.erf(wide / sqrt(2)))).to(x.dtype)
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": _gelu, "relu": lambda x: x.clamp(min=0)}
+# Not clamp for relu: its derivative at 0, where the others have 0, is 1.
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": _gelu, "relu": torch.relu}
 
 
 def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:

@@ -42,7 +42,8 @@ POINTS: dict[str, list[dict[str, object]]] = {
         {"activation": activation, "pass_": pass_, **MLP}
         for activation in ("gelu", "relu")
         for pass_ in ("fwd", "fwd_bwd", "train_step")
-    ],
+    ]
+    + [{"activation": "relu", "pass_": "fwd_bwd", "data": "zeros", **MLP}],  # relu has a derivative at 0 too
 }
 
 

@@ -62,6 +62,13 @@ def test_a_right_forward_is_right_in_every_pass(case, error, dtype, zero_grad, a
     assert error(workload.reference(*inputs), workload.call(mlp, inputs).run()) < 1
 
 
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize("pass_", PASSES)
+def test_the_derivative_at_0_is_that_of_torch(case, error, activation, pass_):
+    workload, inputs = case("float32", pass_, activation=activation, data="zeros")
+    assert error(workload.reference(*inputs), workload.call(mlp, inputs).run()) < 1
+
+
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("pass_", ["fwd", "fwd_bwd"])
