@@ -17,6 +17,8 @@ from runner.impl.base import Implementation
 if TYPE_CHECKING:
     from torch import Tensor
 
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
 
 @dataclass(frozen=True)
 class File(Implementation):
@@ -41,7 +43,7 @@ class File(Implementation):
         return [*super().sources(op), Path(self.path.rpartition(":")[0])]
 
     def load(self, op: str) -> Callable[..., Tensor]:
-        """The function. It gets the workload's tensors, and those options that its signature names.
+        """The function. It gets the workload's tensors, and those options that its signature names after them.
 
         Its file may import what lies beside it; of a name that is found elsewhere too, that one comes first, unless
         elsewhere is beside another user's file.
@@ -66,13 +68,25 @@ class File(Implementation):
 
 
 def _only_named_options(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    parameters = inspect.signature(function).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+    parameters = _parameters(function)
+    every = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    named = [parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY]
+    in_order = [parameter.name for parameter in parameters if parameter.kind in POSITIONAL]
+    if every and not in_order:
         return function
-    named = {parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY}
 
     @functools.wraps(function)
     def call(*tensors: Tensor, **options: object) -> Tensor:
-        return function(*tensors, **{name: value for name, value in options.items() if name in named})
+        taken = in_order[: len(tensors)]  # by the tensors, whatever they are called: cdist's may be p and q
+        free = {name: value for name, value in options.items() if (every or name in named) and name not in taken}
+        return function(*tensors, **free)
 
     return call
+
+
+def _parameters(function: Callable[..., Tensor]) -> list[inspect.Parameter]:
+    """Those of ``function``, of its ``forward`` if it is a module, or none if it tells of none, as builtins do."""
+    try:
+        return list(inspect.signature(getattr(function, "forward", function)).parameters.values())
+    except ValueError:
+        return []

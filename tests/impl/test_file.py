@@ -6,6 +6,7 @@ import builtins
 import sys
 
 import pytest
+import torch
 
 from runner import compose, impl, importing
 from runner.case import Choice
@@ -102,6 +103,33 @@ def test_it_may_import_what_lies_beside_it(tmp_path, python):
     (tmp_path / "mine.py").write_text("from beside_mine import twice\ndef mine(x): return twice(x)\n")
     (tmp_path / "beside_mine.py").write_text("def twice(x): return 2 * x\n")
     assert File(f"{tmp_path}/mine.py:mine").load("gelu")(21) == 42
+
+
+FUNCTIONS = {
+    "a builtin": "mine = torch.nn.functional.gelu",
+    "a script": "@torch.jit.script\ndef mine(x): return torch.nn.functional.gelu(x)",
+    "a module": "mine = torch.nn.GELU()",
+    "a module with the option": (
+        "class M(torch.nn.Module):\n"
+        "    def forward(self, x, form): return torch.nn.functional.gelu(x) if form == 'erf' else x\n"
+        "mine = M()"
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit")
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_what_can_be_called_gets_the_options_that_it_tells_of(tmp_path, kind):
+    (tmp_path / "mine.py").write_text(f"import torch\n{FUNCTIONS[kind]}\n")
+    x = torch.linspace(-3, 3, 7)
+    y = File(f"{tmp_path}/mine.py:mine").load("gelu")(x, form="erf")
+    assert torch.equal(y, torch.nn.functional.gelu(x))
+
+
+@pytest.mark.parametrize("taken", ["p, q", "q, p", "p, q, /", "p, q, **others", "a, b", "a, b, p"])
+def test_a_tensor_may_have_the_name_of_an_option(tmp_path, taken):
+    (tmp_path / "mine.py").write_text(f"def mine({taken}): return 1\n")
+    assert File(f"{tmp_path}/mine.py:mine").load("cdist")(torch.ones(2, 3), torch.ones(4, 3), p=2) == 1
 
 
 @pytest.mark.parametrize("name", ["triton", "compiled"])
