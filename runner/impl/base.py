@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -24,6 +25,26 @@ class Watch:
 
     metrics: dict[str, Scalar] = field(default_factory=dict)  # by runner.columns.COLUMNS
     fallback: str = ""  # why it did not run as asked, in one sentence; empty if it did
+
+
+def interpreted(module: str) -> str:
+    """Why a time of the kernels of a loaded ``module`` says nothing: Triton's interpreter runs them. Empty if not.
+
+    It does so in Python, on the CPU: right or wrong, but never fast or slow.
+    """
+    interpreter = sys.modules.get("triton.runtime.interpreter")
+    members = vars(sys.modules[module]).values()
+    if interpreter and any(isinstance(_kernel(member), interpreter.InterpretedFunction) for member in members):
+        return "correct under Triton's interpreter; a time there would say nothing about a GPU"
+    return ""
+
+
+def _kernel(member: object) -> object:
+    """What ``triton.autotune`` and ``triton.heuristics`` have wrapped, or ``member`` itself."""
+    autotuner = sys.modules["triton.runtime.autotuner"]
+    while isinstance(member, (autotuner.Autotuner, autotuner.Heuristics)):
+        member = member.fn
+    return member
 
 
 class Implementation(ABC):

@@ -68,6 +68,10 @@ class Compiled(Implementation):
         )
         return compiled
 
+    def untimed(self, op: str) -> str:
+        """Of what is to be compiled."""
+        return self._inner().untimed(op)
+
     @contextmanager
     def watching(self, op: str, device: str) -> Iterator[Watch]:
         """Counts compile seconds, graphs and graph breaks, and what fell back to eager."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner import importing
-from runner.impl.base import Implementation
+from runner.impl.base import Implementation, interpreted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,7 +54,7 @@ class File(Implementation):
         """
         assert self.path is not None
         file, _, name = self.path.rpartition(":")
-        spec = importlib.util.spec_from_file_location(f"user_{Path(file).stem}", file)
+        spec = importlib.util.spec_from_file_location(self._module, file)
         assert spec is not None
         assert spec.loader is not None
         importing.turn_to(str(Path(file).resolve().parent), str(spec.origin))
@@ -65,6 +65,16 @@ class File(Implementation):
             defined = ", ".join(key for key, value in vars(module).items() if inspect.isfunction(value)) or "none"
             raise AttributeError(f"{file} defines no function {name}; it defines: {defined}")
         return _only_named_options(getattr(module, name))
+
+    def untimed(self, op: str) -> str:
+        """Where Triton's interpreter runs a kernel of the file."""
+        return interpreted(self._module)
+
+    @property
+    def _module(self) -> str:
+        """What the file is called when it is imported."""
+        assert self.path is not None
+        return f"user_{Path(self.path.rpartition(':')[0]).stem}"
 
 
 def _only_named_options(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

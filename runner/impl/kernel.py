@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 import kernels
 from kernels import Unsupported
 from runner import options
-from runner.impl.base import Implementation, Watch
+from runner.impl.base import Implementation, Watch, interpreted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,12 +65,8 @@ class Kernel(Implementation):
             watch.metrics["config"] = chosen()
 
     def untimed(self, op: str) -> str:
-        """Triton's interpreter runs a kernel in Python, on the CPU: right or wrong, but never fast or slow."""
-        interpreter = sys.modules.get("triton.runtime.interpreter")
-        members = vars(sys.modules[f"kernels.{op}.{self.name}"]).values()
-        if interpreter and any(isinstance(member, interpreter.InterpretedFunction) for member in members):
-            return "correct under Triton's interpreter; a time there would say nothing about a GPU"
-        return ""
+        """Where Triton's interpreter runs it."""
+        return interpreted(f"kernels.{op}.{self.name}")
 
 
 def names() -> list[str]:

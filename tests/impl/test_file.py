@@ -11,6 +11,8 @@ import torch
 from runner import compose, impl, importing
 from runner.case import Choice
 from runner.errors import BadInput
+from runner.impl.compiled import Compiled
+from runner.impl.cudagraph import CudaGraph
 from runner.impl.file import File
 
 USER = "def mine(x):\n    return x\n"
@@ -130,6 +132,31 @@ def test_what_can_be_called_gets_the_options_that_it_tells_of(tmp_path, kind):
 def test_a_tensor_may_have_the_name_of_an_option(tmp_path, taken):
     (tmp_path / "mine.py").write_text(f"def mine({taken}): return 1\n")
     assert File(f"{tmp_path}/mine.py:mine").load("cdist")(torch.ones(2, 3), torch.ones(4, 3), p=2) == 1
+
+
+KERNEL = """
+import triton
+import triton.language as tl
+{decorators}
+@triton.jit
+def _copy(x, y, N: tl.constexpr):
+    tl.store(y + tl.arange(0, N), tl.load(x + tl.arange(0, N)))
+def mine(x): return x
+"""
+AUTOTUNED = "@triton.autotune([triton.Config({})], key=[])\n@triton.heuristics({})"
+
+
+@pytest.mark.parametrize("wrap", [File, lambda path: Compiled(path, "default", None, False, False), CudaGraph])
+@pytest.mark.parametrize("decorators", ["", AUTOTUNED])
+def test_a_kernel_of_ones_own_is_not_timed_under_tritons_interpreter(tmp_path, monkeypatch, wrap, decorators):
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    (tmp_path / "mine.py").write_text(KERNEL.format(decorators=decorators))
+    (tmp_path / "plain.py").write_text("def mine(x): return x\n")
+    ours, plain = (wrap(f"{tmp_path}/{name}.py:mine") for name in ("mine", "plain"))
+    ours.load("gelu")
+    plain.load("gelu")
+    assert (ours.untimed("gelu")[:34], plain.untimed("gelu")) == ("correct under Triton's interpreter", "")
 
 
 @pytest.mark.parametrize("name", ["triton", "compiled"])
