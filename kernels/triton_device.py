@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kernels import Unsupported
 
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 OLD = tuple(map(int, triton.__version__.split(".")[:2])) < (
     3,
     4,
@@ -33,6 +34,17 @@ def require_gpu(x: Tensor) -> None:
         )
     if x.dtype == torch.bfloat16:
         raise Unsupported("Triton's interpreter cuts bfloat16 off where a GPU rounds; check float16, or on a GPU")
+
+
+def require_floats(x: Tensor) -> None:
+    """Passes if ``x`` is of ``FLOATS``: a kernel that computes in float32 would cut its results off to integers.
+
+    Raises:
+        Unsupported: it is of another type.
+
+    """
+    if x.dtype not in FLOATS:
+        raise Unsupported(f"this kernel is of {', '.join(map(str, FLOATS))}; convert from {x.dtype}")
 
 
 def require_products() -> None:

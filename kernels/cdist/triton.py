@@ -30,7 +30,7 @@ from kernels.tensor_cores import (
     tile,
     tiles_of,
 )
-from kernels.triton_device import require_gpu, require_products
+from kernels.triton_device import require_floats, require_gpu, require_products
 
 GROUP = 8  # rows of tiles that are walked through together
 
@@ -206,11 +206,12 @@ def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
     A row whose squares overflow float32, as one of 1e20 does, is infinitely far from all others.
 
     Raises:
-        Unsupported: ``a`` is not on a GPU, and Triton's interpreter is off.
+        Unsupported: ``a`` is not on a GPU, and Triton's interpreter is off; it is of another type.
         ValueError: the two differ in type, device or number of coordinates, or ``p`` is not 2.
 
     """
     require_gpu(a)
+    require_floats(a)
     require_products()
     require_points(a, b, p)
     y = torch.empty(a.shape[0], b.shape[0], dtype=a.dtype, device=a.device)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from kernels.gelu._form import is_tanh
 from kernels.second_derivative import no_second_derivative
-from kernels.triton_device import on_device_of, require_gpu
+from kernels.triton_device import on_device_of, require_floats, require_gpu
 
 BLOCK = 1024  # elements a program: at 4 warps one 128-bit access a thread in 16 bits, and two in float32
 
@@ -127,7 +127,7 @@ def gelu(x: Tensor, *, form: str) -> Tensor:
     It can be differentiated once.
 
     Raises:
-        Unsupported: ``x`` is not on a GPU, and Triton's interpreter is off.
+        Unsupported: ``x`` is not on a GPU, and Triton's interpreter is off; it is of another type.
         ValueError: there is no such ``form``.
 
     """
@@ -136,6 +136,7 @@ def gelu(x: Tensor, *, form: str) -> Tensor:
         y: Tensor = _Differentiable.apply(x, form)
         return y
     require_gpu(x)
+    require_floats(x)
     x = x.contiguous()
     y = torch.empty_like(x)
     if x.numel() == 0:

@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.second_derivative import no_second_derivative
-from kernels.triton_device import on_device_of, require_gpu
+from kernels.triton_device import on_device_of, require_floats, require_gpu
 
 # One program holds a whole row up to here: 32768 columns of float32, at 32 warps. At twice that, registers spill.
 MAX_ROW_BYTES = 32_768 * 4
@@ -190,13 +190,14 @@ def softmax(x: Tensor) -> Tensor:
     It can be differentiated once.
 
     Raises:
-        Unsupported: ``x`` is not on a GPU, and Triton's interpreter is off.
+        Unsupported: ``x`` is not on a GPU, and Triton's interpreter is off; it is of another type.
 
     """
     if x.requires_grad and torch.is_grad_enabled():
         result: Tensor = _Differentiable.apply(x)
         return result
     require_gpu(x)
+    require_floats(x)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel() == 0:
         return y

@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 from kernels import Unsupported
 
@@ -71,6 +72,15 @@ def test_matches_float64_at_small_and_odd_sizes(make, error, op, impl, dtype, de
         assert error(workload.reference(*inputs), outputs) <= 1, point
     if len(refused) == len(POINTS[op]):
         pytest.skip(refused[0])
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64, torch.bool, torch.complex64])
+@pytest.mark.parametrize("op", ["cdist", "gelu", "softmax"])
+def test_triton_refuses_what_is_no_float(make, load, device, op, kind):
+    function = load(op, "triton")
+    workload, inputs = make(op, dtype="float32", device=device, **POINTS[op][0])
+    with pytest.raises(Unsupported, match="convert"):
+        workload.call(function, tuple(tensor.to(kind) for tensor in inputs)).run()
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter makes Triton work on a CPU")
