@@ -27,7 +27,7 @@ class Watch:
     fallback: str = ""  # why it did not run as asked, in one sentence; empty if it did
 
 
-def interpreted(module: str) -> str:
+def under_interpreter(module: str) -> str:
     """Why a time of the kernels of a loaded ``module`` says nothing: Triton's interpreter runs them. Empty if not.
 
     It does so in Python, on the CPU: right or wrong, but never fast or slow.

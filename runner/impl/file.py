@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner import importing
-from runner.impl.base import Implementation, interpreted
+from runner.impl.base import Implementation, under_interpreter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,7 +68,7 @@ class File(Implementation):
 
     def untimed(self, op: str) -> str:
         """Where Triton's interpreter runs a kernel of the file."""
-        return interpreted(self._module)
+        return under_interpreter(self._module)
 
     @property
     def _module(self) -> str:

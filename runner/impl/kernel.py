@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 import kernels
 from kernels import Unsupported
 from runner import options
-from runner.impl.base import Implementation, Watch, interpreted
+from runner.impl.base import Implementation, Watch, under_interpreter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,7 +66,7 @@ class Kernel(Implementation):
 
     def untimed(self, op: str) -> str:
         """Where Triton's interpreter runs it."""
-        return interpreted(f"kernels.{op}.{self.name}")
+        return under_interpreter(f"kernels.{op}.{self.name}")
 
 
 def names() -> list[str]:
