@@ -60,8 +60,8 @@ def main(descriptor: int) -> None:
             send(rounds=worker.compare().to_record())
             continue
         case = Case.from_record(message["case"])
-        if not worker.has_room(case):
-            send(full=True)
+        if burden := worker.burden(case):
+            send(full=burden)
             return
         row, spoiled = worker.run(case)
         flush()

@@ -26,7 +26,6 @@ from runner.row import Phase, Row
 MOST_STARTS = 2  # in a row that fail: then the device is not to be had
 SMALL_BYTES = 16 * 2**30  # a GPU on which the context of a spare worker would be missed by the cases
 STUCK = "a worker that was killed has not ended, and holds it: see dmesg; a reboot may be needed"
-FULL = "an earlier case has not given back its GPU memory: a new worker takes over"
 
 
 class Limits(Protocol):
@@ -242,7 +241,7 @@ class Slot:
         elif "full" in message:
             assert self._doing is not None
             self._tried[self._doing.key] -= 1
-            yield Notice(FULL)
+            yield Notice(f"{message['full']}: a new worker takes over")
             self.stop()
         else:
             row = Row.from_record(message["row"])  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from runner.measure import Preparing
 from runner.redact import kept
 from runner.rounds import Rounds
 from runner.row import ERROR, Phase, Row
+from runner.worker import left
 from runner.worker.job import Job
 from runner.worker.point import Point
 
@@ -57,10 +58,14 @@ class Worker:
             spoiled = self._left_bytes() > LEFT_BYTES  # a process of its own may have room for it
         return self._with_traceback(row), spoiled
 
-    def has_room(self, case: Case) -> bool:
-        """Whether earlier points have left the GPU's memory as they found it; asked before ``case`` is run."""
+    def burden(self, case: Case) -> str:
+        """What earlier points have left in this process, if it is too much for ``case``; asked before that is run."""
         self._leave_other(case)
-        return self._point is not None or self._left_bytes() <= LEFT_BYTES
+        if self._point is not None:
+            return ""
+        if self._left_bytes() > LEFT_BYTES:
+            return "an earlier case has not given back its GPU memory"
+        return "an earlier case has left processes running" if left.processes() else ""
 
     def prepare(self, case: Case) -> dict[str, Scalar]:
         """Compile what ``case`` will want to find in the caches on disk; what that took. Raises nothing."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.launch import CannotStart, local
+from runner.launch import CannotStart, Notice, local
 from runner.launch.slot import Slot
 from runner.launch.worker_process import Gone, Spawner, Zygote
 
@@ -41,6 +41,9 @@ def has_children(x):
     for group in (False, True):
         subprocess.Popen(["sleep", "5000.125"], start_new_session=group)
     ctypes.string_at(0)
+def leaves_a_child(x):
+    if not hasattr(torch, "left"): torch.left = subprocess.Popen(["sleep", "5000.125"])
+    return right(x)
 def hurt_by_others(x):
     if hasattr(torch, "spoilt"): os.abort()
     return right(x)
@@ -182,6 +185,17 @@ def test_the_kernel_would_take_a_worker_first(launch_user):
 def test_a_dead_worker_leaves_no_process_behind(grid):
     assert grid("has_children", "right")["right"].status == "ok"
     assert not sleepers()
+
+
+def test_what_a_case_leaves_running_is_ended_before_the_next_size(launch_user):
+    running = []
+    cases = [("leaves_a_child", 64), ("right", 64), ("right", 65), ("right", 66)]
+    events = launch_user(USER, *cases, on_row=lambda: running.append(len(sleepers())))
+    assert [event.status for event in events if hasattr(event, "status")] == ["ok"] * 4
+    assert running == [1, 1, 0, 0]
+    assert [event.text for event in events if isinstance(event, Notice)] == [
+        "an earlier case has left processes running: a new worker takes over"
+    ]
 
 
 def test_a_crash_that_may_be_another_cases_fault_is_tried_in_a_fresh_process(grid):

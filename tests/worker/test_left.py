@@ -1,0 +1,59 @@
+"""What cases have left running is told from what torch and the runner have started."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+
+LEFT = """
+import os, signal, subprocess, sys
+from runner import tool
+from runner.worker import left
+
+def start(*words, **more):
+    return subprocess.Popen([*words, "sleep", "1000"], env=os.environ | more)
+
+ended = subprocess.Popen(["true"])
+os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # and is not waited for
+forked = os.fork() or signal.pause()
+plain, other_session = start(), start("setsid")
+by_the_runner = start(**{tool.MARK: f"{os.getpid()}-x"})
+names = {forked: "forked", plain.pid: "plain", other_session.pid: "session", by_the_runner.pid: "the runner's"}
+print(sorted(names.get(pid, pid) for pid in left.processes()))
+for pid in names:
+    os.kill(pid, signal.SIGKILL)
+"""
+
+POOL = """
+import os, torch
+from runner import child
+from runner.worker import left
+
+from torch._inductor import config
+from torch._inductor.async_compile import AsyncCompile
+
+config.compile_threads = 2
+pool = AsyncCompile.process_pool()
+assert pool.submit(os.getpid).result() != os.getpid()
+print(len(child.children(os.getpid())) > 0, left.processes())
+"""
+
+
+def said(source: str, *words: str) -> str:
+    command = [sys.executable, "-c", source, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("words", [(), ("torch._inductor.compile_worker",)])  # as modules to preload are named
+def test_a_child_counts_unless_it_has_ended_or_is_a_tool(words):
+    assert said(LEFT, *words) == "['forked', 'plain', 'session']"
+
+
+def test_the_pool_in_which_inductor_compiles_does_not_count():
+    assert said(POOL) == "True []"
