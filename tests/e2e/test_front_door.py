@@ -18,9 +18,17 @@ def test_help_lists_groups_options_and_examples(run):
     assert "workload: add, cdist, gelu, matmul, mlp, softmax" in result.out
     assert "impl: compiled, cuda, cudagraph, file, naive, split, torch, triton" in result.out
     assert "python -m runner workload=mlp impl=compiled -m" in result.out
+    assert "python -m runner --help workload=mlp impl=compiled " in result.out
     for path in (ROOT / "runner" / "cli").glob("[!_]*.py"):  # the sub-commands
         assert path.stem == "run" or f"python -m runner {path.stem} " in result.out
     assert result.folder is None
+
+
+def test_help_shows_the_fields_of_the_options_that_stand_beside_it(run):
+    assert "layers: 4" not in run("--help").out
+    shown = run("--help", "workload=mlp", "impl=compiled").out
+    assert "layers: 4" in shown
+    assert "fullgraph: false" in shown
 
 
 def test_the_version_is_the_runners_own(run):
