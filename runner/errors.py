@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NoReturn
 
 
@@ -20,8 +20,15 @@ class Parser(argparse.ArgumentParser):
         raise BadInput(message)
 
 
-def choices(asked: str, allowed: Iterable[str]) -> str:
-    """``did you mean mlp? One of: ...``: the nearest of ``allowed``, then all of them."""
+NEAR, VERY_NEAR = 0.5, 0.75  # of the letters of both, those in common
+
+
+def choices(asked: str, allowed: Iterable[str], rare: Container[str] = ()) -> str:
+    """``did you mean mlp? One of: ...``: the nearest of ``allowed``, then all of them.
+
+    What is seldom meant, ``rare``, has to be very near.
+    """
     names = sorted(set(allowed))
-    near = difflib.get_close_matches(asked, names, 1, 0.5)
+    near = difflib.get_close_matches(asked, [name for name in names if name not in rare], 1, NEAR)
+    near = difflib.get_close_matches(asked, names, 1, VERY_NEAR) or near
     return (f"did you mean {near[0]}? One of: " if near else "one of: ") + ", ".join(names)

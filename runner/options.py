@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import iter_modules
 
 HERE = Path(__file__).resolve().parent
 CONF = next(path for path in (HERE / "conf", HERE.parent / "conf") if (path / "config.yaml").is_file())  # the groups
@@ -16,6 +17,11 @@ CONF = next(path for path in (HERE / "conf", HERE.parent / "conf") if (path / "c
 def exists(package: str, name: str) -> bool:
     """True if ``package`` has a module called ``name``; nothing is imported but the package."""
     return name.isidentifier() and find_spec(f"{package}.{name}") is not None
+
+
+def names(package: str) -> list[str]:
+    """The modules that ``package`` has; nothing is imported but the package."""
+    return sorted(module.name for module in iter_modules(import_module(package).__path__))
 
 
 def find(package: str, name: str) -> type:

@@ -84,11 +84,19 @@ def _compose(words: Sequence[str]) -> list[dict[str, Any]] | None:
     try:
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(collect)()
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:  # ValueError: workload=3
-        raise BadInput(one_line(error)) from error
+        raise BadInput(one_line(error, _folders(words))) from error
     finally:
         sys.argv = before
         del os.environ["HYDRA_FULL_ERROR"]  # workers must not inherit it
     return found[0] if found else None
+
+
+def _folders(words: Sequence[str]) -> list[Path]:
+    """Where there are groups: ours, and the one that the user names."""
+    from hydra._internal.utils import get_args_parser
+
+    asked, _ = get_args_parser().parse_known_args(list(words))
+    return [CONF, *([Path(asked.config_dir)] if asked.config_dir else [])]
 
 
 def _for_hydra(argv: Sequence[str]) -> list[str]:

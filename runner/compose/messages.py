@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
 from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
+from runner import options
+from runner.compose import hints
 from runner.errors import choices
 from runner.options import CONF
 
 
-def one_line(error: BaseException) -> str:
-    """The sentence for the user; the exception's own first line where nothing better is known."""
+def one_line(error: BaseException, folders: Sequence[Path] = (CONF,)) -> str:
+    """The sentence for the user; the exception's own first line where nothing better is known.
+
+    ``folders`` have the groups: ours, and the user's.
+    """
     if isinstance(error, MissingConfigException) and error.options is not None:
         return _no_such_option(error)
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
@@ -25,13 +34,19 @@ def one_line(error: BaseException) -> str:
         return f"{group}: nothing to override; add it, as in +{group}=..."
     cause = _deepest(error)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
-        return _bad_field(cause)
+        return _bad_field(cause, folders)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 def _no_override(error: OverrideParseException) -> str:
     if "=" not in error.override:
+        commands = [name for name in options.names("runner.cli") if name != "run"]  # which is what goes without a name
+        if near := get_close_matches(error.override, commands, 1, 0.7):
+            return (
+                f"{error.override}: not an override; did you mean the sub-command {near[0]}, "
+                f"as in python -m runner {near[0]}?"
+            )
         example = "resume=last" if error.override.split(".")[0] == "resume" else "workload=gelu"
         return f"{error.override}: not an override; write group=option or field=value, as in {example}"
     _, evaluating, why = str(error).partition(" while evaluating ")
@@ -49,7 +64,7 @@ def _no_such_option(error: MissingConfigException) -> str:
     return f"{group}={name}: no such option; {choices(name, (o.rpartition('/')[2] for o in error.options or ()))}"
 
 
-def _bad_field(cause: OmegaConfBaseException) -> str:
+def _bad_field(cause: OmegaConfBaseException, folders: Sequence[Path]) -> str:
     text = str(cause.msg or cause).splitlines()[0]
     parent = cause.parent_node
     if "not in struct" in text and isinstance(parent, DictConfig):
@@ -59,7 +74,9 @@ def _bad_field(cause: OmegaConfBaseException) -> str:
             return f"{cause.full_key}: not chosen; name it, as in 'measure=[{','.join(chosen)}]'"
         if not fields:
             return f"{cause.full_key}: no such field yet; add it, as in +{cause.full_key}=..."
-        return f"{cause.full_key}: no such field; {choices(str(cause.key), fields)}"
+        if meant := hints.meant(str(cause.full_key), parent, folders):
+            return f"{cause.full_key}: {meant}"
+        return f"{cause.full_key}: no such field; {choices(str(cause.key), fields, rare=('axes',))}"
     return f"{cause.full_key}: {text}"
 
 

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hydra.core.config_store import ConfigStore
-from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
+from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString, Transformer
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from runner.compose import grid
 from runner.compose.composer import Composer
 from runner.compose.earlier import of_the_run
 from runner.errors import BadInput, choices
@@ -63,6 +64,7 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
     overrides = [compose.parse(line) for line in arguments]
     for override in overrides:
         _check_options(compose, override)
+    _check_lists(compose, overrides)
     if not multirun:
         if swept := [override for override in overrides if override.is_sweep_override()]:
             raise BadInput(f"{swept[0].input_line}: several values make a sweep; add -m{_instead(compose, swept[0])}")
@@ -132,6 +134,25 @@ def _check_options(compose: Composer, override: Override) -> None:
         if of_the_run(group):
             raise BadInput(f"{asked}: a run has one {group}; name one")
         raise BadInput(f"{asked}: takes one option; to sweep: {key}={','.join(_names(value))} -m")
+
+
+def _check_lists(compose: Composer, overrides: Sequence[Override]) -> None:
+    """Raise BadInput if a field that takes one value gets a list, as a sweep is spelt elsewhere."""
+    of_cases = [one for one in overrides if not of_the_run(_key(one)) and _key(one) not in grid.OF_THE_RUN]
+    listed = {_key(one): one for one in of_cases if _items(one) and not compose.is_group(one)}
+    groups = [_spell(compose, override) for override in overrides if compose.is_group(override)]
+    bases = [compose(lines) for lines in itertools.product(*groups)] if listed else []
+    for key, override in listed.items():
+        fields = [OmegaConf.select(base, key, default=base) for base in bases]  # base: there is none, as Hydra tells
+        if not all(isinstance(field, DictConfig | ListConfig) for field in fields):
+            axis = f"{override.get_key_element()}={','.join(map(Transformer.str, _items(override)))}"
+            raise BadInput(f"{override.input_line}: takes one value; to sweep: {axis} -m")
+
+
+def _items(override: Override) -> list[Any]:
+    """Those of the list that ``override`` gives, if it is one."""
+    value = override.value()
+    return value if isinstance(value, list) else []
 
 
 def _names(value: object) -> list[str]:

@@ -39,6 +39,65 @@ MISTAKES = {
     ),
     "a folder of a sweep as Hydra has it": (["hydra.sweep.dir=here", "-m"], "hydra.sweep.dir: not used here; "),
     "a name as Hydra has it": (["hydra.job.name=mine"], "hydra.job.name: not used here; give name=..., "),
+    "a field of another workload": (
+        ["workload.layers=3"],
+        "workload.layers: workload=gelu has no such field; mlp has: workload=mlp",
+    ),
+    "a field of several other workloads": (
+        ["workload=mlp", "workload.rows=3"],
+        "workload.rows: workload=mlp has no such field; add, gelu, softmax have: workload=add",
+    ),
+    "a field of a workload that is not of the sweep": (
+        ["workload=gelu,softmax", "workload.layers=3", "-m"],
+        "workload.layers: workload=softmax has no such field; mlp has: workload=mlp",
+    ),
+    "the path of a function without impl=file": (
+        ["impl.path=x.py:f"],
+        "impl.path: impl=torch has no such field; file has: impl=file",
+    ),
+    "what is to be compiled without impl=compiled": (
+        ["impl=torch", "impl.of=naive"],
+        "impl.of: impl=torch has no such field; compiled, cudagraph have: impl=compiled",
+    ),
+    "a field of a logger that is off": (
+        ["log=none", "log.project=mine"],
+        "log.project: log=none has no such field; wandb has: log=wandb",
+    ),
+    "a field without its group": (["rows=3"], "rows: no such field; did you mean workload.rows?"),
+    "a field without its measurement": (
+        ["measure.max_s=3"],
+        "measure.max_s: no such field; did you mean measure.benchmark.max_s?",
+    ),
+    "a field of another measurement": (
+        ["measure.benchmark.set=full"],
+        "measure.benchmark.set: no such field; did you mean measure.ncu.set, of measure=ncu?",
+    ),
+    "a field of another workload without its group": (
+        ["layers=3"],
+        "layers: no such field; did you mean workload.layers, of workload=mlp?",
+    ),
+    "a field of the run under a group": (["workload.seed=3"], "workload.seed: no such field; did you mean seed?"),
+    "a word that is as far from axes as layers is": (
+        ["workload.max=3"],
+        "workload.max: no such field; one of: axes, cols, ",
+    ),
+    "axes by a letter": (["workload.axs=3"], "workload.axs: no such field; did you mean axes? One of: "),
+    "a list for a size": (
+        ["workload.cols=[64, 128]", "-m"],
+        "workload.cols=[64, 128]: takes one value; to sweep: workload.cols=64,128 -m",
+    ),
+    "a list for a field that one of two workloads has": (
+        ["workload=gelu,mlp", "workload.layers=[2,3]", "-m"],
+        "workload.layers=[2,3]: takes one value; to sweep: workload.layers=2,3 -m",
+    ),
+    "a list for what a run has one of": (
+        ["replicas=[1,2]", "-m"],
+        "replicas: [1, 2] is not allowed; give a whole number at least 1",
+    ),
+    "nearly a sub-command": (
+        ["doctr"],
+        "doctr: not an override; did you mean the sub-command doctor, as in python -m runner doctor?",
+    ),
     "a field of a config that is only shown": (
         ["workload.rows=abc", "--cfg", "job"],
         "workload.rows: 'abc' is not allowed; give a whole number at least 1",
@@ -61,3 +120,18 @@ def test_a_config_that_is_valid_is_shown_as_hydra_has_it(words, monkeypatch, cap
     monkeypatch.setattr(sys, "argv", ["runner"])
     assert compose.plan([*words, "--cfg", "job"]) is None
     assert "default_axes: true" in capsys.readouterr().out
+
+
+def test_a_field_of_an_option_of_the_users_is_found(monkeypatch, tmp_path):
+    (tmp_path / "workload").mkdir()
+    (tmp_path / "workload" / "wide.yaml").write_text("name: wide\nmargin: 3\n")
+    (tmp_path / "workload" / "broken.yaml").write_text("name: [")
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    with pytest.raises(BadInput, match=r"^workload.margin: workload=gelu has no such field; wide has: workload=wide$"):
+        compose.plan(["--config-dir", str(tmp_path), "workload.margin=3"])
+
+
+def test_a_list_where_one_belongs_is_taken(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    plan = compose.plan(["measure.columns=[time_us]", "allow_code=[here.py]", "workload.axes={cols:[8,16]}", "-m"])
+    assert [case.workload.fields["cols"] for case in plan.cases] == [8, 16]
