@@ -28,14 +28,24 @@ def find(package: str, name: str) -> type:
     """The class of module ``package.name`` that is called as the module is, in CamelCase.
 
     Raises:
-        LookupError: there is no such module or class; the message says where it was looked for.
+        LookupError: there is no such module or class, or no instance can be made of it; the message names the file.
 
     """
+    file = f"{package.replace('.', '/')}/{name}.py"
     if not exists(package, name):
-        raise LookupError(f"no file {package.replace('.', '/')}/{name}.py")
+        raise LookupError(f"no file {file}")
     module = import_module(f"{package}.{name}")
     wanted = name.replace("_", "")
     for attribute, value in vars(module).items():
         if attribute.lower().rstrip("_") == wanted and isinstance(value, type):
+            _check(value, file)
             return value
-    raise LookupError(f"no class called {wanted} in {package.replace('.', '/')}/{name}.py")
+    raise LookupError(f"no class called {wanted} in {file}")
+
+
+def _check(cls: type, file: str) -> None:
+    """Raise LookupError unless instances of ``cls`` can be made, by its own fields."""
+    if "__dataclass_fields__" not in vars(cls):  # a base's are not all of them
+        raise LookupError(f"class {cls.__name__} in {file} must be a dataclass whose fields are those of its YAML")
+    if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
+        raise LookupError(f"class {cls.__name__} in {file} must also have {', '.join(lacking)}")

@@ -168,6 +168,9 @@ def _case(config: Mapping[str, Any], settings: Globals, known: dict[str, Any]) -
 
 
 def _measures(chosen: Mapping[str, Any]) -> tuple[Choice, ...]:
+    if stray := [name for name, values in chosen.items() if not isinstance(values, Mapping)]:
+        wanted = "a YAML of conf/measure begins with the line # @package measure.<name>"
+        raise BadInput(f"measure.{stray[0]}: is of no measurement; {wanted}")
     return tuple(_choice("measure", values, f"measure.{name}") for name, values in chosen.items())
 
 
@@ -177,7 +180,7 @@ def _choice(group: str, values: object, where: str = "") -> Choice:
     try:
         cls = _class(ROOMS[group], raw.name)
     except LookupError as error:
-        raise BadInput(f"{where or group}={raw.name}: {error}") from None
+        raise BadInput(f"{group}={raw.name}: {error}") from None
     fields = {name: value for name, value in raw.fields.items() if name != "axes"}
     return Choice(raw.name, schema.record(schema.build(cls, fields, where or group)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from runner import options, schema
 from runner.case import Choice
+from runner.errors import BadInput
 from runner.impl.base import Implementation, Watch
 from runner.impl.kernel import Kernel, kernel, names
 
@@ -21,7 +22,10 @@ def kind(choice: Choice) -> type[Implementation]:
     A name that nothing here has, beside a ``path``, is what a user calls that function: else it is ``impl=file``.
     """
     own = "path" in choice.fields and not options.exists("runner.impl", choice.name) and choice.name not in names()
-    return find("file" if own else choice.name)
+    try:
+        return find("file" if own else choice.name)
+    except LookupError as error:
+        raise BadInput(f"impl={choice.name}: {error}") from None
 
 
 def find(name: str) -> type[Implementation]:

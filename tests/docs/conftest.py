@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PRINTED = re.compile(r"```(?:python|yaml)\n# (\S+\.(?:py|yaml))\n(.*?)```", re.DOTALL)  # its first line names the file
+PACKAGE = r"(?:# @package \S+\n)?"  # which Hydra looks for in the first line
+NAMED = r"# (\S+\.(?:py|yaml))[:\n]"  # the line that names the file
+PRINTED = re.compile(rf"```(?:python|yaml)\n({PACKAGE}{NAMED}.*?)```", re.DOTALL)
+ADDED = re.compile(r"```python\n# (\S+\.py), in (\w+)\n(.*?)```", re.DOTALL)  # lines for a table that is there
 
 
 @dataclass(frozen=True)
@@ -58,9 +61,14 @@ def project(tmp_path_factory) -> Project:
     root = tmp_path_factory.mktemp("project")
     for room in ("runner", "kernels", "models", "conf"):
         shutil.copytree(ROOT / room, root / room, ignore=shutil.ignore_patterns("__pycache__"))
-    printed = PRINTED.findall((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert len(printed) >= 5
-    for name, text in printed:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    printed = PRINTED.findall(readme)
+    assert len(printed) >= 7
+    for text, name in printed:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text, encoding="utf-8")
+    for name, table, lines in ADDED.findall(readme):
+        text = (root / name).read_text(encoding="utf-8")
+        (opening,) = re.findall(rf"^{table}: .*\n", text, re.MULTILINE)
+        (root / name).write_text(text.replace(opening, opening + lines), encoding="utf-8")
     return Project(root)

@@ -228,6 +228,29 @@ def test_there_is_such_a_line():
     assert PYTHON
 
 
+def test_the_readmes_own_measurement_gives_its_figure(project):
+    """Beside the benchmark's: of normal numbers GELU leaves some next to 0, and fewer are nearer still."""
+    gelu = ["workload=gelu", "workload.rows=33", "workload.cols=100", "measure=[benchmark,sparsity]", *QUICK]
+    (row,) = project.rows(*gelu)
+    (least,) = project.rows(*gelu, "measure.sparsity.below=1e-300")
+    assert row["status"] == least["status"] == "ok"
+    assert row["metrics"].keys() & {"wall_us", "gpu_us"}
+    assert 100 > row["metrics"]["small_pct"] > least["metrics"]["small_pct"]
+
+
+def test_a_measurement_that_is_no_dataclass_is_one_sentence(project):
+    source = (project.root / "runner" / "measure" / "sparsity.py").read_text(encoding="utf-8")
+    plain = source.replace("@dataclass(frozen=True)\n", "").replace("Sparsity", "Plain")
+    (project.root / "runner" / "measure" / "plain.py").write_text(plain, encoding="utf-8")
+    (project.root / "conf" / "measure" / "plain.yaml").write_text("# @package measure.plain\nname: plain\n")
+    done = project.python("-m", "runner", "log=none", "measure=[benchmark,plain]")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "runner: measure=plain: class Plain in runner/measure/plain.py must be a dataclass "
+        "whose fields are those of its YAML\n",
+    )
+
+
 def test_the_readme_explains_every_verdict():
     explained = re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)
     assert set(explained) == {"ok", "wrong", "debug", "fallback", *DOUBTS}

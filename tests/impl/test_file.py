@@ -165,6 +165,13 @@ def test_a_name_that_something_has_is_not_for_a_function_of_ones_own(path, name)
         impl.build(Choice(name, {"path": path}))
 
 
+def test_a_wrapper_whose_class_is_no_dataclass_is_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / "plain.py").write_text("class Plain:\n    pass\n")
+    monkeypatch.setattr(impl, "__path__", [*impl.__path__, str(tmp_path)])
+    with pytest.raises(BadInput, match=r"^impl=plain: class Plain in runner/impl/plain\.py must be a dataclass"):
+        impl.build(Choice("plain", {}))
+
+
 def test_two_of_them_are_told_apart_and_either_may_be_the_baseline(tmp_path, path):
     (tmp_path / "mine" / "impl").mkdir(parents=True)
     for name in ("first", "second"):

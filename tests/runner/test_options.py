@@ -25,6 +25,33 @@ def test_a_helper_module_is_not_an_option():
         options.find("models", "rounding")
 
 
+PLAIN = "class Mine:\n    pass\n"
+INHERITED = """
+from dataclasses import dataclass
+from models.workload import Workload
+class Mine(Workload):
+    rows: int
+"""
+UNFINISHED = INHERITED.replace("class Mine", "@dataclass(frozen=True, kw_only=True)\nclass Mine")
+
+
+@pytest.mark.parametrize(
+    ("source", "wrong"),
+    [
+        (PLAIN, "must be a dataclass whose fields are those of its YAML"),
+        (INHERITED, "must be a dataclass whose fields are those of its YAML"),
+        (UNFINISHED, "must also have bytes_min, flops, inputs, reference"),
+    ],
+)
+def test_a_class_that_no_yaml_can_be_built_into_is_named(source, wrong, tmp_path, monkeypatch):
+    package = f"own_{tmp_path.name}"
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "mine.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(LookupError, match=rf"^class Mine in {package}/mine\.py {wrong}$"):
+        options.find(package, "mine")
+
+
 def test_a_name_that_is_no_identifier_is_no_option():
     assert not options.exists("runner.cli", "../run")
     assert not options.exists("runner.cli", "workload=x")
