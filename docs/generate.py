@@ -4,7 +4,7 @@
     python docs/generate.py --check   exits 1 if one of them is stale, and names it
 
 Defaults, comments and sweeps come from ``conf/``; allowed values from the types of the dataclass behind each option;
-formulas and counts from the docstrings. Nothing is written here twice.
+formulas, counts and calls from the docstrings. Nothing is written here twice.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import yaml  # noqa: E402
 
 from runner import columns, impl, options, row, schema  # noqa: E402
 from runner.compose import grid  # noqa: E402
+from runner.impl.kernel import arguments  # noqa: E402
 
 CONF = ROOT / "conf"
 PAGES = ROOT / "docs"
@@ -130,6 +131,7 @@ def _option(group: str, name: str, source: Source) -> list[str]:
         swept = "; ".join(f"`{where}.{field}` over {', '.join(map(str, values))}" for field, values in axes.items())
         parts.append(f"Default sweep under `-m`: {swept}.")
     if group == "workload":
+        parts += _given(name)
         parts += [_counted(cls, "flops", "Operations counted"), _counted(cls, "bytes_min", "Bytes counted")]
         parts.append(f"Formula, reference and tolerance: [`models/{name}.py`](../../models/{name}.py).")
     return parts
@@ -146,6 +148,19 @@ def _table(cls: type, source: Source, prefix: str) -> list[str]:
         for words in [schema.words(rules[entry.name][1])]
     ]
     return [_grid(("field", "default", "meaning", "allowed"), rows)]
+
+
+def _given(op: str) -> list[str]:
+    """What a user's function is called with."""
+    given = arguments(op)
+    if given is None:
+        return []
+    options = " and ".join(f"`{name}`" for name in given.options)
+    also = f"It also gets {options}, if its signature names it. " if options else ""
+    return [
+        f"A function of yours (`impl=file`) is called as `{op}({given.tensors})`, with {given.shapes}. "
+        f"{also}More: [`kernels/{op}`](../../kernels/{op}/__init__.py)."
+    ]
 
 
 def _counted(cls: type, method: str, title: str) -> str:

@@ -6,13 +6,16 @@ import functools
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner import importing
-from runner.impl.base import Implementation, under_interpreter
+from runner.impl.base import Implementation, Watch, under_interpreter
+from runner.impl.kernel import arguments
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,11 +73,32 @@ class File(Implementation):
         """Where Triton's interpreter runs a kernel of the file."""
         return under_interpreter(self._module)
 
+    @contextmanager
+    def watching(self, op: str, device: str) -> Iterator[Watch]:
+        """Has a TypeError say what ``op`` gives its function, if that function takes other arguments."""
+        assert self.path is not None
+        name = self.path.rpartition(":")[2]
+        try:
+            yield Watch()
+        except TypeError as error:
+            function, given = getattr(sys.modules[self._module], name), arguments(op)
+            if given is None or not _is_of_the_call(error, function):
+                raise
+            also = f"; and {' and '.join(given.options)}, if its signature names it" if given.options else ""
+            text = f"{error}: workload={op} calls it as {name}({given.tensors}) with {given.shapes}{also}"
+            raise TypeError(text).with_traceback(error.__traceback__) from None
+
     @property
     def _module(self) -> str:
         """What the file is called when it is imported."""
         assert self.path is not None
         return f"user_{Path(self.path.rpartition(':')[0]).stem}"
+
+
+def _is_of_the_call(error: TypeError, function: object) -> bool:
+    """Whether the arguments did not fit ``function``, a plain one: it then never began to run."""
+    began = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return inspect.isfunction(function) and function.__code__ not in began
 
 
 def _only_named_options(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

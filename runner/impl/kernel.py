@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+CALLED = re.compile(r"^\w+\((.*)\) -> \w+$", re.MULTILINE)  # of the docstring of kernels.<op>: the call,
+TENSOR = re.compile(r"^    (\w+(?:, \w+)*)  +(\S.*?)(?:  |$)", re.MULTILINE)  # and each tensor, with its shape
 COMPILES = re.compile(r"^\s*(import|from) (triton|torch\.utils\.cpp_extension)\b", re.MULTILINE)
 
 
@@ -78,3 +80,27 @@ def names() -> list[str]:
 def kernel(name: str) -> type[Kernel]:
     """The class of the implementation ``name``."""
     return type("Kernel", (Kernel,), {"name": name})
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a function of an operation is given."""
+
+    tensors: str  # in their order: x, w1, b1, ..., wL, bL
+    shapes: str  # x [batch, dim], w [dim, dim], b [dim]
+    options: tuple[str, ...]  # by name, those that it cannot do without
+
+
+def arguments(op: str) -> Arguments | None:
+    """As the docstring of ``kernels.<op>`` has them; None if it has none."""
+    try:
+        text = import_module(f"kernels.{op}").__doc__ or ""
+    except ModuleNotFoundError:
+        return None
+    if not (call := CALLED.search(text)):
+        return None
+    tensors, _, options = call[1].partition(", *, ")
+    names = {name.rstrip("1L") for name in tensors.split(", ")}  # w1 and wL are described as w
+    shapes = [f"{name} {shape}" for name, shape in TENSOR.findall(text) if names.issuperset(name.split(", "))]
+    needed = tuple(name for name in options.split(", ") if name and "=" not in name)
+    return Arguments(tensors, ", ".join(shapes), needed)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import builtins
+import inspect
 import sys
+from importlib import import_module
 
 import pytest
 import torch
 
-from runner import compose, impl, importing
+from runner import compose, impl, importing, options, schema
 from runner.case import Choice
 from runner.errors import BadInput
 from runner.impl.compiled import Compiled
 from runner.impl.cudagraph import CudaGraph
 from runner.impl.file import File
+from runner.impl.kernel import arguments
 
 USER = "def mine(x):\n    return x\n"
 
@@ -181,3 +184,61 @@ def test_two_of_them_are_told_apart_and_either_may_be_the_baseline(tmp_path, pat
     assert ([case.impl.name for case in plan.cases], plan.baseline) == (["first", "second"], "second")
     with pytest.raises(BadInput, match="not named on the command line"):
         compose.plan(words)
+
+
+OTHERS = """
+def takes_one(x): return x
+def names_another(x, *, shape): return x
+def calls_another(x): return takes_one(x, x)
+def fails(x): return x + "a"
+"""
+
+
+def reason(path, op, *given, **named) -> str:
+    file = File(path)
+    function = file.load(op)
+    with pytest.raises(TypeError) as raised, file.watching(op, "cpu"):
+        function(*given, **named)
+    return str(raised.value)
+
+
+def test_a_function_of_other_arguments_is_told_what_it_is_given(tmp_path):
+    (tmp_path / "others.py").write_text(OTHERS)
+    assert reason(f"{tmp_path}/others.py:takes_one", "mlp", 1, 2, 3, activation="gelu") == (
+        "takes_one() takes 1 positional argument but 3 were given: workload=mlp calls it as "
+        "takes_one(x, w1, b1, ..., wL, bL) with x [batch, dim], w [dim, dim], b [dim]; "
+        "and activation, if its signature names it"
+    )
+    assert (
+        "missing 1 required keyword-only argument: 'shape': workload=gelu calls it as names_another(x) with "
+        in reason(f"{tmp_path}/others.py:names_another", "gelu", 1, form="erf")
+    )
+
+
+@pytest.mark.parametrize("name", ["calls_another", "fails"])
+def test_an_error_within_the_function_is_its_own(tmp_path, name):
+    (tmp_path / "others.py").write_text(OTHERS)
+    assert "calls it as" not in reason(f"{tmp_path}/others.py:{name}", "softmax", 1)
+
+
+def test_of_a_workload_that_does_not_say_the_error_is_as_it_is(tmp_path):
+    (tmp_path / "others.py").write_text(OTHERS)
+    told = reason(f"{tmp_path}/others.py:takes_one", "nosuch", 1, 2)
+    assert told == "takes_one() takes 1 positional argument but 2 were given"
+
+
+@pytest.mark.parametrize("path", sorted((compose.CONF / "workload").glob("*.yaml")), ids=lambda path: path.stem)
+def test_what_a_function_is_given_is_what_the_kernels_take(path):
+    """And the options are those that the workload gives."""
+    op = path.stem
+    given = arguments(op)
+    parameters = inspect.signature(getattr(import_module(f"kernels.{op}.naive"), op)).parameters.values()
+    if "..." not in given.tensors:
+        taken = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+        assert given.tensors.split(", ") == taken
+    named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
+    assert given.options == tuple(named)
+    plan = compose.plan([f"workload={op}"])
+    workload = schema.build(options.find("models", op), plan.cases[0].workload.fields, "workload")
+    assert set(workload.options()) == set(given.options)
+    assert given.shapes
