@@ -67,13 +67,14 @@ def _compose(words: Sequence[str]) -> list[dict[str, Any]] | None:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    from runner.compose import kernel_options, sweeper
+    from runner.compose import kernel_options, loader, sweeper
     from runner.compose.messages import one_line
 
     _no_environment()
     argv = ["runner", *_for_hydra(words)]  # the name that argparse prints
     before, sys.argv = sys.argv, argv
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and leaves the printing to us
+    loader.register()
     sweeper.register()
     kernel_options.register()
     found: list[list[dict[str, Any]]] = []

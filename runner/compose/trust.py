@@ -51,13 +51,39 @@ def _code(case: Case) -> Iterator[tuple[str, str]]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise BadInput if a YAML in ``folder`` is too large, too deep, or grows so by its aliases."""
-    for path in sorted(folder.rglob("*.yaml")):
+    """Raise BadInput if ``folder`` has options for Hydra itself, or a YAML that is too large, too deep, or grows so.
+
+    What a YAML says of Hydra under another name is refused where it is read, in ``runner.compose.loader``.
+    """
+    if (folder / "hydra").is_dir():
+        raise BadInput(f"{folder / 'hydra'}: a folder of yours has no options for Hydra itself; take it out")
+    for path in _yamls(folder):
         if why := _unbounded(path):
             raise BadInput(f"{path}: {why}")
 
 
+def _yamls(folder: Path) -> Iterator[Path]:
+    """What Hydra can read there, through links as well, and each folder once: a link may lead back."""
+    seen: set[tuple[int, int]] = set()
+    for place, inner, names in os.walk(folder, followlinks=True):
+        facts = os.stat(place)
+        if (facts.st_dev, facts.st_ino) in seen:
+            inner.clear()
+            continue
+        seen.add((facts.st_dev, facts.st_ino))
+        paths = [Path(place, name) for name in sorted(names) if name.endswith(".yaml")]
+        yield from (path for path in paths if path.is_file())  # an editor's lock is a link to nothing
+
+
 def _unbounded(path: Path) -> str:
+    try:
+        return _excess(path)
+    except OSError as error:
+        return f"it cannot be read ({error.strerror}); take it out, or make it readable"
+
+
+def _excess(path: Path) -> str:
+    """Raises OSError."""
     if path.stat().st_size > MOST_BYTES:
         return f"a config of more than {MOST_BYTES} bytes is not read"
     try:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shlex
+import sys
 
 import pytest
 
 from runner import compose, run_dir
+from runner.compose import trust
 from runner.errors import BadInput
 
 USER = "def mine(x):\n    return x\n"
@@ -118,6 +121,62 @@ def test_the_front_door_is_not_replaced(tmp_path, flag):
     with pytest.raises(BadInput, match="give it as --config-dir"):
         compose.plan([flag, "--config-dir", str(tmp_path)])
     assert not (tmp_path / "made").exists()
+
+
+CALLS = "{x: {(): runner.compose.trust.marked}}"  # what logging calls when it is set up
+WAYS = {  # file → what it holds, for a YAML to say something of Hydra itself
+    "a key": {"experiment/theirs.yaml": f"# @package _global_\nhydra: {{hydra_logging: {{handlers: {CALLS}}}}}\n"},
+    "a merged key": {
+        "experiment/theirs.yaml": f"# @package _global_\n<<: {{hydra: {{hydra_logging: {{handlers: {CALLS}}}}}}}\n"
+    },
+    "a package": {"experiment/theirs.yaml": f"# @package hydra.hydra_logging\nhandlers: {CALLS}\n"},
+    "a place in a defaults list": {
+        "experiment/theirs.yaml": "# @package _global_\ndefaults: [/other@hydra.hydra_logging: one]\n",
+        "other/one.yaml": f"handlers: {CALLS}\n",
+    },
+    "a file from elsewhere": {
+        "experiment/theirs.yaml": "# @package _global_\ndefaults: [/../elsewhere/one@hydra.hydra_logging]\n",
+        "../elsewhere/one.yaml": f"handlers: {CALLS}\n",
+    },
+}
+
+
+@pytest.mark.parametrize("flags", [["--help"], ["--hydra-help"], []], ids=" ".join)
+@pytest.mark.parametrize("files", WAYS.values(), ids=WAYS.keys())
+def test_a_yaml_says_nothing_of_hydra_itself(files, flags, tmp_path, monkeypatch, capsys):
+    """Hydra calls what its settings name, and sets up its logging before it prints a help."""
+    called = []
+    monkeypatch.setattr(trust, "marked", lambda **_: called.append(1) or logging.NullHandler(), raising=False)
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    for name, text in files.items():
+        (tmp_path / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mine" / name).write_text(text)
+    with pytest.raises(BadInput, match=r"\.yaml: sets hydra, which a YAML of yours cannot; "):
+        compose.plan(["--config-dir", str(tmp_path / "mine"), "+experiment=theirs", *flags])
+    assert not called
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_options_of_hydra_itself_are_not_replaced(tmp_path, link):
+    """What the ConfigStore has, Hydra looks for there last: the sweeper among them."""
+    sweeper = tmp_path / "elsewhere" / "sweeper"
+    sweeper.mkdir(parents=True)
+    (sweeper / "grid.yaml").write_text("defaults: [/hydra/callbacks: evil]\n")
+    (tmp_path / "mine").mkdir()
+    place = tmp_path / "mine" / "hydra"
+    place.symlink_to(tmp_path / "elsewhere") if link else (tmp_path / "elsewhere").rename(place)
+    with pytest.raises(BadInput, match="mine/hydra: a folder of yours has no options for Hydra itself; take it out"):
+        compose.plan(["--config-dir", str(tmp_path / "mine"), "workload=gelu", "workload.rows=64"])
+
+
+def test_what_others_link_to_is_bounded_too(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "theirs.yaml").write_text(f"# @package _global_\n{laughs(10)}")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "experiment").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "back").symlink_to(tmp_path / "mine")
+    with pytest.raises(BadInput, match="with its aliases written out it has more than 10000 values"):
+        compose.plan(["--config-dir", str(tmp_path / "mine"), "+experiment=theirs"])
 
 
 def laughs(levels):
