@@ -118,7 +118,8 @@ def _for_hydra(argv: Sequence[str]) -> list[str]:
     if asked.config_dir:
         trust.check_folder(Path(asked.config_dir))
     if asked.cfg in ("job", "all"):
-        _check([word for word in words if _is_override(word)])
+        place = ["--config-dir", asked.config_dir] if asked.config_dir else []
+        _check([*place, *(word for word in words if _is_override(word))])
     if asked.help or asked.hydra_help or asked.cfg or asked.info or asked.shell_completion:
         return words
     for word in words:
@@ -129,11 +130,11 @@ def _for_hydra(argv: Sequence[str]) -> list[str]:
     return [word for word in words if word not in GridSweeper.overrides]
 
 
-def _check(overrides: Sequence[str]) -> None:
+def _check(words: Sequence[str]) -> None:
     """Raise BadInput if the config that Hydra is to show could not be run. Axes are not of it: it is of one case."""
     from runner.compose import grid
 
-    for config in _compose([*overrides, "axes=null", "default_axes=false", "-m"]) or []:
+    for config in _compose([*words, "axes=null", "default_axes=false", "-m"]) or []:
         grid.check(config)
 
 

@@ -135,3 +135,12 @@ def test_a_list_where_one_belongs_is_taken(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["runner"])
     plan = compose.plan(["measure.columns=[time_us]", "allow_code=[here.py]", "workload.axes={cols:[8,16]}", "-m"])
     assert [case.workload.fields["cols"] for case in plan.cases] == [8, 16]
+
+
+@pytest.mark.parametrize("cfg", ["job", "all"])
+def test_a_config_of_the_users_folder_is_shown(cfg, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\nworkload:\n  rows: 17\n")
+    assert compose.plan(["--config-dir", str(tmp_path), "+experiment=mine", "--cfg", cfg]) is None
+    assert "rows: 17" in capsys.readouterr().out
