@@ -197,6 +197,25 @@ def test_a_yaml_that_would_grow_is_not_read(theirs, text, why):
         compose.plan(theirs(text))
 
 
+def test_what_is_no_file_is_passed_over(theirs, tmp_path):
+    """An editor's lock, and a folder that is called as a file is."""
+    words = theirs("workload:\n  rows: 8\n")
+    (tmp_path / "experiment" / ".#theirs.yaml").symlink_to("user@machine.1234:5678")
+    (tmp_path / "folder.yaml").mkdir()
+    assert len(compose.plan(words).cases) == 1
+
+
+def test_what_cannot_be_read_is_named(theirs, tmp_path, monkeypatch):
+    theirs("workload:\n  rows: 8\n")
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")  # which root never sees
+
+    monkeypatch.setattr(trust.Path, "read_text", refuse)
+    with pytest.raises(BadInput, match=r"theirs\.yaml: it cannot be read \(Permission denied\)"):
+        trust.check_folder(tmp_path)
+
+
 def test_anchors_within_reason_are_read(theirs):
     text = "defaults:\n  - override /workload: gelu\naxes:\n  workload.cols: &sizes [8, 16]\n  workload.rows: *sizes\n"
     assert len(compose.plan([*theirs(text), "-m"]).cases) == 4
