@@ -20,11 +20,16 @@ from runner.errors import BadInput, choices
 T = TypeVar("T")
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
-SENSE = {  # what an annotation promises, and how it is kept
+PROGRAM = "for a program"  # what is run, or told to what is run: runner.compose.trust asks who says so
+Program = Annotated[str, PROGRAM]
+Line = Annotated[str, "on one line"]  # a further one would be a command where it ends up in a script
+SENSE: dict[str, Callable[[Any], bool]] = {  # what an annotation promises, and how it is kept
     "at least 1": lambda value: value >= 1,
     "at least 20": lambda value: value >= 20,
     "at least 0": lambda value: value >= 0,
     "above 0": lambda value: value > 0,
+    PROGRAM: lambda value: True,
+    "on one line": lambda value: value.isprintable(),
 }
 
 
@@ -61,6 +66,11 @@ def rules_of(cls: type) -> dict[str, tuple[str, Any]]:
     """YAML name → (attribute, type) of every field."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {field.name.rstrip("_"): (field.name, hints[field.name]) for field in fields(cls)}
+
+
+def promises(rule: Any, sense: str) -> bool:
+    """Whether ``rule``, or a part of it, is annotated with ``sense``."""
+    return any(part == sense or promises(part, sense) for part in get_args(rule))
 
 
 def _checked(value: object, rule: Any, where: str) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,14 @@ def plan(argv: Sequence[str]) -> Plan | None:
     config = _defaults() if any(word.startswith("resume.of=") for word in overrides) else {}
     resumed = earlier.find(overrides, config) if config else None
     plan = earlier.at_once(resumed, words, config) if resumed else None
+    config_dir = None
     if plan is None:
+        config_dir = _flags(words).config_dir
         configs = _compose([*resumed.words(overrides), *words] if resumed else words)
         if configs is None:
             return None
         plan = resumed.settled(grid.plan(configs, resumed.cases)) if resumed else grid.plan(configs)
-    trust.check_code(plan.cases, overrides, resumed.folder if resumed else None)
+    trust.check_code(plan, overrides, config_dir and Path(config_dir), resumed.folder if resumed else None)
     return plan
 
 
@@ -102,15 +105,10 @@ def _folders(words: Sequence[str]) -> list[Path]:
 
 def _for_hydra(argv: Sequence[str]) -> list[str]:
     """What Hydra gets to see. Where it answers by itself, everything; else its flags, and the sweeper gets the rest."""
-    from hydra._internal.utils import get_args_parser
-
     from runner.compose import trust
     from runner.compose.sweeper import GridSweeper
 
-    words = sorted(argv, key=_is_override)  # argparse takes the overrides in one piece only
-    parser = get_args_parser()
-    parser.prog = "runner"
-    asked, _ = parser.parse_known_args(words)
+    words, asked = _in_order(argv), _flags(argv)
     if asked.config_name or asked.config_path:  # one of its own could have Hydra call anything
         raise BadInput(
             "--config-name, --config-path: not here; put YAMLs of yours in a folder and give it as --config-dir"
@@ -128,6 +126,20 @@ def _for_hydra(argv: Sequence[str]) -> list[str]:
     GridSweeper.overrides = [word for word in words if _is_override(word) and not _is_hydras(word)]
     GridSweeper.multirun = asked.multirun
     return [word for word in words if word not in GridSweeper.overrides]
+
+
+def _in_order(argv: Sequence[str]) -> list[str]:
+    """As argparse takes them: the overrides in one piece."""
+    return sorted(argv, key=_is_override)
+
+
+def _flags(argv: Sequence[str]) -> Namespace:
+    """Hydra's flags among ``argv``."""
+    from hydra._internal.utils import get_args_parser
+
+    parser = get_args_parser()
+    parser.prog = "runner"
+    return parser.parse_known_args(_in_order(argv))[0]
 
 
 def _check(words: Sequence[str]) -> None:

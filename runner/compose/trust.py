@@ -5,49 +5,120 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from runner.case import Case
+from runner import options, schema
+from runner.case import Case, Choice, Plan
 from runner.errors import BadInput
 
 ALLOW = "allow_code"
 PLAIN = re.compile(r"[\w./:@-]+", re.ASCII)  # what neither a shell nor Hydra wants quoted
-TYPED = ("impl.path=", "impl.of=")  # a path on the command line is the user's own
 MOST_BYTES, MOST_NODES, DEEPEST = 2**20, 10_000, 50  # of one YAML, its aliases written out
 
 
-def check_code(cases: Iterable[Case], words: Sequence[str], folder: Path | None) -> None:
-    """Raise BadInput if a case would run a file that the user has not named.
+def check_code(plan: Plan, words: Sequence[str], config_dir: Path | None, folder: Path | None) -> None:
+    """Raise BadInput if ``plan`` would run a file, or tell a program something, that the user has not named.
 
-    Named is what stands on the command line, ``words``, as ``impl.path`` or ``impl.of`` or under a path of
-    ``allow_code``; and what the run in ``folder`` has run before, if that folder is the user's alone.
+    Others may have written in ``config_dir``, and in ``folder``, of the run that is gone on with, unless it is the
+    user's alone. All the rest is the project's own, or stands on the command line, ``words``. Named is what stands
+    there under the same field, and a file under a path of ``allow_code``; and whatever they say if they are under one.
     """
-    if folder is not None and _is_own(folder):
+    theirs = [place for place in (config_dir, folder) if place and not (place == folder and _is_own(place))]
+    if not theirs:
         return
-    typed = {name for word in words if word.lstrip("+").startswith(TYPED) for name in _values(word)}
-    opened = [Path(name).resolve() for word in words if word.startswith(f"{ALLOW}=") for name in _values(word)]
-    for field, path in {code for case in cases for code in _code(case) if code[1] not in typed}:
-        file = Path(path.rpartition(":")[0]).resolve()
-        if not any(file == one or one in file.parents for one in opened):
+    typed = _typed(words)
+    opened = [Path(name).resolve() for name in typed.get(ALLOW, ())]
+    theirs = [place for place in theirs if not _within(place, opened)]
+    if not theirs:
+        return
+    cases = plan.cases if (folder or config_dir) in theirs else ()
+    for field, path in _files(cases):
+        file = Path(path.rpartition(":")[0])
+        if path not in typed.get(field, ()) and not _within(file, opened):
             raise BadInput(
-                f"impl.{field}={path}: this code is not named on the command line; to run it add {_allowing(file)}"
+                f"{field}={path}: this code is not named on the command line; to run it add {_allowing(file)}"
+            )
+    for field, word in (*_of_measures(cases), *_of_launcher(plan.launcher)):
+        if word not in typed.get(field, ()):
+            raise BadInput(
+                f"{field}: {word!r} is for a program, and not on the command line; give {field}=... there, or trust "
+                f"all that stands in {theirs[-1]}: {_allowing(theirs[-1])}"
             )
 
 
-def _allowing(file: Path) -> str:
+def _allowing(path: Path) -> str:
     """As a shell and Hydra take it."""
-    return f"{ALLOW}={file}" if PLAIN.fullmatch(str(file)) else f"'{ALLOW}=\"{file}\"'"
+    text = str(path.resolve())
+    return f"{ALLOW}={text}" if PLAIN.fullmatch(text) else f"'{ALLOW}=\"{text}\"'"
 
 
-def _code(case: Case) -> Iterator[tuple[str, str]]:
-    """Fields of the implementation that name a file to run, with what they say."""
-    for field in ("path", "of"):
-        if ":" in (path := str(case.impl.fields.get(field))):
-            yield field, path
+def _within(path: Path, folders: Sequence[Path]) -> bool:
+    file = path.resolve()
+    return any(file == one or one in file.parents for one in folders)
+
+
+def _typed(words: Sequence[str]) -> dict[str, list[str]]:
+    """What the command line gives each field, every value of a list or of a sweep."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser  # 0.2 s, which an own run goes on without
+    from hydra.errors import OverrideParseException
+
+    from runner.compose.messages import one_line
+
+    try:
+        overrides = OverridesParser.create().parse_overrides(list(words))
+    except OverrideParseException as error:
+        raise BadInput(one_line(error)) from error
+    found: dict[str, list[str]] = {}
+    for override in overrides:
+        for field, value in _leaves(override.key_or_group, override.value()):
+            found.setdefault(field, []).append(value)
+    return found
+
+
+def _leaves(field: str, value: object) -> Iterator[tuple[str, str]]:
+    inner = getattr(value, "list", getattr(value, "text", value))  # of Hydra's ChoiceSweep, and QuotedString
+    if isinstance(inner, Mapping):
+        for name, one in inner.items():
+            yield from _leaves(f"{field}.{name}", one)
+    elif isinstance(inner, list | tuple):
+        for one in inner:
+            yield from _leaves(field, one)
+    elif inner is not None:
+        yield field, str(inner)
+
+
+def _files(cases: Iterable[Case]) -> Iterator[tuple[str, str]]:
+    """Fields of the implementations that name a file to run, with what they say."""
+    for choice in {case.impl.text: case.impl for case in cases}.values():
+        for field in ("path", "of"):
+            if ":" in (path := str(choice.fields.get(field))):
+                yield f"impl.{field}", path
+
+
+def _of_measures(cases: Iterable[Case]) -> Iterator[tuple[str, str]]:
+    for choice in {one.text: one for case in cases for one in case.measures}.values():
+        yield from _programs("runner.measure", f"measure.{choice.name}", choice)
+
+
+def _of_launcher(choice: Choice) -> Iterator[tuple[str, str]]:
+    yield from _programs("runner.launch", "launcher", choice)
+
+
+def _programs(room: str, where: str, choice: Choice) -> Iterator[tuple[str, str]]:
+    """Each word of ``choice`` that is for a program, as its class says, with the field."""
+    try:
+        cls = options.find(room, choice.name)
+    except LookupError:  # which is refused when it is to start
+        return
+    rules = schema.rules_of(cls) if is_dataclass(cls) else {}
+    for name, (_, rule) in rules.items():
+        if schema.promises(rule, schema.PROGRAM):
+            yield from _leaves(f"{where}.{name}", choice.fields.get(name))
 
 
 def check_folder(folder: Path) -> None:
@@ -112,12 +183,6 @@ def _size(node: Any, known: dict[int, int]) -> int:
     inner = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
     known[id(node)] = 1 + sum(_size(one, known) for one in inner)
     return known[id(node)]
-
-
-def _values(word: str) -> list[str]:
-    """What stands behind ``=``: one value, several, or a list, quoted or not."""
-    parts = re.split(r"[,\[\]]", word.partition("=")[2])
-    return [name for part in parts if (name := part.strip(" '\""))]
 
 
 def _is_own(folder: Path) -> bool:

@@ -25,6 +25,7 @@ from runner.launch import Event, remote
 from runner.launch.ahead import SPARE_CORES
 from runner.launch.crew import Crew, Task, Work
 from runner.launch.remote import Limits, need, one_line
+from runner.schema import Program
 
 STORE_BYTES = 80 * 2**20  # of shared memory, the least that Ray takes: records are small
 ANSWER_S = 10.0  # that the head of a cluster may take
@@ -36,7 +37,7 @@ HERE = {"RAY_memory_monitor_refresh_ms": "0"}  # out of memory, the kernel takes
 class Ray(Limits):
     """``address`` None: a Ray of our own on this machine, ended with the run."""
 
-    address: str | None
+    address: Program | None  # who answers there sends back what is unpickled here
     actors: Annotated[int, "at least 1"] | None
     gpus_per_actor: Annotated[int, "at least 0"]
     cpus_per_actor: Annotated[int, "at least 1"]

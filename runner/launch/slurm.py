@@ -17,6 +17,7 @@ from runner.launch import Event, remote
 from runner.launch.array import Array
 from runner.launch.local import Seconds
 from runner.launch.remote import Limits, need
+from runner.schema import Line, Program
 
 MOST_REQUEUES = 100  # of a task whose time has come; cases that are too long for it are given up before
 NUMBERS = ("array_parallelism", "signal_delay_s")  # what submitit itself takes, and sbatch does not know
@@ -27,15 +28,15 @@ class Slurm(Limits):
     """``cluster`` local and debug need no Slurm: they are for trying out."""
 
     cluster: Literal["slurm", "local", "debug"]
-    partition: str | None
-    account: str | None
+    partition: Line | None
+    account: Line | None
     time_min: Annotated[int, "at least 1"]
     gpus_per_task: Annotated[int, "at least 0"]
     cpus_per_task: Annotated[int, "at least 1"]
     mem_gb: Annotated[int, "at least 1"] | None
     tasks: Annotated[int, "at least 1"]
-    extra: tuple[str, ...]
-    folder: str
+    extra: tuple[Program, ...]
+    folder: Line
     poll_s: Seconds
 
     def __post_init__(self) -> None:

@@ -105,6 +105,66 @@ def test_a_run_folder_that_others_can_write_names_no_code(tmp_path):
     assert compose.plan([*resume, f"allow_code={tmp_path}"]).cases == plan.cases
 
 
+PROGRAMS = {  # what a YAML may choose → what of it is for a program, as the command line gives it
+    "nsys": (
+        "defaults:\n  - override /measure: [nsys]\nmeasure:\n  nsys: {path: /tmp/x}\n",
+        "measure.nsys.path=/tmp/x",
+    ),
+    "args of nsys": (
+        "defaults:\n  - override /measure: [nsys]\nmeasure:\n  nsys: {args: [--a=b, --c]}\n",
+        'measure.nsys.args=["--a=b",--c]',
+    ),
+    "ncu": ("defaults:\n  - override /measure: [ncu]\nmeasure:\n  ncu: {path: ./x}\n", "measure.ncu.path=./x"),
+    "args of ncu": (
+        "defaults:\n  - override /measure: [ncu]\nmeasure:\n  ncu: {args: --mode=launch}\n",
+        "measure={ncu:{args:'--mode=launch'}}",
+    ),
+    "slurm": (
+        'defaults:\n  - override /launcher: slurm\nlauncher:\n  extra: ["setup=touch x", qos=high]\n',
+        "launcher.extra='qos=high','setup=touch x'",
+    ),
+    "ray": (
+        "defaults:\n  - override /launcher: ray\nlauncher:\n  address: there:6379\n",
+        "launcher.address='there:6379'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "word"), PROGRAMS.values(), ids=PROGRAMS.keys())
+def test_what_is_for_a_program_stands_on_the_command_line(theirs, tmp_path, text, word):
+    words = theirs(text.replace("defaults:\n", "defaults:\n  - override /workload: gelu\n"))
+    with pytest.raises(BadInput, match="is for a program, and not on the command line") as refused:
+        compose.plan(words)
+    assert len(compose.plan([*words, word]).cases) == 1
+    (added,) = shlex.split(str(refused.value).partition(f"stands in {tmp_path}: ")[2])
+    assert len(compose.plan([*words, added]).cases) == 1
+
+
+def test_a_run_folder_that_others_can_write_tells_programs_nothing(tmp_path):
+    words = ["workload=gelu", "measure=[nsys]", "measure.nsys.path=/tmp/x", "launcher=slurm", "launcher.extra=['a=b']"]
+    plan = compose.plan(words)
+    folder = run_dir.claim(str(tmp_path / "outputs"), "x")
+    run_dir.write_plan(folder, plan, plan.cases)
+    (folder / "rows.jsonl").write_text("")
+    resume = [f"resume={folder}"]
+    assert [case.key for case in compose.plan(resume).cases] == [case.key for case in plan.cases]
+    os.chmod(folder, 0o777)
+    with pytest.raises(BadInput, match=r"measure\.nsys\.path: '/tmp/x' is for a program"):
+        compose.plan(resume)
+    assert compose.plan([*resume, f"allow_code={folder}"]).launcher.name == "slurm"
+
+
+@pytest.mark.parametrize(
+    ("file", "word"),
+    [("user.py", "impl.path=choice({0}:mine)"), ("a,b.py", 'impl.path="{0}:mine"'), ("a,b.py", 'allow_code="{0}"')],
+)
+def test_what_is_named_is_read_as_hydra_reads_it(theirs, tmp_path, file, word):
+    (tmp_path / file).write_text(USER)
+    words = theirs(names_code(tmp_path).replace(f"{tmp_path}/user.py:mine", f"'{tmp_path}/{file}:mine'"))
+    (case,) = compose.plan([*words, word.format(tmp_path / file), "-m", "axes=null", "default_axes=false"]).cases
+    assert case.impl.fields["path"] == f"{tmp_path}/{file}:mine"
+
+
 @pytest.mark.parametrize("where", ["name: x${oc.env:SECRET_TOKEN}\n", "workload:\n  form: ${oc.env:SECRET_TOKEN}\n"])
 def test_a_config_cannot_read_the_environment(theirs, monkeypatch, where):
     monkeypatch.setenv("SECRET_TOKEN", "abc123")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import pytest
 
-from runner import schema
+from runner import options, schema
 from runner.errors import BadInput
 
 
@@ -55,6 +55,20 @@ def test_values_become_an_instance_and_come_back():
 def test_a_broken_rule_is_named(change, line):
     with pytest.raises(BadInput, match=line):
         schema.build(Thing, GOOD | change, "thing")
+
+
+def test_what_goes_into_a_script_is_one_line_of_it():
+    fields = {name: rule for name, (_, rule) in schema.rules_of(options.find("runner.launch", "slurm")).items()}
+    for name in ("partition", "account", "folder"):
+        assert schema.promises(fields[name], "on one line")
+
+    @dataclass(frozen=True)
+    class Script:
+        partition: schema.Line | None
+
+    assert schema.build(Script, {"partition": "gpu"}, "launcher").partition == "gpu"
+    with pytest.raises(BadInput, match="give a word on one line or null"):
+        schema.build(Script, {"partition": "gpu\ntouch x"}, "launcher")
 
 
 def test_a_missing_field_is_named():

@@ -12,6 +12,7 @@ from runner import tool
 from runner.case import Scalar
 from runner.measure import RESULT, SUMMARY, CannotObserve, Scene, result
 from runner.measure.ncu import refusals, report, summary
+from runner.schema import Program
 
 if TYPE_CHECKING:
     from models.workload import Call
@@ -37,8 +38,8 @@ class Ncu:
     most: Annotated[int, "at least 1"]
     cold_l2: bool
     limit_s: Annotated[float, "above 0"]
-    path: str | None
-    args: str | None
+    path: Program | None
+    args: Program | None
 
     def __post_init__(self) -> None:
         try:

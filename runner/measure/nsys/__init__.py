@@ -20,6 +20,7 @@ from runner.measure.nsys.faults import MISSING, NO_GPU, found_report, of_export,
 from runner.measure.nsys.summary import summary
 from runner.measure.nsys.timeline import Timeline
 from runner.measure.statistics import trimmed_mean
+from runner.schema import Program
 
 if TYPE_CHECKING:
     from models.workload import Call
@@ -34,11 +35,11 @@ KEPT = (RESULT, SUMMARY, f"{REPORT}.nsys-rep", f"{REPORT}.qdstrm", *(f"{name}.cs
 class Nsys:
     """Kernels, ranges, API calls, copies and gaps of a call, by the tool's own clock; the report is kept."""
 
-    path: str | None
+    path: Program | None
     preset: Literal["light", "full"]
     calls: Annotated[int, "at least 1"]
     limit_s: Annotated[float, "above 0"]
-    args: tuple[str, ...]
+    args: tuple[Program, ...]
 
     def __post_init__(self) -> None:
         for word in self.args:
