@@ -26,6 +26,7 @@ from runner.child import ROOT
 PARTS = ("sources", "versions", "device", "measure")  # what resume.ignore may name
 PACKAGES = ("torch", "triton")
 MEASURE = "runner/measure"
+ROOMS = ("kernels", "models", "runner")  # what stands elsewhere in the checkout is a user's
 NATIVE = (".cu", ".cuh", ".cpp", ".cc", ".c", ".h", ".hpp", ".inl")
 INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 EDITED = " and edited while it ran"  # of a digest: what has been measured is neither the old nor the new
@@ -247,7 +248,12 @@ def _roots() -> tuple[Path, ...]:
 
 def _own(path: Path) -> tuple[Path, ...]:
     """Where a user's file finds modules beyond ``_roots``, as ``impl=file`` sees to it."""
-    return () if path.is_relative_to(ROOT) else (path.resolve().parent,)
+    return () if _is_ours(path) else (path.resolve().parent,)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether it is a module of this project, however ``path`` is spelt."""
+    return any(path.resolve().is_relative_to(ROOT / room) for room in ROOMS)
 
 
 @cache
@@ -268,7 +274,7 @@ def _files(module: str, more: tuple[Path, ...]) -> tuple[Path, ...]:
 
 def _packages(path: Path) -> list[Path]:
     """The ``__init__.py`` that are run before ``path`` is, if it is a module of this project."""
-    if not path.is_relative_to(ROOT) or path.is_relative_to(ROOT / "runner"):
+    if not _is_ours(path) or not path.is_relative_to(ROOT) or path.is_relative_to(ROOT / "runner"):
         return []
     between = [folder for folder in path.parents if folder.is_relative_to(ROOT) and folder != ROOT]
     return [folder / "__init__.py" for folder in between if (folder / "__init__.py").is_file()]

@@ -70,6 +70,19 @@ def test_a_file_elsewhere_depends_on_what_lies_beside_it_and_not_on_folders_name
     assert str(here / "models/__init__.py") not in found
 
 
+@pytest.mark.parametrize("spelling", ["mine/a.py:f", "{0}/mine/a.py:f"])
+def test_a_file_within_the_checkout_depends_on_what_lies_beside_it(here, tmp_path, monkeypatch, spelling):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.py").write_text(KERNEL)
+    (tmp_path / "mine" / "helper.py").write_text(HELPER)
+    (tmp_path / "mine" / "__init__.py").write_text("")
+    (tmp_path / "helper.py").unlink()
+    monkeypatch.setattr(fingerprint, "ROOT", tmp_path)
+    found = now(path=spelling.format(tmp_path))
+    assert "mine/helper.py" in found
+    assert "mine/__init__.py" not in found  # it is run as a file, and not as a module of a package
+
+
 def test_a_kernel_depends_on_its_own_file_and_helpers_and_on_no_other_kernel():
     found = now(impl="triton")
     assert {"kernels/gelu/triton.py", "kernels/triton_device.py", "kernels/__init__.py"} <= set(found)
