@@ -36,14 +36,15 @@ class Fault:
 
 def classify(error: BaseException, phase: Phase) -> Fault:
     """The fault behind ``error``, raised in ``phase``."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    said = _said(error)
+    text = next((line.strip() for line in said.splitlines() if line.strip()), "")
     text = "".join(letter if letter.isprintable() else "?" for letter in kept(text, *LONGEST))
     reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if isinstance(error, Unsupported):
         return Fault("unsupported", text or "unsupported")
     if isinstance(error, BadInput):  # what was there when the run began is not any more
         return Fault("build_failed", text)
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or OUT_OF_MEMORY.search(str(error)):
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or OUT_OF_MEMORY.search(said):
         return Fault("oom", reason)
     if "CUDA error" in text or type(error).__name__ == "AcceleratorError":
         return Fault("cuda_error", reason, spoiled=True)
@@ -52,6 +53,13 @@ def classify(error: BaseException, phase: Phase) -> Fault:
     if phase == "build" and _is_from_a_compiler(error):
         return Fault("build_failed", reason)
     return Fault("error", reason)
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as why:  # the class is the user's own
+        return f"what it says is not known, for its __str__ raises {type(why).__name__}"
 
 
 def _is_from_a_compiler(error: BaseException) -> bool:

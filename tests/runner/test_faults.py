@@ -45,6 +45,16 @@ def test_a_reason_is_short_and_can_be_printed():
     assert len(reason) < 1100
 
 
+def test_an_exception_that_cannot_say_what_it_is_is_an_error_all_the_same():
+    class Mute(ValueError):
+        def __str__(self):
+            raise RuntimeError("no words")
+
+    fault = classify(Mute(), "measure")
+    assert fault.status == "error"
+    assert fault.reason == "Mute: what it says is not known, for its __str__ raises RuntimeError"
+
+
 def test_only_a_cuda_error_spoils_the_process():
     assert classify(RuntimeError("CUDA error: an illegal memory access was encountered"), "check").spoiled
     assert not classify(torch.OutOfMemoryError("CUDA out of memory"), "check").spoiled
