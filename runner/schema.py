@@ -13,6 +13,7 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
+from math import inf, isfinite
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from runner.errors import BadInput, choices
@@ -26,8 +27,8 @@ Line = Annotated[str, "on one line"]  # a further one would be a command where i
 SENSE: dict[str, Callable[[Any], bool]] = {  # what an annotation promises, and how it is kept
     "at least 1": lambda value: value >= 1,
     "at least 20": lambda value: value >= 20,
-    "at least 0": lambda value: value >= 0,
-    "above 0": lambda value: value > 0,
+    "at least 0": lambda value: 0 <= value < inf,
+    "above 0": lambda value: 0 < value < inf,  # no clock waits for ever, and nan is neither
     PROGRAM: lambda value: True,
     "on one line": lambda value: value.isprintable(),
 }
@@ -112,7 +113,8 @@ def _sentence(rule: Any, asked: object) -> str:
     origin, args = get_origin(rule), get_args(rule)
     if origin is Literal:
         return choices(str(asked), map(str, args))
-    return f"give {words(rule)}"
+    endless = isinstance(asked, float) and not isfinite(asked)
+    return f"give {words(rule).replace('a number', 'a finite number') if endless else words(rule)}"
 
 
 def words(rule: Any) -> str:

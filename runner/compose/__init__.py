@@ -18,6 +18,9 @@ INSTEAD = {  # of fields of Hydra's that would change nothing
     "hydra.run.dir": _FOLDER,
     "hydra.sweep.dir": _FOLDER,
     "hydra.sweep.subdir": _FOLDER,
+    "hydra.searchpath": "put YAMLs of yours in a folder and give it as --config-dir",
+    "hydra.mode": "-m makes a sweep, and without it there is one case",
+    "hydra/sweeper": "give several values and -m for a sweep, or axes=...",
     "hydra.job.name": "give name=..., which names the run's folder, within output_dir=...",
 }
 

@@ -98,6 +98,13 @@ MISTAKES = {
         ["doctr"],
         "doctr: not an override; did you mean the sub-command doctor, as in python -m runner doctor?",
     ),
+    "a mode as Hydra has it": (["hydra.mode=RUN"], "hydra.mode: not used here; -m makes a sweep"),
+    "a sweeper as Hydra has it": (["hydra/sweeper=basic"], "hydra/sweeper: not used here; give several values and -m"),
+    "a search path as Hydra has it": (["hydra.searchpath=[here]"], "hydra.searchpath: not used here; put YAMLs"),
+    "a time that is none": (
+        ["measure.benchmark.max_s=inf"],
+        "measure.benchmark.max_s: inf is not allowed; give a finite number above 0",
+    ),
     "a field of a config that is only shown": (
         ["workload.rows=abc", "--cfg", "job"],
         "workload.rows: 'abc' is not allowed; give a whole number at least 1",

@@ -16,6 +16,7 @@ class Thing:
     size: Annotated[int, "at least 1"]
     kind: Literal["a", "b", 3]
     share: float
+    wait_s: Annotated[float, "above 0"]
     flag: bool
     maybe: str | None
     tags: tuple[str, ...]
@@ -26,12 +27,12 @@ class Thing:
             raise ValueError("share: more than all of it")
 
 
-GOOD = {"size": 1, "kind": "a", "share": 0.5, "flag": True, "maybe": None, "tags": ["x"], "pass": "fwd"}
+GOOD = {"size": 1, "kind": "a", "share": 0.5, "wait_s": 2.0, "flag": True, "maybe": None, "tags": ["x"], "pass": "fwd"}
 
 
 def test_values_become_an_instance_and_come_back():
     thing = schema.build(Thing, GOOD, "thing")
-    assert thing == Thing(1, "a", 0.5, True, None, ("x",), "fwd")
+    assert thing == Thing(1, "a", 0.5, 2.0, True, None, ("x",), "fwd")
     assert schema.record(thing) == GOOD | {"tags": ("x",)}
 
 
@@ -40,6 +41,9 @@ def test_values_become_an_instance_and_come_back():
     [
         ({"size": 0}, "thing.size: 0 is not allowed; give a whole number at least 1"),
         ({"size": True}, "thing.size: True is not allowed; give a whole number at least 1"),
+        ({"wait_s": float("inf")}, "thing.wait_s: inf is not allowed; give a finite number above 0"),
+        ({"wait_s": float("nan")}, "thing.wait_s: nan is not allowed; give a finite number above 0"),
+        ({"wait_s": 0}, "thing.wait_s: 0.0 is not allowed; give a number above 0"),
         ({"size": 1.0}, "thing.size: 1.0 is not allowed"),
         ({"kind": "c"}, "thing.kind: 'c' is not allowed; one of: 3, a, b"),
         ({"kind": "3"}, "thing.kind: '3' is not allowed"),
