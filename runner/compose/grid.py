@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 GROUPS = ("workload", "impl", "measure", "launcher", "log")
 OF_THE_RUN = ("name", "baseline", "replicas", "output_dir")  # of the fields below: no case has one of its own
+FIELDS = {"measure": "columns: [gpu_us]", "resume": "of: last"}  # an example of each
 MOST_SEED = 2**64 - 1  # that a generator of torch's takes
 ROOMS = {"workload": "models", "measure": "runner.measure"}  # where the class behind an option is
 
@@ -81,15 +82,16 @@ def plan(configs: Sequence[Mapping[str, Any]], cases: Sequence[Case] | None = No
         output_dir=first.output_dir,
         launcher=_raw(config.get("launcher"), "launcher"),
         log=_raw(config.get("log"), "log"),
-        columns=_columns((config.get("measure") or {}).get("columns") or []),
-        resume=resume(config.get("resume") or {}),
+        columns=_columns(_node(config, "measure").get("columns") or []),
+        resume=resume(_node(config, "resume")),
     )
 
 
 def check(config: Mapping[str, Any]) -> None:
-    """Raise BadInput if the case of ``config``, or what is to be shown of it, is not valid."""
+    """Raise BadInput if the case of ``config``, what is to be shown of it, or what it goes on with, is not valid."""
     _case(config, _globals(config), {})
-    _columns((config.get("measure") or {}).get("columns") or [])
+    _columns(_node(config, "measure").get("columns") or [])
+    resume(_node(config, "resume"))
 
 
 def resume(fields: Mapping[str, Any]) -> Resume:
@@ -128,6 +130,14 @@ def _cases(configs: Sequence[Mapping[str, Any]], replicas: int) -> list[Case]:
     return [*once, *again]
 
 
+def _node(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The fields under ``name``, none if it is null. Raises BadInput if a YAML says that it is something else."""
+    fields = config.get(name) or {}
+    if not isinstance(fields, Mapping):
+        raise BadInput(f"{name}: {fields!r} is not allowed; give fields, as in {name}: {{{FIELDS[name]}}}")
+    return fields
+
+
 def _once(known: dict[str, T], text: str, make: Callable[[], T]) -> T:
     """What ``make`` gives, kept by ``text``: cases by the thousand share most of their parts."""
     if text not in known:
@@ -151,7 +161,7 @@ def _globals(config: Mapping[str, Any]) -> Globals:
 
 def _case(config: Mapping[str, Any], settings: Globals, known: dict[str, Any]) -> Case:
     """``known`` holds the parts of earlier cases."""
-    measures = dict(config.get("measure") or {})
+    measures = dict(_node(config, "measure"))
     measures.pop("columns", None)
     if not measures:
         raise BadInput("measure: nothing to observe; choose at least one, as in measure=benchmark")

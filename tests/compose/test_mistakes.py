@@ -151,3 +151,20 @@ def test_a_config_of_the_users_folder_is_shown(cfg, monkeypatch, capsys, tmp_pat
     (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\nworkload:\n  rows: 17\n")
     assert compose.plan(["--config-dir", str(tmp_path), "+experiment=mine", "--cfg", cfg]) is None
     assert "rows: 17" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flags", [[], ["--cfg", "job"]], ids=" ".join)
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("measure: 3\n", "measure: 3 is not allowed; give fields, as in measure: {columns: [gpu_us]}"),
+        ("resume: 3\n", "resume: 3 is not allowed; give fields, as in resume: {of: last}"),
+    ],
+)
+def test_a_node_of_fields_is_no_number(text, line, flags, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(f"# @package _global_\n{text}")
+    with pytest.raises(BadInput) as refused:
+        compose.plan(["--config-dir", str(tmp_path), "+experiment=mine", *flags])
+    assert str(refused.value) == line
