@@ -24,7 +24,7 @@ style: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints/base.txt $(PINS)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint $(PINS) --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint $(PINS) --editable '.[dev]'
 	touch $@
 
 clean:

@@ -100,10 +100,8 @@ def _compose(words: Sequence[str]) -> list[dict[str, Any]] | None:
 
 def _folders(words: Sequence[str]) -> list[Path]:
     """Where there are groups: ours, and the one that the user names."""
-    from hydra._internal.utils import get_args_parser
-
-    asked, _ = get_args_parser().parse_known_args(list(words))
-    return [CONF, *([Path(asked.config_dir)] if asked.config_dir else [])]
+    config_dir = _flags(words).config_dir
+    return [CONF, *([Path(config_dir)] if config_dir else [])]
 
 
 def _for_hydra(argv: Sequence[str]) -> list[str]:
