@@ -28,12 +28,11 @@ def side_by_side(
     single_s = _seconds(instruments, 1, chance)
     if single_s * BATCHES > allowed_s:
         return None
-    each = EACH if single_s * BATCHES * EACH <= LESS * allowed_s else 1
-    affordable = min(rounds, int(allowed_s / _seconds(instruments, each, chance)))
-    if affordable < BATCHES and each > 1:
-        each = 1
+    for each in (EACH, 1) if single_s * BATCHES * EACH <= LESS * allowed_s else (1,):
         affordable = min(rounds, int(allowed_s / _seconds(instruments, each, chance)))
-    if affordable < BATCHES:
+        if affordable >= BATCHES:
+            break
+    else:
         return None
     batches: list[list[float]] = [[] for _ in instruments]
     for part in consecutive(range(affordable), BATCHES):
