@@ -64,6 +64,19 @@ def test_a_null_kernel_reads_what_cupti_gives_it():
     assert row["gpu_us"] == pytest.approx(null_us(), abs=0.1)
 
 
+def test_what_other_processes_do_on_the_gpu_moves_no_time(other_context):
+    from runner.measure.calibration import launch_null
+
+    def readings():
+        return [measure(launch_null, cold_l2=False)["gpu_us"] for _ in range(3)]
+
+    times = readings()
+    with other_context():
+        times += readings()
+    times += readings()
+    assert max(times) - min(times) < 0.15, times
+
+
 def test_a_spin_2_percent_longer_is_seen():
     short, long = (measure(spinning(cycles)) for cycles in (34_000, 34_680))
     assert long["gpu_us"] / short["gpu_us"] == pytest.approx(1.0193, abs=0.005)

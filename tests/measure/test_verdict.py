@@ -42,6 +42,12 @@ def test_an_interval_that_sampling_alone_makes_wide_is_not_the_timers_fault():
     assert verdict(GOOD | {"stat_pct": 0.48, "interval_pct": 0.52}, 0.5)["verdict"] == "ok"
 
 
+def test_a_zero_that_has_moved_is_other_processes_doing():
+    result = verdict(GOOD | {"zero_moved_us": -0.68}, 0.5)
+    assert (result["verdict"], "reads 0.68 us less" in result["verdict_reason"]) == ("contended", True)
+    assert verdict(GOOD | {"zero_moved_us": 0.68}, 0.5)["verdict"] == "ok"
+
+
 def test_the_gravest_doubt_is_said():
     everything = GOOD.copy()
     for change, _ in DOUBTFUL.values():

@@ -1,0 +1,44 @@
+"""A series is taken anew when what does nothing has meanwhile come to read less."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.measure import zero
+
+
+@pytest.fixture
+def shifts(monkeypatch):
+    """What is found after each series, in turn; the times that it was settled are counted."""
+    found, settled = [], []
+    monkeypatch.setattr(zero, "_zero_us", lambda: 1.87)
+    monkeypatch.setattr(zero, "shift_us", lambda: found.pop(0))
+    monkeypatch.setattr(zero, "settle", lambda: settled.append(len(found)))
+    return found, settled
+
+
+@pytest.mark.parametrize(
+    ("after_each", "taken", "settled"),
+    [
+        ([0.01], 1, 0),
+        ([0.9], 1, 0),  # a clock at the power limit
+        ([-0.68, 0.02], 2, 1),
+        ([-0.68, -0.68, -0.01], 3, 2),
+        ([-0.68, -0.34, -0.68], 3, 2),  # it does not pass: the last series is given, and by how much
+    ],
+)
+def test_a_series_is_taken_anew_as_long_as_the_zero_has_moved_down(shifts, after_each, taken, settled):
+    found, times_settled = shifts
+    found += after_each
+    series = iter(["first", "second", "third"])
+    assert zero.undisturbed(lambda: next(series)) == (["first", "second", "third"][taken - 1], after_each[-1])
+    assert len(times_settled) == settled
+
+
+@pytest.mark.gpu
+def test_a_context_that_comes_is_noticed_if_it_moves_the_zero_and_settling_undoes_that(other_context):
+    assert zero.undisturbed(lambda: None)[1] == pytest.approx(0.0, abs=0.1)
+    with other_context():
+        moved_us = zero.shift_us()  # -0.68 on H200s
+        zero.settle()
+        assert zero.shift_us() == pytest.approx(0.0, abs=0.1), f"it had moved by {moved_us:.2f} us"
