@@ -30,8 +30,9 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, BLOCK
     if (threadIdx.x == 0) {
         received.init(1);
         fence_barrier_init();
-        received.arrive_and_expect(PARTS * sizeof(Partial));
     }
+    __syncwarp();  // racecheck takes the two for those of different threads
+    if (threadIdx.x == 0) received.arrive_and_expect(PARTS * sizeof(Partial));
     cluster_arrive();
     const Partial part = partial_of<T, 32>(v);
     cluster_wait();  // every barrier of the cluster is there to be sent to, which it was long before the loads came

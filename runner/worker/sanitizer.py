@@ -14,7 +14,7 @@ LIMIT_S, GRACE_S = 240.0, 20.0  # within launcher.measure_limit_s
 ALONE = {
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"
 }  # else an allocation has neighbours of its own, and hides what it misses
-TOTAL = re.compile(r"^========= ERROR SUMMARY: (\d+) error", re.MULTILINE)
+TOTAL = re.compile(r"^========= ERROR SUMMARY: (\d+) errors?$", re.MULTILINE)  # one more line is of those not printed
 TOLD = re.compile(r"^========= (?!COMPUTE-SANITIZER|ERROR SUMMARY|Warning)(\S.*)$")  # what belongs to it is indented
 PLACE = re.compile(r"^=========\s+(at .*)$")
 

@@ -23,6 +23,37 @@ def test_only_a_whole_and_clean_run_passes(text, code, expected):
     assert outcome(Ended(code, text)) == expected
 
 
+READS = """========= COMPUTE-SANITIZER
+========= Host API memory access error at host access to 0x7f9ca3180000 of size 262,144 bytes
+=========     Uninitialized access to 0x7f9ca3180020 on access by cudaMemcpy source
+=========
+========= Uninitialized __global__ memory read of size 16 bytes
+=========     at void at::native::reduce_kernel<(int)512, (int)1, at::native::ReduceOp<...>>(T3)+0x1a0
+=========     by thread (51,0,0) in block (0,0,0)
+{more}35 calls right, 0 wrong
+========= ERROR SUMMARY: {count} errors
+"""
+OURS = """========= Uninitialized __global__ memory read of size 4 bytes
+=========     at _forward+0x2e0 in triton.py:71
+"""
+
+
+def test_of_reads_of_what_nobody_wrote_those_by_kernels_of_ours_count():
+    assert outcome(Ended(0, READS.format(more="", count=2))) == Look(0, 35, True)
+    assert outcome(Ended(0, READS.format(more=OURS, count=3))) == Look(1, 35, False)
+
+
+def test_errors_that_were_not_printed_are_not_excused():
+    last = "========= ERROR SUMMARY: 8152 errors were not printed. Use --print-limit option to adjust the number\n"
+    assert outcome(Ended(0, READS.format(more="", count=8192) + last)) == Look(8190, 35, False)
+
+
+def test_without_a_tool_wrong_results_are_what_is_found():
+    assert outcome(Ended(0, "35 calls right, 0 wrong"), by_tool=False) == Look(0, 35, True)
+    assert outcome(Ended(1, "33 calls right, 2 wrong"), by_tool=False) == Look(2, 33, False)
+    assert outcome(Ended(1, "Traceback"), by_tool=False) == Look(None, None, False)
+
+
 def test_a_tool_that_was_stopped_does_not_pass():
     assert not outcome(Ended(0, "12 calls right, 0 wrong\n========= ERROR SUMMARY: 0 errors", late=True)).clean
 

@@ -88,6 +88,7 @@ print("=========     at kernel(float *)+0x70")
 print("=========     by thread (0,0,0) in block (0,0,0)")
 print("=========     Access at 0x7f0000000200 is out of bounds")
 print("========= ERROR SUMMARY: 3 errors")
+print("========= ERROR SUMMARY: 1 errors were not printed. Use --print-limit option to adjust the number")
 """
 CLEAN = """
 code = subprocess.call(program)
