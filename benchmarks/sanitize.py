@@ -7,8 +7,8 @@ is checked against float64 as well. Each operation has a process for each tool, 
 Inputs and references are made on the CPU, so that the tools look at little but kernels of ours.
 
 initcheck does not see what the copy engine of Hopper (TMA) stores, and takes results for unwritten that are right.
-So of what it says, reads by kernels of ours count; and, as ``filled``, each call is made with all memory that it gets
-full of NaN, which is then in the result if something was not written, or read before it was.
+So what it says of those who read such results does not count; and, as ``filled``, each call is made with all memory
+that it gets full of NaN, which is then in the result if something was not written, or read before it was.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import os
 import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ SIZES: dict[str, list[dict[str, Any]]] = {  # op → points; a design of its own
         for m, n, k in ((16, 256, 256), (128, 512, 512), (256, 384, 320), (520, 520, 264), (33, 65, 127))
     ],
     "cdist": [{"n": n, "m": m, "d": d} for n, m, d in ((200, 136, 64), (257, 129, 128), (300, 260, 512), (33, 65, 3))],
-    "mlp": [{"dim": dim, "batch": batch, **MLP} for dim, batch in ((256, 128), (37, 19))],
+    "mlp": [{"dim": dim, "batch": batch, **MLP} for dim, batch in ((128, 64), (37, 19))],
 }
 IMPLS = {  # op → implementations with kernels of ours
     "add": ("triton", "cuda"),
@@ -65,7 +66,10 @@ IMPLS = {  # op → implementations with kernels of ours
     "mlp": ("triton",),
 }
 SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) errors?$|RACECHECK SUMMARY: (\d+) hazard)", re.MULTILINE)
-OTHERS = re.compile(r"^=+ +(?:.* on access by cudaMemcpy source|at (?:void )?at::native::.*)$", re.MULTILINE)
+PLACE = re.compile(r"^=+ +(at (?!0x)\S.*|.* on access by \w+ source)$", re.MULTILINE)
+READERS = re.compile(  # of what the copy engine has stored: copies to the host, torch's kernels, and one of ours
+    r"^=+ +(?:.* on access by cudaMemcpy source|at (?:void )?at::native::.*|at _through\+0x.*)$", re.MULTILINE
+)
 DONE = re.compile(r"(\d+) calls right, (\d+) wrong")
 
 
@@ -124,7 +128,7 @@ def look(sanitizer: str, op: str, name: str, folder: Path) -> Look:
     why = f", stopped after {LIMIT_S:g} s" if ended.late else ""
     print(f"{op} {name}: {found.cell}{why}", flush=True)
     if not found.clean:
-        print("\n".join(ended.said.splitlines()[-60:]), file=sys.stderr)
+        print("\n".join([*places(ended.said), *ended.said.splitlines()[-60:]]), file=sys.stderr)
     return found
 
 
@@ -168,14 +172,20 @@ def calls(ops: Sequence[str], *, filled: bool) -> int:
 
 
 def outcome(ended: tool.Ended, *, by_tool: bool = True) -> Look:
-    """What a tool that has ended so, or calls without one, have found; what torch or a copy reads is not counted."""
+    """What a tool that has ended so, or calls without one, have found; of reads see the module."""
     done = DONE.search(ended.said)
     summaries = [int(one or other) for one, other in SUMMARY.findall(ended.said)]
     if not by_tool:
         summaries = [int(done[2])] if done else []
-    found = sum(summaries) - len(OTHERS.findall(ended.said)) if summaries else None
+    found = sum(summaries) - len(READERS.findall(ended.said)) if summaries else None
     clean = found == 0 and done is not None and ended.code == 0 and not ended.late
     return Look(found, int(done[1]) if done else None, clean)
+
+
+def places(said: str) -> list[str]:
+    """Where it was, and how often; the most frequent first."""
+    names = Counter(re.sub(r"\+?0x[0-9a-f]+.*?(?= on |$)|\(.*", "", name) for name in PLACE.findall(said))
+    return [f"{count:8} {name}" for name, count in names.most_common(10)]
 
 
 def report(looks: Mapping[tuple[str, str], Look]) -> str:

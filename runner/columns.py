@@ -54,7 +54,9 @@ TIMING: dict[str, Column] = {  # what a benchmark knows beside its times
         "us",
         "the zero of stamps: what a kernel that does nothing reads, as CUPTI has it; 0 where CUPTI cannot be asked",
     ),
-    "zero_moved_us": Column("us", "by how much a kernel that does nothing read more after the samples than at first"),
+    "zero_moved_us": Column(
+        "us", "by how much a kernel that does nothing read more after the samples than when stamps were calibrated"
+    ),
     "places": Column("", "places of memory in which inputs and outputs lay in turn"),
     "instrument_note": Column("", "why it was not the best one"),
     "converged": Column("", "no drift, and the interval that sampling gives is as narrow as asked"),

@@ -82,7 +82,7 @@ def _launch_bound(columns: Mapping[str, Any], target_pct: float) -> str:
 
 def _contended(columns: Mapping[str, Any], target_pct: float) -> str:
     if (moved_us := columns.get("zero_moved_us") or 0.0) <= -ZERO_MOVED_US:
-        return f"what does nothing reads {-moved_us:.2g} us less than at first: other processes come to this GPU and go"
+        return f"what does nothing reads {-moved_us:.2g} us less than its zero: other processes come to this GPU and go"
     waited = columns.get("cpu_wait_pct", 0.0)
     return f"its threads waited {waited:.0f} % of the time for other processes" if waited > CONTENDED_PCT else ""
 

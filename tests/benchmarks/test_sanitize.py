@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.sanitize import IMPLS, SIZES, Look, outcome, report
+from benchmarks.sanitize import IMPLS, SIZES, Look, outcome, places, report
 from runner.tool import Ended
 
 
@@ -35,12 +35,22 @@ READS = """========= COMPUTE-SANITIZER
 """
 OURS = """========= Uninitialized __global__ memory read of size 4 bytes
 =========     at _forward+0x2e0 in triton.py:71
+=========     by thread (51,0,0) in block (0,0,0)
 """
 
 
-def test_of_reads_of_what_nobody_wrote_those_by_kernels_of_ours_count():
+def test_reads_of_what_the_copy_engine_has_stored_do_not_count():
     assert outcome(Ended(0, READS.format(more="", count=2))) == Look(0, 35, True)
     assert outcome(Ended(0, READS.format(more=OURS, count=3))) == Look(1, 35, False)
+
+
+def test_where_it_was_is_told_with_how_often():
+    said = READS.format(more=2 * OURS, count=4)
+    assert [line.split()[:3] for line in places(said)] == [
+        ["2", "at", "_forward"],
+        ["1", "Uninitialized", "access"],
+        ["1", "at", "void"],
+    ]
 
 
 def test_errors_that_were_not_printed_are_not_excused():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from runner.measure import zero
@@ -11,7 +13,6 @@ from runner.measure import zero
 def shifts(monkeypatch):
     """What is found after each series, in turn; the times that it was settled are counted."""
     found, settled = [], []
-    monkeypatch.setattr(zero, "_zero_us", lambda: 1.87)
     monkeypatch.setattr(zero, "shift_us", lambda: found.pop(0))
     monkeypatch.setattr(zero, "settle", lambda: settled.append(len(found)))
     return found, settled
@@ -33,6 +34,22 @@ def test_a_series_is_taken_anew_as_long_as_the_zero_has_moved_down(shifts, after
     series = iter(["first", "second", "third"])
     assert zero.undisturbed(lambda: next(series)) == (["first", "second", "third"][taken - 1], after_each[-1])
     assert len(times_settled) == settled
+
+
+def test_it_is_settled_once_a_kernel_that_does_nothing_reads_what_it_read(monkeypatch):
+    found, captured = [-0.37, -0.36, 0.01], []
+    monkeypatch.setattr(zero, "shift_us", lambda: found.pop(0))
+    monkeypatch.setattr(zero, "_graphs", lambda: captured.append("ten") or SimpleNamespace(samples=lambda count: None))
+    zero.settle()
+    assert (captured, found) == (["ten", "ten"], [])
+
+
+def test_settling_ends(monkeypatch):
+    captured = []
+    monkeypatch.setattr(zero, "shift_us", lambda: -0.37)
+    monkeypatch.setattr(zero, "_graphs", lambda: captured.append("ten") or SimpleNamespace(samples=lambda count: None))
+    zero.settle()
+    assert len(captured) == zero.MOST
 
 
 @pytest.mark.gpu
