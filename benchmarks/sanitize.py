@@ -55,7 +55,10 @@ SIZES: dict[str, list[dict[str, Any]]] = {  # op → points; a design of its own
         for m, n, k in ((16, 256, 256), (128, 512, 512), (256, 384, 320), (520, 520, 264), (33, 65, 127))
     ],
     "cdist": [{"n": n, "m": m, "d": d} for n, m, d in ((200, 136, 64), (257, 129, 128), (300, 260, 512), (33, 65, 3))],
-    "mlp": [{"dim": dim, "batch": batch, **MLP} for dim, batch in ((128, 64), (37, 19))],
+    "mlp": [{"dim": dim, "batch": batch, **MLP} for dim, batch in ((264, 136), (37, 19))],
+}
+LITTLE = SIZES | {  # for initcheck, which tells 512 reads of a launch, and counts as an error that there were more
+    "mlp": [{"dim": dim, "batch": batch, **MLP} for dim, batch in ((128, 16), (37, 19))],
 }
 IMPLS = {  # op → implementations with kernels of ours
     "add": ("triton", "cuda"),
@@ -93,36 +96,36 @@ def main() -> int:
     parser.add_argument("ops", nargs="*", metavar="op", help=f"of {', '.join(SIZES)}; all if none is named")
     parser.add_argument("--tools", nargs="+", default=list(TOOLS), choices=TOOLS)
     parser.add_argument("--write", action="store_true", help="keep the table in benchmarks/results/")
-    parser.add_argument("--calls", action="store_true", help=argparse.SUPPRESS)  # the process that is looked at
-    parser.add_argument("--filled", action="store_true", help=argparse.SUPPRESS)  # and what it does with its memory
+    parser.add_argument("--calls-under", choices=TOOLS, help=argparse.SUPPRESS)  # the process that is looked at
     options, load = parser.parse_args(), load_average()
     if unknown := set(options.ops) - set(SIZES):
         parser.error(f"no such operation: {', '.join(sorted(unknown))}; one of {', '.join(SIZES)}")
     ops = options.ops or list(SIZES)
-    if options.calls:
-        return calls(ops, filled=options.filled)
+    if options.calls_under:
+        return calls(ops, options.calls_under)
     sanitizer = tool.find(NAME)
     if sanitizer is None:
         parser.error(f"{NAME} is not here; it comes with the CUDA toolkit")
     with tempfile.TemporaryDirectory(prefix="sanitize-") as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
         folder = Path(scratch)
         facts = run(["workload=gelu", "workload.cols=256", "impl=torch", "log=none"], folder / "facts").facts
-        list(pool.map(lambda op: tool.run(command(op), folder / op, LIMIT_S), ops))  # compiles what the tools then find
+        for _ in pool.map(lambda op: tool.run(command(op, "memcheck"), folder / op, LIMIT_S), ops):
+            pass  # what the tools look at is compiled now
         pairs = list(product(ops, options.tools))
         looks = dict(zip(pairs, pool.map(lambda pair: look(sanitizer, *pair, folder), pairs), strict=True))
     publish("sanitize", page("Kernels under compute-sanitizer", report(looks), facts, load), facts, options.write)
     return int(not all(one.clean for one in looks.values()))
 
 
-def command(op: str) -> list[str]:
-    """What is looked at."""
-    return [sys.executable, "-m", "benchmarks.sanitize", "--calls", op]
+def command(op: str, name: str) -> list[str]:
+    """What is looked at by the tool called ``name``."""
+    return [sys.executable, "-m", "benchmarks.sanitize", "--calls-under", name, op]
 
 
 def look(sanitizer: str, op: str, name: str, folder: Path) -> Look:
     """The calls of ``op`` under the tool called ``name``; what it says is printed, unless it is clean."""
     told = TOOLS[name]
-    words = [*command(op), "--filled"] if told is None else [sanitizer, "--tool", name, *told, *command(op)]
+    words = command(op, name) if told is None else [sanitizer, "--tool", name, *told, *command(op, name)]
     ended = tool.run(words, folder / f"{op}-{name}", LIMIT_S, ALONE, GRACE_S)
     found = outcome(ended, by_tool=told is not None)
     why = f", stopped after {LIMIT_S:g} s" if ended.late else ""
@@ -132,8 +135,8 @@ def look(sanitizer: str, op: str, name: str, folder: Path) -> Look:
     return found
 
 
-def calls(ops: Sequence[str], *, filled: bool) -> int:
-    """Every call once, against float64, in memory full of NaN if ``filled``; how many were right on the last line."""
+def calls(ops: Sequence[str], name: str) -> int:
+    """Every call once, as it is for the tool called ``name``, against float64; how many were right on the last line."""
     import torch
 
     from benchmarks.kernels.race import fields_of
@@ -143,15 +146,16 @@ def calls(ops: Sequence[str], *, filled: bool) -> int:
     from runner.case import Choice
     from runner.check import compare
 
-    torch.use_deterministic_algorithms(filled, warn_only=True)  # then torch fills what it hands out
+    torch.use_deterministic_algorithms(TOOLS[name] is None, warn_only=True)  # torch then fills what it hands out
+    sizes = LITTLE if name == "initcheck" else SIZES
     right, wrong = 0, 0
-    for op, point, dtype in [(one, *more) for one in ops for more in product(SIZES[one], DTYPES)]:
+    for op, point, dtype in [(one, *more) for one in ops for more in product(sizes[one], DTYPES)]:
         fields = fields_of("workload", op) | point | {"dtype": dtype}
         workload = schema.build(options.find("models", op), fields, op)
         inputs = workload.inputs(draw_on("cpu", dtype, "normal", 0))
         expected = workload.reference(*inputs)
-        for name in IMPLS[op]:
-            implementation = impl.build(Choice(name, fields_of("impl", name)))
+        for kind in IMPLS[op]:
+            implementation = impl.build(Choice(kind, fields_of("impl", kind)))
             there = tuple(tensor.cuda() for tensor in inputs)
             try:
                 outputs = workload.call(implementation.load(op), there).run()
@@ -163,7 +167,7 @@ def calls(ops: Sequence[str], *, filled: bool) -> int:
             right, wrong = right + found.correct, wrong + (not found.correct)
             if not found.correct:
                 size = " ".join(f"{key}={value}" for key, value in point.items())
-                print(f"WRONG {op} {name} {dtype} {size}: {found.reason}", flush=True)
+                print(f"WRONG {op} {kind} {dtype} {size}: {found.reason}", flush=True)
     print(f"{right} calls right, {wrong} wrong")
     return int(wrong > 0)
 
