@@ -196,11 +196,13 @@ def _blocks(cases: Sequence[Case]) -> list[list[Case]]:
 
 def _preload(cases: Sequence[Case], devices: Sequence[Gpu | None]) -> list[str]:
     """Modules that all workers will need, and that take a second to import."""
-    if any(devices):  # torch.profiler, which asks CUPTI, needs it. Inductor would start CUDA, which survives no fork
-        return ["torch._dynamo"]
+    compiles = any("compiled" in (case.impl.name, case.impl.fields.get("of")) for case in cases)
+    if any(devices):
+        profiles = any(measure.name == "profile" for case in cases for measure in case.measures)
+        return ["torch._dynamo"] * (compiles or profiles)  # and no Inductor: it starts CUDA, which survives no fork
     wanted = {impl.kind(case.impl).__module__ for case in cases} | {"runner.measure.cpu"}
     wanted |= {f"models.{case.workload.name}" for case in cases}
-    if any("compiled" in (case.impl.name, case.impl.fields.get("of")) for case in cases):
+    if compiles:
         wanted.add("torch._inductor.compile_fx")
     return sorted(wanted)
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
+from runner.case import Choice
 from runner.launch import Ready, Started, ahead, local
+from runner.launch.gpus import Gpu
 from runner.rounds import Rounds
 from runner.row import Row
 
@@ -128,3 +132,22 @@ def test_one_that_has_vanished_when_the_next_workers_start_is_no_error(user_case
     gone = user_case(tmp_path / "user.py", "right")
     assert local._preload([gone], [None]) == ["models.gelu", "runner.impl.file", "runner.measure.cpu"]
     assert ahead.compiled([gone]) == []
+
+
+@pytest.mark.parametrize(
+    ("impl", "fields", "measures", "expected"),
+    [
+        ("triton", {}, ("benchmark",), []),
+        ("compiled", {"of": "torch"}, ("benchmark",), ["torch._dynamo"]),
+        ("cudagraph", {"of": "compiled"}, ("benchmark",), ["torch._dynamo"]),
+        ("torch", {}, ("benchmark", "profile"), ["torch._dynamo"]),
+    ],
+)
+def test_on_a_gpu_dynamo_is_imported_beforehand_only_if_a_case_needs_it(user_case, impl, fields, measures, expected):
+    case = replace(
+        user_case(Path("user.py"), "right", device="cuda"),
+        impl=Choice(impl, fields),
+        measures=tuple(Choice(name, {}) for name in measures),
+    )
+    gpu = Gpu(index=0, uuid="GPU-1", name="NVIDIA H200", memory_bytes=0, used_bytes=0)
+    assert local._preload([case], [gpu]) == expected
