@@ -99,6 +99,41 @@ def test_bfloat16_arithmetic_is_wrong_in_float32(case, error):
     assert error(workload.reference(*inputs), [mlp(*narrow, activation="gelu")]) > 2
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize("batch", [1, 4, 8, 64])
+@pytest.mark.parametrize("share", [0, 0.5])
+def test_gradients_of_0_and_halves_of_gradients_are_wrong(case, error, dtype, activation, batch, share):
+    fields = {"activation": activation, "batch": batch, "dim": 64, "layers": 5, "lr": 1.0}
+    workload, inputs = case(dtype, "fwd_bwd", **fields)
+    y, *gradients = workload.call(mlp, inputs).run()
+    assert error(workload.reference(*inputs), [y, *gradients]) < 1
+    assert error(workload.reference(*inputs), [y, *(share * gradient for gradient in gradients)]) > 1
+    workload, inputs = case(dtype, "train_step", **fields, steps=1)
+    params = workload.call(mlp, inputs).run()
+    fallen_short = [start + share * (now - start) for start, now in zip(inputs[1:], params, strict=True)]
+    assert error(workload.reference(*inputs), params) < 1
+    assert error(workload.reference(*inputs), fallen_short) > 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+def test_in_a_deep_network_right_gradients_are_right_and_gradients_of_0_wrong(case, error, dtype, activation):
+    workload, inputs = case(dtype, activation=activation, dim=64, layers=32, batch=64, steps=1)
+    expected, (y, *gradients) = workload.reference(*inputs), workload.call(mlp, inputs).run()
+    assert error(expected, [y, *gradients]) < 1
+    assert error(expected, [y, *(0 * gradient for gradient in gradients)]) > 1
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("zero_grad", ["every_step", "accumulate"])
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+def test_reference_is_what_autograd_makes_of_float64(case, pass_, zero_grad, activation):
+    workload, inputs = case("float64", pass_, zero_grad, activation=activation)
+    for want, got in zip(workload.reference(*inputs), workload.call(mlp, inputs).run(), strict=True):
+        assert torch.allclose(want.value, got, rtol=1e-11, atol=1e-14), want.name
+
+
 def test_reference_agrees_with_finite_differences(case):
     workload, inputs = case("float64", layers=2, steps=1)
     x, w1, *rest = inputs

@@ -1,0 +1,116 @@
+"""Which errors a correct MLP may carry: propagated from layer to layer, as variances beside the float64 values.
+
+Every stored number is rounded, and every sum of products errs by a share of its terms; these errors are taken to be
+independent, and followed to first order (the delta method), forward through the activations and back through their
+derivatives. So a bound grows where the network makes errors grow, and is tight where nothing blurs the result.
+
+The kink of relu. Where an input z of relu has a deviation s, its derivative may come out on the other side of 0. The
+chance that it does is taken to be exp(-(z / 2s)^2 / 2) / 2, that is with twice the deviation, since s is an estimate;
+this is the variance of the derivative. Where z is exact, as with zeros throughout, there is no doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import pi, sqrt
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor in float64, and the variance of the error that a correct one has, of its shape; 0: it is exact."""
+
+    value: Tensor
+    variance: Tensor | float = 0.0
+
+    @property
+    def mT(self) -> Value:  # noqa: N802 - as of a tensor
+        """Both transposed."""
+        return Value(self.value.mT, self.variance if isinstance(self.variance, float) else self.variance.mT)
+
+    def bound(self, deviations: float) -> Tensor:
+        """The largest error allowed at each element.
+
+        A share of the mean variance is added, for what happens to few elements: a flip of relu that was unlikely.
+        """
+        assert not isinstance(self.variance, float)
+        return deviations * (self.variance + self.variance.mean() / 4).sqrt()
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Variances of the errors that one operation adds."""
+
+    stored: float  # of a stored number, relative to its square
+    product: float  # of a term of a sum of products, relative to its square
+    arithmetic: float  # of erf, relative to 1
+    smallest: float  # of a number that is too small for its type
+
+
+def gradients(
+    x: Tensor, params: Sequence[Value], activation: str, rounding: Rounding, *, backward: bool
+) -> tuple[Value, list[Value]]:
+    """Output y [batch, dim] of h = activation(h w^T + b), layer after layer, and of y.mean() the gradient of each w, b.
+
+    ``params`` are w [dim, dim] and b [dim] of each layer. No gradients unless ``backward``.
+    """
+    h = Value(x)
+    kept = []
+    for w, b in zip(params[::2], params[1::2], strict=True):
+        product = _product(h, w.mT, rounding)
+        z = _stored(product.value + b.value, product.variance + b.variance, rounding)
+        y, slope = _activated(z, activation, rounding)
+        kept.append((h, slope, w))
+        h = y
+    y, found = h, list[Value]()
+    dy = Value(y.value.new_full(y.value.shape, 1 / y.value.numel()))
+    for layer, (h, slope, w) in reversed(list(enumerate(kept if backward else []))):
+        dz = _times(dy, slope, rounding)
+        of_bias = dz.variance.sum(0) + rounding.product * dz.value.square().sum(0)  # type: ignore[union-attr]
+        found = [_product(dz.mT, h, rounding), _stored(dz.value.sum(0), of_bias, rounding), *found]
+        if layer:
+            dy = _product(dz, w, rounding)
+    return y, found
+
+
+def _stored(value: Tensor, variance: Tensor | float, rounding: Rounding) -> Value:
+    return Value(value, variance + rounding.stored * value.square() + rounding.smallest)
+
+
+def _product(a: Value, b: Value, rounding: Rounding) -> Value:
+    """Matrix product."""
+    squares = a.value.square()
+    variance = (a.variance + rounding.product * squares) @ b.value.square()
+    if not isinstance(b.variance, float):
+        variance += squares @ b.variance
+    return _stored(a.value @ b.value, variance, rounding)
+
+
+def _times(a: Value, b: Value, rounding: Rounding) -> Value:
+    """Product of the elements; of the second, too, a rounded one is used."""
+    value = a.value * b.value
+    variance = a.variance * (b.value.square() + b.variance) + (a.value.square() * b.variance)
+    return _stored(value, variance + rounding.stored * value.square(), rounding)
+
+
+def _activated(z: Value, activation: str, rounding: Rounding) -> tuple[Value, Value]:
+    """Output of the activation, and its derivative."""
+    if activation == "relu":
+        y, slope, doubt = z.value.relu(), (z.value > 0).double(), _chance_to_flip(z)
+    else:
+        phi, density = (1 + (z.value / sqrt(2)).erf()) / 2, (-z.value.square() / 2).exp() / sqrt(2 * pi)
+        y, slope = z.value * phi, phi + z.value * density
+        curvature = density * (2 - z.value.square())
+        doubt = curvature.square() * z.variance + rounding.arithmetic  # 1 + erf cancels in the left tail
+    of_y = (slope.square() + doubt) * z.variance + rounding.arithmetic * z.value.square()
+    return _stored(y, of_y, rounding), Value(slope, doubt)
+
+
+def _chance_to_flip(z: Value) -> Tensor:
+    assert not isinstance(z.variance, float)
+    deviations = z.value.square() / z.variance.clamp(min=1e-300)
+    return ((-deviations / 8).exp() / 2).where(z.variance > 0, 0.0)
