@@ -71,7 +71,8 @@ IMPLS = {  # op → implementations with kernels of ours
 SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) errors?$|RACECHECK SUMMARY: (\d+) hazard)", re.MULTILINE)
 PLACE = re.compile(r"^=+ +(at (?!0x)\S.*|.* on access by \w+ source)$", re.MULTILINE)
 READERS = re.compile(  # of what the copy engine has stored: copies to the host, torch's kernels, and one of ours
-    r"^=+ +(?:.* on access by cudaMemcpy source|at (?:void )?at::native::.*|at _through_activation\+0x.*)$", re.MULTILINE
+    r"^=+ +(?:.* on access by cudaMemcpy source|at (?:void )?at::native::.*|at _through_activation\+0x.*)$",
+    re.MULTILINE,
 )
 DONE = re.compile(r"(\d+) calls right, (\d+) wrong")
 
