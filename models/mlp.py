@@ -124,7 +124,8 @@ class Mlp(Workload):
 
         Rounding to nearest errs by half of the unit roundoff, in the mean of squares. See the workload matmul: a sum of
         n centred terms errs by n^(1/2) / 4 in units of the arithmetic; of tf32, each factor by up to 2^-10; and narrow
-        part sums may be rounded before they are added.
+        part sums may be rounded before they are added. Where the terms have one sign, as in the gradients of a deep net
+        of gelu, the part sums grow with their number and not with its root: n^(1/2) / 4 then is relative to the sum.
         """
         stored, arithmetic = (UNIT[self.dtype] / 2) ** 2, ARITHMETIC[self.dtype]
         factors = 2 * TF32 if self.tf32 and self.dtype == "float32" else 0.0
@@ -132,6 +133,7 @@ class Mlp(Workload):
         return Rounding(
             stored=stored,
             product=(UNIT[self.dtype] / 2 + summed + factors) ** 2,
+            summed=summed**2,
             arithmetic=arithmetic**2,
             smallest=(TINY[self.dtype] / 2) ** 2,
         )

@@ -47,6 +47,7 @@ class Rounding:
 
     stored: float  # of a stored number, relative to its square
     product: float  # of a term of a sum of products, relative to its square
+    summed: float  # of a sum, relative to its square: where all terms have one sign, the part sums are as large
     arithmetic: float  # of erf, relative to 1
     smallest: float  # of a number that is too small for its type
 
@@ -70,8 +71,7 @@ def gradients(
     dy = Value(y.value.new_full(y.value.shape, 1 / y.value.numel()))
     for layer, (h, slope, w) in reversed(list(enumerate(kept if backward else []))):
         dz = _times(dy, slope, rounding)
-        of_bias = dz.variance.sum(0) + rounding.product * dz.value.square().sum(0)  # type: ignore[union-attr]
-        found = [_product(dz.mT, h, rounding), _stored(dz.value.sum(0), of_bias, rounding), *found]
+        found = [_product(dz.mT, h, rounding), _sum(dz, rounding), *found]
         if layer:
             dy = _product(dz, w, rounding)
     return y, found
@@ -87,7 +87,15 @@ def _product(a: Value, b: Value, rounding: Rounding) -> Value:
     variance = (a.variance + rounding.product * squares) @ b.value.square()
     if not isinstance(b.variance, float):
         variance += squares @ b.variance
-    return _stored(a.value @ b.value, variance, rounding)
+    value = a.value @ b.value
+    return _stored(value, variance + rounding.summed * value.square(), rounding)
+
+
+def _sum(a: Value, rounding: Rounding) -> Value:
+    """Of the rows."""
+    value = a.value.sum(0)
+    variance = (a.variance + rounding.product * a.value.square()).sum(0)
+    return _stored(value, variance + rounding.summed * value.square(), rounding)
 
 
 def _times(a: Value, b: Value, rounding: Rounding) -> Value:
