@@ -32,6 +32,16 @@ class Value:
         """Both transposed."""
         return Value(self.value.mT, self.variance if isinstance(self.variance, float) else self.variance.mT)
 
+    @property
+    def column(self) -> Value:
+        """The only one, as a vector."""
+        return Value(self.value[:, 0], self.variance if isinstance(self.variance, float) else self.variance[:, 0])
+
+    @property
+    def deviation(self) -> Tensor:
+        """Of the error, with the sign of the value."""
+        return (self.value * 0 + self.variance).sqrt().copysign(self.value)
+
     def bound(self, deviations: float) -> Tensor:
         """The largest error allowed at each element.
 
@@ -68,10 +78,10 @@ def gradients(
         kept.append((h, slope, w))
         h = y
     y, found = h, list[Value]()
-    dy = Value(y.value.new_full(y.value.shape, 1 / y.value.numel()))
+    dy, ones = Value(y.value.new_full(y.value.shape, 1 / y.value.numel())), Value(y.value.new_ones(len(y.value), 1))
     for layer, (h, slope, w) in reversed(list(enumerate(kept if backward else []))):
         dz = _times(dy, slope, rounding)
-        found = [_product(dz.mT, h, rounding), _sum(dz, rounding), *found]
+        found = [_over_rows(dz, h, rounding), _over_rows(dz, ones, rounding).column, *found]
         if layer:
             dy = _product(dz, w, rounding)
     return y, found
@@ -91,11 +101,14 @@ def _product(a: Value, b: Value, rounding: Rounding) -> Value:
     return _stored(value, variance + rounding.summed * value.square(), rounding)
 
 
-def _sum(a: Value, rounding: Rounding) -> Value:
-    """Of the rows."""
-    value = a.value.sum(0)
-    variance = (a.variance + rounding.product * a.value.square()).sum(0)
-    return _stored(value, variance + rounding.summed * value.square(), rounding)
+def _over_rows(dz: Value, h: Value, rounding: Rounding) -> Value:
+    """dz^T h, a sum over rows. A deep net of gelu forgets its input: its rows become alike, and so do their errors.
+
+    They then do not cancel. So what errors would add up to that have the signs of their values is allowed as well.
+    """
+    total = _product(dz.mT, h, rounding)
+    alike = (dz.deviation.mT @ h.value).square() + (dz.value.mT @ h.deviation).square()
+    return Value(total.value, total.variance + alike)
 
 
 def _times(a: Value, b: Value, rounding: Rounding) -> Value:
