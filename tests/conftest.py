@@ -22,6 +22,8 @@ from runner import options, schema
 
 # Else torch.compile builds a program for each kind of vector of this CPU, to see if it runs: 15 s of a new cache.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+# Processes to come, those of xdist too: threads of theirs that wait for each other leave their core to those that work.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 KERNELS = "tests/kernels/"  # many short tests, that are but computed
 
