@@ -1,8 +1,9 @@
 """Which errors a correct MLP may carry: propagated from layer to layer, as variances beside the float64 values.
 
 Every stored number is rounded, and every sum of products errs by a share of its terms; these errors are taken to be
-independent, and followed to first order (the delta method), forward through the activations and back through their
-derivatives. So a bound grows where the network makes errors grow, and is tight where nothing blurs the result.
+independent, but in rows that are alike, and followed to first order (the delta method), forward through the activations
+and back through their derivatives. So a bound grows where the network makes errors grow, and is tight where nothing
+blurs the result.
 
 The kink of relu. Where an input z of relu has a deviation s, its derivative may come out on the other side of 0. The
 chance that it does is taken to be exp(-(z / 2s)^2 / 2) / 2, that is with twice the deviation, since s is an estimate;
@@ -11,7 +12,7 @@ this is the variance of the derivative. Where z is exact, as with zeros througho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import pi, sqrt
 from typing import TYPE_CHECKING
@@ -30,12 +31,12 @@ class Value:
     @property
     def mT(self) -> Value:  # noqa: N802 - as of a tensor
         """Both transposed."""
-        return Value(self.value.mT, self.variance if isinstance(self.variance, float) else self.variance.mT)
+        return self._both(lambda tensor: tensor.mT)
 
     @property
     def column(self) -> Value:
         """The only one, as a vector."""
-        return Value(self.value[:, 0], self.variance if isinstance(self.variance, float) else self.variance[:, 0])
+        return self._both(lambda tensor: tensor[:, 0])
 
     @property
     def deviation(self) -> Tensor:
@@ -49,6 +50,9 @@ class Value:
         """
         assert not isinstance(self.variance, float)
         return deviations * (self.variance + self.variance.mean() / 4).sqrt()
+
+    def _both(self, view: Callable[[Tensor], Tensor]) -> Value:
+        return Value(view(self.value), self.variance if isinstance(self.variance, float) else view(self.variance))
 
 
 @dataclass(frozen=True)
