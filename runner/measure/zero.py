@@ -18,10 +18,10 @@ from runner.measure.stamped_graphs import StampedGraphs
 from runner.measure.statistics import trimmed_mean
 from runner.measure.verdict import ZERO_MOVED_US
 
-CAPTURES = 10
+CAPTURES = 20  # as by default: what they read has then been found out already
 SAMPLES = 20  # half a millisecond, after each series
 TRIES = 3
-MOST = 8  # times CAPTURES that are made to settle it; two were enough where it was seen
+MOST = 8  # times CAPTURES that are made to settle it; some tens were enough where it was seen
 
 Result = TypeVar("Result")
 
