@@ -44,7 +44,7 @@ def confined(whole):
 
 
 def busy_threads(call, seconds=0.4):
-    """Threads of this process that ran a tenth of the time in which ``call`` was called over and over."""
+    """Threads that had a tenth of the CPU time, so much of this process, in which ``call`` was called over and over."""
 
     def ticks():
         fields = {
@@ -52,8 +52,8 @@ def busy_threads(call, seconds=0.4):
         }
         return {thread: sum(map(int, text.split()[11:13])) for thread, text in fields.items()}
 
-    before, end = ticks(), time.perf_counter() + seconds
-    while time.perf_counter() < end:
+    before, end = ticks(), time.process_time() + seconds
+    while time.process_time() < end:
         call()
     least = seconds / 10 * os.sysconf("SC_CLK_TCK")
     return {thread for thread, now in ticks().items() if now - before.get(thread, 0) >= least}
