@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks.common import load_average, page, publish, run, table, word
 from runner import tool
-from runner.worker.sanitizer import ALONE, NAME
+from runner.worker.sanitizer import ALONE, NAME, TOTAL
 
 FEW = ["--print-limit", "20"]
 TOOLS = {  # and their options
@@ -68,10 +68,11 @@ IMPLS = {  # op → implementations with kernels of ours
     "cdist": ("triton", "cuda"),
     "mlp": ("triton",),
 }
-SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) errors?$|RACECHECK SUMMARY: (\d+) hazard)", re.MULTILINE)
+HAZARDS = re.compile(r"^========= RACECHECK SUMMARY: (\d+) hazard", re.MULTILINE)
 PLACE = re.compile(r"^=+ +(at (?!0x)\S.*|.* on access by \w+ source)$", re.MULTILINE)
 READERS = re.compile(  # of what the copy engine has stored: copies to the host, torch's kernels, and one of ours
-    r"^=+ +(?:.* on access by cudaMemcpy source|at (?:void )?at::native::.*|at _through_activation\+0x.*)$",
+    r"^=+ +Uninitialized (?:access .* on access by cudaMemcpy source$"
+    r"|.* read of size .*\n=+ +at (?:(?:void )?at::native::|_through_activation\+0x))",
     re.MULTILINE,
 )
 DONE = re.compile(r"(\d+) calls right, (\d+) wrong")
@@ -179,10 +180,8 @@ def calls(ops: Sequence[str], name: str) -> int:
 def outcome(ended: tool.Ended, *, by_tool: bool = True) -> Look:
     """What a tool that has ended so, or calls without one, have found; of reads see the module."""
     done = DONE.search(ended.said)
-    summaries = [int(one or other) for one, other in SUMMARY.findall(ended.said)]
-    if not by_tool:
-        summaries = [int(done[2])] if done else []
-    found = sum(summaries) - len(READERS.findall(ended.said)) if summaries else None
+    told = TOTAL.findall(ended.said) + HAZARDS.findall(ended.said) if by_tool else [done[2]] if done else []
+    found = sum(map(int, told)) - len(READERS.findall(ended.said)) if told else None
     clean = found == 0 and done is not None and ended.code == 0 and not ended.late
     return Look(found, int(done[1]) if done else None, clean)
 

@@ -199,7 +199,7 @@ def _preload(cases: Sequence[Case], devices: Sequence[Gpu | None]) -> list[str]:
     compiles = any("compiled" in (case.impl.name, case.impl.fields.get("of")) for case in cases)
     if any(devices):
         profiles = any(measure.name == "profile" for case in cases for measure in case.measures)
-        return ["torch._dynamo"] * (compiles or profiles)  # and no Inductor: it starts CUDA, which survives no fork
+        return ["torch._dynamo"] if compiles or profiles else []  # no Inductor: it starts CUDA, which survives no fork
     wanted = {impl.kind(case.impl).__module__ for case in cases} | {"runner.measure.cpu"}
     wanted |= {f"models.{case.workload.name}" for case in cases}
     if compiles:

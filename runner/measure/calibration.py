@@ -44,11 +44,15 @@ def recall(found: Mapping[str, float]) -> None:
 
 def graph_constant_us(*, cold_l2: bool, captures: int) -> float:
     """Subtracted from each sample of ``StampedGraphs``: a null kernel then reads what CUPTI gives it."""
-    before = preparation(None, cold_l2=cold_l2)
     return _once(
         f"graphs_{captures}_{_l2(cold_l2)}_us",
-        lambda: _constant_us(StampedGraphs(launch_null, before, captures=captures, constant_us=0.0)),
+        lambda: _constant_us(null_graphs(cold_l2=cold_l2, captures=captures)),
     )
+
+
+def null_graphs(*, cold_l2: bool, captures: int) -> StampedGraphs:
+    """Of a call that does nothing, with nothing taken off."""
+    return StampedGraphs(launch_null, preparation(None, cold_l2=cold_l2), captures=captures, constant_us=0.0)
 
 
 def stream_constant_us(*, cold_l2: bool) -> float:

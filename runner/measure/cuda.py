@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 import torch
@@ -27,7 +27,7 @@ from runner.measure.slots import slots, tick_ns
 from runner.measure.stamped_graphs import StampedGraphs
 from runner.measure.statistics import trimmed_mean
 from runner.measure.sustained import sustained
-from runner.measure.zero import undisturbed
+from runner.measure.zero import Result, undisturbed
 
 WARM_SAMPLES, WARM_LONGEST_S = 90, 0.03
 
@@ -67,7 +67,7 @@ def measure(call: Call, settings: Benchmark) -> tuple[dict[str, Scalar], Taken, 
     watched = settings.witness and not interpreted()  # CUPTI is asked between kernels of our own
     seen = witness.observe(call.run, before, kernels=instruments.nodes(instrument)) if watched else None
     instrument, note = instruments.corrected(instrument, note, seen, call, settings)
-    taken, moved_us = _taken(instrument, settings)
+    taken, moved_us = _undisturbed(lambda: take(instrument, settings), [instrument])
     columns = taken.columns("gpu_us", FLOORS[instrument.name]) | gpu_state() | as_seen_by_caller(call.run, before)
     columns |= {"instrument": instrument.name, "instrument_note": note, "calls_per_sample": 1}
     if isinstance(instrument, StampedGraphs):
@@ -98,16 +98,14 @@ def compare(
     counts = [int(count) for _, columns in calls if (count := columns.get("places"))]  # memory may have been short
     places = Places(calls[0][0].inputs, min(counts, default=settings.places))
     again = [instruments.build(str(columns["instrument"]), call, settings, places=places) for call, columns in calls]
-    if not any(isinstance(instrument, StampedGraphs) for instrument in again):
-        return side_by_side(again, settings.rounds, settings.max_s)
-    return undisturbed(lambda: side_by_side(again, settings.rounds, settings.max_s))[0]
+    return _undisturbed(lambda: side_by_side(again, settings.rounds, settings.max_s), again)[0]
 
 
-def _taken(instrument: Instrument, settings: Benchmark) -> tuple[Taken, float]:
-    """A series, and by how much the zero of graphs has moved meanwhile, in microseconds; 0 of another instrument."""
-    if not isinstance(instrument, StampedGraphs):
-        return take(instrument, settings), 0.0
-    return undisturbed(lambda: take(instrument, settings))
+def _undisturbed(take_all: Callable[[], Result], by: Sequence[Instrument]) -> tuple[Result, float]:
+    """What it gives, and by how many microseconds the zero of graphs has moved meanwhile; 0 if ``by`` has none."""
+    if any(isinstance(instrument, StampedGraphs) for instrument in by):
+        return undisturbed(take_all)
+    return take_all(), 0.0
 
 
 def _warm(call: Call, settings: Benchmark, places: Places, cold_us: float) -> dict[str, Scalar]:

@@ -10,7 +10,7 @@ from runner.case import Scalar
 
 SLOWED = 0.98  # share of the unloaded clock below which a limit of power or heat has acted
 DISAGREE_US, DISAGREE_SHARE = 1.0, 0.05  # between the instrument and CUPTI, for a call of a single kernel
-WATCHED_SHARE = 0.1  # and where CUPTI says more: a kernel takes up to 7.5 % longer while CUPTI records it
+WATCHED_SHARE = 0.1  # and where CUPTI says more: a kernel takes up to 7.7 % longer while CUPTI records it
 CONTENDED_PCT = 2.0  # of the time without a core: 0.3 on a quiet machine, 37 beside one busy process on two cores
 ZERO_MOVED_US = 0.2  # half of what another process's context has been seen to do
 BOUND_BY_LAUNCH = 2.0  # times the GPU's own time that a caller waits

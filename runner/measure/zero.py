@@ -13,7 +13,6 @@ from functools import cache
 from typing import TypeVar
 
 from runner.measure import calibration
-from runner.measure.flush import preparation
 from runner.measure.stamped_graphs import StampedGraphs
 from runner.measure.statistics import trimmed_mean
 from runner.measure.verdict import ZERO_MOVED_US
@@ -56,5 +55,4 @@ def _null() -> StampedGraphs:
 
 
 def _graphs() -> StampedGraphs:
-    before = preparation(None, cold_l2=False)
-    return StampedGraphs(calibration.launch_null, before, captures=CAPTURES, constant_us=0.0)
+    return calibration.null_graphs(cold_l2=False, captures=CAPTURES)

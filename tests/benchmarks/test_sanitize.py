@@ -48,6 +48,11 @@ def test_reads_of_what_the_copy_engine_has_stored_do_not_count():
     assert outcome(Ended(0, READS.format(more=OURS, count=3))) == Look(1, 35, False)
 
 
+def test_what_torch_reads_out_of_bounds_counts():
+    said = READS.replace("Uninitialized __global__ memory read", "Invalid __global__ read")
+    assert outcome(Ended(0, said.format(more="", count=2))) == Look(1, 35, False)
+
+
 def test_where_it_was_is_told_with_how_often():
     said = READS.format(more=2 * OURS, count=4)
     assert [line.split()[:3] for line in places(said)] == [
