@@ -178,7 +178,7 @@ class Mlp(Workload):
         where all are lost, the next gradient is the last one. So of the difference between the two, that share is
         allowed which is lost of the update, by the norm, at each element and of the mean.
         """
-        unit, most = UNIT[self.dtype], self._deviations()
+        unit, most = UNIT[self.dtype] + UNIT["float64"], self._deviations()  # what is compared with is rounded as well
         params = [Value(param) for param in start]
         zeros = [param.new_zeros(param.shape) for param in start]
         summed, bounds, allowed, before, lost = zeros, zeros, zeros, zeros, 0.0

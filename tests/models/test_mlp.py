@@ -62,6 +62,11 @@ def test_a_right_forward_is_right_in_every_pass(case, error, dtype, zero_grad, a
     assert error(workload.reference(*inputs), workload.call(mlp, inputs).run()) < 1
 
 
+def test_a_right_update_in_float64_is_right_though_its_reference_is_rounded_too(case, error):
+    workload, inputs = case("float64", "train_step", activation="relu", dim=512, batch=64, layers=1)
+    assert error(workload.reference(*inputs), workload.call(mlp, inputs).run()) < 1
+
+
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 @pytest.mark.parametrize("pass_", PASSES)
 def test_the_derivative_at_0_is_that_of_torch(case, error, activation, pass_):
