@@ -41,10 +41,10 @@ def contents(graph: int) -> Contents | None:
     for start, end in edges:
         after[start].append(end)
         before[end].append(start)
-    last = [node for node in nodes if not after[node] and _kind(node) == KERNEL]
-    stamps = [node for end in last[:1] for node in nodes if _what(node) == _what(end)]
-    everything = [what for node in nodes for what in _unfolded(node)]
-    hosts = sum(kind == HOST for kind, _ in everything)
+    what = {node: _what(node) for node in nodes}  # asked once: a call of hundreds of kernels is captured many times
+    last = [node for node in nodes if not after[node] and what[node][0] == KERNEL]
+    stamps = [node for end in last[:1] for node in nodes if what[node] == what[end]]
+    hosts = sum(kind == HOST for node in nodes for kind, _ in _unfolded(node, what[node]))
     if len(last) != 1 or len(stamps) != 2:
         return Contents(Counter(), outside=len(nodes), hosts=hosts)
     (end,) = last
@@ -53,7 +53,7 @@ def contents(graph: int) -> Contents | None:
     call = (_reached(begin, after) & _reached(end, before)) - {begin, end}
     rest = set(nodes) - preparing - call - {begin, end}
     return Contents(
-        kinds=Counter(what for node in call for what in _unfolded(node)),
+        kinds=Counter(each for node in call for each in _unfolded(node, what[node])),
         outside=len(rest),
         hosts=hosts,
     )
@@ -70,13 +70,13 @@ def _reached(start: int, along: Mapping[int, list[int]]) -> set[int]:
     return seen
 
 
-def _unfolded(node: int) -> Iterable[tuple[int, int]]:
-    """Type and function of ``node``, or of the nodes of the graph that it launches."""
-    if _kind(node) != CHILD:
-        return [_what(node)]
+def _unfolded(node: int, what: tuple[int, int]) -> Iterable[tuple[int, int]]:
+    """Type and function of ``node``, which are ``what``, or of the nodes of the graph that it launches."""
+    if what[0] != CHILD:
+        return [what]
     child = ctypes.c_void_p()
     _ask("cuGraphChildGraphNodeGetGraph", node, ctypes.byref(child))
-    return [what for inner in _nodes(child.value or 0) for what in _unfolded(inner)]
+    return [each for inner in _nodes(child.value or 0) for each in _unfolded(inner, _what(inner))]
 
 
 class _KernelNode(ctypes.Structure):
@@ -95,18 +95,13 @@ class _KernelNode(ctypes.Structure):
 
 def _what(node: int) -> tuple[int, int]:
     """Type, and for a kernel its function."""
-    kind = _kind(node)
-    if kind != KERNEL:
-        return kind, 0
-    params = _KernelNode()
-    _ask("cuGraphKernelNodeGetParams_v2", node, ctypes.byref(params))
-    return kind, params.func or params.kern or 0
-
-
-def _kind(node: int) -> int:
     kind = ctypes.c_int()
     _ask("cuGraphNodeGetType", node, ctypes.byref(kind))
-    return kind.value
+    if kind.value != KERNEL:
+        return kind.value, 0
+    params = _KernelNode()
+    _ask("cuGraphKernelNodeGetParams_v2", node, ctypes.byref(params))
+    return kind.value, params.func or params.kern or 0
 
 
 def _nodes(graph: int) -> list[int]:

@@ -21,7 +21,6 @@ def contents(monkeypatch):
         monkeypatch.setattr(graph_nodes, "_nodes", lambda _: list(nodes))
         monkeypatch.setattr(graph_nodes, "_edges", lambda _: [(PREPARING, FIRST), *edges])
         monkeypatch.setattr(graph_nodes, "_what", nodes.__getitem__)
-        monkeypatch.setattr(graph_nodes, "_kind", lambda node: nodes[node][0])
         return graph_nodes.contents(0)
 
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -47,6 +49,21 @@ def made(monkeypatch):
         return instrument, memories
 
     return graphs
+
+
+@pytest.mark.parametrize(
+    ("us", "captures", "places", "expected"),
+    [(90.0, 20, 10, 20), (110.0, 20, 10, 10), (110.0, 20, 1, 5), (110.0, 8, 10, 8), (110.0, 1, 10, 1)],
+)
+def test_a_long_call_has_a_capture_for_each_place_and_five_at_least(monkeypatch, us, captures, places, expected):
+    from runner.measure.stamped_graphs import StampedGraphs
+
+    replayed = []
+    monkeypatch.setattr(StampedGraphs, "_replay", lambda self, order: replayed.extend(order))
+    instrument = object.__new__(StampedGraphs)
+    instrument._slots = SimpleNamespace(read=lambda: [(1e3 * us, 1.0)] * 20 if replayed else [])
+    instrument._places = range(places)
+    assert instrument._worthwhile(captures) == expected
 
 
 def judged(instrument):
