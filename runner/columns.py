@@ -69,7 +69,7 @@ TIMING: dict[str, Column] = {  # what a benchmark knows beside its times
     "sustained_clock_mhz": Column("MHz", "clock of the multiprocessors under continuous load"),
     "sustained_power_w": Column("W", "board power under continuous load, by its energy counter"),
     "n_kernels": Column("", "kernels, copies and fills of one call"),
-    "sm_clock_mhz": Column("MHz", "clock of the multiprocessors during the samples, by their own counters"),
+    "sm_clock_mhz": Column("MHz", "multiprocessors' clock in the samples, by their counters; tensor cores lower it"),
     "unloaded_clock_mhz": Column("MHz", "that clock at next to no load"),
     "power_w": Column("W", "board power, averaged by the driver over a second"),
     "temperature_c": Column("C", "temperature of the GPU"),

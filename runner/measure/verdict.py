@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.case import Scalar
 
-SLOWED = 0.98  # share of the unloaded clock below which a limit of power or heat has acted
+SLOWED = 0.98  # share of the unloaded clock below which a limit of power or heat may have acted
 DISAGREE_US, DISAGREE_SHARE = 1.0, 0.05  # between the instrument and CUPTI, for a call of a single kernel
 WATCHED_SHARE = 0.1  # and where CUPTI says more: a kernel takes up to 7.7 % longer while CUPTI records it
 CONTENDED_PCT = 2.0  # of the time without a core: 0.3 on a quiet machine, 37 beside one busy process on two cores
@@ -30,10 +30,12 @@ def verdict(columns: Mapping[str, Scalar], target_pct: float, wrong: str = "") -
 
 
 def _power_capped(columns: Mapping[str, Any], target_pct: float) -> str:
+    """By clock and driver: tensor cores alone lower the clock, at no limit (256^3 in bfloat16: to 1848 of 1981 MHz)."""
     clock, unloaded = columns.get("sm_clock_mhz"), columns.get("unloaded_clock_mhz")
-    if not clock or not unloaded or clock >= SLOWED * unloaded:
+    limit = columns.get("throttle", "power most likely")  # where the driver cannot be asked
+    if not clock or not unloaded or clock >= SLOWED * unloaded or not limit:
         return ""
-    return f"the GPU met a limit, of power most likely: its clock was {clock:.0f} of {unloaded:.0f} MHz"
+    return f"the GPU met a limit ({limit}): its clock was {clock:.0f} of {unloaded:.0f} MHz"
 
 
 def _not_converged(columns: Mapping[str, Any], target_pct: float) -> str:

@@ -38,6 +38,14 @@ def test_a_call_in_which_nothing_runs_gives_what_was_there():
     assert (result["verdict"], "ran no kernel" in result["verdict_reason"]) == ("impossible", True)
 
 
+def test_a_clock_that_no_limit_holds_down_is_no_doubt():
+    slowed = GOOD | {"sm_clock_mhz": 1850.0}
+    assert verdict(slowed | {"throttle": ""}, 0.5)["verdict"] == "ok"
+    limited = verdict(slowed | {"throttle": "power limit"}, 0.5)
+    assert limited["verdict"] == "power_capped"
+    assert "(power limit): its clock was 1850 of 1980 MHz" in limited["verdict_reason"]
+
+
 def test_an_interval_that_sampling_alone_makes_wide_is_not_the_timers_fault():
     assert verdict(GOOD | {"stat_pct": 0.48, "interval_pct": 0.52}, 0.5)["verdict"] == "ok"
 
