@@ -28,7 +28,7 @@ from triton.testing import do_bench, do_bench_cudagraph
 from benchmarks.common import ROOT, digits, load_average, page, publish, table
 from models.workload import Call
 from runner import hardware, run_dir
-from runner.measure import Scene, calibration, cuda, instruments, memory, witness
+from runner.measure import Scene, calibration, cuda, instruments, peak, witness
 from runner.measure.benchmark import Benchmark
 from runner.measure.flush import reading_flush
 from runner.measure.gpu_kernels import spin
@@ -52,7 +52,7 @@ PIECES = {
     "as the caller sees it": (cuda, "as_seen_by_caller"),
     "asking CUPTI": (witness, "observe"),
     "asking NVML": (cuda, "gpu_state"),
-    "peak memory": (memory, "peak_bytes"),
+    "peak memory": (peak, "peak_bytes"),
 }
 
 Run = Callable[[], object]
