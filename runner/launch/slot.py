@@ -273,7 +273,8 @@ class Slot:
             return
         phase, printed = self.worker.phase, self.worker.printed()
         if how.endswith("SIGKILL") and child.oom_kills() > self._oom_kills:
-            yield from self._lost("oom", f"the machine ran out of memory, so {how} by the kernel", phase, printed)
+            why = f"no memory was left, of the machine's or of what this run may have: {how} by the kernel"
+            yield from self._lost("oom", why, phase, printed)
         else:
             yield from self._lost("crashed", f"{how} in phase {phase}", phase, printed)
 

@@ -172,7 +172,8 @@ def test_a_worker_that_the_kernel_takes_for_want_of_memory_is_oom(grid, monkeypa
     monkeypatch.setattr("runner.child.oom_kills", lambda: next(taken))  # one more each time one looks
     row = grid("is_killed")["is_killed"]
     assert (row.status, row.metrics["attempt"]) == ("oom", 1)
-    assert row.reason == "the machine ran out of memory, so the worker was killed by SIGKILL by the kernel"
+    assert row.reason.startswith("no memory was left")
+    assert row.reason.endswith("the worker was killed by SIGKILL by the kernel")
 
 
 def test_the_kernel_would_take_a_worker_first(launch_user):
