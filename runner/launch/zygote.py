@@ -28,7 +28,8 @@ SUBREAPER, DEATH_SIGNAL = 36, 1  # of prctl(2)
 
 def main(control: socket.socket, parent: int) -> NoReturn:
     """Serve until the parent goes away."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the parent's to handle: this one cleans up after it
+        signal.signal(number, signal.SIG_IGN)
     _prctl(SUBREAPER, 1)  # what a dead worker leaves behind becomes a child of this process, and is found
     _prctl(DEATH_SIGNAL, signal.SIGKILL)  # while it imports, it would not see its parent go
     if os.getppid() != parent:  # it was gone before this process began
@@ -44,13 +45,10 @@ def main(control: socket.socket, parent: int) -> NoReturn:
         request = json.loads(message)
         if "fork" in request:
             try:
-                pid = os.fork()
+                pid = _fork(control, descriptors, request["fork"])
             except OSError as error:  # too many processes, or no memory: no reason to end those that there are
                 answer: dict[str, object] = {"error": error.strerror}
             else:
-                if pid == 0:
-                    control.close()
-                    _work(descriptors, request["fork"])
                 workers.add(pid)
                 answer = {"pid": pid}
             for descriptor in descriptors:
@@ -84,8 +82,27 @@ def _import_all() -> None:
         print(f"{threads} threads in the process that workers are forked from", file=sys.stderr, flush=True)
 
 
-def _work(descriptors: list[int], settings: dict[str, Any]) -> NoReturn:
-    """The child of a fork: become a worker."""
+def _fork(control: socket.socket, descriptors: list[int], settings: dict[str, Any]) -> int:
+    """The pid of a new worker, which dies with this process by now: from here on it may be made to stand still."""
+    ended, begun = os.pipe()
+    try:
+        pid = os.fork()
+        if pid == 0:
+            control.close()
+            os.close(ended)
+            _work(descriptors, settings, begun)
+        os.close(begun)
+        begun = -1
+        os.read(ended, 1)  # nothing comes: it is closed, or the child is gone
+        return pid
+    finally:
+        for descriptor in (ended, begun):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def _work(descriptors: list[int], settings: dict[str, Any], begun: int) -> NoReturn:
+    """The child of a fork: become a worker. ``begun`` is closed when it cannot outlive its parent any more."""
     from runner.launch import serve
 
     parent = os.getppid()
@@ -93,7 +110,12 @@ def _work(descriptors: list[int], settings: dict[str, Any]) -> NoReturn:
     if os.getppid() != parent:
         os._exit(1)
     os.setsid()  # a group of its own, which can be killed as one
-    for number in (signal.SIGTERM, signal.SIGUSR2):  # submitit has its tasks ignore them
+    os.close(begun)
+    for number in (
+        signal.SIGTERM,
+        signal.SIGHUP,
+        signal.SIGUSR2,
+    ):  # submitit has tasks ignore some
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     channel, log = descriptors

@@ -114,3 +114,21 @@ def test_a_worker_dies_with_what_forked_it_whoever_forks_now(source, tmp_path, r
     assert worker.end() == ORPHANED
     assert gone(worker.pid)
     assert later is None or later.alive
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
+def test_a_worker_that_was_stopped_at_once_dies_with_what_forked_it(source, tmp_path, gone):
+    worker = WorkerProcess(source, tmp_path / "log", None, measures=False)
+    worker.pause(True)  # as a spare one is while the other measures
+    source.forker.kill()
+    source.forker.wait()
+    assert gone(worker.pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_to_all_processes_of_a_run_does_not_end_it_before_its_parent(source, tmp_path, number):
+    worker = WorkerProcess(source, tmp_path / "log", None, measures=False)
+    source.forker.send_signal(number)
+    assert source.reap(worker.pid, 60.0) == -signal.SIGKILL
+    assert source.forker.poll() is None
