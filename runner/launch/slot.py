@@ -24,6 +24,7 @@ from runner.rounds import Rounds
 from runner.row import Phase, Row
 
 MOST_STARTS = 2  # in a row that fail: then the device is not to be had
+ANSWERS = {"environment", "rounds", "full", "row"}  # of a worker, beside the phase that it enters
 SMALL_BYTES = 16 * 2**30  # a GPU on which the context of a spare worker would be missed by the cases
 STUCK = "a worker that was killed has not ended, and holds it: see dmesg; a reboot may be needed"
 
@@ -232,6 +233,9 @@ class Slot:
             phase: Phase = message["phase"]  # type: ignore[assignment]
             self.worker.enter(phase, self._limits.limit(phase)[0])
             return
+        if not message.keys() & ANSWERS:  # a case has written to a descriptor that was not its own
+            self.worker.end()
+            raise Gone("the worker sent what is no message, and was killed")
         self.worker.enter("plan", 0.0)  # idle
         if "environment" in message:
             self._failed_starts = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import os
 import sys
 from importlib import import_module
 
@@ -242,3 +243,13 @@ def test_what_a_function_is_given_is_what_the_kernels_take(path):
     workload = schema.build(options.find("models", op), plan.cases[0].workload.fields, "workload")
     assert set(workload.options()) == set(given.options)
     assert given.shapes
+
+
+def test_a_file_that_is_as_long_and_as_old_as_the_one_before_is_read_anew(path, tmp_path, python, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    user = tmp_path / "user.py"
+    for text in ("x + 1", "x + 2"):
+        user.write_text(USER.replace("return x", f"return {text}"))
+        os.utime(user, (10**9, 10**9))
+        found = File(path).load("gelu")(torch.zeros(1))
+    assert found == 2

@@ -79,6 +79,7 @@ def to_sockets(text):
         except OSError: pass
 def sends_what_is_no_message(x): to_sockets(b"no message\\n"); return right(x)
 def sends_what_is_no_object(x): to_sockets(b"7\\n"); return right(x)
+def sends_an_empty_object(x): to_sockets(b"{}\\n"); return right(x)
 def sends_half_a_message(x): to_sockets(b'{"row": '); time.sleep(1000)
 def dies_amid_a_message_and_leaves_a_child(x):
     if os.fork() == 0: time.sleep(1000)
@@ -256,7 +257,7 @@ def test_a_log_that_somebody_removes_costs_no_case(launch_user, tmp_path, what):
     assert [row.status for row in rows] == ["ok", "ok", "crashed", "ok"]
 
 
-@pytest.mark.parametrize("name", ["sends_what_is_no_message", "sends_what_is_no_object"])
+@pytest.mark.parametrize("name", ["sends_what_is_no_message", "sends_what_is_no_object", "sends_an_empty_object"])
 def test_a_worker_whose_channel_is_written_to_by_its_case_costs_that_case(grid, name):
     rows = grid(name, "right")
     assert (rows[name].status, rows["right"].status) == ("crashed", "ok")
