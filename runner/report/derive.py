@@ -15,11 +15,10 @@ from runner.labels import Labels, is_called, several, varying
 from runner.measure import pairs
 from runner.measure.floors import pair_floors, shared_us
 from runner.measure.pairs import Ratio
+from runner.measure.verdict import UNTRUE
 from runner.report.replicas import between_pct, by_case, merged
 from runner.rounds import Rounds
 from runner.row import Row
-
-UNTRUE = ("impossible", "contradicted")  # verdicts on a time that nobody is to be praised for
 
 
 @dataclass(frozen=True)
@@ -186,7 +185,8 @@ def _baseline(timed: Sequence[list[Row]], name: str | None) -> list[Row] | None:
 def _ratio(case: Sequence[Row], reference: Sequence[Row], compared: Mapping[str, Rounds]) -> Ratio | None:
     """Of the time of ``case`` over that of ``reference``: from common rounds, else from two times with intervals.
 
-    None where the two are of different GPUs, as after a resume, or when a GPU was lost in the middle of a point.
+    Rounds count if every process had some: those of one say nothing of what processes differ by. None where the two
+    are of different GPUs or numbers of threads, as after a resume, or when a GPU was lost in the middle of a point.
     """
     keys = {row.case.replica: row.case.key for row in reference}
     found = []
@@ -198,9 +198,9 @@ def _ratio(case: Sequence[Row], reference: Sequence[Row], compared: Mapping[str,
                 continue
             names = rounds.instruments[row.case.key], rounds.instruments[other]
             found.append(pairs.paired(*both, pair_floors(*names), shared_us(*names)))
-    if found:
+    if len(found) == max(len(case), len(reference)):
         return pairs.pooled(found)
-    if _gpus(case) != _gpus(reference):  # two of a kind differ by per cents, which no interval of either holds
+    if _where(case) != _where(reference):  # two of a kind differ by per cents, which no interval of either holds
         return None
     return _apart(merged(case), merged(reference))
 
@@ -211,9 +211,9 @@ def _apart(row: Row, base: Row) -> Ratio | None:
     return pairs.unpaired(mine, theirs) if mine and theirs else None
 
 
-def _gpus(rows: Sequence[Row]) -> set[Any]:
-    """Which ones they were timed on; of a CPU, None."""
-    return {row.metrics.get("gpu_uuid") for row in rows}
+def _where(rows: Sequence[Row]) -> set[Any]:
+    """On which GPU they were timed, or by how many threads of a CPU."""
+    return {row.metrics.get("threads" if row.device == "cpu" else "gpu_uuid") for row in rows}
 
 
 def _interval(row: Row) -> tuple[float, float] | None:
@@ -228,7 +228,7 @@ def _fastest(lines: Sequence[Line]) -> Line | None:
         line
         for line in lines
         if line.row.status == "ok"
-        and line.time_us is not None
+        and line.time_us  # of no time, nothing is known
         and not line.row.case.debug
         and line.row.metrics.get("verdict") not in UNTRUE
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,8 @@ EXAMPLE = "outputs/<date>/<time>-<name>"
 def load(*folders: str | Path, baseline: str | None = None) -> DataFrame:
     """The rows of the runs in ``folders``, one line per case. Speed-ups are as in each run, or against ``baseline``.
 
-    First come ``run``, ``<date>/<time>-<name>`` as in W&B, and ``commit``: this project's, None if it is not known; all
-    that there were, in their order, of a run that was resumed.
+    First come ``run``, ``<date>/<time>-<name>`` as in W&B, or the whole path where two have the same; and ``commit``:
+    this project's, None if it is not known; all that there were, in their order, of a run that was resumed.
 
     Raises:
         BadInput: there is no run in one of ``folders``, or none is given, or ``baseline`` is in no run.
@@ -36,8 +36,9 @@ def load(*folders: str | Path, baseline: str | None = None) -> DataFrame:
     if found:
         Labels(line.row.case.impl for line in found).check(baseline)
     table = frame(found)
-    for place, (name, of) in enumerate({"run": _name, "commit": _commit}.items()):
-        cells = [[of(run)] * len(some) for run, some in zip(runs, read, strict=True)]
+    columns: dict[str, Sequence[str | None]] = {"run": _names(runs), "commit": list(map(_commit, runs))}
+    for place, (name, told) in enumerate(columns.items()):
+        cells = [[one] * len(some) for one, some in zip(told, read, strict=True)]
         table.insert(place, name, [cell for some in cells for cell in some])
     return table
 
@@ -61,9 +62,11 @@ def _baseline(folder: Path) -> str | None:
     return found
 
 
-def _name(folder: Path) -> str:
-    """With its date, for a nightly run begins each day at the same time."""
-    return "/".join(folder.resolve().parts[-2:])
+def _names(folders: Sequence[Path]) -> list[str]:
+    """With the date, for a nightly run begins each day at the same time; whole where two machines' are alike."""
+    whole = [folder.resolve() for folder in folders]
+    short = {path: "/".join(path.parts[-2:]) for path in whole}
+    return [short[path] if len(set(short.values())) == len(short) else str(path) for path in whole]
 
 
 def _commit(folder: Path) -> str | None:

@@ -29,7 +29,23 @@ def merged(rows: Sequence[Row]) -> Row:
     if untimed := [row for row in rows if row.time_us is None]:
         return next((row for row in untimed if row.status != "ok"), untimed[0])
     speaks, time = next((row for row in rows if row.status != "ok"), rows[0]), _time(rows)
-    return replace(speaks, metrics={**speaks.metrics, **time, **_verdict(rows, time["interval_pct"])})
+    of_all = _of_all(rows, speaks) | time | _verdict(rows, time["interval_pct"])
+    return replace(speaks, metrics={**speaks.metrics, **of_all})
+
+
+def _of_all(rows: Sequence[Row], speaks: Row) -> dict[str, Scalar]:
+    """What goes with the time of all: shares of it, how many samples, and the least of them."""
+    mean = fmean(_times(rows))
+    found: dict[str, Any] = {
+        name: speaks.metrics[name] * (speaks.time_us or 0.0) / mean  # type: ignore[operator]
+        for name in ("pct_roof", "pct_datasheet")
+        if mean and speaks.metrics.get(name)
+    }
+    if all("samples" in row.metrics for row in rows):
+        found["samples"] = sum(row.metrics["samples"] for row in rows)
+    if all("min_us" in row.metrics for row in rows):
+        found["min_us"] = min(row.metrics["min_us"] for row in rows)  # type: ignore[type-var]
+    return found
 
 
 def between_pct(rows: Sequence[Row]) -> float | None:

@@ -125,7 +125,7 @@ def notes(rows: Sequence[Row], names: Names) -> list[str]:
     """A line for each reason why something is not plainly ok, with the cases that share it."""
     shared: dict[str, list[Row]] = {}
     wide = [row for row in rows if verdict(row) == "not_converged"]
-    contended = sum(verdict(row) == "contended" for row in rows)
+    contended = [row for row in rows if verdict(row) == "contended"]
     for row in rows:
         if row.status == "ok" and (unobserved := row.metrics.get("unobserved")):  # else it is the reason
             shared.setdefault(f"not observed: {unobserved}", []).append(row)
@@ -142,10 +142,12 @@ def notes(rows: Sequence[Row], names: Names) -> list[str]:
         said.append(
             f"data=zeros: {zeros} of {len(rows)} times are of zeros, on which a GPU can run faster than on data"
         )
-    if contended:
+    if on_cpu := sum(row.device == "cpu" for row in contended):
         said.append(
-            f"contended: other processes took CPU time from {contended} of {len(rows)} (cpu_wait_pct says how much)"
+            f"contended: other processes took CPU time from {on_cpu} of {len(rows)} (cpu_wait_pct says how much)"
         )
+    if on_gpu := len(contended) - on_cpu:
+        said.append(f"contended: other processes came to the GPU or went, at {on_gpu} of {len(rows)} (zero_moved_us)")
     if wide:
         fields = dict.fromkeys("target_cpu_pct" if row.device == "cpu" else "target_pct" for row in wide)
         asked = " and ".join(f"measure.benchmark.{field}" for field in fields)

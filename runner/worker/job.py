@@ -21,6 +21,7 @@ from runner.columns import TIMES
 from runner.faults import Fault
 from runner.measure import Scene
 from runner.measure.peak import peak_bytes
+from runner.measure.verdict import UNTRUE
 from runner.row import Phase, Row
 from runner.worker import observing, sanitizer
 from runner.worker.aids import aided
@@ -221,11 +222,10 @@ class Job:
                 "verdict": debug.VERDICT,
                 "verdict_reason": self.untimed or f"under debug={self.case.debug} no time is its own",
             }
-        if self.fallback:
+        measured = {name: self.metrics[name] for name in ("verdict", "verdict_reason") if name in self.metrics}
+        if self.fallback and measured.get("verdict") not in UNTRUE:
             return {"verdict": "fallback", "verdict_reason": self.fallback}
-        return {"verdict": "ok", "verdict_reason": ""} | {
-            name: self.metrics[name] for name in ("verdict", "verdict_reason") if name in self.metrics
-        }
+        return {"verdict": "ok", "verdict_reason": ""} | measured
 
 
 def _put_back(call: Call, changed: Sequence[tuple[Tensor, Tensor]]) -> None:

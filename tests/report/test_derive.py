@@ -272,3 +272,37 @@ def test_a_journal_alone_is_read_against_torch(tmp_path):
             journal.row(one)
     assert list(frame.load(tmp_path)["speedup"]) == [0.5, 1.0]
     assert list(frame.load(tmp_path, baseline="naive")["speedup"]) == [1.0, 2.0]
+
+
+def test_rounds_of_one_process_do_not_speak_for_all():
+    """As after a kill between two replicas, whose comparison is lost."""
+    torch = [row("torch", us, replica=i) for i, us in enumerate((100.0, 110.0, 95.0))]
+    triton = [row("triton", us, replica=i) for i, us in enumerate((97.0, 112.0, 97.0))]
+    line = by_impl(derive.lines([*torch, *triton], None, [rounds((torch[0], 100.0), (triton[0], 97.0))]))["triton"]
+    assert (line.versus, line.paired) == ("unclear", False)
+    alone = by_impl(derive.lines([*torch, triton[0]], None, [rounds((torch[0], 100.0), (triton[0], 97.0))]))["triton"]
+    assert alone.paired is False
+
+
+def test_times_by_different_numbers_of_threads_have_no_word():
+    def on_cpu(impl, us, threads):
+        one = row(impl, us)
+        metrics = {"wall_us": us, "interval_pct": 0.3, "threads": threads}
+        return replace(one, device="cpu", metrics=metrics)
+
+    line = by_impl(derive.lines([on_cpu("torch", 10.0, 2), on_cpu("triton", 5.0, 1)], None))["triton"]
+    assert (line.speedup, line.versus) == (2.0, None)
+    line = by_impl(derive.lines([on_cpu("torch", 10.0, 2), on_cpu("triton", 5.0, 2)], None))["triton"]
+    assert line.versus == "faster"
+
+
+def test_no_time_gets_no_star():
+    found = derive.lines([row("torch", 10.0), row("naive", 0.0, percent=None)], None)
+    assert [line.row.case.impl.name for line in found if line.fastest] == ["torch"]
+
+
+def test_shares_of_the_roof_go_with_the_time_of_all():
+    rows = [row("torch", us, replica=i, pct_roof=90.0, samples=10, min_us=us - 1) for i, us in enumerate((10.0, 15.0))]
+    merged = replicas.merged(rows).metrics
+    assert merged["gpu_us"] == 12.5
+    assert (merged["pct_roof"], merged["samples"], merged["min_us"]) == (pytest.approx(72.0), 20, 9.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 
 import pytest
 
@@ -107,3 +108,17 @@ def test_a_folder_that_is_no_run_says_what_to_give(made, tmp_path, monkeypatch):
             frame.load(newest, folder)
     with pytest.raises(BadInput, match=r"^no folder is given; give one or more, as outputs/<date>/<time>-<name>$"):
         frame.load()
+
+
+def test_runs_of_two_machines_at_one_time_are_told_apart(made, tmp_path):
+    here = made("2025-01-30", [row("torch", 4.0)])
+    there = tmp_path / "there" / "2025-01-30" / here.name
+    shutil.copytree(here, there)
+    assert list(frame.load(here, there)["run"]) == [str(here), str(there)]
+
+
+def test_a_row_of_another_version_is_left_out(made):
+    folder = made("2025-01-30", [row("torch", 4.0), row("naive", 8.0)])
+    journal = folder / "rows.jsonl"
+    journal.write_text(journal.read_text().replace('"wall_us":8.0', '"of_old_us":8.0'))
+    assert list(frame.load(folder)["impl"]) == ["torch"]
