@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner import compose, options, schema
@@ -20,6 +21,8 @@ from runner.log import Logger
 from runner.rounds import Rounds
 from runner.row import Row
 from runner.session import Session
+
+LOGGED = ".logged"  # in the run's folder: the name of the logger that has heard of all its rows
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -141,8 +144,9 @@ def conclude(session: Session, logger: Logger) -> list[Row]:
 
     plan, (rows, rounds) = session.plan, session.grid()
     out, names, derived = console(), Names(plan.cases), lines(rows, plan.baseline, rounds)
-    table = session.folder / "rows.csv"
-    news = bool(session.rows) or (bool(rows) and not table.exists())  # else there is nothing, or it has been logged
+    table, logged = session.folder / "rows.csv", session.folder / LOGGED
+    before = logged.read_text(encoding="utf-8") if logged.exists() else ""
+    news = bool(session.rows) or (bool(rows) and before != plan.log.name)
     unwritten = ""
     try:
         frame.frame(lines(session.everything(), plan.baseline, rounds)).to_csv(table, index=False)
@@ -153,7 +157,7 @@ def conclude(session: Session, logger: Logger) -> list[Row]:
     if session.unreadable:
         says.append(f"{len(session.unreadable)} rows are of another version of the runner, and left out")
     says.append(f"{_tally(rows, plan)}. Results: {session.folder}")
-    publish = partial(logger.publish, session.folder) if news and not unwritten else list[str]
+    publish = partial(_published, logger, plan.log.name, session.folder) if news and not unwritten else list[str]
     try:
         if derived:
             drawn = terminal.table(derived, names, out.width, plan.columns, _title(plan, rows, names))
@@ -168,6 +172,14 @@ def conclude(session: Session, logger: Logger) -> list[Row]:
     return rows
 
 
+def _published(logger: Logger, name: str, folder: Path) -> list[str]:
+    """What ``logger`` says; and the folder remembers that it was asked: a kill may come between the table and this."""
+    said = logger.publish(folder)
+    with suppress(OSError):
+        (folder / LOGGED).write_text(name, encoding="utf-8")
+    return said
+
+
 def exit_code(rows: Sequence[Row]) -> int:
     """1 if a case failed, or if not one of them could be run and checked."""
     useful = any(row.status == "ok" or row.metrics.get("correct") is True for row in rows)
@@ -176,12 +188,12 @@ def exit_code(rows: Sequence[Row]) -> int:
 
 def ends(plan: Plan) -> tuple[Launcher, Logger]:
     """Who runs its cases, and who hears of the rows. Raises BadInput."""
-    return _option("launch", "launcher", plan.launcher), _option("log", "log", plan.log)
+    return _option("launch", "launcher", plan.launcher, "run"), _option("log", "log", plan.log, "publish")
 
 
-def _option(room: str, group: str, choice: Choice) -> Any:
+def _option(room: str, group: str, choice: Choice, must: str) -> Any:
     try:
-        cls = options.find(f"runner.{room}", choice.name)
+        cls = options.find(f"runner.{room}", choice.name, must)
     except LookupError as error:
         raise BadInput(f"{group}={choice.name}: {error}") from None
     return schema.build(cls, choice.fields, group)

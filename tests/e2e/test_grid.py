@@ -375,6 +375,13 @@ def test_without_a_key_wandb_is_kept_offline_and_the_line_to_sync_it_printed(run
     assert list((tmp_path / line.partition("wandb sync ")[2]).glob("*.wandb"))
 
 
+def test_a_finished_run_is_logged_once_by_whom_it_is_resumed_with(run, tmp_path):
+    home = {"HOME": str(tmp_path)}
+    assert "W&B" not in run("impl=torch", *SMALL, *QUICK, env=home).out
+    assert "W&B: kept offline" in run("resume=last", log="wandb", env=home).out
+    assert "W&B" not in run("resume=last", log="wandb", env=home).out
+
+
 def test_a_broken_wandb_costs_no_row_and_no_exit_code(run, tmp_path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "wandb.py").write_text("raise ImportError('no W&B here')")
