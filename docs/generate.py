@@ -122,7 +122,7 @@ def group_page(group: str) -> str:
 def _option(group: str, name: str, source: Source) -> list[str]:
     if group == "experiment":
         text = (CONF / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
-        body = "\n".join(line for line in text if not line.startswith("#"))
+        body = "\n".join(line for line in text if line.startswith("# @package") or not line.startswith("#"))
         return [f"```yaml\n{body}\n```"]
     cls = impl.find(name) if group == "impl" else options.find(ROOMS[group], name)
     where = "measure." + name if group == "measure" else group

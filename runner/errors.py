@@ -21,6 +21,7 @@ class Parser(argparse.ArgumentParser):
 
 
 NEAR, VERY_NEAR = 0.5, 0.75  # of the letters of both, those in common
+ALSO = {"gpu": "cuda", "half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
 
 
 def choices(asked: str, allowed: Iterable[str], rare: Container[str] = ()) -> str:
@@ -31,4 +32,5 @@ def choices(asked: str, allowed: Iterable[str], rare: Container[str] = ()) -> st
     names = sorted(set(allowed))
     near = difflib.get_close_matches(asked, [name for name in names if name not in rare], 1, NEAR)
     near = difflib.get_close_matches(asked, names, 1, VERY_NEAR) or near
+    near = [ALSO[asked]] if ALSO.get(asked) in names else near
     return (f"did you mean {near[0]}? One of: " if near else "one of: ") + ", ".join(names)

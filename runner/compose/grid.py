@@ -24,6 +24,7 @@ OF_THE_RUN = ("name", "baseline", "replicas", "output_dir")  # of the fields bel
 FIELDS = {"measure": "columns: [gpu_us]", "resume": "of: last"}  # an example of each
 MOST_SEED = 2**64 - 1  # that a generator of torch's takes
 ROOMS = {"workload": "models", "measure": "runner.measure"}  # where the class behind an option is
+FIRST_LINE = "the first line of an experiment's YAML must be: # @package _global_"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +157,8 @@ def _columns(asked: Sequence[str]) -> tuple[str, ...]:
 
 def _globals(config: Mapping[str, Any]) -> Globals:
     values = {name: value for name, value in config.items() if name not in (*GROUPS, "axes", "resume")}
+    if "experiment" in values:
+        raise BadInput(f"experiment: no such field; {FIRST_LINE}")
     return schema.build(Globals, values, "")
 
 

@@ -39,7 +39,7 @@ def meant(key: str, parent: DictConfig, folders: Iterable[Path]) -> str:
         own = chosen.get(group)
         asked = f"{group}={own.get('name')}" if isinstance(own, DictConfig) else group
         return f"{asked} has no such field; {', '.join(options)} {have}: {group}={options[0]}"
-    if here := sorted(path for path in _paths(chosen, "") if path.rpartition(".")[2] == name):
+    if here := sorted(path for path in _paths(chosen, "") if path.rpartition(".")[2] == name and ".axes." not in path):
         return f"no such field; did you mean {' or '.join(here)}?"
     others = dict.fromkeys(f"{key}, of {group}={','.join(options)}" for key, group, options in _by_key(fields))
     return f"no such field; did you mean {' or '.join(others)}?" if others else ""

@@ -13,8 +13,11 @@ from yaml import MarkedYAMLError
 
 from runner import options
 from runner.compose import hints
+from runner.compose.grid import FIRST_LINE
 from runner.errors import choices
 from runner.options import CONF
+
+EXPERIMENT = "experiment/"  # where a group is looked for that an experiment's defaults name without a slash
 
 
 def one_line(error: BaseException, folders: Sequence[Path] = (CONF,)) -> str:
@@ -31,7 +34,11 @@ def one_line(error: BaseException, folders: Sequence[Path] = (CONF,)) -> str:
         return _no_override(error)
     if isinstance(error, ConfigCompositionException) and "No match in the defaults list" in str(error):
         group = str(error).partition("'")[2].partition("'")[0]
+        if group.startswith(EXPERIMENT):
+            return f"{group}: nothing to override; in its defaults write: override /<group>: <option>, with the slash"
         return f"{group}: nothing to override; add it, as in +{group}=..."
+    if isinstance(error, ConfigCompositionException) and "@experiment." in str(error):
+        return f"{str(error).splitlines()[0].rstrip('.')}: {FIRST_LINE}"
     cause = _deepest(error)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return _bad_field(cause, folders)
@@ -47,6 +54,10 @@ def _no_override(error: OverrideParseException) -> str:
                 f"{error.override}: not an override; did you mean the sub-command {near[0]}, "
                 f"as in python -m runner {near[0]}?"
             )
+        if error.override.endswith(("]", "}", ",")) or error.override.startswith(("[", "{")):
+            return (
+                f"{error.override}: not an override; a list is written without spaces, or quoted: 'impl=[naive,torch]'"
+            )
         example = "resume=last" if error.override.split(".")[0] == "resume" else "workload=gelu"
         return f"{error.override}: not an override; write group=option or field=value, as in {example}"
     _, evaluating, why = str(error).partition(" while evaluating ")
@@ -61,6 +72,9 @@ def _no_override(error: OverrideParseException) -> str:
 
 def _no_such_option(error: MissingConfigException) -> str:
     group, _, name = (error.missing_cfg_file or "").rpartition("/")
+    if group.startswith(EXPERIMENT):
+        of = group[len(EXPERIMENT) :]
+        return f"{group}={name}: no such option; in an experiment's defaults write: override /{of}: {name}"
     return f"{group}={name}: no such option; {choices(name, (o.rpartition('/')[2] for o in error.options or ()))}"
 
 

@@ -64,6 +64,10 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
     overrides = [compose.parse(line) for line in arguments]
     for override in overrides:
         _check_options(compose, override)
+        group, default, field = _key(override).partition(".axes.")
+        if default and override.is_sweep_override():
+            asked = override.input_line or ""
+            raise BadInput(f"{asked}: to sweep a field: {group}.{field}={asked.partition('=')[2]} -m")
     _check_lists(compose, overrides)
     if not multirun:
         if swept := [override for override in overrides if override.is_sweep_override()]:
@@ -75,7 +79,7 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
     given = {_key(override): _spell(compose, override) for override in overrides}
     groups = {key: lines for key, lines in given.items() if compose.is_group(compose.parse(lines[0]))}
     values = {key: lines for key, lines in given.items() if key not in groups}
-    unused = dict(values)
+    unused, studied, fit = dict(values), set[str](), set[str]()
     for choice in itertools.product(*groups.values()):
         fixed = [lines[0] for lines in _that_fit(compose(choice), values).values() if len(lines) == 1]
         base = compose([*choice, *fixed])
@@ -89,10 +93,14 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
             base = compose(chosen)
             fitting = _that_fit(base, {key: lines for key, lines in study.items() if key not in more} | values)
             unused = {key: lines for key, lines in unused.items() if key not in fitting}
+            studied |= study.keys() - more.keys()
+            fit |= fitting.keys()
             fixed = [lines[0] for lines in fitting.values() if len(lines) == 1]
             axes = _axes(compose, _workload_axes(compose([*chosen, *fixed])), skip=given | study)
             for point in itertools.product(*(axes | fitting).values()):
                 yield [*chosen, *point]
+    if nowhere := sorted(studied - fit):
+        raise BadInput(f"axes: {nowhere[0]}: no option of this grid has such a field")
     for lines in unused.values():
         compose([*chosen, lines[0]])  # no option of the sweep has this field: let Hydra say so
         raise AssertionError(f"{lines[0]} fits after all")

@@ -74,6 +74,6 @@ def _extras() -> list[Finding]:
         try:
             found.append(Finding(package, version(package)))
         except PackageNotFoundError:
-            advice = f"pip install 'kernel-runner[{extra}]' for launcher={extra}"
+            advice = f"pip install -e '.[{extra}]' in the checkout, for launcher={extra}"
             found.append(Finding(package, "not installed", "note", advice))
     return found

@@ -44,7 +44,7 @@ def need(package: str, extra: str) -> None:
     """Raises BadInput if ``package``, which ``launcher=<extra>`` needs, is not installed."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:  # a mere folder of that name has no origin
-        raise BadInput(f"launcher={extra} needs the package {package}: pip install 'kernel-runner[{extra}]'")
+        raise BadInput(f"launcher={extra} needs the package {package}: pip install -e '.[{extra}]' in the checkout")
 
 
 def points(cases: Iterable[Case]) -> list[list[Case]]:

@@ -15,6 +15,30 @@ MISTAKES = {
         ["measure=[profile]", "measure.benchmark.max_s=0.05"],
         "measure.benchmark: not chosen; name it, as in 'measure=[benchmark,profile]'",
     ),
+    "an axis that no option has": (
+        ["axes={workload.colz:[1,2]}", "-m"],
+        "axes: workload.colz: no option of this grid has such a field",
+    ),
+    "a sweep of the default axis": (
+        ["workload=softmax", "workload.axes.cols=128,256", "-m"],
+        "workload.axes.cols=128,256: to sweep a field: workload.cols=128,256 -m",
+    ),
+    "a field that is a default axis too": (
+        ["workload=softmax", "cols=128"],
+        "cols: no such field; did you mean workload.cols?",
+    ),
+    "a list with a space": (
+        ["measure=[benchmark,", "profile]"],
+        "profile]: not an override; a list is written without spaces, or quoted: 'impl=[naive,torch]'",
+    ),
+    "a GPU by another name": (
+        ["device=gpu"],
+        "device: 'gpu' is not allowed; did you mean cuda? One of: auto, cpu, cuda",
+    ),
+    "a type by its short name": (
+        ["workload.dtype=bf16"],
+        "workload.dtype: 'bf16' is not allowed; did you mean bfloat16? One of: ",
+    ),
     "a comma too many": (
         ["impl=torch,naive,", "-m"],
         "impl=torch,naive,: nothing stands before or after a comma; leave that comma out",
@@ -151,6 +175,24 @@ def test_a_config_of_the_users_folder_is_shown(cfg, monkeypatch, capsys, tmp_pat
     (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\nworkload:\n  rows: 17\n")
     assert compose.plan(["--config-dir", str(tmp_path), "+experiment=mine", "--cfg", cfg]) is None
     assert "rows: 17" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("name: mine\n", "the first line of an experiment's YAML must be: # @package _global_"),
+        ("defaults:\n  - override /workload: softmax\n", "the first line of an experiment's YAML must be"),
+        ("# @package _global_\ndefaults:\n  - override workload: softmax\n", "write: override /<group>: <option>"),
+        ("# @package _global_\ndefaults:\n  - workload: softmax\n", "write: override /workload: softmax"),
+    ],
+)
+def test_what_an_experiment_needs_is_said(text, line, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(text)
+    with pytest.raises(BadInput) as refused:
+        compose.plan(["--config-dir", str(tmp_path), "+experiment=mine", "-m"])
+    assert line in str(refused.value)
 
 
 @pytest.mark.parametrize("flags", [[], ["--cfg", "job"]], ids=" ".join)

@@ -52,6 +52,27 @@ def test_a_class_that_no_yaml_can_be_built_into_is_named(source, wrong, tmp_path
         options.find(package, "mine")
 
 
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("\nrows: Size =\n", r", line 2: SyntaxError: .+"),
+        ("import nowhere\n", ": ModuleNotFoundError: No module named .+"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_named(source, why, tmp_path, monkeypatch):
+    package = f"own_{tmp_path.name}"
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "mine.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(LookupError, match=rf"^{package}/mine\.py{why}$"):
+        options.find(package, "mine")
+
+
+def test_a_class_that_lacks_what_it_must_have_is_named():
+    with pytest.raises(LookupError, match=r"^class \w+ in runner/log/none\.py must also have shout$"):
+        options.find("runner.log", "none", "publish", "shout")
+
+
 def test_a_name_that_is_no_identifier_is_no_option():
     assert not options.exists("runner.cli", "../run")
     assert not options.exists("runner.cli", "workload=x")
