@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner import compose, options, schema
 from runner.case import Choice, Plan
@@ -82,17 +82,30 @@ def _hear(event: object, session: Session, report: LiveReport) -> None:
     """Raises OSError if the folder cannot be written."""
     match event:
         case Notice():
-            report.notice(event.text)
+            _shown(report.notice, event.text)
         case Ready():
             session.ready(event.environment, event.gpu.uuid if event.gpu else "")
         case Started():
             session.started(event.case)
-            report.started(event.case)
+            _shown(report.started, event.case)
         case Row():
-            report.done(session.done(event))
+            _shown(report.done, session.done(event))
         case Rounds():
             session.compared(event)
-            report.compared(event)
+            _shown(report.compared, event)
+
+
+T = TypeVar("T")
+
+
+def _shown(show: Callable[[T], None], what: T) -> None:
+    """What cannot be printed, on a full disk or a terminal that has gone, ends no run: it is in the journal."""
+    try:
+        show(what)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        pass
 
 
 @dataclass
@@ -164,9 +177,13 @@ def conclude(session: Session, logger: Logger) -> list[Row]:
             out.print(drawn, soft_wrap=True)
         for line in says:
             out.print(line, markup=False, highlight=False, soft_wrap=True)
-    except OSError:  # `head` has seen enough, or what prints is redirected to a full disk; loggers are asked but once
-        publish()
-        raise
+    except OSError as error:  # `head` has seen enough, or what prints is redirected to a full disk
+        publish()  # loggers are asked but once
+        if isinstance(error, BrokenPipeError):
+            raise
+        with suppress(OSError):
+            print(f"the table cannot be printed: {error.strerror or error}. {says[-1]}", file=sys.stderr, flush=True)
+        return rows
     for line in publish():
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     return rows

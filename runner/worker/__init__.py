@@ -51,7 +51,7 @@ class Worker:
             self._point.shed()
             tidy()
             row, fault = self._row(case, self._point)
-        spoiled = (fault is not None and fault.spoiled) or settings() != self._settings
+        spoiled = (fault is not None and fault.spoiled) or settings() != self._settings or left.busy_threads()
         if not spoiled:
             tidy()
         if fault is not None and fault.status == "oom":

@@ -375,6 +375,18 @@ def test_without_a_key_wandb_is_kept_offline_and_the_line_to_sync_it_printed(run
     assert list((tmp_path / line.partition("wandb sync ")[2]).glob("*.wandb"))
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
+def test_what_cannot_be_printed_ends_no_run(command, tmp_path):
+    words, options = command("impl=naive,torch", *SMALL, *QUICK, "-m")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False, **options
+        )
+    assert "the table cannot be printed: No space left on device. 2 cases: 2 ok. Results: " in done.stderr
+    (table,) = tmp_path.glob("outputs/*/*/rows.csv")
+    assert table.read_text().count("\n") == 3
+
+
 def test_a_finished_run_is_logged_once_by_whom_it_is_resumed_with(run, tmp_path):
     home = {"HOME": str(tmp_path)}
     assert "W&B" not in run("impl=torch", *SMALL, *QUICK, env=home).out

@@ -44,6 +44,16 @@ def has_children(x):
 def leaves_a_child(x):
     if not hasattr(torch, "left"): torch.left = subprocess.Popen(["sleep", "5000.125"])
     return right(x)
+def leaves_a_thread_that_works(x):
+    if not hasattr(torch, "thread"):
+        def spin():
+            while True: pass
+        torch.thread = threading.Thread(target=spin, daemon=True)
+        torch.thread.start()
+    return right(x)
+def has_no_such_thread(x):
+    assert not hasattr(torch, "thread")
+    return right(x)
 def hurt_by_others(x):
     if hasattr(torch, "spoilt"): os.abort()
     return right(x)
@@ -187,6 +197,11 @@ def test_the_kernel_would_take_a_worker_first(launch_user):
 def test_a_dead_worker_leaves_no_process_behind(grid):
     assert grid("has_children", "right")["right"].status == "ok"
     assert not sleepers()
+
+
+def test_who_comes_after_a_thread_that_works_has_a_process_of_its_own(grid):
+    rows = grid("leaves_a_thread_that_works", "has_no_such_thread")
+    assert [row.status for row in rows.values()] == ["ok", "ok"]
 
 
 def test_what_a_case_leaves_running_is_ended_before_the_next_size(launch_user):

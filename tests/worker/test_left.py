@@ -57,3 +57,30 @@ def test_a_child_counts_unless_it_has_ended_or_is_a_tool(words):
 
 def test_the_pool_in_which_inductor_compiles_does_not_count():
     assert said(POOL) == "True []"
+
+
+THREADS = """
+import threading, time
+from runner.worker import left
+
+stop = threading.Event()
+def spin():
+    while not stop.is_set(): pass
+def seen():
+    return any(left.busy_threads() for _ in range(100))
+
+waiting, working = (threading.Thread(target=what, daemon=True) for what in (stop.wait, spin))
+found = [seen()]
+waiting.start()
+found.append(seen())
+working.start()
+found.append(seen())
+stop.set()
+working.join()
+print(*found, seen())
+"""
+
+
+def test_a_thread_that_works_is_seen_and_one_that_waits_is_not():
+    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == ["False", "False", "True", "False"], done.stderr
