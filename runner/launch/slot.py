@@ -62,7 +62,7 @@ class Slot:
         self._sources = deque(sources)  # of workers: the next one where the first gives none that starts
         self._log_path, self._limits, self._take = log_path, limits, take
         self._doing: Case | None = None
-        self._started_at = ""
+        self._started_at, self._started_s = "", 0.0  # of the case: by the clock, and by the monotonic one
         self._timed = 0  # cases of this block that this worker can compare
         self._oom_kills = 0  # of this machine, when the case was given to the worker
         self._tried: dict[str, int] = {}  # times that a case has been given to a worker
@@ -109,6 +109,7 @@ class Slot:
     def _give(self, case: Case) -> Iterator[Event]:
         assert self.worker is not None
         self._doing, self._started_at = case, datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._started_s = time.monotonic()
         self._tried[case.key] = self._tried.get(case.key, 0) + 1
         self._oom_kills = child.oom_kills()
         try:
@@ -296,8 +297,11 @@ class Slot:
         elif phase == "compare":
             yield Rounds(reason=f"not compared side by side: {why}")
         elif self._doing is not None:
-            row = Row(case=self._doing, status=status, reason=why, phase=phase, detail=printed)  # type: ignore[arg-type]
-            yield from self._done(row, again=status == "crashed" and others)
+            spent = {"wall_s": time.monotonic() - self._started_s}  # which the next plan is to know of
+            yield from self._done(
+                Row(case=self._doing, status=status, reason=why, phase=phase, detail=printed, metrics=spent),  # type: ignore[arg-type]
+                again=status == "crashed" and others,
+            )
 
     def _done(self, row: Row, *, again: bool = False) -> Iterator[Event]:
         """The case's row, unless it is to be tried ``again`` and has been only once."""

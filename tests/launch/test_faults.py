@@ -176,6 +176,7 @@ def test_signals_of_other_kinds_are_named(grid):
         "reads_past_the_end_of_a_file": ("crashed", "the worker was killed by SIGBUS"),
         "right": ("ok", ""),
     }
+    assert all(row.metrics["wall_s"] > 0 for row in rows.values())  # also of those that are lost: estimates go by it
 
 
 def test_a_worker_that_the_kernel_takes_for_want_of_memory_is_oom(grid, monkeypatch):
