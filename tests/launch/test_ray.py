@@ -180,7 +180,7 @@ def test_a_cluster_that_is_not_there_is_said_at_once(address, grid, tmp_path):
 
 def test_without_the_package_nothing_is_started(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(BadInput, match=r"^launcher=ray needs the package ray: pip install 'kernel-runner\[ray\]'$"):
+    with pytest.raises(BadInput, match=r"^launcher=ray needs the package ray: pip install -e '\.\[ray\]'"):
         launcher()
 
 

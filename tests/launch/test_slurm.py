@@ -415,7 +415,7 @@ def test_without_slurm_or_submitit_nothing_is_started(monkeypatch):
     with pytest.raises(BadInput, match=r"^launcher\.cluster: no srun and sbatch here"):
         launcher(cluster="slurm")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(BadInput, match=r"needs the package submitit: pip install 'kernel-runner\[slurm\]'$"):
+    with pytest.raises(BadInput, match=r"needs the package submitit: pip install -e '\.\[slurm\]' in the checkout$"):
         launcher()
 
 
