@@ -22,13 +22,14 @@ from runner.rounds import Rounds
 from runner.row import Row
 from runner.session import Session
 
-LOGGED = ".logged"  # in the run's folder: the name of the logger that has heard of all its rows
-
 if TYPE_CHECKING:
     from rich.console import Console
 
     from runner.report.derive import Names
     from runner.report.live import LiveReport
+
+T = TypeVar("T")
+LOGGED = ".logged"  # in the run's folder: the name of the logger that has heard of all its rows
 
 
 def main(argv: Sequence[str]) -> int:
@@ -93,9 +94,6 @@ def _hear(event: object, session: Session, report: LiveReport) -> None:
         case Rounds():
             session.compared(event)
             _shown(report.compared, event)
-
-
-T = TypeVar("T")
 
 
 def _shown(show: Callable[[T], None], what: T) -> None:

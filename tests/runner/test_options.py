@@ -25,6 +25,20 @@ def test_a_helper_module_is_not_an_option():
         options.find("models", "rounding")
 
 
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """``package(source)``: the name of a package that can be imported, whose module ``mine`` it is."""
+
+    def make(source):
+        folder = tmp_path / f"own_{tmp_path.name}"
+        folder.mkdir()
+        (folder / "mine.py").write_text(source)
+        monkeypatch.syspath_prepend(tmp_path)
+        return folder.name
+
+    return make
+
+
 PLAIN = "class Mine:\n    pass\n"
 INHERITED = """
 from dataclasses import dataclass
@@ -43,13 +57,10 @@ UNFINISHED = INHERITED.replace("class Mine", "@dataclass(frozen=True, kw_only=Tr
         (UNFINISHED, "must also have bytes_min, flops, inputs, reference"),
     ],
 )
-def test_a_class_that_no_yaml_can_be_built_into_is_named(source, wrong, tmp_path, monkeypatch):
-    package = f"own_{tmp_path.name}"
-    (tmp_path / package).mkdir()
-    (tmp_path / package / "mine.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(LookupError, match=rf"^class Mine in {package}/mine\.py {wrong}$"):
-        options.find(package, "mine")
+def test_a_class_that_no_yaml_can_be_built_into_is_named(source, wrong, package):
+    name = package(source)
+    with pytest.raises(LookupError, match=rf"^class Mine in {name}/mine\.py {wrong}$"):
+        options.find(name, "mine")
 
 
 @pytest.mark.parametrize(
@@ -59,13 +70,10 @@ def test_a_class_that_no_yaml_can_be_built_into_is_named(source, wrong, tmp_path
         ("import nowhere\n", ": ModuleNotFoundError: No module named .+"),
     ],
 )
-def test_a_file_that_cannot_be_imported_is_named(source, why, tmp_path, monkeypatch):
-    package = f"own_{tmp_path.name}"
-    (tmp_path / package).mkdir()
-    (tmp_path / package / "mine.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(LookupError, match=rf"^{package}/mine\.py{why}$"):
-        options.find(package, "mine")
+def test_a_file_that_cannot_be_imported_is_named(source, why, package):
+    name = package(source)
+    with pytest.raises(LookupError, match=rf"^{name}/mine\.py{why}$"):
+        options.find(name, "mine")
 
 
 def test_a_class_that_lacks_what_it_must_have_is_named():
