@@ -199,7 +199,7 @@ def test_a_resume_that_has_nothing_to_do_leaves_the_folder_as_it_was(plan):
         (BrokenPipeError(), pytest.raises(BrokenPipeError)),  # who read it has seen enough
         (OSError(errno.ENOSPC, "No space left on device"), contextlib.nullcontext()),
     ],
-    ids=str,
+    ids=["a pipe that is closed", "a disk that is full"],
 )
 def test_what_cannot_be_printed_takes_nothing_from_the_loggers(session, monkeypatch, error, raised):
     class Closed(io.StringIO):
