@@ -80,3 +80,11 @@ def test_what_to_relax_for_an_unsure_time_is_the_field_of_its_device():
     assert notes(rows[:2], Names([one.case for one in rows])) == [f"not_converged: 1 of 2 {said})"]
     both = f"not_converged: 2 of 3 {said} and measure.benchmark.target_pct)"
     assert notes(rows, Names([one.case for one in rows])) == [both]
+
+
+def test_who_shares_a_gpu_is_no_matter_of_cpu_time():
+    rows = [replace(row("torch", verdict="contended"), device="NVIDIA H200"), row("naive", verdict="ok")]
+    said = notes(rows, Names([one.case for one in rows]))
+    assert said == ["contended: other processes came to the GPU or went, at 1 of 2 (zero_moved_us)"]
+    said = notes([replace(one, device="cpu") for one in rows], Names([one.case for one in rows]))
+    assert said == ["contended: other processes took CPU time from 1 of 2 (cpu_wait_pct says how much)"]

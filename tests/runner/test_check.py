@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -47,6 +48,7 @@ def test_a_value_in_place_of_nan_or_infinity_is_wrong(got, want):
     found = compare([got], expected([want], rtol=0.5))
     assert not found.correct
     assert found.err_over_tol == found.max_abs_err == math.inf
+    assert json.dumps(found.columns(), allow_nan=False)  # a row is a line of JSON, which has no infinity
 
 
 def test_a_tolerance_per_element_holds_per_element():

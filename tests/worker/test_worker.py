@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from runner.case import Case, Choice
 from runner.worker import Worker, settings
+from runner.worker.job import Job
 from runner.worker.point import Point
 
 BENCHMARK = {
@@ -295,3 +296,11 @@ def test_convolutions_of_another_precision_than_rnns_are_seen():
     finally:
         convolution.fp32_precision = was
     assert settings() == before
+
+
+@pytest.mark.parametrize(("measured", "word"), [("impossible", "impossible"), ("launch_bound", "fallback")])
+def test_a_time_that_cannot_be_true_is_no_mere_fallback(user, measured, word):
+    case = user("right")
+    job = Job(case, Point(case), lambda phase: None)
+    job.fallback, job.metrics = "it ran eagerly", {"verdict": measured, "verdict_reason": "why"}
+    assert job._verdict()["verdict"] == word
