@@ -64,10 +64,7 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
     overrides = [compose.parse(line) for line in arguments]
     for override in overrides:
         _check_options(compose, override)
-        group, default, field = _key(override).partition(".axes.")
-        if default and override.is_sweep_override():
-            asked = override.input_line or ""
-            raise BadInput(f"{asked}: to sweep a field: {group}.{field}={asked.partition('=')[2]} -m")
+        _check_default_axis(override)
     _check_lists(compose, overrides)
     if not multirun:
         if swept := [override for override in overrides if override.is_sweep_override()]:
@@ -142,6 +139,14 @@ def _check_options(compose: Composer, override: Override) -> None:
         if of_the_run(group):
             raise BadInput(f"{asked}: a run has one {group}; name one")
         raise BadInput(f"{asked}: takes one option; to sweep: {key}={','.join(_names(value))} -m")
+
+
+def _check_default_axis(override: Override) -> None:
+    """Raise BadInput if what is swept when nothing is given is given as a sweep, of which Hydra would run nothing."""
+    group, default, field = _key(override).partition(".axes.")
+    if default and override.is_sweep_override():
+        asked = override.input_line or ""
+        raise BadInput(f"{asked}: to sweep a field: {group}.{field}={asked.partition('=')[2]} -m")
 
 
 def _check_lists(compose: Composer, overrides: Sequence[Override]) -> None:

@@ -234,9 +234,8 @@ class Slot:
             phase: Phase = message["phase"]  # type: ignore[assignment]
             self.worker.enter(phase, self._limits.limit(phase)[0])
             return
-        if not message.keys() & ANSWERS:  # a case has written to a descriptor that was not its own
-            self.worker.end()
-            raise Gone("the worker sent what is no message, and was killed")
+        if not message.keys() & ANSWERS:
+            raise self.worker.refused()
         self.worker.enter("plan", 0.0)  # idle
         if "environment" in message:
             self._failed_starts = 0
@@ -298,10 +297,8 @@ class Slot:
             yield Rounds(reason=f"not compared side by side: {why}")
         elif self._doing is not None:
             spent = {"wall_s": time.monotonic() - self._started_s}  # which the next plan is to know of
-            yield from self._done(
-                Row(case=self._doing, status=status, reason=why, phase=phase, detail=printed, metrics=spent),  # type: ignore[arg-type]
-                again=status == "crashed" and others,
-            )
+            row = Row(case=self._doing, status=status, reason=why, phase=phase, detail=printed)  # type: ignore[arg-type]
+            yield from self._done(replace(row, metrics=spent), again=status == "crashed" and others)
 
     def _done(self, row: Row, *, again: bool = False) -> Iterator[Event]:
         """The case's row, unless it is to be tried ``again`` and has been only once."""

@@ -331,10 +331,14 @@ class WorkerProcess:
         except OSError:
             self.kill()
             return None
-        except (ValueError, TypeError, RecursionError):  # a case has written to a descriptor that was not its own
-            self.end()
-            raise Gone("the worker sent what is no message, and was killed") from None
+        except (ValueError, TypeError, RecursionError):
+            raise self.refused() from None
         return message
+
+    def refused(self) -> Gone:
+        """It is ended, for a case has written to its channel, a descriptor that was not the case's own."""
+        self.end()
+        return Gone("the worker sent what is no message, and was killed")
 
     def where_is_it(self) -> None:
         """Let it print the stacks of its threads to its log, even from within an endless loop in C."""

@@ -14,7 +14,6 @@ from runner import child, tool
 # Inductor's own: its pool, which compiles for later cases too, and the processes in which it tries what is fastest.
 INDUCTOR = re.compile(rb"\btorch[./]_inductor[./](compile_worker|\w*autotune\w*)")
 
-
 LOOK_S, BUSY = 0.005, 0.25  # how long threads are watched, and the share of it beyond which one works
 
 
