@@ -25,13 +25,14 @@ from triton.testing import do_bench, do_bench_cudagraph
 from benchmarks.common import digits, load_average, page, publish, table
 from benchmarks.timer_accuracy import defaults
 from benchmarks.timer_spread.process import gelu, matmul, spinning
-from models.workload import Call
-from runner import hardware, run_dir
-from runner.measure import pairs
+from runner.device import hardware
 from runner.measure.benchmark import Benchmark
-from runner.measure.floors import pair_floors
-from runner.measure.pairs import SAME, ZONE, Ratio, Word
-from runner.measure.statistics import quantile
+from runner.models.workload import Call
+from runner.store import run_folder
+from runner.timing import pairs
+from runner.timing.floors import pair_floors
+from runner.timing.pairs import SAME, ZONE, Ratio, Word
+from runner.timing.statistics import quantile
 from runner.worker import tidy
 
 SIZES_LOG2 = (18, 20, 22, 23, 24)
@@ -45,7 +46,7 @@ ANEW = 0.25  # share of the pairs before which the allocator gives all that is f
 SEED = 0
 
 DO_BENCH_MS, TIMER_S = 50, 0.05  # half and a quarter of the defaults; all else as it comes
-INSTRUMENT = "stamped_graphs"
+INSTRUMENT = "graph_timestamps"
 OURS, OURS_SHARED = "ours", "ours, the pairs that the peers had"
 DIFFERENT: tuple[Word, ...] = ("faster", "slower")
 
@@ -438,7 +439,7 @@ def main() -> None:
         for spin in LONGER
     }
     body = f"All of it took {time.perf_counter() - started:.0f} s.\n\n" + report(equal, longer, heard, first_s)
-    facts = {**run_dir.environment(sys.argv[1:]), "worker": hardware.describe()}
+    facts = {**run_folder.environment(sys.argv[1:]), "worker": hardware.describe()}
     publish("fair_pairs", page("Told apart when they differ", body, facts, load), facts, options.write)
 
 

@@ -18,9 +18,9 @@ from statistics import fmean, median
 
 from benchmarks.common import Run, digits, load_average, page, phase_table, publish, run, table, word
 from benchmarks.timer_accuracy import by_peers, gelu
-from runner import journal
-from runner.measure.statistics import quantile
-from runner.row import Row
+from runner.experiment.results import Row
+from runner.store import journal
+from runner.timing.statistics import quantile
 
 ROWS = COLS = 4096
 IMPLS = ("torch", "triton")
@@ -36,8 +36,8 @@ BARE = [  # what is left of a case when it is hardly measured
     "measure.benchmark.samples=20",
     "measure.benchmark.max_s=0.01",
     "measure.benchmark.warmup_s=0.001",
-    "measure.benchmark.witness=false",
-    "measure.benchmark.roof=false",
+    "measure.benchmark.cupti_check=false",
+    "measure.benchmark.measured_peak=false",
 ]
 
 
@@ -136,7 +136,7 @@ def report(whole: Grid, bare: Grid, by_peers_s: Mapping[str, Sequence[float]]) -
             phase_table({"without the first of each": whole.later}),
             "A case is: inputs, building, the check against float64, timing with its cache cold and warm, what the "
             "caller waits for, CUPTI, peak memory. The first ones also start CUPTI and compile or load kernels, and "
-            "where this machine's roof is not kept from an earlier run, measure it.",
+            "where this machine's measured_peak is not kept from an earlier run, measure it.",
             "## Where the time goes\n\n" + part_table(whole, bare),
             "Comparisons: the command's wall time less start-up and cases, less the same of a grid as large that "
             f"compares nothing and hardly measures ({' '.join(BARE)}).",

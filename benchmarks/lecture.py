@@ -33,9 +33,9 @@ from typing import Any, TextIO
 from rich.console import Console
 
 from benchmarks.common import LIMIT_S, ROOT, load_average, page, publish, run, table
-from runner import journal
 from runner.report import derive, terminal
 from runner.report.derive import Line, Names
+from runner.store import journal
 
 SIZE = 16384
 IMPLS = ("naive", "torch", "compiled", "triton")
@@ -87,17 +87,17 @@ def figures_table(lines: Sequence[Line]) -> str:
     rows = [
         (
             f"{line.row.case.workload.name} {line.row.case.impl.name}",
-            *(_ms(line.value(column)) for column in ("e2e_us", "submit_us", "gpu_us")),
+            *(_ms(line.value(column)) for column in ("latency_us", "host_us", "gpu_us")),
             _plain(line.value("interval_pct"), "{:.2f}"),
             _ms(line.value("gpu_warm_us")),
             _plain(line.value("n_kernels"), "{}"),
             _plain(line.value("first_call_s"), "{:.3f}"),
-            _plain(line.value("pct_roof"), "{:.0f} %"),
+            _plain(line.value("pct_of_measured_peak"), "{:.0f} %"),
             speedup(line),
         )
         for line in lines
     ]
-    return table([*titles, "first call, s", "of roof", "speed-up"], rows)
+    return table([*titles, "first call, s", "% of measured peak", "speed-up"], rows)
 
 
 def speedup(line: Line) -> str:
@@ -107,7 +107,7 @@ def speedup(line: Line) -> str:
     if line.speedup is None:
         return ""
     interval = f" ({line.speedup_low:.4g} to {line.speedup_high:.4g})" if line.speedup_low is not None else ""
-    return f"{line.speedup:.4g}x{interval}" + (f", {line.versus}" if line.versus else "")
+    return f"{line.speedup:.4g}x{interval}" + (f", {line.vs_baseline}" if line.vs_baseline else "")
 
 
 def harness_table(lines: Sequence[Line], heard: Sequence[Harness]) -> str:
@@ -145,7 +145,7 @@ def orders_table(lines: Sequence[Line], heard: Sequence[Harness]) -> str:
         "published, H100": PUBLISHED_MS,
         "its harness here": {(one.op, one.impl): median(one.plain_ms) for one in heard},
         "its harness here, in a tracer": {(one.op, one.impl): median(one.traced_ms) for one in heard},
-        "ours, wall": {key: us / 1e3 for key, us in _column(lines, "e2e_us").items()},
+        "ours, wall": {key: us / 1e3 for key, us in _column(lines, "latency_us").items()},
         "ours, device": {key: us / 1e3 for key, us in _device_us(lines).items()},
     }
     rows = []
@@ -186,8 +186,8 @@ def report(lines: Sequence[Line], heard: Sequence[Harness]) -> str:
             f"`python -m runner {' '.join(WORDS)}`",
             f"```text\n{terminal_text(lines)}\n```",
             "## The same in full\n\n" + figures_table(lines),
-            "Wall: until a caller has the result. Submit: until it may go on. Device: between stamps on the GPU, L2 "
-            "cold; warm: as the last call left it. Of roof: the time in which this GPU copies as many bytes. Speed-up: "
+            "Wall: until a caller has the result. Submit: until it may go on. Device: between timestamps on the GPU, L2 "
+            "cold; warm: as the last call left it. Of measured_peak: the time in which this GPU copies as many bytes. Speed-up: "
             "from rounds in which all were sampled in turn, with its 95 % interval. First call: with all that it "
             "compiles, some of it kept on disk from earlier runs.",
             "## Beside the lecture's own harness\n\n" + harness_table(lines, heard),
@@ -263,7 +263,7 @@ def harness(op: str, impl: str, size: int, device: str, repeats: int) -> Harness
         if device == "cuda":
             torch.cuda.synchronize()
 
-    inner = import_module(f"kernels.{op}.{'torch' if impl == 'compiled' else impl}")
+    inner = import_module(f"runner.kernels.{op}.{'torch' if impl == 'compiled' else impl}")
     function = torch.compile(getattr(inner, op)) if impl == "compiled" else getattr(inner, op)
     torch.manual_seed(SEED)
     x, options = torch.randn(size, size, device=device), OPTIONS[op]

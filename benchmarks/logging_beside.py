@@ -31,9 +31,9 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 
 from benchmarks.common import LIMIT_S, ROOT, environment, load_average, page, publish, table
-from runner import journal
-from runner.journal import NAME
-from runner.row import Row
+from runner.experiment.results import Row
+from runner.store import journal
+from runner.store.journal import NAME
 
 MARK = "RUNNER_BENCHMARK_MARK"  # in the environment of a run, and so of everything it starts
 WANDB = re.compile(rb"wandb[_-](upload|core)|wandb[\0 ](sync|service)|gpu_stats")

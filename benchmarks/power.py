@@ -26,10 +26,11 @@ from triton.testing import do_bench, do_bench_cudagraph
 
 from benchmarks.common import ROOT, digits, load_average, page, publish, table
 from benchmarks.timer_accuracy import defaults
-from models.workload import Call
-from runner import hardware, run_dir
-from runner.measure import Scene
-from runner.measure.sustained import LEAD_S
+from runner.device import hardware
+from runner.measure import MeasureContext
+from runner.models.workload import Call
+from runner.store import run_folder
+from runner.timing.sustained import LEAD_S
 
 SIZE = 8192
 REST_S = 1.0  # the driver's limiter averages power over about as long
@@ -216,7 +217,7 @@ def measure(data: str, sustained_s: float) -> Process:
         rest()
         peers |= peer(call)
     rest()
-    columns = replace(defaults(), sustained_s=sustained_s).measure(Call(call), Scene("cuda"))  # type: ignore[arg-type]
+    columns = replace(defaults(), sustained_s=sustained_s).measure(Call(call), MeasureContext("cuda"))  # type: ignore[arg-type]
     row = {name: value for name, value in columns.items() if isinstance(value, str | int | float)}
     return Process(hardware.describe(), peers, row, time.perf_counter() - started)
 
@@ -247,7 +248,7 @@ def main() -> None:
     started = time.perf_counter()
     *processes, zeros = run_all([*["random"] * options.runs, "zeros"], options.sustained)
     body = report(processes, zeros, options.sustained, time.perf_counter() - started)
-    facts = {**run_dir.environment(sys.argv[1:]), "worker": processes[0].worker}
+    facts = {**run_folder.environment(sys.argv[1:]), "worker": processes[0].worker}
     publish("power", page("At the power limit", body, facts, load), facts, options.write)
 
 

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common import digits, load_average, page, publish, run, table, word
+from runner.experiment.results import Row
 from runner.report.derive import Names
-from runner.row import Row
 
 TIMES = {"profile": "profile_gpu_us", "nsys": "nsys_gpu_us", "ncu": "ncu_gpu_us"}
 COSTS = {"profile": "profile_overhead_pct", "nsys": "nsys_overhead_pct", "ncu": "ncu_overhead_x"}
@@ -54,15 +54,15 @@ def ratio(row: Row, measure: str) -> float | None:
 def shares(row: Row) -> tuple[float, float] | None:
     """The memory's rate by ncu, and by the time of a call, of a large softmax of ours; else None.
 
-    Both in percent of the rate of a copy, as ``pct_roof`` is: ncu's own is of the peak, as ``pct_datasheet`` is.
+    Both in percent of the rate of a copy, as ``pct_of_measured_peak`` is: ncu's own is of the peak, as ``pct_datasheet`` is.
     """
     if (row.case.workload.name, row.case.impl.name) != ("softmax", "triton"):
         return None
-    names = ("dram_pct", "pct_roof", "pct_datasheet", "bytes_min")
-    dram_pct, roof_pct, sheet_pct, least = (float(row.metrics.get(name) or 0.0) for name in names)
+    names = ("dram_pct", "pct_of_measured_peak", "pct_datasheet", "bytes_min")
+    dram_pct, peak_pct, sheet_pct, least = (float(row.metrics.get(name) or 0.0) for name in names)
     if not dram_pct or not sheet_pct or least < LARGE_BYTES:
         return None
-    return dram_pct * roof_pct / sheet_pct, roof_pct
+    return dram_pct * peak_pct / sheet_pct, peak_pct
 
 
 def bars(rows: Sequence[Row], measures: Sequence[str]) -> list[tuple[str, str, str]]:
@@ -78,10 +78,14 @@ def bars(rows: Sequence[Row], measures: Sequence[str]) -> list[tuple[str, str, s
             lines.append((promise, "saw nothing", word(False)))
     for row in rows:
         if both := shares(row):
-            dram, roof = both
-            promise = f"ncu: softmax of {row.case.workload.fields['cols']} columns, DRAM's rate within 5 % of pct_roof"
+            dram, measured_peak = both
+            promise = f"ncu: softmax of {row.case.workload.fields['cols']} columns, DRAM's rate within 5 % of pct_of_measured_peak"
             lines.append(
-                (promise, f"{dram:.1f} % and {roof:.1f} % of a copy's", word(abs(dram / roof - 1) <= SHARE_BAR))
+                (
+                    promise,
+                    f"{dram:.1f} % and {measured_peak:.1f} % of a copy's",
+                    word(abs(dram / measured_peak - 1) <= SHARE_BAR),
+                )
             )
     return lines
 
@@ -97,15 +101,15 @@ def report(rows: Sequence[Row], measures: Sequence[str]) -> str:
         clocks = [_figure(row, clock) for clock in CLOCKS]
         lines.append((name, _figure(row, "gpu_us"), *("" if x is None else f"{x:.4f}" for x in beside), *clocks))
         costs.append((name, *(_figure(row, COSTS[measure]) for measure in measures)))
-    unobserved = dict.fromkeys(str(row.metrics["unobserved"]) for row in rows if row.metrics.get("unobserved"))
+    not_measured = dict.fromkeys(str(row.metrics["not_measured"]) for row in rows if row.metrics.get("not_measured"))
     return "\n\n".join(
         [
             "## Bars\n\n" + table(["bar", "seen", ""], bars(rows, measures)),
             "## Time of kernels over gpu_us\n\n"
-            + table(["case", "gpu_us", "the benchmark's witness", *measures, *CLOCKS], lines),
+            + table(["case", "gpu_us", "the benchmark's cupti_check", *measures, *CLOCKS], lines),
             "## What being looked at costs a caller\n\n"
             + table(["case", *(COSTS[measure] for measure in measures)], costs),
-            *(f"Not observed: {text}" for text in unobserved),
+            *(f"Not observed: {text}" for text in not_measured),
         ]
     )
 

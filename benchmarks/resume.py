@@ -23,18 +23,19 @@ from statistics import median
 from typing import Any
 
 from benchmarks.common import LIMIT_S, POLL_S, ROOT, digits, environment, load_average, page, publish, table
-from runner import compose, journal, run_dir
-from runner.case import Plan
-from runner.columns import TIMES
-from runner.fingerprint import Fingerprints
-from runner.row import Row
+from runner import config
+from runner.experiment.case import Plan
+from runner.experiment.columns import TIMES
+from runner.experiment.results import Row
+from runner.store import journal, run_folder
+from runner.store.fingerprint import Fingerprints
 
 BAR_S = 2.0
 GRID = [
     *("-m", "workload=gelu", "workload.rows=8", "impl=torch", "device=cpu", "log=none"),
     *("measure.benchmark.warmup_s=0", "measure.benchmark.samples=20", "measure.benchmark.max_s=0.01"),
 ]
-WORDS = {"verdict": "ok", "verdict_reason": "", "instrument": "stamped_graphs", "tolerance": "2.4e-07 |r| + 3.0e-07"}
+WORDS = {"verdict": "ok", "verdict_reason": "", "instrument": "graph_timestamps", "tolerance": "2.4e-07 |r| + 3.0e-07"}
 NUMBERS = ["build_s", "first_call_s", "max_abs_err", "max_rel_err", "err_over_tol", "flops", "bytes_min", "wall_s"]
 
 
@@ -46,7 +47,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="keep the table in benchmarks/results/")
     options, load = parser.parse_args(), load_average()
     grid = [*GRID, f"workload.cols=range(1,{options.cases + 2})"]
-    plan = compose.plan(grid)
+    plan = config.plan(grid)
     assert plan is not None
     ways = {"alone": ["resume=last"], "beside the whole command": [*grid, "resume=last"]}
     ways["nothing to resume"] = [*GRID, "workload.cols=1"]
@@ -66,9 +67,9 @@ def main() -> None:
 
 def finished(plan: Plan, output_dir: Path) -> None:
     """A folder under ``output_dir`` in which all cases of ``plan`` but the last are done."""
-    folder, draw = run_dir.claim(str(output_dir), plan.name), random.Random(0)
-    run_dir.write_plan(folder, plan, plan.cases)
-    run_dir.write_environment(folder, run_dir.environment([]))
+    folder, draw = run_folder.claim(str(output_dir), plan.name), random.Random(0)
+    run_folder.write_plan(folder, plan, plan.cases)
+    run_folder.write_environment(folder, run_folder.environment([]))
     fingerprints = Fingerprints()
     synced, os.fdatasync = os.fdatasync, lambda file: None  # nobody will pull the plug
     with journal.Journal(folder) as file:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import load_average, page, publish, run, table, word
-from runner import tool
+from runner.device import tools
 from runner.worker.sanitizer import ALONE, NAME, TOTAL
 
 FEW = ["--print-limit", "20"]
@@ -105,13 +105,13 @@ def main() -> int:
     ops = options.ops or list(SIZES)
     if options.calls_under:
         return calls(ops, options.calls_under)
-    sanitizer = tool.find(NAME)
+    sanitizer = tools.find(NAME)
     if sanitizer is None:
         parser.error(f"{NAME} is not here; it comes with the CUDA toolkit")
     with tempfile.TemporaryDirectory(prefix="sanitize-") as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
         folder = Path(scratch)
         facts = run(["workload=gelu", "workload.cols=256", "impl=torch", "log=none"], folder / "facts").facts
-        for _ in pool.map(lambda op: tool.run(command(op, "memcheck"), folder / op, LIMIT_S), ops):
+        for _ in pool.map(lambda op: tools.run(command(op, "memcheck"), folder / op, LIMIT_S), ops):
             pass  # what the tools look at is compiled now
         pairs = list(product(ops, options.tools))
         looks = dict(zip(pairs, pool.map(lambda pair: look(sanitizer, *pair, folder), pairs), strict=True))
@@ -128,12 +128,12 @@ def look(sanitizer: str, op: str, name: str, folder: Path) -> Look:
     """The calls of ``op`` under the tool called ``name``; what it says is printed, unless it is clean."""
     told = TOOLS[name]
     words = command(op, name) if told is None else [sanitizer, "--tool", name, *told, *command(op, name)]
-    ended = tool.run(words, folder / f"{op}-{name}", LIMIT_S, ALONE, GRACE_S)
+    ended = tools.run(words, folder / f"{op}-{name}", LIMIT_S, ALONE, GRACE_S)
     found = outcome(ended, by_tool=told is not None)
     why = f", stopped after {LIMIT_S:g} s" if ended.late else ""
     print(f"{op} {name}: {found.cell}{why}", flush=True)
     if not found.clean:
-        print("\n".join([*places(ended.said), *ended.said.splitlines()[-60:]]), file=sys.stderr)
+        print("\n".join([*buffer_sets(ended.said), *ended.said.splitlines()[-60:]]), file=sys.stderr)
     return found
 
 
@@ -142,22 +142,23 @@ def calls(ops: Sequence[str], name: str) -> int:
     import torch
 
     from benchmarks.kernels.race import fields_of
-    from kernels import Unsupported
-    from models.draw import draw_on
-    from runner import impl, options, schema
-    from runner.case import Choice
-    from runner.check import compare
+    from runner import implementations
+    from runner.experiment import options, schema
+    from runner.experiment.case import Choice
+    from runner.kernels.unsupported import Unsupported
+    from runner.models.draw import draw_on
+    from runner.worker.check import compare
 
     torch.use_deterministic_algorithms(TOOLS[name] is None, warn_only=True)  # torch then fills what it hands out
     sizes = LITTLE if name == "initcheck" else SIZES
     right, wrong = 0, 0
     for op, point, dtype in [(one, *more) for one in ops for more in product(sizes[one], DTYPES)]:
         fields = fields_of("workload", op) | point | {"dtype": dtype}
-        workload = schema.build(options.find("models", op), fields, op)
+        workload = schema.build(options.find("runner.models", op), fields, op)
         inputs = workload.inputs(draw_on("cpu", dtype, "normal", 0))
         expected = workload.reference(*inputs)
         for kind in IMPLS[op]:
-            implementation = impl.build(Choice(kind, fields_of("impl", kind)))
+            implementation = implementations.build(Choice(kind, fields_of("impl", kind)))
             there = tuple(tensor.cuda() for tensor in inputs)
             try:
                 outputs = workload.call(implementation.load(op), there).run()
@@ -177,7 +178,7 @@ def calls(ops: Sequence[str], name: str) -> int:
 # --- what follows; no GPU ---
 
 
-def outcome(ended: tool.Ended, *, by_tool: bool = True) -> Look:
+def outcome(ended: tools.Ended, *, by_tool: bool = True) -> Look:
     """What a tool that has ended so, or calls without one, have found; of reads see the module."""
     done = DONE.search(ended.said)
     told = TOTAL.findall(ended.said) + HAZARDS.findall(ended.said) if by_tool else [done[2]] if done else []
@@ -186,7 +187,7 @@ def outcome(ended: tool.Ended, *, by_tool: bool = True) -> Look:
     return Look(found, int(done[1]) if done else None, clean)
 
 
-def places(said: str) -> list[str]:
+def buffer_sets(said: str) -> list[str]:
     """Where it was, and how often; the most frequent first."""
     names = Counter(re.sub(r"\+?0x[0-9a-f]+.*?(?= on |$)|\(.*", "", name) for name in PLACE.findall(said))
     return [f"{count:8} {name}" for name, count in names.most_common(10)]

@@ -24,9 +24,9 @@ from statistics import fmean, median
 from typing import Any
 
 from benchmarks.common import LIMIT_S, ROOT, digits, environment, load_average, page, phase_table, publish, table, word
-from runner import journal
-from runner.launch import gpus
-from runner.row import Row
+from runner.device import gpus
+from runner.experiment.results import Row
+from runner.store import journal
 
 COUNTS = (1, 2, 4, 8)
 BARS = {4: 3.8, 8: 7.5}
@@ -87,7 +87,7 @@ def main() -> None:
     found: dict[int, Grid] = {}
     with tempfile.TemporaryDirectory(prefix="scaling-") as scratch:
         folder = Path(scratch)
-        # Reads torch, and asks each GPU what it is asked once: its roof, which takes two seconds.
+        # Reads torch, and asks each GPU what it is asked once: its measured_peak, which takes two seconds.
         command(words(4 * len(there), range(len(there))), folder / "before")
         for count in (count for count in COUNTS if count <= len(there)):
             found[count], facts = command(words(options.cases, range(count)), folder / f"on {count}")

@@ -26,12 +26,14 @@ from torch.utils.benchmark import Timer
 from triton.testing import do_bench, do_bench_cudagraph
 
 from benchmarks.common import ROOT, digits, load_average, page, publish, table
-from models.workload import Call
-from runner import hardware, run_dir
-from runner.measure import Scene, calibration, cuda, instruments, peak, witness
+from runner.device import hardware
+from runner.measure import MeasureContext
 from runner.measure.benchmark import Benchmark
-from runner.measure.flush import reading_flush
-from runner.measure.gpu_kernels import spin
+from runner.models.workload import Call
+from runner.store import run_folder
+from runner.timing import calibration, cuda, cupti, instruments, peak_memory
+from runner.timing.flush import reading_flush
+from runner.timing.gpu_kernels import spin
 
 SIZES_LOG2 = range(10, 29, 2)
 SPIN_CYCLES = (4_000, 10_000, 34_000, 200_000, 900_000)  # 2 to 455 us at 1.98 GHz; the last gives the clock
@@ -50,9 +52,9 @@ PIECES = {
     "warm-up and sampling": (cuda, "take"),
     "L2 warm": (cuda, "_warm"),
     "as the caller sees it": (cuda, "as_seen_by_caller"),
-    "asking CUPTI": (witness, "observe"),
+    "asking CUPTI": (cupti, "observe"),
     "asking NVML": (cuda, "gpu_state"),
-    "peak memory": (peak, "peak_bytes"),
+    "peak memory": (peak_memory, "peak_bytes"),
 }
 
 Run = Callable[[], object]
@@ -116,7 +118,7 @@ def main() -> None:
             cost_table(costs, first_s),
         ]
     )
-    facts = {**run_dir.environment(sys.argv[1:]), "worker": hardware.describe()}
+    facts = {**run_folder.environment(sys.argv[1:]), "worker": hardware.describe()}
     publish("timer_accuracy", page("Timers beside the truth", body, facts, load), facts, options.write)
 
 
@@ -128,7 +130,7 @@ def defaults() -> Benchmark:
 
 def measure(run: Run, settings: Benchmark) -> Figures:
     """A row's columns of ``run``, by ours."""
-    return dict(settings.measure(Call(run), Scene("cuda")))  # type: ignore[arg-type]  # outputs are not looked at
+    return dict(settings.measure(Call(run), MeasureContext("cuda")))  # type: ignore[arg-type]  # outputs are not looked at
 
 
 def gelu(count: int) -> Run:
@@ -183,7 +185,7 @@ def timed(name: str, call: Run, peers: Taken, settings: Benchmark) -> Timed:
 def observations(call: Run) -> list[tuple[float, float]]:
     """CUPTI's time of ``call`` with the L2 cache cold and warm, ``WITNESSES`` times. Raises RuntimeError without it."""
     flush, nothing = reading_flush(), lambda: None
-    both = [(witness.observe(call, flush), witness.observe(call, nothing)) for _ in range(WITNESSES)]
+    both = [(cupti.observe(call, flush), cupti.observe(call, nothing)) for _ in range(WITNESSES)]
     spans = [(cold.span_us, warm.span_us) for cold, warm in both if cold is not None and warm is not None]
     if not spans:
         raise RuntimeError("CUPTI gives no records here: there is no truth to compare with")
@@ -272,7 +274,7 @@ def gelu_tables(sizes: Sequence[Timed]) -> str:
             f"## GELU, float32, L2 cold: ours within {limit} of CUPTI: {met}",
             table(["elements", "CUPTI, us", *METHODS, f"ours within {limit}"], beside),
             f"In us, with the deviation from CUPTI. CUPTI is the mean of {2 * WITNESSES} observations of up to "
-            f"{witness.MOST_CALLS} calls each, behind the reading flush, and the range that those span. The "
+            f"{cupti.MOST_CALLS} calls each, behind the reading flush, and the range that those span. The "
             "last three methods do not empty the cache. Ours is tied to CUPTI at one point: the time of a null kernel.",
             "### The same against CUPTI with the cache as the last call left it",
             table(["elements", "CUPTI, us", *WARM_METHODS], warm),
@@ -285,10 +287,10 @@ def gelu_tables(sizes: Sequence[Timed]) -> str:
 
 def spin_table(spins: Sequence[Timed]) -> str:
     """Every method, CUPTI among them, against what a spin must take."""
-    mhz, null_us = float(spins[-1].row["sm_clock_mhz"]), calibration.null_us()
+    mhz, empty_kernel_us = float(spins[-1].row["sm_clock_mhz"]), calibration.empty_kernel_us()
     lines, far = [], []
     for one in spins:
-        true_us = int(one.name) / mhz + null_us
+        true_us = int(one.name) / mhz + empty_kernel_us
         if not near(one.us[OURS], true_us):
             far.append(one.name)
         figures = [one.truth.cold_us, *(one.us[method] for method in METHODS)]
@@ -298,8 +300,8 @@ def spin_table(spins: Sequence[Timed]) -> str:
         [
             f"## Spins of known length: ours within {NEAR_US} us or {100 * NEAR_SHARE:g} %: {met}",
             table(["cycles", "known, us", "CUPTI", *METHODS], lines),
-            f"Known: cycles / {mhz:.1f} MHz, the clock that the stamps read during the longest spin, and the "
-            f"{null_us:.3f} us that CUPTI gives a kernel that does nothing.",
+            f"Known: cycles / {mhz:.1f} MHz, the clock that the timestamps read during the longest spin, and the "
+            f"{empty_kernel_us:.3f} us that CUPTI gives a kernel that does nothing.",
         ]
     )
 

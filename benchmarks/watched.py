@@ -2,7 +2,7 @@
 
     python -m benchmarks.watched [--write]
 
-Stamps around the same call in the same CUDA graphs, alone and while CUPTI records, beside what CUPTI itself says of the
+Timestamps around the same call in the same CUDA graphs, alone and while CUPTI records, beside what CUPTI itself says of the
 kernel: where the last two agree, what CUPTI adds is no error of its clock, but time that the kernel takes.
 """
 
@@ -16,15 +16,16 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.common import digits, load_average, page, publish, table
-from kernels.gelu import triton as gelu
-from kernels.matmul import triton as matmul
-from kernels.softmax import triton as softmax
-from runner import hardware, run_dir
-from runner.measure import calibration, cuda, witness
-from runner.measure.flush import preparation
-from runner.measure.places import Places
-from runner.measure.stamped_graphs import StampedGraphs
-from runner.measure.statistics import trimmed_mean
+from runner.device import hardware
+from runner.kernels.gelu import triton as gelu
+from runner.kernels.matmul import triton as matmul
+from runner.kernels.softmax import triton as softmax
+from runner.store import run_folder
+from runner.timing import calibration, cuda, cupti
+from runner.timing.buffer_sets import BufferSets
+from runner.timing.flush import preparation
+from runner.timing.graph_timestamps import GraphTimestamps
+from runner.timing.statistics import trimmed_mean
 from runner.worker import tidy
 
 CAPTURES, WARMUP, SAMPLES = 10, 20, 150
@@ -44,10 +45,10 @@ SHAPES = [
 class Seen:
     """Of one kernel, in microseconds."""
 
-    alone_us: float  # by stamps
-    watched_us: float  # by stamps, while CUPTI records
+    alone_us: float  # by timestamps
+    watched_us: float  # by timestamps, while CUPTI records
     cupti_us: float
-    again_us: float  # by stamps, when CUPTI has stopped
+    again_us: float  # by timestamps, when CUPTI has stopped
 
 
 def main() -> None:
@@ -64,32 +65,41 @@ def main() -> None:
                 lines.append((f"{op} {shape[0]} x {shape[1]} {str(dtype)[6:]} {way}", *_line(seen)))
                 print(*lines[-1], flush=True)
                 tidy()
-    heads = ["kernel", "us", "stamps, CUPTI recording", "CUPTI", "stamps, afterwards", "CUPTI / stamps, recording"]
-    note = "By stamps alone, in us; the next three over that; and the two clocks beside each other on the same calls."
+    heads = [
+        "kernel",
+        "us",
+        "timestamps, CUPTI recording",
+        "CUPTI",
+        "timestamps, afterwards",
+        "CUPTI / timestamps, recording",
+    ]
+    note = (
+        "By timestamps alone, in us; the next three over that; and the two clocks beside each other on the same calls."
+    )
     body = f"{table(heads, lines)}\n\n{note}"
-    facts = {**run_dir.environment(sys.argv[1:]), "worker": hardware.describe()}
+    facts = {**run_folder.environment(sys.argv[1:]), "worker": hardware.describe()}
     publish("watched", page("What being watched costs a kernel", body, facts, load), facts, options.write)
 
 
 def watched(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> Seen:
-    """``function`` of ``x``, which is one kernel, its inputs and outputs in ten places and the cache cold."""
+    """``function`` of ``x``, which is one kernel, its inputs and outputs in ten buffer_sets and the cache cold."""
     before = preparation(None, cold_l2=True)
-    found = witness.each_kernel(lambda: function(x), before)
+    found = cupti.each_kernel(lambda: function(x), before)
     name = max(found, key=lambda kernel: found[kernel][1])
-    graphs = StampedGraphs(
+    graphs = GraphTimestamps(
         lambda: function(x),
         before,
         captures=CAPTURES,
         constant_us=calibration.graph_constant_us(cold_l2=True, captures=CAPTURES),
-        places=Places((x,), CAPTURES),
+        buffer_sets=BufferSets((x,), CAPTURES),
     )
     graphs.samples(WARMUP)
     alone = graphs.samples(SAMPLES)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        stamped = graphs.samples(SAMPLES)
+        timestamped = graphs.samples(SAMPLES)
         torch.cuda.synchronize()
-    cupti = [record.end - record.start for record in witness.recorded(profile) if record.name == name]
-    return Seen(*(trimmed_mean(times) for times in (alone, stamped, cupti, graphs.samples(SAMPLES))))
+    seen_us = [record.end - record.start for record in cupti.recorded(profile) if record.name == name]
+    return Seen(*(trimmed_mean(times) for times in (alone, timestamped, seen_us, graphs.samples(SAMPLES))))
 
 
 def _line(seen: Seen) -> tuple[str, ...]:

@@ -22,14 +22,20 @@ sys.path.insert(0, str(ROOT))
 
 import yaml  # noqa: E402
 
-from runner import columns, impl, options, row, schema  # noqa: E402
-from runner.compose import grid  # noqa: E402
-from runner.impl.kernel import arguments  # noqa: E402
+from runner import implementations  # noqa: E402
+from runner.config import grid  # noqa: E402
+from runner.experiment import columns, options, results, schema  # noqa: E402
+from runner.implementations.kernel import arguments  # noqa: E402
 
 CONF = ROOT / "conf"
 PAGES = ROOT / "docs"
 NOTE = "<!-- Written by docs/generate.py from the code. Edit the code, then run it again. -->"
-ROOMS = {"workload": "models", "measure": "runner.measure", "launcher": "runner.launch", "log": "runner.log"}
+ROOMS = {
+    "workload": "runner.models",
+    "measure": "runner.measure",
+    "launcher": "runner.execute",
+    "log": "runner.report.logging",
+}
 
 GROUPS = {  # group → what it chooses, and where its options live
     "workload": "What to compute. An option is a YAML here and a class in [`models/`](../../models).",
@@ -124,7 +130,7 @@ def _option(group: str, name: str, source: Source) -> list[str]:
         text = (CONF / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
         body = "\n".join(line for line in text if line.startswith("# @package") or not line.startswith("#"))
         return [f"```yaml\n{body}\n```"]
-    cls = impl.find(name) if group == "impl" else options.find(ROOMS[group], name)
+    cls = implementations.find(name) if group == "impl" else options.find(ROOMS[group], name)
     where = "measure." + name if group == "measure" else group
     parts = _table(cls, source, where)
     if axes := source.values.get("axes"):
@@ -197,7 +203,9 @@ def config_page() -> str:
             "## resume",
             resume.comment,
             *_table(grid.ResumeFields, Source.nested(CONF / "config.yaml", "resume"), "resume"),
-            "Statuses: " + ", ".join(f"`{status}`" for status in row.STATUSES) + " ([what they mean](../columns.md)).",
+            "Statuses: "
+            + ", ".join(f"`{status}`" for status in results.STATUSES)
+            + " ([what they mean](../columns.md)).",
         ]
     )
 
@@ -208,8 +216,8 @@ def columns_page() -> str:
     for title, group in columns.GROUPS.items():
         measured += [f"### {title}", _columns(group)]
     statuses = [
-        (f"`{status}`", meaning, "no" if status in row.HARMLESS else "yes")
-        for status, meaning in _commented(row, "Status = Literal[", "]", r'"(\w+)",')
+        (f"`{status}`", meaning, "no" if status in results.HARMLESS else "yes")
+        for status, meaning in _commented(results, "Status = Literal[", "]", r'"(\w+)",')
     ]
     return _page(
         [
@@ -218,7 +226,7 @@ def columns_page() -> str:
             "a `reason` (empty exactly when the status is `ok`), the `device`, the `phase` it came to, its `metrics` "
             "by the columns below, a `detail`: the traceback, or the end of what the case printed; and a "
             "`fingerprint`: the sources and versions that it holds for. Of several rows of a case the last counts.",
-            "Declared in [`runner/columns.py`](../runner/columns.py); a column that is not declared there is refused.",
+            "Declared in [`runner/experiment/columns.py`](../runner/experiment/columns.py); a column that is not declared there is refused.",
             "## Statuses",
             _grid(("status", "meaning", "makes the exit code 1"), statuses),
             "A run also exits 1 if not one of its cases could be run and checked.",
@@ -236,7 +244,7 @@ def columns_page() -> str:
             "Beside the rows, `rows.jsonl` has a record `rounds` for each size at which several implementations were "
             "timed: ten batch means of each, by the keys of the cases, the n-th of all taken at one time. Records "
             "`session`, `start` and `stopped` tell what was in flight when a session ended "
-            "([runner/journal.py](../runner/journal.py)).",
+            "([runner/store/journal.py](../runner/store/journal.py)).",
         ]
     )
 

@@ -17,8 +17,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kernels import Unsupported, cuda_extension, cuda_nvrtc, cuda_sources
-from kernels.cuda_kernel import BuildFailed, Kernel
+from . import cuda_extension, cuda_nvrtc, cuda_sources
+from .cuda_kernel import BuildFailed, Kernel
+from .unsupported import Unsupported
 
 __all__ = [
     "TYPES",

@@ -23,8 +23,9 @@ from types import ModuleType
 
 import torch
 
-from kernels import Unsupported, cuda_cache, cuda_sources
-from kernels.cuda_kernel import BuildFailed, Kernel
+from . import cuda_cache, cuda_sources
+from .cuda_kernel import BuildFailed, Kernel
+from .unsupported import Unsupported
 
 FLAGS = ["-O3", "-lineinfo"]
 ARGUMENTS = 32  # a kernel may have

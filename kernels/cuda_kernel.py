@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from kernels import Unsupported
+from .unsupported import Unsupported
 
 Grid = int | tuple[int, int, int]
 

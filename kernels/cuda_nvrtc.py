@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kernels import Unsupported, cuda_cache, cuda_sources
-from kernels.cuda_kernel import BuildFailed, Kernel
+from . import cuda_cache, cuda_sources
+from .cuda_kernel import BuildFailed, Kernel
+from .unsupported import Unsupported
 
 if TYPE_CHECKING:
     from cuda.core import LaunchConfig, Stream

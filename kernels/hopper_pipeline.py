@@ -31,7 +31,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from kernels import tensor_cores
+from . import tensor_cores
 
 place = gluon.jit(tensor_cores.place.fn)  # Gluon calls functions of its own kind only
 root = gluon.jit(tensor_cores.root.fn)

@@ -23,9 +23,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels.fp16_split import Halves
-from kernels.hopper_pipeline import barriers, leave, place, room, root, wait_empty, wait_full
-from kernels.tensor_cores import processors
+from .fp16_split import Halves
+from .hopper_pipeline import barriers, leave, place, room, root, wait_empty, wait_full
+from .tensor_cores import processors
 
 ROWS = gl.constexpr(128)  # of a tile of y
 OWN = gl.constexpr(64)  # of them, each warpgroup's

@@ -9,7 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
-from kernels import Unsupported
+from .unsupported import Unsupported
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 OLD = tuple(map(int, triton.__version__.split(".")[:2])) < (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from models.rounding import FLOOR
-from models.workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size, Workload
+from runner.models.rounding import FLOOR
+from runner.models.workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor

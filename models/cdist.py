@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Literal
 
-from models.rounding import FLOOR, TF32
-from models.workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size, Workload
+from runner.models.rounding import FLOOR, TF32
+from runner.models.workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from models.workload import Data, Draw, Stored
+from runner.models.workload import Data, Draw, Stored
 
 # Each fills a new tensor in place: x, scale, generator -> x.
 FILL: dict[str, Callable[[Tensor, float, Generator], Tensor]] = {

@@ -16,8 +16,8 @@ from functools import partial
 from math import pi, sqrt
 from typing import TYPE_CHECKING, Literal
 
-from models.rounding import FLOOR
-from models.workload import ARITHMETIC, ITEMSIZE, UNIT, Call, Draw, Expected, Size, Workload
+from runner.models.rounding import FLOOR
+from runner.models.workload import ARITHMETIC, ITEMSIZE, UNIT, Call, Draw, Expected, Size, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,7 +70,7 @@ class Gelu(Workload):
         """The pass, with ``function`` for its forward."""
         if self.pass_ == "fwd":
             return super().call(function, inputs)
-        from models import training
+        from runner.models import training
 
         x, dy = inputs
         return training.backward_only(partial(function, **self.options()), x, dy)

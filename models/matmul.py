@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING
 
-from models.rounding import FLOOR, TF32
-from models.workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, DType, Expected, Size, Stored, Workload
+from runner.models.rounding import FLOOR, TF32
+from runner.models.workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, DType, Expected, Size, Stored, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,6 +1,6 @@
 """Multilayer perceptron of Stanford CS336, lecture 6: h = activation(h W^T + b), after the last layer too.
 
-An implementation is the forward pass; loss, backward and update are the same for all and live in ``models.training``.
+An implementation is the forward pass; loss, backward and update are the same for all and live in ``runner.models.training``.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from models.mlp_errors import Rounding, Value, gradients
-from models.rounding import FLOOR, TF32
-from models.workload import ARITHMETIC, ITEMSIZE, TINY, UNIT, Call, Draw, Expected, Size, Workload
+from runner.models.mlp_errors import Rounding, Value, gradients
+from runner.models.rounding import FLOOR, TF32
+from runner.models.workload import ARITHMETIC, ITEMSIZE, TINY, UNIT, Call, Draw, Expected, Size, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,7 +53,7 @@ class Mlp(Workload):
 
     def call(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Call:
         """The pass, with ``function`` for its forward. A training step changes copies of ``inputs``."""
-        from models import training
+        from runner.models import training
 
         x, *given = inputs
         options = self.options()
@@ -74,7 +74,7 @@ class Mlp(Workload):
         """For fwd, y; for fwd_bwd, y and the gradient of each parameter; for train_step, the updated parameters.
 
         The error allowed at each element is what correct implementations may make of roundings on the way to it
-        (``models.mlp_errors``), and of gradients ``_common_error`` more.
+        (``runner.models.mlp_errors``), and of gradients ``_common_error`` more.
         """
         x, *params = (tensor.double() for tensor in inputs)
         if self.pass_ == "train_step":

@@ -1,8 +1,8 @@
-"""Roundings that the tolerances of several workloads allow for, beside the unit roundoffs of ``models.workload``."""
+"""Roundings that the tolerances of several workloads allow for, beside the unit roundoffs of ``runner.models.workload``."""
 
 from __future__ import annotations
 
-from models.workload import TINY
+from runner.models.workload import TINY
 
 # What tf32 does to an operand of a float32 product, at worst: it keeps 10 bits of the fraction. Hardware may truncate,
 # which errs twice as far as rounding to nearest.

@@ -19,9 +19,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kernels import Unsupported
-from kernels.spans import span
-from models.workload import Call
+from runner.kernels.spans import span
+from runner.kernels.unsupported import Unsupported
+from runner.models.workload import Call
 
 Forward = Callable[[], Tensor]
 Outputs = tuple[Tensor, ...]

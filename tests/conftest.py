@@ -16,9 +16,9 @@ import torch
 import yaml
 from torch import Tensor
 
-from models.draw import draw_on
-from models.workload import Expected, Workload
-from runner import options, schema
+from runner.experiment import options, schema
+from runner.models.draw import draw_on
+from runner.models.workload import Expected, Workload
 
 # Else torch.compile builds a program for each kind of vector of this CPU, to see if it runs: 15 s of a new cache.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
@@ -46,7 +46,7 @@ def make() -> Make:
     def build(
         name: str, *, dtype: str, device: str = "cpu", data: str = "normal", tf32: bool = False, **fields: object
     ) -> tuple[Workload, tuple[Tensor, ...]]:
-        kind = options.find("models", name)
+        kind = options.find("runner.models", name)
         values = yaml.safe_load((options.CONF / "workload" / f"{name}.yaml").read_text())
         defaults = {attribute: values[field] for field, (attribute, _) in schema.rules_of(kind).items()}
         workload = kind(**(defaults | {"dtype": dtype, "data": data, "tf32": tf32} | fields))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.common import LIMIT_S, table, word
 from benchmarks.faults.grids import Part, ends, grid, journal_folder, records, sizes, start, user_file
-from runner import journal
+from runner.store import journal
 
 BREAK_AT = 0.4  # of the cases have their row when the disk breaks
 DISK_CASES = 300
@@ -51,9 +51,9 @@ def limit(pid: int, size: int) -> None:
 
 def broken(folder: Path, act: Callable[[int, Path], None]) -> Broken:
     """``act`` on the process and the folder of a run in its middle, and what is left; then it is resumed."""
-    place, witness, spare = folder / "out", folder / "witness", folder / "tmp"
+    place, cupti_check, spare = folder / "out", folder / "cupti_check", folder / "tmp"
     spare.mkdir(parents=True)
-    file = user_file(folder, {}, witness)
+    file = user_file(folder, {}, cupti_check)
     words = grid(file, "witnessed", DISK_CASES)
     process = start(words, place, {"TMPDIR": str(spare)})
     deadline, there = time.monotonic() + LIMIT_S, None
@@ -71,7 +71,7 @@ def broken(folder: Path, act: Callable[[int, Path], None]) -> Broken:
         "a folder among the temporary ones": [one for each in saved for one in sizes(each)],
         "stderr": [record["case"]["workload"]["cols"] for record in told],
     }
-    begun = [int(line) for line in witness.read_text(encoding="utf-8").split()]
+    begun = [int(line) for line in cupti_check.read_text(encoding="utf-8").split()]
     again = saved[0] if saved else there if there.exists() else None
     return Broken(begun, found, ended.code, goes_on(words, again, place) if again else "nothing to resume")
 
@@ -92,7 +92,7 @@ def disk_part(found: Mapping[str, Broken]) -> Part:
     lost = sum(one.lost for one in found.values())
     quiet = sum(one.code == 0 for one in found.values())
     ended = sum(one.went_on == f"{DISK_CASES} ok" for one in found.values())
-    places = next(iter(found.values())).found
+    buffer_sets = next(iter(found.values())).found
     return Part(
         "The disk, in the middle of a grid",
         [
@@ -100,6 +100,9 @@ def disk_part(found: Mapping[str, Broken]) -> Part:
             ("the exit code tells", f"{quiet} of {len(found)} silent", word(not quiet)),
             ("what is left can be resumed to its end", f"{ended} of {len(found)}", word(ended == len(found))),
         ],
-        table(["", "begun", *(f"rows in {name}" for name in places), "lost", "exit code", "resumed to its end"], lines)
+        table(
+            ["", "begun", *(f"rows in {name}" for name in buffer_sets), "lost", "exit code", "resumed to its end"],
+            lines,
+        )
         + f"\n\n{DISK_CASES} cases. Begun: by the function's own account; the last of them was in flight.",
     )

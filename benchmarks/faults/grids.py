@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common import LIMIT_S, ROOT
-from runner import journal, run_dir
-from runner.row import Row
+from runner.experiment.results import Row
+from runner.store import journal, run_folder
 
 GONE_BAR_S = 1.0
 SHARES = {"segfault": 0.05, "hang": 0.02, "oom": 0.03, "wrong": 0.02, "build": 0.01}
@@ -90,10 +90,10 @@ def grid(file: Path, function: str, cases: int) -> list[str]:
     return ["-m", "workload=gelu", *size, "impl=file", f"impl.path={file}:{function}", "device=cpu", "log=none", *QUICK]
 
 
-def user_file(folder: Path, injected: Mapping[int, str], witness: Path | None = None) -> Path:
+def user_file(folder: Path, injected: Mapping[int, str], cupti_check: Path | None = None) -> Path:
     """The user's functions, in ``folder``."""
     path = folder / "user.py"
-    path.write_text(f"FAULTS = {dict(injected)}\nWITNESS = {str(witness)!r}\n{USER}", encoding="utf-8")
+    path.write_text(f"FAULTS = {dict(injected)}\nWITNESS = {str(cupti_check)!r}\n{USER}", encoding="utf-8")
     return path
 
 
@@ -102,7 +102,7 @@ def resumed(words: Sequence[str], place: Path) -> list[str]:
     there = journal_folder(place)
     if there is None:
         return [*words]
-    alone = (there / run_dir.PLAN).is_file()  # killed before it was written: then the grid is to be given again
+    alone = (there / run_folder.PLAN).is_file()  # killed before it was written: then the grid is to be given again
     return [*([] if alone else words), f"resume={there}", "resume.retry=[lost]"]
 
 

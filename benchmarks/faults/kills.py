@@ -27,8 +27,8 @@ from benchmarks.faults.grids import (
     until_gone,
     user_file,
 )
-from runner import journal
-from runner.row import Row
+from runner.experiment.results import Row
+from runner.store import journal
 
 LATEST_KILL_S = 4.0  # after the command's start: about half of the kills come before its first case
 LATEST_OF_MANY_S = 40.0

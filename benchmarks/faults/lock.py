@@ -16,12 +16,12 @@ from statistics import median
 
 from benchmarks.common import ROOT, table, word
 from benchmarks.faults.grids import Part
-from runner.launch.lock import VARIABLE
+from runner.device.lock import VARIABLE
 
 LINGER_S = 0.3  # that a worker of a killed holder goes on using its GPU
 HOLDER = """
 import subprocess, sys, time
-from runner.launch.lock import GpuLock
+from runner.device.lock import GpuLock
 beats, inherits, worker = sys.argv[1:]
 lock = GpuLock("GPU-of-no-machine")
 lock.acquire(lambda text: print("waits", flush=True), poll_s=0.05)

@@ -20,8 +20,8 @@ from benchmarks.faults.grids import (
     start,
     user_file,
 )
-from runner import journal
-from runner.row import Row
+from runner.experiment.results import Row
+from runner.store import journal
 
 MIX_BAR = 1.3
 LONGER = ["measure.benchmark.max_s=0.06", "measure.benchmark.samples=1000"]  # still a tenth of what a case takes
@@ -51,10 +51,10 @@ def mix_part(injected: Mapping[int, str], rows: Sequence[Row], cases: int, clean
     ratio = (s - hangs_s) / (sum(clean_s) / len(clean_s))
     lines = []
     for fault, status in STATUS.items():
-        places = [place for place, name in injected.items() if name == fault]
-        some = [row for row in rows if size(row) in places]
+        buffer_sets = [place for place, name in injected.items() if name == fault]
+        some = [row for row in rows if size(row) in buffer_sets]
         again = sum(int(row.metrics.get("attempt", 1)) > 1 for row in some)
-        lines.append((fault, len(places), status, sum(row.status == status for row in some), again))
+        lines.append((fault, len(buffer_sets), status, sum(row.status == status for row in some), again))
     without = ", ".join(digits(one) for one in clean_s)
     a_case_s = sum(clean_s) / len(clean_s) / cases
     lasting = sum(fault != "wrong" for fault in injected.values())

@@ -11,15 +11,16 @@ import torch
 import yaml
 
 from benchmarks.kernels.races import COPY, Arm, Race, Result
-from models.draw import draw_on
-from models.workload import Call, Workload
-from runner import impl, options, schema
-from runner.case import Choice
-from runner.check import compare
-from runner.compose import CONF
-from runner.measure import instruments
+from runner import implementations
+from runner.config import CONF
+from runner.experiment import options, schema
+from runner.experiment.case import Choice
 from runner.measure.benchmark import Benchmark
+from runner.models.draw import draw_on
+from runner.models.workload import Call, Workload
+from runner.timing import instruments
 from runner.worker import forget_compiled, tidy
+from runner.worker.check import compare
 
 CALLS_BEFORE_CHECK = 3  # a compiled function with CUDA graphs warms up, records, and only then replays
 LONGEST_S = 0.6  # an arm, side by side: the largest products take 11 ms and rest as long
@@ -28,7 +29,7 @@ LONGEST_S = 0.6  # an arm, side by side: the largest products take 11 ms and res
 def held(race: Race) -> Result:
     """All arms that can run; those that raise or are wrong are left out, with the reason."""
     workload: Workload = schema.build(
-        options.find("models", race.op), fields_of("workload", race.op) | dict(race.fields), race.op
+        options.find("runner.models", race.op), fields_of("workload", race.op) | dict(race.fields), race.op
     )
     torch.set_float32_matmul_precision("high" if workload.tf32 else "highest")
     inputs = workload.inputs(draw_on("cuda", workload.dtype, workload.data, 0))
@@ -62,7 +63,7 @@ def _checked(workload: Workload, fields: Mapping[str, Any], inputs: Any, expecte
     """The call of an implementation, and its error as a share of what is allowed. Raises what it raises."""
     given = dict(fields)
     name = given.pop("name")
-    implementation = impl.build(Choice(name, fields_of("impl", name) | given))
+    implementation = implementations.build(Choice(name, fields_of("impl", name) | given))
     call = workload.call(implementation.load(type(workload).__name__.lower()), inputs)
     call = implementation.around(call, "cuda")
     for _ in range(CALLS_BEFORE_CHECK):
@@ -92,7 +93,7 @@ def _instrument(call: Call, settings: Benchmark, race: Race) -> str:
 
 def _settings(race: Race) -> Benchmark:
     settings: Benchmark = schema.build(Benchmark, fields_of("measure", "benchmark"), "measure")
-    return replace(settings, max_s=LONGEST_S, cold_l2=not race.e2e, places=1 if race.e2e else settings.places)
+    return replace(settings, max_s=LONGEST_S, cold_l2=not race.e2e, buffer_sets=1 if race.e2e else settings.buffer_sets)
 
 
 def fields_of(group: str, name: str) -> dict[str, Any]:

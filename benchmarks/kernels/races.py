@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.measure.floors import pair_floors
-from runner.measure.pairs import paired
+from runner.timing.floors import pair_floors
+from runner.timing.pairs import paired
 
 COPY = "copy"
 PEERS_FILE = Path(__file__).with_name("peers.py")

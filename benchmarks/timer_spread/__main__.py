@@ -3,7 +3,7 @@
     python -m benchmarks.timer_spread [--processes 16] [--rounds 20] [--out DIR] [--write]
 
 Each process times the same calls twice, A and A', with buffers of their own, and spins also 1 and 2 % longer; by
-stamps as this project has them, and by CUDA event pairs in one-sample graphs behind the same flush. All of it is
+timestamps as this project has them, and by CUDA event pairs in one-sample graphs behind the same flush. All of it is
 interleaved: the arms are captured in shuffled order and sampled in shuffled rounds. One process at a time is on the
 GPU; the next one only imports torch meanwhile. What a process has measured goes to DIR/process-NN.jsonl when it is
 done; ``--processes 0 --out DIR`` prints the tables of what is there.
@@ -22,8 +22,8 @@ from benchmarks.common import ROOT, load_average, page, publish
 from benchmarks.timer_spread.process import CAPTURES, measure
 from benchmarks.timer_spread.series import keep, kept
 from benchmarks.timer_spread.tables import report
-from runner import run_dir
-from runner.measure.statistics import BATCHES
+from runner.store import run_folder
+from runner.timing.statistics import BATCHES
 
 LIMIT_S = 180.0  # of one process; on an H100 it takes about 8
 
@@ -50,7 +50,7 @@ def main() -> None:
     processes = [kept(path) for path in sorted(out.glob("process-*.jsonl"))]
     if len(processes) < 2:
         raise SystemExit(f"{len(processes)} processes in {out} have finished: at least 2 are needed")
-    facts = {**run_dir.environment(sys.argv[1:]), "worker": processes[0].head["worker"]}
+    facts = {**run_folder.environment(sys.argv[1:]), "worker": processes[0].head["worker"]}
     publish(
         "timer_spread", page("Spread between processes", report(processes, seconds), facts, load), facts, options.write
     )

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from benchmarks.timer_spread.series import AGAIN, FIRST, LONGER_1, LONGER_2, METHODS, Arm, Process
-from runner import hardware
-from runner.measure import calibration
-from runner.measure.flush import reading_flush
-from runner.measure.gpu_kernels import spin
-from runner.measure.stamped_graphs import StampedGraphs
-from runner.measure.statistics import trimmed_mean
+from runner.device import hardware
+from runner.timing import calibration
+from runner.timing.flush import reading_flush
+from runner.timing.gpu_kernels import spin
+from runner.timing.graph_timestamps import GraphTimestamps
+from runner.timing.statistics import trimmed_mean
 
 CAPTURES, WARMUP_ROUNDS = 20, 3
 SHORT_US, SHORT_MORE = 5.0, 4  # of what takes less, more samples
@@ -124,26 +124,26 @@ def measure(index: int, rounds: int) -> Process:
     constant_us = calibration.graph_constant_us(cold_l2=True, captures=CAPTURES)
     flush, calls = reading_flush(), make_calls()
     arms = [Arm(*made, method) for made in calls for method in METHODS] + [Arm(NULL, FIRST, "events")]
-    calls[NULL, FIRST] = calibration.launch_null  # what events read where nothing happens; stamps have it already
+    calls[NULL, FIRST] = calibration.launch_empty  # what events read where nothing happens; timestamps have it already
     chance.shuffle(arms)
-    instruments: dict[Arm, StampedGraphs | EventGraphs] = {}
+    instruments: dict[Arm, GraphTimestamps | EventGraphs] = {}
     for arm in arms:
         call = calls[arm.call, arm.role]
-        if arm.method == "stamps":
-            instruments[arm] = StampedGraphs(call, flush, captures=CAPTURES, constant_us=constant_us)
+        if arm.method == "timestamps":
+            instruments[arm] = GraphTimestamps(call, flush, captures=CAPTURES, constant_us=constant_us)
         else:
             instruments[arm] = EventGraphs(call, flush, chance)
     ready = time.perf_counter()
     series = sample(instruments, rounds, chance)
-    event_constant_us = trimmed_mean(series.pop(Arm(NULL, FIRST, "events"))) - calibration.null_us()
+    event_constant_us = trimmed_mean(series.pop(Arm(NULL, FIRST, "events"))) - calibration.empty_kernel_us()
     for arm, samples in series.items():
         if arm.method == "events":
             series[arm] = [us - event_constant_us for us in samples]
     head = {
         "index": index,
         "worker": hardware.describe(),
-        "constant_us": {"stamps": constant_us, "events": event_constant_us},
-        "null_us": calibration.null_us(),
+        "constant_us": {"timestamps": constant_us, "events": event_constant_us},
+        "empty_kernel_us": calibration.empty_kernel_us(),
         "unloaded_mhz": calibration.unloaded_mhz(),
         "setup_s": ready - started,
         "sampling_s": time.perf_counter() - ready,
@@ -152,9 +152,9 @@ def measure(index: int, rounds: int) -> Process:
 
 
 def sample(
-    instruments: dict[Arm, StampedGraphs | EventGraphs], rounds: int, chance: random.Random
+    instruments: dict[Arm, GraphTimestamps | EventGraphs], rounds: int, chance: random.Random
 ) -> dict[Arm, list[float]]:
-    """Rounds in which every capture of every arm is replayed once, the arms in an order drawn anew.
+    """Comparison in which every capture of every arm is replayed once, the arms in an order drawn anew.
 
     Those of short calls are replayed ``SHORT_MORE`` times: so many samples the procedure itself takes of them.
     """

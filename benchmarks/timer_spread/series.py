@@ -11,15 +11,15 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal
 
-from runner.measure.floors import FLOORS
-from runner.measure.statistics import BATCHES, LOOK_TWICE, T_975, Floor, summarise, trimmed_mean
+from runner.timing.floors import FLOORS
+from runner.timing.statistics import BATCHES, LOOK_TWICE, T_975, Floor, summarise, trimmed_mean
 
 ZONE, SAME = 0.005, 0.01  # a difference within the first is none to call; within the second, two times are the same
 APART = 0.01  # between two processes
 
-METHODS = ("stamps", "events")
+METHODS = ("timestamps", "events")
 # One standard deviation of the ratio's two sides when the arms are interleaved: ``FLOORS`` is for one alone.
-PAIR_FLOORS = {"stamps": Floor(0.005, 0.0003), "events": Floor(0.02, 0.0005)}
+PAIR_FLOORS = {"timestamps": Floor(0.005, 0.0003), "events": Floor(0.02, 0.0005)}
 
 FIRST, AGAIN, LONGER_1, LONGER_2 = "A", "A'", "+1 %", "+2 %"
 
@@ -123,7 +123,7 @@ def spread(processes: Sequence[Process], call: str, method: str) -> Spread:
     """What the processes say of ``call``, by one method."""
     arms = [[process.series[Arm(call, role, method)] for process in processes] for role in (FIRST, AGAIN)]
     times = [[trimmed_mean(samples) for samples in arm] for arm in arms]
-    floor = FLOORS["stamped_graphs"] if method == "stamps" else None
+    floor = FLOORS["graph_timestamps"] if method == "timestamps" else None
     return Spread(
         call=call,
         time_us=fmean(fmean(arm) for arm in times),

@@ -35,23 +35,24 @@ def report(processes: Sequence[Process], seconds: float) -> str:
         f"{method} {fmean(some):.3f} us (sd between processes {stdev(some) * 1e3:.1f} ns)"
         for method, some in constants.items()
     )
-    null_us = fmean(process.head["null_us"] for process in processes)
+    empty_kernel_us = fmean(process.head["empty_kernel_us"] for process in processes)
     inside_s = median(process.head["setup_s"] + process.head["sampling_s"] for process in processes)
     return "\n\n".join(
         [
             f"{len(processes)} fresh processes, {count} samples an arm from {CAPTURES} captures. Taken off: "
-            f"{taken_off}; what is left of a null kernel is what CUPTI gives it, {null_us:.3f} us. {inside_s:.1f} s a "
+            f"{taken_off}; what is left of a null kernel is what CUPTI gives it, {empty_kernel_us:.3f} us. {inside_s:.1f} s a "
             "process, after its imports" + (f", {seconds:.0f} s in all." if seconds else "."),
-            "## Bars, for stamps\n\n" + table(["bar", "seen", ""], bars(spreads["stamps"], found["stamps"])),
-            "## The same call in every process: stamps / events\n\n"
-            + spread_table(spreads["stamps"], spreads["events"])
+            "## Bars, for timestamps\n\n"
+            + table(["bar", "seen", ""], bars(spreads["timestamps"], found["timestamps"])),
+            "## The same call in every process: timestamps / events\n\n"
+            + spread_table(spreads["timestamps"], spreads["events"])
             + "\n\nsd: between processes. Apart: pairs of processes more than 1 % apart. A/A': pairs in one process "
-            "called different, or the same within 1 %. Coverage: whole intervals of one process, by stamps, that hold "
+            "called different, or the same within 1 %. Coverage: whole intervals of one process, by timestamps, that hold "
             "the mean of all. A'/A: median; A and A' have other buffers, and where these lie makes up to 6 %, for both "
             "methods alike: they time the same buffers. That equal calls on the same buffers are not called different "
             "is shown by `benchmarks.fair_pairs`.",
-            "## A spin that is longer: stamps / events\n\n"
-            + longer_table(found["stamps"], found["events"])
+            "## A spin that is longer: timestamps / events\n\n"
+            + longer_table(found["timestamps"], found["events"])
             + "\n\nRead: median of the ratio. Width: median of half its interval. Found: called slower.",
         ]
     )
@@ -85,11 +86,11 @@ def bars(spreads: Sequence[Spread], found: Sequence[Longer]) -> list[tuple[str, 
 PROMISED = {("spin 5 us", LONGER_2), ("spin 17 us", LONGER_1), ("spin 450 us", LONGER_1)}
 
 
-def spread_table(stamps: Sequence[Spread], events: Sequence[Spread]) -> str:
+def spread_table(timestamps: Sequence[Spread], events: Sequence[Spread]) -> str:
     """A line a call."""
     titles = ["call", "us", "sd, ns", "apart, %", "A'/A, %", "A/A' different", "A/A' same", "coverage, %"]
     lines = []
-    for both in zip(stamps, events, strict=True):
+    for both in zip(timestamps, events, strict=True):
         lines.append(
             (
                 both[0].call,
@@ -105,10 +106,10 @@ def spread_table(stamps: Sequence[Spread], events: Sequence[Spread]) -> str:
     return table(titles, lines)
 
 
-def longer_table(stamps: Sequence[Longer], events: Sequence[Longer]) -> str:
+def longer_table(timestamps: Sequence[Longer], events: Sequence[Longer]) -> str:
     """A line a spin and length."""
     lines = []
-    for both in zip(stamps, events, strict=True):
+    for both in zip(timestamps, events, strict=True):
         lines.append(
             (
                 f"{both[0].call} {both[0].role}",

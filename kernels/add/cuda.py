@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.add._alike import require_alike
-from kernels.cuda_build import TYPES, kernel, require_type, source
+from ..cuda_build import TYPES, kernel, require_type, source
+from ._alike import require_alike
 
 THREADS = 256  # a block, as in add.cu
 ACCESS = 16  # bytes a thread reads at once

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.add._alike import require_alike
-from kernels.triton_device import on_device_of, require_gpu
+from ..triton_device import on_device_of, require_gpu
+from ._alike import require_alike
 
 BLOCK = 1024  # elements a program: at 4 warps one 128-bit access a thread in 16 bits, and two in float32
 

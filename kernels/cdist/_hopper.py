@@ -13,9 +13,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma_wait
 
-from kernels.fp16_split import Halves
-from kernels.hopper_pipeline import barriers, leave, room, row_of_tiles, shares, wait_empty, wait_full
-from kernels.hopper_split import (
+from ..fp16_split import Halves
+from ..hopper_pipeline import barriers, leave, room, row_of_tiles, shares, wait_empty, wait_full
+from ..hopper_split import (
     COLS,
     LAYOUT,
     LOAD,
@@ -30,7 +30,7 @@ from kernels.hopper_split import (
     store,
     tiles_of,
 )
-from kernels.tensor_cores import processors
+from ..tensor_cores import processors
 
 
 @gluon.jit

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.cdist._points import require_points
-from kernels.cuda_build import TYPES, in_sixteens, kernel, require_type, source, with_rows
+from ..cuda_build import TYPES, in_sixteens, kernel, require_type, source, with_rows
+from ._points import require_points
 
 THREADS = 256
 

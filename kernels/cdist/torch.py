@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels import Unsupported
+from ..unsupported import Unsupported
 
 DTYPES = (torch.float32, torch.float64)
 

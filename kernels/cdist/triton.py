@@ -16,9 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.cdist._points import require_points
-from kernels.fp16_split import Halves, split_points
-from kernels.tensor_cores import (
+from ..fp16_split import Halves, split_points
+from ..tensor_cores import (
     ALL_PRODUCTS,
     has_descriptors,
     has_roles,
@@ -30,7 +29,8 @@ from kernels.tensor_cores import (
     tile,
     tiles_of,
 )
-from kernels.triton_device import require_floats, require_gpu, require_products
+from ..triton_device import require_floats, require_gpu, require_products
+from ._points import require_points
 
 GROUP = 8  # rows of tiles that are walked through together
 
@@ -273,10 +273,10 @@ def launch(a: Halves, b: Halves, y: Tensor, d: int, plan: Plan, *, descriptors: 
 def _launch_roles(a: Halves, b: Halves, y: Tensor, plan: Plan, *, every: bool) -> object:
     # Imported where it is used: older versions of Triton have no such thing.
     if plan.resident:
-        from kernels.cdist._hopper import stay
+        from ._hopper import stay
 
         return stay(a, b, y, all_products=every, depth=plan.depth, slots=plan.stages)
-    from kernels.hopper_split import ring
+    from ..hopper_split import ring
 
     return ring(
         a, b, y, distances=True, b_columns=False, all_products=every, depth=plan.depth, slots=plan.stages, group=GROUP

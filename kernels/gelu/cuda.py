@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels import Unsupported
-from kernels.cuda_build import TYPES, kernel, require_type, source
-from kernels.gelu._form import is_tanh
+from ..cuda_build import TYPES, kernel, require_type, source
+from ..unsupported import Unsupported
+from ._form import is_tanh
 
 THREADS = 256  # a block, as in gelu.cu
 ACCESS = 16  # bytes a thread reads at once

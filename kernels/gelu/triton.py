@@ -21,9 +21,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.gelu._form import is_tanh
-from kernels.second_derivative import no_second_derivative
-from kernels.triton_device import on_device_of, require_floats, require_gpu
+from ..second_derivative import no_second_derivative
+from ..triton_device import on_device_of, require_floats, require_gpu
+from ._form import is_tanh
 
 BLOCK = 1024  # elements a program: at 4 warps one 128-bit access a thread in 16 bits, and two in float32
 

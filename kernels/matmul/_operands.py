@@ -8,7 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
-from kernels.tensor_cores import TensorDescriptor
+from ..tensor_cores import TensorDescriptor
 
 HAVE_DESCRIPTORS = TensorDescriptor is not None
 ALIGNED = 16  # bytes, of the base and of every stride but the last of what a descriptor describes

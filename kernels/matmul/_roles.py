@@ -11,10 +11,10 @@ from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels.matmul._configurations import Configuration
-from kernels.matmul._operands import Operand
-from kernels.matmul._triton_roles import AT_FIRST, PARTS, matmul_roles
-from kernels.tensor_cores import processors
+from ..tensor_cores import processors
+from ._configurations import Configuration
+from ._operands import Operand
+from ._triton_roles import AT_FIRST, PARTS, matmul_roles
 
 TYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float8_e4m3fn: gl.float8e4nv}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.tensor_cores import place
+from ..tensor_cores import place
 
 
 @triton.jit

@@ -19,7 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.hopper_pipeline import part_of, place
+from ..hopper_pipeline import part_of, place
 
 # Registers a thread: the sum of a tile, what is stored of the last one, and little for the warp that loads.
 MULTIPLYING, LOADING, AT_FIRST = gl.constexpr(240), gl.constexpr(24), 168

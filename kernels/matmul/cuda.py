@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.cuda_build import TYPES, in_sixteens, kernel, require_type, source, with_rows
-from kernels.matmul._product import require_product
+from ..cuda_build import TYPES, in_sixteens, kernel, require_type, source, with_rows
+from ._product import require_product
 
 # Tile of y, depth of a step, tile of a warp, stages. 64 KiB of shared memory: two blocks a multiprocessor hide each
 # other's waits. Small ones where large ones would leave multiprocessors without work.

@@ -25,10 +25,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import Unsupported
-from kernels.fp16_split import Halves, split_columns, split_rows
-from kernels.matmul._product import require_product
-from kernels.tensor_cores import (
+from ..fp16_split import Halves, split_columns, split_rows
+from ..tensor_cores import (
     ALL_PRODUCTS,
     has_descriptors,
     has_roles,
@@ -39,7 +37,9 @@ from kernels.tensor_cores import (
     tile,
     tiles_of,
 )
-from kernels.triton_device import require_gpu, require_products
+from ..triton_device import require_gpu, require_products
+from ..unsupported import Unsupported
+from ._product import require_product
 
 GROUP = 8  # rows of tiles that are walked through together
 REPAIR = 64  # rows and columns at a time, of what cannot be split
@@ -193,7 +193,7 @@ def launch(
     """
     every = k <= ALL_PRODUCTS
     if plan.roles:
-        from kernels.hopper_split import ring  # older versions of Triton have no such thing
+        from ..hopper_split import ring  # older versions of Triton have no such thing
 
         return ring(
             a, b, y, distances=False, b_columns=columns[1], all_products=every, depth=plan.depth, slots=plan.stages,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels import Unsupported
+from ..unsupported import Unsupported
 
 MULTIPLE = 16  # elements, of which cuBLAS wants whole numbers in float8: 16 bytes of alignment
 FLOAT8 = (8, 9)  # the compute capability from which on tensor cores multiply it

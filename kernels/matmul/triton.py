@@ -23,13 +23,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import Unsupported
-from kernels.matmul._configurations import ITEMSIZE, LONGEST, Configuration, configuration, pointers
-from kernels.matmul._operands import ALIGNED, HAVE_DESCRIPTORS, Operand, copied, described, in_place
-from kernels.matmul._product import require_product
-from kernels.matmul._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny, sum_parts
-from kernels.tensor_cores import has_roles
-from kernels.triton_device import on_device_of, require_gpu, require_products
+from ..tensor_cores import has_roles
+from ..triton_device import on_device_of, require_gpu, require_products
+from ..unsupported import Unsupported
+from ._configurations import ITEMSIZE, LONGEST, Configuration, configuration, pointers
+from ._operands import ALIGNED, HAVE_DESCRIPTORS, Operand, copied, described, in_place
+from ._product import require_product
+from ._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny, sum_parts
 
 WORTH_A_COPY = 2**27  # products from which on a copy of the operands costs less than loading them by pointers
 INTERPRETED = ((9, 0), 132)  # what the interpreter is taken for: the kernels for Hopper are those to check
@@ -219,7 +219,7 @@ def _skinny(
 def _by_roles(
     how: Configuration, a: Operand, b: Operand, y: Tensor, scale_a: Tensor | None, scale_b: Tensor | None
 ) -> None:
-    from kernels.matmul._roles import by_roles  # needs a Triton that has Gluon for Hopper
+    from ._roles import by_roles  # needs a Triton that has Gluon for Hopper
 
     by_roles(how, a, b, y, scale_a, scale_b)
 

@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.gelu.triton import normal_cdf_and_slope
-from kernels.tensor_cores import TensorDescriptor, processors
-from kernels.triton_device import on_device_of
+from ..gelu.triton import normal_cdf_and_slope
+from ..tensor_cores import TensorDescriptor, processors
+from ..triton_device import on_device_of
 
 BAND = 128  # rows of a tile, always: column sums are kept a band
 

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.mlp._triton_products import activation_and_slope
-from kernels.triton_device import on_device_of
+from ..triton_device import on_device_of
+from ._triton_products import activation_and_slope
 
 LARGEST = 512  # rows or columns up to which these are meant: beyond, large tiles fill a GPU, and cuBLAS has them
 # On an H200, steps of training 256 wide with 4 layers take 185 us as 2, and 128 wide with 16 layers 642 as 5; in tiles

@@ -8,7 +8,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from kernels.spans import span
+from ..spans import span
 
 
 def _gelu(x: Tensor) -> Tensor:

@@ -21,14 +21,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.beside import Beside
-from kernels.matmul.triton import matmul
-from kernels.mlp import _triton_small
-from kernels.mlp._triton_products import BAND, activation_and_slope, bands, chained, linear, tiling_for
-from kernels.second_derivative import no_second_derivative
-from kernels.spans import span
-from kernels.tensor_cores import has_roles
-from kernels.triton_device import on_device_of, require_gpu, require_products
+from ..beside import Beside
+from ..matmul.triton import matmul
+from ..second_derivative import no_second_derivative
+from ..spans import span
+from ..tensor_cores import has_roles
+from ..triton_device import on_device_of, require_gpu, require_products
+from . import _triton_small
+from ._triton_products import BAND, activation_and_slope, bands, chained, linear, tiling_for
 
 NARROW = (torch.float16, torch.bfloat16)
 COLS, WARPS = 64, 8  # a program's part of a band where there is no product; with 4 warps, float64 spills

@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kernels import Unsupported
-from kernels.cuda_build import TYPES, kernel, require_type, source
-from kernels.softmax import _cuda_exchange, _cuda_plan
-from kernels.softmax._cuda_plan import VECTOR, Plan, Processor, Rows
+from ..cuda_build import TYPES, kernel, require_type, source
+from ..unsupported import Unsupported
+from . import _cuda_exchange, _cuda_plan
+from ._cuda_plan import VECTOR, Plan, Processor, Rows
 
 
 def softmax(x: Tensor, *, variant: str = "default", build: str = "nvrtc") -> Tensor:

@@ -18,8 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.second_derivative import no_second_derivative
-from kernels.triton_device import on_device_of, require_floats, require_gpu
+from ..second_derivative import no_second_derivative
+from ..triton_device import on_device_of, require_floats, require_gpu
 
 # One program holds a whole row up to here: 32768 columns of float32, at 32 warps. At twice that, registers spill.
 MAX_ROW_BYTES = 32_768 * 4

@@ -38,9 +38,9 @@ def _main(words: Sequence[str]) -> int:
     if "--version" in words:  # Hydra would tell its own
         print(f"kernel-runner {__version__}")
         return 0
-    from runner import options
-    from runner.errors import BadInput
-    from runner.launch import CannotStart
+    from runner.execute import CannotStart
+    from runner.experiment import options
+    from runner.experiment.errors import BadInput
 
     _complete_a_run()
     if isinstance(sys.stdout, TextIOWrapper):
@@ -64,7 +64,7 @@ def _main(words: Sequence[str]) -> int:
 
 def _complete_a_run() -> None:
     """Where a shell asks Hydra to complete ``runner plan workload=``, the sub-command is no override: leave it out."""
-    from runner import options
+    from runner.experiment import options
 
     program, _, rest = os.environ.get("COMP_LINE", "").partition(" ")
     first, more, words = rest.lstrip().partition(" ")
@@ -74,7 +74,7 @@ def _complete_a_run() -> None:
 
 def _check_letters(words: Sequence[str]) -> None:
     """Raise BadInput at bytes that are no UTF-8, which Python passes on as halves of characters: no file takes them."""
-    from runner.errors import BadInput
+    from runner.experiment.errors import BadInput
 
     for word in words:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runner.errors import Parser
+from runner.experiment.errors import Parser
 
 MARKS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "missing": ("✗", "bold red")}
 
@@ -16,7 +16,7 @@ def main(argv: Sequence[str]) -> int:
     from rich.console import Console
     from rich.text import Text
 
-    from runner import doctor
+    from runner.device import doctor
 
     console, able = Console(soft_wrap=True, highlight=False), True
     for kind, findings in doctor.examine():

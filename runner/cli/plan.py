@@ -9,11 +9,12 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from runner import compose, journal, resume
-from runner.case import Case, Plan
+from runner import config
 from runner.cli.run import console, devices, ends
-from runner.fingerprint import Fingerprints
-from runner.resume import Work
+from runner.experiment.case import Case, Plan
+from runner.store import journal, resume
+from runner.store.fingerprint import Fingerprints
+from runner.store.resume import Work
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,7 +26,7 @@ JSON = "--json"
 
 def main(argv: Sequence[str]) -> int:
     """0, whatever the plan is. Raises BadInput as a run would."""
-    plan = compose.plan([word for word in argv if word != JSON])
+    plan = config.plan([word for word in argv if word != JSON])
     if plan is None:  # --help, --cfg: Hydra has answered
         return 0
     from runner.report.estimate import estimate
@@ -81,8 +82,8 @@ def table(plan: Plan, work: Work) -> Table:
             workload,
             str(len(some)),
             str(sum(case.key in work.again for case in some)),
-            str(len({case.point for case in some})),
-            ", ".join(names.point(some[0])) or "nothing",
+            str(len({case.problem for case in some})),
+            ", ".join(names.problem(some[0])) or "nothing",
             ", ".join(dict.fromkeys(names.impl(case) for case in some)),
         )
     return drawn
@@ -97,7 +98,7 @@ def _work(plan: Plan, names: set[str] | None) -> tuple[Work, list[str]]:
     contents = resume.load(folder)
     work = resume.work(plan.cases, contents, plan.resume, Fingerprints(), names)
     if plan.resume.whole:
-        compose.validate([case for case in plan.cases if case.key in work.again])
+        config.validate([case for case in plan.cases if case.key in work.again])
     busy = journal.writer(folder)
     told = [f"{folder} is being written by {busy}: its run is not over"] if busy else []
     return work, [*resume.sentences(folder, work, contents.torn), *told]

@@ -13,14 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runner import compose, options, schema
-from runner.case import Choice, Plan
-from runner.errors import BadInput
-from runner.launch import CannotStart, Launcher, Notice, Ready, Started
-from runner.log import Logger
-from runner.rounds import Rounds
-from runner.row import Row
-from runner.session import Session
+from runner import config
+from runner.execute import CannotStart, Launcher, Notice, Ready, Started
+from runner.experiment import options, schema
+from runner.experiment.case import Choice, Plan
+from runner.experiment.errors import BadInput
+from runner.experiment.results import Comparison, Row
+from runner.report.logging import Logger
+from runner.store.session import Session
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +34,7 @@ LOGGED = ".logged"  # in the run's folder: the name of the logger that has heard
 
 def main(argv: Sequence[str]) -> int:
     """The exit code. Raises BadInput before anything is started."""
-    plan = compose.plan(argv)
+    plan = config.plan(argv)
     if plan is None:  # --help, --cfg: Hydra has answered
         return 0
     launcher, logger = ends(plan)
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     names = ThreadPoolExecutor(1).submit(devices, plan).result if plan.resume.of else lambda: None
     with Session(plan, argv, names) as session:
         if plan.resume.whole:
-            compose.validate(session.cases)
+            config.validate(session.cases)
         _say(session.says())
         ended = execute(session, launcher)
         if isinstance(ended, OSError):
@@ -91,7 +91,7 @@ def _hear(event: object, session: Session, report: LiveReport) -> None:
             _shown(report.started, event.case)
         case Row():
             _shown(report.done, session.done(event))
-        case Rounds():
+        case Comparison():
             session.compared(event)
             _shown(report.compared, event)
 
@@ -150,7 +150,7 @@ class Interrupts:
 def conclude(session: Session, logger: Logger) -> list[Row]:
     """The table on the terminal, ``rows.csv``, and the loggers: all of it after the last timing. The grid's rows."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start a thread a core, which spin: 5 s of 64
-    from runner.report import frame, kept, terminal
+    from runner.report import artifacts, frame, terminal
     from runner.report.derive import Names, lines
 
     plan, (rows, rounds) = session.plan, session.grid()
@@ -163,7 +163,7 @@ def conclude(session: Session, logger: Logger) -> list[Row]:
         frame.frame(lines(session.everything(), plan.baseline, rounds)).to_csv(table, index=False)
     except OSError as error:
         unwritten = f"{table} cannot be written: {error.strerror or error}"
-    says = [*kept.told(session.folder, rows, names), *terminal.notes([line.row for line in derived], names)]
+    says = [*artifacts.told(session.folder, rows, names), *terminal.notes([line.row for line in derived], names)]
     says += [unwritten] if unwritten else []
     if session.unreadable:
         says.append(f"{len(session.unreadable)} rows are of another version of the runner, and left out")
@@ -203,12 +203,14 @@ def exit_code(rows: Sequence[Row]) -> int:
 
 def ends(plan: Plan) -> tuple[Launcher, Logger]:
     """Who runs its cases, and who hears of the rows. Raises BadInput."""
-    return _option("launch", "launcher", plan.launcher, "run"), _option("log", "log", plan.log, "publish")
+    return _option("runner.execute", "launcher", plan.launcher, "run"), _option(
+        "runner.report", "log", plan.log, "publish"
+    )
 
 
 def _option(room: str, group: str, choice: Choice, must: str) -> Any:
     try:
-        cls = options.find(f"runner.{room}", choice.name, must)
+        cls = options.find(room, choice.name, must)
     except LookupError as error:
         raise BadInput(f"{group}={choice.name}: {error}") from None
     return schema.build(cls, choice.fields, group)
@@ -218,7 +220,7 @@ def devices(plan: Plan) -> set[str] | None:
     """The names of the GPUs that ``plan`` will use, "cpu" if there is none; None if they cannot be told."""
     if plan.launcher.name != "local" or all(case.device == "cpu" for case in plan.cases):
         return None
-    from runner.launch import gpus
+    from runner.device import gpus
 
     found = gpus.visible()
     if not found and str(plan.launcher.fields["gpus"]) in gpus.ANYWHERE:

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from runner.compose import CONF
-from runner.debug import interpreted
-from runner.errors import BadInput, Parser
+from runner.config import CONF
+from runner.experiment.debug import interpreted
+from runner.experiment.errors import BadInput, Parser
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from runner.verify import Finding
+    from runner.timing.verify import Finding
 
 
 def main(argv: Sequence[str]) -> int:
@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
 
     from rich.console import Console
 
-    from runner import verify
+    from runner.timing import verify
 
     device, name = _device(asked)
     console = Console()
@@ -85,7 +85,7 @@ def _device(asked: str | None) -> tuple[str, str]:
     """Which device it is, and its name. Raises BadInput if it is not there."""
     import torch
 
-    from runner.identity import cpu_model
+    from runner.device.identity import cpu_model
 
     available = torch.cuda.is_available()
     if asked == "cuda" and not available:

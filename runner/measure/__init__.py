@@ -1,9 +1,9 @@
-"""Measurements: a bound call and where it runs → figures by the columns of ``runner.columns``. One file each.
+"""Measurements: a bound call and where it runs → figures by the columns of ``runner.experiment.columns``. One file each.
 
-One that keeps more than figures writes files into ``scene.folder``: they stay beside the rows, the row names them, and
+One that keeps more than figures writes files into ``context.folder``: they stay beside the rows, the row names them, and
 W&B gets them as an artifact. Of these, ``*.csv`` are shown in W&B as tables too, and ``summary.txt`` on the terminal.
 
-One that needs a process of its own, because a tool has to start it, lets that tool run ``scene.command()``.
+One that needs a process of its own, because a tool has to start it, lets that tool run ``context.command()``.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from runner.case import Case, Scalar
+from runner.experiment.case import Case, Scalar
 
 if TYPE_CHECKING:
-    from models.workload import Call
+    from runner.models.workload import Call
 
 SUMMARY = "summary.txt"
 AGAIN, RESULT = "runner.worker.again", "again.json"  # does a case once more, under a tool; and what came of it
 CALL = "call"  # what the ranges around its calls are named, and those around calls that a profiler watches here
 
 
-class CannotObserve(Exception):
+class CannotMeasure(Exception):
     """A tool is missing, refused or saw nothing. One sentence that says which, and what to do.
 
-    The row stays what it is without this measurement, and says so in its column ``unobserved``.
+    The row stays what it is without this measurement, and says so in its column ``not_measured``.
     """
 
 
 @dataclass(frozen=True)
-class Scene:
+class MeasureContext:
     """What there is to know of a call beside itself."""
 
     device: str  # "cpu" or "cuda"
@@ -44,13 +44,13 @@ class Scene:
 
     @cached_property
     def folder(self) -> Path:
-        """For files of this measurement of this case. Raises CannotObserve if there can be none."""
+        """For files of this measurement of this case. Raises CannotMeasure if there can be none."""
         if self.place is None:
-            raise CannotObserve("it keeps files, and there is no folder for any here")
+            raise CannotMeasure("it keeps files, and there is no folder for any here")
         try:
             self.place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise CannotObserve(f"{self.place} cannot be made: {error.strerror}") from error
+            raise CannotMeasure(f"{self.place} cannot be made: {error.strerror}") from error
         return self.place
 
     @property
@@ -64,10 +64,10 @@ class Scene:
 
         Before each, a GPU's L2 cache is emptied, unless it is to hold what the last one left there. Around those calls
         it starts and stops CUDA's profiler, and each is in an NVTX range: see ``runner.worker.again``. Raises
-        CannotObserve if there is no case.
+        CannotMeasure if there is no case.
         """
         if self.case is None:
-            raise CannotObserve("it starts a process of its own for a case, and this call is of none")
+            raise CannotMeasure("it starts a process of its own for a case, and this call is of none")
         asked = {"calls": calls, "cold_l2": cold_l2, "result": str(self.folder / RESULT)}
         request = {"case": self.case.to_record(), **asked}
         (self.folder / "case.json").write_text(json.dumps(request), encoding="utf-8")
@@ -83,7 +83,7 @@ def _give_back_memory() -> None:
 
 
 def result(folder: Path) -> dict[str, Any]:
-    """What the program of ``Scene.command`` has left in ``folder``; empty if it did not come to that."""
+    """What the program of ``MeasureContext.command`` has left in ``folder``; empty if it did not come to that."""
     try:
         found: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -94,11 +94,11 @@ def result(folder: Path) -> dict[str, Any]:
 class Measurement(Protocol):
     """Fields are those of its YAML; the class stands in the file of its name, and nothing at its top imports torch."""
 
-    def measure(self, call: Call, scene: Scene) -> Mapping[str, Scalar | Sequence[float]]:
+    def measure(self, call: Call, context: MeasureContext) -> Mapping[str, Scalar | Sequence[float]]:
         """Figures of ``call``, which has been called before and is right.
 
         A number, a word, or a series of numbers each. A ``verdict`` of "wrong" makes the row wrong. Raises
-        CannotObserve.
+        CannotMeasure.
         """
 
 
@@ -124,5 +124,5 @@ class Comparing(Protocol):
 class Foreseeing(Protocol):
     """A measurement that can also say something of a call that cannot run on this machine."""
 
-    def foresee(self, run: Callable[[], object], scene: Scene) -> Mapping[str, Scalar] | None:
-        """Figures of ``run``, which nobody has called; None if that is not asked for. Raises CannotObserve."""
+    def foresee(self, run: Callable[[], object], context: MeasureContext) -> Mapping[str, Scalar] | None:
+        """Figures of ``run``, which nobody has called; None if that is not asked for. Raises CannotMeasure."""

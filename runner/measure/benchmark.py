@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from runner.case import Scalar
-from runner.measure import Scene
-from runner.measure.verdict import verdict
+from runner.experiment.case import Scalar
+from runner.measure import MeasureContext
+from runner.timing.verdict import verdict
 
 if TYPE_CHECKING:
-    from models.workload import Call
+    from runner.models.workload import Call
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class Benchmark:
     """Times of a call: on the GPU with its cache cold and warm, and as its caller sees it; or on the CPU."""
 
     cold_l2: bool
-    instrument: Literal["auto", "stamped_graphs", "stamped_stream", "cuda_events"]
+    instrument: Literal["auto", "graph_timestamps", "stream_timestamps", "cuda_events"]
     captures: Annotated[int, "at least 1"]
-    places: Annotated[int, "at least 1"]
-    witness: bool
-    roof: bool
+    buffer_sets: Annotated[int, "at least 1"]
+    cupti_check: bool
+    measured_peak: bool
     warmup_s: Annotated[float, "at least 0"]
     samples: Annotated[int, "at least 20"]
     max_s: Annotated[float, "above 0"]
@@ -35,16 +35,16 @@ class Benchmark:
     target_cpu_pct: Annotated[float, "above 0"]
 
     def prepare(self, device: str) -> None:
-        """What the instruments read of nothing, the clock at no load, and the roof: half a second of a first case."""
+        """What the instruments read of nothing, the clock at no load, and the measured_peak: half a second of a first case."""
         self._on(device).prepare(self)
 
-    def measure(self, call: Call, scene: Scene) -> dict[str, Scalar | Sequence[float]]:
+    def measure(self, call: Call, context: MeasureContext) -> dict[str, Scalar | Sequence[float]]:
         """Times of ``call``, its peak memory, and how far to trust them."""
-        from runner.measure.call_outputs import remembers, spoil
-        from runner.measure.peak import peak_bytes
-        from runner.measure.statistics import batch_means
+        from runner.timing.call_outputs import remembers, spoil
+        from runner.timing.peak_memory import peak_bytes
+        from runner.timing.statistics import batch_means
 
-        device = scene.device
+        device = context.device
         settings = replace(self, target_pct=self.target_cpu_pct) if device == "cpu" else self
         columns, taken, instrument = self._on(device).measure(call, settings)
         wrong = ""
@@ -70,4 +70,4 @@ class Benchmark:
         return self._on(device).compare(calls, self) if self.rounds else None
 
     def _on(self, device: str) -> Any:  # a module is no type
-        return import_module(f"runner.measure.{device}")
+        return import_module(f"runner.timing.{device}")

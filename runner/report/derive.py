@@ -10,20 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from runner.case import Case, Choice, Scalar
-from runner.labels import Labels, is_called, several, varying
-from runner.measure import pairs
-from runner.measure.floors import pair_floors, shared_us
-from runner.measure.pairs import Ratio
-from runner.measure.verdict import UNTRUE
+from runner.experiment.case import Case, Choice, Scalar
+from runner.experiment.labels import Labels, is_called, several, varying
+from runner.experiment.results import Comparison, Row
 from runner.report.replicas import between_pct, by_case, merged
-from runner.rounds import Rounds
-from runner.row import Row
+from runner.timing import pairs
+from runner.timing.floors import pair_floors, shared_us
+from runner.timing.pairs import Ratio
+from runner.timing.verdict import UNTRUE
 
 
 @dataclass(frozen=True)
 class Line:
-    """A case and what follows from its rows, beside the other cases of its point; by ``runner.columns.DERIVED``."""
+    """A case and what follows from its rows, beside the other cases of its problem; by ``runner.experiment.columns.DERIVED``."""
 
     row: Row  # of several replicas, the one that speaks for all
     baseline: bool = False
@@ -32,7 +31,7 @@ class Line:
     base_us: float | None = None  # the baseline's time; None beside a wrong result, which is faster than nothing
     ratio: Ratio | None = field(default=None, compare=False)  # of its time over that, if both have an interval
     apart: Ratio | None = field(default=None, compare=False)  # the same of the two times, where ``ratio`` is of rounds
-    versus: str | None = None
+    vs_baseline: str | None = None
     err_ratio: float | None = None
     replicas: int = 1
     between_pct: float | None = None
@@ -73,7 +72,7 @@ class Line:
         return abs(self.ratio.log - self.apart.log) > self.ratio.half + self.apart.half
 
     def value(self, column: str) -> Any:
-        """What ``column`` of ``runner.columns``, measured or derived, is here; None if it is not known."""
+        """What ``column`` of ``runner.experiment.columns``, measured or derived, is here; None if it is not known."""
         return self.row.metrics[column] if column in self.row.metrics else getattr(self, column, None)
 
 
@@ -98,7 +97,7 @@ class Names:
         return self._labels.label(case.impl)
 
     def value(self, line: Line, column: str) -> Any:
-        """What ``column`` of ``runner.columns`` is in ``line``, as ``Line.value``; the label is known here alone."""
+        """What ``column`` of ``runner.experiment.columns`` is in ``line``, as ``Line.value``; the label is known here alone."""
         return self.impl(line.row.case) if column == "implementation" else line.value(column)
 
     def axes(self, workload: str) -> list[str]:
@@ -113,34 +112,34 @@ class Names:
         """What varies over the grid that is neither of the workload nor of the implementation, with its value here."""
         return {name: value for name, value in case.settings.items() if name in self._beside}
 
-    def point(self, case: Case) -> dict[str, Scalar]:
-        """All that tells the point of ``case`` from others of its workload, with its value here."""
+    def problem(self, case: Case) -> dict[str, Scalar]:
+        """All that tells the problem of ``case`` from others of its workload, with its value here."""
         return {name: case.workload.fields[name] for name in self.axes(case.workload.name)} | self.beside(case)
 
     def heading(self, case: Case) -> str:
         """``gelu cols=1024 seed=1``: the workload and what varies, but for the implementation."""
-        return " ".join([case.workload.name, *(f"{name}={value}" for name, value in self.point(case).items())])
+        return " ".join([case.workload.name, *(f"{name}={value}" for name, value in self.problem(case).items())])
 
     def case(self, case: Case) -> str:
         """``gelu cols=1024 seed=1 triton``: that, and the implementation."""
         return f"{self.heading(case)} {self.impl(case)}"
 
 
-def lines(rows: Iterable[Row], baseline: str | None, rounds: Iterable[Rounds] = ()) -> list[Line]:
-    """A line per case, with its rates and its place among those of its point, the points in order of appearance."""
-    points: dict[str, list[list[Row]]] = {}
+def lines(rows: Iterable[Row], baseline: str | None, rounds: Iterable[Comparison] = ()) -> list[Line]:
+    """A line per case, with its rates and its place among those of its problem, the problems in order of appearance."""
+    problems: dict[str, list[list[Row]]] = {}
     for case in by_case(rows):
-        points.setdefault(case[0].case.point, []).append(case)
+        problems.setdefault(case[0].case.problem, []).append(case)
     compared = {key: one for one in rounds for key in one.batches_us}
-    found = [line for point in points.values() for line in _point(point, baseline, compared)]
+    found = [line for problem in problems.values() for line in _problem(problem, baseline, compared)]
     with_ratio = [index for index, line in enumerate(found) if line.ratio]
     words = pairs.words([line.ratio for line in found if line.ratio])
     for index, word in zip(with_ratio, words, strict=True):
-        found[index] = replace(found[index], versus=word)
+        found[index] = replace(found[index], vs_baseline=word)
     return found
 
 
-def _point(cases: Sequence[list[Row]], baseline: str | None, compared: Mapping[str, Rounds]) -> list[Line]:
+def _problem(cases: Sequence[list[Row]], baseline: str | None, compared: Mapping[str, Comparison]) -> list[Line]:
     reference = _baseline([case for case in cases if merged(case).time_us is not None], baseline)
     base = merged(reference) if reference else None
     found = []
@@ -182,11 +181,11 @@ def _baseline(timed: Sequence[list[Row]], name: str | None) -> list[Row] | None:
     return None if name else next(iter(able), None)
 
 
-def _ratio(case: Sequence[Row], reference: Sequence[Row], compared: Mapping[str, Rounds]) -> Ratio | None:
+def _ratio(case: Sequence[Row], reference: Sequence[Row], compared: Mapping[str, Comparison]) -> Ratio | None:
     """Of the time of ``case`` over that of ``reference``: from common rounds, else from two times with intervals.
 
-    Rounds count if every process had some: those of one say nothing of what processes differ by. None where the two
-    are of different GPUs or numbers of threads, as after a resume, or when a GPU was lost in the middle of a point.
+    Comparison count if every process had some: those of one say nothing of what processes differ by. None where the two
+    are of different GPUs or numbers of threads, as after a resume, or when a GPU was lost in the middle of a problem.
     """
     keys = {row.case.replica: row.case.key for row in reference}
     found = []

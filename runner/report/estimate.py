@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from runner import journal
-from runner.case import Case
+from runner.experiment.case import Case
+from runner.store import journal
 
 ROWS = 20_000  # of the newest runs; older ones are not read
 UNKNOWN_S = 1.0  # of a case whose like was never run
@@ -69,8 +69,8 @@ def estimate(cases: Sequence[Case], output_dir: str, devices: Collection[str] | 
         nearest: Kind = next((kind for kind in _kinds(case, devices or ()) if kind in medians), ())
         guessed[case.key] = medians[nearest] if nearest else UNKNOWN_S
         of = nearest[0] if nearest else ""
-        same += of == case.point
-        alike += of not in ("", case.point)
+        same += of == case.problem
+        alike += of not in ("", case.problem)
         unlike += not nearest
     return Estimate(guessed, rows, runs, same, alike, unlike)
 
@@ -95,7 +95,7 @@ def _took(folder: Path) -> list[tuple[Case, str, float]]:
 
 
 def _kinds(case: Case, devices: Collection[str]) -> list[Kind]:
-    """What a case may be like, the nearest first: of a point, a workload or any, an implementation, a device or any."""
+    """What a case may be like, the nearest first: of a problem, a workload or any, an implementation, a device or any."""
     on = ["cpu"] if case.device == "cpu" else sorted(devices)
-    near = (case.point, case.workload.text, case.workload.name)  # with all that is asked of it, with sizes, by name
+    near = (case.problem, case.workload.text, case.workload.name)  # with all that is asked of it, with sizes, by name
     return [(of, case.impl_label, device) for level in (near, ("",)) for device in (*on, "") for of in level]

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner import journal, run_dir
-from runner.columns import COLUMNS, DERIVED
-from runner.errors import BadInput
-from runner.labels import Labels
+from runner.experiment.columns import COLUMNS, DERIVED
+from runner.experiment.errors import BadInput
+from runner.experiment.labels import Labels
 from runner.report.derive import Line, Names, lines
+from runner.store import journal, run_folder
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -47,7 +47,7 @@ def _read(folder: Path, baseline: str | None) -> list[Line]:
     """A line per case of the run in ``folder``. Raises BadInput if there is none."""
     if not (folder / journal.NAME).is_file():
         what = f"it holds no {journal.NAME}, so it is not the folder of a run"
-        newest = run_dir.newest(str(folder), journal.NAME) or run_dir.newest(str(folder.parent), journal.NAME)
+        newest = run_folder.newest(str(folder), journal.NAME) or run_folder.newest(str(folder.parent), journal.NAME)
         raise BadInput(f"{folder}: {what if folder.is_dir() else 'there is no such folder'}; give {newest or EXAMPLE}")
     contents = journal.load(folder)
     return lines(contents.built(), baseline or _baseline(folder), contents.rounds)
@@ -56,7 +56,7 @@ def _read(folder: Path, baseline: str | None) -> list[Line]:
 def _baseline(folder: Path) -> str | None:
     """What speed-ups of the run in ``folder`` are against, as in ``Plan``."""
     try:
-        found: str | None = run_dir.read_head(folder)["baseline"]
+        found: str | None = run_folder.read_head(folder)["baseline"]
     except FileNotFoundError:  # the journal alone
         return None
     return found
@@ -70,7 +70,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 
 def _commit(folder: Path) -> str | None:
-    known = dict.fromkeys(session.get("commit") for session in run_dir.earlier_sessions(folder))
+    known = dict.fromkeys(session.get("commit") for session in run_folder.earlier_sessions(folder))
     return ", ".join(filter(None, known)) or None
 
 
@@ -87,7 +87,7 @@ def frame(of: Iterable[Line]) -> DataFrame:
 
 
 def flat(line: Line, names: Names) -> dict[str, Any]:
-    """A line as one flat mapping, the columns of ``runner.columns`` last."""
+    """A line as one flat mapping, the columns of ``runner.experiment.columns`` last."""
     row, case = line.row, line.row.case
     metrics = {name: row.metrics[name] for name in COLUMNS if name in row.metrics}
     return {

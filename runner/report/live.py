@@ -8,14 +8,13 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from runner.case import Case, Plan
+from runner.experiment.case import Case, Plan
+from runner.experiment.results import Comparison, Row
 from runner.report import terminal
 from runner.report.derive import Names, lines
-from runner.rounds import Rounds
-from runner.row import Row
 
 LAST = 12  # rows shown while running: the table must fit a screen, and be cheap to draw again
-KEPT = 100  # rows from which those are made: a row is shown with its speed-up against another of its point
+KEPT = 100  # rows from which those are made: a row is shown with its speed-up against another of its problem
 
 
 class LiveReport:
@@ -30,7 +29,7 @@ class LiveReport:
         self._names = Names(plan.cases)
         self._done = 0
         self._rows: deque[Row] = deque(maxlen=KEPT)
-        self._rounds: deque[Rounds] = deque(maxlen=KEPT)
+        self._rounds: deque[Comparison] = deque(maxlen=KEPT)
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -68,8 +67,8 @@ class LiveReport:
             self._console.file.write(f"[{self._done}/{self._total}] {terminal.plain(row, self._names)}\n")
             self._console.file.flush()
 
-    def compared(self, rounds: Rounds) -> None:
-        """The cases of one point have been sampled side by side."""
+    def compared(self, rounds: Comparison) -> None:
+        """The cases of one problem have been sampled side by side."""
         self._rounds.append(rounds)
 
     def notice(self, text: str) -> None:

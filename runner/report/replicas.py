@@ -8,10 +8,10 @@ from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
-from runner.case import Scalar
-from runner.measure.statistics import T_975
-from runner.measure.verdict import GRAVITY
-from runner.row import Row
+from runner.experiment.case import Scalar
+from runner.experiment.results import Row
+from runner.timing.statistics import T_975
+from runner.timing.verdict import GRAVITY
 
 
 def by_case(rows: Iterable[Row]) -> list[list[Row]]:
@@ -38,7 +38,7 @@ def _of_all(rows: Sequence[Row], speaks: Row) -> dict[str, Scalar]:
     mean = fmean(_times(rows))
     found: dict[str, Any] = {
         name: speaks.metrics[name] * (speaks.time_us or 0.0) / mean  # type: ignore[operator]
-        for name in ("pct_roof", "pct_datasheet")
+        for name in ("pct_of_measured_peak", "pct_datasheet")
         if mean and speaks.metrics.get(name)
     }
     if all("samples" in row.metrics for row in rows):

@@ -1,4 +1,4 @@
-"""The table on the terminal: grouped by workload and point, the fastest of each marked, reasons below it."""
+"""The table on the terminal: grouped by workload and problem, the fastest of each marked, reasons below it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import PurePath
 from rich.cells import cell_len
 from rich.text import Text
 
+from runner.experiment.results import ERROR, Row
 from runner.report.derive import Line, Names
-from runner.report.place import place
-from runner.row import ERROR, Row
+from runner.report.source_line import place
 
 FASTEST = "★"
 INDENT = "  "
@@ -32,10 +32,10 @@ COLUMNS = (
     Shown("time", lambda line: time_text(line.row.time_us)),
     Shown("±95 %", lambda line: spread_text(line.row), goes=7),
     Shown("speed-up", lambda line: _speedup(line)),
-    Shown("vs base", lambda line: line.versus or ""),
+    Shown("vs base", lambda line: line.vs_baseline or ""),
     Shown("TFLOP/s", lambda line: _number(line.tflops), goes=1),
     Shown("GB/s", lambda line: _number(line.gbps), goes=2),
-    Shown("of roof", lambda line: _percent(line.row.metrics.get("pct_roof")), goes=5),
+    Shown("% of measured peak", lambda line: _percent(line.row.metrics.get("pct_of_measured_peak")), goes=5),
     Shown("err/tol", lambda line: _number(line.row.metrics.get("err_over_tol")), goes=4),
     Shown("peak mem", lambda line: bytes_text(line.row.metrics.get("peak_mem_bytes")), goes=3),
     Shown("compile", lambda line: _seconds(line.row.metrics.get("compile_s")), goes=6),
@@ -43,10 +43,10 @@ COLUMNS = (
 
 
 def table(lines: Sequence[Line], names: Names, width: int, chosen: Sequence[str] = (), title: str = "") -> Text:
-    """One line per case; a heading per point says what varies. What is constant belongs in the title.
+    """One line per case; a heading per problem says what varies. What is constant belongs in the title.
 
     Columns are the usual ones, as far as they fit into ``width``, or those ``chosen`` by their names in
-    ``runner.columns``. Rich's own Table takes a millisecond a line, which ten thousand lines would show.
+    ``runner.experiment.columns``. Rich's own Table takes a millisecond a line, which ten thousand lines would show.
     """
     usual = [column for column in COLUMNS if any(column.text(line) for line in lines)]
     shown = [_plain_column(name, names) for name in chosen] or usual
@@ -59,16 +59,16 @@ def table(lines: Sequence[Line], names: Names, width: int, chosen: Sequence[str]
     drawn = Text(f"{title}\n" if title else "", no_wrap=True, overflow="ignore")
     drawn.append(_aligned(heads, widths), style="bold").append("\n")
     drawn.append(" " + "─" * (sum(widths) + len(GAP) * len(widths[1:]))).append("\n")
-    point = None
+    problem = None
     for line, each in zip(lines, cells, strict=True):
-        if line.row.case.point != point:
-            point = line.row.case.point
+        if line.row.case.problem != problem:
+            problem = line.row.case.problem
             drawn.append(f" {names.heading(line.row.case)}\n", style="bold cyan")
         text = _aligned(each, widths)
         begin, end = 1 + widths[0], len(text) - len(each[-1])
         drawn.append(text[:begin], style="bold green" if line.fastest else None).append(text[begin:end])
         drawn.append(f"{text[end:]}\n", style=_verdict_style(line.row))
-    if chosen and not {"speedup", "versus"} & set(chosen):
+    if chosen and not {"speedup", "vs_baseline"} & set(chosen):
         return drawn
     return drawn.append(_of_rounds(lines, names))
 
@@ -127,8 +127,8 @@ def notes(rows: Sequence[Row], names: Names) -> list[str]:
     wide = [row for row in rows if verdict(row) == "not_converged"]
     contended = [row for row in rows if verdict(row) == "contended"]
     for row in rows:
-        if row.status == "ok" and (unobserved := row.metrics.get("unobserved")):  # else it is the reason
-            shared.setdefault(f"not observed: {unobserved}", []).append(row)
+        if row.status == "ok" and (not_measured := row.metrics.get("not_measured")):  # else it is the reason
+            shared.setdefault(f"not observed: {not_measured}", []).append(row)
         if verdict(row) in ("not_converged", "contended"):
             continue  # each has a figure of its own, so no two would share a line; the rows have them
         if reason := _reason(row):
@@ -147,7 +147,7 @@ def notes(rows: Sequence[Row], names: Names) -> list[str]:
             f"contended: other processes took CPU time from {on_cpu} of {len(rows)} (cpu_wait_pct says how much)"
         )
     if on_gpu := len(contended) - on_cpu:
-        said.append(f"contended: other processes came to the GPU or went, at {on_gpu} of {len(rows)} (zero_moved_us)")
+        said.append(f"contended: other processes came to the GPU or went, at {on_gpu} of {len(rows)} (timer_drift_us)")
     if wide:
         fields = dict.fromkeys("target_cpu_pct" if row.device == "cpu" else "target_pct" for row in wide)
         asked = " and ".join(f"measure.benchmark.{field}" for field in fields)

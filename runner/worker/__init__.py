@@ -1,4 +1,4 @@
-"""Cases → rows, in this process, and the cases of one point side by side when each has its own."""
+"""Cases → rows, in this process, and the cases of one problem side by side when each has its own."""
 
 from __future__ import annotations
 
@@ -15,92 +15,91 @@ from pathlib import Path
 
 import torch
 
-from runner.case import Case, Scalar
-from runner.faults import Fault, classify
+from runner.experiment.case import Case, Scalar
+from runner.experiment.redact import kept
+from runner.experiment.results import ERROR, Comparison, Phase, Row
 from runner.measure import Preparing
-from runner.redact import kept
-from runner.rounds import Rounds
-from runner.row import ERROR, Phase, Row
-from runner.worker import left
+from runner.worker import leftovers
+from runner.worker.faults import Fault, classify
 from runner.worker.job import Job
-from runner.worker.point import Point
+from runner.worker.problem import Problem
 
 LEFT_BYTES = 2**29  # which no instrument of ours takes; more of it was left by a case
 WIPED_BYTES_S = 3e11  # a driver wipes memory that it gets back: 138 GiB kept an H200 2 % slower for 0.36 s
-CALIBRATION = "runner.measure.calibration"  # imports Triton, so not before it is needed
+CALIBRATION = "runner.timing.calibration"  # imports Triton, so not before it is needed
 
 _modules_frozen = 0  # how many had been imported when they were last frozen
 
 
 class Worker:
-    """Runs one case at a time; keeps what the cases of one point share until a case of another point comes."""
+    """Runs one case at a time; keeps what the cases of one problem share until a case of another problem comes."""
 
     def __init__(self, on_phase: Callable[[Phase], None] = lambda phase: None, files: Path | None = None) -> None:
         """``files``: where measurements may keep some, in a folder for each case; None: nowhere."""
         self._on_phase, self._files = on_phase, files
         self._settings = settings()
-        self._point: Point | None = None
+        self._problem: Problem | None = None
 
     def run(self, case: Case) -> tuple[Row, bool]:
         """The row of ``case``, and whether this process is spoiled by it. Raises nothing of the implementation's."""
         self._leave_other(case)
-        if self._point is None:
-            self._point = Point(case)
-        row, fault = self._row(case, self._point)
-        if fault is not None and fault.status == "oom" and self._point.holds_much:
-            self._point.shed()
+        if self._problem is None:
+            self._problem = Problem(case)
+        row, fault = self._row(case, self._problem)
+        if fault is not None and fault.status == "oom" and self._problem.holds_much:
+            self._problem.release_caches()
             tidy()
-            row, fault = self._row(case, self._point)
-        spoiled = (fault is not None and fault.spoiled) or settings() != self._settings or left.busy_threads()
+            row, fault = self._row(case, self._problem)
+        spoiled = (fault is not None and fault.spoiled) or settings() != self._settings or leftovers.busy_threads()
         if not spoiled:
             tidy()
         if fault is not None and fault.status == "oom":
             spoiled = self._left_bytes() > LEFT_BYTES  # a process of its own may have room for it
         return self._with_traceback(row), spoiled
 
-    def burden(self, case: Case) -> str:
-        """What earlier points have left in this process, if it is too much for ``case``; asked before that is run."""
+    def leftovers(self, case: Case) -> str:
+        """What earlier problems have left in this process, if it is too much for ``case``; asked before that is run."""
         self._leave_other(case)
-        if self._point is not None:
+        if self._problem is not None:
             return ""
         if self._left_bytes() > LEFT_BYTES:
             return "an earlier case has not given back its GPU memory"
-        return "an earlier case has left processes running" if left.processes() else ""
+        return "an earlier case has left processes running" if leftovers.processes() else ""
 
     def prepare(self, case: Case) -> dict[str, Scalar]:
         """Compile what ``case`` will want to find in the caches on disk; what that took. Raises nothing."""
         try:
-            return Job(case, Point(case), self._on_phase).compile_only()
+            return Job(case, Problem(case), self._on_phase).compile_only()
         except Exception as error:  # its own worker will say what is wrong with it
             error.__traceback__ = None
             return {}
         finally:
             self._leave()
 
-    def compare(self) -> Rounds:
-        """The cases since the last change of point, side by side. Raises nothing."""
+    def compare(self) -> Comparison:
+        """The cases since the last change of problem, side by side. Raises nothing."""
         try:
             self._on_phase("compare")
-            return self._point.compare() if self._point else Rounds(reason="there is nothing to compare")
+            return self._problem.compare() if self._problem else Comparison(reason="there is nothing to compare")
         except Exception as error:
             error.__traceback__ = None
-            return Rounds(reason=classify(error, "compare").reason)
+            return Comparison(reason=classify(error, "compare").reason)
         finally:
             self._leave()
 
-    def _row(self, case: Case, point: Point) -> tuple[Row, Fault | None]:
+    def _row(self, case: Case, problem: Problem) -> tuple[Row, Fault | None]:
         files = None if self._files is None else self._files / case.key
-        job, started = Job(case, point, self._on_phase, files), time.perf_counter()
+        job, started = Job(case, problem, self._on_phase, files), time.perf_counter()
         fault, detail = None, ""
         try:
             job.run()
             if job.wrong:
-                point.redraw()  # one that is wrong may have changed the inputs, and is not asked to put them back
+                problem.redraw()  # one that is wrong may have changed the inputs, and is not asked to put them back
         except Exception as error:
             fault = classify(error, job.phase)
             if fault.status != "unsupported":
                 detail = kept(traceback.format_exc())
-                point.redraw()  # who knows what it has done to the inputs
+                problem.redraw()  # who knows what it has done to the inputs
             error.__traceback__ = None  # its frames hold the case's tensors
         job.metrics["wall_s"] = time.perf_counter() - started
         try:
@@ -124,16 +123,16 @@ class Worker:
         """Of the GPU's memory, what cases that are done have not given back; on a CPU it is not known, and so 0."""
         if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
             return 0
-        held = self._point.input_bytes if self._point else 0
+        held = self._problem.input_bytes if self._problem else 0
         return torch.cuda.memory_allocated() - held
 
     def _leave_other(self, case: Case) -> None:
-        if self._point is not None and self._point.name != case.point:
+        if self._problem is not None and self._problem.name != case.problem:
             self._leave()
 
     def _leave(self) -> None:
-        """No case of this point will come again, so nothing compiled for it is needed either."""
-        self._point = None
+        """No case of this problem will come again, so nothing compiled for it is needed either."""
+        self._problem = None
         forget_compiled()
         tidy()
 
@@ -209,8 +208,8 @@ def warm_up(device: str, like: Case | None = None) -> None:
     With what cases ``like`` one will want to know of the machine; None: an earlier process hands that over.
     """
     with contextlib.suppress(Exception):  # the first case will tell
-        importlib.import_module(f"runner.measure.{device}").warm_up()
-        for measure in Point(like).measures if like else ():
+        importlib.import_module(f"runner.timing.{device}").warm_up()
+        for measure in Problem(like).measures if like else ():
             if isinstance(measure, Preparing):
                 measure.prepare(device)
 

@@ -22,13 +22,13 @@ from typing import Any
 
 import torch
 
-from kernels.spans import span, watched
-from runner.case import Case
-from runner.faults import classify
+from runner.experiment.case import Case
+from runner.kernels.spans import span, watched
 from runner.measure import CALL
-from runner.measure.flush import preparation
+from runner.timing.flush import preparation
+from runner.worker.faults import classify
 from runner.worker.job import Job
-from runner.worker.point import Point
+from runner.worker.problem import Problem
 
 WARM_UP, WARM_UP_S = 3, 0.05  # calls before the profiler starts, at least so many and for so long
 MODEL, WARM = "define_model", "warm_up"
@@ -38,7 +38,7 @@ def main(request: Path) -> int:
     """Do what ``request`` asks for; what came of it is in the file that it names."""
     asked = json.loads(request.read_text(encoding="utf-8"))
     case = Case.from_record(asked["case"])
-    job = Job(case, Point(case), on_phase=lambda phase: None)
+    job = Job(case, Problem(case), on_phase=lambda phase: None)
     try:
         with watched(_range):
             found = again(job, int(asked["calls"]), cold_l2=bool(asked["cold_l2"]))
@@ -59,7 +59,7 @@ def again(job: Job, calls: int, *, cold_l2: bool) -> dict[str, Any]:
     if job.untimed:
         return {"error": f"unsupported: {job.untimed}"}
     job.enter("measure")
-    before = preparation(call.reset, cold_l2=cold_l2 and job.point.device == "cuda")
+    before = preparation(call.reset, cold_l2=cold_l2 and job.problem.device == "cuda")
     with span(WARM):
         began, done = time.perf_counter(), 0
         while done < WARM_UP or time.perf_counter() - began < WARM_UP_S:

@@ -1,4 +1,4 @@
-"""A case under an aid of ``runner.debug``: what is done around it in its worker."""
+"""A case under an aid of ``runner.experiment.debug``: what is done around it in its worker."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import torch
 
-from kernels import Unsupported
-from runner import debug
+from runner.experiment import debug
+from runner.kernels.unsupported import Unsupported
 
 FORWARD = "Traceback of forward call"  # in autograd's warning of what it then raises
 

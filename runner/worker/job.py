@@ -12,22 +12,23 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kernels import Unsupported
-from models.workload import Call, Expected
-from runner import debug, impl
-from runner.case import Case, Scalar
-from runner.check import compare, repeats
-from runner.columns import TIMES
-from runner.faults import Fault
-from runner.measure import Scene
-from runner.measure.peak import peak_bytes
-from runner.measure.verdict import UNTRUE
-from runner.row import Phase, Row
+from runner import implementations
+from runner.experiment import debug
+from runner.experiment.case import Case, Scalar
+from runner.experiment.columns import TIMES
+from runner.experiment.results import Phase, Row
+from runner.kernels.unsupported import Unsupported
+from runner.measure import MeasureContext
+from runner.models.workload import Call, Expected
+from runner.timing.peak_memory import peak_bytes
+from runner.timing.verdict import UNTRUE
 from runner.worker import observing, sanitizer
 from runner.worker.aids import aided
-from runner.worker.point import Point, device_name
+from runner.worker.check import compare, repeats
+from runner.worker.faults import Fault
+from runner.worker.problem import Problem, device_name
 
-SHARE_AHEAD = 0.1  # of the GPU's memory, for a process that compiles while another case runs
+SHARE_PRECOMPILE = 0.1  # of the GPU's memory, for a process that compiles while another case runs
 SPENT = ("inputs_s", "check_s", "measure_s")  # columns of phases that are not told in parts
 CALLS_BEFORE_CHECK = 3  # torch.compile with CUDA graphs warms up, records, and only then replays: check a replay
 
@@ -37,7 +38,7 @@ class Job:
     """A case on its way to a row; keeps what is known so far, whatever happens next."""
 
     case: Case
-    point: Point
+    problem: Problem
     on_phase: Callable[[Phase], None]
     place: Path | None = None  # where its measurements may keep files
     phase: Phase = "start"
@@ -64,7 +65,7 @@ class Job:
 
     def run(self) -> None:
         """All phases in order. Raises whatever the implementation raises."""
-        with aided(self.case.debug, self.point.device):
+        with aided(self.case.debug, self.problem.device):
             if self.case.debug == "sanitizer":
                 self._sanitize()
             try:
@@ -81,25 +82,25 @@ class Job:
             observing.observe(self, call)
             call.restore()
             if not self.case.debug:
-                self.point.keep(self.case, replace(call, judge=None), self.metrics)
+                self.problem.keep(self.case, replace(call, judge=None), self.metrics)
 
-    def scene(self, name: str) -> Scene:
+    def context(self, name: str) -> MeasureContext:
         """Of the measurement ``name``, with the figures so far."""
-        return Scene(self.point.device, self.case, self.place and self.place / name, dict(self.metrics))
+        return MeasureContext(self.problem.device, self.case, self.place and self.place / name, dict(self.metrics))
 
-    def keep(self, scene: Scene) -> None:
+    def keep(self, context: MeasureContext) -> None:
         """The files of a measurement are the row's."""
-        if scene.place and scene.place.is_dir():
-            self.files += sorted(path for path in scene.place.rglob("*") if path.is_file())
+        if context.place and context.place.is_dir():
+            self.files += sorted(path for path in context.place.rglob("*") if path.is_file())
 
     def _sanitize(self) -> None:
         """Before anything of the implementation's has run here, and may have spoiled this process."""
         self.enter("measure")
-        scene = self.scene("sanitizer")
+        context = self.context("sanitizer")
         try:
-            self.metrics |= sanitizer.look(scene)
+            self.metrics |= sanitizer.look(context)
         finally:
-            self.keep(scene)
+            self.keep(context)
 
     def ready(self) -> Call:
         """Everything up to the check: the call, built and found right, or wrong as ``wrong`` says.
@@ -107,18 +108,18 @@ class Job:
         Raises whatever the implementation raises.
         """
         self.enter("inputs")
-        case, point, device = self.case, self.point, self.point.device
-        workload, inputs = point.workload, point.inputs()
+        case, problem, device = self.case, self.problem, self.problem.device
+        workload, inputs = problem.workload, problem.inputs()
         self.metrics.update(flops=workload.flops(), bytes_min=workload.bytes_min(), threads=torch.get_num_threads())
 
         self.enter("build")
-        implementation = impl.build(case.impl)
+        implementation = implementations.build(case.impl)
         started = time.perf_counter()
         function = implementation.load(case.workload.name)
         self.metrics["build_s"] = time.perf_counter() - started
 
         self.enter("check")
-        expected = point.expected()  # before the implementation sees, and may change, the inputs
+        expected = problem.expected()  # before the implementation sees, and may change, the inputs
 
         self.enter("build")
         with implementation.watching(case.workload.name, device) as watch:
@@ -131,32 +132,32 @@ class Job:
         call.restore()
         outputs = call.run()
         comparison = compare(outputs, expected, getattr(torch, workload.output_dtype))
-        self.metrics.update(comparison.columns(), deterministic=repeats(call, outputs))
+        self.metrics.update(comparison.columns(), bitwise_repeatable=repeats(call, outputs))
         self.wrong = comparison.reason
         del outputs
         self.untimed = implementation.untimed(case.workload.name)
-        judge = None if point.frugal or self.wrong else partial(self._judge, expected)
-        call = replace(call, work=workload.work(), judge=judge, inputs=() if point.frugal else inputs)
+        judge = None if problem.low_memory or self.wrong else partial(self._judge, expected)
+        call = replace(call, work=workload.work(), judge=judge, inputs=() if problem.low_memory else inputs)
         del expected
-        point.release_expected()
+        problem.release_expected()
         return call
 
     def compile_only(self) -> dict[str, Scalar]:
         """Load the implementation and call it once, in as little memory and on as few cores as that takes."""
-        case, point, device = self.case, self.point, self.point.device
+        case, problem, device = self.case, self.problem, self.problem.device
         if device == "cuda":
-            torch.cuda.set_per_process_memory_fraction(SHARE_AHEAD)
+            torch.cuda.set_per_process_memory_fraction(SHARE_PRECOMPILE)
         if inductor := sys.modules.get("torch._inductor.config"):
             inductor.compile_threads = 1  # type: ignore[attr-defined]  # the other cores have cases of their own
-        function = impl.build(case.impl).load(case.workload.name)
+        function = implementations.build(case.impl).load(case.workload.name)
         started = time.perf_counter()
-        point.workload.call(function, point.inputs()).run()
+        problem.workload.call(function, problem.inputs()).run()
         _wait(device)
-        return {"ahead_s": time.perf_counter() - started}
+        return {"precompile_s": time.perf_counter() - started}
 
     def _judge(self, expected: Sequence[Expected], outputs: Sequence[object]) -> str:
         """What is wrong with ``outputs`` of a timed call; empty if nothing."""
-        return compare(outputs, expected, getattr(torch, self.point.workload.output_dtype)).reason
+        return compare(outputs, expected, getattr(torch, self.problem.workload.output_dtype)).reason
 
     def take(self, figures: Mapping[str, Scalar | Sequence[float]]) -> None:
         """What a measurement gave: figures, and series of figures."""

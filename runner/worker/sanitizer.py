@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from kernels import Unsupported
-from runner import tool
-from runner.case import Scalar
-from runner.measure import CannotObserve, Scene, result
+from runner.device import tools
+from runner.experiment.case import Scalar
+from runner.kernels.unsupported import Unsupported
+from runner.measure import CannotMeasure, MeasureContext, result
 
 NAME = "compute-sanitizer"
 LIMIT_S, GRACE_S = 240.0, 20.0  # within launcher.measure_limit_s
@@ -23,22 +23,22 @@ class SanitizerError(Exception):
     """compute-sanitizer has found something; the message has the number, the first, and where the others are."""
 
 
-def look(scene: Scene) -> dict[str, Scalar]:
-    """The case of ``scene`` once more under memcheck: the column ``sanitizer_errors``, which is 0.
+def look(context: MeasureContext) -> dict[str, Scalar]:
+    """The case of ``context`` once more under memcheck: the column ``sanitizer_errors``, which is 0.
 
     Raises:
         SanitizerError: it is not 0, or the case fails there.
         Unsupported: there is no compute-sanitizer, it cannot look, or the case cannot be run there.
 
     """
-    program = tool.find(NAME)
+    program = tools.find(NAME)
     if program is None:
         raise Unsupported(f"debug=sanitizer needs {NAME}: it comes with the CUDA toolkit; put it on PATH")
     words = [program, "--tool", "memcheck", "--target-processes", "all", "--report-api-errors", "no"]
     try:
-        log = scene.folder / "sanitizer.log"
-        ended = tool.run([*words, *scene.command(calls=1)], log, LIMIT_S, ALONE, GRACE_S)
-    except (CannotObserve, OSError) as error:
+        log = context.folder / "sanitizer.log"
+        ended = tools.run([*words, *context.command(calls=1)], log, LIMIT_S, ALONE, GRACE_S)
+    except (CannotMeasure, OSError) as error:
         raise Unsupported(f"debug=sanitizer: {error}") from None
     totals = TOTAL.findall(ended.said)
     if found := sum(map(int, totals)):
@@ -49,7 +49,7 @@ def look(scene: Scene) -> dict[str, Scalar]:
         raise Unsupported(f"{NAME} was not done after {LIMIT_S:g} s: take a smaller workload; see {log}")
     if not totals:
         raise Unsupported(f"{NAME} could not look: {first(ended.said)}; see {log}")
-    failed = _failed(scene)
+    failed = _failed(context)
     if failed.startswith("unsupported"):  # it may be so there alone: torch without its cache captures no graph
         raise Unsupported(f"debug=sanitizer: under {NAME} the case is {failed}")
     if failed and not failed.startswith("wrong: "):  # which the worker will find for itself
@@ -67,7 +67,7 @@ def first(said: str) -> str:
     return "it does not say what"
 
 
-def _failed(scene: Scene) -> str:
+def _failed(context: MeasureContext) -> str:
     """What the case in that process has come to, if it has failed."""
-    done = result(scene.folder)
+    done = result(context.folder)
     return str(done.get("error", "")) if done else "it has ended before its end"

@@ -26,10 +26,11 @@ from benchmarks.faults.grids import (
 from benchmarks.faults.kills import Kills, kills_part
 from benchmarks.faults.lock import Handovers, lock_part, overlaps
 from benchmarks.faults.mix import mix_part
-from runner import compose, journal
-from runner.case import Case, Choice
-from runner.journal import Journal
-from runner.row import Row
+from runner import config
+from runner.experiment.case import Case, Choice
+from runner.experiment.results import Row
+from runner.store import journal
+from runner.store.journal import Journal
 
 
 def row(cols, status="ok", attempt=1):
@@ -56,7 +57,7 @@ def test_the_mixture_has_each_fault_as_often_as_it_should_and_is_always_the_same
 
 def test_the_command_is_of_that_many_cases_of_the_users_function(tmp_path):
     file = user_file(tmp_path, {3: "hang"})
-    plan = compose.plan(grid(file, "mixed", 7))
+    plan = config.plan(grid(file, "mixed", 7))
     assert [case.workload.fields["cols"] for case in plan.cases] == [1, 2, 3, 4, 5, 6, 7]
     assert {case.impl.fields["path"] for case in plan.cases} == {f"{file}:mixed"}
     assert plan.launcher.fields["build_limit_s"] == LIMIT

@@ -10,11 +10,10 @@ pytest.importorskip("triton", reason="benchmarks/grid_cost.py needs its peers to
 
 from benchmarks.common import Run, phase_table
 from benchmarks.grid_cost import BARE, IMPLS, Grid, bars, case_table, grid, part_table, peer_table, report, words
-from runner import compose
-from runner.case import Case, Choice
-from runner.journal import Journal
-from runner.rounds import Rounds
-from runner.row import Row
+from runner import config
+from runner.experiment.case import Case, Choice
+from runner.experiment.results import Comparison, Row
+from runner.store.journal import Journal
 
 PEERS_S = {"do_bench": [0.1, 0.2, 0.3], "do_bench_cudagraph": [0.1], "Timer, blocked_autorange": [0.3]}
 
@@ -37,12 +36,12 @@ def cells(text, name):
 
 
 def test_the_command_is_of_200_cases_of_one_size_and_100_points():
-    plan = compose.plan(words(100))
+    plan = config.plan(words(100))
     assert len(plan.cases) == 200
     assert len({case.point for case in plan.cases}) == 100
     assert {(case.workload.fields["rows"], case.workload.fields["cols"]) for case in plan.cases} == {(4096, 4096)}
-    (measure,) = compose.plan([*words(2), *BARE]).cases[0].measures
-    assert (measure.fields["rounds"], measure.fields["samples"], measure.fields["witness"]) == (0, 20, False)
+    (measure,) = config.plan([*words(2), *BARE]).cases[0].measures
+    assert (measure.fields["rounds"], measure.fields["samples"], measure.fields["cupti_check"]) == (0, 20, False)
 
 
 def test_the_first_case_of_each_implementation_stands_apart():
@@ -103,8 +102,8 @@ def ran(folder, rows, compared):
     batches = {one.case.key: [30.0] * 10 for one in rows}
     with Journal(folder) as journal:
         for _ in range(compared):
-            journal.rounds(Rounds(batches, dict.fromkeys(batches, "stamped_graphs")))
-        journal.rounds(Rounds(reason="not compared side by side: not asked for, or too slow"))
+            journal.rounds(Comparison(batches, dict.fromkeys(batches, "graph_timestamps")))
+        journal.rounds(Comparison(reason="not compared side by side: not asked for, or too slow"))
     return Run(10.0, 5.0, folder, tuple(rows))
 
 

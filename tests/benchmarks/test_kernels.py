@@ -6,13 +6,14 @@ import pytest
 
 from benchmarks.kernels.races import COPY, OPS, Arm, Bar, Race, Result
 from benchmarks.kernels.tables import brief, report
-from runner import impl, options
+from runner import implementations
+from runner.experiment import options
 
 
 def result(times_us, bars=(), group="", failed=()):
     race = Race("gelu", {"rows": 8, "dtype": "float32"}, {name: {"name": name} for name in times_us}, bars, group)
     wobble = [1 + 0.0001 * (n % 3) for n in range(10)]
-    arms = {name: Arm(us, [us * w for w in wobble], "stamped_graphs", 0.5) for name, us in times_us.items()}
+    arms = {name: Arm(us, [us * w for w in wobble], "graph_timestamps", 0.5) for name, us in times_us.items()}
     return Result(race, arms, dict(failed))
 
 
@@ -58,6 +59,6 @@ def test_every_race_names_what_exists():
     assert len(races) > 40
     for race in races:
         assert options.exists("models", race.op)
-        assert all(impl.find(fields["name"]) for fields in race.arms.values())
+        assert all(implementations.find(fields["name"]) for fields in race.arms.values())
         for bar in race.bars:
             assert {bar.ours, *bar.peers} <= {*race.arms, COPY}

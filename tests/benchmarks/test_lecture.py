@@ -26,11 +26,10 @@ from benchmarks.lecture import (
     terminal_text,
     traced,
 )
-from runner import compose
-from runner.case import Case, Choice
+from runner import config
+from runner.experiment.case import Case, Choice
+from runner.experiment.results import Comparison, Row
 from runner.report import derive
-from runner.rounds import Rounds
-from runner.row import Row
 
 DEVICE_US = {"naive": 7700.0, "torch": 710.0, "compiled": 712.0, "triton": 700.0}
 
@@ -41,12 +40,17 @@ def lines():
         point = []
         for impl, us in DEVICE_US.items():
             case = Case(Choice(op, {"rows": 16384}), Choice(impl, {}), (Choice("benchmark", {}),), "auto", 0)
-            times = {"gpu_us": us, "gpu_warm_us": us - 1, "interval_pct": 0.21, "e2e_us": us + 20.0, "submit_us": 9.0}
-            others = {"n_kernels": 9 if impl == "naive" else 1, "pct_roof": 98.4, "first_call_s": 0.25, "correct": True}
+            times = {"gpu_us": us, "gpu_warm_us": us - 1, "interval_pct": 0.21, "latency_us": us + 20.0, "host_us": 9.0}
+            others = {
+                "n_kernels": 9 if impl == "naive" else 1,
+                "pct_of_measured_peak": 98.4,
+                "first_call_s": 0.25,
+                "correct": True,
+            }
             point.append(Row(case=case, status="ok", metrics=times | others))
         rows += point
         batches = {one.case.key: [one.time_us * (1 + 1e-4 * (i % 2)) for i in range(10)] for one in point}
-        compared.append(Rounds(batches, dict.fromkeys(batches, "stamped_graphs")))
+        compared.append(Comparison(batches, dict.fromkeys(batches, "graph_timestamps")))
     return derive.lines(rows, None, compared)
 
 
@@ -70,7 +74,7 @@ def cells(text, name):
 
 
 def test_the_command_is_of_both_operations_and_every_implementation_at_the_lectures_size():
-    plan = compose.plan(WORDS)
+    plan = config.plan(WORDS)
     assert {(case.workload.name, case.impl.name) for case in plan.cases} == set(PUBLISHED_MS)
     assert {(case.workload.fields["rows"], case.workload.fields["cols"]) for case in plan.cases} == {(16384, 16384)}
     assert {case.workload.fields.get("form", "tanh") for case in plan.cases} == {"tanh"}
@@ -120,7 +124,7 @@ def test_orders_that_change_from_time_to_time_are_counted():
 def test_the_terminals_table_is_shown_as_it_is():
     text = terminal_text(lines())
     assert "★ triton" in text
-    assert "of roof" in text
+    assert "% of measured peak" in text
     assert all(line == line.rstrip() for line in text.splitlines())
 
 

@@ -5,21 +5,24 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.profilers import GRID, LARGE_BYTES, TIMES, bars, ratio, report, shares
-from runner import compose
-from runner.case import Case, Choice
-from runner.row import Row
+from runner import config
+from runner.experiment.case import Case, Choice
+from runner.experiment.results import Row
 
 
 def row(workload="softmax", impl="triton", cols=4096, **metrics):
     case = Case(Choice(workload, {"cols": cols}), Choice(impl, {}), (), "cuda", 0)
-    figures = {"gpu_us": 100.0, "pct_roof": 99.0, "pct_datasheet": 90.0, "bytes_min": 2**30} | dict.fromkeys(
-        TIMES.values(), 101.0
-    )
+    figures = {
+        "gpu_us": 100.0,
+        "pct_of_measured_peak": 99.0,
+        "pct_datasheet": 90.0,
+        "bytes_min": 2**30,
+    } | dict.fromkeys(TIMES.values(), 101.0)
     return Row(case=case, status="ok", metrics=figures | metrics)
 
 
 def test_there_are_ten_cases_and_more():
-    cases = compose.plan([*GRID, "measure=[benchmark,profile,nsys,ncu]"]).cases
+    cases = config.plan([*GRID, "measure=[benchmark,profile,nsys,ncu]"]).cases
     assert len(cases) == 10
     assert {case.workload.name for case in cases} == {"gelu", "softmax", "matmul"}
 
@@ -47,7 +50,7 @@ def test_shares_are_of_a_copys_rate_and_of_traffic_that_the_cache_does_not_hold(
 
 def test_a_profiler_that_saw_nothing_has_no_ratio_and_its_reason_is_told():
     why = "nsys: it is not there; install it"
-    blind = row(nsys_gpu_us=None, unobserved=why, cupti_us=99.0, sm_clock_mhz=1980.0)
+    blind = row(nsys_gpu_us=None, not_measured=why, cupti_us=99.0, sm_clock_mhz=1980.0)
     assert ratio(blind, "nsys") is None
     assert ratio(blind, "ncu") == pytest.approx(1.01)
     text = report([blind, row("gelu")], ["profile", "nsys"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.sanitize import IMPLS, SIZES, Look, outcome, places, report
-from runner.tool import Ended
+from runner.device.tools import Ended
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from benchmarks.scaling import (
     until_ended,
     words,
 )
-from runner import compose
-from runner.case import Case, Choice
-from runner.row import Row
+from runner import config
+from runner.experiment.case import Case, Choice
+from runner.experiment.results import Row
 
 STATE = {"sm_clock_mhz": 1980.0, "power_w": 400.0, "temperature_c": 40, "throttle": "", "wall_s": 4.0}
 BEGAN = "2026-11-22T09:00:0"  # and the second that the GPU's index gives
@@ -51,12 +51,12 @@ def cells(text, name):
 
 
 def test_the_command_is_of_that_many_cases_on_those_gpus():
-    plan = compose.plan(words(400, range(4)))
+    plan = config.plan(words(400, range(4)))
     assert len(plan.cases) == 400
     assert len({case.point for case in plan.cases}) == 200
     assert plan.launcher.fields["gpus"] == "0,1,2,3"
-    assert len(compose.plan(words(4, [0])).cases) == 4
-    assert str(compose.plan([*words(4, [0])[:-1], *on([3])]).launcher.fields["gpus"]) == "3"
+    assert len(config.plan(words(4, [0])).cases) == 4
+    assert str(config.plan([*words(4, [0])[:-1], *on([3])]).launcher.fields["gpus"]) == "3"
 
 
 @pytest.mark.parametrize(

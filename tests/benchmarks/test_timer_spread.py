@@ -29,9 +29,9 @@ from benchmarks.timer_spread.series import (
     spread,
 )
 from benchmarks.timer_spread.tables import bars, report
-from runner.measure.statistics import NO_FLOOR, Floor
+from runner.timing.statistics import NO_FLOOR, Floor
 
-STAMPS = PAIR_FLOORS["stamps"]
+STAMPS = PAIR_FLOORS["timestamps"]
 
 
 def noise(chance, mean, sd=0.15, count=400):
@@ -40,7 +40,7 @@ def noise(chance, mean, sd=0.15, count=400):
 
 
 def synthetic(processes=8, offset_ns=5.0, sd=0.15, longer_by=1.0, again_by=0.0):
-    """Processes whose arms differ by an offset of their own; stamps and events alike."""
+    """Processes whose arms differ by an offset of their own; timestamps and events alike."""
     made = []
     for index in range(processes):
         chance = random.Random(index)
@@ -57,14 +57,19 @@ def synthetic(processes=8, offset_ns=5.0, sd=0.15, longer_by=1.0, again_by=0.0):
                 if call.startswith("spin"):
                     series[Arm(call, LONGER_1, method)] = arm(us * (1 + 0.01 * longer_by))
                     series[Arm(call, LONGER_2, method)] = arm(us * (1 + 0.02 * longer_by))
-        head = {"constant_us": dict.fromkeys(METHODS, 0.5 + index / 1e3), "null_us": 0.6, "setup_s": 1, "sampling_s": 2}
+        head = {
+            "constant_us": dict.fromkeys(METHODS, 0.5 + index / 1e3),
+            "empty_kernel_us": 0.6,
+            "setup_s": 1,
+            "sampling_s": 2,
+        }
         made.append(Process(head, series))
     return made
 
 
 def words(processes):
-    spreads = [spread(processes, call, "stamps") for call in CALLS]
-    found = [longer(processes, f"spin {us} us", role, "stamps") for us in SPINS_US for role in (LONGER_1, LONGER_2)]
+    spreads = [spread(processes, call, "timestamps") for call in CALLS]
+    found = [longer(processes, f"spin {us} us", role, "timestamps") for us in SPINS_US for role in (LONGER_1, LONGER_2)]
     return {promise: word for promise, _, word in bars(spreads, found)}
 
 
@@ -190,7 +195,7 @@ def test_what_a_process_keeps_comes_back(tmp_path):
     back = kept(path)
     assert back.head == process.head
     assert back.series.keys() == process.series.keys()
-    arm = Arm("spin 5 us", LONGER_1, "stamps")
+    arm = Arm("spin 5 us", LONGER_1, "timestamps")
     assert back.series[arm] == pytest.approx(process.series[arm], abs=1e-4)
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
 
@@ -206,7 +211,7 @@ def test_every_arm_is_sampled_once_a_round_in_an_order_drawn_anew():
             log.append(self.name)
             return [10.0 + len(log)] * count
 
-    arms = {Arm(name, FIRST, "stamps"): Fake(name) for name in ("a", "b", "c", NULL)}
+    arms = {Arm(name, FIRST, "timestamps"): Fake(name) for name in ("a", "b", "c", NULL)}
     series = sample(arms, 30, random.Random(0))
     rounds = [tuple(log[index : index + 4]) for index in range(0, len(log), 4)]
     assert all(sorted(one) == ["a", "b", "c", NULL] for one in rounds)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from runner import options
-from runner.measure.verdict import DOUBTS
+from runner.experiment import options
+from runner.timing.verdict import DOUBTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -25,13 +25,13 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Composes each line of stdin, and prints what became of it: null, or the message the user would see.
 COMPOSE = """
 import contextlib, io, json, sys
-from runner import compose
-from runner.errors import BadInput
+from runner import config
+from runner.experiment.errors import BadInput
 for line in sys.stdin:
     message = None
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            compose.plan(json.loads(line))
+            config.plan(json.loads(line))
     except BadInput as error:
         message = f"runner: {error}"
     except SystemExit as error:

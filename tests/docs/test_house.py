@@ -63,7 +63,7 @@ def _module(full: str, parent: str) -> str:
 
 
 def room(module: str) -> str | None:
-    """``runner.launch.local`` is in room ``launch``; the package ``runner`` itself is in none."""
+    """``runner.execute.local`` is in room ``launch``; the package ``runner`` itself is in none."""
     package, *rest = module.split(".")
     if package != "runner":
         return package
@@ -88,13 +88,18 @@ def reached(start: str) -> frozenset[str]:
 
 def on_the_way_to_help() -> list[str]:
     """The command line, composing, and the class behind every option of ``conf/``, which the schema looks at."""
-    groups = {"workload": "models", "impl": "runner.impl", "measure": "runner.measure", "launcher": "runner.launch"}
-    groups["log"] = "runner.log"
+    groups = {
+        "workload": "runner.models",
+        "impl": "runner.implementations",
+        "measure": "runner.measure",
+        "launcher": "runner.execute",
+    }
+    groups["log"] = "runner.report"
     options = [
         f"{groups[path.parent.name]}.{path.stem}" for group in groups for path in ROOT.glob(f"conf/{group}/*.yaml")
     ]
     fixed = ["runner.__main__", "runner.cli", "runner.cli.run", "runner.cli.plan"]
-    compose = [name for name in MODULES if name.startswith("runner.compose")]
+    compose = [name for name in MODULES if name.startswith("runner.config")]
     return sorted([*fixed, *compose, *(name for name in options if name in MODULES)])
 
 
@@ -118,7 +123,7 @@ def test_a_kernel_can_be_lifted_out(name):
     assert not roots & {"runner", "models", "hydra", "omegaconf"}
 
 
-@pytest.mark.parametrize("name", [name for name in sorted(MODULES) if not name.startswith("runner.compose")])
+@pytest.mark.parametrize("name", [name for name in sorted(MODULES) if not name.startswith("runner.config")])
 def test_hydra_stops_at_compose(name):
     assert not {other.partition(".")[0] for other in imported(name)} & {"hydra", "omegaconf"}
 
@@ -131,9 +136,9 @@ def test_nothing_heavy_is_imported_on_the_way_to_help(name):
 
 def test_the_walk_finds_what_it_looks_for():
     assert "torch" in reached("runner.worker")
-    assert "torch" in reached("runner.measure.peak")
-    assert "models.workload" in reached("models.gelu")
-    assert "torch" not in reached("models.gelu")  # there under TYPE_CHECKING alone
+    assert "torch" in reached("runner.timing.peak_memory")
+    assert "runner.models.workload" in reached("runner.models.gelu")
+    assert "torch" not in reached("runner.models.gelu")  # there under TYPE_CHECKING alone
 
 
 def test_the_page_draws_the_same_rooms():

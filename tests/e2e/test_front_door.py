@@ -8,8 +8,8 @@ import sys
 import pytest
 import yaml
 
-from runner import __version__, compose
-from runner.child import ROOT
+from runner import __version__, config
+from runner.device.processes import ROOT
 
 
 def test_help_lists_groups_options_and_examples(run):
@@ -84,7 +84,7 @@ def test_completion_answers_with_options_and_fields(command):
 def test_m_works_wherever_it_stands(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["runner"])
     for arguments in (["-m", "impl=naive,torch"], ["impl=naive,torch", "-m"], ["impl=naive,torch", "--multirun"]):
-        assert len(compose.plan([*arguments, "workload.rows=4", "workload.cols=4"]).cases) == 2
+        assert len(config.plan([*arguments, "workload.rows=4", "workload.cols=4"]).cases) == 2
 
 
 def test_m_and_cfg_together_are_refused_in_one_line(run):

@@ -37,11 +37,11 @@ def test_four_implementations_of_gelu(on_gpu):
     for row in result.rows():
         metrics = row["metrics"]
         assert row["device"] != "cpu"
-        assert metrics["instrument"] == "stamped_graphs"
+        assert metrics["instrument"] == "graph_timestamps"
         assert metrics["n_kernels"] == (9 if row["case"]["impl"]["name"] == "naive" else 1)
-        assert metrics["gpu_us"] < metrics["e2e_us"]
-        assert metrics["deterministic"] is True
-        assert 0 < metrics["pct_roof"] < 105
+        assert metrics["gpu_us"] < metrics["latency_us"]
+        assert metrics["bitwise_repeatable"] is True
+        assert 0 < metrics["pct_of_measured_peak"] < 105
     assert len(result.records("rounds")) == 3
     assert all(len(rounds["batches_us"]) == 4 for rounds in result.records("rounds"))
 
@@ -52,7 +52,7 @@ def test_a_backward_alone_is_what_a_call_launches(on_gpu):
     assert result.code == 0, result.out + result.err
     assert statuses(result) == ["ok"] * 6
     for row in result.rows():
-        assert row["metrics"]["instrument"] == "stamped_graphs"
+        assert row["metrics"]["instrument"] == "graph_timestamps"
         multiplies_first = (row["case"]["workload"]["name"], row["case"]["impl"]["name"]) == ("softmax", "torch")
         assert row["metrics"]["n_kernels"] == 1 + multiplies_first
 
@@ -61,9 +61,9 @@ def test_a_cuda_graph_of_the_mlp_is_timed_by_its_kernels_and_waited_for_less(on_
     result = on_gpu("workload=mlp", "workload.layers=4", "impl=triton,cudagraph", "-m")
     assert statuses(result) == ["ok", "ok"]
     eager, graph = (row["metrics"] for row in result.rows())  # cudagraph's own is of triton
-    assert graph["instrument"] == eager["instrument"] == "stamped_graphs"
+    assert graph["instrument"] == eager["instrument"] == "graph_timestamps"
     assert graph["n_kernels"] == eager["n_kernels"]
-    assert graph["e2e_us"] < eager["e2e_us"] / 4
+    assert graph["latency_us"] < eager["latency_us"] / 4
 
 
 def test_the_mlp_in_triton_in_every_type(on_gpu):
@@ -150,6 +150,6 @@ def test_faults_on_the_gpu_cost_their_own_case(on_gpu, tmp_path):
         "in_place": "ok",
         "synchronises": "ok",
     }
-    assert rows["synchronises"]["metrics"]["instrument"] == "stamped_stream"
+    assert rows["synchronises"]["metrics"]["instrument"] == "stream_timestamps"
     assert rows["in_place"]["metrics"]["mutates_inputs"] is True
     assert rows["in_place"]["metrics"]["gpu_us"] < 3 * rows["right"]["metrics"]["gpu_us"]

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from runner import journal
+from runner.store import journal
 
 pytestmark = pytest.mark.gpu
 

@@ -16,8 +16,10 @@ import pandas
 import pytest
 import yaml
 
-from runner import compose, journal, options
+from runner import config
+from runner.experiment import options
 from runner.report import frame
+from runner.store import journal
 
 SMALL = ["workload.rows=64", "workload.cols=100"]
 QUICK = ["samples=20", "max_s=0.02", "warmup_s=0"]
@@ -96,7 +98,7 @@ def test_the_workloads_default_sweep_unfolds_under_m_only(run, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["runner"])
     fast = ["workload.dim=8", "workload.batch=4", *QUICK]
     assert [row["case"]["workload"]["layers"] for row in run("workload=mlp", *fast, "-m").rows()] == [2, 3, 4, 5]
-    assert [case.workload.fields["layers"] for case in compose.plan(["workload=mlp", *fast]).cases] == [4]
+    assert [case.workload.fields["layers"] for case in config.plan(["workload=mlp", *fast]).cases] == [4]
 
 
 def test_the_folder_holds_rows_configs_and_environment(run):
@@ -119,7 +121,7 @@ def test_the_folder_holds_rows_configs_and_environment(run):
     assert len(ratios) == 10
     assert table["speedup"][0] == pytest.approx(statistics.geometric_mean(ratios))
     assert table["speedup_low"][0] < table["speedup"][0] < table["speedup_high"][0]
-    assert table["versus"][0] in ("slower", "unclear", "same", "faster")
+    assert table["vs_baseline"][0] in ("slower", "unclear", "same", "faster")
     assert table["paired"][0]
     assert table["fastest"].sum() == 1
     assert table["gbps"][0] == pytest.approx(2 * 64 * 100 * 4 / table["time_us"][0] / 1e3)

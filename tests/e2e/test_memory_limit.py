@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner import journal
+from runner.store import journal
 
 LIMIT_BYTES = 1536 * 2**20
 FIELDS = {  # in which the limits are written, of cgroups of version 1 and 2; swap, where there is some, is not to help

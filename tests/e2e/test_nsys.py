@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from runner import tool
+from runner.device import tools
 
 HERE = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0")}
 GELU = ["workload=gelu", "workload.rows=8192", "workload.cols=8192"]
@@ -23,7 +23,7 @@ def test_on_a_cpu_the_row_keeps_its_time_and_says_where_to_go(run):
     assert result.code == 0, result.out + result.err
     (row,) = result.rows()
     assert row["metrics"]["wall_us"] > 0
-    assert row["metrics"]["unobserved"].startswith("nsys: nsys looks at what a GPU does")
+    assert row["metrics"]["not_measured"].startswith("nsys: nsys looks at what a GPU does")
     asked = {measure["name"]: measure for measure in row["case"]["measures"]}
     assert asked["nsys"]["args"] == ["--sample=process-tree"]
     resumed = run("resume=last")
@@ -33,7 +33,7 @@ def test_on_a_cpu_the_row_keeps_its_time_and_says_where_to_go(run):
 @pytest.fixture
 def seen(run):
     """A row that nsys has seen, the tables by their names, and what the user was shown."""
-    if tool.find("nsys") is None:
+    if tools.find("nsys") is None:
         pytest.skip("Nsight Systems (nsys) is not on PATH, nor where it is installed")
 
     def go(*arguments):
@@ -41,7 +41,7 @@ def seen(run):
         assert result.code == 0, result.out + result.err
         (row,) = result.rows()
         assert row["status"] == "ok", row
-        assert "unobserved" not in row["metrics"], row["metrics"]["unobserved"]
+        assert "not_measured" not in row["metrics"], row["metrics"]["not_measured"]
         tables = {}
         for file in row["files"]:
             path = result.folder / file
@@ -75,7 +75,7 @@ def test_one_kernel_takes_as_long_as_the_benchmark_says(seen):
         "command.txt",
         "summary.txt",
         "nsys.log",
-        "kernels.csv",
+        "runner.kernels.csv",
         "ranges.csv",
         "api.csv",
     }
@@ -135,15 +135,15 @@ def test_printing_the_loss_shows_as_a_wait_within_each_step(seen):
         waits[prints] = {line["range"] for line in waiting if line["range"].startswith("call/step")}
         copied = [line for line in tables.get("copies", []) if line["copy"] == "copy device to host"]
         assert {line["range"] for line in copied} == ({"call/step_0", "call/step_1"} if prints == "true" else set())
-        assert row["metrics"]["instrument"] == ("stamped_stream" if prints == "true" else "stamped_graphs")
+        assert row["metrics"]["instrument"] == ("stream_timestamps" if prints == "true" else "graph_timestamps")
     assert waits == {"false": set(), "true": {"call/step_0", "call/step_1"}}
 
 
 @pytest.mark.gpu
 def test_a_case_that_is_too_slow_for_its_limit_keeps_its_time(run):
-    if tool.find("nsys") is None:
+    if tools.find("nsys") is None:
         pytest.skip("Nsight Systems (nsys) is not on PATH, nor where it is installed")
     result = run(*GELU, BOTH, "measure.nsys.limit_s=2", env=HERE)
     (row,) = result.rows()
     assert row["metrics"]["gpu_us"] > 0
-    assert row["metrics"]["unobserved"].startswith("nsys: it was not done after 2 s and was ended")
+    assert row["metrics"]["not_measured"].startswith("nsys: it was not done after 2 s and was ended")

@@ -41,7 +41,7 @@ def test_the_table_the_files_and_wandb_have_a_profile_on_the_cpu(run, tmp_path):
     assert row["status"] == "ok"
     assert row["metrics"]["wall_us"] > 0
     assert "profile_overhead_pct" in row["metrics"]
-    assert not {"unobserved", "profile_gpu_us", "launch_us", "top_kernel"} & row["metrics"].keys()
+    assert not {"not_measured", "profile_gpu_us", "launch_us", "top_kernel"} & row["metrics"].keys()
     assert "mlp naive: profile" in result.out
     assert "aten::mm" in result.out
     assert "  step_0" in result.out
@@ -76,7 +76,7 @@ def test_a_profile_alone_is_a_row_without_a_time(run):
 def test_what_is_compiled_is_profiled_as_it_was_timed(run):
     result = run(*MLP, "impl=compiled", "device=cpu", BOTH, *QUICK)
     assert result.statuses() == {"compiled": "ok"}, result.out + result.err
-    assert "unobserved" not in result.rows()[0]["metrics"]
+    assert "not_measured" not in result.rows()[0]["metrics"]
 
 
 @pytest.mark.gpu
@@ -85,7 +85,7 @@ def test_nine_kernels_of_a_naive_gelu_and_one_of_others(run):
     assert result.code == 0, result.out + result.err
     for row in result.rows():
         metrics, name = row["metrics"], row["case"]["impl"]["name"]
-        assert "unobserved" not in metrics, metrics["unobserved"]
+        assert "not_measured" not in metrics, metrics["not_measured"]
         assert metrics["profile_kernels"] == (9 if name == "naive" else 1)
         assert metrics["profile_note"] == ""
         kernels = lines(result.folder, row, "kernels")
@@ -125,7 +125,7 @@ def test_parts_of_a_training_step_have_their_kernels_and_autograds_thread_too(ru
     assert result.code == 0, result.out + result.err
     (row,) = result.rows()
     metrics = row["metrics"]
-    assert "unobserved" not in metrics, metrics["unobserved"]
+    assert "not_measured" not in metrics, metrics["not_measured"]
     parts = {line["part"].split(" / ")[-1]: float(line["kernels"]) for line in lines(result.folder, row, "parts")}
     assert set(parts) == {"step_0", "forward", "layer_0", "layer_1", "backward", "optimizer_step"}
     assert all(count > 0 for count in parts.values())

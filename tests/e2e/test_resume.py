@@ -17,8 +17,9 @@ import pandas
 import pytest
 import yaml
 
-from runner import cli, journal
+from runner import cli
 from runner.report import frame
+from runner.store import journal
 
 QUICK = ["measure.benchmark.samples=20", "measure.benchmark.max_s=0.02", "measure.benchmark.warmup_s=0"]
 TINY = ["workload=gelu", "workload.rows=8", *QUICK]

@@ -34,6 +34,6 @@ def load(device):
             pytest.importorskip("triton")
         if impl not in ("naive", "torch", "triton") and device == "cpu":
             pytest.skip("a GPU kernel")
-        return getattr(import_module(f"kernels.{op}.{impl}"), op)
+        return getattr(import_module(f"runner.kernels.{op}.{impl}"), op)
 
     return find

@@ -7,8 +7,8 @@ import weakref
 import pytest
 import torch
 
-from kernels import beside
-from kernels.beside import Beside
+from runner.kernels import beside
+from runner.kernels.beside import Beside
 
 
 @pytest.mark.parametrize("worth", [True, False])

@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("cuda.core")
 triton = pytest.importorskip("triton")  # which brings cuobjdump
 
-from kernels import cuda_nvrtc  # noqa: E402
-from kernels.cuda_sources import variants  # noqa: E402
-from kernels.matmul.cuda import LARGE, SMALL  # noqa: E402
+from runner.kernels import cuda_nvrtc  # noqa: E402
+from runner.kernels.cuda_sources import variants  # noqa: E402
+from runner.kernels.matmul.cuda import LARGE, SMALL  # noqa: E402
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"

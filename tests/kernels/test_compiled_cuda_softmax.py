@@ -16,9 +16,9 @@ triton = pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("nothing of Triton here", allow_module_level=True)
 
-from kernels import cuda_nvrtc, softmax  # noqa: E402
-from kernels.cuda_sources import variants  # noqa: E402
-from kernels.softmax._cuda_plan import RING_STATE, Processor, Rows, plan  # noqa: E402
+from runner.kernels import cuda_nvrtc, softmax  # noqa: E402
+from runner.kernels.cuda_sources import variants  # noqa: E402
+from runner.kernels.softmax._cuda_plan import RING_STATE, Processor, Rows, plan  # noqa: E402
 
 SOURCE = variants(Path(softmax.__path__[0]))["default"]
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"

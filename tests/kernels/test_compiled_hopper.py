@@ -20,9 +20,9 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 
-from kernels import hopper_pipeline, hopper_split  # noqa: E402
-from kernels.cdist import _hopper as hopper_cdist  # noqa: E402
-from kernels.cdist.triton import plan_for  # noqa: E402
+from runner.kernels import hopper_pipeline, hopper_split  # noqa: E402
+from runner.kernels.cdist import _hopper as hopper_cdist  # noqa: E402
+from runner.kernels.cdist.triton import plan_for  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 SHARED = 232_448  # bytes a program can have

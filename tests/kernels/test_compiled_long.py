@@ -15,8 +15,8 @@ import triton.language as tl  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from kernels.matmul._triton_kernels import matmul_pointers  # noqa: E402
-from kernels.softmax import triton as softmax  # noqa: E402
+from runner.kernels.matmul._triton_kernels import matmul_pointers  # noqa: E402
+from runner.kernels.softmax import triton as softmax  # noqa: E402
 
 SOFTMAX = {"ARITHMETIC": tl.float32, "BLOCK": 4096}
 TILES = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP_M": 8, "STAGES": 3}

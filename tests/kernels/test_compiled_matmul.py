@@ -17,9 +17,9 @@ import triton.language as tl  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from kernels.matmul import _triton_kernels  # noqa: E402
-from kernels.matmul._configurations import configuration  # noqa: E402
-from kernels.matmul._operands import HAVE_DESCRIPTORS  # noqa: E402
+from runner.kernels.matmul import _triton_kernels  # noqa: E402
+from runner.kernels.matmul._configurations import configuration  # noqa: E402
+from runner.kernels.matmul._operands import HAVE_DESCRIPTORS  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 SHARED = {80: 166_912, 89: 101_376, 90: 232_448}  # bytes that a program may have

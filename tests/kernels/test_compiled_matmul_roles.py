@@ -18,8 +18,8 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 
-from kernels.matmul._configurations import FEWEST_STEPS, configuration  # noqa: E402
-from kernels.matmul._triton_roles import AT_FIRST, LOADING, MULTIPLYING, PARTS, matmul_roles  # noqa: E402
+from runner.kernels.matmul._configurations import FEWEST_STEPS, configuration  # noqa: E402
+from runner.kernels.matmul._triton_roles import AT_FIRST, LOADING, MULTIPLYING, PARTS, matmul_roles  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 HOW = configuration(4096, 4096, 4096, "bfloat16", capability=(9, 0), multiprocessors=132, roles=True)

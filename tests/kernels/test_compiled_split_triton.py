@@ -20,9 +20,9 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from kernels import fp16_split, tensor_cores  # noqa: E402
-from kernels.cdist import triton as cdist  # noqa: E402
-from kernels.matmul import split as matmul  # noqa: E402
+from runner.kernels import fp16_split, tensor_cores  # noqa: E402
+from runner.kernels.cdist import triton as cdist  # noqa: E402
+from runner.kernels.matmul import split as matmul  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 SHARED = {80: 166_912, 89: 101_376, 90: 232_448}  # bytes a program can have

@@ -17,11 +17,11 @@ import triton.language as tl  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from kernels.gelu import triton as gelu  # noqa: E402
-from kernels.mlp import _triton_products as products  # noqa: E402
-from kernels.mlp import _triton_small as small  # noqa: E402
-from kernels.mlp import triton as mlp  # noqa: E402
-from kernels.softmax import triton as softmax  # noqa: E402
+from runner.kernels.gelu import triton as gelu  # noqa: E402
+from runner.kernels.mlp import _triton_products as products  # noqa: E402
+from runner.kernels.mlp import _triton_small as small  # noqa: E402
+from runner.kernels.mlp import triton as mlp  # noqa: E402
+from runner.kernels.softmax import triton as softmax  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 REGISTERS = 65_536  # of a multiprocessor

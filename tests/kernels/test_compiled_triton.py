@@ -17,9 +17,9 @@ import triton.language as tl  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from kernels.add import triton as add  # noqa: E402
-from kernels.gelu import triton as gelu  # noqa: E402
-from kernels.softmax import triton as softmax  # noqa: E402
+from runner.kernels.add import triton as add  # noqa: E402
+from runner.kernels.gelu import triton as gelu  # noqa: E402
+from runner.kernels.softmax import triton as softmax  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 ALIGNED = [["tt.divisibility", 16]]

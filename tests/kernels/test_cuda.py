@@ -9,7 +9,8 @@ from importlib import import_module
 import pytest
 import torch
 
-from kernels import Unsupported, cuda_build, cuda_extension
+from runner.kernels import cuda_build, cuda_extension
+from runner.kernels.unsupported import Unsupported
 
 pytestmark = pytest.mark.gpu
 
@@ -24,7 +25,7 @@ __global__ void scale(float* x, long long factor) {
 
 @cache
 def function(op):
-    return getattr(import_module(f"kernels.{op}.cuda"), op)
+    return getattr(import_module(f"runner.kernels.{op}.cuda"), op)
 
 
 @pytest.fixture(params=["nvrtc", "extension"])

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch.utils import cpp_extension
 
-from kernels import Unsupported, cuda_build, cuda_cache, cuda_extension, cuda_nvrtc, cuda_sources
+from runner.kernels import cuda_build, cuda_cache, cuda_extension, cuda_nvrtc, cuda_sources
+from runner.kernels.unsupported import Unsupported
 
 SOURCE = '#include "more.cuh"\ntemplate <typename T> __global__ void fill(T* x) { x[0] = T(VALUE); }\n'
 
@@ -125,7 +126,7 @@ def test_on_a_cpu_it_says_what_would_help(make, op):
     shape = {"gelu": {"rows": 2, "cols": 2, "form": "erf"}, "matmul": {"size": 1, "m": 2, "n": 2, "k": 2}}
     workload, inputs = make(op, dtype="float32", **shape.get(op, {"n": 2, "m": 2, "d": 2, "p": 2}))
     with pytest.raises(Unsupported, match="NVIDIA GPUs only; move the tensors to one"):
-        workload.call(getattr(import_module(f"kernels.{op}.cuda"), op), inputs).run()
+        workload.call(getattr(import_module(f"runner.kernels.{op}.cuda"), op), inputs).run()
 
 
 def test_without_cuda_core_it_says_what_to_install(source, monkeypatch):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import Unsupported
+from runner.kernels.unsupported import Unsupported
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 FOUND = sorted((path.parent.name, path.stem) for path in KERNELS.glob("*/[!_]*.py"))
@@ -62,7 +62,7 @@ def test_matches_float64_at_small_and_odd_sizes(make, error, op, impl, dtype, de
     for point in POINTS[op]:
         workload, inputs = make(op, dtype=dtype, device=device, **point)
         try:
-            function = getattr(import_module(f"kernels.{op}.{impl}"), op)
+            function = getattr(import_module(f"runner.kernels.{op}.{impl}"), op)
             outputs = workload.call(function, inputs).run()
         except Unsupported as reason:
             assert impl not in ALWAYS or (op, impl) == ("cdist", "torch")
@@ -87,6 +87,6 @@ def test_triton_refuses_what_is_no_float(make, load, device, op, kind):
 @pytest.mark.parametrize("op", ["add", "gelu", "matmul", "mlp", "softmax"])
 def test_triton_on_a_cpu_says_what_would_help(make, op):
     workload, inputs = make(op, dtype="float32", **POINTS[op][0])
-    function = getattr(import_module(f"kernels.{op}.triton"), op)
+    function = getattr(import_module(f"runner.kernels.{op}.triton"), op)
     with pytest.raises(Unsupported, match=r"need an NVIDIA GPU; .*debug=interpret device=cpu, or .*TRITON_INTERPRET=1"):
         workload.call(function, inputs).run()

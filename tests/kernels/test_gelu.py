@@ -155,7 +155,7 @@ def test_a_form_that_there_is_not_is_refused(gelu, device):
 
 @pytest.mark.gpu
 def test_backward_of_more_than_2_to_the_31_elements():
-    from kernels.gelu.triton import _backward
+    from runner.kernels.gelu.triton import _backward
 
     x = torch.zeros(2**31 + 4097, dtype=torch.bfloat16, device="cuda")
     x[-5000:] = 40
@@ -168,6 +168,6 @@ def test_backward_of_more_than_2_to_the_31_elements():
 def test_more_than_2_to_the_31_elements():
     x = torch.zeros(2**31 + 4097, dtype=torch.bfloat16, device="cuda")
     x[-5000:] = 1
-    y = import_module("kernels.gelu.triton").gelu(x, form="tanh")
+    y = import_module("runner.kernels.gelu.triton").gelu(x, form="tanh")
     assert y[-5001] == 0
     assert (y[-5000:] == 0.83984375).all()  # 0.8412 as a bfloat16

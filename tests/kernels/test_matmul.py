@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import Unsupported
-from kernels.matmul import torch as by_torch
+from runner.kernels.matmul import torch as by_torch
+from runner.kernels.unsupported import Unsupported
 
 KERNELS = Path(__file__).parents[2] / "kernels" / "matmul"
 IMPLS = sorted(path.stem for path in KERNELS.glob("[!_]*.py"))

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from kernels.matmul._configurations import ITEMSIZE, configuration
+from runner.kernels.matmul._configurations import ITEMSIZE, configuration
 
 HOPPER = {"capability": (9, 0), "multiprocessors": 132}
 SHARED = 232_448  # bytes that a program may have on sm_90; 101_376 on sm_86 and sm_89, the least of those with bfloat16

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
-from kernels.matmul.triton import chosen, matmul
-from kernels.tensor_cores import has_roles
+from runner.kernels.matmul.triton import chosen, matmul
+from runner.kernels.tensor_cores import has_roles
 
 pytestmark = pytest.mark.gpu
 

@@ -10,10 +10,10 @@ import torch
 
 pytest.importorskip("triton")
 
-from kernels import Unsupported
-from kernels.matmul import triton
-from kernels.matmul._configurations import Configuration
-from kernels.matmul._operands import HAVE_DESCRIPTORS
+from runner.kernels.matmul import triton
+from runner.kernels.matmul._configurations import Configuration
+from runner.kernels.matmul._operands import HAVE_DESCRIPTORS
+from runner.kernels.unsupported import Unsupported
 
 WAVE = Configuration("descriptors", 64, 64, 32, stages=2, warps=4, group_m=2)
 SKINNY = Configuration("skinny", 16, 64, 64, stages=2, warps=4)

@@ -16,7 +16,7 @@ ACTIVATIONS = {"gelu": F.gelu, "relu": F.relu}
 @pytest.fixture
 def triton_mlp(load):
     load("mlp", "triton")  # or a skip
-    return import_module("kernels.mlp.triton")
+    return import_module("runner.kernels.mlp.triton")
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def agree(got, want, relative):
 @pytest.mark.parametrize("tiling", ["HOPPER", "POINTERS"])
 @pytest.mark.parametrize(("rows", "cols", "depth"), [(1, 8, 8), (130, 264, 72), (128, 128, 64), (300, 136, 200)])
 def test_products_and_their_epilogues_are_right_up_to_every_edge(triton_mlp, device, narrow, tiling, rows, cols, depth):
-    products = import_module("kernels.mlp._triton_products")
+    products = import_module("runner.kernels.mlp._triton_products")
     tiling = getattr(products, tiling)
     if tiling.copy_engine and products.TensorDescriptor is None:
         pytest.skip("this Triton has no tensor descriptors")
@@ -97,7 +97,7 @@ def test_products_and_their_epilogues_are_right_up_to_every_edge(triton_mlp, dev
 
 @pytest.mark.parametrize(("capability", "tiling"), [((8, 9), "POINTERS"), ((9, 0), "HOPPER"), ((12, 0), "POINTERS")])
 def test_tiles_that_fill_the_shared_memory_of_hopper_are_for_hopper(triton_mlp, monkeypatch, capability, tiling):
-    products = import_module("kernels.mlp._triton_products")
+    products = import_module("runner.kernels.mlp._triton_products")
     if products.TensorDescriptor is None:
         pytest.skip("this Triton has no tensor descriptors")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
@@ -108,7 +108,7 @@ def test_tiles_that_fill_the_shared_memory_of_hopper_are_for_hopper(triton_mlp, 
 @pytest.mark.parametrize("tiling", ["HOPPER", "POINTERS"])
 def test_a_single_row_may_have_any_stride(triton_mlp, monkeypatch, device, narrow, tiling):
     """torch calls it contiguous whatever its stride, and what is made like it has the same."""
-    products = import_module("kernels.mlp._triton_products")
+    products = import_module("runner.kernels.mlp._triton_products")
     tiling = getattr(products, tiling)
     if tiling.copy_engine and products.TensorDescriptor is None:
         pytest.skip("this Triton has no tensor descriptors")
@@ -147,7 +147,7 @@ def test_every_gradient_of_a_narrow_type(triton_mlp, device, narrow, activation)
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 @pytest.mark.parametrize(("batch", "dim", "layers"), [(128 * 19, 2560, 2), (2048, 2304, 5)])
 def test_gradients_of_weights_on_a_stream_of_their_own(activation, batch, dim, layers):
-    module = import_module("kernels.mlp.triton")
+    module = import_module("runner.kernels.mlp.triton")
     assert batch * dim * dim >= module.LONG
     tensors = draw("cuda", torch.bfloat16, batch, dim, layers)
     agree_in_narrow_type(module.mlp, tensors, activation)
@@ -196,7 +196,7 @@ def test_nan_and_infinity_go_where_they_go_in_torch(triton_mlp, device, narrow, 
     with torch.no_grad():
         x[1, 2], x[3, 2] = torch.nan, torch.inf
         dy[4, 5] = torch.nan
-    naive = import_module("kernels.mlp.naive").mlp  # torch of -inf is NaN or 0, as the machine has it
+    naive = import_module("runner.kernels.mlp.naive").mlp  # torch of -inf is NaN or 0, as the machine has it
     got, want = (gradients(function, (x, w, b), dy, activation) for function in (triton_mlp.mlp, naive))
     assert torch.equal(got[0].isnan(), want[0].isnan())
     assert torch.equal(got[0].isinf(), want[0].isinf())

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
-from kernels.second_derivative import no_second_derivative
-from kernels.triton_device import OLD
+from runner.kernels.second_derivative import no_second_derivative
+from runner.kernels.triton_device import OLD
 
 OPTIONS = {"gelu": {"form": "erf"}, "softmax": {}, "mlp": {"activation": "gelu"}}
 

@@ -163,7 +163,7 @@ def test_autograd_keeps_nothing_of_triton_where_no_gradient_is_asked_for(load, d
 @pytest.mark.parametrize("cols", [262_144, 1_000_003])
 def test_rows_of_a_million_columns(make, error, cols):
     workload, (x,) = make("softmax", dtype="float32", device="cuda", rows=70, cols=cols)
-    assert error(workload.reference(x), [import_module("kernels.softmax.triton").softmax(x)]) < 1
+    assert error(workload.reference(x), [import_module("runner.kernels.softmax.triton").softmax(x)]) < 1
 
 
 @pytest.mark.parametrize("cols", [33_000, 40_960])
@@ -171,14 +171,14 @@ def test_a_long_row_of_triton_is_one_like_others(load, device, monkeypatch, cols
     softmax = load("softmax", "triton")
     x, dy = (torch.randn(2, cols, device=device) for _ in range(2))
     y, dx = softmax(x), gradient(softmax, x, dy)
-    monkeypatch.setattr(import_module("kernels.softmax.triton"), "LONGEST", 0)
+    monkeypatch.setattr(import_module("runner.kernels.softmax.triton"), "LONGEST", 0)
     assert torch.equal(softmax(x), y)
     assert torch.equal(gradient(softmax, x, dy), dx)
 
 
 @pytest.mark.gpu
 def test_a_row_of_just_below_2_to_the_31():
-    from kernels.softmax.triton import softmax
+    from runner.kernels.softmax.triton import softmax
 
     x = torch.full((1, 2**31 - 1), -torch.inf, dtype=torch.float16, device="cuda")
     x[0, -2:] = 1

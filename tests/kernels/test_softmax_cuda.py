@@ -9,11 +9,12 @@ import threading
 import pytest
 import torch
 
-from kernels import Unsupported, cuda_build, cuda_extension
-from kernels.cuda_kernel import Kernel
-from kernels.softmax import _cuda_exchange, cuda
-from kernels.softmax._cuda_plan import Rows, plan
-from kernels.softmax.cuda import softmax
+from runner.kernels import cuda_build, cuda_extension
+from runner.kernels.cuda_kernel import Kernel
+from runner.kernels.softmax import _cuda_exchange, cuda
+from runner.kernels.softmax._cuda_plan import Rows, plan
+from runner.kernels.softmax.cuda import softmax
+from runner.kernels.unsupported import Unsupported
 
 INF = torch.inf
 DTYPES = ["float32", "bfloat16", "float16"]
@@ -195,7 +196,7 @@ def test_more_captures_than_there_is_stock_for_are_right_all_the_same(make, erro
 BROKEN = """
 from dataclasses import replace
 import torch
-from kernels.softmax import _cuda_exchange, cuda
+from runner.kernels.softmax import _cuda_exchange, cuda
 _cuda_exchange.LIMIT_NS = 50_000_000
 x = torch.randn(2, 524288, device="cuda")
 right = cuda.softmax(x)

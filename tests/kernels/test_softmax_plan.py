@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernels.softmax._cuda_plan import RING_STATE, SLOT_THREADS, SLOTS, Plan, Processor, Rows, plan
+from runner.kernels.softmax._cuda_plan import RING_STATE, SLOT_THREADS, SLOTS, Plan, Processor, Rows, plan
 
 H200 = Processor(90, 132, 232_448)
 A100 = Processor(80, 108, 166_912)

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import torch
 
-from kernels.mlp import naive
-from kernels.spans import span, watched
+from runner.kernels.mlp import naive
+from runner.kernels.spans import span, watched
 
 
 def test_only_who_watches_is_told():

@@ -13,10 +13,11 @@ import torch
 
 triton = pytest.importorskip("triton")
 
-from kernels import Unsupported, fp16_split, tensor_cores  # noqa: E402
-from kernels.cdist.triton import Plan, cdist, launch, plan_for  # noqa: E402
-from kernels.matmul import split as by_halves  # noqa: E402
-from kernels.matmul.split import matmul  # noqa: E402
+from runner.kernels import fp16_split, tensor_cores  # noqa: E402
+from runner.kernels.cdist.triton import Plan, cdist, launch, plan_for  # noqa: E402
+from runner.kernels.matmul import split as by_halves  # noqa: E402
+from runner.kernels.matmul.split import matmul  # noqa: E402
+from runner.kernels.unsupported import Unsupported  # noqa: E402
 
 # The interpreter's numpy says so when 1 / 0 is infinite and 0 * inf is NaN, which is what is wanted.
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")

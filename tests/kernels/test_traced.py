@@ -28,7 +28,7 @@ def on_a_gpu(monkeypatch):
         if getattr(module, "__name__", "").startswith("torch.") and "has_triton" in vars(module):
             monkeypatch.setattr(module, "has_triton", lambda *_: True)
     for op in OPTIONS:
-        monkeypatch.setattr(import_module(f"kernels.{op}.triton"), "require_gpu", lambda _: None)
+        monkeypatch.setattr(import_module(f"runner.kernels.{op}.triton"), "require_gpu", lambda _: None)
 
 
 @pytest.mark.parametrize("op", OPTIONS)
@@ -46,7 +46,7 @@ def test_a_kernel_and_its_backward_are_one_graph(op, cols, on_a_gpu):
     for tensor in inputs:
         tensor.requires_grad_()
     torch._dynamo.reset()
-    function = getattr(import_module(f"kernels.{op}.triton"), op)
+    function = getattr(import_module(f"runner.kernels.{op}.triton"), op)
     with pytest.raises(BackendCompilerFailed, match="Traced"):
         torch.compile(function, fullgraph=True, backend=stop)(*inputs, **OPTIONS[op])
     assert graphs[0].count("triton_kernel_wrapper_mutation(") >= 2
@@ -60,7 +60,7 @@ def test_compiled_it_gives_what_it_gives_alone(op):
         inputs += [torch.randn(1024, 1024, device="cuda") / 32, torch.randn(1024, device="cuda")]
     for tensor in inputs:
         tensor.requires_grad_()
-    function = getattr(import_module(f"kernels.{op}.triton"), op)
+    function = getattr(import_module(f"runner.kernels.{op}.triton"), op)
 
     def gradients(forward):
         return torch.autograd.grad(forward(*inputs, **OPTIONS[op]).square().sum(), inputs)

@@ -35,7 +35,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of all that decides by time how much to sample."""
-    from runner.measure import procedure, side_by_side
+    from runner.timing import procedure, side_by_side
 
     clock = Clock()
     for module in (procedure, side_by_side):

@@ -79,7 +79,7 @@ def test_the_bounds_on_a_launch_leave_so_many_registers(bounds, registers):
 @pytest.fixture
 def compiled():
     pytest.importorskip("cuda.core")
-    from kernels import cuda_nvrtc
+    from runner.kernels import cuda_nvrtc
 
     if cuobjdump() is None:
         pytest.skip("neither Triton nor CUDA is here, which cuobjdump comes with")
@@ -111,7 +111,7 @@ def test_the_usual_gelu_has_wide_ones_and_single_precision(compiled, arch):
 
 
 def test_a_product_of_bfloat16_has_tensor_cores(compiled):
-    from kernels.matmul.cuda import LARGE
+    from runner.kernels.matmul.cuda import LARGE
 
     name = f"matmul_kernel<bfloat16, {', '.join(map(str, LARGE))}, true>"
     sass, ptx, usage = compiled("matmul", "matmul.cu", name, "sm_80")

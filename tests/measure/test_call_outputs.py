@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models.workload import Call
-from runner.measure.call_outputs import remembers
+from runner.models.workload import Call
+from runner.timing.call_outputs import remembers
 
 
 def call(function, *inputs, reset=None):

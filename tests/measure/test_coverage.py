@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from runner.measure import procedure
-from runner.measure.statistics import Summary, summarise, trimmed_mean
+from runner.timing import procedure
+from runner.timing.statistics import Summary, summarise, trimmed_mean
 
 SAMPLES = 800  # the default of conf/measure/benchmark.yaml, and so the first look of the procedure
 SERIES, TAKES = 2000, 1200

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from models.workload import Call
-from runner.columns import COLUMNS
-from runner.measure.cpu import measure
+from runner.experiment.columns import COLUMNS
+from runner.models.workload import Call
+from runner.timing.cpu import measure
 
 SETTINGS = SimpleNamespace(samples=50, warmup_s=0.02, max_s=0.3, target_pct=2.0)
 

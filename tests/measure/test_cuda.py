@@ -10,17 +10,17 @@ pytestmark = pytest.mark.gpu
 def benchmark(**changes):
     from runner.measure.benchmark import Benchmark
 
-    values = {"cold_l2": True, "instrument": "auto", "captures": 10, "places": 5, "witness": True}
+    values = {"cold_l2": True, "instrument": "auto", "captures": 10, "buffer_sets": 5, "cupti_check": True}
     values |= {"warmup_s": 0.02, "samples": 400, "max_s": 0.6, "target_pct": 0.5, "target_cpu_pct": 2.0}
-    values |= {"roof": False, "rounds": 40, "sustained_s": 0.0, "keep_samples": False}
+    values |= {"measured_peak": False, "rounds": 40, "sustained_s": 0.0, "keep_samples": False}
     return Benchmark(**(values | changes))
 
 
 def measure(run, inputs=(), **changes):
-    from models.workload import Call
-    from runner.measure import Scene
+    from runner.measure import MeasureContext
+    from runner.models.workload import Call
 
-    return benchmark(**changes).measure(Call(run, inputs=inputs), Scene("cuda"))
+    return benchmark(**changes).measure(Call(run, inputs=inputs), MeasureContext("cuda"))
 
 
 def gelu(count):
@@ -32,20 +32,20 @@ def gelu(count):
 
 
 def spinning(cycles):
-    from runner.measure.gpu_kernels import spin
+    from runner.timing.gpu_kernels import spin
 
     return lambda: spin[(1,)](cycles, num_warps=1)
 
 
-@pytest.mark.parametrize("instrument", ["stamped_graphs", "stamped_stream"])
+@pytest.mark.parametrize("instrument", ["graph_timestamps", "stream_timestamps"])
 @pytest.mark.parametrize("cycles", [10_000, 34_000, 900_000])
 def test_a_spin_of_known_length_reads_its_length(cycles, instrument):
     """To what a launch adds: a null kernel is 0.5 to 1 us by CUPTI, and so it is here."""
     row = measure(spinning(cycles), instrument=instrument)
-    from runner.measure.calibration import null_us
+    from runner.timing.calibration import empty_kernel_us
 
     body_us = cycles / row["sm_clock_mhz"]
-    assert row["gpu_us"] == pytest.approx(body_us + null_us(), abs=0.3, rel=0.005)
+    assert row["gpu_us"] == pytest.approx(body_us + empty_kernel_us(), abs=0.3, rel=0.005)
     assert row["instrument"] == instrument
 
 
@@ -58,17 +58,17 @@ def test_stamps_agree_with_cupti_within_a_third_of_a_microsecond_or_1_percent(lo
 
 
 def test_a_null_kernel_reads_what_cupti_gives_it():
-    from runner.measure.calibration import launch_null, null_us
+    from runner.timing.calibration import empty_kernel_us, launch_empty
 
-    row = measure(launch_null)
-    assert row["gpu_us"] == pytest.approx(null_us(), abs=0.1)
+    row = measure(launch_empty)
+    assert row["gpu_us"] == pytest.approx(empty_kernel_us(), abs=0.1)
 
 
 def test_what_other_processes_do_on_the_gpu_moves_no_time(other_context):
-    from runner.measure.calibration import launch_null
+    from runner.timing.calibration import launch_empty
 
     def readings():
-        return [measure(launch_null, cold_l2=False)["gpu_us"] for _ in range(3)]
+        return [measure(launch_empty, cold_l2=False)["gpu_us"] for _ in range(3)]
 
     times = readings()
     with other_context():
@@ -86,17 +86,17 @@ def test_a_spin_2_percent_longer_is_seen():
 def test_what_fits_the_cache_is_faster_warm():
     row = measure(gelu(2**22))
     assert row["gpu_warm_us"] < 0.9 * row["gpu_us"]
-    assert row["e2e_us"] > row["gpu_us"]
-    assert row["e2e_us"] >= row["submit_us"] > 0
+    assert row["latency_us"] > row["gpu_us"]
+    assert row["latency_us"] >= row["host_us"] > 0
 
 
 def test_it_is_so_where_cold_samples_have_their_inputs_in_several_places():
-    """Of 2^22 elements, ten places would be five times what the cache of an H200 holds."""
+    """Of 2^22 elements, ten buffer_sets would be five times what the cache of an H200 holds."""
     import torch
 
     x = torch.randn(2**22, device="cuda")
-    row = measure(lambda: (torch.nn.functional.gelu(x),), inputs=(x,), places=10)
-    assert row["places"] == 10
+    row = measure(lambda: (torch.nn.functional.gelu(x),), inputs=(x,), buffer_sets=10)
+    assert row["buffer_sets"] == 10
     assert row["gpu_warm_us"] < 0.9 * row["gpu_us"]
 
 
@@ -107,10 +107,10 @@ def test_a_call_that_synchronises_is_timed_on_a_stream_and_the_row_says_why():
         torch.rand(8, device="cuda").sum().item()
 
     row = measure(call)
-    assert row["instrument"] == "stamped_stream"
+    assert row["instrument"] == "stream_timestamps"
     assert "no CUDA graph can hold this call" in row["instrument_note"]
     torch.rand(8, device="cuda")  # the failed capture has left the random generator as it was
-    assert measure(gelu(2**20))["instrument"] == "stamped_graphs"
+    assert measure(gelu(2**20))["instrument"] == "graph_timestamps"
 
 
 def test_a_chain_of_kernels_is_bound_by_its_launches():
@@ -118,7 +118,7 @@ def test_a_chain_of_kernels_is_bound_by_its_launches():
     row = measure(lambda: [call() for call in calls])
     assert row["n_kernels"] == 9
     assert row["verdict"] == "launch_bound", row
-    assert row["gpu_us"] < row["e2e_us"] / 2
+    assert row["gpu_us"] < row["latency_us"] / 2
 
 
 def test_events_know_that_a_short_call_is_beyond_them():
@@ -128,19 +128,19 @@ def test_events_know_that_a_short_call_is_beyond_them():
 
 
 def test_the_timers_step_is_known():
-    from runner.measure.slots import tick_ns
+    from runner.timing.timestamp_buffer import tick_ns
 
     assert 1 <= tick_ns() <= 1024
 
 
 def test_fewer_samples_than_captures_are_of_graphs_drawn_anew():
-    from runner.measure.flush import preparation
-    from runner.measure.stamped_graphs import StampedGraphs
-    from runner.measure.submission import CYCLES_A_SECOND
+    from runner.timing.flush import preparation
+    from runner.timing.graph_timestamps import GraphTimestamps
+    from runner.timing.submission import CYCLES_A_SECOND
 
     cycles = 20_000
     before = preparation(None, cold_l2=False)
-    graphs = StampedGraphs(spinning(cycles), before, captures=13, constant_us=0.0)  # slots that nobody else has used
+    graphs = GraphTimestamps(spinning(cycles), before, captures=13, constant_us=0.0)  # slots that nobody else has used
     times = graphs.samples(1) + graphs.samples(5) + graphs.samples(14)
     assert len(times) == len(graphs.clocks_mhz) == 1 + 5 + 26
     assert min(times) > 0.9 * cycles / CYCLES_A_SECOND * 1e6
@@ -156,14 +156,14 @@ def test_peak_memory_is_that_of_the_calls_own_tensors():
 
 
 def compare(*runs):
-    from models.workload import Call
+    from runner.models.workload import Call
 
-    return benchmark().compare([(Call(run), {"instrument": "stamped_graphs"}) for run in runs], "cuda")
+    return benchmark().compare([(Call(run), {"instrument": "graph_timestamps"}) for run in runs], "cuda")
 
 
 def ratio(found):
-    from runner.measure import pairs
-    from runner.measure.floors import pair_floors
+    from runner.timing import pairs
+    from runner.timing.floors import pair_floors
 
     (name, first), (_, second) = found
     return pairs.paired(second, first, pair_floors(name, name))

@@ -44,15 +44,15 @@ def unseen_by_captures(made):
 
 
 def measure(run, judge=None, **settings):
-    from models.workload import Call
-    from runner.compose import CONF
-    from runner.measure import Scene
+    from runner.config import CONF
+    from runner.measure import MeasureContext
     from runner.measure.benchmark import Benchmark
+    from runner.models.workload import Call
 
-    fields = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text()) | {"roof": False} | settings
+    fields = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text()) | {"measured_peak": False} | settings
     del fields["name"]
     run()  # as the worker does before it checks
-    return Benchmark(**fields).measure(Call(run, judge=judge), Scene("cuda"))
+    return Benchmark(**fields).measure(Call(run, judge=judge), MeasureContext("cuda"))
 
 
 def test_work_on_a_stream_that_is_joined_is_in_the_graph(made):
@@ -69,7 +69,7 @@ def test_work_on_a_stream_that_is_joined_is_in_the_graph(made):
         return (y,)
 
     row = measure(call, judge)
-    assert row["instrument"] == "stamped_graphs"
+    assert row["instrument"] == "graph_timestamps"
     assert abs(row["gpu_us"] - row["cupti_us"]) < 1
     assert row["verdict"] != "wrong"
 
@@ -100,7 +100,7 @@ def test_work_on_a_stream_that_nobody_waits_for_is_timed_to_its_end_by_the_host(
 def test_a_capture_that_fails_leaves_the_stream_current_that_was(made, fault):
     import torch
 
-    from runner.capture import CaptureError, capture_stream, capturing
+    from runner.timing.capture import CaptureError, capture_stream, capturing
 
     x, gelu, _ = made
     before, side = torch.cuda.current_stream(), torch.cuda.Stream()
@@ -132,18 +132,18 @@ def test_a_launch_that_only_the_first_capture_sees_is_found(made):
         return (kept["y"],)
 
     row = measure(call, judge)
-    assert row["instrument"] == "stamped_stream"
+    assert row["instrument"] == "stream_timestamps"
     assert "one capture of it holds 1 kernels, another 0" in row["instrument_note"]
     assert abs(row["gpu_us"] - row["cupti_us"]) < 1
 
 
 def test_a_launch_that_no_capture_sees_is_found(made, unseen_by_captures):
     row = measure(unseen_by_captures, made[2])
-    assert row["instrument"] == "stamped_stream"
+    assert row["instrument"] == "stream_timestamps"
     assert "holds 0 of the 1 kernels" in row["instrument_note"]
 
 
-@pytest.mark.parametrize("instrument", ["stamped_graphs", "stamped_stream", "cuda_events"])
+@pytest.mark.parametrize("instrument", ["graph_timestamps", "stream_timestamps", "cuda_events"])
 def test_a_result_that_is_only_kept_is_impossible(made, instrument):
     x, gelu, judge = made
     kept = gelu(x)
@@ -152,11 +152,11 @@ def test_a_result_that_is_only_kept_is_impossible(made, instrument):
 
 
 def test_a_sustained_time_is_of_what_was_timed_whatever_a_capture_sees(made, unseen_by_captures, monkeypatch):
-    from runner.measure import sustained
+    from runner.timing import sustained
 
     monkeypatch.setattr(sustained, "LEAD_S", 0.05)
     row = measure(unseen_by_captures, made[2], sustained_s=0.1)
-    assert row["instrument"] == "stamped_stream"
+    assert row["instrument"] == "stream_timestamps"
     assert row["sustained_us"] > 0.5 * row["gpu_us"]
 
 
@@ -208,7 +208,7 @@ def test_a_host_function_is_no_part_of_a_timed_graph(made):
         return (y,)
 
     row = measure(call, judge)
-    assert row["instrument"] == "stamped_stream"
+    assert row["instrument"] == "stream_timestamps"
     assert "holds 1 host functions" in row["instrument_note"]
 
 
@@ -241,33 +241,34 @@ def test_replays_write_their_outputs_anew_wherever_these_lie(made):
 
 def test_instruments_to_be_compared_have_their_outputs_in_one_place(made):
 
-    from runner.measure.flush import preparation
-    from runner.measure.places import Places
-    from runner.measure.stamped_graphs import StampedGraphs
+    from runner.timing.buffer_sets import BufferSets
+    from runner.timing.flush import preparation
+    from runner.timing.graph_timestamps import GraphTimestamps
 
     x, gelu, _ = made
-    places, nothing = Places([x], 4), preparation(None, cold_l2=False)
+    buffer_sets, nothing = BufferSets([x], 4), preparation(None, cold_l2=False)
     instruments = [  # all at once, as in a comparison: with the last of its graphs a place's memory goes too
-        StampedGraphs(lambda: (gelu(x),), nothing, captures=8, constant_us=0.0, places=places) for _ in range(3)
+        GraphTimestamps(lambda: (gelu(x),), nothing, captures=8, constant_us=0.0, buffer_sets=buffer_sets)
+        for _ in range(3)
     ]
     outputs = [instrument._outputs for instrument in instruments]
     assert outputs[0] == outputs[1] == outputs[2]
-    assert len({place for graph in outputs[0] for place in graph}) == len(places) == 4
+    assert len({place for graph in outputs[0] for place in graph}) == len(buffer_sets) == 4
 
 
 def test_inputs_lie_elsewhere_while_a_place_is_taken_and_then_where_they_were(made):
     import torch
 
-    from runner.measure.places import Places
+    from runner.timing.buffer_sets import BufferSets
 
     x, _, _ = made
     there, values = x.data_ptr(), x.clone()
-    places, found = Places([x], 3), []
+    buffer_sets, found = BufferSets([x], 3), []
     for index in range(6):
-        with places.at(index):
+        with buffer_sets.at(index):
             found.append(x.data_ptr())
             assert torch.equal(x, values)
-            assert x.untyped_storage().data_ptr() in places.pointers()
+            assert x.untyped_storage().data_ptr() in buffer_sets.pointers()
     assert found == found[:3] * 2
     assert len(set(found)) == 3
     assert found[0] == there == x.data_ptr()
@@ -276,39 +277,39 @@ def test_inputs_lie_elsewhere_while_a_place_is_taken_and_then_where_they_were(ma
 def test_what_is_not_contiguous_stays_where_it_is():
     import torch
 
-    from runner.measure.places import Places
+    from runner.timing.buffer_sets import BufferSets
 
     x = torch.randn(64, 32, device="cuda").t()
     there = x.data_ptr()
-    with Places([x], 3).at(1):
+    with BufferSets([x], 3).at(1):
         assert x.data_ptr() == there
 
 
 def test_memory_that_torch_only_keeps_is_there_for_places(monkeypatch):
     import torch
 
-    from runner.measure.places import Places
+    from runner.timing.buffer_sets import BufferSets
 
     x, kept = torch.empty(2**20, device="cuda"), torch.empty(2**30, dtype=torch.uint8, device="cuda")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 2**37))
     del kept
-    assert len(Places([x], 10)) == 10
+    assert len(BufferSets([x], 10)) == 10
 
 
 def test_places_are_fewer_where_copies_would_take_too_much_memory():
     import torch
 
-    from runner.measure.places import Places
+    from runner.timing.buffer_sets import BufferSets
 
     many = torch.empty(torch.cuda.get_device_properties(0).total_memory // 16, dtype=torch.uint8, device="cuda")
-    assert len(Places([many], 10)) == 1
-    assert len(Places([], 10)) == 1
+    assert len(BufferSets([many], 10)) == 1
+    assert len(BufferSets([], 10)) == 1
 
 
 def test_the_unloaded_clock_is_told_even_after_a_spell_at_the_power_limit():
     import torch
 
-    from runner.measure import calibration
+    from runner.timing import calibration
 
     a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     for _ in range(300):

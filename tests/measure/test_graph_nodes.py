@@ -1,11 +1,11 @@
-"""Graphs that a driver made up would tell of: which nodes are a call's, and which are outside of its stamps."""
+"""Graphs that a driver made up would tell of: which nodes are a call's, and which are outside of its timestamps."""
 
 from __future__ import annotations
 
 import pytest
 
-from runner.measure import graph_nodes
-from runner.measure.graph_nodes import HOST, KERNEL, MEMSET
+from runner.timing import graph_nodes
+from runner.timing.graph_nodes import HOST, KERNEL, MEMSET
 
 EMPTY = 5  # a node that does nothing
 PREPARING, FIRST, LAST = 1, 2, 9  # as each graph below names them
@@ -26,7 +26,7 @@ def contents(monkeypatch):
     return found
 
 
-def test_a_call_is_what_lies_between_the_stamps(contents):
+def test_a_call_is_what_lies_between_the_timestamps(contents):
     found = contents({3: (MEMSET, 0), 4: (KERNEL, GELU), 5: (EMPTY, 0)}, (2, 3), (3, 4), (4, 5), (5, 9))
     assert (found.work, found.outside, found.hosts) == (2, 0, 0)
     assert found.kinds == {(MEMSET, 0): 1, (KERNEL, GELU): 1, (EMPTY, 0): 1}

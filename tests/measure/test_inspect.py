@@ -10,15 +10,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from models.workload import Call
-from runner.case import Case, Choice
-from runner.columns import COLUMNS
-from runner.measure import CannotObserve, Scene
+from runner.experiment.case import Case, Choice
+from runner.experiment.columns import COLUMNS
+from runner.measure import CannotMeasure, MeasureContext
 from runner.measure.inspect import Inspect
 from runner.measure.inspect.compilations import recompile_reasons
 from runner.measure.inspect.kernel_table import dominant, lines
 from runner.measure.inspect.programs import Program, Seen, of_cuda
 from runner.measure.inspect.why import NAMES, Facts, why
+from runner.models.workload import Call
 from runner.worker import Worker, warm_up
 
 GELU = {"rows": 512, "cols": 1024, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
@@ -50,7 +50,7 @@ def inspected(tmp_path):
 
 
 def table(files):
-    with open(files["kernels.csv"], newline="") as file:
+    with open(files["runner.kernels.csv"], newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -142,8 +142,8 @@ def test_a_recompilation_is_told_with_torchs_reason():
 
 
 def test_torchs_own_operators_on_a_cpu_show_no_code(tmp_path):
-    with pytest.raises(CannotObserve, match="impl=compiled shows"):
-        Inspect(arch=None).measure(Call(lambda: (torch.ones(3),)), Scene("cpu", place=tmp_path))
+    with pytest.raises(CannotMeasure, match="impl=compiled shows"):
+        Inspect(arch=None).measure(Call(lambda: (torch.ones(3),)), MeasureContext("cpu", place=tmp_path))
 
 
 @with_triton
@@ -151,7 +151,7 @@ def test_triton_is_as_it_was_afterwards():
     from triton.runtime.driver import driver
     from triton.runtime.jit import JITFunction
 
-    from kernels.gelu import triton as gelu
+    from runner.kernels.gelu import triton as gelu
     from runner.measure.inspect.elsewhere import compiling_for
     from runner.measure.inspect.programs import seeing
 
@@ -208,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(1024) spills(const float* x, float*
 def test_an_array_that_is_asked_for_by_an_index_is_no_want_of_registers(tmp_path, name, source, where):
     (tmp_path / "local.cu").write_text(source)
     (line,) = lines(Seen([of_cuda(tmp_path / "local.cu", name, "sm_90a", 0)]), {})
-    slow = {"time_us": 900.0, "pct_roof": 30.0, "bound": "memory", "kernels": 1, "kernel": name}
+    slow = {"time_us": 900.0, "pct_of_measured_peak": 30.0, "bound": "memory", "kernels": 1, "kernel": name}
     taken = {field: getattr(line, field) for field in ("registers", "registers_allowed", "spill_bytes")}
     told = why(Facts("float32", **slow, **taken))
     assert told.startswith(f"{name} keeps {line.spill_bytes} bytes a thread in {where}; ")

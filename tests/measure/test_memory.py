@@ -8,22 +8,22 @@ import pickle
 import pytest
 import torch
 
-from kernels.spans import span
-from models.workload import Call
-from runner.columns import COLUMNS
-from runner.measure import CannotObserve, Scene
+from runner.experiment.columns import COLUMNS
+from runner.kernels.spans import span
+from runner.measure import CannotMeasure, MeasureContext
 from runner.measure.memory import Memory
 from runner.measure.memory.allocations import (
     Allocation,
     Mark,
     Observed,
+    buffer_sets,
     held_at_peak,
     most_saved,
     parts,
     peak_of,
-    places,
     where,
 )
+from runner.models.workload import Call
 
 KIB = 1024
 BLOCK = 512 * KIB  # a multiple of what the allocator of a GPU rounds to
@@ -32,7 +32,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 def measured(call, device, tmp_path, **changes):
     fields = {"top": 5, "snapshot": True, "max_events": 10_000} | changes
-    return Memory(**fields).measure(call, Scene(device, place=tmp_path / "memory"))
+    return Memory(**fields).measure(call, MeasureContext(device, place=tmp_path / "memory"))
 
 
 def lines(path):
@@ -145,7 +145,7 @@ def test_a_gpu_without_a_snapshot_if_none_is_wanted(tmp_path):
 
 @pytest.mark.gpu
 def test_a_call_of_more_events_than_are_recorded_is_not_told_of(tmp_path):
-    with pytest.raises(CannotObserve, match=r"more than 10 .* raise measure\.memory\.max_events"):
+    with pytest.raises(CannotMeasure, match=r"more than 10 .* raise measure\.memory\.max_events"):
         measured(Call(lambda: [block("cuda") for _ in range(20)]), "cuda", tmp_path, max_events=10)
 
 
@@ -173,7 +173,7 @@ def test_without_a_gpu_the_history_cannot_be_had():
 
     if torch.cuda.is_available():
         pytest.skip("here is a GPU")
-    with pytest.raises(CannotObserve, match="keeps no history here"), _history(10):
+    with pytest.raises(CannotMeasure, match="keeps no history here"), _history(10):
         pass
 
 
@@ -200,7 +200,7 @@ def test_allocations_are_put_together_by_part_and_place():
     marks = [Mark("forward", 0, 0, 1), Mark("", 0, 0, 3)]
     one = Allocation(8, ("a.py:1 f",), "aten::mm", at_peak=True)
     seen = Observed([Allocation(4), one, one, Allocation(100, ("b.py:2 g",))], marks)
-    found = places(seen)
+    found = buffer_sets(seen)
     assert [(place.part, place.where, place.count, place.total_bytes, place.at_peak_bytes) for place in found] == [
         ("forward", "a.py:1 f", 2, 16, 16),
         ("", "b.py:2 g", 1, 100, 0),

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from models.workload import Call
-from runner import options, schema, tool
-from runner.case import Case, Choice
-from runner.columns import COLUMNS
-from runner.errors import BadInput
-from runner.measure import CannotObserve, Scene
+from runner.device import tools
+from runner.experiment import options, schema
+from runner.experiment.case import Case, Choice
+from runner.experiment.columns import COLUMNS
+from runner.experiment.errors import BadInput
+from runner.measure import CannotMeasure, MeasureContext
 from runner.measure.ncu import Ncu
+from runner.models.workload import Call
 
 RECORDED = Path(__file__).with_name("ncu")
 FIELDS = {"rows": 64, "cols": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
@@ -75,27 +76,27 @@ def ncu(**fields: object) -> Ncu:
     return schema.build(Ncu, {name: value for name, value in values.items() if name != "name"} | fields, "measure.ncu")
 
 
-def scene(tmp_path: Path, case: Case = CASE, **figures: object) -> Scene:
+def context(tmp_path: Path, case: Case = CASE, **figures: object) -> MeasureContext:
     """A case that a process of its own can do without a GPU, said to be on one."""
-    return Scene("cuda", case, tmp_path / "ncu", figures)
+    return MeasureContext("cuda", case, tmp_path / "ncu", figures)
 
 
 def test_a_case_once_more_becomes_columns_and_files(tmp_path, fake_ncu):
     measure, _ = fake_ncu("writes a report")
-    there = scene(tmp_path, n_kernels=4, e2e_us=1.0, gpu_us=4000.0, bytes_min=1000)
+    there = context(tmp_path, n_kernels=4, latency_us=1.0, gpu_us=4000.0, bytes_min=1000)
     columns = measure.measure(CALL, there)
     assert columns["ncu_gpu_us"] == pytest.approx(4018.464)
     assert columns["ncu_kernels"] == 4
     assert columns["ncu_overhead_x"] > 1
     assert columns.keys() <= COLUMNS.keys()
     kept = {path.name for path in there.folder.iterdir()}
-    assert kept == {"case.json", "kernels.csv", "ncu.log", "report.ncu-rep", "summary.txt"}
+    assert kept == {"case.json", "runner.kernels.csv", "ncu.log", "report.ncu-rep", "summary.txt"}
 
 
 def test_the_times_of_a_profiled_process_are_no_figures_and_in_no_file(tmp_path, fake_ncu):
     measure, _ = fake_ncu("writes a report")
-    there = scene(tmp_path)
-    assert not measure.measure(CALL, there).keys() & {"e2e_us", "ncu_overhead_x"}
+    there = context(tmp_path)
+    assert not measure.measure(CALL, there).keys() & {"latency_us", "ncu_overhead_x"}
     assert not any("calls_us" in path.read_text() for path in there.folder.iterdir())
 
 
@@ -105,7 +106,7 @@ def words_of(measure: Ncu) -> str:
 
 def test_the_words_that_start_it(tmp_path, fake_ncu):
     measure, seen = fake_ncu("writes a report at once", kernels="soft.*max", most=3, args="--import-source yes")
-    measure.measure(CALL, scene(tmp_path))
+    measure.measure(CALL, context(tmp_path))
     words = " ".join(json.loads(seen.read_text()))
     for expected in (
         "--profile-from-start off",
@@ -121,7 +122,7 @@ def test_the_words_that_start_it(tmp_path, fake_ncu):
 @pytest.mark.parametrize("cold", [True, False])
 def test_ncu_and_the_call_that_it_looks_at_have_one_word_for_the_cache(tmp_path, fake_ncu, cold):
     measure, seen = fake_ncu("writes a report at once", cold_l2=cold)
-    measure.measure(CALL, scene(tmp_path))
+    measure.measure(CALL, context(tmp_path))
     assert f"--cache-control {'all' if cold else 'none'}" in " ".join(json.loads(seen.read_text()))
     assert json.loads((tmp_path / "ncu" / "case.json").read_text())["cold_l2"] is cold
 
@@ -141,11 +142,11 @@ def test_only_some_of_a_calls_kernels_are_no_call(tmp_path, fake_ncu):
         ({"most": 4}, {}),
     ):
         measure, _ = fake_ncu("writes a report at once", **fields)
-        columns = measure.measure(CALL, scene(tmp_path, **figures))
+        columns = measure.measure(CALL, context(tmp_path, **figures))
         assert "ncu_gpu_us" not in columns
         assert "of the call's kernels only" in columns["ncu_note"]
     measure, _ = fake_ncu("writes a report at once", most=4)
-    assert "ncu_gpu_us" in measure.measure(CALL, scene(tmp_path, n_kernels=4))
+    assert "ncu_gpu_us" in measure.measure(CALL, context(tmp_path, n_kernels=4))
 
 
 @pytest.mark.parametrize(
@@ -164,15 +165,15 @@ def test_only_some_of_a_calls_kernels_are_no_call(tmp_path, fake_ncu):
 )
 def test_no_report_is_told_in_one_sentence(tmp_path, fake_ncu, behaviour, told):
     measure, _ = fake_ncu(behaviour)
-    with pytest.raises(CannotObserve, match=told.replace("(", r"\(")) as caught:
-        measure.measure(CALL, scene(tmp_path))
+    with pytest.raises(CannotMeasure, match=told.replace("(", r"\(")) as caught:
+        measure.measure(CALL, context(tmp_path))
     assert "\n" not in str(caught.value)
 
 
 def test_a_report_that_cannot_be_read_back_is_told_with_what_to_type(tmp_path, fake_ncu):
     measure, _ = fake_ncu("writes an unreadable report at once")
-    with pytest.raises(CannotObserve, match=r"cannot read its own report back.*--page raw"):
-        measure.measure(CALL, scene(tmp_path))
+    with pytest.raises(CannotMeasure, match=r"cannot read its own report back.*--page raw"):
+        measure.measure(CALL, context(tmp_path))
 
 
 def test_a_case_that_fails_under_it_says_how(tmp_path, fake_ncu):
@@ -180,24 +181,24 @@ def test_a_case_that_fails_under_it_says_how(tmp_path, fake_ncu):
     user.write_text("def wrong(x): return x\n")
     case = Case(CASE.workload, Choice("file", {"path": f"{user}:wrong"}), (), "cpu", 0)
     measure, _ = fake_ncu("writes a report")
-    with pytest.raises(CannotObserve, match="under ncu the case fails: wrong: y: "):
-        measure.measure(CALL, scene(tmp_path, case))
+    with pytest.raises(CannotMeasure, match="under ncu the case fails: wrong: y: "):
+        measure.measure(CALL, context(tmp_path, case))
 
 
 def test_it_is_ended_when_its_time_is_over(tmp_path, fake_ncu):
     measure, _ = fake_ncu("hangs", limit_s=0.5)
-    with pytest.raises(CannotObserve, match=r"not done after 0\.5 s.*launcher\.measure_limit_s"):
-        measure.measure(CALL, scene(tmp_path))
+    with pytest.raises(CannotMeasure, match=r"not done after 0\.5 s.*launcher\.measure_limit_s"):
+        measure.measure(CALL, context(tmp_path))
 
 
 def test_where_there_is_none_or_no_gpu(tmp_path, monkeypatch):
-    with pytest.raises(CannotObserve, match="nowhere/ncu is not there: install Nsight Compute"):
-        ncu(path="nowhere/ncu").measure(CALL, scene(tmp_path))
-    monkeypatch.setattr(tool, "find", lambda name, given: None)
-    with pytest.raises(CannotObserve, match=r"measure\.ncu\.path"):
-        ncu().measure(CALL, scene(tmp_path))
-    with pytest.raises(CannotObserve, match="leave it out with device=cpu"):
-        ncu().measure(CALL, Scene("cpu", CASE, tmp_path))
+    with pytest.raises(CannotMeasure, match="nowhere/ncu is not there: install Nsight Compute"):
+        ncu(path="nowhere/ncu").measure(CALL, context(tmp_path))
+    monkeypatch.setattr(tools, "find", lambda name, given: None)
+    with pytest.raises(CannotMeasure, match=r"measure\.ncu\.path"):
+        ncu().measure(CALL, context(tmp_path))
+    with pytest.raises(CannotMeasure, match="leave it out with device=cpu"):
+        ncu().measure(CALL, MeasureContext("cpu", CASE, tmp_path))
 
 
 def test_what_is_no_command_line_is_refused_before_anything_runs():
@@ -206,13 +207,13 @@ def test_what_is_no_command_line_is_refused_before_anything_runs():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(tool.find("ncu") is None, reason="Nsight Compute is not installed here")
+@pytest.mark.skipif(tools.find("ncu") is None, reason="Nsight Compute is not installed here")
 @pytest.mark.parametrize("impl", ["torch", "triton"])
 def test_a_real_one_agrees_with_the_size_of_the_work(tmp_path, impl):
     fields = {"rows": 8192, "cols": 8192, "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
     case = Case(Choice("softmax", fields), Choice(impl, {}), (), "cuda", 0)
     least = 2 * 8192 * 8192 * 4
-    there = Scene("cuda", case, tmp_path / "ncu", {"bytes_min": least, "n_kernels": 1})
+    there = MeasureContext("cuda", case, tmp_path / "ncu", {"bytes_min": least, "n_kernels": 1})
     columns = ncu().measure(CALL, there)
     assert columns["ncu_kernels"] == 1
     assert 0.8 < columns["bytes_ratio"] < 1.5  # of 512 MiB, what is left in the L2 is not written yet
@@ -223,15 +224,15 @@ def test_a_real_one_agrees_with_the_size_of_the_work(tmp_path, impl):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(tool.find("ncu") is None, reason="Nsight Compute is not installed here")
+@pytest.mark.skipif(tools.find("ncu") is None, reason="Nsight Compute is not installed here")
 def test_a_real_one_sees_what_autograd_launches_and_not_what_puts_parameters_back(tmp_path):
     fields = {"dim": 256, "batch": 64, "layers": 2, "steps": 1, "zero_grad": "every_step", "pass": "train_step"}
     values = yaml.safe_load((options.CONF / "workload" / "mlp.yaml").read_text())
     fields = {name: value for name, value in values.items() if name not in ("name", "axes")} | fields
     case = Case(Choice("mlp", fields), Choice("torch", {}), (), "cuda", 0)
-    there = Scene("cuda", case, tmp_path / "ncu")
+    there = MeasureContext("cuda", case, tmp_path / "ncu")
     ncu(most=100).measure(CALL, there)
-    lines = (there.folder / "kernels.csv").read_text()
+    lines = (there.folder / "runner.kernels.csv").read_text()
     assert "forward" in lines
     assert "optimizer_step" in lines
     assert "CopyFunctor" not in lines  # which puts the parameters back, before the profiler looks

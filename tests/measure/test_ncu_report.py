@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.columns import COLUMNS
+from runner.experiment.columns import COLUMNS
 from runner.measure.ncu import report
 from runner.measure.ncu.summary import Profile, plain
 

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from runner.measure import pairs
-from runner.measure.floors import pair_floors, shared_us
-from runner.measure.pairs import Ratio
-from runner.measure.statistics import NO_FLOOR, Floor
+from runner.timing import pairs
+from runner.timing.floors import pair_floors, shared_us
+from runner.timing.pairs import Ratio
+from runner.timing.statistics import NO_FLOOR, Floor
 
 NOTHING = (NO_FLOOR, NO_FLOOR)
 
@@ -56,21 +56,21 @@ def test_one_percent_is_found_where_the_noise_allows():
 
 def test_an_instruments_floor_widens_short_calls_most():
     chance = random.Random(5)
-    floors = pair_floors("stamped_graphs", "stamped_graphs")
+    floors = pair_floors("graph_timestamps", "graph_timestamps")
     short, long = (pairs.paired(batches(chance, us, 0.0), batches(chance, us, 0.0), floors) for us in (1.0, 100.0))
     assert short.half == pytest.approx(math.sqrt(2) * 2 * math.hypot(0.005, 0.0003), rel=0.01)
     assert long.half == pytest.approx(math.sqrt(2) * 2 * math.hypot(0.00005, 0.0003), rel=0.01)
 
 
 def test_two_instruments_share_no_error_that_could_cancel():
-    one, other = pair_floors("stamped_graphs", "stamped_stream")
-    assert one.us > pair_floors("stamped_graphs", "stamped_graphs")[0].us
+    one, other = pair_floors("graph_timestamps", "stream_timestamps")
+    assert one.us > pair_floors("graph_timestamps", "graph_timestamps")[0].us
     assert other == Floor(us=0.4, share=0.001)
 
 
 @pytest.mark.parametrize(
     ("name", "longer_us", "short_us", "long_us"),
-    [("cuda_events", 3.6, 5.0, 10.0), ("cuda_events", 3.6, 1.0, 40.0), ("stamped_stream", 0.7, 1.0, 30.0)],
+    [("cuda_events", 3.6, 5.0, 10.0), ("cuda_events", 3.6, 1.0, 40.0), ("stream_timestamps", 0.7, 1.0, 30.0)],
 )
 def test_what_is_too_long_on_both_sides_is_not_gone_from_their_ratio(name, longer_us, short_us, long_us):
     read = [[us + longer_us] * 10 for us in (long_us, short_us)]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from runner.measure.pinning import _team, _text, _threads, choose, pinned
+from runner.timing.pinning import _team, _text, _threads, choose, pinned
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -77,15 +77,15 @@ def test_each_thread_that_computes_has_a_cpu_of_its_own_and_the_text_names_them(
     whole = os.sched_getaffinity(0)
     run()  # the pool is there before
     with pinned(run) as cpus:
-        places = {thread: min(os.sched_getaffinity(thread)) for thread in _team()}
-        assert all(os.sched_getaffinity(thread) == {cpu} for thread, cpu in places.items())
-        assert len(places) == torch.get_num_threads() == len(set(places.values()))
-        assert set(places.values()) <= whole
-        assert cpus == _text(set(places.values()))
+        buffer_sets = {thread: min(os.sched_getaffinity(thread)) for thread in _team()}
+        assert all(os.sched_getaffinity(thread) == {cpu} for thread, cpu in buffer_sets.items())
+        assert len(buffer_sets) == torch.get_num_threads() == len(set(buffer_sets.values()))
+        assert set(buffer_sets.values()) <= whole
+        assert cpus == _text(set(buffer_sets.values()))
         busy = busy_threads(run)
         assert threading.get_native_id() in busy
-        assert busy <= places.keys()
-        assert {thread for thread, mask in masks().items() if mask != whole} <= places.keys()
+        assert busy <= buffer_sets.keys()
+        assert {thread for thread, mask in masks().items() if mask != whole} <= buffer_sets.keys()
 
 
 @enough
@@ -101,7 +101,7 @@ def test_what_torch_compiles_runs_on_the_same_threads():
 @enough
 def test_the_pool_need_not_have_been_started():
     program = (
-        "import os, torch; from runner.measure.pinning import _threads, pinned\n"
+        "import os, torch; from runner.timing.pinning import _threads, pinned\n"
         "with pinned() as cpus:\n"
         "    torch.nn.functional.gelu(torch.ones(1024, 1024))\n"
         "    print(cpus, sum(len(os.sched_getaffinity(thread)) == 1 for thread in _threads()))\n"

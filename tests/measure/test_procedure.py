@@ -7,9 +7,9 @@ import random
 import pytest
 
 from runner.measure.benchmark import Benchmark
-from runner.measure.procedure import Taken, take
-from runner.measure.statistics import NO_FLOOR, Floor, Summary
-from runner.measure.verdict import verdict
+from runner.timing.procedure import Taken, take
+from runner.timing.statistics import NO_FLOOR, Floor, Summary
+from runner.timing.verdict import verdict
 
 
 class Scripted:
@@ -27,9 +27,9 @@ class Scripted:
 
 
 def settings(**changes):
-    values = {"cold_l2": True, "instrument": "auto", "captures": 10, "places": 5, "witness": True}
+    values = {"cold_l2": True, "instrument": "auto", "captures": 10, "buffer_sets": 5, "cupti_check": True}
     values |= {"warmup_s": 0.01, "samples": 200, "max_s": 0.5, "target_pct": 0.5, "target_cpu_pct": 2.0}
-    values |= {"roof": False, "rounds": 40, "sustained_s": 0.0, "keep_samples": False}
+    values |= {"measured_peak": False, "rounds": 40, "sustained_s": 0.0, "keep_samples": False}
     return Benchmark(**(values | changes))
 
 
@@ -93,13 +93,13 @@ def test_a_call_that_reads_as_nothing_has_no_time_and_says_so(clock, us, noise_u
     """What an instrument reads where nothing happens is taken off, so that half of the noise lies below 0."""
     noise = random.Random(1)
     taken = take(Scripted(clock, lambda i: us + noise.gauss(0, noise_us) - 0.01), settings())
-    columns = taken.columns("gpu_us", Floor(us=0.01, share=0.001)) | {"instrument": "stamped_graphs"}
+    columns = taken.columns("gpu_us", Floor(us=0.01, share=0.001)) | {"instrument": "graph_timestamps"}
     assert not taken.converged
     assert columns["gpu_us"] == columns["low_us"] == 0 <= columns["high_us"]
     assert columns["stat_pct"] is columns["interval_pct"] is None
     assert verdict(columns, 0.5) == {
         "verdict": "timer_limited",
-        "verdict_reason": "stamped_graphs cannot tell it from a call that does nothing",
+        "verdict_reason": "graph_timestamps cannot tell it from a call that does nothing",
     }
 
 

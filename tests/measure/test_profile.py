@@ -12,14 +12,14 @@ import pytest
 import torch
 import yaml
 
-from kernels.mlp import torch as mlp
-from kernels.spans import span
-from models.workload import Call
-from runner.columns import COLUMNS
-from runner.compose import CONF
-from runner.measure import SUMMARY, CannotObserve, Scene
+from runner.config import CONF
+from runner.experiment.columns import COLUMNS
+from runner.kernels.mlp import torch as mlp
+from runner.kernels.spans import span
+from runner.measure import SUMMARY, CannotMeasure, MeasureContext
 from runner.measure import profile as module
 from runner.measure.profile import Profile, profiled, stacks, trace
+from runner.models.workload import Call
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -31,8 +31,8 @@ def profile(**changes):
 
 
 @pytest.fixture
-def scene(tmp_path):
-    return Scene("cpu", place=tmp_path / "files")
+def context(tmp_path):
+    return MeasureContext("cpu", place=tmp_path / "files")
 
 
 @pytest.fixture
@@ -46,43 +46,43 @@ def call():
     return Call(run)
 
 
-def table(scene, name):
-    with open(scene.folder / f"{name}.csv", newline="") as file:
+def table(context, name):
+    with open(context.folder / f"{name}.csv", newline="") as file:
         return list(csv.DictReader(file))
 
 
-def test_operations_parts_and_files_of_a_real_call(call, scene):
-    figures = profile().measure(call, scene)
+def test_operations_parts_and_files_of_a_real_call(call, context):
+    figures = profile().measure(call, context)
     assert set(figures) == {"profile_overhead_pct", "profile_note"}
     assert figures["profile_note"] == ""
-    ops = {line["op"]: line for line in table(scene, "ops")}
+    ops = {line["op"]: line for line in table(context, "ops")}
     assert float(ops["aten::addmm"]["count"]) == float(ops["aten::gelu"]["count"]) == 2
     for line in ops.values():
         assert 0 <= float(line["self_cpu_us"]) <= float(line["cpu_us"])
     assert sum(float(line["self_cpu_pct"]) for line in ops.values()) == pytest.approx(100)
-    assert [line["part"] for line in table(scene, "parts")] == [
+    assert [line["part"] for line in table(context, "parts")] == [
         "forward",
         "forward / layer_0",
         "forward / layer_1",
     ]
-    names = {path.name for path in scene.folder.iterdir()}
+    names = {path.name for path in context.folder.iterdir()}
     assert names == {SUMMARY, "ops.csv", "parts.csv", "trace.json.gz", "stacks.txt", "flame.svg"}
-    with gzip.open(scene.folder / "trace.json.gz", "rt") as file:
+    with gzip.open(context.folder / "trace.json.gz", "rt") as file:
         events = json.load(file)["traceEvents"]
     assert sum(event["name"] == "call" for event in events) == 3
-    summary = (scene.folder / SUMMARY).read_text()
+    summary = (context.folder / SUMMARY).read_text()
     assert "of one call, the mean of 3; the profiler adds" in summary
     assert "aten::addmm" in summary
     assert "kernel" not in summary
 
 
-def test_the_stacks_add_up_to_a_call_and_the_flame_graph_draws_them(call, scene):
-    profile().measure(call, scene)
-    found = stacks.unfolded((scene.folder / "stacks.txt").read_text())
-    calls = trace.read(scene.folder / "trace.json.gz")
+def test_the_stacks_add_up_to_a_call_and_the_flame_graph_draws_them(call, context):
+    profile().measure(call, context)
+    found = stacks.unfolded((context.folder / "stacks.txt").read_text())
+    calls = trace.read(context.folder / "trace.json.gz")
     assert sum(found.values()) == pytest.approx(sum(call.span.us for call in calls) / 3, rel=0.01)
     assert any(frames[:3] == ("call", "forward", "layer_1") for frames in found)
-    drawing = ET.parse(scene.folder / "flame.svg").getroot()
+    drawing = ET.parse(context.folder / "flame.svg").getroot()
     titles = [title.text for title in drawing.iter(f"{SVG}title")]
     assert titles[0].startswith("call\n")
     assert titles[0].endswith("100 % of a call")
@@ -92,51 +92,51 @@ def test_the_stacks_add_up_to_a_call_and_the_flame_graph_draws_them(call, scene)
     assert all(0 < width <= 1200 for width in widths)
 
 
-def test_a_second_pass_has_python_memory_and_operations(call, scene):
-    profile(stacks=True, memory=True, flops=True, shapes=True).measure(call, scene)
-    text = (scene.folder / "stacks.txt").read_text()
+def test_a_second_pass_has_python_memory_and_operations(call, context):
+    profile(stacks=True, memory=True, flops=True, shapes=True).measure(call, context)
+    text = (context.folder / "stacks.txt").read_text()
     assert "kernels/mlp/torch.py(" in text
     assert "torch/autograd/profiler.py(" not in text
     assert " at 0x" not in text
-    costs = {(line["op"], line["shapes"]): line for line in table(scene, "costs")}
+    costs = {(line["op"], line["shapes"]): line for line in table(context, "costs")}
     addmm = costs["aten::addmm", "16 8x16 16x16"]
     assert float(addmm["flops"]) == 2 * 2 * 8 * 16 * 16
     assert float(addmm["memory_bytes"]) == 2 * 8 * 16 * 4
-    assert not list(scene.folder.glob("slow-*"))
-    with gzip.open(scene.folder / "trace.json.gz", "rt") as file:
+    assert not list(context.folder.glob("slow-*"))
+    with gzip.open(context.folder / "trace.json.gz", "rt") as file:
         assert "python_function" not in file.read()
 
 
-def test_shapes_part_what_is_one_operation_without_them(scene):
+def test_shapes_part_what_is_one_operation_without_them(context):
     small, large = torch.randn(4, 4), torch.randn(8, 8)
     call = Call(lambda: (small @ small, large @ large))
-    profile().measure(call, scene)
-    assert [line["op"] for line in table(scene, "ops")].count("aten::mm") == 1
-    profile(shapes=True).measure(call, scene)
-    assert {line["shapes"] for line in table(scene, "ops") if line["op"] == "aten::mm"} == {"4x4 4x4", "8x8 8x8"}
+    profile().measure(call, context)
+    assert [line["op"] for line in table(context, "ops")].count("aten::mm") == 1
+    profile(shapes=True).measure(call, context)
+    assert {line["shapes"] for line in table(context, "ops") if line["op"] == "aten::mm"} == {"4x4 4x4", "8x8 8x8"}
 
 
-def test_inputs_are_put_back_before_every_call(scene):
+def test_inputs_are_put_back_before_every_call(context):
     x, seen = torch.zeros(4), []
 
     def run():
         seen.append(float(x[0]))
         return (x.add_(1),)
 
-    profile(stacks=True).measure(Call(run, reset=lambda: x.zero_()), scene)
+    profile(stacks=True).measure(Call(run, reset=lambda: x.zero_()), context)
     assert set(seen) == {0.0}
     assert len(seen) == 2 + 3 * (3 + 1 + 3) + (1 + 3)  # two to see how long it is, three rounds, and the second pass
 
 
-def test_only_the_first_lines_are_in_the_summary(call, scene):
-    profile(rows=1).measure(call, scene)
-    assert "more operations" in (scene.folder / SUMMARY).read_text()
-    assert len(table(scene, "ops")) > 1
+def test_only_the_first_lines_are_in_the_summary(call, context):
+    profile(rows=1).measure(call, context)
+    assert "more operations" in (context.folder / SUMMARY).read_text()
+    assert len(table(context, "ops")) > 1
 
 
-def test_calls_that_take_long_are_fewer_and_the_row_says_so(call, scene, monkeypatch):
+def test_calls_that_take_long_are_fewer_and_the_row_says_so(call, context, monkeypatch):
     monkeypatch.setattr(profiled, "LONGEST_S", 1e-9)
-    assert profile().measure(call, scene)["profile_note"] == "2 calls instead of 3, for they are long"
+    assert profile().measure(call, context)["profile_note"] == "2 calls instead of 3, for they are long"
 
 
 @pytest.mark.parametrize(
@@ -148,32 +148,32 @@ def test_how_many_calls_fit(call_s, plan):
 
 
 def test_where_no_file_can_be_kept_there_is_no_profile(call):
-    with pytest.raises(CannotObserve, match="it keeps files"):
-        profile().measure(call, Scene("cpu"))
+    with pytest.raises(CannotMeasure, match="it keeps files"):
+        profile().measure(call, MeasureContext("cpu"))
 
 
-def test_a_torch_without_the_profiler_is_told(call, scene, monkeypatch):
+def test_a_torch_without_the_profiler_is_told(call, context, monkeypatch):
     monkeypatch.setattr(profiled, "supported_activities", set)
-    with pytest.raises(CannotObserve, match="built without Kineto"):
-        profile().measure(call, scene)
+    with pytest.raises(CannotMeasure, match="built without Kineto"):
+        profile().measure(call, context)
 
 
-def test_a_trace_without_kernels_is_not_taken_for_a_gpus(call, scene):
+def test_a_trace_without_kernels_is_not_taken_for_a_gpus(call, context):
     """The real trace of a CPU, read as if it were of a GPU whose CUPTI somebody else has."""
-    profile().measure(call, scene)
-    with pytest.raises(CannotObserve, match="saw no kernel, copy or fill in a call: run it without nsys"):
-        module._seen(scene.folder / "trace.json.gz", gpu=True)
+    profile().measure(call, context)
+    with pytest.raises(CannotMeasure, match="saw no kernel, copy or fill in a call: run it without nsys"):
+        module._seen(context.folder / "trace.json.gz", gpu=True)
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [("{", "cannot be read"), ('{"traceEvents": []}', "recorded none of its calls"), ("{}", "cannot be read")],
 )
-def test_a_trace_that_is_none_is_told(scene, content, said):
-    path = scene.folder / "trace.json.gz"
+def test_a_trace_that_is_none_is_told(context, content, said):
+    path = context.folder / "trace.json.gz"
     with gzip.open(path, "wt") as file:
         file.write(content)
-    with pytest.raises(CannotObserve, match=said):
+    with pytest.raises(CannotMeasure, match=said):
         module._seen(path, gpu=False)
 
 
@@ -196,9 +196,9 @@ def recorded(monkeypatch):
     monkeypatch.setattr(profiled, "profile", record)
 
 
-def test_a_gpus_figures_and_tables(recorded, scene):
-    scene = replace(scene, device="cuda", figures={"n_kernels": 9})
-    figures = profile().measure(Call(lambda: ()), scene)
+def test_a_gpus_figures_and_tables(recorded, context):
+    context = replace(context, device="cuda", figures={"n_kernels": 9})
+    figures = profile().measure(Call(lambda: ()), context)
     assert figures == {
         "profile_gpu_us": 30.5,
         "profile_kernels": 1,
@@ -213,11 +213,11 @@ def test_a_gpus_figures_and_tables(recorded, scene):
         "profile_note": "kernels, copies and fills of a call: 1 here, 9 by the benchmark",
     }
     assert figures.keys() <= COLUMNS.keys()
-    (line,) = table(scene, "kernels")
+    (line,) = table(context, "kernels")
     assert (line["op"], line["kernel"], line["gpu_us"]) == ("aten::gelu", "void gelu_kernel<4>(int)", "30.5")
-    text = (scene.folder / "stacks.txt").read_text()
+    text = (context.folder / "stacks.txt").read_text()
     assert text == "call;forward;aten::gelu;void gelu_kernel<4>(int) 30500\n"
-    assert (scene.folder / SUMMARY).read_text().splitlines() == [
+    assert (context.folder / SUMMARY).read_text().splitlines() == [
         "kernels, copies and fills of a call: 1, in 30.5 us, 100.0 % of their span; "
         "idle in between 0 us, 0 us at a time",
         "a launch takes 4.0 us of the host, and what it launches begins 8.0 us later",

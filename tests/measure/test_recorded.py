@@ -14,12 +14,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from runner.measure import procedure
-from runner.measure.floors import FLOORS
-from runner.measure.statistics import Floor, Summary, summarise, trimmed_mean, von_neumann
+from runner.timing import procedure
+from runner.timing.floors import FLOORS
+from runner.timing.statistics import Floor, Summary, summarise, trimmed_mean, von_neumann
 
 RECORDED = np.load(Path(__file__).with_name("series.npz"))
-STAMPS = FLOORS["stamped_graphs"]
+STAMPS = FLOORS["graph_timestamps"]
 EVENTS = Floor(
     us=0.10, share=0.0015
 )  # of events in graphs, less what they read of nothing: no instrument is of that kind
@@ -244,15 +244,15 @@ def test_stamps_spread_between_processes_by_a_quarter_of_what_events_do_at_most(
     """2.8 to 9.2 ns against 43 to 120 ns, in the same three processes."""
     spread = {
         clock: np.std([trimmed_mean(p.ravel().tolist()) for p in recorded(f"visits/{case}|{clock}")], ddof=1)
-        for clock in ("stamps", "events")
+        for clock in ("timestamps", "events")
     }
-    assert spread["stamps"] < 0.010
+    assert spread["timestamps"] < 0.010
     assert spread["events"] > 0.040
 
 
-@pytest.mark.parametrize(("clock", "floor"), [("stamps", STAMPS), ("events", EVENTS)])
+@pytest.mark.parametrize(("clock", "floor"), [("timestamps", STAMPS), ("events", EVENTS)])
 def test_every_visit_holds_the_value_of_all_visits_in_its_whole_interval_and_not_in_that_of_sampling(clock, floor):
-    """Without the floor 86 of 120 by stamps, with 2 of 30 for a spin, whose clock moves; and 53 of 120 by events."""
+    """Without the floor 86 of 120 by timestamps, with 2 of 30 for a spin, whose clock moves; and 53 of 120 by events."""
     sampling, whole = [], []
     for case in VISITED:
         visits = recorded(f"visits/{case}|{clock}")

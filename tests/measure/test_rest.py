@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.measure import rest
+from runner.timing import rest
 
 
 @pytest.mark.parametrize(("last_us", "slept_s", "calls"), [(99.0, [], 0), (101.0, [0.25], 1)])

@@ -1,10 +1,10 @@
-"""Rounds over instruments whose samples are known."""
+"""Comparison over instruments whose samples are known."""
 
 from __future__ import annotations
 
 import pytest
 
-from runner.measure.side_by_side import side_by_side
+from runner.timing.side_by_side import side_by_side
 
 
 class Logged:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from runner.measure.statistics import Floor, quantile, summarise, trimmed_mean, von_neumann
+from runner.timing.statistics import Floor, quantile, summarise, trimmed_mean, von_neumann
 
 
 def test_the_trimmed_mean_ignores_outliers():

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from runner.measure.verdict import DOUBTS, verdict
+from runner.timing.verdict import DOUBTS, verdict
 
 GOOD = {"gpu_us": 10.0, "converged": True, "stat_pct": 0.1, "interval_pct": 0.3, "drift_pct": 0.0, "samples": 800}
-GOOD |= {"instrument": "stamped_graphs", "sm_clock_mhz": 1975.0, "unloaded_clock_mhz": 1980.0, "n_kernels": 1}
-GOOD |= {"cupti_us": 10.1, "e2e_us": 40.0}
+GOOD |= {"instrument": "graph_timestamps", "sm_clock_mhz": 1975.0, "unloaded_clock_mhz": 1980.0, "n_kernels": 1}
+GOOD |= {"cupti_us": 10.1, "latency_us": 40.0}
 
 DOUBTFUL = {
-    "impossible": ({"least_us": 12.0}, "this GPU cannot do it in less than 12 us"),
-    "contradicted": ({"cupti_us": 13.0}, "CUPTI says 13 us where stamped_graphs says 10 us"),
+    "impossible": ({"fastest_possible_us": 12.0}, "this GPU cannot do it in less than 12 us"),
+    "contradicted": ({"cupti_us": 13.0}, "CUPTI says 13 us where graph_timestamps says 10 us"),
     "contended": ({"cpu_wait_pct": 30.0}, "its threads waited 30 % of the time for other processes"),
     "power_capped": ({"sm_clock_mhz": 1600.0}, "its clock was 1600 of 1980 MHz"),
     "not_converged": ({"converged": False, "stat_pct": 3.0}, "the interval is +-3.0 % after 800 samples"),
-    "timer_limited": ({"interval_pct": 0.8}, "known to +-0.8 % at best with stamped_graphs"),
+    "timer_limited": ({"interval_pct": 0.8}, "known to +-0.8 % at best with graph_timestamps"),
     "launch_bound": ({"n_kernels": 9, "cupti_us": 10.0}, "a caller waits 40 us"),
 }
 
@@ -51,9 +51,9 @@ def test_an_interval_that_sampling_alone_makes_wide_is_not_the_timers_fault():
 
 
 def test_a_zero_that_has_moved_is_other_processes_doing():
-    result = verdict(GOOD | {"zero_moved_us": -0.37}, 0.5)
+    result = verdict(GOOD | {"timer_drift_us": -0.37}, 0.5)
     assert (result["verdict"], "reads 0.37 us less" in result["verdict_reason"]) == ("contended", True)
-    assert verdict(GOOD | {"zero_moved_us": 0.37}, 0.5)["verdict"] == "ok"
+    assert verdict(GOOD | {"timer_drift_us": 0.37}, 0.5)["verdict"] == "ok"
 
 
 def test_the_gravest_doubt_is_said():
@@ -69,7 +69,7 @@ def test_the_gravest_doubt_is_said():
 
 
 def test_what_the_timed_calls_gave_weighs_most():
-    said = verdict(GOOD | {"least_us": 12.0}, 0.5, wrong="y: 3 of 8 elements wrong")
+    said = verdict(GOOD | {"fastest_possible_us": 12.0}, 0.5, wrong="y: 3 of 8 elements wrong")
     assert said == {"verdict": "wrong", "verdict_reason": "in the timed calls: y: 3 of 8 elements wrong"}
 
 

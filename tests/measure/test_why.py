@@ -9,12 +9,19 @@ import pytest
 from runner.measure.inspect.why import NAMES, Facts, why
 
 SLOW = Facts(
-    "float32", time_us=100.0, pct_roof=40.0, bound="memory", kernels=1, kernel="k", load_bits=128, registers=32
+    "float32",
+    time_us=100.0,
+    pct_of_measured_peak=40.0,
+    bound="memory",
+    kernels=1,
+    kernel="k",
+    load_bits=128,
+    registers=32,
 )
 
 
 def test_a_fast_one_says_how_fast_and_by_what():
-    fast = replace(SLOW, pct_roof=98.2, registers=32)
+    fast = replace(SLOW, pct_of_measured_peak=98.2, registers=32)
     assert why(fast) == "one kernel at 98 % of the rate of a copy; 128-bit loads, 32 registers"
     product = replace(fast, bound="compute", tensor=64, bulk=4, load_bits=0)
     assert why(product) == (
@@ -25,7 +32,7 @@ def test_a_fast_one_says_how_fast_and_by_what():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"graph_breaks": 2}, "torch.compile left the graph in 2 places, and ran those eagerly"),
+        ({"graph_breaks": 2}, "torch.compile left the graph in 2 buffer_sets, and ran those eagerly"),
         ({"launch_bound": "a caller waits 90 us"}, "a caller waits 90 us"),
         (
             {"fp64": 12, "fp64_names": "12 DADD"},
@@ -44,7 +51,7 @@ def test_a_fast_one_says_how_fast_and_by_what():
             "k keeps 16 bytes a thread in memory for want of registers",
         ),
         (
-            {"kernels": 9, "pct_roof": 11.0},
+            {"kernels": 9, "pct_of_measured_peak": 11.0},
             "9 kernels, and 9.1 times the time of moving all bytes once: each moves them again",
         ),
         (
@@ -65,7 +72,7 @@ def test_a_fast_one_says_how_fast_and_by_what():
             "one kernel at 40 % of the rate of a copy, and nothing in what was read says why: counters may (ncu)",
         ),
         (
-            {"pct_roof": None},
+            {"pct_of_measured_peak": None},
             "one kernel; no time to explain: put benchmark before inspect, as in 'measure=[benchmark,inspect]'",
         ),
         ({"arch": 90}, "compiled for sm_90, and not launched"),
@@ -82,15 +89,15 @@ def test_a_reason(changes, said):
     ("changes", "never"),
     [
         ({"fp64": 12, "dtype": "float64"}, "double-precision"),
-        ({"fp64": 12, "pct_roof": 95.0}, "double-precision"),  # it costs nothing where memory is waited for
-        ({"kernels": 9, "pct_roof": 40.0}, "moves them again"),  # 2.5 times is not nine
-        ({"kernels": 9, "pct_roof": 11.0, "bound": "compute"}, "moves them again"),
+        ({"fp64": 12, "pct_of_measured_peak": 95.0}, "double-precision"),  # it costs nothing where memory is waited for
+        ({"kernels": 9, "pct_of_measured_peak": 40.0}, "moves them again"),  # 2.5 times is not nine
+        ({"kernels": 9, "pct_of_measured_peak": 11.0, "bound": "compute"}, "moves them again"),
         ({"bound": "compute", "tensor": 0}, "tensor-core"),  # float32 proper is multiplied without
         ({"bound": "memory", "dtype": "bfloat16", "tensor": 0}, "tensor-core"),
         ({"load_bits": 32, "bulk": 2}, "loads at most"),
         ({"load_bits": 32, "bound": "compute"}, "loads at most"),
-        ({"load_bits": 32, "pct_roof": 80.0}, "loads at most"),
-        ({"time_us": 3.1, "pct_roof": 80.0}, "starting"),
+        ({"load_bits": 32, "pct_of_measured_peak": 80.0}, "loads at most"),
+        ({"time_us": 3.1, "pct_of_measured_peak": 80.0}, "starting"),
     ],
 )
 def test_a_reason_is_not_given_where_it_does_not_hold(changes, never):
@@ -98,11 +105,11 @@ def test_a_reason_is_not_given_where_it_does_not_hold(changes, never):
 
 
 def test_of_torchs_own_kernels_it_says_that_the_name_is_all():
-    own = Facts("float32", pct_roof=11.0, bound="memory", kernels=9)
+    own = Facts("float32", pct_of_measured_peak=11.0, bound="memory", kernels=9)
     assert why(own).endswith(f"; {NAMES}")
 
 
-def test_on_a_cpu_there_is_no_roof():
+def test_on_a_cpu_there_is_no_measured_peak():
     assert why(Facts("float32", device="cpu", graphs=1)) == (
-        "one generated graph; a CPU has no measured roof to hold its time against"
+        "one generated graph; a CPU has no measured measured_peak to hold its time against"
     )

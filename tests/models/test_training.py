@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch._functorch import config
 
-from kernels import Unsupported
-from models import training
+from runner.kernels.unsupported import Unsupported
+from runner.models import training
 
 
 def test_the_forward_is_made_once_and_its_backward_each_time():

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from runner.case import Case, Choice
-from runner.journal import Journal
+from runner.experiment.case import Case, Choice
+from runner.experiment.results import Comparison, Row
 from runner.report import derive, frame, replicas, terminal
-from runner.rounds import Rounds
-from runner.row import Row
+from runner.store.journal import Journal
 
 
 def row(impl, us, *, cols=8, replica=0, percent=0.5, status="ok", **metrics):
@@ -28,9 +27,9 @@ def test_a_time_that_cannot_be_true_never_gets_the_star(verdict):
 
 
 def rounds(*pairs):
-    return Rounds(
+    return Comparison(
         batches_us={one.case.key: [us * (1 + 1e-4 * (i % 2)) for i in range(10)] for one, us in pairs},
-        instruments={one.case.key: "stamped_graphs" for one, _ in pairs},
+        instruments={one.case.key: "graph_timestamps" for one, _ in pairs},
     )
 
 
@@ -43,8 +42,8 @@ def test_speed_ups_are_of_the_rounds_where_there_are_some():
     found = by_impl(derive.lines([torch, triton], None, [rounds((torch, 100.0), (triton, 80.0))]))
     assert found["triton"].speedup == pytest.approx(1.25)
     assert found["triton"].speedup_low < 1.25 < found["triton"].speedup_high
-    assert (found["triton"].versus, found["triton"].paired, found["triton"].fastest) == ("faster", True, True)
-    assert (found["torch"].speedup, found["torch"].versus) == (1.0, None)
+    assert (found["triton"].vs_baseline, found["triton"].paired, found["triton"].fastest) == ("faster", True, True)
+    assert (found["torch"].speedup, found["torch"].vs_baseline) == (1.0, None)
 
 
 def wrong(impl, us):
@@ -56,7 +55,7 @@ def test_what_is_wrong_is_not_said_to_be_faster():
     for compared in ([], [rounds((torch, 100.0), (broken, 50.0))]):
         found = by_impl(derive.lines([torch, broken], None, compared))
         line = found["triton"]
-        assert (line.speedup, line.versus, line.paired, line.time_us) == (None, None, None, 50.0)
+        assert (line.speedup, line.vs_baseline, line.paired, line.time_us) == (None, None, None, 50.0)
         assert found["torch"].fastest
 
 
@@ -77,14 +76,14 @@ def test_a_base_that_was_asked_for_is_the_base_though_it_is_wrong():
 def test_without_rounds_they_are_of_the_times_and_their_intervals():
     found = by_impl(derive.lines([row("torch", 100.0, percent=3.0), row("triton", 98.0, percent=3.0)], None))
     assert found["triton"].speedup == pytest.approx(100 / 98)
-    assert (found["triton"].versus, found["triton"].paired) == ("unclear", False)
+    assert (found["triton"].vs_baseline, found["triton"].paired) == ("unclear", False)
 
 
-@pytest.mark.parametrize(("where", "versus"), [("GPU-a", "faster"), ("GPU-b", None)])
-def test_times_of_two_gpus_are_shown_beside_each_other_and_not_judged(where, versus):
+@pytest.mark.parametrize(("where", "vs_baseline"), [("GPU-a", "faster"), ("GPU-b", None)])
+def test_times_of_two_gpus_are_shown_beside_each_other_and_not_judged(where, vs_baseline):
     rows = [row("torch", 100.0, gpu_uuid="GPU-a"), row("triton", 90.0, gpu_uuid=where)]
     found = by_impl(derive.lines(rows, None))
-    assert (found["triton"].speedup, found["triton"].versus) == (pytest.approx(100 / 90), versus)
+    assert (found["triton"].speedup, found["triton"].vs_baseline) == (pytest.approx(100 / 90), vs_baseline)
 
 
 def test_a_case_outside_of_the_rounds_is_compared_by_its_time():
@@ -99,8 +98,8 @@ def test_a_time_of_nothing_has_no_speed_up_and_costs_the_others_none():
     found = by_impl(
         derive.lines([torch, nothing, triton], None, [rounds((torch, 5.0), (nothing, -0.02), (triton, 4.0))])
     )
-    assert (found["nothing"].speedup, found["nothing"].versus, found["nothing"].tflops) == (None, None, None)
-    assert (found["triton"].speedup, found["triton"].versus) == (pytest.approx(1.25), "faster")
+    assert (found["nothing"].speedup, found["nothing"].vs_baseline, found["nothing"].tflops) == (None, None, None)
+    assert (found["triton"].speedup, found["triton"].vs_baseline) == (pytest.approx(1.25), "faster")
     (line,) = derive.lines([row("nothing", 0.0, percent=None, replica=i) for i in range(2)], None)
     assert (line.time_us, line.between_pct, line.row.metrics["interval_pct"]) == (0.0, None, None)
 
@@ -116,8 +115,8 @@ def test_the_words_of_one_table_are_judged_together():
     slower = [
         replace(r, case=replace(r.case, impl=Choice("triton", {})), metrics=r.metrics | {"gpu_us": 101.3}) for r in many
     ]
-    assert derive.lines([*few, slower[0]], None)[1].versus == "slower"
-    assert {line.versus for line in derive.lines([*many, *slower], None)} == {None, "unclear"}
+    assert derive.lines([*few, slower[0]], None)[1].vs_baseline == "slower"
+    assert {line.vs_baseline for line in derive.lines([*many, *slower], None)} == {None, "unclear"}
 
 
 def test_several_processes_are_one_line_with_their_own_interval():
@@ -155,7 +154,7 @@ def test_a_case_that_failed_in_one_process_has_no_speed_up_from_the_others():
     torch = [row("torch", 100.0, replica=i) for i in range(2)]
     broken = [row("triton", 80.0), row("triton", None, replica=1, status="crashed")]
     found = by_impl(derive.lines([*torch, *broken], None, [rounds((torch[0], 100.0), (broken[0], 80.0))]))
-    assert (found["triton"].row.status, found["triton"].speedup, found["triton"].versus) == ("crashed", None, None)
+    assert (found["triton"].row.status, found["triton"].speedup, found["triton"].vs_baseline) == ("crashed", None, None)
 
 
 def test_a_process_whose_timed_calls_were_wrong_speaks_for_the_case():
@@ -190,7 +189,7 @@ def test_the_doubt_of_one_process_is_that_of_all():
 
 def test_a_time_without_an_interval_still_has_a_speed_up_and_no_word():
     found = by_impl(derive.lines([row("torch", 6.0, percent=None), row("triton", 2.0, percent=None)], None))
-    assert (found["triton"].speedup, found["triton"].versus) == (3.0, None)
+    assert (found["triton"].speedup, found["triton"].vs_baseline) == (3.0, None)
 
 
 def test_times_of_zeros_are_labelled():
@@ -279,7 +278,7 @@ def test_rounds_of_one_process_do_not_speak_for_all():
     torch = [row("torch", us, replica=i) for i, us in enumerate((100.0, 110.0, 95.0))]
     triton = [row("triton", us, replica=i) for i, us in enumerate((97.0, 112.0, 97.0))]
     line = by_impl(derive.lines([*torch, *triton], None, [rounds((torch[0], 100.0), (triton[0], 97.0))]))["triton"]
-    assert (line.versus, line.paired) == ("unclear", False)
+    assert (line.vs_baseline, line.paired) == ("unclear", False)
     alone = by_impl(derive.lines([*torch, triton[0]], None, [rounds((torch[0], 100.0), (triton[0], 97.0))]))["triton"]
     assert alone.paired is False
 
@@ -291,9 +290,9 @@ def test_times_by_different_numbers_of_threads_have_no_word():
         return replace(one, device="cpu", metrics=metrics)
 
     line = by_impl(derive.lines([on_cpu("torch", 10.0, 2), on_cpu("triton", 5.0, 1)], None))["triton"]
-    assert (line.speedup, line.versus) == (2.0, None)
+    assert (line.speedup, line.vs_baseline) == (2.0, None)
     line = by_impl(derive.lines([on_cpu("torch", 10.0, 2), on_cpu("triton", 5.0, 2)], None))["triton"]
-    assert line.versus == "faster"
+    assert line.vs_baseline == "faster"
 
 
 def test_no_time_gets_no_star():
@@ -302,7 +301,10 @@ def test_no_time_gets_no_star():
 
 
 def test_shares_of_the_roof_go_with_the_time_of_all():
-    rows = [row("torch", us, replica=i, pct_roof=90.0, samples=10, min_us=us - 1) for i, us in enumerate((10.0, 15.0))]
+    rows = [
+        row("torch", us, replica=i, pct_of_measured_peak=90.0, samples=10, min_us=us - 1)
+        for i, us in enumerate((10.0, 15.0))
+    ]
     merged = replicas.merged(rows).metrics
     assert merged["gpu_us"] == 12.5
-    assert (merged["pct_roof"], merged["samples"], merged["min_us"]) == (pytest.approx(72.0), 20, 9.0)
+    assert (merged["pct_of_measured_peak"], merged["samples"], merged["min_us"]) == (pytest.approx(72.0), 20, 9.0)

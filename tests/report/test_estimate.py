@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from runner.case import Case, Choice
-from runner.journal import Journal
+from runner.experiment.case import Case, Choice
+from runner.experiment.results import Row
 from runner.report.estimate import UNKNOWN_S, estimate
-from runner.row import Row
+from runner.store.journal import Journal
 
 
 def case(impl="torch", workload="gelu", cols=8, samples=20, replica=0):

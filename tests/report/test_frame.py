@@ -8,12 +8,12 @@ import shutil
 
 import pytest
 
-from runner import run_dir
-from runner.case import Case, Choice, Plan
-from runner.errors import BadInput
-from runner.journal import Journal
+from runner.experiment.case import Case, Choice, Plan
+from runner.experiment.errors import BadInput
+from runner.experiment.results import Row
 from runner.report import frame
-from runner.row import Row
+from runner.store import run_folder
+from runner.store.journal import Journal
 
 
 def row(impl, us, cols=8, **fields):
@@ -36,8 +36,8 @@ def made(tmp_path):
             launcher=Choice("local", {}),
             log=Choice("none", {}),
         )
-        run_dir.write_plan(folder, plan, plan.cases)
-        (folder / run_dir.ENVIRONMENT).write_text(json.dumps({"commit": commit}))
+        run_folder.write_plan(folder, plan, plan.cases)
+        (folder / run_folder.ENVIRONMENT).write_text(json.dumps({"commit": commit}))
         with Journal(folder) as journal:
             for one in rows:
                 journal.row(one)
@@ -64,9 +64,9 @@ def test_one_run_has_these_columns_too_from_wherever_it_is_read(made, monkeypatc
 def test_a_run_that_was_resumed_by_another_commit_names_both(made):
     folder = made("2025-01-30", [row("torch", 4.0)])
     sessions = [{"commit": "a1"}, {"commit": None}, {"commit": "a1"}]
-    (folder / run_dir.ENVIRONMENT).write_text(json.dumps({"commit": "b2", "earlier_sessions": sessions}))
+    (folder / run_folder.ENVIRONMENT).write_text(json.dumps({"commit": "b2", "earlier_sessions": sessions}))
     assert list(frame.load(folder)["commit"]) == ["a1, b2"]
-    (folder / run_dir.ENVIRONMENT).unlink()
+    (folder / run_folder.ENVIRONMENT).unlink()
     assert list(frame.load(folder)["commit"]) == [None]
 
 

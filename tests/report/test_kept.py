@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from runner.case import Case, Choice
-from runner.report import kept
+from runner.experiment.case import Case, Choice
+from runner.experiment.results import Row
+from runner.report import artifacts
 from runner.report.derive import Names
-from runner.row import Row
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def rows(tmp_path):
         found = []
         for cols in range(count):
             case = Case(Choice("gelu", {"cols": cols}), Choice("torch", {}), (), "cpu", 0)
-            names = [f"files/{case.key}/profile/{name}" for name in ("kernels.csv", "summary.txt")]
+            names = [f"files/{case.key}/profile/{name}" for name in ("runner.kernels.csv", "summary.txt")]
             (tmp_path / names[0]).parent.mkdir(parents=True)
             for name in names:
                 (tmp_path / name).write_text(f"of {cols}\n")
@@ -27,7 +27,7 @@ def rows(tmp_path):
 
 
 def told(folder, rows):
-    return list(kept.told(folder, rows, Names([row.case for row in rows])))
+    return list(artifacts.told(folder, rows, Names([row.case for row in rows])))
 
 
 def test_a_summary_stands_under_its_case_and_above_its_other_files(rows, tmp_path):
@@ -38,8 +38,8 @@ def test_a_summary_stands_under_its_case_and_above_its_other_files(rows, tmp_pat
 
 
 def test_of_many_the_first_are_told_and_the_others_counted(rows, tmp_path):
-    said = told(tmp_path, rows(kept.MOST + 3))
-    assert len(said) == 2 * kept.MOST + 1
+    said = told(tmp_path, rows(artifacts.MOST + 3))
+    assert len(said) == 2 * artifacts.MOST + 1
     assert said[-1] == f"\n3 more summaries are in the folders of {tmp_path / 'files'}"
 
 

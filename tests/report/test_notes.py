@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from runner.case import Case, Choice
-from runner.child import ROOT
+from runner.device.processes import ROOT
+from runner.experiment.case import Case, Choice
+from runner.experiment.results import Row
 from runner.report.derive import Names
-from runner.report.place import place
+from runner.report.source_line import place
 from runner.report.terminal import notes, plain
-from runner.row import Row
 
 WHY = "ncu: ncu is not there: install it"
 
@@ -23,12 +23,12 @@ def row(impl, status="ok", reason="", **metrics):
 
 
 def test_what_a_missing_tool_leaves_out_is_said_once_for_all_cases():
-    rows = [row("torch", unobserved=WHY, verdict="ok"), row("naive", unobserved=WHY, verdict="ok")]
+    rows = [row("torch", not_measured=WHY, verdict="ok"), row("naive", not_measured=WHY, verdict="ok")]
     assert notes(rows, Names([one.case for one in rows])) == [f"gelu torch and 1 more: not observed: {WHY}"]
 
 
 def test_where_nothing_was_observed_the_reason_says_so_already():
-    rows = [row("torch", "unsupported", WHY, unobserved=WHY)]
+    rows = [row("torch", "unsupported", WHY, not_measured=WHY)]
     assert notes(rows, Names([one.case for one in rows])) == [f"gelu torch: unsupported: {WHY}"]
 
 
@@ -62,7 +62,7 @@ def test_a_failure_is_told_with_its_place_and_where_its_traceback_is():
     ("detail", "where"),
     [
         (TRACEBACK.replace("/home/me/k.py", f"{ROOT}/kernels/gelu/triton.py"), "kernels/gelu/triton.py:6"),
-        (TRACEBACK.replace("/home/me/k.py", f"{ROOT}/runner/impl/file.py"), ""),
+        (TRACEBACK.replace("/home/me/k.py", f"{ROOT}/runner/implementations/file.py"), ""),
         (TRACEBACK.replace("/home/me/k.py", sysconfig.get_path("stdlib") + "/json/decoder.py"), ""),
         (TRACEBACK.replace("/home/me/k.py", "<string>"), ""),
         ("Last words\n" + TRACEBACK, ""),
@@ -85,6 +85,6 @@ def test_what_to_relax_for_an_unsure_time_is_the_field_of_its_device():
 def test_who_shares_a_gpu_is_no_matter_of_cpu_time():
     rows = [replace(row("torch", verdict="contended"), device="NVIDIA H200"), row("naive", verdict="ok")]
     said = notes(rows, Names([one.case for one in rows]))
-    assert said == ["contended: other processes came to the GPU or went, at 1 of 2 (zero_moved_us)"]
+    assert said == ["contended: other processes came to the GPU or went, at 1 of 2 (timer_drift_us)"]
     said = notes([replace(one, device="cpu") for one in rows], Names([one.case for one in rows]))
     assert said == ["contended: other processes took CPU time from 1 of 2 (cpu_wait_pct says how much)"]

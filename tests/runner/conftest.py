@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.case import Case, Choice
+from runner.experiment.case import Case, Choice
 
 
 def make_case(impl: str = "torch", workload: str = "gelu", impl_fields: dict | None = None, **fields) -> Case:

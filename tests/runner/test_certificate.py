@@ -7,7 +7,8 @@ from datetime import datetime
 
 import pytest
 
-from runner import __version__, certificate, identity
+from runner import __version__
+from runner.device import certificate, identity
 
 FACTS = {"uuid": "4f1c-aa", "gpu": "NVIDIA H200", "driver": "580.1", "torch": "2.13.0"}
 FINDINGS = [

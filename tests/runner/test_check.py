@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from models.workload import Call, Expected
-from runner import check
+from runner.models.workload import Call, Expected
+from runner.worker import check
 
 
 def expected(value, atol=0.1, rtol=0.0, name="y"):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from runner import cli
-from runner.child import environment
+from runner.device.processes import environment
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from kernels import cuda_build
-from runner import impl
-from runner.case import Choice
-from runner.errors import BadInput
-from runner.faults import classify
+from runner import implementations
+from runner.experiment.case import Choice
+from runner.experiment.errors import BadInput
+from runner.kernels import cuda_build
+from runner.worker.faults import classify
 
 
 def cuda(build="nvrtc", variant="default"):
-    return impl.build(Choice("cuda", {"build": build, "variant": variant}))
+    return implementations.build(Choice("cuda", {"build": build, "variant": variant}))
 
 
 def test_its_fields_are_checked_before_anything_runs():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels import Unsupported
-from runner.errors import BadInput
-from runner.faults import classify
+from runner.experiment.errors import BadInput
+from runner.kernels.unsupported import Unsupported
+from runner.worker.faults import classify
 
 
 class AcceleratorError(RuntimeError):

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from runner import fingerprint
-from runner.case import Case, Choice
-from runner.fingerprint import MEASURE, Fingerprints, difference
+from runner.experiment.case import Case, Choice
+from runner.store import fingerprint
+from runner.store.fingerprint import MEASURE, Fingerprints, difference
 
 KERNEL = '''"""A kernel."""
 import torch
@@ -48,7 +48,9 @@ def now(**kwargs):
 
 def test_a_case_depends_on_its_files_what_they_import_and_on_versions():
     found = now()
-    assert {"mine.py", "helper.py", "runner/impl/file.py", "models/gelu.py", "models/workload.py"} <= set(found)
+    assert {"mine.py", "helper.py", "runner/implementations/file.py", "models/gelu.py", "models/workload.py"} <= set(
+        found
+    )
     assert found["python"] == f"{sys.version_info[0]}.{sys.version_info[1]}"
     assert found["torch"].startswith("2.")
     assert MEASURE in found
@@ -92,7 +94,7 @@ def test_a_kernel_depends_on_its_own_file_and_helpers_and_on_no_other_kernel():
 def test_what_is_compiled_counts():
     fields = {"mode": "default", "dynamic": None, "fullgraph": False, "cold": False}
     found = now(impl="compiled", of="naive", **fields)
-    assert {"kernels/gelu/naive.py", "runner/impl/compiled.py"} <= set(found)
+    assert {"kernels/gelu/naive.py", "runner/implementations/compiled.py"} <= set(found)
     assert {"mine.py", "helper.py"} <= set(now(impl="compiled", of="mine.py:f", **fields))
 
 

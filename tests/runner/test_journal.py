@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from runner import journal
-from runner.columns import TIMES
-from runner.errors import BadInput
-from runner.rounds import Rounds
-from runner.row import Row
+from runner.experiment.columns import TIMES
+from runner.experiment.errors import BadInput
+from runner.experiment.results import Comparison, Row
+from runner.store import journal
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -154,7 +153,7 @@ def test_a_row_that_an_older_version_wrote_is_read(case, tmp_path):
 def test_a_comparison_that_another_version_wrote_is_left_out(case, tmp_path):
     with journal.Journal(tmp_path) as file:
         file.row(one := row(case, 1))
-        file.rounds(Rounds(batches_us={one.case.key: [1.5]}))
+        file.rounds(Comparison(batches_us={one.case.key: [1.5]}))
     path = tmp_path / journal.NAME
     path.write_text(path.read_text().replace('"batches_us"', '"of_a_later_version":1,"batches_us"'))
     assert journal.read_rounds(tmp_path) == []
@@ -163,7 +162,7 @@ def test_a_comparison_that_another_version_wrote_is_left_out(case, tmp_path):
 
 def test_a_comparison_holds_until_one_of_its_cases_has_another_row(case, tmp_path):
     one, two = row(case, 1), row(case, 2)
-    both = Rounds({one.case.key: [1.0], two.case.key: [2.0]}, {one.case.key: "x", two.case.key: "x"})
+    both = Comparison({one.case.key: [1.0], two.case.key: [2.0]}, {one.case.key: "x", two.case.key: "x"})
     with journal.Journal(tmp_path) as file:
         file.row(one)
         file.row(two)
@@ -245,9 +244,9 @@ def test_ten_thousand_rows_are_looked_at_much_faster_than_they_are_read(case, tm
 WRITER = """
 import sys
 from pathlib import Path
-from runner.case import Case, Choice
-from runner.journal import Journal
-from runner.row import Row
+from runner.experiment.case import Case, Choice
+from runner.store.journal import Journal
+from runner.experiment.results import Row
 with Journal(Path(sys.argv[1])) as journal:
     for cols in range(1000000):
         case = Case(Choice("gelu", {"cols": cols}), Choice("torch", {}), (), "cpu", 0)

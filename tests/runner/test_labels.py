@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from runner.case import Choice
-from runner.errors import BadInput
-from runner.labels import Labels, is_called
+from runner.experiment.case import Choice
+from runner.experiment.errors import BadInput
+from runner.experiment.labels import Labels, is_called
 
 VARIANTS = [
     Choice("compiled", {"of": of, "mode": mode, "dynamic": dynamic})

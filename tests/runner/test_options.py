@@ -7,22 +7,22 @@ import sys
 
 import pytest
 
-from runner import options
+from runner.experiment import options
 
 
 @pytest.mark.parametrize("name", ["add", "gelu", "softmax", "matmul", "cdist", "mlp"])
 def test_a_workload_is_found_by_its_file_name(name):
-    assert options.find("models", name).__name__.lower() == name
+    assert options.find("runner.models", name).__name__.lower() == name
 
 
 def test_an_unknown_name_says_which_file_is_missing():
     with pytest.raises(LookupError, match=r"no file models/gleu\.py"):
-        options.find("models", "gleu")
+        options.find("runner.models", "gleu")
 
 
 def test_a_helper_module_is_not_an_option():
     with pytest.raises(LookupError, match=r"no class called rounding in models/rounding\.py"):
-        options.find("models", "rounding")
+        options.find("runner.models", "rounding")
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def package(tmp_path, monkeypatch):
 PLAIN = "class Mine:\n    pass\n"
 INHERITED = """
 from dataclasses import dataclass
-from models.workload import Workload
+from runner.models.workload import Workload
 class Mine(Workload):
     rows: int
 """
@@ -78,7 +78,7 @@ def test_a_file_that_cannot_be_imported_is_named(source, why, package):
 
 def test_a_class_that_lacks_what_it_must_have_is_named():
     with pytest.raises(LookupError, match=r"^class \w+ in runner/log/none\.py must also have shout$"):
-        options.find("runner.log", "none", "publish", "shout")
+        options.find("runner.report", "none", "publish", "shout")
 
 
 def test_a_name_that_is_no_identifier_is_no_option():
@@ -89,14 +89,15 @@ def test_a_name_that_is_no_identifier_is_no_option():
 def test_workloads_and_measurements_load_without_torch():
     code = """
 import sys
-from runner import impl, options
+from runner import implementations
+from runner.experiment import options
 for name in ("add", "gelu", "softmax", "matmul", "cdist", "mlp"):
-    options.find("models", name)
+    options.find("runner.models", name)
 for name in ("naive", "torch", "triton", "compiled", "cuda", "cudagraph", "file"):
-    impl.find(name)
+    implementations.find(name)
 options.find("runner.measure", "benchmark")
-options.find("runner.launch", "local")
-options.find("runner.log", "wandb")
+options.find("runner.execute", "local")
+options.find("runner.report", "wandb")
 heavy = {"torch", "triton", "wandb", "pandas"} & set(sys.modules)
 assert not heavy, heavy
 """

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from runner import journal, resume, run_dir
-from runner.case import Choice, Plan, Resume
-from runner.errors import BadInput
-from runner.fingerprint import Fingerprints
-from runner.journal import Journal
-from runner.row import FORMAT, Row
+from runner.experiment.case import Choice, Plan, Resume
+from runner.experiment.errors import BadInput
+from runner.experiment.results import FORMAT, Row
+from runner.store import journal, resume, run_folder
+from runner.store.fingerprint import Fingerprints
+from runner.store.journal import Journal
 
 DEFAULT = Resume(retry=("build_failed", "error", "oom", "cuda_error", "timeout", "crashed"))
 
@@ -135,11 +135,11 @@ def test_the_folder_is_named_or_the_last_of_its_name(case, tmp_path):
     for day, name in (("2025-01-02", "a"), ("2025-01-01", "a"), ("2025-01-02", "b")):
         folder = tmp_path / day / f"12-00-00-{name}"
         folder.mkdir(parents=True)
-        run_dir.write_plan(folder, plan([case()], name), [case()])
+        run_folder.write_plan(folder, plan([case()], name), [case()])
         (folder / journal.NAME).write_text("")
         folders.append(folder)
     for place, folder in enumerate(folders):
-        os.utime(folder / run_dir.PLAN, (place, place))
+        os.utime(folder / run_folder.PLAN, (place, place))
     assert resume.find("last", str(tmp_path), "a") == folders[0]
     assert resume.find("last", str(tmp_path), None) == folders[2]
     assert resume.find(str(folders[1]), "anywhere", None) == folders[1]
@@ -156,16 +156,18 @@ def test_the_folder_is_named_or_the_last_of_its_name(case, tmp_path):
 def test_a_plan_comes_back_as_it_was_written(case, tmp_path):
     cases = [case(impl=impl, rows=n) for n in range(2) for impl in ("torch", "naive")]
     cases.append(replace(cases[0], replica=1, seed=7, time_wrong=True))
-    run_dir.write_plan(tmp_path, plan(cases), cases)
-    assert run_dir.read_cases(tmp_path) == cases
-    assert run_dir.read_head(tmp_path)["name"] == "gelu"
-    assert run_dir.is_head(tmp_path, plan(cases))
-    assert not run_dir.is_head(tmp_path, replace(plan(cases), baseline="naive"))
+    run_folder.write_plan(tmp_path, plan(cases), cases)
+    assert run_folder.read_cases(tmp_path) == cases
+    assert run_folder.read_head(tmp_path)["name"] == "gelu"
+    assert run_folder.is_head(tmp_path, plan(cases))
+    assert not run_folder.is_head(tmp_path, replace(plan(cases), baseline="naive"))
 
 
 def test_the_environment_keeps_that_of_earlier_sessions(tmp_path):
-    assert run_dir.earlier_sessions(tmp_path) == []
-    run_dir.write_environment(tmp_path, {"command": "first"})
-    run_dir.write_environment(tmp_path, {"command": "second", "earlier_sessions": run_dir.earlier_sessions(tmp_path)})
-    assert run_dir.earlier_sessions(tmp_path) == [{"command": "first"}, {"command": "second"}]
-    assert json.loads((tmp_path / run_dir.ENVIRONMENT).read_text())["command"] == "second"
+    assert run_folder.earlier_sessions(tmp_path) == []
+    run_folder.write_environment(tmp_path, {"command": "first"})
+    run_folder.write_environment(
+        tmp_path, {"command": "second", "earlier_sessions": run_folder.earlier_sessions(tmp_path)}
+    )
+    assert run_folder.earlier_sessions(tmp_path) == [{"command": "first"}, {"command": "second"}]
+    assert json.loads((tmp_path / run_folder.ENVIRONMENT).read_text())["command"] == "second"

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from runner.columns import COLUMNS
-from runner.row import HARMLESS, STATUSES, Row
+from runner.experiment.columns import COLUMNS
+from runner.experiment.results import HARMLESS, STATUSES, Row
 
 
 def test_a_row_survives_being_written(case):

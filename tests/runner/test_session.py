@@ -15,14 +15,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from runner import journal, rescue, run_dir
-from runner import session as session_module
-from runner.case import Choice, Plan, Resume
 from runner.cli import run
-from runner.errors import BadInput
-from runner.rounds import Rounds
-from runner.row import Row
-from runner.session import Session
+from runner.experiment.case import Choice, Plan, Resume
+from runner.experiment.errors import BadInput
+from runner.experiment.results import Comparison, Row
+from runner.store import journal, rescue, run_folder
+from runner.store import session as session_module
+from runner.store.session import Session
 
 
 @pytest.fixture
@@ -81,7 +80,7 @@ def test_whatever_kills_it_a_folder_with_a_journal_says_what_was_asked_for(plan,
 
     monkeypatch.setattr(session_module, "Journal", begin)
     with Session(plan, ["workload=x"], lambda: None):
-        assert found == [run_dir.CONFIGS, run_dir.ENVIRONMENT, run_dir.PLAN]
+        assert found == [run_folder.CONFIGS, run_folder.ENVIRONMENT, run_folder.PLAN]
 
 
 def refused(plan, *, after=0):
@@ -119,7 +118,7 @@ def test_what_it_has_measured_before_stays_and_so_does_an_earlier_run(plan):
 def test_a_row_that_the_disk_refuses_is_kept_elsewhere_with_all_others(session, monkeypatch, tmp_path, what):
     do(session, 2)
     session.settle()
-    session.compared(Rounds({case.key: [1.0] for case in session.plan.cases[:2]}))
+    session.compared(Comparison({case.key: [1.0] for case in session.plan.cases[:2]}))
     session.started(session.plan.cases[2])
     with monkeypatch.context() as disk:
         full(disk, what)
@@ -131,8 +130,8 @@ def test_a_row_that_the_disk_refuses_is_kept_elsewhere_with_all_others(session, 
     assert f"All 3 rows are in {session.folder} now" in second
     assert journal.read(session.folder) == session.rows
     assert journal.read_rounds(session.folder) == session.rounds
-    assert run_dir.read_cases(session.folder) == list(session.plan.cases)
-    assert run_dir.earlier_sessions(session.folder)[0]["command"].endswith("workload=x")
+    assert run_folder.read_cases(session.folder) == list(session.plan.cases)
+    assert run_folder.earlier_sessions(session.folder)[0]["command"].endswith("workload=x")
 
 
 def test_where_no_file_can_be_written_at_all_the_rows_are_printed(session, monkeypatch, capsys):

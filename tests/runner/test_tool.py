@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from runner import tool
+from runner.device import tools
 
 
 def test_what_it_says_and_how_it_ends(tmp_path):
     words = [sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)"]
-    ended = tool.run(words, tmp_path / "log", 30)
+    ended = tools.run(words, tmp_path / "log", 30)
     assert (ended.code, ended.late) == (7, False)
     assert set(ended.said.split()) == {"out", "err"}
 
@@ -23,7 +23,9 @@ def test_no_key_is_shown_to_it(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "of mine")
     monkeypatch.setenv("HF_TOKEN", "of mine")
     monkeypatch.setenv("SOME_FLAG", "shown")
-    said = tool.run([sys.executable, "-c", "import os; print(dict(os.environ))"], tmp_path / "log", 30, {"A": "b"}).said
+    said = tools.run(
+        [sys.executable, "-c", "import os; print(dict(os.environ))"], tmp_path / "log", 30, {"A": "b"}
+    ).said
     assert "of mine" not in said
     assert "shown" in said
     assert "'A': 'b'" in said
@@ -40,12 +42,12 @@ one = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], 
 open({str(pid)!r}, "w").write(str(one.pid))
 time.sleep(1000)
 """
-    ended = tool.run([sys.executable, "-c", code], tmp_path / "log", 4.0, grace_s=30)
+    ended = tools.run([sys.executable, "-c", code], tmp_path / "log", 4.0, grace_s=30)
     assert ended.late
     assert report.read_text() == "whole"
     deaf = [sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"]
     started = time.monotonic()
-    assert tool.run(deaf, tmp_path / "log", 1.0, grace_s=0.5).code == -9
+    assert tools.run(deaf, tmp_path / "log", 1.0, grace_s=0.5).code == -9
     assert time.monotonic() - started < 30
 
 
@@ -60,36 +62,36 @@ if os.fork() == 0:
 os.wait()
 time.sleep(1000)
 """
-    tool.run([sys.executable, "-c", code], tmp_path / "log", 2.0, {"LEFT_BY": str(tmp_path)}, grace_s=1.0)
+    tools.run([sys.executable, "-c", code], tmp_path / "log", 2.0, {"LEFT_BY": str(tmp_path)}, grace_s=1.0)
     assert survivors(f"LEFT_BY={tmp_path}") == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_what_it_has_started_says_who_runs_it(tmp_path):
-    ask = "from runner import tool; import os; print(tool.run_by(os.getpid()))"
+    ask = "from runner import tool; import os; print(tools.run_by(os.getpid()))"
     start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ask!r}], start_new_session=True)"
-    assert tool.run([sys.executable, "-c", start], tmp_path / "log", 30).said.strip() == str(os.getpid())
-    assert tool.run_by(os.getpid()) is None
+    assert tools.run([sys.executable, "-c", start], tmp_path / "log", 30).said.strip() == str(os.getpid())
+    assert tools.run_by(os.getpid()) is None
 
 
 @pytest.mark.parametrize("where", ["path", "place", "given"])
 def test_it_is_found(tmp_path, monkeypatch, where):
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(tool, "PLACES", {"nsys": (f"{tmp_path}/opt/*/nsys",)})
-    assert tool.find("nsys") is None
+    monkeypatch.setattr(tools, "PLACES", {"nsys": (f"{tmp_path}/opt/*/nsys",)})
+    assert tools.find("nsys") is None
     file = {"path": tmp_path / "bin" / "nsys", "place": tmp_path / "opt" / "1" / "nsys", "given": tmp_path / "mine"}
     made: Path = file[where]
     made.parent.mkdir(parents=True, exist_ok=True)
     made.touch(mode=0o755)
-    assert tool.find("nsys", str(made) if where == "given" else None) == str(made)
-    assert tool.find("nsys", str(tmp_path / "nothing")) is None
+    assert tools.find("nsys", str(made) if where == "given" else None) == str(made)
+    assert tools.find("nsys", str(tmp_path / "nothing")) is None
     assert os.access(made, os.X_OK)
 
 
 def test_of_several_versions_the_newest_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(tool, "PLACES", {"nsys": (f"{tmp_path}/opt/*/nsys",)})
+    monkeypatch.setattr(tools, "PLACES", {"nsys": (f"{tmp_path}/opt/*/nsys",)})
     for version in ("2024.10.1", "2025.3.2", "2024.9.1"):
         (tmp_path / "opt" / version).mkdir(parents=True)
         (tmp_path / "opt" / version / "nsys").touch(mode=0o755)
-    assert tool.find("nsys") == str(tmp_path / "opt" / "2025.3.2" / "nsys")
+    assert tools.find("nsys") == str(tmp_path / "opt" / "2025.3.2" / "nsys")

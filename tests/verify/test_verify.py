@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.workload import Call
-from runner import cli, hardware, identity, verify
-from runner.compose import CONF
+from runner import cli
+from runner.config import CONF
+from runner.device import hardware, identity
 from runner.measure.benchmark import Benchmark
-from runner.measure.pairs import Ratio
-from runner.verify import Finding, compared, cpu
-from runner.verify.compared import Compared
+from runner.models.workload import Call
+from runner.timing import verify
+from runner.timing.pairs import Ratio
+from runner.timing.verify import Finding, compared, cpu
+from runner.timing.verify.compared import Compared
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD, BAD = Finding("right", "1.00 us", "within 1 %", passed=True), Finding("off", "2 us", "within 1 %", passed=False)
@@ -93,19 +95,21 @@ def test_a_call_that_is_called_faster_is_not_one_found_slower():
 def test_a_pair_is_compared_as_a_sweep_does_it():
     class Fake:
         def compare(self, calls, device):
-            assert [dict(columns) for _, columns in calls] == [{"instrument": "stamped_graphs"}] * 2
-            return [("stamped_graphs", [10.3] * 10), ("stamped_graphs", [10.0] * 10)]
+            assert [dict(columns) for _, columns in calls] == [{"instrument": "graph_timestamps"}] * 2
+            return [("graph_timestamps", [10.3] * 10), ("graph_timestamps", [10.0] * 10)]
 
     call = Call(lambda: ())
-    made = compared.compared(Fake(), "cuda", call, call, {"instrument": "stamped_graphs"})
+    made = compared.compared(Fake(), "cuda", call, call, {"instrument": "graph_timestamps"})
     assert made.us == pytest.approx(10.0)
     assert made.ratio.log == pytest.approx(math.log(1.03))
     assert made.ratio.word == "slower"
 
 
-@pytest.mark.parametrize(("least_us", "passed"), [(20.2, True), (21.3, True), (21.5, False), (18.5, False)])
-def test_a_loop_must_read_its_length(least_us, passed):
-    assert cpu.known_length(20.0, {"min_us": least_us, "wall_us": 25.0, "cpu_wait_pct": 0.0}).passed is passed
+@pytest.mark.parametrize(("fastest_possible_us", "passed"), [(20.2, True), (21.3, True), (21.5, False), (18.5, False)])
+def test_a_loop_must_read_its_length(fastest_possible_us, passed):
+    assert (
+        cpu.known_length(20.0, {"min_us": fastest_possible_us, "wall_us": 25.0, "cpu_wait_pct": 0.0}).passed is passed
+    )
 
 
 def test_a_busy_neighbour_is_told_of():
@@ -119,7 +123,7 @@ def test_a_busy_neighbour_is_told_of():
 class TestOnAGpu:
     """What its figures mean, without one."""
 
-    gpu = pytest.importorskip("runner.verify.gpu", reason="Triton is not here")
+    gpu = pytest.importorskip("runner.timing.verify.gpu", reason="Triton is not here")
 
     @pytest.mark.parametrize(
         ("read_us", "true_us", "passed"), [(5.2, 5.0, True), (5.4, 5.0, False), (502.4, 500.0, True), (503.0, 500.0, 0)]
@@ -132,14 +136,14 @@ class TestOnAGpu:
         [(10.3, 9.7, True), (10.4, 10.0, False), (10.0, 10.7, True), (10.0, 10.9, False)],
     )
     def test_both_kinds_of_stamps_must_agree_with_cupti(self, graphs_us, stream_us, passed):
-        graphs = {"gpu_us": graphs_us, "cupti_us": 10.1, "e2e_us": 18.0}
+        graphs = {"gpu_us": graphs_us, "cupti_us": 10.1, "latency_us": 18.0}
         finding = self.gpu.beside_cupti(22, graphs, {"gpu_us": stream_us, "cupti_us": 9.9}, events_us=13.0)
         assert finding.passed is passed
         assert finding.found.startswith("CUPTI 10.00 us; graphs")
         assert finding.found.endswith("events +3.00, wall clock +8.00")
 
     def test_without_cupti_nothing_is_shown_to_be_right(self):
-        row = {"gpu_us": 10.0, "e2e_us": 18.0}
+        row = {"gpu_us": 10.0, "latency_us": 18.0}
         assert self.gpu.beside_cupti(22, row, row, 13.0) == Finding(
             "gelu 2^22", "CUPTI cannot be asked here", "graphs within 0.35 us, stream 0.8 us, or 1 %", passed=False
         )
@@ -239,12 +243,12 @@ def test_help_is_help_and_imports_no_torch():
     assert "--device" in done.stdout
 
 
-def test_the_settings_are_those_of_the_yaml_without_the_roof():
+def test_the_settings_are_those_of_the_yaml_without_the_measured_peak():
     import yaml
 
     values = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text())
     del values["name"]
-    assert verify.settings(CONF) == Benchmark(**values | {"roof": False})
+    assert verify.settings(CONF) == Benchmark(**values | {"measured_peak": False})
 
 
 def test_a_broken_identity_is_no_certificate_and_no_error(without_gpu, monkeypatch):

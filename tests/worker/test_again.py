@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from models.workload import Call
-from runner import child
-from runner.case import Case, Choice
-from runner.measure import CannotObserve, Scene
+from runner.device import processes
+from runner.experiment.case import Case, Choice
+from runner.measure import CannotMeasure, MeasureContext
+from runner.models.workload import Call
 from runner.worker import again
 
 GELU = {"rows": 8, "cols": 8, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
@@ -33,7 +33,7 @@ def result(tmp_path):
     """What is written of a case, and the exit code."""
 
     def do(case, calls=3):
-        request = Scene("cpu", case, tmp_path).command(calls)[-1]
+        request = MeasureContext("cpu", case, tmp_path).command(calls)[-1]
         code = again.main(Path(request))
         return code, json.loads((tmp_path / "again.json").read_text())
 
@@ -76,7 +76,7 @@ def test_a_wrong_one_is_called_if_that_is_asked_for(result, user):
 
 
 def test_an_implementation_that_is_not_timed_is_not_called(result, monkeypatch):
-    from runner.impl.kernel import Kernel
+    from runner.implementations.kernel import Kernel
 
     monkeypatch.setattr(Kernel, "untimed", lambda self, op: "it is not timed here")
     case = Case(Choice("gelu", GELU), Choice("torch", {}), (), "cpu", 0)
@@ -120,23 +120,25 @@ def test_the_cache_of_a_gpu_is_emptied_before_each_call_unless_the_request_says_
     monkeypatch.setattr(again, "preparation", lambda reset, cold_l2: lambda: told.append(cold_l2))
     call = Call(run=lambda: ())
     ready = {"ready": lambda: call, "wrong": "", "untimed": "", "enter": lambda phase: None}
-    monkeypatch.setattr(again, "Point", lambda case: SimpleNamespace(device="cuda"))
-    monkeypatch.setattr(again, "Job", lambda case, point, on_phase: SimpleNamespace(case=case, point=point, **ready))
+    monkeypatch.setattr(again, "Problem", lambda case: SimpleNamespace(device="cuda"))
+    monkeypatch.setattr(
+        again, "Job", lambda case, problem, on_phase: SimpleNamespace(case=case, problem=problem, **ready)
+    )
     case = Case(Choice("gelu", GELU), Choice("torch", {}), (), "cuda", 0)
-    request = Scene("cuda", case, tmp_path).command(2, **({} if cold else {"cold_l2": False}))[-1]
+    request = MeasureContext("cuda", case, tmp_path).command(2, **({} if cold else {"cold_l2": False}))[-1]
     assert again.main(Path(request)) == 0
     assert set(told) == {cold}
 
 
 def test_a_tool_starts_it_as_the_scene_says(tmp_path):
-    scene = Scene("cpu", Case(Choice("mlp", MLP), Choice("torch", {}), (), "cpu", 0), tmp_path / "of" / "it")
-    ran = subprocess.run(scene.command(3), env=child.environment(), capture_output=True, text=True, timeout=120)
+    context = MeasureContext("cpu", Case(Choice("mlp", MLP), Choice("torch", {}), (), "cpu", 0), tmp_path / "of" / "it")
+    ran = subprocess.run(context.command(3), env=processes.environment(), capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
-    assert json.loads((scene.folder / "again.json").read_text())["n"] == 3
+    assert json.loads((context.folder / "again.json").read_text())["n"] == 3
 
 
 def test_a_call_of_no_case_cannot_be_done_again(tmp_path):
-    with pytest.raises(CannotObserve, match="of none"):
-        Scene("cpu", None, tmp_path).command(1)
-    with pytest.raises(CannotObserve, match="no folder"):
-        Scene("cpu", Case(Choice("gelu", GELU), Choice("torch", {}), (), "cpu", 0)).command(1)
+    with pytest.raises(CannotMeasure, match="of none"):
+        MeasureContext("cpu", None, tmp_path).command(1)
+    with pytest.raises(CannotMeasure, match="no folder"):
+        MeasureContext("cpu", Case(Choice("gelu", GELU), Choice("torch", {}), (), "cpu", 0)).command(1)

@@ -8,16 +8,24 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels import Unsupported
-from runner import debug, tool
-from runner.case import Case, Choice
-from runner.measure import Scene
+from runner.device import tools
+from runner.experiment import debug
+from runner.experiment.case import Case, Choice
+from runner.kernels.unsupported import Unsupported
+from runner.measure import MeasureContext
 from runner.report import derive
 from runner.worker import Worker, sanitizer
 from runner.worker.aids import aided
 from runner.worker.sanitizer import SanitizerError, look
 
-BENCHMARK = {"cold_l2": True, "instrument": "auto", "captures": 10, "places": 5, "witness": True, "roof": False}
+BENCHMARK = {
+    "cold_l2": True,
+    "instrument": "auto",
+    "captures": 10,
+    "places": 5,
+    "cupti_check": True,
+    "measured_peak": False,
+}
 BENCHMARK |= {"warmup_s": 0.0, "samples": 20, "max_s": 0.02, "rounds": 20, "sustained_s": 0.0, "keep_samples": False}
 BENCHMARK |= {"target_pct": 0.5, "target_cpu_pct": 2.0}
 GELU = {"rows": 64, "cols": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
@@ -36,11 +44,11 @@ def right_forward_and_nan_backward(x, w, b):
 def test_a_case_under_an_aid_is_another_case_and_a_plain_one_keeps_its_key():
     other = replace(PLAIN, debug="anomaly")
     assert other.key != PLAIN.key
-    assert other.point != PLAIN.point
+    assert other.problem != PLAIN.problem
     assert Case.from_record(other.to_record()) == other
     old = {name: value for name, value in PLAIN.to_record().items() if name != "debug"}
     assert Case.from_record(old).key == PLAIN.key  # as in a journal from before there were aids
-    assert '"debug"' not in PLAIN.point
+    assert '"debug"' not in PLAIN.problem
 
 
 def test_rows_under_an_aid_say_so_and_are_neither_compared_nor_the_fastest():
@@ -104,20 +112,20 @@ def fake_sanitizer(tmp_path, monkeypatch):
     What it prints is in the form that compute-sanitizer's manual has; none of it was recorded.
     """
 
-    def make(behaviour: str) -> Scene:
+    def make(behaviour: str) -> MeasureContext:
         program = tmp_path / "fake_sanitizer"
         program.write_text(FAKE.format(python=sys.executable, behaviour=behaviour))
         program.chmod(0o755)
-        monkeypatch.setattr(tool, "find", lambda name: str(program))
-        return Scene("cuda", PLAIN, tmp_path / "files")
+        monkeypatch.setattr(tools, "find", lambda name: str(program))
+        return MeasureContext("cuda", PLAIN, tmp_path / "files")
 
     return make
 
 
 def test_what_it_finds_is_told_with_its_kernel(fake_sanitizer, tmp_path):
-    scene = fake_sanitizer(FOUND)
+    context = fake_sanitizer(FOUND)
     with pytest.raises(SanitizerError) as caught:
-        look(scene)
+        look(context)
     found = "3 errors, the first: Invalid __global__ read of size 4 bytes at kernel(float *)+0x70"
     assert str(caught.value) == f"{found}; all are in {tmp_path / 'files' / 'sanitizer.log'}"
 
@@ -129,16 +137,18 @@ def test_a_clean_case_has_no_errors(fake_sanitizer):
 def test_a_case_that_is_wrong_under_it_is_left_to_the_worker_and_one_that_fails_is_not(fake_sanitizer, tmp_path):
     user = tmp_path / "user.py"
     user.write_text("def wrong(x): return x\ndef fails(x): raise ValueError('no')\n")
-    scene = fake_sanitizer(CLEAN)
+    context = fake_sanitizer(CLEAN)
     cases = {name: replace(PLAIN, impl=Choice("file", {"path": f"{user}:{name}"})) for name in ("wrong", "fails")}
-    assert look(replace(scene, case=cases["wrong"])) == {"sanitizer_errors": 0}
+    assert look(replace(context, case=cases["wrong"])) == {"sanitizer_errors": 0}
     with pytest.raises(SanitizerError, match=r"no error in memory, but .* the case fails: .*ValueError: no"):
-        look(replace(scene, case=cases["fails"]))
+        look(replace(context, case=cases["fails"]))
 
 
 def test_a_case_that_cannot_be_run_under_it_was_not_looked_at(fake_sanitizer, tmp_path):
     user = tmp_path / "user.py"
-    user.write_text("from kernels import Unsupported\ndef no(x): raise Unsupported('no CUDA graph can hold it')\n")
+    user.write_text(
+        "from runner.kernels import Unsupported\ndef no(x): raise Unsupported('no CUDA graph can hold it')\n"
+    )
     case = replace(PLAIN, impl=Choice("file", {"path": f"{user}:no"}))
     with pytest.raises(Unsupported, match="the case is unsupported in phase build: no CUDA graph can hold"):
         look(replace(fake_sanitizer(CLEAN), case=case))
@@ -158,12 +168,12 @@ def test_where_it_cannot_look_the_case_is_unsupported(fake_sanitizer, monkeypatc
 
 
 def test_without_it_or_without_a_folder_the_case_is_unsupported(monkeypatch, fake_sanitizer):
-    scene = fake_sanitizer(CLEAN)
+    context = fake_sanitizer(CLEAN)
     with pytest.raises(Unsupported, match="there is no folder for any here"):
-        look(Scene("cuda", PLAIN, None))
-    monkeypatch.setattr(tool, "find", lambda name: None)
+        look(MeasureContext("cuda", PLAIN, None))
+    monkeypatch.setattr(tools, "find", lambda name: None)
     with pytest.raises(Unsupported, match="it comes with the CUDA toolkit; put it on PATH"):
-        look(scene)
+        look(context)
 
 
 OUT_OF_BOUNDS = """
@@ -182,7 +192,7 @@ def outside(x): return within(x, 1 << 20)
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(tool.find("compute-sanitizer") is None, reason="compute-sanitizer is not installed here")
+@pytest.mark.skipif(tools.find("compute-sanitizer") is None, reason="compute-sanitizer is not installed here")
 @pytest.mark.parametrize(("function", "status"), [("within", "ok"), ("outside", "error")])
 def test_a_real_sanitizer_finds_a_read_out_of_bounds(tmp_path, function, status):
     path = tmp_path / "user.py"

@@ -4,41 +4,41 @@ from __future__ import annotations
 
 import pytest
 
-from runner.case import Case, Choice
-from runner.measure import CannotObserve
-from runner.row import Row
+from runner.experiment.case import Case, Choice
+from runner.experiment.results import Row
+from runner.measure import CannotMeasure
 from runner.worker import Worker
-from runner.worker.point import Point
+from runner.worker.problem import Problem
 
 GELU = {"rows": 8, "cols": 8, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
 
 
 class Times:
-    def measure(self, call, scene):
+    def measure(self, call, context):
         return {"wall_us": 1.0}
 
 
 class NoTool:
-    def measure(self, call, scene):
-        raise CannotObserve("there is no tool; install one")
+    def measure(self, call, context):
+        raise CannotMeasure("there is no tool; install one")
 
 
 class Fails:
-    def measure(self, call, scene):
+    def measure(self, call, context):
         raise RuntimeError("what it did not expect\nand more")
 
 
 class Keeps:
-    def measure(self, call, scene):
-        (scene.folder / "of.csv").write_text("a,b\n1,2\n")
-        assert scene.case.workload.name == "gelu"
-        return {"config": f"beside {scene.figures['wall_us']} us on {scene.device}"}
+    def measure(self, call, context):
+        (context.folder / "of.csv").write_text("a,b\n1,2\n")
+        assert context.case.workload.name == "gelu"
+        return {"config": f"beside {context.figures['wall_us']} us on {context.device}"}
 
 
 @pytest.fixture
 def row(monkeypatch, tmp_path):
     def observed(*measures, files=tmp_path):
-        monkeypatch.setattr(Point, "measures", [measure() for measure in measures])
+        monkeypatch.setattr(Problem, "measures", [measure() for measure in measures])
         chosen = tuple(Choice(measure.__name__.lower(), {}) for measure in measures)
         return Worker(files=files).run(Case(Choice("gelu", GELU), Choice("torch", {}), chosen, "cpu", 0))[0]
 
@@ -49,7 +49,7 @@ def row(monkeypatch, tmp_path):
 def test_a_missing_tool_costs_its_own_figures_only(row, order):
     found = row(*order)
     assert (found.status, found.reason, found.metrics["wall_us"]) == ("ok", "", 1.0)
-    assert found.metrics["unobserved"] == "notool: there is no tool; install one"
+    assert found.metrics["not_measured"] == "notool: there is no tool; install one"
 
 
 def test_a_case_of_which_nothing_could_be_observed_is_unsupported(row):
@@ -61,7 +61,7 @@ def test_a_case_of_which_nothing_could_be_observed_is_unsupported(row):
 def test_an_error_after_a_time_leaves_the_time(row):
     found = row(Times, Fails)
     assert (found.status, found.metrics["wall_us"]) == ("ok", 1.0)
-    assert found.metrics["unobserved"] == "fails: RuntimeError: what it did not expect"
+    assert found.metrics["not_measured"] == "fails: RuntimeError: what it did not expect"
     assert row(Fails, Times).status == "error"
 
 
@@ -78,7 +78,7 @@ def test_without_a_folder_what_keeps_files_says_so(row, tmp_path, where):
     (tmp_path / "a file").write_text("")
     found = row(Times, Keeps, files=None if where == "nowhere" else tmp_path / "a file")
     assert found.status == "ok"
-    assert found.metrics["unobserved"].startswith("keeps: ")
+    assert found.metrics["not_measured"].startswith("keeps: ")
     assert found.files == ()
 
 

@@ -1,4 +1,4 @@
-"""What the cases of one point share in a worker, and what they must not."""
+"""What the cases of one problem share in a worker, and what they must not."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from runner.case import Case, Choice
+from runner.experiment.case import Case, Choice
 from runner.worker import Worker, settings
 from runner.worker.job import Job
-from runner.worker.point import Point
+from runner.worker.problem import Problem
 
 BENCHMARK = {
     "cold_l2": True,
     "instrument": "auto",
     "captures": 10,
     "places": 5,
-    "witness": True,
-    "roof": False,
+    "cupti_check": True,
+    "measured_peak": False,
     "warmup_s": 0.0,
 }
 BENCHMARK |= {"samples": 20, "max_s": 2.0, "rounds": 20, "sustained_s": 0.0, "keep_samples": False}
@@ -105,11 +105,11 @@ def test_a_new_point_forgets_the_old_one(user):
     assert worker.compare().reason == "there is nothing to compare"
 
 
-def test_inputs_are_the_same_tensors_for_every_case_of_a_point(user):
+def test_inputs_are_the_same_tensors_for_every_case_of_a_problem(user):
     case = user("right")
-    point = Point(case)
-    assert point.inputs()[0] is point.inputs()[0]
-    assert point.expected() is point.expected()
+    problem = Problem(case)
+    assert problem.inputs()[0] is problem.inputs()[0]
+    assert problem.expected() is problem.expected()
 
 
 def test_one_that_changes_its_inputs_harms_nobody_after_it(user):
@@ -182,7 +182,7 @@ def test_out_of_memory_with_nothing_held_is_a_row(user, monkeypatch):
     def fails(*_):
         raise MemoryError
 
-    monkeypatch.setattr(Point, "inputs", fails)
+    monkeypatch.setattr(Problem, "inputs", fails)
     assert Worker().run(user("right"))[0].status == "oom"
 
 
@@ -251,7 +251,7 @@ def test_memory_given_back_is_left_to_the_driver_for_as_long_as_it_takes_to_wipe
 def test_what_an_implementation_says_it_chose_is_in_its_row(monkeypatch):
     case = Case(Choice("gelu", GELU), Choice("naive", {}), (Choice("benchmark", BENCHMARK),), "cpu", 0)
     assert "config" not in Worker().run(case)[0].metrics
-    monkeypatch.setattr(import_module("kernels.gelu.naive"), "chosen", lambda: "tiles of 3", raising=False)
+    monkeypatch.setattr(import_module("runner.kernels.gelu.naive"), "chosen", lambda: "tiles of 3", raising=False)
     assert Worker().run(case)[0].metrics["config"] == "tiles of 3"
 
 
@@ -272,7 +272,7 @@ LEFT_ON = {
     "function mode": torch.overrides.BaseTorchFunctionMode,
     "dispatch mode": TorchDispatchMode,
     "mkldnn": lambda: torch.backends.mkldnn.flags(enabled=False),
-    "deterministic": lambda: torch.backends.cudnn.flags(enabled=True, deterministic=True),
+    "bitwise_repeatable": lambda: torch.backends.cudnn.flags(enabled=True, deterministic=True),
     "tf32": lambda: torch.backends.cudnn.flags(enabled=True, allow_tf32=not torch.backends.cudnn.allow_tf32),
 }
 
@@ -301,6 +301,6 @@ def test_convolutions_of_another_precision_than_rnns_are_seen():
 @pytest.mark.parametrize(("measured", "word"), [("impossible", "impossible"), ("launch_bound", "fallback")])
 def test_a_time_that_cannot_be_true_is_no_mere_fallback(user, measured, word):
     case = user("right")
-    job = Job(case, Point(case), lambda phase: None)
+    job = Job(case, Problem(case), lambda phase: None)
     job.fallback, job.metrics = "it ran eagerly", {"verdict": measured, "verdict_reason": "why"}
     assert job._verdict()["verdict"] == word

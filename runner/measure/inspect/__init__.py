@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
-from kernels import Unsupported
-from runner.case import Scalar
-from runner.measure import SUMMARY, CannotObserve, Scene
+from runner.experiment.case import Scalar
+from runner.kernels.unsupported import Unsupported
+from runner.measure import SUMMARY, CannotMeasure, MeasureContext
 from runner.measure.inspect.assembly import REGISTERS, Code
 from runner.measure.inspect.why import Facts, why
 
 if TYPE_CHECKING:
-    from models.workload import Call
     from runner.measure.inspect.kernel_table import Line
     from runner.measure.inspect.programs import Seen
+    from runner.models.workload import Call
 
 NOTHING = {
     "cuda": "it launched no kernel whose code can be had, as that of Triton's, torch.compile's and CUDA C++'s can be, "
@@ -31,19 +31,19 @@ class Inspect:
 
     arch: Annotated[int, "at least 1"] | None
 
-    def measure(self, call: Call, scene: Scene) -> dict[str, Scalar]:
+    def measure(self, call: Call, context: MeasureContext) -> dict[str, Scalar]:
         """Figures of the kernel that takes most of the time; files of all of them."""
         from runner.measure.inspect.elsewhere import compiling_for
         from runner.measure.inspect.programs import seeing
 
         call.restore()
-        with compiling_for(self.arch, without_gpu=scene.device == "cpu") if self.arch else seeing() as seen:
+        with compiling_for(self.arch, without_gpu=context.device == "cpu") if self.arch else seeing() as seen:
             call.run()
         call.restore()
-        times = _times(call) if scene.device == "cuda" and not self.arch else {}
-        return self._tell(seen, times, scene)
+        times = _times(call) if context.device == "cuda" and not self.arch else {}
+        return self._tell(seen, times, context)
 
-    def foresee(self, run: Callable[[], object], scene: Scene) -> dict[str, Scalar] | None:
+    def foresee(self, run: Callable[[], object], context: MeasureContext) -> dict[str, Scalar] | None:
         """The same of a call that cannot run here, compiled for ``arch``; None if none is asked for."""
         if not self.arch:
             return None
@@ -56,27 +56,27 @@ class Inspect:
             raise
         except Exception as error:
             why_not = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise CannotObserve(
+            raise CannotMeasure(
                 f"it asks for a GPU, which is not here ({why_not}); run it where there is one"
             ) from error
-        return self._tell(seen, {}, scene)
+        return self._tell(seen, {}, context)
 
-    def _tell(self, seen: Seen, times: Mapping[str, tuple[int, float]], scene: Scene) -> dict[str, Scalar]:
+    def _tell(self, seen: Seen, times: Mapping[str, tuple[int, float]], context: MeasureContext) -> dict[str, Scalar]:
         from runner.measure.inspect.compilations import compilations
         from runner.measure.inspect.kernel_table import dominant, lines, summary, write
 
         if not (seen.programs or seen.graphs or seen.unread or times):
-            raise CannotObserve(NOTHING[scene.device])
+            raise CannotMeasure(NOTHING[context.device])
         table = lines(seen, times)
         main = dominant(table)
-        reason = why(replace(_facts(main, table, seen, scene), arch=self.arch))
-        write(table, seen, scene.folder)
+        reason = why(replace(_facts(main, table, seen, context), arch=self.arch))
+        write(table, seen, context.folder)
         notes = [f"not read: {note}" for note in seen.unread]
         if self.arch:
             notes.append("which kernels, and in what tiles, is what this machine chooses")
-        if scene.case and scene.case.impl.name == "compiled":
+        if context.case and context.case.impl.name == "compiled":
             notes += compilations()
-        (scene.folder / SUMMARY).write_text(summary(reason, table, notes), encoding="utf-8")
+        (context.folder / SUMMARY).write_text(summary(reason, table, notes), encoding="utf-8")
         figures: dict[str, Scalar] = {"why": reason}
         if main is not None:
             figures["kernel_name"] = main.kernel
@@ -95,19 +95,19 @@ class Inspect:
 
 def _times(call: Call) -> dict[str, tuple[int, float]]:
     """Launches and microseconds of each kernel of a call, by CUPTI; nothing where it sees nothing."""
-    from runner.measure.witness import each_kernel
+    from runner.timing.cupti import each_kernel
 
     return each_kernel(call.run, call.restore)
 
 
-def _facts(main: Line | None, table: list[Line], seen: Seen, scene: Scene) -> Facts:
+def _facts(main: Line | None, table: list[Line], seen: Seen, context: MeasureContext) -> Facts:
     """All that is known of the call, from the code and from what earlier measurements have found."""
-    figures = scene.figures
-    fields = scene.case.workload.fields if scene.case else {}
+    figures = context.figures
+    fields = context.case.workload.fields if context.case else {}
     code = main.code if main else None
     known = {
         "time_us": figures.get("gpu_us"),
-        "pct_roof": figures.get("pct_roof"),
+        "pct_of_measured_peak": figures.get("pct_of_measured_peak"),
         "bound": figures.get("bound"),
         "graph_breaks": figures.get("graph_breaks"),
         "kernels": figures.get("n_kernels") or sum(line.launches for line in table) or None,
@@ -128,7 +128,7 @@ def _facts(main: Line | None, table: list[Line], seen: Seen, scene: Scene) -> Fa
         fp64=code.fp64 if code else None,
         fp64_names=_names(code) if code else "",
         bulk=code.bulk if code else None,
-        device=scene.device,
+        device=context.device,
     )
 
 

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from runner import child, tool
+from runner.device import processes, tools
 from runner.measure.inspect.assembly import Usage, read_usage
 
 LIMIT_S = 120.0
@@ -19,7 +19,7 @@ def cuobjdump() -> Path | None:
     triton = find_spec("triton")
     places = (triton and triton.submodule_search_locations) or ()
     bundled = [file for place in places if (file := Path(place, "backends/nvidia/bin/cuobjdump")).is_file()]
-    found = bundled[0] if bundled else tool.find("cuobjdump")
+    found = bundled[0] if bundled else tools.find("cuobjdump")
     return Path(found) if found else None
 
 
@@ -31,5 +31,5 @@ def disassembled(cubin: bytes) -> tuple[str, Usage] | None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "kernel.cubin")
         file.write_bytes(cubin)
-        sass, usage = (child.output([str(program), word, str(file)], LIMIT_S) for word in ("-sass", "-res-usage"))
+        sass, usage = (processes.output([str(program), word, str(file)], LIMIT_S) for word in ("-sass", "-res-usage"))
     return None if sass is None or usage is None else (sass, read_usage(usage))

@@ -71,7 +71,7 @@ class _Compiled:
 @contextmanager
 def _cuda(seen: Seen, arch: int, without_gpu: bool) -> Iterator[None]:
     """Where kernels of this repository ask for CUDA C++, they get it compiled, and may be told that a CPU is a GPU."""
-    from kernels import cuda_build
+    from runner.kernels import cuda_build
 
     target = f"sm_{arch}{'a' if arch >= 90 else ''}"
 
@@ -79,7 +79,7 @@ def _cuda(seen: Seen, arch: int, without_gpu: bool) -> Iterator[None]:
         return _Compiled(seen, source, name, target)
 
     instead: dict[str, tuple[Any, Any]] = {"kernel": (cuda_build.kernel, kernel)}
-    if without_gpu and (triton_device := sys.modules.get("kernels.triton_device")):
+    if without_gpu and (triton_device := sys.modules.get("runner.kernels.triton_device")):
         instead["require_gpu"] = triton_device.require_gpu, lambda x: None
     with ExitStack() as stack:
         for module in [module for name, module in list(sys.modules.items()) if name.startswith("kernels.")]:

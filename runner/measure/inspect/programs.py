@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kernels.cuda_kernel import Kernel
+from runner.kernels.cuda_kernel import Kernel
 
 STAGES = ("ttir", "ttgir", "llir", "ptx")
 
@@ -115,7 +115,7 @@ def _cuda(seen: Seen) -> Iterator[None]:
 
 
 def _add_cuda(seen: Seen, kernel: Kernel, shared: int) -> None:
-    from kernels.cuda_build import builds
+    from runner.kernels.cuda_build import builds
 
     build = next((build for build in reversed(builds) if build.built is kernel), None)
     if build is None:
@@ -128,7 +128,7 @@ def _add_cuda(seen: Seen, kernel: Kernel, shared: int) -> None:
 
 def of_cuda(source: Path, name: str, arch: str, shared: int) -> Program:
     """The kernel ``name`` of CUDA C++ for ``arch``, as NVRTC makes it. Raises Unsupported or BuildFailed."""
-    from kernels import cuda_nvrtc
+    from runner.kernels import cuda_nvrtc
 
     _, cubin, _ = cuda_nvrtc.compiled(source, name, arch)
     return Program(name, "cuda", cubin, {"ptx": cuda_nvrtc.ptx(source, name, arch)}, shared)

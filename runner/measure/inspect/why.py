@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from runner.measure.inspect.assembly import REGISTERS
 
-FAST_PCT = 85.0  # of the roof: nothing is left to be explained
-SLOW_PCT = 70.0  # of the roof: what stands in the code may be the cause
+FAST_PCT = 85.0  # of the measured_peak: nothing is left to be explained
+SLOW_PCT = 70.0  # of the measured_peak: what stands in the code may be the cause
 AGAIN = 0.6  # of as many times the least time as there are kernels: it is their traffic that takes the time
 SHORT_US = 5.0  # of which starting a kernel, and waiting for the first bytes, is much: a null kernel takes 1 to 2
 WIDE_BITS = 128
 NEAR = 8  # of the registers that a thread may have: with so many free, none was wanting
 MATRIX = ("float16", "bfloat16", "float8_e4m3fn")  # which nothing but tensor cores multiplies at full rate
-RATE = {"memory": "the rate of a copy", "compute": "the rate of matrix products", None: "the roof"}
+RATE = {"memory": "the rate of a copy", "compute": "the rate of matrix products", None: "the measured_peak"}
 
 NAMES = "nothing but its name can be had of the kernel, as of all of torch's own and all that a CUDA graph launches"
 
@@ -29,7 +29,7 @@ class Facts:
     dtype: str  # of the workload
     tf32: bool = False
     time_us: float | None = None
-    pct_roof: float | None = None
+    pct_of_measured_peak: float | None = None
     bound: str | None = None  # memory | compute
     kernels: int | None = None  # launched in one call
     graph_breaks: int | None = None
@@ -65,9 +65,9 @@ def _left_the_graph(facts: Facts) -> str:
 
 
 def _fast(facts: Facts) -> str:
-    if facts.pct_roof is None or facts.pct_roof < FAST_PCT:
+    if facts.pct_of_measured_peak is None or facts.pct_of_measured_peak < FAST_PCT:
         return ""
-    return f"{_kernels(facts)} at {facts.pct_roof:.0f} % of {RATE[facts.bound]}"
+    return f"{_kernels(facts)} at {facts.pct_of_measured_peak:.0f} % of {RATE[facts.bound]}"
 
 
 def _double(facts: Facts) -> str:
@@ -91,9 +91,9 @@ def _launching(facts: Facts) -> str:
 
 
 def _again(facts: Facts) -> str:
-    if facts.bound != "memory" or facts.pct_roof is None or not facts.kernels or facts.kernels < 2:
+    if facts.bound != "memory" or facts.pct_of_measured_peak is None or not facts.kernels or facts.kernels < 2:
         return ""
-    times = 100 / facts.pct_roof
+    times = 100 / facts.pct_of_measured_peak
     if times < AGAIN * facts.kernels:
         return ""
     return f"{facts.kernels} kernels, and {times:.1f} times the time of moving all bytes once: each moves them again"
@@ -120,10 +120,10 @@ def _narrow(facts: Facts) -> str:
 
 
 def _unexplained(facts: Facts) -> str:
-    if facts.pct_roof is None:
+    if facts.pct_of_measured_peak is None:
         return ""
     return (
-        f"{_kernels(facts)} at {facts.pct_roof:.0f} % of {RATE[facts.bound]}, and nothing in what was read says why: "
+        f"{_kernels(facts)} at {facts.pct_of_measured_peak:.0f} % of {RATE[facts.bound]}, and nothing in what was read says why: "
         "counters may (ncu)"
     )
 
@@ -131,7 +131,7 @@ def _unexplained(facts: Facts) -> str:
 def _untimed(facts: Facts) -> str:
     if facts.device == "cpu":
         graphs = "one generated graph" if facts.graphs == 1 else f"{facts.graphs or 'no'} generated graphs"
-        return f"{graphs}; a CPU has no measured roof to hold its time against"
+        return f"{graphs}; a CPU has no measured measured_peak to hold its time against"
     return f"{_kernels(facts)}; no time to explain: put benchmark before inspect, as in 'measure=[benchmark,inspect]'"
 
 
@@ -152,7 +152,7 @@ RULES: tuple[Callable[[Facts], str], ...] = (
 
 
 def _slow(facts: Facts) -> bool:
-    return facts.pct_roof is not None and facts.pct_roof < SLOW_PCT
+    return facts.pct_of_measured_peak is not None and facts.pct_of_measured_peak < SLOW_PCT
 
 
 def _kernels(facts: Facts) -> str:

@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
-from runner.case import Scalar
-from runner.measure import SUMMARY, Scene, tabular
+from runner.experiment.case import Scalar
+from runner.measure import SUMMARY, MeasureContext, tabular
 from runner.measure.memory.allocations import Part, Place, most_saved, parts, peak_of, places, summary
 
 if TYPE_CHECKING:
-    from models.workload import Call
+    from runner.models.workload import Call
 
 PEAKS = {  # of the parts called so
     "forward": "peak_forward_bytes",
@@ -33,20 +33,20 @@ class Memory:
     snapshot: bool
     max_events: Annotated[int, "at least 1"]
 
-    def measure(self, call: Call, scene: Scene) -> dict[str, Scalar]:
+    def measure(self, call: Call, context: MeasureContext) -> dict[str, Scalar]:
         """Bytes above what was held before the call; files ``parts.csv``, ``allocations.csv``, ``summary.txt``.
 
         Three calls are made: one for the peak alone, one watched, and one in which what is saved is counted.
         """
         from runner.measure.memory.saved import saving
-        from runner.measure.peak import peak_bytes
+        from runner.timing.peak_memory import peak_bytes
 
-        on = import_module(f"runner.measure.memory.{scene.device}")
-        keep = self.snapshot and scene.device == "cuda"
+        on = import_module(f"runner.measure.memory.{context.device}")
+        keep = self.snapshot and context.device == "cuda"
         call.restore()
-        peak = peak_bytes(call.run, scene.device)
+        peak = peak_bytes(call.run, context.device)
         call.restore()
-        seen = on.observe(call.run, self.max_events, scene.folder / SNAPSHOT if keep else None)
+        seen = on.observe(call.run, self.max_events, context.folder / SNAPSHOT if keep else None)
         call.restore()
         with saving() as saved:
             again = on.observe(call.run, self.max_events, None)
@@ -65,8 +65,8 @@ class Memory:
         figures |= {column: value for column, value in peaks.items() if value is not None}
         for name, kind, lines in (("parts", Part, found), ("allocations", Place, where)):
             columns = [field.name for field in fields(kind)]
-            tabular.write(scene.folder / f"{name}.csv", columns, map(asdict, lines))
+            tabular.write(context.folder / f"{name}.csv", columns, map(asdict, lines))
         text = summary(figures, found, where[: self.top], len(where))
-        told = VIEWER[scene.device] if keep or scene.device == "cpu" else ""
-        (scene.folder / SUMMARY).write_text(f"{text}{told}\n", encoding="utf-8")
+        told = VIEWER[context.device] if keep or context.device == "cpu" else ""
+        (context.folder / SUMMARY).write_text(f"{text}{told}\n", encoding="utf-8")
         return figures

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runner.case import Scalar
+from runner.experiment.case import Scalar
 
 OTHERS = ("torch/", "triton/", "runner/", "<")  # frames that are not what a reader looks for
 NOWHERE = "(no Python: autograd's own thread)"

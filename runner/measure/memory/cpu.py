@@ -10,15 +10,15 @@ import torch
 from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from kernels.spans import watched
-from runner.measure import CannotObserve
+from runner.kernels.spans import watched
+from runner.measure import CannotMeasure
 from runner.measure.memory.allocations import Allocation, Mark, Observed, held_at_peak
 
 PART = "part of the call: "  # told from what else is recorded under a name
 
 
 def observe(run: Callable[[], object], max_events: int, snapshot: Path | None) -> Observed:
-    """One call of ``run``. There is no snapshot on a CPU. Raises CannotObserve."""
+    """One call of ``run``. There is no snapshot on a CPU. Raises CannotMeasure."""
     with (
         profile(activities=[ProfilerActivity.CPU], profile_memory=True, with_stack=True) as seen,
         watched(lambda name: record_function(PART + name)),
@@ -29,7 +29,7 @@ def observe(run: Callable[[], object], max_events: int, snapshot: Path | None) -
     try:
         roots = seen.profiler.kineto_results.experimental_event_tree()
     except AttributeError as error:
-        raise CannotObserve(
+        raise CannotMeasure(
             f"torch {torch.__version__} does not tell of allocations; install torch 2.6 to 2.13"
         ) from error
     return _read(roots)

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from kernels.spans import watched
-from runner.measure import CannotObserve
+from runner.kernels.spans import watched
+from runner.measure import CannotMeasure
 from runner.measure.memory.allocations import Allocation, Mark, Observed, held_at_peak
 
 FREED = "free_requested"  # the tensor is gone, though another stream may have to be done with its memory
@@ -28,7 +28,7 @@ class _Marks:
 
     @contextmanager
     def named(self, name: str) -> Iterator[None]:
-        """For ``kernels.spans.watched``."""
+        """For ``runner.kernels.spans.watched``."""
         self._mark(name)
         try:
             yield
@@ -43,7 +43,7 @@ class _Marks:
 
 
 def observe(run: Callable[[], object], max_events: int, snapshot: Path | None) -> Observed:
-    """One call of ``run``; the history goes into ``snapshot``, if that is a path. Raises CannotObserve."""
+    """One call of ``run``; the history goes into ``snapshot``, if that is a path. Raises CannotMeasure."""
     torch.cuda.synchronize()
     with _history(max_events):
         marks = _Marks()
@@ -57,14 +57,14 @@ def observe(run: Callable[[], object], max_events: int, snapshot: Path | None) -
         entries = [entry for entry in events if entry["action"] in ("alloc", FREED)]
         observed = _read(entries, marks.marks)
     except (KeyError, IndexError, TypeError) as error:
-        raise CannotObserve(
+        raise CannotMeasure(
             f"torch {torch.__version__} writes its memory history otherwise than expected ({error!r}); "
             "install torch 2.6 to 2.13"
         ) from error
     if len(events) >= max_events:
-        raise CannotObserve(f"a call has more than {max_events} allocations and frees; raise measure.memory.max_events")
+        raise CannotMeasure(f"a call has more than {max_events} allocations and frees; raise measure.memory.max_events")
     if marks.marks and marks.marks[-1].allocations > len(observed.allocations):
-        raise CannotObserve(
+        raise CannotMeasure(
             "the allocator's history lacks allocations that it has counted; nothing can be said of parts"
         )
     if snapshot is not None:
@@ -82,7 +82,7 @@ def _history(max_events: int) -> Iterator[None]:
         record(enabled="all", context="all", stacks="python", max_entries=max_events)
     except (AttributeError, TypeError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
-        raise CannotObserve(
+        raise CannotMeasure(
             f"torch's allocator keeps no history here ({reason}); run without PYTORCH_CUDA_ALLOC_CONF=backend:..., "
             "on torch 2.6 to 2.13"
         ) from error

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from runner import tool
-from runner.case import Scalar
-from runner.measure import RESULT, SUMMARY, CannotObserve, Scene, result
+from runner.device import tools
+from runner.experiment.case import Scalar
+from runner.experiment.schema import Program
+from runner.measure import RESULT, SUMMARY, CannotMeasure, MeasureContext, result
 from runner.measure.ncu import refusals, report, summary
-from runner.schema import Program
 
 if TYPE_CHECKING:
-    from models.workload import Call
+    from runner.models.workload import Call
 
 BASE = ("SpeedOfLight", "LaunchStats", "Occupancy")
 MEMORY = ("MemoryWorkloadAnalysis", "MemoryWorkloadAnalysis_Chart", "MemoryWorkloadAnalysis_Tables")
@@ -47,28 +47,28 @@ class Ncu:
         except ValueError as error:
             raise ValueError(f"args: {self.args!r} is no command line: {error}") from None
 
-    def measure(self, call: Call, scene: Scene) -> Mapping[str, Scalar | Sequence[float]]:
+    def measure(self, call: Call, context: MeasureContext) -> Mapping[str, Scalar | Sequence[float]]:
         """Figures by hardware counters of one call, made anew in a process under ncu.
 
-        The report is kept, with a line per kernel in kernels.csv and the advice in summary.txt. Raises CannotObserve.
+        The report is kept, with a line per kernel in kernels.csv and the advice in summary.txt. Raises CannotMeasure.
         """
-        if scene.device != "cuda":
-            raise CannotObserve("it looks at kernels on a GPU; leave it out with device=cpu")
-        ncu = tool.find("ncu", self.path)
+        if context.device != "cuda":
+            raise CannotMeasure("it looks at kernels on a GPU; leave it out with device=cpu")
+        ncu = tools.find("ncu", self.path)
         if ncu is None:
-            raise CannotObserve(
+            raise CannotMeasure(
                 f"{self.path or 'ncu'} is not there: install Nsight Compute (it comes with the CUDA toolkit), or name "
                 "it with measure.ncu.path=<ncu>"
             )
-        found = self._profile(ncu, scene)
+        found = self._profile(ncu, context)
         kernels = report.kernels(_page(ncu, found, "raw"))
         if not kernels:
-            raise CannotObserve(f"ncu has written {found}, and no kernel can be read from it: open it with ncu-ui")
+            raise CannotMeasure(f"ncu has written {found}, and no kernel can be read from it: open it with ncu-ui")
         rules = report.rules(_page(ncu, found, "details"))
-        said = summary.Profile(kernels, rules, self._part(len(kernels), scene.expected), scene.figures)
-        (scene.folder / "kernels.csv").write_text(said.csv(), encoding="utf-8")
-        (scene.folder / SUMMARY).write_text(said.text(), encoding="utf-8")
-        return {**said.columns(), **_overhead(scene)}
+        said = summary.Profile(kernels, rules, self._part(len(kernels), context.expected), context.figures)
+        (context.folder / "runner.kernels.csv").write_text(said.csv(), encoding="utf-8")
+        (context.folder / SUMMARY).write_text(said.text(), encoding="utf-8")
+        return {**said.columns(), **_overhead(context)}
 
     def command(self, ncu: str, target: Path, program: Sequence[str]) -> list[str]:
         """The words that profile ``program`` into ``target``.
@@ -90,32 +90,32 @@ class Ncu:
             *program,
         ]
 
-    def _profile(self, ncu: str, scene: Scene) -> Path:
-        """Where the report is. Raises CannotObserve."""
-        target = scene.folder / REPORT
-        for file in (target, scene.folder / RESULT):  # of a first try, which ran out of memory
+    def _profile(self, ncu: str, context: MeasureContext) -> Path:
+        """Where the report is. Raises CannotMeasure."""
+        target = context.folder / REPORT
+        for file in (target, context.folder / RESULT):  # of a first try, which ran out of memory
             file.unlink(missing_ok=True)
         try:
-            words = self.command(ncu, target, scene.command(calls=1, cold_l2=self.cold_l2))
-            ended = tool.run(words, scene.folder / LOG, self.limit_s, grace_s=GRACE_S)
+            words = self.command(ncu, target, context.command(calls=1, cold_l2=self.cold_l2))
+            ended = tools.run(words, context.folder / LOG, self.limit_s, grace_s=GRACE_S)
         except OSError as error:
-            raise CannotObserve(f"{ncu} cannot be started ({error.strerror}): see measure.ncu.path") from None
+            raise CannotMeasure(f"{ncu} cannot be started ({error.strerror}): see measure.ncu.path") from None
         if ended.late:
-            raise CannotObserve(
+            raise CannotMeasure(
                 f"ncu was not done after {self.limit_s:g} s: take a smaller measure.ncu.set or measure.ncu.most, or "
                 "give it longer by measure.ncu.limit_s, and by launcher.measure_limit_s a minute more than that"
             )
         if not target.is_file():
-            raise CannotObserve(f"{self._why(ended, scene)} (all it said is in {scene.folder / LOG})")
-        if failed := result(scene.folder).get("error"):
-            raise CannotObserve(f"under ncu the case fails: {failed}")
+            raise CannotMeasure(f"{self._why(ended, context)} (all it said is in {context.folder / LOG})")
+        if failed := result(context.folder).get("error"):
+            raise CannotMeasure(f"under ncu the case fails: {failed}")
         return target
 
-    def _why(self, ended: tool.Ended, scene: Scene) -> str:
+    def _why(self, ended: tools.Ended, context: MeasureContext) -> str:
         """There is no report."""
         if told := refusals.known(ended.said):
             return told
-        if error := result(scene.folder).get("error"):
+        if error := result(context.folder).get("error"):
             return f"under ncu the case fails: {error}"
         if told := refusals.own(ended.said):
             return told
@@ -133,28 +133,28 @@ class Ncu:
 
 
 def _page(ncu: str, found: Path, page: str) -> str:
-    """``page`` of the report ``found`` as CSV. Raises CannotObserve."""
+    """``page`` of the report ``found`` as CSV. Raises CannotMeasure."""
     log = found.with_name(f"{page}.txt")  # no .csv, which would become a table of two thousand columns
     words = [ncu, "--import", str(found), "--csv", "--page", page, "--print-units", "base"]
     try:
-        ended = tool.run(words, log, IMPORT_S, {"LC_ALL": "C"}, grace_s=1.0)
+        ended = tools.run(words, log, IMPORT_S, {"LC_ALL": "C"}, grace_s=1.0)
     except OSError as error:
-        raise CannotObserve(f"{ncu} cannot be started ({error.strerror}): see measure.ncu.path") from None
+        raise CannotMeasure(f"{ncu} cannot be started ({error.strerror}): see measure.ncu.path") from None
     if ended.code:
-        raise CannotObserve(
+        raise CannotMeasure(
             f"ncu cannot read its own report back (code {ended.code}): type {' '.join(words)} to see why"
         )
     log.unlink()
     return ended.said
 
 
-def _overhead(scene: Scene) -> dict[str, Scalar]:
+def _overhead(context: MeasureContext) -> dict[str, Scalar]:
     """How much slower a caller is served under ncu, which replays every kernel.
 
     The times of a profiled process are not kept.
     """
-    calls_us, e2e_us = result(scene.folder).get("calls_us"), scene.figures.get("e2e_us")
-    (scene.folder / RESULT).unlink(missing_ok=True)
-    if not isinstance(calls_us, list) or not isinstance(e2e_us, int | float):
+    calls_us, latency_us = result(context.folder).get("calls_us"), context.figures.get("latency_us")
+    (context.folder / RESULT).unlink(missing_ok=True)
+    if not isinstance(calls_us, list) or not isinstance(latency_us, int | float):
         return {}
-    return {"ncu_overhead_x": sum(calls_us) / len(calls_us) / e2e_us}
+    return {"ncu_overhead_x": sum(calls_us) / len(calls_us) / latency_us}

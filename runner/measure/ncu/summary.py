@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from runner.case import Scalar
+from runner.experiment.case import Scalar
 from runner.measure.ncu import report
 from runner.measure.ncu.report import Kernel, Rule
 
@@ -43,7 +43,7 @@ class Profile:
         return max((kernel for kernel in self.kernels if kernel.name == name), key=lambda kernel: kernel.us)
 
     def columns(self) -> dict[str, Scalar]:
-        """By ``runner.columns``: shares weighted by time over the kernels; what is of a launch, of the dominant one.
+        """By ``runner.experiment.columns``: shares weighted by time over the kernels; what is of a launch, of the dominant one.
 
         What is of a whole call is left out where only part of one was profiled.
         """

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.child import output
+from runner.device.processes import output
 
 # Sampling the CPU is nsys's own default, and makes tens of megabytes of a second of Python. Without nodes, kernels of a
 # CUDA graph are one record of the whole graph. At the end of a range nsys would end the program, and its results.

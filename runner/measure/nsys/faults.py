@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.measure import CannotObserve
+from runner.device.tools import Ended
+from runner.measure import CannotMeasure
 from runner.measure.nsys.timeline import Timeline
-from runner.tool import Ended
 
 NO_GPU = "nsys looks at what a GPU does, and this case is on the CPU; take measure=profile there"
 MISSING = (
@@ -51,7 +51,7 @@ def of_profile(ended: Ended, again: Mapping[str, Any], limit_s: float, log: Path
 
 
 def found_report(ended: Ended, wanted: Path) -> tuple[Path, str]:
-    """The report, moved to where it was ``wanted`` if nsys put it elsewhere; and a note. Raises CannotObserve."""
+    """The report, moved to where it was ``wanted`` if nsys put it elsewhere; and a note. Raises CannotMeasure."""
     if wanted.is_file():
         return wanted, ""
     made = [Path(line) for line in _generated(ended.said)]
@@ -64,11 +64,11 @@ def found_report(ended: Ended, wanted: Path) -> tuple[Path, str]:
             return wanted, ""
     raw = [path for path in (*made, wanted.with_suffix(".qdstrm")) if path.suffix == ".qdstrm" and path.is_file()]
     if raw:
-        raise CannotObserve(
+        raise CannotMeasure(
             "nsys recorded, but could not convert its recording: its QdstrmImporter is missing or lacks a library (ldd "
             f"tells which), so install a whole Nsight Systems; the raw file is kept: {raw[0]}"
         )
-    raise CannotObserve(NEVER_OPENED.format(log=wanted.parent / "nsys.log"))
+    raise CannotMeasure(NEVER_OPENED.format(log=wanted.parent / "nsys.log"))
 
 
 def of_export(ended: Ended, database: Path, report: Path, limit_s: float) -> str:

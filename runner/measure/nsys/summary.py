@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from runner.case import Scalar
+from runner.experiment.case import Scalar
 from runner.measure.nsys.tables import Table
 from runner.measure.tabular import aligned
 

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from runner.case import Scalar
+from runner.experiment.case import Scalar
 from runner.measure import CALL, tabular
 from runner.measure.nsys.timeline import Api, Timeline, Work
-from runner.measure.statistics import trimmed_mean
 from runner.measure.timeline import covered, whole
+from runner.timing.statistics import trimmed_mean
 
 Table = list[dict[str, str | int | float]]
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from runner.case import Scalar
-from runner.measure import SUMMARY, CannotObserve, Scene, tabular
+from runner.experiment.case import Scalar
+from runner.measure import SUMMARY, CannotMeasure, MeasureContext, tabular
 from runner.measure.profile import flame, stacks, summary, tables, trace, trace_figures
 
 if TYPE_CHECKING:
-    from models.workload import Call
+    from runner.models.workload import Call
 
 TRACE, FOLDED, FLAME = "trace.json.gz", "stacks.txt", "flame.svg"
 DIGITS = 6  # in tables
@@ -31,18 +31,18 @@ class Profile:
     memory: bool
     flops: bool
 
-    def measure(self, call: Call, scene: Scene) -> dict[str, Scalar]:
-        """Figures of ``call`` while it is profiled; tables and graphs of it are in the scene's folder.
+    def measure(self, call: Call, context: MeasureContext) -> dict[str, Scalar]:
+        """Figures of ``call`` while it is profiled; tables and graphs of it are in the context's folder.
 
-        Raises CannotObserve if the profiler is not there, or saw no call or no kernel.
+        Raises CannotMeasure if the profiler is not there, or saw no call or no kernel.
         """
         from runner.measure.profile import profiled
 
-        folder, gpu = scene.folder, scene.device == "cuda"
-        taken = profiled.profile(call, scene.device, self, folder / TRACE)
+        folder, gpu = context.folder, context.device == "cuda"
+        taken = profiled.profile(call, context.device, self, folder / TRACE)
         calls = _seen(folder / TRACE, gpu)
         figures: dict[str, Scalar] = trace_figures.columns(calls) if gpu else {}
-        notes = [taken.note, trace_figures.note(calls, scene.expected) if gpu else ""]
+        notes = [taken.note, trace_figures.note(calls, context.expected) if gpu else ""]
         figures |= {"profile_overhead_pct": taken.overhead_pct, "profile_note": "; ".join(filter(None, notes))}
 
         found = {"ops": tables.ops(calls, shapes=self.shapes, gpu=gpu), "parts": tables.parts(calls, gpu=gpu)}
@@ -51,7 +51,7 @@ class Profile:
         in_python = calls
         if self.stacks or self.memory or self.flops:
             slow = folder / f"slow-{TRACE}"  # no trace for people: it is mostly of its own making
-            found["costs"] = profiled.again(call, scene.device, self, slow)
+            found["costs"] = profiled.again(call, context.device, self, slow)
             in_python = _seen(slow, gpu) if self.stacks else calls
             slow.unlink()
         for name, lines in found.items():
@@ -63,15 +63,15 @@ class Profile:
 
 
 def _seen(path: Path, gpu: bool) -> list[trace.Call]:
-    """The calls of the trace at ``path``, with kernels if they are to have some. Raises CannotObserve."""
+    """The calls of the trace at ``path``, with kernels if they are to have some. Raises CannotMeasure."""
     try:
         calls = trace.read(path)
     except (ValueError, KeyError) as error:
-        raise CannotObserve(f"torch.profiler's trace cannot be read: {error}; it is kept at {path}") from error
+        raise CannotMeasure(f"torch.profiler's trace cannot be read: {error}; it is kept at {path}") from error
     if not calls:
-        raise CannotObserve("torch.profiler recorded none of its calls; worker.log may say why")
+        raise CannotMeasure("torch.profiler recorded none of its calls; worker.log may say why")
     if gpu and not all(call.work for call in calls):
-        raise CannotObserve(
+        raise CannotMeasure(
             "torch.profiler saw no kernel, copy or fill in a call: run it without nsys, ncu or Proton, since one "
             "program at a time can have CUPTI; else worker.log may say why"
         )

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, record_function, schedule, supported_activities
 
-from kernels.spans import watched
-from models.workload import Call
-from runner.measure import CALL, CannotObserve
-from runner.measure.flush import preparation
+from runner.kernels.spans import watched
+from runner.measure import CALL, CannotMeasure
 from runner.measure.profile import Profile
 from runner.measure.profile.tables import Line, grouped, sizes_text
-from runner.measure.statistics import trimmed_mean
+from runner.models.workload import Call
+from runner.timing.flush import preparation
+from runner.timing.statistics import trimmed_mean
 
 ROUNDS = 3  # of calls without the profiler and with it, in turn: the machine may be slower later
 LONGEST_S = 30.0  # that all of them may take
@@ -45,7 +45,7 @@ class Caller:
         self._before = preparation(call.reset, cold_l2=settings.cold_l2 and self._gpu)
         self._activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._gpu else [])]
         if not supported_activities().issuperset(self._activities):
-            raise CannotObserve(
+            raise CannotMeasure(
                 "this torch is built without Kineto or CUPTI, which torch.profiler needs; pip install torch"
             )
 
@@ -88,9 +88,9 @@ class Caller:
 
 
 def profile(call: Call, device: str, settings: Profile, path: Path) -> Taken:
-    """Rounds of calls without the profiler and with it; the trace of the last round is at ``path``.
+    """Comparison of calls without the profiler and with it; the trace of the last round is at ``path``.
 
-    Raises CannotObserve if this torch cannot.
+    Raises CannotMeasure if this torch cannot.
     """
     caller, taken = Caller(call, device, settings), Taken()
     rounds, count = _plan(caller.plain_us() / 1e6, settings)

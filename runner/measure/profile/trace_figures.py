@@ -6,10 +6,10 @@ import re
 import statistics
 from collections.abc import Sequence
 
-from runner.case import Scalar
+from runner.experiment.case import Scalar
 from runner.measure.profile.trace import Call
-from runner.measure.statistics import trimmed_mean
 from runner.measure.timeline import covered, gaps, whole
+from runner.timing.statistics import trimmed_mean
 
 LONGEST_NAME = 60
 WHAT = "kernels, copies and fills of a call"
@@ -24,7 +24,7 @@ NOISE = (
 
 
 def columns(calls: Sequence[Call]) -> dict[str, Scalar]:
-    """What the GPU did for ``calls``, each of which has at least one kernel; by ``runner.columns``."""
+    """What the GPU did for ``calls``, each of which has at least one kernel; by ``runner.experiment.columns``."""
     busy = [covered(call.work) for call in calls]
     spans = [whole(call.work) for call in calls]
     kernel, kernel_us = top_kernel(calls)

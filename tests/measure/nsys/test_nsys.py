@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from models.workload import Call
-from runner import schema
-from runner.case import Case, Choice
-from runner.errors import BadInput
-from runner.measure import CannotObserve, Scene
+from runner.experiment import schema
+from runner.experiment.case import Case, Choice
+from runner.experiment.errors import BadInput
+from runner.measure import CannotMeasure, MeasureContext
 from runner.measure.nsys import Nsys
 from runner.measure.nsys.command import Command
+from runner.models.workload import Call
 
 FIELDS = {"path": None, "preset": "light", "calls": 2, "limit_s": 60.0, "args": ()}
 GELU = {"rows": 8, "cols": 8, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
@@ -51,7 +51,7 @@ def record(tmp_path, fake_nsys, training, case):
 
 def refused(record, *words, **fields) -> str:
     """The sentence."""
-    with pytest.raises(CannotObserve) as caught:
+    with pytest.raises(CannotMeasure) as caught:
         record(*words, **fields)
     return str(caught.value)
 
@@ -76,7 +76,7 @@ def test_a_case_that_cannot_be_run_again_says_why(record):
 
 
 def test_a_case_that_dies_is_told_by_its_exit_code_and_last_words(record, case, tmp_path, fake_nsys):
-    with pytest.raises(CannotObserve) as caught:
+    with pytest.raises(CannotMeasure) as caught:
         nsys().record(fake_nsys(), case(code=139), tmp_path / "files")
     assert "ended under nsys with exit code 139 before its calls were done: its last words" in str(caught.value)
 
@@ -84,7 +84,7 @@ def test_a_case_that_dies_is_told_by_its_exit_code_and_last_words(record, case, 
 def test_what_an_earlier_session_left_is_not_taken_for_this_ones(record, case, tmp_path, fake_nsys):
     for name in ("again.json", "report.nsys-rep", "summary.txt", "copies.csv"):
         (tmp_path / "files" / name).write_text('{"calls_us": [1.0], "n": 1}')
-    with pytest.raises(CannotObserve, match="before its calls were done"):
+    with pytest.raises(CannotMeasure, match="before its calls were done"):
         nsys().record(fake_nsys(), case(), tmp_path / "files")
     assert {path.name for path in (tmp_path / "files").iterdir()} == {"command.txt", "nsys.log", "report.nsys-rep"}
     assert refused(record, "never opened").startswith("nsys wrote no report")
@@ -102,7 +102,7 @@ def test_what_an_earlier_session_left_is_not_taken_for_this_ones(record, case, t
 )
 def test_each_failure_is_one_sentence(record, case, tmp_path, fake_nsys, training, how, words):
     if how in ("usage", "range ends it"):  # the case does not come to its result
-        with pytest.raises(CannotObserve) as caught:
+        with pytest.raises(CannotMeasure) as caught:
             nsys().record(fake_nsys(how), case(), tmp_path / "files")
         said = str(caught.value)
     else:
@@ -191,34 +191,42 @@ def test_a_word_that_is_no_option_is_refused():
 
 
 def test_a_cpu_case_is_sent_elsewhere(tmp_path):
-    with pytest.raises(CannotObserve, match="take measure=profile there"):
-        nsys().measure(Call(tuple), Scene("cpu", None, tmp_path))
+    with pytest.raises(CannotMeasure, match="take measure=profile there"):
+        nsys().measure(Call(tuple), MeasureContext("cpu", None, tmp_path))
 
 
 def test_without_nsys_it_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setattr("runner.tool.find", lambda name, path: None)
-    with pytest.raises(CannotObserve, match="was not found: install it"):
-        nsys().measure(Call(tuple), Scene("cuda", None, tmp_path))
-    with pytest.raises(CannotObserve, match=r"measure.nsys.path=/nowhere is no program"):
-        nsys(path="/nowhere").measure(Call(tuple), Scene("cuda", None, tmp_path))
+    monkeypatch.setattr("runner.device.tools.find", lambda name, path: None)
+    with pytest.raises(CannotMeasure, match="was not found: install it"):
+        nsys().measure(Call(tuple), MeasureContext("cuda", None, tmp_path))
+    with pytest.raises(CannotMeasure, match=r"measure.nsys.path=/nowhere is no program"):
+        nsys(path="/nowhere").measure(Call(tuple), MeasureContext("cuda", None, tmp_path))
 
 
 def test_a_case_is_run_again_under_it_and_becomes_figures_tables_and_a_summary(tmp_path, fake_nsys, training):
     """The case is a real one, on the CPU; what nsys would see of it is made."""
     program = fake_nsys("whole", training)
     case = Case(Choice("gelu", GELU), Choice("torch", {}), (Choice("nsys", FIELDS),), "cpu", 0)
-    scene = Scene("cuda", case, tmp_path / "files", {"e2e_us": 1.0, "n_kernels": 5})
-    figures = nsys(path=program).measure(Call(tuple), scene)
+    context = MeasureContext("cuda", case, tmp_path / "files", {"latency_us": 1.0, "n_kernels": 5})
+    figures = nsys(path=program).measure(Call(tuple), context)
     again = json.loads((tmp_path / "files" / "again.json").read_text())
     assert (again["n"], len(again["calls_us"])) == (2, 2)
     assert figures["nsys_gpu_us"] == 47.0
     assert figures["nsys_overhead_pct"] == pytest.approx((sum(again["calls_us"]) / 2 - 1) * 100)
     assert figures["nsys_note"] == ""
     kept = {path.name for path in (tmp_path / "files").iterdir()}
-    assert kept >= {"report.nsys-rep", "command.txt", "summary.txt", "nsys.log", "kernels.csv", "ranges.csv", "api.csv"}
+    assert kept >= {
+        "report.nsys-rep",
+        "command.txt",
+        "summary.txt",
+        "nsys.log",
+        "runner.kernels.csv",
+        "ranges.csv",
+        "api.csv",
+    }
     text = (tmp_path / "files" / "summary.txt").read_text()
     assert text.startswith("Nsight Systems 2024.2.3.38, preset light, 2 calls; of one call:")
     assert (tmp_path / "files" / "command.txt").read_text().strip() in text
-    other = Scene("cuda", case, tmp_path / "files", {"e2e_us": 1.0, "n_kernels": 6})
+    other = MeasureContext("cuda", case, tmp_path / "files", {"latency_us": 1.0, "n_kernels": 6})
     note = nsys(path=program).measure(Call(tuple), other)["nsys_note"]
     assert note == "the benchmark saw 6 kernels, copies and fills in a call, nsys 5"

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from runner import tool
-from runner.measure import CannotObserve
+from runner.device import tools
+from runner.measure import CannotMeasure
 from runner.measure.nsys import Nsys
 
-PROGRAM = tool.find("nsys")
+PROGRAM = tools.find("nsys")
 pytestmark = pytest.mark.skipif(
     PROGRAM is None, reason="Nsight Systems (nsys) is not on PATH, nor where it is installed"
 )
@@ -24,7 +24,7 @@ def record(tmp_path):
     def go(preset="full", *args, before="", limit_s=120.0):
         code = f"{before}\nopen({str(result)!r}, 'w').write('{{\"calls_us\": [1.0], \"n\": 1}}')"
         nsys = Nsys(path=None, preset=preset, calls=1, limit_s=limit_s, args=args)
-        with pytest.raises(CannotObserve) as caught:
+        with pytest.raises(CannotMeasure) as caught:
             nsys.record(PROGRAM, [sys.executable, "-c", code], tmp_path)
         return str(caught.value)
 

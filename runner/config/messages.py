@@ -1,0 +1,101 @@
+"""What Hydra and OmegaConf raise → one line: what was asked, what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from yaml import MarkedYAMLError
+
+from runner.config import hints
+from runner.config.grid import FIRST_LINE
+from runner.experiment import options
+from runner.experiment.errors import choices
+from runner.experiment.options import CONF
+
+EXPERIMENT = "experiment/"  # where a group is looked for that an experiment's defaults name without a slash
+
+
+def one_line(error: BaseException, folders: Sequence[Path] = (CONF,)) -> str:
+    """The sentence for the user; the exception's own first line where nothing better is known.
+
+    ``folders`` have the groups: ours, and the user's.
+    """
+    if isinstance(error, MissingConfigException) and error.options is not None:
+        return _no_such_option(error)
+    if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"{mark.name}, line {mark.line + 1}: not valid YAML: {error.problem}"
+    if isinstance(error, OverrideParseException):
+        return _no_override(error)
+    if isinstance(error, ConfigCompositionException) and "No match in the defaults list" in str(error):
+        group = str(error).partition("'")[2].partition("'")[0]
+        if group.startswith(EXPERIMENT):
+            return f"{group}: nothing to override; in its defaults write: override /<group>: <option>, with the slash"
+        return f"{group}: nothing to override; add it, as in +{group}=..."
+    if isinstance(error, ConfigCompositionException) and "@experiment." in str(error):
+        return f"{str(error).splitlines()[0].rstrip('.')}: {FIRST_LINE}"
+    cause = _deepest(error)
+    if isinstance(cause, OmegaConfBaseException) and cause.full_key:
+        return _bad_field(cause, folders)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+
+
+def _no_override(error: OverrideParseException) -> str:
+    if "=" not in error.override:
+        commands = [name for name in options.names("runner.cli") if name != "run"]  # which is what goes without a name
+        if near := get_close_matches(error.override, commands, 1, 0.7):
+            return (
+                f"{error.override}: not an override; did you mean the sub-command {near[0]}, "
+                f"as in python -m runner {near[0]}?"
+            )
+        if error.override.endswith(("]", "}", ",")) or error.override.startswith(("[", "{")):
+            return (
+                f"{error.override}: not an override; a list is written without spaces, or quoted: 'impl=[naive,torch]'"
+            )
+        example = "resume=last" if error.override.split(".")[0] == "resume" else "workload=gelu"
+        return f"{error.override}: not an override; write group=option or field=value, as in {example}"
+    _, evaluating, why = str(error).partition(" while evaluating ")
+    if evaluating:  # 'range(a,b)': mismatch type argument start: ...
+        return f"{error.override}: {why.partition(': ')[2].splitlines()[0]}"
+    key, _, value = error.override.partition("=")
+    if "" in map(str.strip, value.split(",")):
+        return f"{error.override}: nothing stands before or after a comma; leave that comma out"
+    key = key.strip()
+    return f"{error.override}: cannot be read; close its brackets, or quote the value within quotes: \"{key}='...'\""
+
+
+def _no_such_option(error: MissingConfigException) -> str:
+    group, _, name = (error.missing_cfg_file or "").rpartition("/")
+    if group.startswith(EXPERIMENT):
+        of = group[len(EXPERIMENT) :]
+        return f"{group}={name}: no such option; in an experiment's defaults write: override /{of}: {name}"
+    return f"{group}={name}: no such option; {choices(name, (o.rpartition('/')[2] for o in error.options or ()))}"
+
+
+def _bad_field(cause: OmegaConfBaseException, folders: Sequence[Path]) -> str:
+    text = str(cause.msg or cause).splitlines()[0]
+    parent = cause.parent_node
+    if "not in struct" in text and isinstance(parent, DictConfig):
+        fields = [str(key) for key in parent if key != "hydra"]
+        if cause.full_key == f"measure.{cause.key}" and (CONF / "measure" / f"{cause.key}.yaml").exists():
+            chosen = sorted({str(cause.key), *fields} - {"columns"})
+            return f"{cause.full_key}: not chosen; name it, as in 'measure=[{','.join(chosen)}]'"
+        if not fields:
+            return f"{cause.full_key}: no such field yet; add it, as in +{cause.full_key}=..."
+        if meant := hints.meant(str(cause.full_key), parent, folders):
+            return f"{cause.full_key}: {meant}"
+        return f"{cause.full_key}: no such field; {choices(str(cause.key), fields, rare=('axes',))}"
+    return f"{cause.full_key}: {text}"
+
+
+def _deepest(error: BaseException) -> BaseException:
+    """Hydra wraps what OmegaConf says; the inner one knows the field."""
+    while error.__cause__ is not None and not isinstance(error, OmegaConfBaseException):
+        error = error.__cause__
+    return error

@@ -1,0 +1,52 @@
+"""Launchers: many Cases → many Rows. One file each, named as its option of ``conf/launcher``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from runner.experiment.case import Case
+from runner.experiment.results import Comparison, Row
+
+if TYPE_CHECKING:
+    from runner.device.gpus import Gpu
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A worker is up; ``environment`` is what it says of its libraries and its device."""
+
+    environment: dict[str, Any] = field(default_factory=dict)
+    gpu: Gpu | None = None
+
+
+@dataclass(frozen=True)
+class Started:
+    """A case has been given to a worker."""
+
+    case: Case
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something the user should hear of now, in a sentence."""
+
+    text: str
+
+
+Event = Notice | Ready | Started | Row | Comparison
+
+
+class CannotStart(RuntimeError):
+    """No worker can be had; the message says why."""
+
+
+class Launcher(Protocol):
+    """Fields are those of its YAML."""
+
+    def run(self, cases: Sequence[Case], log_path: str) -> Iterator[Event]:
+        """One Row per case, in the order they are done, whatever happens to it; workers print to ``log_path``.
+
+        After the rows of one problem come the Comparison in which those cases were compared, if they were.
+        """

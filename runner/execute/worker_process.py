@@ -1,0 +1,421 @@
+"""The parent's ends: of the process that forks workers, and of a worker."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, BinaryIO
+
+from runner.device import cache, processes
+from runner.device.gpus import Gpu
+from runner.experiment.case import Case
+from runner.experiment.results import Phase
+
+STACK_S = 0.05  # at most, that a late worker has to print where it is
+LOOK_S = 0.005
+FILES = "files"  # beside the log: a folder for what measurements keep
+NO_MORE: Mapping[str, str] = MappingProxyType({})  # than the environment that this process has
+TAIL, HEAD = 3000, 1000  # bytes of a worker's output that a row keeps, from the end and from the beginning
+DYING_S = 60.0  # that the driver may take to clear up after a process with the memory of a whole GPU
+REAP_S = 90.0  # more than the zygote itself waits for the end of a worker and of what it has started
+CHUNK_BYTES = 2**16
+MOST_BYTES = 2**26  # of a message: a row with every sample that can be asked for has a hundredth of it
+ORPHANED = "the process that forks workers has been killed, and its workers with it"
+
+
+class Gone(Exception):
+    """A process of ours has ended, or did not begin; the message says how."""
+
+
+class Stuck(Gone):
+    """A process of ours was killed and has not ended: it sits in a driver, and what it holds is not free."""
+
+
+class _Source:
+    """Where workers come from.
+
+    ``preload`` are modules that are imported for all of them, where one process can do that; ``keep`` are descriptors
+    that they hold open; ``environment`` is theirs from the beginning.
+    """
+
+    def __init__(
+        self,
+        log_path: Path,
+        limit_s: float,
+        preload: Sequence[str] = (),
+        keep: Sequence[int] = (),
+        environment: Mapping[str, str] = NO_MORE,
+    ) -> None:
+        self._log_path, self._limit_s = log_path, limit_s
+        self._preload, self._keep, self._environment = preload, keep, environment
+
+
+class Zygote(_Source):
+    """``runner.execute.zygote``, started when the first worker is wanted, and again should it have been killed."""
+
+    _process: subprocess.Popen[bytes] | None = None
+    _control: socket.socket | None = None
+
+    def _ready(self) -> socket.socket:
+        """The socket to ask it by. Raises Gone if it does not start."""
+        if self._control is not None and self._process is not None and self._process.poll() is None:
+            return self._control
+        self.close()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, open(self._log_path, "ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "runner.execute.zygote", str(theirs.fileno()), str(os.getpid()), *self._preload],
+                pass_fds=[theirs.fileno(), *self._keep],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # No thread of numpy's before a fork.
+                env=_environment() | {"OPENBLAS_NUM_THREADS": "1"} | dict(self._environment),
+                start_new_session=True,
+            )
+        self._control = ours
+        ours.settimeout(self._limit_s)
+        try:
+            ready = ours.recv(2**16)
+        except TimeoutError:
+            self.close()
+            raise Gone(f"it did not start within {self._limit_s:g} s (launcher.start_limit_s)") from None
+        if not ready:
+            raise Gone(f"it ended with code {self._process.wait()} while importing torch")
+        return ours
+
+    @property
+    def forker(self) -> subprocess.Popen[bytes] | None:
+        """The process that the latest worker is a child of, and dies with."""
+        return self._process
+
+    def fork(self, channel: int, log: int, environment: Mapping[str, str]) -> int:
+        """The pid of a new worker. Raises Gone."""
+        request = json.dumps({"fork": {"environment": dict(environment)}}).encode()
+        control = self._ready()
+        try:
+            control.settimeout(self._limit_s)
+            socket.send_fds(control, [request], [channel, log])
+            answer = json.loads(control.recv(2**16))
+        except (OSError, ValueError):
+            self.close()  # its answer may come yet, and would be taken for that to another question
+            raise Gone("the process that forks workers has been killed") from None
+        if "error" in answer:
+            raise Gone(f"no worker could be forked: {answer['error']}")
+        return int(answer["pid"])
+
+    def kill(self, pid: int) -> None:
+        """Kill worker ``pid`` with all it has started, and wait for none of them. Raises Gone."""
+        self._ask({"kill": pid})
+
+    def reap(self, pid: int, limit_s: float) -> int:
+        """Kill worker ``pid`` with all it has started; its exit code, if it has ended by ``limit_s``. Raises Gone."""
+        code: int | None = self._ask({"reap": pid, "limit_s": limit_s})["code"]
+        if code is None:
+            raise Stuck("the worker was killed and has not ended")
+        return code
+
+    def _ask(self, request: Mapping[str, object]) -> dict[str, Any]:
+        """What it answers; about a worker, which is killed with it if it does not. Raises Gone."""
+        try:
+            if self._control is None:
+                raise OSError
+            self._control.settimeout(REAP_S)
+            self._control.send(json.dumps(request).encode())
+            answer: dict[str, Any] = json.loads(self._control.recv(2**16))
+        except TimeoutError:
+            self.close()
+            raise Stuck("the worker was killed and has not ended") from None
+        except (OSError, ValueError):  # then the worker has died with it
+            self.close()
+            raise Gone(ORPHANED) from None
+        if "error" in answer:
+            raise Gone(str(answer["error"]))
+        return answer
+
+    def close(self) -> None:
+        """End it and all workers."""
+        if self._control is not None:
+            self._control.close()
+        if self._process is not None:
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                processes.kill_tree(self._process.pid)
+                self._process.wait()
+        self._control = self._process = None
+
+
+class Spawner(_Source):
+    """In place of a Zygote where there is no Linux: every worker imports torch for itself, in a second or more."""
+
+    forker = None  # they are children of this process
+
+    @cached_property
+    def _processes(self) -> dict[int, subprocess.Popen[bytes]]:
+        return {}
+
+    def fork(self, channel: int, log: int, environment: Mapping[str, str]) -> int:
+        """The pid of a new worker."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "runner.worker.serve", str(channel)],
+            pass_fds=[channel, *self._keep],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=_environment() | dict(self._environment) | dict(environment),
+            start_new_session=True,
+        )
+        self._processes[process.pid] = process
+        return process.pid
+
+    def kill(self, pid: int) -> None:
+        """Kill worker ``pid`` and its group, and wait for none of them."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+
+    def reap(self, pid: int, limit_s: float) -> int:
+        """Kill worker ``pid`` and its group; its exit code, however long that takes."""
+        process = self._processes.pop(pid)
+        processes.kill_group(process)
+        return process.returncode
+
+    def close(self) -> None:
+        """End all workers."""
+        for pid in [*self._processes]:
+            self.reap(pid, DYING_S)
+
+
+def _environment() -> dict[str, str]:
+    """Of a process in which cases run.
+
+    Unbuffered, so that the last words of a crash are kept. What Inductor has compiled is loaded as code: by default
+    from a folder of /tmp that others may have made before, so here from the user's own.
+    """
+    private = cache.folder("inductor")
+    own = {} if private.is_relative_to(os.devnull) else {"TORCHINDUCTOR_CACHE_DIR": str(private)}
+    return own | processes.environment() | {"PYTHONUNBUFFERED": "1"}
+
+
+class WorkerProcess:
+    """A worker on ``gpu``, None: the CPU, forked at once; its first message is ``environment``, when it is ready.
+
+    Unless it ``measures``, that is at once. If it is the first to, it finds out before what cases ``like`` one want to
+    know of the machine. Raises Gone.
+    """
+
+    def __init__(
+        self, zygote: Zygote | Spawner, log_path: Path, gpu: Gpu | None, *, measures: bool, like: Case | None = None
+    ) -> None:
+        self.replica = 0  # whose cases it takes: the next ones are to run in another process
+        self.cases = 0  # that it has run
+        self.phase: Phase = "start"
+        self.deadline = 0.0  # by the monotonic clock
+        self.paused = False
+        self.dying = False  # it was killed, or has closed its channel; what it held is not free until it has ended
+        self.stuck = False  # it was killed, and has not ended
+        self._zygote, self._log_path = zygote, log_path
+        ours, theirs = socket.socketpair()
+        with theirs, open(log_path, "ab") as log:
+            environment = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu.uuid}
+            self.pid = zygote.fork(theirs.fileno(), log.fileno(), environment)
+        self._forker = zygote.forker
+        self._channel, self._heard = ours, bytearray()  # the beginning of a message whose end has not come yet
+        # Readable when the process has ended, whoever holds its channel open; Linux alone has it.
+        self._pidfd = self._open() if hasattr(os, "pidfd_open") else None
+        self._how = ""  # it ended
+        self._mark = self.log_size()
+        device = "cuda" if gpu else "cpu"
+        files = log_path.parent.absolute() / FILES
+        example = like.to_record() if like else None
+        self.send({"begin": device if measures else "", "files": str(files), "like": example})
+
+    def _open(self) -> int:
+        """Raises Gone: it has ended already, and what forked it too, which would else have kept its pid for it."""
+        try:
+            return os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            self._channel.close()
+            raise Gone(ORPHANED) from None
+
+    def fileno(self) -> int:
+        """Readable when there is a message."""
+        return self._channel.fileno()
+
+    @property
+    def watched(self) -> list[int]:
+        """Descriptors of which one is readable when it has something to say, or has ended."""
+        known = [self.fileno()] if self._pidfd is None else [self.fileno(), self._pidfd]
+        return known[-1:] if self.dying else known
+
+    def has_ended(self) -> bool:
+        """Its process, that is, and no message that it has sent before is left to read."""
+        readable, _, _ = select.select(self.watched, [], [], 0)
+        return self._pidfd in readable and self.fileno() not in readable
+
+    @property
+    def ended(self) -> bool:
+        """It has been waited for, whether or not that helped."""
+        return bool(self._how)
+
+    @property
+    def orphaned(self) -> bool:
+        """What forked it has ended, so that it is dead or dies now, through no fault of its own."""
+        return self._forker is not None and self._forker.poll() is not None
+
+    @property
+    def alive(self) -> bool:
+        """It has not ended, and is not about to; False where the system does not tell."""
+        return self._pidfd is not None and not self.orphaned and not select.select([self._pidfd], [], [], 0)[0]
+
+    @property
+    def answered(self) -> bool:
+        """There is a message to receive."""
+        return bool(select.select([self], [], [], 0)[0])
+
+    def pause(self, wanted: bool) -> None:
+        """Let it stand still, or go on."""
+        if wanted == self.paused:
+            return
+        self.paused = wanted
+        for send in (os.kill, os.killpg):  # it has no group of its own in its first moments
+            with contextlib.suppress(ProcessLookupError):
+                send(self.pid, signal.SIGSTOP if wanted else signal.SIGCONT)
+
+    def enter(self, phase: Phase, limit_s: float) -> None:
+        """``phase`` begins now."""
+        self.phase, self.deadline = phase, time.monotonic() + limit_s
+
+    def send(self, message: object) -> None:
+        """Raises Gone."""
+        self._mark = self.log_size()
+        if self._pidfd is not None and not self.alive:  # a process that it forked may hold its end of the channel
+            raise Gone(self.end())
+        try:
+            self._channel.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            raise Gone(self.end()) from None
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next message, if all of it is here. Raises Gone if there never will be, or it is none of ours.
+
+        It never waits: of a worker that was stopped or killed amid a message the rest does not come, and whoever else
+        holds its end, a process that a case has forked, keeps the channel open. One that has closed it is ``dying``.
+        """
+        try:
+            while (end := self._heard.find(b"\n")) < 0:
+                heard = self._channel.recv(CHUNK_BYTES, socket.MSG_DONTWAIT)
+                if not heard:
+                    self.kill()
+                    return None
+                self._heard += heard
+                if len(self._heard) > MOST_BYTES:
+                    raise ValueError
+            message = json.loads(self._heard[:end])
+            del self._heard[: end + 1]
+            if not isinstance(message, dict):
+                raise TypeError
+        except BlockingIOError:
+            return None
+        except OSError:
+            self.kill()
+            return None
+        except (ValueError, TypeError, RecursionError):
+            raise self.refused() from None
+        return message
+
+    def refused(self) -> Gone:
+        """It is ended, for a case has written to its channel, a descriptor that was not the case's own."""
+        self.end()
+        return Gone("the worker sent what is no message, and was killed")
+
+    def where_is_it(self) -> None:
+        """Let it print the stacks of its threads to its log, even from within an endless loop in C."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGUSR1)
+        before, began = self.log_size(), time.monotonic()
+        printed = before
+        while time.monotonic() - began < STACK_S:
+            time.sleep(LOOK_S)
+            last, printed = printed, self.log_size()
+            if last == printed > before:  # it has begun, and is done
+                break
+
+    def kill(self) -> None:
+        """Kill it and all it has started: it is ``dying``, and to be waited for by ``watched``. Raises Gone."""
+        if self._how or self._pidfd is None:  # it has ended; or nothing would tell of its end
+            raise Gone(self.end())
+        if not self.dying:
+            self.dying = True
+            self.deadline = time.monotonic() + DYING_S
+            with contextlib.suppress(Gone):
+                if not self.orphaned:  # else whoever forks now knows nothing of it
+                    self._zygote.kill(self.pid)
+                    return
+            self._kill_alone()
+
+    def end(self, limit_s: float = DYING_S) -> str:
+        """Kill it and all it has started, and wait for that at most so long; how it ended, in words."""
+        if not self._how:
+            self._channel.close()
+            try:
+                code = self._reap(limit_s)
+                self._how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+                self._how = f"the worker {self._how}"
+            except Gone as gone:
+                self._how, self.stuck = str(gone), isinstance(gone, Stuck)
+            if self._pidfd is not None:
+                os.close(self._pidfd)
+        return self._how
+
+    def _reap(self, limit_s: float) -> int:
+        """Its exit code. Raises Gone: it has died with what forked it, and whoever forks now knows nothing of it."""
+        if not self.orphaned:
+            return self._zygote.reap(self.pid, limit_s)
+        self._kill_alone()
+        if self._pidfd is not None and not select.select([self._pidfd], [], [], limit_s)[0]:
+            raise Stuck("the worker was killed and has not ended")
+        raise Gone(ORPHANED)
+
+    def _kill_alone(self) -> None:
+        """By a descriptor: nobody keeps its pid for it, which may be another process's by now."""
+        if self._pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def log_size(self) -> int:
+        """Bytes that workers have printed into its log so far; 0 if somebody has removed it."""
+        try:
+            return self._log_path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def printed(self) -> str:
+        """What it has printed since the last message to it: the beginning and the end; "" if that has been removed."""
+        try:
+            with open(self._log_path, "rb") as log:
+                return self._ends(log).decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def _ends(self, log: BinaryIO) -> bytes:
+        size = log.seek(0, os.SEEK_END) - self._mark
+        if size < 0:  # another file has taken its place
+            return b""
+        log.seek(self._mark)
+        if size <= HEAD + TAIL:
+            return log.read(size)
+        text = log.read(HEAD) + b"\n[...]\n"  # of what may be gigabytes
+        log.seek(-TAIL, os.SEEK_END)
+        return text + log.read(TAIL)

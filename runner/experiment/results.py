@@ -1,0 +1,135 @@
+"""Row: what became of one Case, whatever happened to it.
+
+A row cannot lie: building one whose parts contradict each other raises ValueError.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Literal, get_args
+
+from runner.experiment.case import Case, Scalar
+from runner.experiment.columns import COLUMNS, SERIES, TIMES
+
+Status = Literal[
+    "ok",  # checked and measured
+    "wrong",  # ran, and disagrees with the float64 reference
+    "unsupported",  # this combination does not exist here; the reason says what would make it exist
+    "build_failed",  # could not be compiled or loaded
+    "error",  # raised an exception
+    "oom",  # out of memory
+    "cuda_error",  # the GPU reported a fault; the worker was replaced
+    "timeout",  # passed the limit of a phase; the worker was killed
+    "crashed",  # the worker died
+    "lost",  # in flight when the runner itself was killed
+    "skipped",  # never started
+]
+ERROR = "error.txt"  # of a case's files: the traceback of what it raised
+STATUSES: tuple[Status, ...] = get_args(Status)
+HARMLESS: frozenset[Status] = frozenset({"ok", "unsupported", "skipped"})  # none of these fails a run
+
+Phase = Literal["plan", "start", "inputs", "build", "check", "measure", "compare"]
+
+_DECLARED = COLUMNS.keys() | SERIES.keys()
+# A journal says which rows are in it: those of the same version of this file and of the columns need no second look.
+FORMAT = hashlib.sha256(" ".join([*STATUSES, *sorted(_DECLARED)]).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The outcome of one case.
+
+    Raises:
+        ValueError: a status without its reason, a time on a case that was not measured, a column
+            nobody declared, or ``correct`` contradicting the status.
+
+    """
+
+    case: Case
+    status: Status
+    reason: str = ""  # one line, as the user saw it; empty exactly when the status is ok
+    device: str = ""  # what it ran on: "cpu", or the GPU's own name
+    phase: Phase = "measure"  # how far it came
+    metrics: Mapping[str, Scalar] = field(default_factory=dict)  # by COLUMNS
+    series: Mapping[str, Sequence[float]] = field(default_factory=dict)  # by SERIES
+    files: tuple[str, ...] = ()  # what measurements have kept, from the run's folder
+    detail: str = ""  # traceback, or the tail of what the case itself printed
+    fingerprint: Mapping[str, str] = field(
+        default_factory=dict
+    )  # what else the figures hold for: runner.store.fingerprint
+
+    def __post_init__(self) -> None:
+        if broken := self._broken_rule():
+            raise ValueError(f"{self.case.label}: {broken}")
+
+    def _broken_rule(self) -> str:
+        if self.status not in STATUSES:
+            return f"unknown status {self.status!r}"
+        if (self.status == "ok") == bool(self.reason):
+            return f"status {self.status} with reason {self.reason!r}; ok, and only ok, has none"
+        names = {*self.metrics, *self.series}
+        if not names <= _DECLARED:
+            return f"no such column: {', '.join(sorted(names - _DECLARED))}; declare it in runner/experiment/columns.py"
+        if self.status not in ("ok", "wrong") and (timed := sorted(names & {*TIMES, *SERIES})):
+            return f"{self.status}, and yet timed: {', '.join(timed)}"
+        if (self.metrics.get("correct") is False) != (self.status == "wrong"):
+            return f"correct={self.metrics.get('correct')} in a row of status {self.status}"
+        return ""
+
+    @property
+    def time_us(self) -> float | None:
+        """The time reports rank by: on the GPU if it ran there, else by the host's clock."""
+        value = self.metrics.get("gpu_us", self.metrics.get("wall_us"))
+        return None if value is None else float(value)
+
+    @property
+    def failed(self) -> bool:
+        """True if this row makes the run's exit code 1."""
+        return self.status not in HARMLESS
+
+    def to_record(self) -> dict[str, object]:
+        """The row as JSON-ready values; ``from_record`` reads it back."""
+        return {
+            "case": self.case.to_record(),
+            "key": self.case.key,
+            "status": self.status,
+            "reason": self.reason,
+            "device": self.device,
+            "phase": self.phase,
+            "metrics": dict(self.metrics),
+            "series": dict(self.series),
+            "files": list(self.files),
+            "detail": self.detail,
+            "fingerprint": dict(self.fingerprint),
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, object]) -> Row:
+        """A row as ``to_record`` wrote it; the key is derived, so it is not read, nor is what a journal adds."""
+        values = {name: record[name] for name in _FIELDS if name in record}
+        values["files"] = tuple(record.get("files", ()))  # type: ignore[arg-type]
+        return cls(case=Case.from_record(record["case"]), **values)  # type: ignore[arg-type]
+
+
+_FIELDS = [field.name for field in fields(Row) if field.name != "case"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Ten batch means of each case; the n-th of all were taken at one time, and their ratio is of that moment."""
+
+    batches_us: Mapping[str, Sequence[float]] = field(default_factory=dict)  # by the cases' keys
+    instruments: Mapping[str, str] = field(default_factory=dict)  # likewise
+    reason: str = ""  # why there are none
+
+    def to_record(self) -> dict[str, object]:
+        """As JSON-ready values; ``from_record`` reads it back."""
+        batches = {key: list(batches) for key, batches in self.batches_us.items()}
+        return {"batches_us": batches, "instruments": dict(self.instruments), "reason": self.reason}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, object]) -> Comparison:
+        """The inverse of ``to_record``."""
+        return cls(**record)  # type: ignore[arg-type]

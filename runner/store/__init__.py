@@ -1,0 +1,1 @@
+"""A run on disk: its folder, its journal, and what resuming keeps."""

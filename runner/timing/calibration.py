@@ -1,0 +1,123 @@
+"""What an instrument reads where nothing happens, so that it can be taken off.
+
+Once per process and form; or handed over by an earlier process of the same run, from which it differs by 2 ns.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+
+from runner.device import cache as disk
+from runner.device.identity import identity
+from runner.timing import cupti
+from runner.timing.flush import preparation
+from runner.timing.gpu_kernels import null, spin
+from runner.timing.graph_timestamps import GraphTimestamps
+from runner.timing.statistics import trimmed_mean
+from runner.timing.stream_timestamps import StreamTimestamps
+
+SAMPLES = 2000  # 0.1 s; of 400, the mean was off by 6 ns from one process to the next
+WARMUP = 100
+WITNESSED = 400  # calls of a null kernel that CUPTI is asked about, so many
+OFTEN = 5  # times, once a machine
+FORMAT = 1  # of the file that keeps what it said
+COOLING_S = 0.2  # after a spell at the power limit, whose clock would else be taken for the unloaded one
+SPIN_CYCLES = 20_000  # about 10 us in which nothing but one warp runs: no power limit acts
+
+
+_known: dict[str, float] = {}
+
+
+def known() -> Mapping[str, float]:
+    """What has been found out so far, by name."""
+    return _known
+
+
+def recall(found: Mapping[str, float]) -> None:
+    """What another process has just found out on this GPU need not be found out again."""
+    _known.update(found)
+
+
+def graph_constant_us(*, cold_l2: bool, captures: int) -> float:
+    """Subtracted from each sample of ``GraphTimestamps``: a null kernel then reads what CUPTI gives it."""
+    return _once(
+        f"graphs_{captures}_{_l2(cold_l2)}_us",
+        lambda: _constant_us(null_graphs(cold_l2=cold_l2, captures=captures)),
+    )
+
+
+def null_graphs(*, cold_l2: bool, captures: int) -> GraphTimestamps:
+    """Of a call that does nothing, with nothing taken off."""
+    return GraphTimestamps(launch_empty, preparation(None, cold_l2=cold_l2), captures=captures, constant_us=0.0)
+
+
+def stream_constant_us(*, cold_l2: bool) -> float:
+    """The same for ``StreamTimestamps``."""
+    before = preparation(None, cold_l2=cold_l2)
+    return _once(
+        f"stream_{_l2(cold_l2)}_us",
+        lambda: _constant_us(StreamTimestamps(launch_empty, before, constant_us=0.0)),
+    )
+
+
+def empty_kernel_us() -> float:
+    """What CUPTI gives a kernel that does nothing, its code as cold as that of any other; 0 if it cannot be asked.
+
+    Asked once a machine, and kept: it is the zero of all times, and asked anew it would differ by some nanoseconds.
+    """
+    return _once("empty_kernel_us", _empty_kernel_us)
+
+
+def _empty_kernel_us() -> float:
+    facts = identity()
+    path = disk.place("null", facts, FORMAT)
+    kept = (disk.read(path) or {}).get("empty_kernel_us")
+    if isinstance(kept, float):
+        return kept
+    seen = [cupti.observe(launch_empty, preparation(None, cold_l2=True), calls=WITNESSED) for _ in range(OFTEN)]
+    spans = [one.span_us for one in seen if one]
+    if not spans:
+        return 0.0
+    disk.write(path, {"identity": facts, "empty_kernel_us": statistics.median(spans)})
+    return statistics.median(spans)
+
+
+def unloaded_mhz() -> float:
+    """Clock of the multiprocessors at next to no load: what a power limit is told by."""
+    return _once("unloaded_mhz", _unloaded_mhz)
+
+
+def _unloaded_mhz() -> float:
+    torch.cuda.synchronize()
+    time.sleep(COOLING_S)
+    spinning = GraphTimestamps(_launch_spin, preparation(None, cold_l2=False), captures=1, constant_us=0.0)
+    spinning.samples(20)
+    return statistics.median(spinning.clocks_mhz)
+
+
+def launch_empty() -> None:
+    """A call that does nothing."""
+    null[(1,)](num_warps=1)
+
+
+def _launch_spin() -> None:
+    spin[(1,)](SPIN_CYCLES, num_warps=1)
+
+
+def _constant_us(instrument: GraphTimestamps | StreamTimestamps) -> float:
+    instrument.samples(WARMUP)
+    return trimmed_mean(instrument.samples(SAMPLES)) - empty_kernel_us()
+
+
+def _once(name: str, find: Callable[[], float]) -> float:
+    if name not in _known:
+        _known[name] = find()
+    return _known[name]
+
+
+def _l2(cold: bool) -> str:
+    return "cold" if cold else "warm"

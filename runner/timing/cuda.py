@@ -1,0 +1,135 @@
+"""``measure=benchmark`` on an NVIDIA GPU: everything that is asked about a call, and in which order."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+
+import torch
+
+from runner.experiment.case import Scalar
+from runner.experiment.debug import interpreted
+from runner.measure.benchmark import Benchmark
+from runner.models.workload import Call, Work
+from runner.timing import calibration, cupti, instruments, measured_peak
+from runner.timing.buffer_sets import BufferSets
+from runner.timing.caller import as_seen_by_caller
+from runner.timing.capture import CaptureError
+from runner.timing.floors import FLOORS
+from runner.timing.flush import preparation
+from runner.timing.gpu_state import gpu_state
+from runner.timing.graph_timestamps import GraphTimestamps
+from runner.timing.host_clock import HostClock
+from runner.timing.instruments import Instrument
+from runner.timing.procedure import Taken, take
+from runner.timing.side_by_side import side_by_side
+from runner.timing.statistics import trimmed_mean
+from runner.timing.sustained import sustained
+from runner.timing.timer_offset import Result, undisturbed
+from runner.timing.timestamp_buffer import slots, tick_ns
+
+WARM_SAMPLES, WARM_LONGEST_S = 90, 0.03
+
+
+@cache
+def warm_up() -> None:
+    """CUDA and CUPTI start, and our own kernels are compiled or loaded. Once a process, before anything is timed.
+
+    A graph captured before CUPTI has started reads less once it has: 0.65 us of a spin of 5, on an H200.
+    """
+    if interpreted():  # events need none of it
+        return
+    slots(1).begin(0)
+    before = preparation(None, cold_l2=True)
+    cupti.observe(calibration.launch_empty, before, calls=2)
+    as_seen_by_caller(calibration.launch_empty, before)
+    tick_ns()
+
+
+def prepare(settings: Benchmark) -> None:
+    """What each process finds out once, of this GPU, for all calls that are timed by ``settings``."""
+    warm_up()
+    if settings.instrument in ("auto", GraphTimestamps.name) and not instruments.no_timestamps():
+        for cold_l2 in {settings.cold_l2, False}:
+            calibration.graph_constant_us(cold_l2=cold_l2, captures=settings.captures)
+        calibration.unloaded_mhz()
+    if settings.measured_peak:
+        measured_peak.measured_peak()
+
+
+def measure(call: Call, settings: Benchmark) -> tuple[dict[str, Scalar], Taken, Instrument]:
+    """The columns of a call on the GPU, with the series and the instrument behind ``gpu_us``."""
+    warm_up()
+    before = preparation(call.reset, cold_l2=settings.cold_l2)
+    buffer_sets = BufferSets(call.inputs, settings.buffer_sets)
+    instrument, note = instruments.choose(call, settings, buffer_sets)
+    watched = settings.cupti_check and not interpreted()  # CUPTI is asked between kernels of our own
+    seen = cupti.observe(call.run, before, kernels=instruments.nodes(instrument)) if watched else None
+    instrument, note = instruments.corrected(instrument, note, seen, call, settings)
+    taken, moved_us = _undisturbed(lambda: take(instrument, settings), [instrument])
+    columns = taken.columns("gpu_us", FLOORS[instrument.name]) | gpu_state() | as_seen_by_caller(call.run, before)
+    columns |= {"instrument": instrument.name, "instrument_note": note, "calls_per_sample": 1}
+    if isinstance(instrument, GraphTimestamps):
+        columns |= {"buffer_sets": min(len(buffer_sets), settings.captures), "timer_drift_us": moved_us}
+    if seen:
+        columns |= {"cupti_us": seen.span_us, "gap_us": seen.span_us - seen.busy_us, "n_kernels": seen.kernels}
+    elif (held := instruments.nodes(instrument)) is not None:
+        columns["n_kernels"] = held
+    if instrument.clocks_mhz:
+        columns |= {
+            "sm_clock_mhz": statistics.median(instrument.clocks_mhz[-taken.summary.count :]),  # without the warm-up
+            "unloaded_clock_mhz": calibration.unloaded_mhz(),
+            "empty_kernel_us": calibration.empty_kernel_us(),
+        }
+    if isinstance(instrument, GraphTimestamps) and settings.cold_l2:
+        columns |= _warm(call, settings, buffer_sets, taken.summary.estimate)
+    if settings.sustained_s and not isinstance(instrument, HostClock):  # what nobody waits for would pile up
+        columns |= sustained(call, settings.sustained_s, captured=isinstance(instrument, GraphTimestamps))
+    if settings.measured_peak and call.work:
+        columns |= _beside_measured_peak(call.work, taken.summary.estimate, settings)
+    return columns, taken, instrument
+
+
+def compare(
+    calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: Benchmark
+) -> list[tuple[str, list[float]]] | None:
+    """Side by side, each call by the instrument that has timed it, inputs and outputs of all in the same buffer_sets."""
+    counts = [int(count) for _, columns in calls if (count := columns.get("buffer_sets"))]  # memory may have been short
+    buffer_sets = BufferSets(calls[0][0].inputs, min(counts, default=settings.buffer_sets))
+    again = [
+        instruments.build(str(columns["instrument"]), call, settings, buffer_sets=buffer_sets)
+        for call, columns in calls
+    ]
+    return _undisturbed(lambda: side_by_side(again, settings.rounds, settings.max_s), again)[0]
+
+
+def _undisturbed(take_all: Callable[[], Result], by: Sequence[Instrument]) -> tuple[Result, float]:
+    """What it gives, and by how many microseconds the zero of graphs has moved meanwhile; 0 if ``by`` has none."""
+    if any(isinstance(instrument, GraphTimestamps) for instrument in by):
+        return undisturbed(take_all)
+    return take_all(), 0.0
+
+
+def _warm(call: Call, settings: Benchmark, buffer_sets: BufferSets, cold_us: float) -> dict[str, Scalar]:
+    """The time of the same call when the last one has left its data in the L2 cache.
+
+    In one place: the last call would else have been in another, and its data be of no use.
+    """
+    try:
+        warm = instruments.build("graph_timestamps", call, settings, buffer_sets=buffer_sets.first(), warm=True)
+    except CaptureError:  # it could be captured once, but has changed its mind
+        return {}
+    warm.samples(1)
+    count = max(5, min(WARM_SAMPLES, int(WARM_LONGEST_S / (cold_us * 1e-6))))
+    return {"gpu_warm_us": trimmed_mean(warm.samples(count))}
+
+
+def _beside_measured_peak(work: Work, time_us: float, settings: Benchmark) -> dict[str, Scalar]:
+    """Where ``time_us`` stands against what this GPU can do; nothing where memory is too short to find that out."""
+    try:
+        measured = measured_peak.measured_peak()
+    except torch.cuda.OutOfMemoryError:
+        return {}
+    l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+    return measured_peak.columns(work, time_us, measured, l2_bytes, settings.cold_l2)

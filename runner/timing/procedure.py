@@ -1,0 +1,120 @@
+"""Warm up until steady, sample, look, and sample once more if the interval is too wide. The same for every clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from runner.experiment.case import Scalar
+from runner.timing.statistics import FEWEST, Floor, Summary, summarise
+
+STEADY_PCT = 2.0  # warm-up ends when two rounds of it agree this well
+LONGEST_WARMUP = 20  # times the least warm-up, after which a call that never settles is timed as it is
+FIRST_LOOK = 1 / 3  # of the time allowed: what is left is for the one time that more is needed
+
+
+class Instrument(Protocol):
+    """Something that times single calls."""
+
+    name: str  # as the row has it
+
+    def samples(self, count: int) -> list[float]:
+        """About ``count`` times of one call, in microseconds, in the order they were taken."""
+
+    def outputs(self) -> Iterator[Sequence[object]]:
+        """What calls give that are made as the timed ones are."""
+
+
+class Settings(Protocol):
+    """How long to go on. ``runner.measure.benchmark.Benchmark`` is one."""
+
+    @property
+    def samples(self) -> int:
+        """To take before the first look."""
+
+    @property
+    def warmup_s(self) -> float:
+        """Least time of calls before the first sample."""
+
+    @property
+    def max_s(self) -> float:
+        """Longest time of sampling, except that five samples are taken of however long a call."""
+
+    @property
+    def target_pct(self) -> float:
+        """Half-width of the 95 % interval that is narrow enough, in percent."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A series, and what it took."""
+
+    summary: Summary
+    samples_us: list[float]
+    warmup_s: float
+    converged: bool
+
+    def columns(self, time_column: str, floor: Floor) -> dict[str, Scalar]:
+        """As a row has them; the interval holds what sampling shows and what the instrument's ``floor`` adds.
+
+        What an instrument reads where nothing happens is taken off each sample, so that a call that does nothing may
+        come out below 0: its time is 0 then, and no width is a share of that.
+        """
+        summary = self.summary
+        half_us = floor.widen(summary.high - summary.estimate, summary.estimate)
+        some = summary.estimate > 0
+        return {
+            time_column: max(0.0, summary.estimate),
+            "low_us": max(0.0, summary.estimate - half_us),
+            "high_us": max(0.0, summary.estimate + half_us),
+            "stat_pct": 100 * summary.half_width if some else None,
+            "interval_pct": 100 * half_us / summary.estimate if some else None,
+            "median_us": summary.median,
+            "q1_us": summary.q1,
+            "q3_us": summary.q3,
+            "min_us": summary.minimum,
+            "samples": summary.count,
+            "converged": self.converged,
+            "drift_pct": 100 * summary.drift,
+            "warmup_s": self.warmup_s,
+        }
+
+
+def take(instrument: Instrument, settings: Settings) -> Taken:
+    """Samples of ``instrument``; anew if they drift, and then once more if their interval is wider than asked."""
+    started = time.perf_counter()
+    cost_s = _warm_up(instrument, settings.warmup_s)
+    affordable = max(FEWEST, int(settings.max_s / cost_s))
+    warmup_s = time.perf_counter() - started
+    count = max(FEWEST, min(settings.samples, int(affordable * FIRST_LOOK)))
+    times = instrument.samples(count)
+    if _drifts(summarise(times), settings) and affordable >= 3 * count:
+        times, affordable = instrument.samples(count), affordable - count  # what drifted was warm-up
+    summary, left = summarise(times), affordable - len(times)
+    if summary.half_width * 100 > settings.target_pct and left >= len(times):
+        wanted = len(times) * (summary.half_width * 100 / settings.target_pct) ** 2  # infinite of a time of 0
+        times = times + instrument.samples(max(len(times), int(min(wanted, left))))
+        summary = summarise(times)
+    converged = summary.half_width * 100 <= settings.target_pct and not _drifts(summary, settings)
+    return Taken(summary, times, warmup_s, converged)
+
+
+def _drifts(summary: Summary, settings: Settings) -> bool:
+    return abs(summary.drift) * 100 > settings.target_pct
+
+
+def _warm_up(instrument: Instrument, least_s: float) -> float:
+    """Sample in growing rounds until two agree; gives the seconds that a sample costs, all told."""
+    started = time.perf_counter()
+    last, count = 0.0, 1
+    while True:
+        before = time.perf_counter()
+        times = instrument.samples(count)
+        now = time.perf_counter()
+        cost_s, spent_s, median = (now - before) / len(times), now - started, sorted(times)[len(times) // 2]
+        agree = last > 0 and abs(median - last) <= last * STEADY_PCT / 100
+        if spent_s >= least_s and (agree or spent_s >= LONGEST_WARMUP * least_s):
+            return cost_s
+        last, count = median, max(1, min(2 * count, int(least_s / cost_s)))

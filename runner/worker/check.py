@@ -1,0 +1,112 @@
+"""Outputs against the float64 reference: how far off, and whether that is allowed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from runner.experiment.case import Scalar
+
+if TYPE_CHECKING:
+    from runner.models.workload import Call, Expected
+
+PLAIN = (Tensor, torch.nn.Parameter)  # another subclass may put off its work until somebody looks at it
+CHUNK = 2**24  # elements compared at once: temporaries stay near 1 GiB however large the output
+
+
+@dataclass
+class Comparison:
+    """The worst error of each kind over all outputs."""
+
+    max_abs_err: float = 0.0
+    max_rel_err: float = 0.0
+    err_over_tol: float = 0.0
+    tolerance: list[str] = field(default_factory=list)
+    compared: bool = True  # false: an output is missing or of another shape, and has no error that could be the largest
+    reason: str = ""  # the first output that is wrong, and where it is worst
+
+    @property
+    def correct(self) -> bool:
+        """True if no output is wrong."""
+        return not self.reason
+
+    def columns(self) -> dict[str, Scalar]:
+        """By the columns of a row."""
+        names = ("max_abs_err", "max_rel_err", "err_over_tol") if self.compared else ()
+        errors = {name: error for name in names if math.isfinite(error := getattr(self, name))}  # JSON has no infinity
+        return {"correct": self.correct, **errors, "tolerance": "; ".join(dict.fromkeys(self.tolerance))}
+
+
+def repeats(call: Call, outputs: Sequence[object]) -> bool:
+    """True if ``call`` gives the bits of ``outputs`` again, as far as the first ``CHUNK`` elements of each tell."""
+    before = [
+        _head(output).clone() for output in outputs if isinstance(output, Tensor)
+    ]  # the next call may overwrite it
+    call.restore()
+    after = [_head(output) for output in call.run() if isinstance(output, Tensor)]
+    return len(before) == len(after) and all(map(torch.equal, before, after))
+
+
+def _head(output: Tensor) -> Tensor:
+    """Bits, as bytes: as numbers, NaN would differ from itself, and 0 not from -0."""
+    return output.detach().reshape(-1)[:CHUNK].contiguous().view(torch.uint8)
+
+
+def compare(outputs: Sequence[object], expected: Sequence[Expected], dtype: torch.dtype) -> Comparison:
+    """Every output against what was expected. Equal infinities agree, and so do two NaNs."""
+    comparison = Comparison(compared=len(outputs) == len(expected))
+    if not comparison.compared:
+        comparison.reason = f"{len(outputs)} outputs where {len(expected)} are expected"
+    for output, wanted in zip(outputs, expected, strict=False):
+        comparison.tolerance.append(wanted.tolerance)
+        if reason := _misfit(output, wanted.value, dtype):
+            comparison.compared = False
+        else:
+            reason = _compare(output, wanted, comparison)  # type: ignore[arg-type]
+        comparison.reason = comparison.reason or (reason and f"{wanted.name}: {reason}")
+    return comparison
+
+
+def _misfit(output: object, value: Tensor, dtype: torch.dtype) -> str:
+    if not isinstance(output, Tensor) or type(output) not in PLAIN:
+        return f"a {type(output).__name__} where a tensor is expected"
+    if output.shape != value.shape:
+        return f"shape {tuple(output.shape)} where {tuple(value.shape)} is expected"
+    if output.dtype != dtype:
+        return f"dtype {output.dtype} where {dtype} is expected"
+    if output.device != value.device:
+        return f"on device {output.device} where {value.device} is expected"
+    return ""
+
+
+def _compare(output: Tensor, wanted: Expected, into: Comparison) -> str:
+    """Adds the errors of one output to ``into``; gives the reason if it is wrong."""
+    wrong, worst, place = 0, -1.0, 0
+    flat, reference = output.detach().reshape(-1), wanted.value.reshape(-1)
+    atols = wanted.atol.reshape(-1) if isinstance(wanted.atol, Tensor) else None
+    for start in range(0, flat.numel(), CHUNK):
+        part = slice(start, start + CHUNK)
+        y, r = flat[part].double(), reference[part]
+        atol = atols[part] if atols is not None else torch.full_like(r, float(wanted.atol))
+        same = (y == r) | (y.isnan() & r.isnan())
+        error = torch.where(same, 0.0, (y - r).abs().nan_to_num(math.inf, math.inf))
+        allowed = atol + wanted.rtol * torch.where(r.isfinite(), r.abs(), 0.0)
+        ratio = torch.where(same, 0.0, error / allowed).nan_to_num(math.inf, math.inf)
+        top, at = ratio.max(0)
+        if top.item() > worst:
+            worst, place = top.item(), start + int(at)
+        wrong += int((ratio > 1).sum())
+        relative = torch.where(r.abs() > atol, error / r.abs(), 0.0).nan_to_num(math.inf, math.inf)
+        into.max_abs_err = max(into.max_abs_err, error.max().item())
+        into.max_rel_err = max(into.max_rel_err, relative.max().item())
+    into.err_over_tol = max(into.err_over_tol, worst)
+    if not wrong:
+        return ""
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(place), output.shape))
+    got, want = flat[place].item(), reference[place].item()
+    return f"{wrong} of {flat.numel()} elements wrong, worst at {index}: got {got:.6g}, want {want:.6g}"

@@ -1,0 +1,73 @@
+"""Every YAML of conf/ composes, is valid, and says what its class expects."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+
+from runner import config, implementations
+from runner.config import CONF, grid
+from runner.experiment import options, schema
+
+ROOMS = {"workload": "runner.models", "measure": "runner.measure", "launcher": "runner.execute", "log": "runner.report"}
+FILES = sorted(CONF.glob("*/*.yaml"))
+
+
+def the_class(group: str, name: str) -> type:
+    return implementations.find(name) if group == "impl" else options.find(ROOMS[group], name)
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if p.parent.name != "experiment"], ids=lambda p: f"{p.parent.name}/{p.stem}"
+)
+def test_the_yaml_has_the_fields_of_its_class_and_a_comment_for_each(path: Path):
+    values = yaml.safe_load(path.read_text())
+    name = values.pop("name")
+    assert name == path.stem
+    axes = values.pop("axes", {})
+    expected = {field.name.rstrip("_") for field in dataclasses.fields(the_class(path.parent.name, name))}
+    assert set(values) == expected
+    assert set(axes) <= expected
+    lines = path.read_text().splitlines()
+    assert lines[0].startswith("#")
+    for field in expected:
+        line = next(line for line in lines if line.startswith(f"{field}:"))
+        assert "# " in line, f"{path.name}: {field} is not explained"
+
+
+@pytest.mark.parametrize("path", sorted((CONF / "workload").glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_point_of_a_workloads_default_sweep_is_valid(path: Path):
+    values = yaml.safe_load(path.read_text())
+    name, axes = values.pop("name"), values.pop("axes")
+    values = {key: 8 if isinstance(value, str) and value.startswith("${") else value for key, value in values.items()}
+    for field, choices in axes.items():
+        for choice in choices:
+            schema.build(the_class("workload", name), values | {field: choice}, "workload")
+
+
+def test_an_enumeration_in_a_comment_is_the_one_of_the_class():
+    text = (CONF / "workload" / "mlp.yaml").read_text()
+    fields = {field.name: field.type for field in dataclasses.fields(options.find("runner.models", "mlp"))}
+    assert "pass_" in fields
+    for word in ("gelu", "relu", "fwd_bwd", "train_step", "every_step", "accumulate"):
+        assert word in text
+
+
+def test_globals_are_the_fields_of_config_yaml():
+    values = yaml.safe_load((CONF / "config.yaml").read_text())
+    fields = {field.name for field in dataclasses.fields(grid.Globals)}
+    assert fields == set(values) - {"defaults", "hydra", "axes", "measure", "resume"}
+    assert {field.name for field in dataclasses.fields(grid.ResumeFields)} == set(values["resume"])
+
+
+def test_the_lectures_profiles_are_at_its_sizes():
+    """Matmuls of 2048 and 128 (m, n, k), and distances of 2048 points to 2048, of 2048 coordinates (n, m, d)."""
+    sizes = {}
+    for case in config.plan(["+experiment=lecture_profiles", "-m"]).cases:
+        fields = case.workload.fields
+        sizes.setdefault(case.workload.name, set()).add(tuple(fields[name] for name in "mnkd" if name in fields))
+    assert sizes["matmul"] == {(2048, 2048, 2048), (128, 128, 128)}
+    assert sizes["cdist"] == {(2048, 2048, 2048)}

@@ -1,0 +1,212 @@
+"""What is wrong with a command line is said in one sentence, with what to type. As tests/e2e does, in this process."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from runner import config
+from runner.device.processes import ROOT
+from runner.experiment.errors import BadInput
+
+MISTAKES = {
+    "a field of the benchmark without it": (
+        ["measure=[profile]", "measure.benchmark.max_s=0.05"],
+        "measure.benchmark: not chosen; name it, as in 'measure=[benchmark,profile]'",
+    ),
+    "an axis that no option has": (
+        ["axes={workload.colz:[1,2]}", "-m"],
+        "axes: workload.colz: no option of this grid has such a field",
+    ),
+    "a sweep of the default axis": (
+        ["workload=softmax", "workload.axes.cols=128,256", "-m"],
+        "workload.axes.cols=128,256: to sweep a field: workload.cols=128,256 -m",
+    ),
+    "a field that is a default axis too": (
+        ["workload=softmax", "cols=128"],
+        "cols: no such field; did you mean workload.cols?",
+    ),
+    "a list with a space": (
+        ["measure=[benchmark,", "profile]"],
+        "profile]: not an override; a list is written without spaces, or quoted: 'impl=[naive,torch]'",
+    ),
+    "a GPU by another name": (
+        ["device=gpu"],
+        "device: 'gpu' is not allowed; did you mean cuda? One of: auto, cpu, cuda",
+    ),
+    "a type by its short name": (
+        ["workload.dtype=bf16"],
+        "workload.dtype: 'bf16' is not allowed; did you mean bfloat16? One of: ",
+    ),
+    "a comma too many": (
+        ["impl=torch,naive,", "-m"],
+        "impl=torch,naive,: nothing stands before or after a comma; leave that comma out",
+    ),
+    "a file that is no Python": (
+        ["impl=file", f"impl.path={ROOT}/README.md:softmax"],
+        f"impl.path: {ROOT}/README.md is no Python file; write impl.path=my_softmax.py:softmax",
+    ),
+    "a folder without a suffix": (["impl=file", "impl.path=/tmp:f"], "impl.path: /tmp is no Python file; write"),
+    "a column that is a mapping": (
+        ["measure.columns={a:1}"],
+        "measure.columns: no such column {'a': 1}; one of: ",
+    ),
+    "a column that is a list": (["measure.columns=[[gpu_us]]"], "measure.columns: no such column ['gpu_us']; "),
+    "a seed that no generator takes": (
+        ["seed=99999999999999999999"],
+        "seed: 99999999999999999999 is not allowed; give at most 18446744073709551615",
+    ),
+    "a folder as Hydra has it": (
+        ["hydra.run.dir=here"],
+        "hydra.run.dir: not used here; give output_dir=..., within which name=... names the run's folder",
+    ),
+    "a folder of a sweep as Hydra has it": (["hydra.sweep.dir=here", "-m"], "hydra.sweep.dir: not used here; "),
+    "a name as Hydra has it": (["hydra.job.name=mine"], "hydra.job.name: not used here; give name=..., "),
+    "a field of another workload": (
+        ["workload.layers=3"],
+        "workload.layers: workload=gelu has no such field; mlp has: workload=mlp",
+    ),
+    "a field of several other workloads": (
+        ["workload=mlp", "workload.rows=3"],
+        "workload.rows: workload=mlp has no such field; add, gelu, softmax have: workload=add",
+    ),
+    "a field of a workload that is not of the sweep": (
+        ["workload=gelu,softmax", "workload.layers=3", "-m"],
+        "workload.layers: workload=softmax has no such field; mlp has: workload=mlp",
+    ),
+    "the path of a function without impl=file": (
+        ["impl.path=x.py:f"],
+        "impl.path: impl=torch has no such field; file has: impl=file",
+    ),
+    "what is to be compiled without impl=compiled": (
+        ["impl=torch", "impl.of=naive"],
+        "impl.of: impl=torch has no such field; compiled, cudagraph have: impl=compiled",
+    ),
+    "a field of a logger that is off": (
+        ["log=none", "log.project=mine"],
+        "log.project: log=none has no such field; wandb has: log=wandb",
+    ),
+    "a field without its group": (["rows=3"], "rows: no such field; did you mean workload.rows?"),
+    "a field without its measurement": (
+        ["measure.max_s=3"],
+        "measure.max_s: no such field; did you mean measure.benchmark.max_s?",
+    ),
+    "a field of another measurement": (
+        ["measure.benchmark.set=full"],
+        "measure.benchmark.set: no such field; did you mean measure.ncu.set, of measure=ncu?",
+    ),
+    "a field of another workload without its group": (
+        ["layers=3"],
+        "layers: no such field; did you mean workload.layers, of workload=mlp?",
+    ),
+    "a field of the run under a group": (["workload.seed=3"], "workload.seed: no such field; did you mean seed?"),
+    "a word that is as far from axes as layers is": (
+        ["workload.max=3"],
+        "workload.max: no such field; one of: axes, cols, ",
+    ),
+    "axes by a letter": (["workload.axs=3"], "workload.axs: no such field; did you mean axes? One of: "),
+    "a list for a size": (
+        ["workload.cols=[64, 128]", "-m"],
+        "workload.cols=[64, 128]: takes one value; to sweep: workload.cols=64,128 -m",
+    ),
+    "a list for a field that one of two workloads has": (
+        ["workload=gelu,mlp", "workload.layers=[2,3]", "-m"],
+        "workload.layers=[2,3]: takes one value; to sweep: workload.layers=2,3 -m",
+    ),
+    "a list for what a run has one of": (
+        ["replicas=[1,2]", "-m"],
+        "replicas: [1, 2] is not allowed; give a whole number at least 1",
+    ),
+    "nearly a sub-command": (
+        ["doctr"],
+        "doctr: not an override; did you mean the sub-command doctor, as in python -m runner doctor?",
+    ),
+    "a mode as Hydra has it": (["hydra.mode=RUN"], "hydra.mode: not used here; -m makes a sweep"),
+    "a sweeper as Hydra has it": (["hydra/sweeper=basic"], "hydra/sweeper: not used here; give several values and -m"),
+    "a search path as Hydra has it": (["hydra.searchpath=[here]"], "hydra.searchpath: not used here; put YAMLs"),
+    "a time that is none": (
+        ["measure.benchmark.max_s=inf"],
+        "measure.benchmark.max_s: inf is not allowed; give a finite number above 0",
+    ),
+    "a field of a config that is only shown": (
+        ["workload.rows=abc", "--cfg", "job"],
+        "workload.rows: 'abc' is not allowed; give a whole number at least 1",
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "line"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_one_line(words, line, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    with pytest.raises(BadInput) as refused:
+        config.plan(words)
+    assert str(refused.value).startswith(line)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("words", [["+experiment=compare_gelu"], ["workload=mlp", "workload.batch=8"]])
+def test_a_config_that_is_valid_is_shown_as_hydra_has_it(words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    assert config.plan([*words, "--cfg", "job"]) is None
+    assert "default_axes: true" in capsys.readouterr().out
+
+
+def test_a_field_of_an_option_of_the_users_is_found(monkeypatch, tmp_path):
+    (tmp_path / "workload").mkdir()
+    (tmp_path / "workload" / "wide.yaml").write_text("name: wide\nmargin: 3\n")
+    (tmp_path / "workload" / "broken.yaml").write_text("name: [")
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    with pytest.raises(BadInput, match=r"^workload.margin: workload=gelu has no such field; wide has: workload=wide$"):
+        config.plan(["--config-dir", str(tmp_path), "workload.margin=3"])
+
+
+def test_a_list_where_one_belongs_is_taken(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    plan = config.plan(["measure.columns=[time_us]", "allow_code=[here.py]", "workload.axes={cols:[8,16]}", "-m"])
+    assert [case.workload.fields["cols"] for case in plan.cases] == [8, 16]
+
+
+@pytest.mark.parametrize("cfg", ["job", "all"])
+def test_a_config_of_the_users_folder_is_shown(cfg, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\nworkload:\n  rows: 17\n")
+    assert config.plan(["--config-dir", str(tmp_path), "+experiment=mine", "--cfg", cfg]) is None
+    assert "rows: 17" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("name: mine\n", "the first line of an experiment's YAML must be: # @package _global_"),
+        ("defaults:\n  - override /workload: softmax\n", "the first line of an experiment's YAML must be"),
+        ("# @package _global_\ndefaults:\n  - override workload: softmax\n", "write: override /<group>: <option>"),
+        ("# @package _global_\ndefaults:\n  - workload: softmax\n", "write: override /workload: softmax"),
+    ],
+)
+def test_what_an_experiment_needs_is_said(text, line, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(text)
+    with pytest.raises(BadInput) as refused:
+        config.plan(["--config-dir", str(tmp_path), "+experiment=mine", "-m"])
+    assert line in str(refused.value)
+
+
+@pytest.mark.parametrize("flags", [[], ["--cfg", "job"]], ids=" ".join)
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("measure: 3\n", "measure: 3 is not allowed; give fields, as in measure: {columns: [gpu_us]}"),
+        ("resume: 3\n", "resume: 3 is not allowed; give fields, as in resume: {of: last}"),
+    ],
+)
+def test_a_node_of_fields_is_no_number(text, line, flags, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(f"# @package _global_\n{text}")
+    with pytest.raises(BadInput) as refused:
+        config.plan(["--config-dir", str(tmp_path), "+experiment=mine", *flags])
+    assert str(refused.value) == line

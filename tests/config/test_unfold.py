@@ -1,0 +1,302 @@
+"""Command line → the overrides of every case, through Hydra's own parser and config loader."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from runner.config import CONF, kernel_options, sweep
+from runner.config.composer import Composer
+from runner.experiment.errors import BadInput
+
+
+@pytest.fixture
+def compose():
+    sweep.register()
+    kernel_options.register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        yield Composer(GlobalHydra.instance().config_loader(), "config")
+
+
+def points(compose, *arguments, multirun=True):
+    return [sorted(point) for point in sweep.unfold(compose, arguments, multirun=multirun)]
+
+
+def test_a_workload_brings_its_own_axes(compose):
+    assert points(compose, "workload=gelu") == [
+        ["workload.cols=256", "workload=gelu"],
+        ["workload.cols=1024", "workload=gelu"],
+        ["workload.cols=4096", "workload=gelu"],
+    ]
+
+
+def test_an_axis_on_the_command_line_replaces_that_axis_only(compose):
+    assert points(compose, "workload=gelu", "workload.cols=7") == [["workload.cols=7", "workload=gelu"]]
+    assert len(points(compose, "workload=gelu", "workload.rows=7")) == 3
+
+
+def test_each_workload_of_a_grid_keeps_its_own_axes(compose):
+    grid = points(compose, "workload=gelu,mlp", "impl=naive,torch")
+    assert sum("workload=gelu" in point for point in grid) == 2 * 3
+    assert sum("workload=mlp" in point for point in grid) == 2 * 4
+    assert all(any(o.startswith("workload.layers=") for o in point) == ("workload=mlp" in point) for point in grid)
+
+
+def test_without_m_no_axis_unfolds(compose):
+    assert points(compose, "workload=gelu", multirun=False) == [["workload=gelu"]]
+
+
+def test_without_m_a_sweep_is_refused(compose):
+    with pytest.raises(BadInput, match="add -m"):
+        points(compose, "impl=naive,torch", multirun=False)
+
+
+def test_default_axes_false_keeps_a_workloads_axes_folded(compose):
+    assert points(compose, "workload=gelu,mlp", "default_axes=false") == [
+        ["default_axes=false", "workload=gelu"],
+        ["default_axes=false", "workload=mlp"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("axis", "values"),
+    [
+        ("workload.cols=range(1,4)", ["1", "2", "3"]),
+        ("workload.cols=choice(5,6)", ["5", "6"]),
+        ("workload.cols=8,9", ["8", "9"]),
+        ("workload.cols=sort(9,8)", ["8", "9"]),
+    ],
+)
+def test_hydras_own_sweep_syntax_works(compose, axis, values):
+    assert [p[0] for p in points(compose, "workload=gelu", axis)] == [f"workload.cols={value}" for value in values]
+
+
+def test_glob_lists_the_options_of_a_group(compose):
+    chosen = {point[0] for point in points(compose, "impl=glob(*)", "default_axes=false") for point in [point[1:]]}
+    names = ("compiled", "cuda", "cudagraph", "file", "naive", "split", "torch", "triton")
+    assert chosen == {f"impl={name}" for name in names}
+
+
+def test_an_experiment_sets_axes_over_groups_and_fields(compose):
+    grid = points(compose, "+experiment=compare_gelu")
+    assert len(grid) == 4 * 2 * 3  # implementations, dtypes, the workload's own axis
+    assert len({tuple(o for o in point if o.startswith(("impl", "workload.dtype"))) for point in grid}) == 8
+
+
+def test_the_command_line_replaces_an_axis_of_an_experiment(compose):
+    grid = points(compose, "+experiment=compare_gelu", "impl=torch", "workload.cols=8")
+    assert len(grid) == 2
+    assert all("impl=torch" in point for point in grid)
+
+
+def test_an_experiment_may_sweep_workloads_each_with_its_axes(compose):
+    grid = points(compose, "+experiment=demo", "default_axes=true", "impl=torch")
+    assert sum("workload=mlp" in point for point in grid) == 4
+    assert sum("workload=matmul" in point for point in grid) == 3
+
+
+def test_an_axis_without_values_is_refused(compose):
+    with pytest.raises(BadInput, match="empty"):
+        points(compose, "workload.cols=range(5,1)")
+
+
+def test_a_typo_raises_before_any_case_is_made(compose):
+    with pytest.raises(HydraException):
+        points(compose, "workload=gelu,mpl")
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["workload=mlp", "workload.layers=9"],
+        ["workload=matmul", "workload.size=64", "impl=compiled", "impl.mode=max-autotune"],
+        ["+experiment=compare_gelu", "measure.benchmark.samples=77"],
+        ["workload=softmax", "+axes.seed=[1,2]"],
+    ],
+)
+def test_a_composed_config_equals_hydras_own(compose, overrides):
+    loader = GlobalHydra.instance().hydra
+    theirs = loader.compose_config("config", overrides, run_mode=sweeper_run_mode(), with_log_configuration=False)
+    ours = compose(overrides)
+    assert OmegaConf.to_container(ours, resolve=True) == {
+        key: value for key, value in OmegaConf.to_container(theirs).items() if key != "hydra"
+    } | {"workload": OmegaConf.to_container(theirs.workload, resolve=True)}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["workload=gelu,matmul,mlp", "impl=naive,compiled", "impl.of=naive,torch", "seed=0,3"],
+        ["workload=matmul", "workload.m=8,9", "workload.n=${workload.m}"],
+        ["workload=matmul", "workload.size=8,9", "workload.k=${workload.m}", "workload.m=7"],
+        ["workload=matmul", "workload.size=8,9", "workload.k='${workload.size}0'"],
+        ["workload=gelu", "measure.columns=[gpu_us,latency_us]", "log=none", "workload.cols=range(1,5)", "name=a-b"],
+        [
+            "workload=gelu",
+            "measure.benchmark.max_s=0.1,1e-3,2",
+            "device='cpu','auto'",
+            "baseline=null",
+            "time_wrong=true",
+        ],
+        ["workload=gelu", "+axes.seed=[1,2]", "++workload.cols=3", "workload.rows=range(1,4)"],
+        ["workload=gelu", "workload={rows:3}", "workload.cols=4,5"],
+        ["workload=softmax", "~workload.axes", "workload.cols=4,5", "impl=glob(*,exclude=[file,compiled])"],
+        ["+experiment=compare_gelu", "measure.benchmark.samples=77"],
+        ["+experiment=demo"],
+    ],
+)
+def test_a_plain_config_is_the_composed_one(compose, arguments):
+    """The short way, which fills values into a dict, and the long one through Hydra and OmegaConf."""
+    grid = list(sweep.unfold(compose, arguments, multirun=True))
+    fresh = Composer(GlobalHydra.instance().config_loader(), "config")  # has no overrides but those it parsed
+    for point in grid:
+        assert compose.plain(point) == OmegaConf.to_container(fresh(point), resolve=True)
+    assert len(grid) > 1
+
+
+def test_a_plain_config_has_the_errors_of_the_composed_one(compose):
+    for bad in ("workload.rows=${nope}", "workload.zize=3", "workload.rows.deeper=3", "+workload.rows=3"):
+        with pytest.raises((HydraException, OmegaConfBaseException)) as short:
+            compose.plain(["workload=gelu", bad])
+        with pytest.raises((HydraException, OmegaConfBaseException)) as long:
+            OmegaConf.to_container(compose(["workload=gelu", bad]), resolve=True)
+        assert str(short.value) == str(long.value)
+
+
+def test_plain_configs_share_nothing_that_differs(compose):
+    one, two = (compose.plain(["workload=gelu", f"workload.cols={cols}"]) for cols in (8, 9))
+    assert (one["workload"]["cols"], two["workload"]["cols"]) == (8, 9)
+    assert compose.plain(["workload=gelu"])["workload"]["cols"] == 4096
+
+
+def sweeper_run_mode():
+    from hydra.types import RunMode
+
+    return RunMode.RUN
+
+
+@pytest.mark.parametrize("multirun", [True, False])
+@pytest.mark.parametrize(
+    ("word", "path", "value"),
+    [
+        ("launcher.gpus=0,2", "launcher.gpus", "0,2"),
+        ("launcher.gpus=GPU-1a,GPU-2b", "launcher.gpus", "GPU-1a,GPU-2b"),
+        ("resume.retry=oom,crashed", "resume.retry", ["oom", "crashed"]),
+        ("measure.columns=gpu_us,latency_us", "measure.columns", ["gpu_us", "latency_us"]),
+    ],
+)
+def test_several_values_of_what_belongs_to_the_run_are_no_sweep(compose, multirun, word, path, value):
+    (lines,) = sweep.unfold(compose, ["workload=gelu", "workload.cols=8", word], multirun=multirun)
+    assert OmegaConf.select(compose(lines), path) == value
+
+
+def test_a_run_has_one_launcher(compose):
+    with pytest.raises(BadInput, match="launcher=local,ray: a run has one launcher; name one"):
+        list(sweep.unfold(compose, ["workload=gelu", "launcher=local,ray"], multirun=True))
+
+
+@pytest.mark.parametrize("multirun", [True, False])
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("impl=[torch,naive]", r"impl=\[torch,naive\]: takes one option; to sweep: impl=torch,naive -m"),
+        ("workload=[gelu,'mlp']", r"workload=\[gelu,'mlp'\]: takes one option; to sweep: workload=gelu,mlp -m"),
+        ("+experiment=[compare_gelu,demo]", r"takes one option; to sweep: \+experiment=compare_gelu,demo -m"),
+        ("impl=[torch,compiled],naive", "takes one option; to sweep: impl=torch,compiled,naive -m"),
+        ("+axes={impl:[[torch,naive]]}", "takes one option; to sweep: impl=torch,naive -m"),
+        ("log=[none,wandb]", r"log=\[none,wandb\]: a run has one log; name one"),
+        ("impl=null", "impl=null: impl takes the name of an option; one of: compiled, cuda, "),
+        ("workload=3", "workload=3: workload takes the name of an option; one of: add, cdist, "),
+        ("measure=null", "measure=null: measure takes the name of an option; one of: benchmark, "),
+    ],
+)
+def test_a_group_takes_one_option(compose, multirun, word, line):
+    if word.startswith("+axes") and not multirun:
+        line = "a sweep; add -m"
+    with pytest.raises(BadInput, match=line):
+        points(compose, word, multirun=multirun)
+
+
+def test_one_option_may_stand_in_a_list_and_a_case_may_be_measured_in_several_ways(compose):
+    assert len(points(compose, "impl=[torch]", "measure=[benchmark,profile],[benchmark]", "default_axes=false")) == 2
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("measure=benchmark,profile", r"add -m, or take them together: 'measure=\[benchmark,profile\]'$"),
+        ("impl=naive,torch", "impl=naive,torch: several values make a sweep; add -m$"),
+        ("workload.rows=1,2", r"add -m \(or, if it is one value, quote it within quotes: \"workload.rows='1,2'\"\)$"),
+    ],
+)
+def test_what_several_values_may_have_meant_is_said(compose, word, line):
+    with pytest.raises(BadInput, match=line):
+        points(compose, word, multirun=False)
+
+
+def test_composing_twice_leaves_no_trace(compose, monkeypatch):
+    monkeypatch.setattr("sys.argv", words := ["a program", "of its own"])
+    compose(["workload=gelu", "workload.cols=8"])
+    assert compose(["workload=gelu"]).workload.cols == 4096
+    assert sys.argv is words
+
+
+def test_hydra_still_asks_where_a_plugin_comes_from():
+    """The hook that sweep.register() widens; if Hydra drops it, the patch must go too."""
+    from hydra.core.plugins import Plugins
+
+    assert callable(Plugins.is_in_toplevel_plugins_module)
+    sweep.register()
+    assert Plugins.is_in_toplevel_plugins_module("runner.config.sweep.GridSweeper")
+    assert not Plugins.is_in_toplevel_plugins_module("os.path")
+
+
+def test_a_field_applies_to_the_options_of_the_sweep_that_have_it(compose):
+    grid = points(
+        compose,
+        "workload=gelu,matmul",
+        "workload.size=8",
+        "workload.cols=8",
+        "impl=torch,compiled",
+        "impl.of=naive,torch",
+    )
+    assert len(grid) == 2 * (1 + 2)
+    for point in grid:
+        assert ("workload.size=8" in point) == ("workload=matmul" in point)
+        assert ("workload.cols=8" in point) == ("workload=gelu" in point)
+        assert any(o.startswith("impl.of=") for o in point) == ("impl=compiled" in point)
+
+
+def test_a_field_that_no_option_of_the_sweep_has_is_refused(compose):
+    with pytest.raises(HydraException, match="zize"):
+        points(compose, "workload=gelu,matmul", "workload.zize=8")
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("+axes.seed=1", r"axes: seed: 1 is not a list; give one, as in seed: \[1\]"),
+        ("workload.axes={cols:8}", r"workload.axes: cols: 8 is not a list; give one, as in cols: \[8\]"),
+        ("axes=3", r"axes: 3 is no axes; give fields with lists of values, as in axes={workload.cols:\[256,1024\]}"),
+        ("+axes={cols:[8]}", r"axes: cols: no such field; name it whole, as in axes={workload.cols:\[256,1024\]}"),
+    ],
+)
+def test_axes_that_are_no_lists_are_named(compose, word, line):
+    with pytest.raises(BadInput, match=line):
+        points(compose, "workload=gelu", word)
+
+
+@pytest.mark.parametrize("word", ["+axes={workload.cols:[2,3]}", "workload.axes={cols:[2,3]}"])
+def test_axes_on_the_command_line_are_what_is_swept(compose, word):
+    assert [OmegaConf.select(compose(p), "workload.cols") for p in points(compose, word)] == [2, 3]
+
+
+@pytest.mark.parametrize("word", ["axes=null", "~axes"])
+def test_no_axes_are_none(compose, word):
+    assert len(points(compose, "workload=gelu", word)) == 3

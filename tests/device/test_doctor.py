@@ -1,0 +1,202 @@
+"""What a machine has and lacks, on machines of our own making: tools that print what we want, files that say so."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from runner import cli
+from runner.device import doctor, processes
+from runner.device import tools as places
+from runner.device.doctor import gpus, profilers, software, surroundings
+from runner.device.gpus import Gpu
+
+
+@pytest.fixture
+def tool(tmp_path, monkeypatch):
+    """``tool(name, text)`` is a command on a PATH that has no other."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+
+    def make(name, text, code=0):
+        path = folder / name
+        path.write_text(f"#!{sys.executable}\nprint({text!r})\nraise SystemExit({code})\n")
+        path.chmod(0o755)
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def bare(tmp_path, monkeypatch):
+    """No keys, no settings, no profilers beside PATH."""
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL", "CUDA_MPS_PIPE_DIRECTORY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(places, "PLACES", {"nsys": (), "ncu": ()})
+    monkeypatch.setattr(gpus, "MPS_PIPES", str(tmp_path / "no pipe"))
+    monkeypatch.setattr(profilers, "PARAMETERS", tmp_path / "params")
+    monkeypatch.setattr(profilers, "PARANOID", tmp_path / "paranoid")
+    monkeypatch.setattr(surroundings, "GOVERNOR", tmp_path / "governor")
+
+
+def by_name(findings):
+    return {one.what: one for one in findings}
+
+
+def test_the_command_says_what_is_missing_and_what_to_type(capsys):
+    assert cli.main(["doctor"]) == 0  # cases can be run on this very machine
+    out = capsys.readouterr().out
+    assert "✗ nsys" in out
+    assert "→ install Nsight Systems" in out
+    assert "wandb login, or log=none" in out
+
+
+def test_it_takes_no_words(capsys):
+    assert cli.main(["doctor", "--loud"]) == 2
+    assert capsys.readouterr().err == "runner: unrecognized arguments: --loud\n"
+
+
+def test_without_torch_nothing_can_be_run(monkeypatch, capsys):
+    monkeypatch.setattr(software, "ASK_TORCH", "import no_such_torch")
+    assert cli.main(["doctor"]) == 1
+    assert "it cannot be imported" in capsys.readouterr().out
+
+
+def test_a_kind_that_cannot_be_looked_at_hides_no_other(monkeypatch):
+    monkeypatch.setattr(gpus, "look", lambda: 1 / 0)
+    found = dict(doctor.examine())
+    assert [one.found for one in found["gpus"]] == ["ZeroDivisionError: division by zero"]
+    assert {"profilers", "software", "surroundings"} <= found.keys()
+
+
+def test_a_command_that_hangs_is_given_up(tool):
+    tool("slow", "")
+    (path,) = os.get_exec_path()
+    with open(f"{path}/slow", "w") as file:
+        file.write(f"#!{sys.executable}\nimport time\ntime.sleep(100)\n")
+    assert processes.output(["slow"], 0.5) is None
+    assert processes.output(["none of this name"]) is None
+
+
+def test_compilers(tool):
+    assert by_name(software.look())["C++ compiler"].state == "missing"
+    tool("g++", "g++ (Debian) 12.2.0\nand more")
+    tool("nvcc", "Cuda compilation tools, release 12.4, V12.4.131")
+    assert by_name(software.look())["C++ compiler"].found == "g++ (Debian) 12.2.0"
+    assert software._nvcc(None).state == software._nvcc("12.8").state == "ok"
+    other = software._nvcc("13.0")
+    assert (other.found, other.state) == ("12.4, while torch is for CUDA 13.0", "note")
+    assert other.advice.startswith("install the CUDA toolkit 13,")
+
+
+@pytest.mark.parametrize(
+    ("said", "found", "state"),
+    [
+        ('["2.13.0+cpu", null, 0]', "2.13.0+cpu, for the CPU only", "note"),
+        ('["2.11.0", "13.0", 0]', "2.11.0, for CUDA 13.0; it sees no GPU", "note"),
+        ('["2.11.0", "13.0", 1]', "2.11.0, for CUDA 13.0; it sees 1 GPU", "ok"),
+        ('["2.11.0", "13.0", 8]', "2.11.0, for CUDA 13.0; it sees 8 GPUs", "ok"),
+    ],
+)
+def test_torch(monkeypatch, said, found, state):
+    monkeypatch.setattr(software, "ASK_TORCH", f"print('a warning'); print('TORCH', {said!r})")
+    torch, _ = software._torch()
+    assert (torch.found, torch.state) == (found, state)
+
+
+def test_profilers(tool):
+    assert {one.state for one in profilers.look()} == {"missing"}
+    tool("nsys", "NVIDIA Nsight Systems version 2025.3.2.474-253236389321v0")
+    tool("ncu", "NVIDIA (R) Nsight Compute Command Line Profiler\nVersion 2025.3.1.0 (build 36398880)")
+    assert [one.found for one in profilers.look()] == ["2025.3.2.474", "2025.3.1.0"]
+
+
+def test_profilers_beside_the_path(tool, tmp_path, monkeypatch):
+    tool("ncu", "Version 2024.2.1")
+    (path,) = os.get_exec_path()
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(places, "PLACES", {"nsys": (), "ncu": (f"{path}/n*u",)})
+    assert by_name(profilers.look())["ncu"].found == f"2024.2.1 in {path}/ncu, which is not on PATH"
+
+
+@pytest.mark.parametrize(
+    ("params", "capabilities", "state"),
+    [
+        ("RmProfilingAdminOnly: 1\n", "0000000000000000", "missing"),
+        ("RmProfilingAdminOnly: 1\n", "00000000a80425fb", "missing"),  # root in a container, as Docker makes it
+        ("RmProfilingAdminOnly: 1\n", "000001ffffffffff", "ok"),
+        ("X: 1\n", "0000000000000000", "ok"),
+    ],
+)
+def test_counters(monkeypatch, tmp_path, params, capabilities, state):
+    profilers.PARAMETERS.write_text(params)
+    monkeypatch.setattr(profilers, "STATUS", tmp_path / "status")
+    profilers.STATUS.write_text(f"Name:\tpython\nCapEff:\t{capabilities}\n")
+    counters = by_name(profilers.look())["GPU counters"]
+    assert counters.state == state
+    assert ("NVreg_RestrictProfilingToAdminUsers=0" in counters.advice) == (state == "missing")
+
+
+@pytest.mark.parametrize(("level", "user", "state"), [("4", 1000, "note"), ("2", 1000, "ok"), ("4", 0, "ok")])
+def test_sampling(monkeypatch, level, user, state):
+    profilers.PARANOID.write_text(level)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert by_name(profilers.look())["CPU sampling"].state == state
+
+
+def test_a_gpu_and_what_spoils_its_timings(monkeypatch, tool, tmp_path):
+    gpu = Gpu(0, "GPU-1", "H200", 141 * 2**30, 2 * 2**30)
+    monkeypatch.setattr(gpus.gpus, "look", lambda: ([gpu], ""))
+    tool("nvidia-smi", "GPU-1, Disabled, Exclusive_Process, 500.00, 700.00, 1980\nGPU-2, Enabled, Default, 1, 1, 1")
+    first, *rest = gpus.look()
+    assert (first.state, first.found) == ("ok", "H200, 141 GiB, up to 1980 MHz, GPU-1")
+    assert {one.state for one in rest} == {"note"}
+    others, persistence, mode, power = (one.advice for one in rest)
+    assert "launcher.gpus" in others
+    assert persistence.startswith("nvidia-smi -i 0 -pm 1")
+    assert mode.startswith("nvidia-smi -i 0 -c 0")
+    assert power.startswith("nvidia-smi -i 0 -pl 700")
+    (tmp_path / "pipe").mkdir()
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "pipe"))
+    assert gpus.look()[-1].what == "MPS"
+
+
+def test_a_gpu_in_good_order_is_one_line(monkeypatch, tool):
+    monkeypatch.setattr(gpus.gpus, "look", lambda: ([Gpu(0, "GPU-1", "H200", 141 * 2**30, 0)], ""))
+    tool("nvidia-smi", "GPU-1, Enabled, Default, 700.00, 700.00, 1980")
+    assert len(gpus.look()) == 1
+    tool("nvidia-smi", "a driver that says something else")
+    assert [one.found for one in gpus.look()] == ["H200, 141 GiB, GPU-1"]
+
+
+def test_no_gpu_says_why(monkeypatch):
+    monkeypatch.setattr(gpus.gpus, "look", lambda: ([], "no NVIDIA driver answers here"))
+    assert [one.found for one in gpus.look()] == ["no NVIDIA driver answers here"]
+
+
+def test_wandb(monkeypatch, tmp_path):
+    assert surroundings._wandb().found == "not logged in: runs are kept offline"
+    (tmp_path / "netrc").write_text("machine api.wandb.ai\n  login user\n  password abcdef0123\n")
+    assert surroundings._wandb().found == "logged in to api.wandb.ai"
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org:8443")
+    assert surroundings._wandb().state == "note"
+    monkeypatch.setenv("WANDB_API_KEY", "abcdef0123")
+    assert surroundings._wandb().found == "a key is in the environment"
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert surroundings._wandb().found == "WANDB_MODE=offline"
+
+
+def test_a_full_disk_and_a_busy_machine(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(surroundings, "LEAST_FREE_BYTES", 2**60)
+    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0.0, 0.0))
+    surroundings.GOVERNOR.write_text("powersave\n")
+    found = by_name(surroundings.look())
+    assert found["disk for results"].advice == "choose another place with output_dir="
+    assert found["disk for cache"].advice == "set XDG_CACHE_HOME to another place"
+    assert found["CPU"].state == "note"
+    assert found["CPU governor"].found == "powersave"

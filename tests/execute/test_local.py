@@ -1,0 +1,152 @@
+"""Workers that end or hang where rows have been written already."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from runner.device.gpus import Gpu
+from runner.execute import Ready, Started, local, precompile
+from runner.experiment.case import Choice
+from runner.experiment.results import Comparison, Row
+
+USER = """
+import os, sys, time, torch
+
+def right(x): return torch.nn.functional.gelu(x, approximate="tanh")
+
+def in_rounds():
+    frame = sys._getframe()
+    while frame := frame.f_back:
+        if frame.f_code.co_name == "side_by_side": return True
+    return False
+
+def dies(x):
+    if in_rounds(): os._exit(3)
+    return right(x)
+def hangs(x):
+    if in_rounds(): time.sleep(1000)
+    return right(x)
+def fails(x):
+    if in_rounds(): raise ValueError("not again")
+    return right(x)
+def more_threads(x): torch.set_num_threads(torch.get_num_threads() + 1); return right(x)
+def float64(x): torch.set_default_dtype(torch.float64); return right(x)
+def no_grad(x): torch.set_grad_enabled(False); return right(x)
+def autocast(x): torch.autocast("cpu").__enter__(); return right(x)
+def leaves(x): os.chdir("/"); return right(x)
+def tf32(x): torch.set_float32_matmul_precision("medium"); return right(x)
+def tells(x):
+    raise ValueError(f"{torch.get_default_dtype()} {torch.is_grad_enabled()} {torch.get_float32_matmul_precision()}")
+"""
+
+
+@pytest.fixture
+def launch(launch_user):
+    """Events of a grid of the functions above, without Started."""
+    return lambda *cases, **limits: launch_user(USER, *cases, **limits)
+
+
+def kinds(events):
+    return [type(event) for event in events]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("dies", "not compared side by side: the worker exited with code 3"),
+        ("hangs", "not compared side by side: no end of phase compare within 3 s; raise launcher.measure_limit_s"),
+        ("fails", "ValueError: not again"),
+    ],
+)
+def test_a_comparison_that_fails_costs_no_row_and_the_grid_goes_on(launch, name, reason):
+    limits = {"measure_limit_s": 3} if name == "hangs" else {}
+    events = launch(("right", 64), (name, 64), ("right", 32), **limits)
+    rows = [event for event in events if isinstance(event, Row)]
+    (rounds,) = (event for event in events if isinstance(event, Comparison))
+    assert [row.status for row in rows] == ["ok"] * 3
+    assert reason in rounds.reason
+    assert not rounds.batches_us
+
+
+def test_each_point_is_compared_when_its_cases_are_done(launch):
+    events = launch(("right", 64), ("fails", 64), ("right", 32))
+    assert kinds(events) == [Ready, Row, Row, Comparison, Row]
+
+
+@pytest.mark.parametrize("name", ["more_threads", "float64", "no_grad", "autocast", "leaves"])
+def test_what_a_case_sets_for_its_process_is_not_for_the_next_one(launch, name):
+    events = launch((name, 64), ("right", 64), ("right", 32))
+    assert kinds(events) == [Ready, Row, Ready, Row, Row]
+    assert [event.status for event in events if isinstance(event, Row)] == ["ok"] * 3
+
+
+def test_each_case_begins_with_the_precision_of_its_problem(launch):
+    *_, row = launch(("tf32", 64), ("tells", 64))
+    assert row.reason == "ValueError: torch.float32 True highest"
+
+
+def test_each_replica_has_a_process_of_its_own(launch):
+    events = launch(("right", 64, 0), ("right", 32, 0), ("right", 64, 1), ("right", 32, 1))
+    assert kinds(events) == [Ready, Row, Row, Ready, Row, Row]
+
+
+def test_interrupted_it_hands_on_what_its_worker_has_sent_and_begins_no_more(begin_user):
+    events = begin_user(USER, ("right", 64), ("right", 32))
+    while not isinstance(next(events), Started):
+        pass
+    time.sleep(5)  # it is done by then, and nobody has asked
+    row = events.throw(KeyboardInterrupt())
+    assert (row.case.workload.fields["cols"], row.status) == (64, "ok")
+    with pytest.raises(KeyboardInterrupt):
+        next(events)
+
+
+def test_a_row_says_when_its_case_began(launch):
+    began = datetime.now(UTC) - timedelta(milliseconds=1)  # to which it is told
+    rows = [event for event in launch(("right", 32), ("right", 64)) if isinstance(event, Row)]
+    first, second = (datetime.fromisoformat(row.metrics["started_at"]) for row in rows)
+    assert began < first < second < datetime.now(UTC)
+    assert (second - first).total_seconds() >= rows[0].metrics["wall_s"] - 0.001
+
+
+def test_a_file_that_vanishes_costs_its_cases_alone(launch, tmp_path):
+    file = tmp_path / "user.py"
+
+    def on_row():
+        file.unlink(missing_ok=True)
+
+    events = launch(("right", 64), ("right", 32), ("right", 16), on_row=on_row)
+    rows = [event for event in events if isinstance(event, Row)]
+    assert [row.status for row in rows] == ["ok", "build_failed", "build_failed"]
+    assert rows[1].reason.startswith(f"impl.path: there is no file {file}")
+
+
+def test_one_that_has_vanished_when_the_next_workers_start_is_no_error(user_case, tmp_path):
+    """Those of another aid have an environment of their own, and so start when the others are done."""
+    gone = user_case(tmp_path / "user.py", "right")
+    assert local._preload([gone], [None]) == ["runner.models.gelu", "runner.implementations.file", "runner.timing.cpu"]
+    assert precompile.compiled([gone]) == []
+
+
+@pytest.mark.parametrize(
+    ("impl", "fields", "measures", "expected"),
+    [
+        ("triton", {}, ("benchmark",), []),
+        ("compiled", {"of": "torch"}, ("benchmark",), ["torch._dynamo"]),
+        ("cudagraph", {"of": "compiled"}, ("benchmark",), ["torch._dynamo"]),
+        ("torch", {}, ("benchmark", "profile"), ["torch._dynamo"]),
+    ],
+)
+def test_on_a_gpu_dynamo_is_imported_beforehand_only_if_a_case_needs_it(user_case, impl, fields, measures, expected):
+    case = replace(
+        user_case(Path("user.py"), "right", device="cuda"),
+        impl=Choice(impl, fields),
+        measures=tuple(Choice(name, {}) for name in measures),
+    )
+    gpu = Gpu(index=0, uuid="GPU-1", name="NVIDIA H200", memory_bytes=0, used_bytes=0)
+    assert local._preload([case], [gpu]) == expected

@@ -1,0 +1,206 @@
+"""Grids on a real Ray of this machine: an actor and a whole node are killed, and every case has its row once."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from runner.execute import Notice, Ready, Started
+from runner.execute.crew import Work
+from runner.execute.ray import Ray
+from runner.experiment import schema
+from runner.experiment.case import Case, Choice
+from runner.experiment.errors import BadInput
+from runner.experiment.results import Comparison, Row
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+SETTINGS = yaml.safe_load((CONF / "launcher" / "ray.yaml").read_text()) | {"gpus_per_actor": 0, "actors": 2}
+QUICK = {"samples": 20, "max_s": 0.02, "rounds": 20, "warmup_s": 0.0, "measured_peak": False}
+BENCHMARK = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text()) | QUICK
+
+USER = """
+import os, pathlib, signal, time, torch
+
+HERE = pathlib.Path(__file__).parent
+
+def right(x): return torch.nn.functional.gelu(x, approximate="tanh")
+def other(x): return right(x)
+def third(x): return right(x)
+def crashes(x): os.abort()
+
+def size(path): return path.stat().st_size if path.exists() else 0
+def kill_actor(name):
+    heard, killed = HERE / f"{name}.heard", HERE / f"{name}.killed"
+    while size(heard) <= size(killed): time.sleep(0.01)  # the driver hears that it has begun
+    killed.write_text("x" * (size(killed) + 1))
+    status = pathlib.Path(f"/proc/{os.getppid()}/status").read_text()  # of what this process was forked from
+    os.kill(int(status.partition("PPid:")[2].split()[0]), signal.SIGKILL)
+    time.sleep(1000)
+def kills_once(x):
+    if not (HERE / "kills_once.killed").exists(): kill_actor("kills_once")
+    return right(x)
+def kills(x): kill_actor("kills")
+"""
+
+
+@pytest.fixture
+def grid(tmp_path):
+    """Cases of the functions above, each with its size."""
+    (tmp_path / "user.py").write_text(USER)
+
+    def build(*asked):
+        fields = {"rows": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
+        measures = (Choice.from_record(BENCHMARK),)
+        return [
+            Case(
+                Choice("gelu", fields | {"cols": cols}),
+                Choice("file", {"path": f"{tmp_path}/user.py:{name}"}),
+                measures,
+                "cpu",
+                0,
+            )
+            for name, cols in asked
+        ]
+
+    return build
+
+
+def launcher(**settings) -> Ray:
+    return schema.build(Ray, {k: v for k, v in (SETTINGS | settings).items() if k != "name"}, "launcher")
+
+
+def name(event: Row | Started) -> str:
+    return str(event.case.impl.fields["path"]).rpartition(":")[2]
+
+
+def of(kind, events):
+    return [event for event in events if isinstance(event, kind)]
+
+
+@pytest.fixture
+def left_behind(monkeypatch, tmp_path, survivors):
+    """Processes that this test has set off and that live on, after a moment for them to end."""
+    mark = f"TEST_OF_RAY={tmp_path}"
+    monkeypatch.setenv(*mark.split("="))
+    return lambda: survivors(mark)
+
+
+def test_a_grid_with_a_case_that_crashes(grid, tmp_path, left_behind):
+    cases = grid(*[(function, cols) for cols in range(64, 68) for function in ("right", "other", "third")])
+    cases[5] = grid(("crashes", 65))[0]
+    before = set(sys.modules)
+    events = list(launcher().run(cases, str(tmp_path / "worker.log")))
+    rows = of(Row, events)
+    assert sorted(row.case.key for row in rows) == sorted(case.key for case in cases)
+    assert {name(row): row.status for row in rows} == dict.fromkeys(("right", "other", "third"), "ok") | {
+        "crashes": "crashed"
+    }
+    assert len(of(Comparison, events)) >= 3, "the cases of a problem were compared, so they were together"
+    assert all(row.fingerprint for row in rows)
+    environments = [ready.environment for ready in of(Ready, events)]
+    assert all(each["hostname"] and each["ray_node"] and each["torch"] for each in environments)
+    assert {path.name for path in (tmp_path / "parts").iterdir()} == {"actor-0", "actor-1"}, "both had something to do"
+    assert "torch" not in set(sys.modules) - before
+    assert not left_behind()
+
+
+def test_an_actor_is_killed_with_a_case_in_flight(grid, tmp_path, left_behind):
+    cases = grid(("right", 64), ("kills_once", 65), ("right", 65), ("kills", 66), ("right", 66), ("right", 67))
+    events = []
+    for event in launcher().run(cases, str(tmp_path / "worker.log")):
+        events.append(event)
+        if isinstance(event, Started):
+            with open(tmp_path / f"{name(event)}.heard", "a") as heard:
+                heard.write("x")
+    rows = of(Row, events)
+    assert sorted(row.case.key for row in rows) == sorted(case.key for case in cases)
+    assert {name(row): row.status for row in rows} == {"right": "ok", "kills_once": "ok", "kills": "lost"}
+    (lost,) = [row for row in rows if row.status == "lost"]
+    assert lost.reason.startswith("in flight when its actor died, for the second time: actor-")
+    assert f" on {of(Ready, events)[0].environment['hostname']}, " in lost.reason
+    assert sum("has died" in notice.text for notice in of(Notice, events)) == 3
+    starts = [name(start) for start in of(Started, events)]
+    assert (starts.count("kills_once"), starts.count("kills")) == (2, 2)
+    assert not left_behind()
+
+
+def test_a_node_of_a_running_cluster_is_killed(grid, tmp_path, left_behind):
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80 * 2**20})
+    try:
+        nodes = [cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20) for _ in range(2)]
+        cases = grid(*[(function, cols) for cols in range(64, 68) for function in ("right", "other")])
+        events, killed = [], ""
+        for event in launcher(address=cluster.address, actors=None).run(cases, str(tmp_path / "worker.log")):
+            events.append(event)
+            if isinstance(event, Started) and not killed:
+                killed = of(Ready, events)[0].environment["ray_node"]
+                cluster.remove_node(next(node for node in nodes if node.node_id == killed), allow_graceful=False)
+    finally:
+        cluster.shutdown()
+    rows = of(Row, events)
+    assert sorted(row.case.key for row in rows) == sorted(case.key for case in cases)
+    assert {row.status for row in rows} == {"ok"}
+    assert {ready.environment["ray_node"] for ready in of(Ready, events)} == {node.node_id for node in nodes}
+    assert any("has died" in notice.text for notice in of(Notice, events))
+    assert not left_behind()
+
+
+def nodes(*gpus):
+    found = [{"Alive": count >= 0, "Resources": {"GPU": count, "CPU": 8.0}} for count in gpus]
+    return SimpleNamespace(nodes=lambda: found)
+
+
+@pytest.mark.parametrize(
+    ("found", "gpus", "cores", "room"), [([4, 2, -1], 1, 1, 6), ([4, 3], 2, 1, 3), ([4, 0], 1, 4, 2), ([4, 2], 0, 2, 8)]
+)
+def test_actors_are_as_many_as_fit_on_the_nodes(found, gpus, cores, room):
+    assert launcher(cpus_per_actor=cores)._room(nodes(*found), gpus) == room
+
+
+def test_no_room_is_said_at_once():
+    with pytest.raises(
+        BadInput, match=r"^launcher=ray: no node has 4 GPUs and 1 cores for an actor: 2 GPUs and 8 core"
+    ):
+        launcher()._room(nodes(2, 0), 4)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
+def test_a_cluster_that_is_not_there_is_said_at_once(address, grid, tmp_path):
+    with pytest.raises(BadInput, match=rf"^launcher.address={address}: \w+: "):
+        list(launcher(address=address).run(grid(("right", 64)), str(tmp_path / "worker.log")))
+
+
+def test_without_the_package_nothing_is_started(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BadInput, match=r"^launcher=ray needs the package ray: pip install -e '\.\[ray\]'"):
+        launcher()
+
+
+def test_points_are_given_out_whole_and_fewer_towards_the_end(grid):
+    cases = grid(*[(function, cols) for cols in range(64, 96) for function in ("right", "other")])
+    work = Work(cases, least=1)
+    sizes = []
+    while chunk := work.take(hands=2):
+        assert len({case.problem for case in chunk}) * 2 == len(chunk)
+        sizes.append(len(chunk) // 2)
+    assert sizes == [8, 6, 4, 4, 4, 4, 2], "each begins with seconds of starting, so they are not ever smaller"
+
+
+def test_a_suspect_comes_last_and_alone_and_not_a_third_time(grid):
+    cases = grid(("right", 64), ("other", 64), ("right", 65))
+    work = Work(cases, least=3)
+    chunk = work.take(hands=1)
+    assert work.give_back(chunk, in_flight=[cases[0]]) == []
+    assert work.take(hands=1) == cases[1:]
+    assert work.take(hands=1) == cases[:1]
+    assert work.give_back(cases[:1], in_flight=[]) == [], "its actor died before it was begun"
+    assert work.take(hands=1) == cases[:1]
+    assert work.give_back(cases[:1], in_flight=cases[:1]) == cases[:1]
+    assert not work.left

@@ -1,0 +1,423 @@
+"""Arrays of tasks: by submitit's local executor, under a Slurm of our own, and as jobs that only say what they are."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from runner.execute import Notice, Ready, Started, array
+from runner.execute.array import Array
+from runner.execute.part import Part, PartJournal, Shard
+from runner.execute.slurm import Slurm
+from runner.experiment import schema
+from runner.experiment.case import Case, Choice
+from runner.experiment.errors import BadInput
+from runner.experiment.results import Comparison, Row
+from runner.store import journal
+from runner.store.fingerprint import Fingerprints
+from runner.store.journal import Journal
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+SETTINGS = yaml.safe_load((CONF / "launcher" / "slurm.yaml").read_text())
+SETTINGS |= {"cluster": "local", "tasks": 2, "gpus_per_task": 0, "poll_s": 0.2}
+QUICK = {"samples": 20, "max_s": 0.02, "rounds": 20, "warmup_s": 0.0, "measured_peak": False}
+BENCHMARK = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text()) | QUICK
+
+USER = """
+import os, pathlib, signal, time, torch
+HERE = pathlib.Path(__file__).parent
+
+def right(x): return torch.nn.functional.gelu(x, approximate="tanh")
+def other(x): return right(x)
+
+def in_flight(journal): return journal.count('"record":"start"') > journal.count('"record":"row"')
+def to_task(signum):
+    status = pathlib.Path(f"/proc/{os.getppid()}/status").read_text()  # of what this process was forked from
+    task = int(status.partition("PPid:")[2].split()[0])
+    files = [os.path.realpath(file) for file in pathlib.Path(f"/proc/{task}/fd").iterdir()]
+    (journal,) = [pathlib.Path(file) for file in files if file.endswith("rows.jsonl")]
+    while not in_flight(journal.read_text()): time.sleep(0.01)  # the task writes down that it has begun
+    os.kill(task, signum)
+    time.sleep(1000)
+def kills_once(x):
+    if not (HERE / "killed").exists():
+        (HERE / "killed").touch()
+        to_task(signal.SIGKILL)
+    return right(x)
+def preempted_once(x):
+    if not (HERE / "preempted").exists():
+        (HERE / "preempted").touch()
+        to_task(signal.SIGUSR2)
+    return right(x)
+"""
+
+SLURM = """#!{python}
+# sbatch, srun, sacct, scancel and scontrol of a cluster that is this machine; what it knows is in the folder beside.
+import os, re, signal, subprocess, sys, time
+from pathlib import Path
+
+command, words = Path(sys.argv[0]).name, sys.argv[1:]
+jobs = Path(sys.argv[0]).parent / "jobs"
+quiet = {{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}}
+if words[0] == "node":
+    _, job, script = words
+    main, _, task = job.partition("_")
+    env = dict(os.environ, SLURM_JOB_ID=main, SLURM_PROCID="0")
+    env |= {{"SLURM_ARRAY_JOB_ID": main, "SLURM_ARRAY_TASK_ID": task}} if task else {{}}
+    for _ in range(3):
+        (jobs / job).write_text("RUNNING")
+        code = subprocess.run(["bash", script], env=env, **quiet).returncode
+        if (jobs / job).read_text() == "RUNNING":
+            (jobs / job).write_text("NODE_FAIL" if code else "COMPLETED")
+            break
+elif command == "sbatch":
+    jobs.mkdir(exist_ok=True)
+    last = re.search(r"--array=0-(\\d+)", Path(words[-1]).read_text())
+    ids = [f"77_{{n}}" for n in range(int(last[1]) + 1)] if last else [str(100 + len([*jobs.iterdir()]))]
+    for job in ids:
+        (jobs / job).write_text("PENDING")
+        script = jobs.parent / f"script-{{job}}"
+        script.write_text(Path(words[-1]).read_text())
+        subprocess.Popen([sys.executable, sys.argv[0], "node", job, str(script)], start_new_session=True, **quiet)
+    print(f"Submitted batch job {{ids[0].partition('_')[0]}}")
+elif command == "srun":
+    start = next(place for place, word in enumerate(words) if "python" in word)
+    os.execv(words[start], words[start:])
+elif command == "sacct":
+    print("JobID|State|NodeList")
+    for job in jobs.iterdir():
+        print(f"{{job.name}}|{{job.read_text()}}|node")
+elif command == "scontrol":
+    (jobs / words[1]).write_text("PENDING")
+"""
+
+
+@pytest.fixture
+def grid(tmp_path):
+    """Cases of the functions above, each with its size."""
+    (tmp_path / "user.py").write_text(USER)
+
+    def build(*asked):
+        fields = {"rows": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
+        measures = (Choice.from_record(BENCHMARK),)
+        return [
+            Case(
+                Choice("gelu", fields | {"cols": cols}),
+                Choice("file", {"path": f"{tmp_path}/user.py:{name}"}),
+                measures,
+                "cpu",
+                0,
+            )
+            for name, cols in asked
+        ]
+
+    return build
+
+
+@pytest.fixture
+def left_behind(monkeypatch, tmp_path, survivors):
+    """Processes that this test has set off and that live on, after a moment for them to end."""
+    mark = f"TEST_OF_SLURM={tmp_path}"
+    monkeypatch.setenv(*mark.split("="))
+    return lambda: survivors(mark)
+
+
+def launcher(**settings) -> Slurm:
+    return schema.build(Slurm, {k: v for k, v in (SETTINGS | settings).items() if k != "name"}, "launcher")
+
+
+def of(kind, events):
+    return [event for event in events if isinstance(event, kind)]
+
+
+def keys(found) -> list[str]:
+    return sorted((each.case if isinstance(each, Row) else each).key for each in found)
+
+
+def texts(events) -> str:
+    return "\n".join(notice.text for notice in of(Notice, events))
+
+
+def test_a_task_is_killed_and_another_one_goes_on(grid, tmp_path, left_behind):
+    cases = grid(*[(function, cols) for cols in range(64, 68) for function in ("right", "other")])
+    cases[5] = grid(("kills_once", 66))[0]
+    before = set(sys.modules)
+    events = list(launcher().run(cases, str(tmp_path / "worker.log")))
+    assert keys(of(Row, events)) == keys(cases)
+    assert {row.status for row in of(Row, events)} == {"ok"}
+    assert [start.case for start in of(Started, events)].count(cases[5]) == 2
+    assert of(Comparison, events)
+    assert all(row.fingerprint == Fingerprints().of(row.case) for row in of(Row, events))
+    environments = [ready.environment for ready in of(Ready, events)]
+    assert all(each["hostname"] and each["job"] and each["torch"] for each in environments)
+    assert len({each["job"] for each in environments}) == 3
+    assert "task 000 (job " in texts(events)
+    assert "ended as FINISHED; cases left for another: 1" in texts(events)
+    parts = sorted((tmp_path / "parts").iterdir())
+    assert [part.name for part in parts] == ["000", "001", "002"]
+    assert sum(len(journal.load(part).rows) for part in parts) == 8
+    assert "torch" not in set(sys.modules) - before
+    assert not left_behind()
+
+
+def test_a_cluster_with_an_array_of_which_a_task_is_preempted_and_one_dies(grid, tmp_path, left_behind, monkeypatch):
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    for command in ("sbatch", "srun", "sacct", "scontrol"):
+        (bin_ / command).write_text(SLURM.format(python=sys.executable))
+        (bin_ / command).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin_}{os.pathsep}{os.environ['PATH']}")
+    cases = grid(("right", 64), ("preempted_once", 64), ("kills_once", 65), ("right", 65), ("right", 66))
+    slurm = launcher(cluster="slurm", partition="gpu", extra=["qos=high", "setup=true", "signal_delay_s=7"])
+    events = list(slurm.run(cases, str(tmp_path / "worker.log")))
+    assert keys(of(Row, events)) == keys(cases)
+    assert {row.status for row in of(Row, events)} == {"ok"}
+    assert "tasks submitted to slurm: 2 (77)" in texts(events)
+    assert "task 001 (job 77_1) ended as NODE_FAIL; cases left for another: 2" in texts(events)
+    assert {ready.environment["job"] for ready in of(Ready, events)} == {"77_0", "77_1", "102"}
+    went_on = (tmp_path / "parts" / "000" / "rows.jsonl").read_text()
+    assert went_on.count('"record":"session"') == 2, "the task that was preempted went on in its part"
+    script = (tmp_path / "slurm" / "77_submission.sh").read_text()
+    for line in ("--partition=gpu", "--qos=high", "--signal=USR2@7", "--time=60", "--array=0-1%2", "\ntrue\n"):
+        assert line in script
+    assert not left_behind()
+
+
+class Tasks:
+    """An executor whose jobs are in the state that the test says, and do what it does."""
+
+    cluster = "slurm"
+
+    def __init__(self, folder):
+        self.folder, self.jobs, self.refuses = folder / "slurm", [], ""
+        self._ids = count(1)
+
+    def submit_array(self, shards):
+        if self.refuses:
+            raise ValueError(self.refuses)
+        paths = SimpleNamespace(result_pickle=self.folder / "none")
+        new = [SimpleNamespace(paths=paths, shard=shard, state="PENDING", done=lambda: False) for shard in shards]
+        for job in new:
+            job.job_id = f"9_{next(self._ids)}"
+            job.cancel = lambda check, job=job: setattr(job, "state", "CANCELLED by the test")
+        self.jobs += new
+        return new
+
+    def does(self, place, rows, *, begins=0, done=False):
+        """The next ``rows`` of a job, then ``begins`` cases more."""
+        job = self.jobs[place]
+        job.state = "RUNNING"
+        part = Part(Path(job.shard.folder))
+        with PartJournal(part.folder) as mine:
+            left = [case for case in part.cases if case.key not in journal.load(part.folder).rows]
+            for case in left[:rows]:
+                mine.hear(Started(case))
+                mine.hear(Row(case=case, status="ok", fingerprint=Fingerprints().of(case)))
+            for case in left[rows : rows + begins]:
+                mine.hear(Started(case))
+            if done:
+                mine.done()
+            mine._in_flight.clear()
+
+
+@pytest.fixture
+def tasks(tmp_path, monkeypatch):
+    """``tasks.array()`` is what the parent has of them; a task that is seen to have ended has ended."""
+    found = Tasks(tmp_path)
+    found.array = lambda: Array(tmp_path, lambda: found, {}, 0, 0.0)
+    earlier = lambda folder, job_id: next(job for job in found.jobs if job.job_id == job_id)  # noqa: E731
+    monkeypatch.setattr("submitit.SlurmJob", earlier)
+    return found
+
+
+@pytest.fixture
+def six(grid):
+    return grid(*[(function, cols) for cols in range(64, 67) for function in ("right", "other")])
+
+
+def test_a_task_that_slurm_queues_again_is_not_replaced(tasks, six):
+    parent = tasks.array()
+    parent._settle_s = 100.0
+    list(parent.submit([six]))
+    tasks.does(0, 2, begins=1)
+    assert keys(of(Row, parent.look())) == keys(six[:2])
+    for state in ("NODE_FAIL", "PENDING", "PREEMPTED", "REQUEUED", "RUNNING", "UNKNOWN", ""):
+        tasks.jobs[0].state = state
+        assert not list(parent.look())
+    tasks.does(0, 4, done=True)
+    assert keys(of(Row, parent.look())) == keys(six[2:])
+    assert not parent.open
+    assert len(tasks.jobs) == 1
+
+
+def test_cases_of_a_task_that_dies_are_submitted_once_more_what_was_in_flight_last_and_then_are_lost(tasks, six):
+    parent = tasks.array()
+    list(parent.submit([six]))
+    tasks.does(0, 2, begins=1)
+    list(parent.look())
+    tasks.jobs[0].state = "OUT_OF_MEMORY"
+    assert "task 000 (job 9_1) ended as OUT_OF_MEMORY; cases left for another: 4" in texts(parent.look())
+    assert Part(Path(tasks.jobs[1].shard.folder)).cases == [*six[3:], six[2]]
+    tasks.does(1, 3, begins=1)
+    list(parent.look())
+    tasks.jobs[1].state = "CANCELLED by 0"
+    (row,) = of(Row, parent.look())
+    assert (row.case, row.status) == (six[2], "lost")
+    assert row.reason == (
+        "its tasks ended before it was done, the last one, task 001 (job 9_2), as CANCELLED; "
+        "to try again: resume.retry=[lost]"
+    )
+    assert not parent.open
+
+
+def test_what_cannot_be_submitted(tasks, six):
+    parent = tasks.array()
+    tasks.refuses = "invalid partition\nand more"
+    with pytest.raises(BadInput, match=r"^launcher=slurm: no task could be submitted: ValueError: invalid partition$"):
+        list(parent.submit([six]))
+    tasks.refuses = ""
+    list(parent.submit([six]))
+    tasks.jobs[0].state, tasks.refuses = "FAILED", "invalid account"
+    rows = of(Row, parent.look())
+    assert keys(rows) == keys(six)
+    assert "as FAILED, and then launcher=slurm: no task could be submitted: ValueError: invalid acc" in rows[0].reason
+
+
+def test_ctrl_c_ends_the_tasks_after_what_has_come_in(tasks, six, tmp_path, monkeypatch):
+    monkeypatch.setattr(Slurm, "_executor", lambda *_: tasks)
+    run = launcher().run(six, str(tmp_path / "worker.log"))
+    next(run)
+    tasks.does(0, 1)
+    tasks.does(1, 2)
+    heard = [run.throw(KeyboardInterrupt)]
+    with pytest.raises(KeyboardInterrupt):
+        heard.extend(run)
+    assert len(of(Row, heard)) == 3
+    assert [job.state for job in tasks.jobs] == ["CANCELLED by the test"] * 2
+    for job in tasks.jobs:
+        assert Part(Path(job.shard.folder)).is_void
+        Shard(job.shard.folder, {}, 0)()  # begins too late, and does nothing
+
+
+def test_the_next_session_takes_in_what_was_done_and_lets_tasks_go_on(tasks, six, tmp_path):
+    first, second = tasks.array(), tasks.array()
+    list(first.submit([six[:2], six[2:4], six[4:]]))  # and then this process was killed
+    tasks.does(0, 1)
+    tasks.jobs[0].state = "FAILED"
+    tasks.does(1, 1, begins=1)
+    with Journal(tmp_path) as main:
+        main.row(Row(case=six[4], status="ok"))  # to be done again: the grid has it, and it has a row
+    events, left = exhaust(second.take_in(six))
+    assert keys(of(Row, events)) == keys([six[0], six[2]])
+    assert left == [six[1], six[4]]
+    assert texts(events) == "from an earlier session: rows 2, tasks that go on 2"
+    tasks.does(1, 1, done=True)
+    tasks.does(2, 2, done=True)
+    assert keys(of(Row, second.look())) == keys([six[3], six[5]])
+    assert not second.open
+    assert not any(job.state.startswith("CANCELLED") for job in tasks.jobs)
+
+
+def test_rows_and_tasks_of_other_sources_are_not_taken(tasks, six, tmp_path):
+    list(tasks.array().submit([six]))
+    tasks.does(0, 2)
+    with Journal(tmp_path):
+        pass
+    (tmp_path / "user.py").write_text(USER.replace("import os", "import sys, os"))
+    events, left = exhaust(tasks.array().take_in(six))
+    assert not of(Row, events)
+    assert left == six
+    assert tasks.jobs[0].state == "CANCELLED by the test"
+
+
+def exhaust(steps):
+    found = []
+    while True:
+        try:
+            found.append(next(steps))
+        except StopIteration as stop:
+            return found, stop.value
+
+
+def test_a_journal_that_appears_late_and_in_pieces(tmp_path, six):
+    part = Part.create(tmp_path / "parts", six)
+    assert part.cases == six
+    assert part.news() == []
+    file = part.folder / journal.NAME
+    whole = b'\n{"record":"notice","text":"one"}\n\n{"record":"not'
+    file.write_bytes(whole)
+    assert part.news() == [{"record": "notice", "text": "one"}]
+    file.write_bytes(whole + b'ice","text":"two"}\n' + b"\0" * 40)
+    assert part.news() == [{"record": "notice", "text": "two"}]
+    assert part.news() == []
+    file.write_bytes(whole + b'ice","text":"two"}\n' + b'\n{"record":"notice","text":"3"}\n' + b"\0" * 8 + b'\n{"rec')
+    assert part.news() == [{"record": "notice", "text": "3"}]
+    assert part.news(last=True) == []
+
+
+def test_a_task_that_is_queued_again_tries_a_suspect_last_and_gives_up_in_the_end(tmp_path, six, monkeypatch):
+    part = Part.create(tmp_path / "parts", six[:4])
+    asked = []
+    monkeypatch.setattr("runner.execute.remote.serve", lambda local, cases, *_: asked.append([*cases]) or ())
+    monkeypatch.setattr("submitit.JobEnvironment", lambda: SimpleNamespace(job_id="9"))
+    with PartJournal(part.folder) as mine:
+        mine.hear(Row(case=six[0], status="ok"))
+        mine.hear(Started(six[1]))
+        mine._in_flight.clear()  # as if it had been killed
+    Shard(str(part.folder), {}, 0)()
+    assert asked == [[six[2], six[3], six[1]]]
+    with PartJournal(part.folder) as mine:
+        mine.hear(Started(six[1]))
+        mine._in_flight.clear()
+    for _ in range(6):
+        with PartJournal(part.folder) as mine:
+            mine.hear(Started(six[2]))  # and then its time had come
+    Shard(str(part.folder), {}, 0)()
+    assert asked[1:] == [[six[3]]]
+    reasons = [row.reason for row in journal.read(part.folder) if row.status == "lost"]
+    assert "in flight when its task died, for the second time" in reasons[0]
+    assert "begun 6 times, and no task had the time for it (launcher.time_min)" in reasons[1]
+
+
+def test_an_error_of_a_task_is_told(tmp_path, six, monkeypatch):
+    def serve(*_):
+        raise RuntimeError("no worker could be started\nat all")
+
+    part = Part.create(tmp_path / "parts", six)
+    monkeypatch.setattr("runner.execute.remote.serve", serve)
+    monkeypatch.setattr("submitit.JobEnvironment", lambda: SimpleNamespace(job_id="9"))
+    with pytest.raises(RuntimeError):
+        Shard(str(part.folder), {}, 0)()
+    (notice,) = [record["text"] for record in part.news() if record["record"] == "notice"]
+    assert notice.endswith(": RuntimeError: no worker could be started")
+
+
+def test_sizes_are_dealt_out_whole(six):
+    assert launcher()._shares(six) == [[*six[:2], *six[4:]], six[2:4]]
+    assert launcher(tasks=9)._shares(six) == [six[:2], six[2:4], six[4:]]
+
+
+@pytest.mark.parametrize("pair", ["qos", "=high", "signal_delay_s=soon"])
+def test_extra_is_name_and_value(pair):
+    with pytest.raises(BadInput, match=r"^launcher\.extra: .* is no name=value"):
+        launcher(extra=[pair])
+
+
+def test_without_slurm_or_submitit_nothing_is_started(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(BadInput, match=r"^launcher\.cluster: no srun and sbatch here"):
+        launcher(cluster="slurm")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BadInput, match=r"needs the package submitit: pip install -e '\.\[slurm\]' in the checkout$"):
+        launcher()
+
+
+def test_states_that_submitit_waits_for_for_ever_are_ends_here():
+    assert not {"PREEMPTED", "NODE_FAIL", "TIMEOUT", "CANCELLED", "FAILED", "COMPLETED"} & array.GOING_ON

@@ -1,0 +1,131 @@
+"""On a GPU a worker takes seconds to be ready, so another one is, before it is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from runner.device import gpus
+from runner.device.gpus import Gpu
+from runner.execute import Ready
+from runner.execute.device_queue import DeviceQueue
+from runner.experiment.results import Row
+
+USER = """
+import json, os, time, torch
+
+def begun():
+    ticks = int(open("/proc/self/stat").read().rpartition(")")[2].split()[19])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+first = True
+
+def told(x):
+    global first
+    if first:
+        first = False
+        with open(TOLD, "a") as file:
+            file.write(json.dumps([x.shape[1], os.getpid(), begun(), time.clock_gettime(time.CLOCK_BOOTTIME)]) + "\\n")
+    return torch.nn.functional.gelu(x, approximate="tanh")
+
+def keeps(x):  # as a module that holds on to its tensors on a GPU
+    import runner.worker
+    runner.worker.Worker._left_bytes = lambda self: 2**30
+    return told(x)
+
+def too_much(x):
+    told(x)
+    raise MemoryError
+
+def dies(x):
+    told(x)
+    os._exit(3)
+"""
+
+
+@pytest.fixture
+def launch(launch_user, tmp_path, monkeypatch):
+    """Rows by size and the times a worker was ready, of cases (function, cols, replica) on a GPU that is none."""
+    monkeypatch.setattr(gpus, "visible", lambda: [Gpu(0, "GPU-of-nobody", "none", 0, 0)])
+    monkeypatch.setenv("KERNEL_RUNNER_LOCK_DIR", str(tmp_path))
+    told = tmp_path / "told"
+
+    def go(*cases):
+        events = launch_user(f"TOLD = {str(told)!r}\n{USER}", *cases, device="auto")
+        calls = [json.loads(line) for line in told.read_text().splitlines()]
+        return [event for event in events if isinstance(event, Row)], sum(isinstance(e, Ready) for e in events), calls
+
+    return go
+
+
+def test_a_worker_that_dies_is_replaced_by_one_that_was_there_before(launch):
+    rows, ready, calls = launch(("told", 64), ("told", 56), ("dies", 48), ("told", 32))
+    assert [row.status for row in rows] == ["ok", "ok", "crashed", "ok"]
+    assert ready == 3
+    (_, first, *_), (_, same, *_), (_, dead, _, died), (_, second, begun, _), (_, third, *_) = calls
+    assert first == same == dead
+    assert len({first, second, third}) == 3
+    assert begun <= died + 0.02  # both are known to 0.01 s
+
+
+def test_a_grid_of_one_case_starts_no_second_worker(launch, monkeypatch):
+    forks, fork = [], DeviceQueue._fork
+    monkeypatch.setattr(DeviceQueue, "_fork", lambda self, *like: forks.append(1) or fork(self, *like))
+    launch(("told", 64))
+    assert len(forks) == 1
+
+
+def test_the_first_worker_alone_finds_out_what_the_others_are_told(launch, monkeypatch):
+    asked, fork = [], DeviceQueue._fork
+    monkeypatch.setattr(
+        DeviceQueue, "_fork", lambda self, *like: asked.append(bool(like and like[0])) or fork(self, *like)
+    )
+    launch(("told", 64), ("told", 56), ("dies", 48), ("told", 32))
+    assert asked[0]
+    assert not any(asked[1:])
+
+
+@pytest.mark.parametrize(("gib", "forks"), [(80, 2), (8, 1), (0, 2)])
+def test_a_gpu_with_little_memory_has_no_spare(launch, monkeypatch, gib, forks):
+    monkeypatch.setattr(gpus, "visible", lambda: [Gpu(0, "GPU-of-nobody", "none", gib * 2**30, 0)])
+    made, fork = [], DeviceQueue._fork
+    monkeypatch.setattr(DeviceQueue, "_fork", lambda self, *like: made.append(1) or fork(self, *like))
+    launch(("told", 64), ("told", 32))
+    assert len(made) == forks
+
+
+def test_a_spare_that_is_dead_is_not_taken(launch, monkeypatch, gone):
+    take = DeviceQueue._take_spare
+
+    def killed(self):
+        if self._spare:
+            os.kill(self._spare.pid, signal.SIGKILL)
+            assert gone(self._spare.pid)
+        return take(self)
+
+    monkeypatch.setattr(DeviceQueue, "_take_spare", killed)
+    rows, _, _ = launch(("told", 64), ("dies", 48), ("told", 32))
+    assert [row.status for row in rows] == ["ok", "crashed", "ok"]
+
+
+def test_a_worker_whose_memory_is_not_given_back_gets_no_further_problem(launch):
+    rows, ready, calls = launch(("told", 64), ("keeps", 48), ("told", 48), ("told", 32))
+    assert [(row.status, row.metrics["attempt"]) for row in rows] == [("ok", 1)] * 4
+    assert ready == 2
+    assert [pid == calls[0][1] for _, pid, *_ in calls] == [True, True, True, False]
+
+
+def test_what_does_not_fit_is_tried_in_a_fresh_process_only_if_memory_was_missing(launch):
+    rows, _, _ = launch(("told", 64), ("too_much", 48))
+    assert [(row.status, row.metrics["attempt"]) for row in rows] == [("ok", 1), ("oom", 1)]
+    rows, _, _ = launch(("told", 64), ("keeps", 48), ("too_much", 48))
+    assert [(row.status, row.metrics["attempt"]) for row in rows] == [("ok", 1), ("ok", 1), ("oom", 2)]
+
+
+def test_none_is_left_when_the_grid_ends(launch):
+    _, _, calls = launch(("told", 64), ("dies", 48), ("told", 32))
+    assert not [pid for _, pid, *_ in calls if Path(f"/proc/{pid}").exists()]

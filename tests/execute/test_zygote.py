@@ -1,0 +1,134 @@
+"""What a dead worker leaves behind is ended, and the tools of others are not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from runner.execute import CannotStart, local, worker_process
+from runner.execute.worker_process import ORPHANED, Gone, Stuck, WorkerProcess, Zygote
+
+ORPHANS = """
+import os, subprocess, sys
+from runner.device import tools
+from runner.execute import zygote
+
+def start(**more):
+    return subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=os.environ | more)
+
+worker, left, of_nobody = start(), start(), start(**{tools.MARK: "1-x"})
+agent = start(**{tools.MARK: f"{worker.pid}-x"})
+zygote._kill_orphans({worker.pid})
+print([one.poll() is None for one in (worker, agent, left, of_nobody)])
+zygote._kill_orphans(set())
+print([one.poll() is None for one in (worker, agent)])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_tool_that_has_left_its_parent_goes_with_the_worker_that_runs_it():
+    done = subprocess.run([sys.executable, "-c", ORPHANS], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines() == ["[True, True, False, False]", "[False, False]"], done.stderr
+
+
+UNKILLABLE = """
+import subprocess, sys
+from runner.device import processes
+from runner.execute import zygote
+
+sleeper = subprocess.Popen(["sleep", "1000"])
+kill, processes.kill_tree = processes.kill_tree, lambda pid: None
+print(zygote._end(sleeper.pid, 0.1))
+processes.kill_tree = kill
+print(zygote._end(sleeper.pid, 60.0))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs pidfd_open")
+def test_what_cannot_be_killed_is_not_waited_for_for_ever():
+    done = subprocess.run([sys.executable, "-c", UNKILLABLE], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["None", "-9"], done.stderr
+
+
+def test_a_gpu_whose_worker_does_not_end_is_out_of_service(launch_user, monkeypatch):
+    def reap(self, pid, limit_s):
+        raise Stuck("the worker was killed and has not ended")
+
+    monkeypatch.setattr(local, "SOURCES", (Zygote,))
+    monkeypatch.setattr(Zygote, "reap", reap)
+    rows = []
+    with pytest.raises(CannotStart, match="a worker that was killed has not ended, and holds it"):
+        launch_user("import os\ndef dies(x): os.abort()", ("dies", 64), ("dies", 65), on_row=lambda: rows.append(1))
+    assert len(rows) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
+def test_one_that_does_not_answer_in_time_is_replaced_and_not_misunderstood(tmp_path, monkeypatch):
+    source = Zygote(tmp_path / "log", 60.0)
+    try:
+        worker = WorkerProcess(source, tmp_path / "log", None, measures=False)
+        process = source._process
+        os.kill(process.pid, signal.SIGSTOP)
+        monkeypatch.setattr(worker_process, "REAP_S", 0.1)
+        assert worker.end() == "the worker was killed and has not ended"
+        assert worker.stuck
+        assert process.returncode is not None
+        assert WorkerProcess(source, tmp_path / "log", None, measures=False).alive
+    finally:
+        source.close()
+
+
+@pytest.fixture
+def source(tmp_path):
+    begun = Zygote(tmp_path / "log", 60.0)
+    yield begun
+    begun.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
+def test_it_touches_no_process_that_is_not_its_worker(source, tmp_path):
+    worker = WorkerProcess(source, tmp_path / "log", None, measures=False)
+    with subprocess.Popen(["sleep", "1000"]) as stranger:
+        for ask in (lambda: source.kill(stranger.pid), lambda: source.reap(stranger.pid, 60.0)):
+            with pytest.raises(Gone, match="is no worker of this process"):
+                ask()
+        assert stranger.poll() is None
+        stranger.kill()
+    assert worker.alive
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_worker_dies_with_what_forked_it_whoever_forks_now(source, tmp_path, replaced, gone):
+    worker = WorkerProcess(source, tmp_path / "log", None, measures=False)
+    source.forker.kill()
+    source.forker.wait()
+    assert not worker.alive
+    later = WorkerProcess(source, tmp_path / "log", None, measures=False) if replaced else None
+    worker.kill()
+    assert worker.orphaned
+    assert worker.end() == ORPHANED
+    assert gone(worker.pid)
+    assert later is None or later.alive
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
+def test_a_worker_that_was_stopped_at_once_dies_with_what_forked_it(source, tmp_path, gone):
+    worker = WorkerProcess(source, tmp_path / "log", None, measures=False)
+    worker.pause(True)  # as a spare one is while the other measures
+    source.forker.kill()
+    source.forker.wait()
+    assert gone(worker.pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_to_all_processes_of_a_run_does_not_end_it_before_its_parent(source, tmp_path, number):
+    worker = WorkerProcess(source, tmp_path / "log", None, measures=False)
+    source.forker.send_signal(number)
+    assert source.reap(worker.pid, 60.0) == -signal.SIGKILL
+    assert source.forker.poll() is None

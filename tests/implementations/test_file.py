@@ -1,0 +1,257 @@
+"""A user's own function, under a name of the user's own."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import os
+import sys
+from importlib import import_module
+
+import pytest
+import torch
+
+from runner import config, implementations
+from runner.experiment import options, schema
+from runner.experiment.case import Choice
+from runner.experiment.errors import BadInput
+from runner.implementations import loader
+from runner.implementations.compiled import Compiled
+from runner.implementations.cudagraph import CudaGraph
+from runner.implementations.file import File
+from runner.implementations.kernel import arguments
+
+USER = "def mine(x):\n    return x\n"
+
+
+@pytest.fixture
+def path(tmp_path):
+    (tmp_path / "user.py").write_text(USER)
+    return f"{tmp_path}/user.py:mine"
+
+
+def test_a_name_that_nothing_has_beside_a_path_is_that_functions(path):
+    assert implementations.build(Choice("my_gelu", {"path": path})) == File(path)
+
+
+@pytest.fixture
+def python(monkeypatch):
+    """As it was, afterwards."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(builtins, "__import__", builtins.__import__)
+    monkeypatch.setattr(loader, "_turn", "")
+    for name in ("_kept", "_loaded", "_owners"):
+        monkeypatch.setattr(loader, name, {})
+    before = {*sys.modules}
+    yield
+    for name in {*sys.modules} - before:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def versions(tmp_path, python):
+    """The same file in two folders, with different modules beside it: v1 doubles, v2 trebles."""
+    for folder, factor in (("v1", 2), ("v2", 3)):
+        (tmp_path / folder / "pack").mkdir(parents=True)
+        (tmp_path / folder / "soft.py").write_text(SOFT)
+        for helper in ("helper_x.py", "lazy_x.py", "pack/__init__.py", "pack/deep.py"):
+            (tmp_path / folder / helper).write_text(f"def times(x): return {factor} * x\n")
+    (tmp_path / "v1" / "lazy_x.py").write_text("def times(x):\n    from helper_x import times\n    return times(x)\n")
+    return [f"{tmp_path}/{folder}/soft.py" for folder in ("v1", "v2")]
+
+
+SOFT = """
+import helper_x
+from pack.deep import times
+def eager(x): return helper_x.times(x)
+def deep(x): return times(x)
+def lazy(x):
+    import lazy_x
+    return lazy_x.times(x)
+def lazy_deep(x):
+    from pack import deep
+    return deep.times(x)
+"""
+
+
+@pytest.mark.parametrize("name", ["eager", "deep", "lazy", "lazy_deep"])
+def test_each_file_has_what_lies_beside_it_also_when_it_is_imported_later(versions, name):
+    one, two = (File(f"{path}:{name}").load("gelu") for path in versions)
+    assert [one(10), two(10), two(10), one(10), two(10)] == [20, 30, 30, 20, 30]
+
+
+def test_a_second_function_of_a_folder_shares_the_modules_of_the_first(versions):
+    first = File(f"{versions[0]}:eager").load("gelu").__wrapped__.__globals__["helper_x"]
+    File(f"{versions[1]}:eager").load("gelu")
+    assert File(f"{versions[0]}:lazy").load("gelu").__wrapped__.__globals__["helper_x"] is first
+
+
+def test_what_lies_below_a_folder_but_was_not_imported_from_it_stays(tmp_path, python, monkeypatch):
+    """As the packages of an environment that lies beside a user's file."""
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env" / "installed_x.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path / "env"))
+    (tmp_path / "v2").mkdir()
+    for path in (tmp_path / "soft.py", tmp_path / "v2" / "soft.py"):
+        path.write_text("import installed_x\ndef mine(x): return x\n")
+    first, second = (
+        File(f"{path}:mine").load("gelu").__wrapped__.__globals__["installed_x"]
+        for path in (tmp_path / "soft.py", tmp_path / "v2" / "soft.py")
+    )
+    assert first is second
+
+
+def test_while_there_is_one_folder_pythons_own_import_is_used(versions, python):
+    plain = builtins.__import__
+    File(f"{versions[0]}:lazy").load("gelu")
+    assert builtins.__import__ is plain
+
+
+def test_it_may_import_what_lies_beside_it(tmp_path, python):
+    (tmp_path / "mine.py").write_text("from beside_mine import twice\ndef mine(x): return twice(x)\n")
+    (tmp_path / "beside_mine.py").write_text("def twice(x): return 2 * x\n")
+    assert File(f"{tmp_path}/mine.py:mine").load("gelu")(21) == 42
+
+
+FUNCTIONS = {
+    "a builtin": "mine = torch.nn.functional.gelu",
+    "a script": "@torch.jit.script\ndef mine(x): return torch.nn.functional.gelu(x)",
+    "a module": "mine = torch.nn.GELU()",
+    "a module with the option": (
+        "class M(torch.nn.Module):\n"
+        "    def forward(self, x, form): return torch.nn.functional.gelu(x) if form == 'erf' else x\n"
+        "mine = M()"
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit")
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_what_can_be_called_gets_the_options_that_it_tells_of(tmp_path, kind):
+    (tmp_path / "mine.py").write_text(f"import torch\n{FUNCTIONS[kind]}\n")
+    x = torch.linspace(-3, 3, 7)
+    y = File(f"{tmp_path}/mine.py:mine").load("gelu")(x, form="erf")
+    assert torch.equal(y, torch.nn.functional.gelu(x))
+
+
+@pytest.mark.parametrize("taken", ["p, q", "q, p", "p, q, /", "p, q, **others", "a, b", "a, b, p"])
+def test_a_tensor_may_have_the_name_of_an_option(tmp_path, taken):
+    (tmp_path / "mine.py").write_text(f"def mine({taken}): return 1\n")
+    assert File(f"{tmp_path}/mine.py:mine").load("cdist")(torch.ones(2, 3), torch.ones(4, 3), p=2) == 1
+
+
+KERNEL = """
+import triton
+import triton.language as tl
+{decorators}
+@triton.jit
+def _copy(x, y, N: tl.constexpr):
+    tl.store(y + tl.arange(0, N), tl.load(x + tl.arange(0, N)))
+def mine(x): return x
+"""
+AUTOTUNED = "@triton.autotune([triton.Config({})], key=[])\n@triton.heuristics({})"
+
+
+@pytest.mark.parametrize("wrap", [File, lambda path: Compiled(path, "default", None, False, False), CudaGraph])
+@pytest.mark.parametrize("decorators", ["", AUTOTUNED])
+def test_a_kernel_of_ones_own_is_not_timed_under_tritons_interpreter(tmp_path, monkeypatch, wrap, decorators):
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    (tmp_path / "mine.py").write_text(KERNEL.format(decorators=decorators))
+    (tmp_path / "plain.py").write_text("def mine(x): return x\n")
+    ours, plain = (wrap(f"{tmp_path}/{name}.py:mine") for name in ("mine", "plain"))
+    ours.load("gelu")
+    plain.load("gelu")
+    assert (ours.untimed("gelu")[:34], plain.untimed("gelu")) == ("correct under Triton's interpreter", "")
+
+
+@pytest.mark.parametrize("name", ["triton", "compiled"])
+def test_a_name_that_something_has_is_not_for_a_function_of_ones_own(path, name):
+    with pytest.raises(BadInput, match="impl"):
+        implementations.build(Choice(name, {"path": path}))
+
+
+def test_a_wrapper_whose_class_is_no_dataclass_is_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / "plain.py").write_text("class Plain:\n    pass\n")
+    monkeypatch.setattr(implementations, "__path__", [*implementations.__path__, str(tmp_path)])
+    with pytest.raises(BadInput, match=r"^impl=plain: class Plain in runner/impl/plain\.py must be a dataclass"):
+        implementations.build(Choice("plain", {}))
+
+
+def test_two_of_them_are_told_apart_and_either_may_be_the_baseline(tmp_path, path):
+    (tmp_path / "mine" / "impl").mkdir(parents=True)
+    for name in ("first", "second"):
+        (tmp_path / "mine" / "impl" / f"{name}.yaml").write_text(f"name: {name}\npath: {path}\n")
+    words = ["--config-dir", str(tmp_path / "mine"), "impl=first,second", "workload.cols=8", "log=none", "-m"]
+    plan = config.plan([*words, f"allow_code={tmp_path}", "baseline=second"])
+    assert ([case.impl.name for case in plan.cases], plan.baseline) == (["first", "second"], "second")
+    with pytest.raises(BadInput, match="not named on the command line"):
+        config.plan(words)
+
+
+OTHERS = """
+def takes_one(x): return x
+def names_another(x, *, shape): return x
+def calls_another(x): return takes_one(x, x)
+def fails(x): return x + "a"
+"""
+
+
+def reason(path, op, *given, **named) -> str:
+    file = File(path)
+    function = file.load(op)
+    with pytest.raises(TypeError) as raised, file.watching(op, "cpu"):
+        function(*given, **named)
+    return str(raised.value)
+
+
+def test_a_function_of_other_arguments_is_told_what_it_is_given(tmp_path):
+    (tmp_path / "others.py").write_text(OTHERS)
+    assert reason(f"{tmp_path}/others.py:takes_one", "mlp", 1, 2, 3, activation="gelu") == (
+        "takes_one() takes 1 positional argument but 3 were given: workload=mlp calls it as "
+        "takes_one(x, w1, b1, ..., wL, bL) with x [batch, dim], w [dim, dim], b [dim]; "
+        "and activation, if its signature names it"
+    )
+    assert (
+        "missing 1 required keyword-only argument: 'shape': workload=gelu calls it as names_another(x) with "
+        in reason(f"{tmp_path}/others.py:names_another", "gelu", 1, form="erf")
+    )
+
+
+@pytest.mark.parametrize("name", ["calls_another", "fails"])
+def test_an_error_within_the_function_is_its_own(tmp_path, name):
+    (tmp_path / "others.py").write_text(OTHERS)
+    assert "calls it as" not in reason(f"{tmp_path}/others.py:{name}", "softmax", 1)
+
+
+def test_of_a_workload_that_does_not_say_the_error_is_as_it_is(tmp_path):
+    (tmp_path / "others.py").write_text(OTHERS)
+    told = reason(f"{tmp_path}/others.py:takes_one", "nosuch", 1, 2)
+    assert told == "takes_one() takes 1 positional argument but 2 were given"
+
+
+@pytest.mark.parametrize("path", sorted((config.CONF / "workload").glob("*.yaml")), ids=lambda path: path.stem)
+def test_what_a_function_is_given_is_what_the_kernels_take(path):
+    """And the options are those that the workload gives."""
+    op = path.stem
+    given = arguments(op)
+    parameters = inspect.signature(getattr(import_module(f"runner.kernels.{op}.naive"), op)).parameters.values()
+    if "..." not in given.tensors:
+        taken = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+        assert given.tensors.split(", ") == taken
+    named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
+    assert given.options == tuple(named)
+    plan = config.plan([f"workload={op}"])
+    workload = schema.build(options.find("runner.models", op), plan.cases[0].workload.fields, "workload")
+    assert set(workload.options()) == set(given.options)
+    assert given.shapes
+
+
+def test_a_file_that_is_as_long_and_as_old_as_the_one_before_is_read_anew(path, tmp_path, python, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    user = tmp_path / "user.py"
+    for text in ("x + 1", "x + 2"):
+        user.write_text(USER.replace("return x", f"return {text}"))
+        os.utime(user, (10**9, 10**9))
+        found = File(path).load("gelu")(torch.zeros(1))
+    assert found == 2

@@ -1,0 +1,359 @@
+"""``log=wandb``: what is recorded, and that no server, key or client can spoil a run or hold it up."""
+
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.device import processes
+from runner.experiment.results import Row
+from runner.report import derive
+from runner.report import wandb as room
+from runner.report.wandb import Wandb
+from runner.store import journal
+
+KEY = "0123456789abcdef" * 3
+LOG = Wandb(project="kernel-runner", entity=None, group="nightly", tags=("h100", "h100"), mode="auto", timeout_s=30.0)
+
+
+def kept(lines, folder):
+    """Why the run was kept offline, and the folder to upload, as the one line says."""
+    (line,) = lines
+    why, _, command = line.removeprefix("W&B: kept offline (").partition("); to upload: wandb sync ")
+    (path,) = shlex.split(command)
+    assert Path(path).resolve().parent == folder / "wandb"
+    return why, Path(path)
+
+
+@pytest.fixture(scope="module")
+def offline(make, read_wandb, tmp_path_factory):
+    """A run published without a key, from the folder that ``outputs`` is in: (folder, lines, what was recorded)."""
+    top = tmp_path_factory.mktemp("offline")
+    with pytest.MonkeyPatch.context() as patch:
+        make.isolate(patch, top / "home")
+        patch.chdir(top)
+        folder = make.finished(top / "outputs" / "2025-01-31" / "10-11-12-both", make.sweep())
+        lines = LOG.publish(folder)
+        _, path = kept(lines, folder)
+        yield folder, lines, read_wandb(path.resolve())
+
+
+# What is recorded
+
+
+def test_without_a_key_the_run_is_kept_offline_and_the_line_can_be_pasted(offline):
+    _, lines, recorded = offline
+    path = f"outputs/2025-01-31/10-11-12-both/wandb/{recorded.folder.name}"
+    assert lines == [f"W&B: kept offline (no API key); to upload: wandb sync {path}"]
+
+
+def test_the_table_holds_every_row_of_the_journal(offline):
+    folder, _, recorded = offline
+    table = recorded.table(recorded.history[0]["rows"])
+    assert table["columns"][:7] == ["workload", "impl", "rows", "cols", "dtype", "tf32", "size"]
+    shown = {line["key"]: line for line in (dict(zip(table["columns"], cells, strict=True)) for cells in table["data"])}
+    rows = journal.read(folder)
+    assert len(rows) == len(table["data"]) == len(shown) == 18
+    for line in derive.lines(rows, None):
+        row = line.row
+        seen = shown[row.case.key]
+        name = row.case.impl.name
+        assert (seen["workload"], seen["impl"], seen["implementation"]) == (row.case.workload.name, name, name)
+        assert (seen["status"], seen["reason"], seen["device"]) == (row.status, row.reason, row.device)
+        assert seen["fastest"] is line.fastest
+        figures = {"time_us": row.time_us, "tflops": line.tflops, "gbps": line.gbps, "speedup": line.speedup}
+        expected = dict.fromkeys(("rows", "cols", "size")) | row.case.workload.fields | row.metrics | figures
+        for name, value in expected.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                value = None
+            assert seen[name] == value, f"{row.case.label}: {name}"
+        absent = set(table["columns"]) - set(expected) - {"workload", "impl", "implementation", "key", "seed"}
+        others = {"status", "reason", "verdict", "device", "fastest", "replicas", "err_ratio"}
+        assert {n for n in absent if seen[n] is not None} <= others
+
+
+def test_a_column_has_one_type(offline):
+    _, _, recorded = offline
+    table = recorded.table(recorded.history[0]["rows"])
+    for name, *cells in zip(table["columns"], *table["data"], strict=True):
+        kinds = {bool if isinstance(c, bool) else str if isinstance(c, str) else float for c in cells if c is not None}
+        assert len(kinds) <= 1, name
+
+
+def test_charts_have_one_line_per_implementation_against_the_swept_size(offline):
+    folder, _, recorded = offline
+    charts = {key.removesuffix("_table"): value for key, value in recorded.history[0].items() if "charts/" in key}
+    assert set(charts) == {f"charts/{w}/{f}" for w in ("gelu", "matmul") for f in ("time_us", "tflops", "gbps")}
+    expected = {  # the wrong result is a line of its own; what was not timed is no problem
+        "naive": [(256, 768.0), (4096, 12288.0)],
+        "naive (wrong)": [(1000, 3000.0)],
+        "torch": [(256, 256.0), (1000, 1000.0), (4096, 4096.0)],
+        "compiled": [(256, 128.0), (1000, 500.0), (4096, 2048.0)],
+    }
+    assert series(recorded.table(charts["charts/gelu/time_us"])) == expected
+    assert series(recorded.table(charts["charts/matmul/time_us"]))["compiled"] == [(64, 128.0)]
+    for line in derive.lines(journal.read(folder), None):
+        if line.row.case.workload.name == "gelu" and line.row.status == "ok":
+            x, label = line.row.case.workload.fields["cols"], line.row.case.impl.name
+            assert (x, line.gbps) in series(recorded.table(charts["charts/gelu/gbps"]))[label]
+            assert (x, line.tflops) in series(recorded.table(charts["charts/gelu/tflops"]))[label]
+    panel = recorded.config["_wandb"]["visualize"]["charts/gelu/time_us"]["panel_config"]
+    assert panel["panelDefId"] == "wandb/lineseries/v0"
+    assert panel["stringSettings"] == {
+        "title": "gelu: time (us) (rows=8, dtype=float32, tf32=False)",
+        "xname": "cols",
+    }
+
+
+def series(table):
+    assert table["columns"] == ["step", "lineKey", "lineVal"]
+    lines = {}
+    for x, label, y in table["data"]:
+        lines.setdefault(label, []).append((x, y))
+    return lines
+
+
+def test_history_has_one_step_per_size_for_overlays_across_runs(offline):
+    _, _, recorded = offline
+    steps = [step for step in recorded.history if "gelu/cols" in step]
+    assert [step["gelu/cols"] for step in steps] == [256, 1000, 4096]
+    assert [step.get("gelu/time_us/naive") for step in steps] == [768.0, None, 12288.0]
+    assert [step["gelu/time_us/compiled"] for step in steps] == [128.0, 500.0, 2048.0]
+
+
+def test_summary_says_who_is_fastest_where_and_by_how_much(offline):
+    _, _, recorded = offline
+    said = recorded.summary
+    assert (said["gelu/cols=1000/fastest"], said["gelu/cols=1000/fastest_us"]) == ("compiled", 500.0)
+    assert said["gelu/cols=1000/speedup/compiled"] == 2.0
+    assert "gelu/cols=1000/speedup/naive" not in said  # it is wrong there
+    assert (said["matmul/size=64/fastest"], said["matmul/size=64/speedup/naive"]) == ("torch", 0.25)
+    cases = {key: value for key, value in said.items() if key.startswith("cases/")}
+    assert cases == {
+        "cases/total": 18,
+        "cases/ok": 15,
+        "cases/wrong": 1,
+        "cases/error": 1,
+        "cases/unsupported": 1,
+        "cases/failed": 2,
+    }
+
+
+def test_config_is_a_plain_mapping_of_run_machine_and_grid(offline):
+    _, _, recorded = offline
+    config = recorded.config
+    assert config["run"]["name"] == "both"
+    assert config["environment"] == {"command": "python -m runner", "gpu": None}
+    assert config["workloads"]["matmul"]["axes"] == {"size": [64, 1024, 128]}
+    assert config["workloads"]["gelu"]["constants"] == {"rows": 8, "dtype": "float32", "tf32": False}
+    assert config["cases"] == {"total": 18, "ok": 15, "wrong": 1, "error": 1, "unsupported": 1}
+
+
+def test_the_run_is_named_as_its_folder_and_found_by_what_it_compares(offline):
+    _, _, recorded = offline
+    run = recorded.run
+    assert (run.project, run.run_group, run.job_type) == ("kernel-runner", "nightly", "sweep")
+    assert run.display_name == "2025-01-31/10-11-12-both"
+    assert sorted(run.tags) == ["compiled", "gelu", "h100", "matmul", "naive", "torch"]
+    assert recorded.exit_code == 1  # two cases failed
+
+
+def test_nothing_is_left_outside_the_folder_and_nothing_said_of_the_machine(offline):
+    folder, _, recorded = offline
+    top = folder.parents[2]
+    assert list((top / "home").iterdir()) == []
+    assert {path.name for path in top.iterdir()} == {"home", "outputs"}
+    files = {path.relative_to(recorded.folder / "files").parts[0] for path in (recorded.folder / "files").rglob("*")}
+    assert files == {"media"}  # no requirements.txt, no metadata, no console log
+
+
+def test_more_rows_than_wandb_tables_hold_are_all_there(make, home, read_wandb, tmp_path):
+    rows = [make.timed(make.case("gelu", "torch", {"cols": 1}, seed=seed), 1.0 + seed) for seed in range(10_050)]
+    folder = make.finished(tmp_path / "long", rows[:1])
+    with open(folder / "rows.jsonl", "w") as file:  # quicker than one fsync each
+        file.writelines(json.dumps({"record": "row", **row.to_record()}) + "\n" for row in rows)
+    _, path = kept(LOG.publish(folder), folder)
+    recorded = read_wandb(path)
+    table = recorded.table(recorded.history[0]["rows"])
+    at = table["columns"].index("time_us")
+    assert [cells[at] for cells in table["data"]] == [row.time_us for row in rows]
+
+
+def test_a_run_without_a_single_timed_row_is_recorded_without_charts(make, home, read_wandb, tmp_path):
+    lost = Row(case=make.case("gelu", "torch", {"cols": 1}), status="lost", reason="the runner was killed")
+    folder = make.finished(tmp_path / "lost", [lost])
+    _, path = kept(LOG.publish(folder), folder)
+    (only,) = read_wandb(path).history
+    assert {key for key in only if not key.startswith("_")} == {"rows"}
+
+
+# Uploading
+
+
+def test_with_a_key_and_a_server_the_run_is_uploaded_and_its_address_printed(folder, home, loopback, monkeypatch):
+    with loopback() as server:
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        (line,) = LOG.publish(folder)
+    assert line.startswith(f"W&B: {server.url}/me/kernel-runner/runs/")
+    (table,) = [body for path, body in server.uploads.items() if path.startswith("/put/media/table/rows")]
+    assert len(json.loads(table)["data"]) == 18
+    assert {"/put/config.yaml", "/put/wandb-summary.json"} <= set(server.uploads)
+    assert server.streamed[-1]["exitcode"] == 1
+    assert_no_secret(folder)
+
+
+def test_the_printed_command_uploads_a_run_that_was_kept_offline(folder, home, loopback, monkeypatch):
+    _, path = kept(LOG.publish(folder), folder)
+    with loopback() as server:
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        subprocess.run([sys.executable, "-m", "wandb", "sync", path], check=True, timeout=120, cwd=home)
+    assert any(path.glob("*.wandb.synced"))
+    assert any(name.startswith("/put/media/table/rows") for name in server.uploads)
+    assert any(name.startswith("/put/art/rows") for name in server.uploads)  # the staged copy was still there
+
+
+@pytest.mark.parametrize(
+    ("manner", "timeout_s", "said"),
+    [
+        ("401", 30.0, "not today"),
+        ("500", 30.0, "HTTP 500: not today"),
+        ("hang", 4.0, "not uploaded within log.timeout_s=4"),
+        ("breaks", 30.0, "HTTP 500: not today"),
+        ("no_files", 30.0, "unexpected HTTP status 500 Internal Server Error"),
+    ],
+)
+def test_a_server_that_fails_costs_a_bounded_time_and_no_result(
+    folder, home, loopback, read_wandb, monkeypatch, manner, timeout_s, said
+):
+    results = (folder / "rows.jsonl").read_bytes()
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    with loopback(manner) as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        start = time.monotonic()
+        why, path = kept(replace(LOG, timeout_s=timeout_s).publish(folder), folder)
+        assert time.monotonic() - start < timeout_s + 30
+    assert why == said
+    assert not any(path.glob("*.wandb.synced"))  # else the printed command would skip it
+    assert len(read_wandb(path).table(read_wandb(path).history[0]["rows"])["data"]) == 18
+    assert (folder / "rows.jsonl").read_bytes() == results
+    assert_no_secret(folder)
+
+
+def test_no_server_at_all_costs_a_bounded_time_and_no_result(folder, home, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    start = time.monotonic()
+    why, _ = kept(LOG.publish(folder), folder)
+    assert time.monotonic() - start < 60
+    assert why.endswith("connection refused")
+
+
+def test_a_key_in_netrc_counts_as_a_key(folder, home, loopback, monkeypatch):
+    with loopback("401") as server:
+        host = server.url.removeprefix("http://")
+        (home / ".netrc").write_text(f"machine {host}\n  login user\n  password {KEY}\n")
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        why, _ = kept(LOG.publish(folder), folder)
+    assert why == "not today"  # the server's own words: it was asked
+    assert_no_secret(folder)
+
+
+def test_a_key_of_the_wrong_form_is_said_so_and_not_shown(folder, home, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "too-short-4711")
+    why, _ = kept(LOG.publish(folder), folder)
+    assert "WANDB_API_KEY invalid" in why
+    assert "4711" not in why
+
+
+@pytest.mark.parametrize(
+    ("mode", "variable", "said"),
+    [
+        ("offline", None, "log.mode=offline"),
+        ("auto", "offline", "WANDB_MODE=offline"),
+        ("online", "offline", "no API key"),
+    ],
+)
+def test_who_asked_for_offline_is_said(folder, home, monkeypatch, mode, variable, said):
+    if mode != "online":
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+    if variable:
+        monkeypatch.setenv("WANDB_MODE", variable)
+    why, _ = kept(replace(LOG, mode=mode).publish(folder), folder)
+    assert why == said
+
+
+def test_wandb_mode_disabled_is_respected(folder, home, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert LOG.publish(folder) == ["W&B: off (WANDB_MODE=disabled)"]
+    assert not (folder / "wandb").exists()
+
+
+def assert_no_secret(folder):
+    for path in folder.rglob("*"):
+        if path.is_file():
+            assert KEY.encode() not in path.read_bytes(), path
+
+
+# A client that fails
+
+
+def test_without_wandb_one_line_says_so(folder, home, monkeypatch):
+    client(folder, monkeypatch, "raise ImportError('no such luck')")
+    (line,) = LOG.publish(folder)
+    said = "wandb cannot be imported: no such luck"
+    assert line == f"W&B: not logged ({said}); the results are in {folder}"
+
+
+def test_a_client_that_crashes_costs_one_line(folder, home, monkeypatch):
+    client(folder, monkeypatch, "import os\nos.abort()")
+    assert LOG.publish(folder) == [
+        f"W&B: not logged (it ended with code -6, see {folder}/wandb.log); the results are in {folder}"
+    ]
+
+
+def test_a_client_that_hangs_is_killed_with_all_it_started(folder, home, monkeypatch, gone):
+    note = folder.parent / "pid"
+    start = f"import subprocess, pathlib\nchild = subprocess.Popen(['sleep', '1000'])\npathlib.Path({str(note)!r})"
+    client(folder, monkeypatch, f"{start}.write_text(str(processes.pid))\nchild.wait()")
+    monkeypatch.setattr(room, "MARGIN_S", 1.0)
+    assert replace(LOG, timeout_s=0.5).publish(folder) == [
+        f"W&B: not logged (not done within 1.5 s); the results are in {folder}"
+    ]
+    assert gone(int(note.read_text()))
+
+
+def client(folder, monkeypatch, source):
+    """Another ``wandb`` than the installed one."""
+    place = folder.parent / "client"
+    place.mkdir()
+    (place / "wandb.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")]))
+
+
+def test_a_folder_that_is_gone_raises_nothing(home, tmp_path):
+    (line,) = LOG.publish(tmp_path / "gone")
+    assert line.startswith("W&B: not logged (FileNotFoundError: ")
+
+
+def test_the_settings_are_validated_without_importing_wandb():
+    code = "import sys, runner.report.wandb; sys.exit(bool({'wandb', 'torch', 'hydra', 'yaml'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=processes.ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["a/b", "a\\b", "a#b", "a?b", "a%b", "a:b", "", "x" * 129])
+def test_a_project_name_that_wandb_refuses_is_refused_before_the_run(name):
+    with pytest.raises(ValueError, match=r"^project: .* is not allowed; give 1 to 128 characters without any of"):
+        replace(LOG, project=name)
+
+
+def test_a_tag_that_wandb_refuses_is_refused_before_the_run():
+    with pytest.raises(ValueError, match=r"^tags: .* is not allowed; give 1 to 64 characters each"):
+        replace(LOG, tags=("x" * 65,))

@@ -1,0 +1,104 @@
+"""What a W&B run says, in grids that are not as plain as one axis of one workload."""
+
+from dataclasses import replace
+
+import pytest
+
+from runner.report.wandb_content import Content
+
+VARIED = [(None, 20), ("anomaly", 50)]
+
+
+def test_other_axes_become_part_of_a_lines_label(make):
+    rows = [
+        make.timed(make.case("gelu", "torch", {"dtype": dtype, "cols": cols, "rows": 2}, seed), cols * 1.0)
+        for dtype in ("float32", "float16")
+        for cols in (256, 128)
+        for seed in (0, 1)
+    ]
+    charts = Content(rows, None).charts("gelu")
+    assert charts["time_us"].x == "cols"  # the first axis is not a number
+    assert charts["time_us"].title == "gelu: time (us) (rows=2)"
+    labels = [f"torch, dtype={dtype}, seed={seed}" for dtype in ("float32", "float16") for seed in (0, 1)]
+    assert charts["time_us"].series == {label: [(128.0, 128.0), (256.0, 256.0)] for label in labels}
+
+
+def test_namesakes_are_told_apart_by_their_options(make):
+    rows = [
+        make.timed(make.case("gelu", "compiled", {"cols": cols}, of=of, mode="default"), 1.0)
+        for of in ("naive", "torch")
+        for cols in (1, 2)
+    ]
+    content = Content(rows, None)
+    assert set(content.charts("gelu")["time_us"].series) == {"compiled(of=naive)", "compiled(of=torch)"}
+    assert {"gelu/cols=1/speedup/compiled(of=torch)", "gelu/cols=2/speedup/compiled(of=naive)"} <= set(
+        content.summary()
+    )
+    table = content.table()
+    cells = [dict(zip(table.columns, line, strict=True)) for line in table.data]
+    assert {line["impl"] for line in cells} == {"compiled"}
+    assert {line["implementation"] for line in cells} == {"compiled(of=naive)", "compiled(of=torch)"}
+
+
+@pytest.mark.parametrize("field", ["dtype", "tf32"])
+def test_no_chart_where_no_size_varies(make, field):
+    values = {"dtype": ("float32", "float16"), "tf32": (True, False)}[field]
+    rows = [make.timed(make.case("gelu", "torch", {"cols": 8, field: value}), 1.0) for value in values]
+    content = Content(rows, None)
+    assert content.charts("gelu") == {}
+    assert content.history("gelu") == []
+
+
+def test_a_figure_nobody_has_is_not_charted(make):
+    rows = [make.timed(make.case("gelu", "torch", {"cols": cols}), 1.0, flops=None) for cols in (1, 2)]
+    assert set(Content(rows, None).charts("gelu")) == {"time_us", "gbps"}
+
+
+def test_a_single_case_is_summed_up_under_its_workload(make):
+    content = Content([make.timed(make.case("gelu", "torch", {"cols": 8}), 4.0)], None)
+    summary = {"cases/total": 1, "cases/ok": 1, "cases/failed": 0}
+    assert content.summary() == summary | {
+        "gelu/fastest": "torch",
+        "gelu/fastest_us": 4.0,
+        "gelu/speedup/torch": 1.0,
+    }
+
+
+def test_points_that_differ_in_their_measurement_alone_do_not_share_a_key(make):
+    cases = [replace(make.case("gelu", "torch", {"cols": 8}), time_wrong=flag) for flag in (False, True)]
+    summary = Content([make.timed(case, us) for case, us in zip(cases, (4.0, 5.0), strict=True)], None).summary()
+    keys = [f"gelu/time_wrong={flag}/fastest_us" for flag in (False, True)]
+    assert [summary[key] for key in keys] == [4.0, 5.0]
+
+
+def test_what_else_varies_is_a_column(make):
+    one = make.case("gelu", "torch", {"cols": 8})
+    cases = [replace(one, debug=aid, measures=(replace(one.measures[0], fields={"samples": n}),)) for aid, n in VARIED]
+    table = Content([make.timed(case, 1.0) for case in cases], None).table()
+    found = [
+        [cells[table.columns.index(name)] for cells in table.data] for name in ("debug", "measure.benchmark.samples")
+    ]
+    assert list(zip(*found, strict=True)) == VARIED
+
+
+def test_speedups_are_against_the_baseline_asked_for(make):
+    rows = [make.timed(make.case("gelu", name, {"cols": 8}), us) for name, us in (("naive", 6.0), ("torch", 2.0))]
+    assert Content(rows, "naive").summary()["gelu/speedup/torch"] == 3.0
+
+
+def test_a_workloads_field_named_as_a_column_keeps_both(make):
+    rows = [make.timed(make.case("gelu", "torch", {"status": "solid", "cols": 8}), 1.0)]
+    table = Content(rows, None).table()
+    line = dict(zip(table.columns, table.data[0], strict=True))
+    assert (line["workload.status"], line["status"]) == ("solid", "ok")
+
+
+def test_a_column_of_mixed_values_becomes_text(make):
+    rows = [make.timed(make.case("gelu", "torch", {"layout": value}), 1.0) for value in (1, "rows", True, None)]
+    table = Content(rows, None).table()
+    assert [cells[table.columns.index("layout")] for cells in table.data] == ["1", "rows", "True", None]
+
+
+def test_no_rows_make_an_empty_page():
+    content = Content([], None)
+    assert (content.table().data, content.summary()) == ([], {"cases/total": 0, "cases/failed": 0})
