@@ -133,7 +133,7 @@ def look(sanitizer: str, op: str, name: str, folder: Path) -> Look:
     why = f", stopped after {LIMIT_S:g} s" if ended.late else ""
     print(f"{op} {name}: {found.cell}{why}", flush=True)
     if not found.clean:
-        print("\n".join([*buffer_sets(ended.said), *ended.said.splitlines()[-60:]]), file=sys.stderr)
+        print("\n".join([*places(ended.said), *ended.said.splitlines()[-60:]]), file=sys.stderr)
     return found
 
 
@@ -187,7 +187,7 @@ def outcome(ended: tools.Ended, *, by_tool: bool = True) -> Look:
     return Look(found, int(done[1]) if done else None, clean)
 
 
-def buffer_sets(said: str) -> list[str]:
+def places(said: str) -> list[str]:
     """Where it was, and how often; the most frequent first."""
     names = Counter(re.sub(r"\+?0x[0-9a-f]+.*?(?= on |$)|\(.*", "", name) for name in PLACE.findall(said))
     return [f"{count:8} {name}" for name, count in names.most_common(10)]

@@ -86,9 +86,11 @@ class Local:
                 DeviceQueue(gpu, sources, log, self, plan.take, shared.get(gpu.uuid if gpu else "", ""))
                 for gpu, log in zip(devices, logs, strict=True)
             ]
-            yield from self._serve(queues, plan, path, self._ahead(sources[0], path, devices, cases, queues, stack))
+            yield from self._serve(
+                queues, plan, path, self._precompiler(sources[0], path, devices, cases, queues, stack)
+            )
 
-    def _ahead(
+    def _precompiler(
         self,
         zygote: Zygote | Spawner,
         path: Path,
@@ -102,16 +104,18 @@ class Local:
         count = processes(self.precompile, children.cores(), len(waiting), devices)
         if not count:
             return None
-        ahead = Precompiler(zygote, path.with_name("ahead.log"), devices, count, waiting, self.start_limit_s)
-        stack.callback(ahead.close)
+        precompiler = Precompiler(zygote, path.with_name("precompile.log"), devices, count, waiting, self.start_limit_s)
+        stack.callback(precompiler.close)
         for queue in queues:
-            queue.ahead = ahead
-        return ahead
+            queue.precompile = precompiler
+        return precompiler
 
-    def _serve(self, queues: list[DeviceQueue], plan: _Plan, path: Path, ahead: Precompiler | None) -> Iterator[Event]:
+    def _serve(
+        self, queues: list[DeviceQueue], plan: _Plan, path: Path, precompiler: Precompiler | None
+    ) -> Iterator[Event]:
         """Until every case has its row. Interrupted, it hands on what workers have sent already, and begins no more."""
         try:
-            yield from self._until_done(queues, plan, path, ahead)
+            yield from self._until_done(queues, plan, path, precompiler)
         except KeyboardInterrupt:
             for queue in queues:
                 with suppress(Gone):
@@ -119,7 +123,7 @@ class Local:
             raise
 
     def _until_done(
-        self, queues: list[DeviceQueue], plan: _Plan, path: Path, ahead: Precompiler | None
+        self, queues: list[DeviceQueue], plan: _Plan, path: Path, precompiler: Precompiler | None
     ) -> Iterator[Event]:
         while queues:
             for queue in list(queues):
@@ -139,15 +143,15 @@ class Local:
             workers = [queue.worker for queue in waiting if queue.worker]
             soonest = min(worker.deadline for worker in workers) - time.monotonic()
             watched = [one for worker in workers for one in worker.watched]
-            if ahead:
-                ahead.advance()
-                watched += ahead.watched
+            if precompiler:
+                precompiler.advance()
+                watched += precompiler.watched
             wait(watched, max(0.0, min(soonest, LONGEST_WAIT_S)))
             for queue in waiting:
                 yield from queue.handle()
                 queue.make_way()
-                if ahead:
-                    ahead.make_way(one.gpu for one in queues if one.measuring)
+                if precompiler:
+                    precompiler.make_way(one.gpu for one in queues if one.measuring)
 
     def _devices(self, cases: Sequence[Case]) -> list[Gpu | None]:
         """The GPUs to use, or the CPU as None. Raises BadInput if one is asked for that is not there."""

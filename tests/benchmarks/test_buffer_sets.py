@@ -1,8 +1,8 @@
-"""The table behind benchmarks/places.py, on times made up here."""
+"""The table behind benchmarks/buffer_sets.py, on times made up here."""
 
 from __future__ import annotations
 
-from benchmarks.places import PLACES, Timed, report
+from benchmarks.buffer_sets import PLACES, Timed, report
 
 
 def test_a_line_has_the_spread_at_each_number_of_places():

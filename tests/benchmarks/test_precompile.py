@@ -1,4 +1,4 @@
-"""The bars and tables behind benchmarks/ahead.py, on rows of known times. No GPU."""
+"""The bars and tables behind benchmarks/precompile.py, on rows of known times. No GPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from benchmarks.ahead import (
+
+from benchmarks.common import Run
+from benchmarks.precompile import (
     AGAIN,
     AHEAD,
     CACHES,
@@ -22,8 +24,6 @@ from benchmarks.ahead import (
     times_table,
     words,
 )
-
-from benchmarks.common import Run
 from runner import config
 from runner.experiment.case import Case, Choice
 from runner.experiment.results import Row

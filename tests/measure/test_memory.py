@@ -16,11 +16,11 @@ from runner.measure.memory.allocations import (
     Allocation,
     Mark,
     Observed,
-    buffer_sets,
     held_at_peak,
     most_saved,
     parts,
     peak_of,
+    places,
     where,
 )
 from runner.models.workload import Call
@@ -200,7 +200,7 @@ def test_allocations_are_put_together_by_part_and_place():
     marks = [Mark("forward", 0, 0, 1), Mark("", 0, 0, 3)]
     one = Allocation(8, ("a.py:1 f",), "aten::mm", at_peak=True)
     seen = Observed([Allocation(4), one, one, Allocation(100, ("b.py:2 g",))], marks)
-    found = buffer_sets(seen)
+    found = places(seen)
     assert [(place.part, place.where, place.count, place.total_bytes, place.at_peak_bytes) for place in found] == [
         ("forward", "a.py:1 f", 2, 16, 16),
         ("", "b.py:2 g", 1, 100, 0),
