@@ -75,7 +75,7 @@ def test_one_kernel_takes_as_long_as_the_benchmark_says(seen):
         "command.txt",
         "summary.txt",
         "nsys.log",
-        "runner.kernels.csv",
+        "kernels.csv",
         "ranges.csv",
         "api.csv",
     }

@@ -19,7 +19,7 @@ BENCHMARK = {
     "cold_l2": True,
     "instrument": "auto",
     "captures": 10,
-    "places": 5,
+    "buffer_sets": 5,
     "cupti_check": True,
     "measured_peak": False,
     "warmup_s": 0.0,

@@ -50,7 +50,7 @@ def inspected(tmp_path):
 
 
 def table(files):
-    with open(files["runner.kernels.csv"], newline="") as file:
+    with open(files["kernels.csv"], newline="") as file:
         return list(csv.DictReader(file))
 
 

@@ -90,7 +90,7 @@ def test_a_case_once_more_becomes_columns_and_files(tmp_path, fake_ncu):
     assert columns["ncu_overhead_x"] > 1
     assert columns.keys() <= COLUMNS.keys()
     kept = {path.name for path in there.folder.iterdir()}
-    assert kept == {"case.json", "runner.kernels.csv", "ncu.log", "report.ncu-rep", "summary.txt"}
+    assert kept == {"case.json", "kernels.csv", "ncu.log", "report.ncu-rep", "summary.txt"}
 
 
 def test_the_times_of_a_profiled_process_are_no_figures_and_in_no_file(tmp_path, fake_ncu):
@@ -232,7 +232,7 @@ def test_a_real_one_sees_what_autograd_launches_and_not_what_puts_parameters_bac
     case = Case(Choice("mlp", fields), Choice("torch", {}), (), "cuda", 0)
     there = MeasureContext("cuda", case, tmp_path / "ncu")
     ncu(most=100).measure(CALL, there)
-    lines = (there.folder / "runner.kernels.csv").read_text()
+    lines = (there.folder / "kernels.csv").read_text()
     assert "forward" in lines
     assert "optimizer_step" in lines
     assert "CopyFunctor" not in lines  # which puts the parameters back, before the profiler looks

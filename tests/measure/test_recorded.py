@@ -244,13 +244,13 @@ def test_stamps_spread_between_processes_by_a_quarter_of_what_events_do_at_most(
     """2.8 to 9.2 ns against 43 to 120 ns, in the same three processes."""
     spread = {
         clock: np.std([trimmed_mean(p.ravel().tolist()) for p in recorded(f"visits/{case}|{clock}")], ddof=1)
-        for clock in ("timestamps", "events")
+        for clock in ("stamps", "events")
     }
-    assert spread["timestamps"] < 0.010
+    assert spread["stamps"] < 0.010
     assert spread["events"] > 0.040
 
 
-@pytest.mark.parametrize(("clock", "floor"), [("timestamps", STAMPS), ("events", EVENTS)])
+@pytest.mark.parametrize(("clock", "floor"), [("stamps", STAMPS), ("events", EVENTS)])
 def test_every_visit_holds_the_value_of_all_visits_in_its_whole_interval_and_not_in_that_of_sampling(clock, floor):
     """Without the floor 86 of 120 by timestamps, with 2 of 30 for a spin, whose clock moves; and 53 of 120 by events."""
     sampling, whole = [], []

@@ -32,7 +32,7 @@ def test_a_fast_one_says_how_fast_and_by_what():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"graph_breaks": 2}, "torch.compile left the graph in 2 buffer_sets, and ran those eagerly"),
+        ({"graph_breaks": 2}, "torch.compile left the graph in 2 places, and ran those eagerly"),
         ({"launch_bound": "a caller waits 90 us"}, "a caller waits 90 us"),
         (
             {"fp64": 12, "fp64_names": "12 DADD"},

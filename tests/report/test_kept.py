@@ -16,7 +16,7 @@ def rows(tmp_path):
         found = []
         for cols in range(count):
             case = Case(Choice("gelu", {"cols": cols}), Choice("torch", {}), (), "cpu", 0)
-            names = [f"files/{case.key}/profile/{name}" for name in ("runner.kernels.csv", "summary.txt")]
+            names = [f"files/{case.key}/profile/{name}" for name in ("kernels.csv", "summary.txt")]
             (tmp_path / names[0]).parent.mkdir(parents=True)
             for name in names:
                 (tmp_path / name).write_text(f"of {cols}\n")

@@ -19,7 +19,7 @@ def rows(tmp_path):
     found = []
     for impl, text in KERNELS.items():
         case = Case(Choice("gelu", {"cols": 4}), Choice(impl, {}), (), "cpu", 0)
-        names = [f"files/{case.key}/profile/{name}" for name in ("runner.kernels.csv", "trace.json.gz", "elsewhere")]
+        names = [f"files/{case.key}/profile/{name}" for name in ("kernels.csv", "trace.json.gz", "elsewhere")]
         (tmp_path / names[0]).parent.mkdir(parents=True)
         (tmp_path / names[0]).write_text(text)
         (tmp_path / names[1]).write_bytes(b"trace")

@@ -82,7 +82,7 @@ def _cuda(seen: Seen, arch: int, without_gpu: bool) -> Iterator[None]:
     if without_gpu and (triton_device := sys.modules.get("runner.kernels.triton_device")):
         instead["require_gpu"] = triton_device.require_gpu, lambda x: None
     with ExitStack() as stack:
-        for module in [module for name, module in list(sys.modules.items()) if name.startswith("kernels.")]:
+        for module in [module for name, module in list(sys.modules.items()) if name.startswith("runner.kernels.")]:
             for name, (real, other) in instead.items():
                 if vars(module).get(name) is real:
                     stack.enter_context(replaced(module, name, lambda before, other=other: other))  # type: ignore[misc]

@@ -83,8 +83,8 @@ def _weight(line: Line) -> tuple[int, int]:
 
 
 def write(table: Sequence[Line], seen: Seen, folder: Path) -> None:
-    """``runner.kernels.csv``; each kernel's code by its name and stage; and each generated graph."""
-    tabular.write(folder / "runner.kernels.csv", COLUMNS, map(_cells, table))
+    """``kernels.csv``; each kernel's code by its name and stage; and each generated graph."""
+    tabular.write(folder / "kernels.csv", COLUMNS, map(_cells, table))
     taken: Counter[str] = Counter()
     for line in table:
         name = re.sub(r"\W+", "_", line.kernel).strip("_")[:NAME]

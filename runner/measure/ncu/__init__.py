@@ -66,7 +66,7 @@ class Ncu:
             raise CannotMeasure(f"ncu has written {found}, and no kernel can be read from it: open it with ncu-ui")
         rules = report.rules(_page(ncu, found, "details"))
         said = summary.Profile(kernels, rules, self._part(len(kernels), context.expected), context.figures)
-        (context.folder / "runner.kernels.csv").write_text(said.csv(), encoding="utf-8")
+        (context.folder / "kernels.csv").write_text(said.csv(), encoding="utf-8")
         (context.folder / SUMMARY).write_text(said.text(), encoding="utf-8")
         return {**said.columns(), **_overhead(context)}
 

@@ -220,7 +220,7 @@ def test_a_case_is_run_again_under_it_and_becomes_figures_tables_and_a_summary(t
         "command.txt",
         "summary.txt",
         "nsys.log",
-        "runner.kernels.csv",
+        "kernels.csv",
         "ranges.csv",
         "api.csv",
     }

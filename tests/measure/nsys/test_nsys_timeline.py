@@ -135,8 +135,8 @@ def test_a_table_is_a_file_unless_it_is_empty(seen, training, tmp_path):
     training.rows["CUPTI_ACTIVITY_KIND_MEMCPY"].clear()
     training.rows["CUPTI_ACTIVITY_KIND_MEMSET"].clear()
     tables.write(tables.tables(seen(training)), tmp_path)
-    assert sorted(path.name for path in tmp_path.glob("*.csv")) == ["api.csv", "runner.kernels.csv", "ranges.csv"]
-    with open(tmp_path / "runner.kernels.csv", newline="") as lines:
+    assert sorted(path.name for path in tmp_path.glob("*.csv")) == ["api.csv", "kernels.csv", "ranges.csv"]
+    with open(tmp_path / "kernels.csv", newline="") as lines:
         assert [line["kernel"] for line in csv.DictReader(lines)] == ["gemm", "relu"]
 
 
