@@ -1,7 +1,7 @@
 """Draw ``docs/images/timers.svg``: how far each timer is from CUPTI, by the recorded page of an H200.
 
-    python docs/chart.py           write it
-    python docs/chart.py --check   exit with 1 if it is stale
+python docs/chart.py           write it
+python docs/chart.py --check   exit with 1 if it is stale
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Writes the pages that say what the code says: ``docs/groups/*.md`` and ``docs/columns.md``.
+"""Write the pages that repeat what the code says: ``docs/groups/*.md`` and ``docs/columns.md``.
 
-    python docs/generate.py           rewrites them
-    python docs/generate.py --check   exits 1 if one of them is stale, and names it
+    python docs/generate.py           write them
+    python docs/generate.py --check   exit with 1 if one of them is stale, and name it
 
 Defaults, comments and sweeps come from ``conf/``; allowed values from the types of the dataclass behind each option;
 formulas, counts and calls from the docstrings. Nothing is written here twice.
@@ -34,29 +34,30 @@ ROOMS = {
     "workload": "runner.models",
     "measure": "runner.measure",
     "launcher": "runner.execute",
-    "log": "runner.report.logging",
+    "log": "runner.report",
 }
 
 GROUPS = {  # group → what it chooses, and where its options live
-    "workload": "What to compute. An option is a YAML here and a class in [`models/`](../../models).",
-    "impl": "How to compute it. An option is a file in [`kernels/<op>/`](../../kernels), or one of the wrappers below, "
-    "whose classes stand in [`runner/impl/`](../../runner/impl).",
-    "measure": "What to observe. An option is a YAML here and a class in [`runner/measure/`](../../runner/measure). "
-    "Its fields are overridden as `measure.<option>.<field>`.",
-    "launcher": "Where the cases run. An option is a YAML here and a class in [`runner/launch/`](../../runner/launch).",
-    "log": "Who hears of a run beside its folder. An option is a YAML here and a class in "
-    "[`runner/log/`](../../runner/log).",
-    "experiment": "Whole studies by one name: choose one with `+experiment=<option>`, and override it like anything "
+    "workload": "What to compute. Each option is a YAML file here and a class in [`models/`](../../models).",
+    "impl": "How to compute it. Each option is a file in [`kernels/<op>/`](../../kernels), or one of the wrappers "
+    "below, whose classes are in [`runner/implementations/`](../../runner/implementations).",
+    "measure": "What to measure; a list. Each option is a YAML file here and a class in "
+    "[`runner/measure/`](../../runner/measure). Override its fields as `measure.<option>.<field>`.",
+    "launcher": "Where the cases run. Each option is a YAML file here and a class in "
+    "[`runner/execute/`](../../runner/execute).",
+    "log": "Where to report a run beside its folder; a list, `none` for nowhere. Each option is a YAML file here and a "
+    "class in [`runner/report/`](../../runner/report). Override its fields as `log.<option>.<field>`.",
+    "experiment": "Whole studies by one name. Choose one with `+experiment=<option>`, and override it like anything "
     "else.",
 }
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A field of a YAML with the comment beside it."""
+    """A field of a YAML file with the comment beside it."""
 
     name: str
-    default: str  # as it is written
+    default: str  # as written in the file
     comment: str
 
 
@@ -70,7 +71,7 @@ class Source:
 
     @classmethod
     def read(cls, path: Path) -> Source:
-        """The file at ``path``; only fields at its top level are entries."""
+        """Read the file at ``path``; its entries are the fields at the top level."""
         text = path.read_text(encoding="utf-8")
         lines = text.splitlines()
         count = next(i for i, line in enumerate([*lines, ""]) if not line.startswith("#"))
@@ -79,14 +80,14 @@ class Source:
 
     @classmethod
     def nested(cls, path: Path, name: str) -> Source:
-        """The fields under the field ``name`` of the file at ``path``."""
+        """Read the fields below the field ``name`` of the file at ``path``."""
         _, _, below = path.read_text(encoding="utf-8").partition(f"\n{name}:\n")
         lines = [line[2:] for line in below.partition("\n\n")[0].splitlines()]
         return cls("", tuple(_entries(lines)), {})
 
 
 def _entries(lines: list[str]) -> list[Entry]:
-    """A comment that stands beside a field is its own, else the block of comments above it."""
+    """Return the fields of ``lines``, each with the comment beside it or else the block of comments above it."""
     found, above = [], ""
     for line in lines:
         if line.startswith("#"):
@@ -100,7 +101,7 @@ def _entries(lines: list[str]) -> list[Entry]:
 
 
 def _markdown(comment: list[str]) -> str:
-    """Lines of a comment; those indented by two or more are commands."""
+    """Return a comment as Markdown; its indented lines are commands."""
     paragraphs: list[str] = []
     for line in comment:
         if line.startswith("   "):
@@ -115,7 +116,7 @@ def _markdown(comment: list[str]) -> str:
 
 
 def group_page(group: str) -> str:
-    """The page of one config group: every option, in alphabetical order."""
+    """Return the page of one config group: every option, in alphabetical order."""
     sources = {path.stem: Source.read(path) for path in sorted((CONF / group).glob("*.yaml"))}
     parts = [f"# {group}", GROUPS[group], "Options: " + ", ".join(f"[{name}](#{name})" for name in sources)]
     if group == "impl":
@@ -147,7 +148,7 @@ def _table(cls: type, source: Source, prefix: str) -> list[str]:
     rules = schema.rules_of(cls)
     entries = [entry for entry in source.entries if entry.name in rules]
     if not entries:
-        return ["It has no fields."]
+        return ["No fields."]
     rows = [
         (f"`{prefix}.{entry.name}`" if prefix else f"`{entry.name}`", f"`{entry.default}`", entry.comment, words)
         for entry in entries
@@ -157,14 +158,14 @@ def _table(cls: type, source: Source, prefix: str) -> list[str]:
 
 
 def _given(op: str) -> list[str]:
-    """What a user's function is called with."""
+    """Return how a user's function is called."""
     given = arguments(op)
     if given is None:
         return []
     options = " and ".join(f"`{name}`" for name in given.options)
-    also = f"It also gets {options}, if its signature names it. " if options else ""
+    also = f"It also gets {options} if its signature has a parameter of that name. " if options else ""
     return [
-        f"A function of yours (`impl=file`) is called as `{op}({given.tensors})`, with {given.shapes}. "
+        f"Your own function (`impl=file`) is called as `{op}({given.tensors})`, with {given.shapes}. "
         f"{also}More: [`kernels/{op}`](../../kernels/{op}/__init__.py)."
     ]
 
@@ -174,7 +175,7 @@ def _counted(cls: type, method: str, title: str) -> str:
 
 
 def _kernels() -> list[str]:
-    """Which file exists for which operation."""
+    """Return the table of implementations by workload."""
     files = sorted((ROOT / "kernels").glob("*/[!_]*.py"))
     operations = sorted({path.parent.name for path in files})
     names = sorted({path.stem for path in files})
@@ -183,21 +184,21 @@ def _kernels() -> list[str]:
         for name in names
     ]
     text = (
-        "Files there are. A combination without one is a row `unsupported`, for which nothing is started. "
-        "`compiled` and `file` work for every workload."
+        "A combination without a file gives a row `unsupported`, and nothing is started for it. `compiled` and `file` "
+        "work for every workload, `cudagraph` for every workload on a GPU."
     )
-    return [text, _grid(("implementation", *operations), rows)]
+    return ["## Implementations by workload", _grid(("implementation", *operations), rows), text]
 
 
 def config_page() -> str:
-    """The fields of config.yaml itself."""
+    """Return the page of the fields of config.yaml itself."""
     source = Source.read(CONF / "config.yaml")
     rows = [f"`{group}`" for group in GROUPS if group != "experiment"]
     axes, resume = (next(entry for entry in source.entries if entry.name == name) for name in ("axes", "resume"))
     return _page(
         [
             "# config",
-            f"The fields beside the groups {', '.join(rows)}, and every default of them.",
+            f"Fields without a group. The groups are {', '.join(rows)}.",
             *_table(grid.Globals, source, ""),
             f"`axes` (default `{axes.default}`): {axes.comment}",
             "## resume",
@@ -211,7 +212,7 @@ def config_page() -> str:
 
 
 def columns_page() -> str:
-    """What a row may say: columns, statuses, verdicts, and what follows from rows."""
+    """Return the page of columns, statuses, and figures derived from rows."""
     measured = []
     for title, group in columns.GROUPS.items():
         measured += [f"### {title}", _columns(group)]
@@ -222,27 +223,30 @@ def columns_page() -> str:
     return _page(
         [
             "# Rows and their columns",
-            "A case becomes one row, whatever happens to it. Its record in `rows.jsonl` has the case, a `status`, "
-            "a `reason` (empty exactly when the status is `ok`), the `device`, the `phase` it came to, its `metrics` "
-            "by the columns below, a `detail`: the traceback, or the end of what the case printed; and a "
-            "`fingerprint`: the sources and versions that it holds for. Of several rows of a case the last counts.",
-            "Declared in [`runner/experiment/columns.py`](../runner/experiment/columns.py); a column that is not declared there is refused.",
+            "Every case gets exactly one row. Its record in `rows.jsonl` has the case, a `status`, a `reason` (empty "
+            "exactly when the status is `ok`), the `device`, the `phase` it reached, its `metrics` by the columns below, "
+            "a `detail` (the traceback, or the end of what the case printed), and a `fingerprint` (the sources and "
+            "versions that the row is valid for). If a case has several rows, the last one counts.",
+            "The columns of a measurement are declared beside it, in [`runner/measure/`](../runner/measure); all "
+            "others in [`runner/experiment/columns.py`](../runner/experiment/columns.py). A column that is not declared "
+            "is refused.",
             "## Statuses",
             _grid(("status", "meaning", "makes the exit code 1"), statuses),
-            "A run also exits 1 if not one of its cases could be run and checked.",
+            "A run also exits with 1 if none of its cases could be run and checked.",
             "## Columns",
-            "A row has those that apply to it. Only rows `ok`, and `wrong` with `time_wrong=true`, have times.",
+            "A row has the columns that apply to it. Only rows `ok`, and `wrong` with `time_wrong=true`, have times.",
             *measured,
-            "## Worked out from rows",
-            "`rows.csv` and `runner.report.frame.load(folder)` have a line per case, with its fields of workload and "
-            "implementation, whatever else varies over the grid (`debug`, `measure.benchmark.cold_l2`), and these. "
-            "`load` takes several folders, and has `run` and `commit` as well: which of them, made by which sources.",
+            "## Derived from rows",
+            "`rows.csv` and `runner.report.frame.load(folder)` have one line per case, with its fields of workload and "
+            "implementation, everything else that varies over the grid (`debug`, `measure.benchmark.cold_l2`), and "
+            "the figures below. `load` takes several folders, and adds `run` and `commit`: the run that a line is "
+            "from, and the commit that made it.",
             _columns(columns.DERIVED),
             "## Series",
-            "Numbers by the dozen, which a row of `rows.jsonl` has under `series`:",
+            "Lists of numbers, which a row of `rows.jsonl` has under `series`:",
             _columns(columns.SERIES),
-            "Beside the rows, `rows.jsonl` has a record `rounds` for each size at which several implementations were "
-            "timed: ten batch means of each, by the keys of the cases, the n-th of all taken at one time. Records "
+            "`rows.jsonl` also has a record `rounds` for each problem of which several implementations were timed: ten "
+            "batch means of each, by the keys of the cases; the n-th of all were taken at the same time. Records "
             "`session`, `start` and `stopped` tell what was in flight when a session ended "
             "([runner/store/journal.py](../runner/store/journal.py)).",
         ]
@@ -250,16 +254,13 @@ def columns_page() -> str:
 
 
 def _columns(group: Mapping[str, columns.Column]) -> str:
-    """A table of them."""
-    lines = [
-        (f"`{name}`", column.unit, column.meaning, column.better and f"{column.better} is better")
-        for name, column in group.items()
-    ]
-    return _grid(("column", "unit", "meaning", "sense"), lines)
+    """Return the table of ``group``."""
+    lines = [(f"`{name}`", column.unit, column.meaning, column.better) for name, column in group.items()]
+    return _grid(("column", "unit", "meaning", "better"), lines)
 
 
 def _commented(module: Any, start: str, end: str, pattern: str) -> list[tuple[str, str]]:
-    """Names and the comments beside them, between two marks of a module's source."""
+    """Return names and the comments beside them, between two marks of a module's source."""
     text = inspect.getsource(module).partition(start)[2].partition(f"\n{end}")[0]
     found = re.findall(rf"^ +{pattern}(?:  # (.*))?$", text, re.MULTILINE)
     assert found, f"{module.__name__}: nothing between {start} and {end}"
@@ -272,7 +273,7 @@ def _grid(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text as it reads in a table: Markdown would take bars for columns, and angle brackets for HTML."""
+    """Escape ``text`` for a table: Markdown reads bars as columns and angle brackets as HTML."""
     text = text.replace("|", r"\|")
     return text if text.startswith("`") else text.replace("<", "&lt;")
 
@@ -282,7 +283,7 @@ def _page(parts: list[str]) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Every generated page by its place."""
+    """Return every generated page by its path."""
     return {
         PAGES / "columns.md": columns_page(),
         PAGES / "groups" / "config.md": config_page(),
@@ -291,7 +292,7 @@ def pages() -> dict[Path, str]:
 
 
 def main(check: bool) -> int:
-    """Writes the pages, or with ``check`` says which are stale."""
+    """Write the pages, or with ``check`` say which are stale."""
     wanted = pages()
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     stray = sorted(set((PAGES / "groups").glob("*.md")) - set(wanted))

@@ -1,4 +1,4 @@
-"""A copy of the project with the files that the README prints, and the real command line run inside it."""
+"""A copy of the project with the files that the pages print, and the real command line run inside it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = r"(?:# @package \S+\n)?"  # which Hydra looks for in the first line
 NAMED = r"# (\S+\.(?:py|yaml))[:\n]"  # the line that names the file
 PRINTED = re.compile(rf"```(?:python|yaml)\n({PACKAGE}{NAMED}.*?)```", re.DOTALL)
-ADDED = re.compile(r"```python\n# (\S+\.py), in (\w+)\n(.*?)```", re.DOTALL)  # lines for a table that is there
 
 
 @dataclass(frozen=True)
 class Project:
-    """A project a reader has followed the README in."""
+    """A project in which a reader has followed the pages."""
 
     root: Path
 
@@ -57,18 +56,13 @@ class Project:
 
 @pytest.fixture(scope="session")
 def project(tmp_path_factory) -> Project:
-    """Made once: packages, configs, and each file printed in the README in its place."""
+    """Made once: packages, configs, and each file printed in docs/*.md in its place."""
     root = tmp_path_factory.mktemp("project")
     for room in ("runner", "kernels", "models", "conf"):
-        shutil.copytree(ROOT / room, root / room, ignore=shutil.ignore_patterns("__pycache__"))
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    printed = PRINTED.findall(readme)
-    assert len(printed) >= 7
+        shutil.copytree(ROOT / room, root / room, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    printed = [found for page in ROOT.glob("docs/*.md") for found in PRINTED.findall(page.read_text(encoding="utf-8"))]
+    assert len(printed) >= 8
     for text, name in printed:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text, encoding="utf-8")
-    for name, table, lines in ADDED.findall(readme):
-        text = (root / name).read_text(encoding="utf-8")
-        (opening,) = re.findall(rf"^{table}: .*\n", text, re.MULTILINE)
-        (root / name).write_text(text.replace(opening, opening + lines), encoding="utf-8")
     return Project(root)

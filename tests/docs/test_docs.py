@@ -14,13 +14,18 @@ from pathlib import Path
 import pytest
 
 from runner.experiment import options
+from runner.report.terminal import COLUMNS
 from runner.timing.verdict import DOUBTS
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks" / "README.md"])
+WRITTEN = [page for page in PAGES if page.parent.name != "groups" and page.name != "CHANGELOG.md"]
 QUICK = ["measure.benchmark.samples=20", "measure.benchmark.max_s=0.02", "measure.benchmark.warmup_s=0"]
 COMMAND = "python -m runner"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+FIRST_HOUR, RUNS, TIMING = (
+    (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("first-hour", "runs", "timing")
+)
 
 # Composes each line of stdin, and prints what became of it: null, or the message the user would see.
 COMPOSE = """
@@ -112,8 +117,9 @@ def test_the_readme_has_the_commands_it_promises():
     } <= found
 
 
-def test_the_generated_pages_are_up_to_date():
-    check = [sys.executable, "docs/generate.py", "--check"]
+@pytest.mark.parametrize("script", ["docs/generate.py", "docs/chart.py"])
+def test_what_is_generated_is_up_to_date(script):
+    check = [sys.executable, script, "--check"]
     done = subprocess.run(check, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -144,34 +150,37 @@ def test_every_relative_link_leads_somewhere(page):
             assert anchor in {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
 
 
-def test_the_readmes_own_kernel_runs_and_is_right(project):
-    (row,) = project.rows(
-        "workload=softmax",
-        "impl=file",
-        "impl.path=my_softmax.py:softmax",
-        "workload.rows=33",
-        "workload.cols=100",
-        *QUICK,
-    )
-    assert row["status"] == "ok"
-    assert row["metrics"]["correct"] is True
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 220
 
 
-def test_the_readmes_own_yaml_puts_it_beside_the_others(project):
-    grid = [
-        "--config-dir",
-        "mine",
-        "allow_code=my_softmax.py",
-        "workload=softmax",
-        "impl=torch,my_softmax",
-        "workload.cols=100",
-        "-m",
-    ]
-    rows = project.rows(*grid, "workload.rows=33", *QUICK)
-    assert [(row["case"]["impl"]["name"], row["status"]) for row in rows] == [("torch", "ok"), ("my_softmax", "ok")]
+@pytest.mark.parametrize("page", [README, FIRST_HOUR], ids=["README", "first-hour"])
+def test_a_printed_table_has_the_columns_of_today(page):
+    headings = re.findall(r"^ +implementation   .*$", page, re.MULTILINE)
+    known = {"implementation", "verdict", *(column.title for column in COLUMNS)}
+    assert headings
+    assert {title for line in headings for title in re.split(r" {3,}", line.strip())} <= known
 
 
-def test_the_readmes_own_workload_runs_and_a_wrong_kernel_for_it_is_found_out(project):
+def test_the_first_hours_softmax_is_wrong_at_first_and_then_right(project):
+    wrong, right = re.findall(r"```python\n(import torch.*?)```", FIRST_HOUR, re.DOTALL)
+    (command,) = [words(command) for command, _ in commands(FIRST_HOUR) if "impl.path=my_softmax.py" in command]
+    arguments = ["impl=torch,file" if word.startswith("impl=") else word for word in command if word != "log=none"]
+    for code, text, status in ((1, wrong, "wrong"), (0, right, "ok")):
+        (project.root / "first.py").write_text(text, encoding="utf-8")
+        here = [word.replace("my_softmax.py", "first.py") for word in arguments]
+        torch, file = project.rows(*here, *QUICK, code=code)
+        assert (torch["status"], file["status"]) == ("ok", status)
+
+
+def test_the_pages_own_kernel_runs_under_its_own_name_beside_the_others(project):
+    grid = ["--config-dir", "mine", "workload=softmax", "impl=torch,file,my_softmax", "workload.cols=100", "-m"]
+    rows = project.rows(*grid, "impl.path=my_softmax.py:softmax", "workload.rows=33", *QUICK)
+    names = ["torch", "file", "my_softmax"]
+    assert [(row["case"]["impl"]["name"], row["status"]) for row in rows] == [(name, "ok") for name in names]
+
+
+def test_the_pages_own_workload_runs_and_a_wrong_kernel_for_it_is_found_out(project):
     """Over its own sweep; and its tolerance is narrower than the error of leaving one element out."""
     (project.root / "kernels" / "row_sum" / "leaves_one_out.py").write_text("def row_sum(x): return x[:, 1:].sum(-1)\n")
     rows = project.rows("workload=row_sum", "impl=torch,leaves_one_out", "workload.rows=33", *QUICK, "-m", code=1)
@@ -191,8 +200,11 @@ def two_variants(project) -> Path:
     return project.run(*sizes, "impl=file", "impl.path=my_softmax.py:softmax,other.py:softmax", *QUICK, "-m")
 
 
-def test_the_readmes_own_lines_of_pandas_tell_variants_apart(project, two_variants):
-    (text,) = re.findall(r"```python\n(from runner\.report .*?)```", README, re.DOTALL)
+def test_the_pages_own_lines_of_pandas_tell_variants_apart(project, two_variants):
+    text, short = (
+        re.findall(r"```python\n(from runner\.report .*?)```", page, re.DOTALL)[0] for page in (RUNS, README)
+    )
+    assert text.startswith(short)
     for day in ("2025-01-30", "2025-01-31"):
         shutil.copytree(two_variants, project.root / "outputs" / day / "12-00-00-gelu")
     shown = re.sub(r"^(\w+\.pivot.*)$", r"print(\1.to_csv(sep=';'))", text, flags=re.MULTILINE)
@@ -228,7 +240,7 @@ def test_there_is_such_a_line():
     assert PYTHON
 
 
-def test_the_readmes_own_measurement_gives_its_figure(project):
+def test_the_pages_own_measurement_gives_its_figure(project):
     """Beside the benchmark's: of normal numbers GELU leaves some next to 0, and fewer are nearer still."""
     gelu = ["workload=gelu", "workload.rows=33", "workload.cols=100", "measure=[benchmark,sparsity]", *QUICK]
     row, least = project.rows(*gelu, "measure.sparsity.below=0.1,1e-300", "-m")
@@ -250,9 +262,22 @@ def test_a_measurement_that_is_no_dataclass_is_one_sentence(project):
     )
 
 
-def test_the_readme_explains_every_verdict():
-    explained = re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)
+def test_the_page_of_timing_explains_every_verdict():
+    explained = re.findall(r"^\| `(\w+)` \|", TIMING.partition("## 4.")[2], re.MULTILINE)
     assert set(explained) == {"ok", "wrong", "debug", "fallback", *DOUBTS}
+
+
+OWN = {"gpu_sum_us", "gpu_busy_us", "gpu_span_us"}  # columns of a file, not of a row
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
+def test_every_figure_and_field_that_a_page_names_is_there(page):
+    text = page.read_text(encoding="utf-8")
+    named = set(re.findall(r"`(?:\w+\.)*(\w+_(?:us|pct|s|bytes|slowdown|breaks|measured|kernels|repeatable))`", text))
+    known = "\n".join(
+        place.read_text(encoding="utf-8") for place in [*ROOT.glob("conf/**/*.yaml"), ROOT / "docs/columns.md"]
+    )
+    assert named <= OWN | set(re.findall(r"\w+", known))
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "LICENSE"], ids=lambda page: page.name)
