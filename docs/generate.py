@@ -224,12 +224,12 @@ def columns_page() -> str:
         [
             "# Rows and their columns",
             "Every case gets exactly one row. Its record in `rows.jsonl` has the case, a `status`, a `reason` (empty "
-            "exactly when the status is `ok`), the `device`, the `phase` it reached, its `metrics` by the columns below, "
-            "a `detail` (the traceback, or the end of what the case printed), and a `fingerprint` (the sources and "
-            "versions that the row is valid for). If a case has several rows, the last one counts.",
+            "exactly when the status is `ok`), the `device`, the `phase` it reached, its `metrics` by the columns "
+            "below, a `detail` (the traceback, or the end of what the case printed), and a `fingerprint` (the sources "
+            "and versions that the row is valid for). If a case has several rows, the last one counts.",
             "The columns of a measurement are declared beside it, in [`runner/measure/`](../runner/measure); all "
-            "others in [`runner/experiment/columns.py`](../runner/experiment/columns.py). A column that is not declared "
-            "is refused.",
+            "others in [`runner/experiment/columns.py`](../runner/experiment/columns.py). A column that is not "
+            "declared is refused.",
             "## Statuses",
             _grid(("status", "meaning", "makes the exit code 1"), statuses),
             "A run also exits with 1 if none of its cases could be run and checked.",
