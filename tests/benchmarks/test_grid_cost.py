@@ -38,7 +38,7 @@ def cells(text, name):
 def test_the_command_is_of_200_cases_of_one_size_and_100_points():
     plan = config.plan(words(100))
     assert len(plan.cases) == 200
-    assert len({case.point for case in plan.cases}) == 100
+    assert len({case.problem for case in plan.cases}) == 100
     assert {(case.workload.fields["rows"], case.workload.fields["cols"]) for case in plan.cases} == {(4096, 4096)}
     (measure,) = config.plan([*words(2), *BARE]).cases[0].measures
     assert (measure.fields["rounds"], measure.fields["samples"], measure.fields["cupti_check"]) == (0, 20, False)

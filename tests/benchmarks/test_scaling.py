@@ -53,7 +53,7 @@ def cells(text, name):
 def test_the_command_is_of_that_many_cases_on_those_gpus():
     plan = config.plan(words(400, range(4)))
     assert len(plan.cases) == 400
-    assert len({case.point for case in plan.cases}) == 200
+    assert len({case.problem for case in plan.cases}) == 200
     assert plan.launcher.fields["gpus"] == "0,1,2,3"
     assert len(config.plan(words(4, [0])).cases) == 4
     assert str(config.plan([*words(4, [0])[:-1], *on([3])]).launcher.fields["gpus"]) == "3"

@@ -47,7 +47,7 @@ def test_replicas_run_one_after_the_other_each_over_the_whole_grid():
         (1, "torch"),
     ]
     assert len({case.key for case in plan.cases}) == 4
-    assert len({case.point for case in plan.cases}) == 1
+    assert len({case.problem for case in plan.cases}) == 1
 
 
 @pytest.mark.parametrize(("field", "values"), [("replicas", (1, 5)), ("baseline", ("torch", "naive"))])
@@ -96,7 +96,7 @@ def test_whole_numbers_are_taken_for_floats():
         ({"debug": "sanitizer", "device": "cpu"}, "debug: sanitizer looks at kernels on a GPU; leave out device=cpu"),
         ({"time_wrong": "yes"}, "time_wrong: 'yes' is not allowed; give true or false"),
         ({"workload": {"name": "gelu"}}, "workload.*: missing; give it a value with workload"),
-        ({"workload": {"name": "nosuch"}}, "workload=nosuch: no file models/nosuch.py"),
+        ({"workload": {"name": "nosuch"}}, "workload=nosuch: no file runner/models/nosuch.py"),
         ({"workload": "gelu"}, "workload: no option chosen"),
         ({"measure": {}}, "nothing to observe"),
         ({"measure": {"below": 3}}, "measure.below: is of no measurement; a YAML .* begins with the line # @package"),

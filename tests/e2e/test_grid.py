@@ -360,7 +360,9 @@ def test_a_dropped_in_kernel_is_found_without_an_edit(run, tmp_path):
 
     root = Path(__file__).resolve().parents[2]
     for room in ("runner", "kernels", "models", "conf"):
-        shutil.copytree(root / room, tmp_path / "copy" / room, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            root / room, tmp_path / "copy" / room, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
     code = "import torch\ndef gelu(x, *, form): return torch.nn.functional.gelu(x, approximate=form)\n"
     (tmp_path / "copy" / "kernels" / "gelu" / "fancy.py").write_text(code)
     path = os.pathsep.join([str(tmp_path / "copy"), os.environ.get("PYTHONPATH", "")])

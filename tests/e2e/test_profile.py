@@ -26,7 +26,7 @@ def lines(folder, row, name):
 
 
 def wandb_reader():
-    path = Path(__file__).resolve().parents[1] / "log" / "wandb_reader.py"
+    path = Path(__file__).resolve().parents[1] / "report" / "wandb_reader.py"
     spec = importlib.util.spec_from_file_location("tests_e2e_wandb_reader", path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

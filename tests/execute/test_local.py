@@ -129,7 +129,7 @@ def test_a_file_that_vanishes_costs_its_cases_alone(launch, tmp_path):
 def test_one_that_has_vanished_when_the_next_workers_start_is_no_error(user_case, tmp_path):
     """Those of another aid have an environment of their own, and so start when the others are done."""
     gone = user_case(tmp_path / "user.py", "right")
-    assert local._preload([gone], [None]) == ["runner.models.gelu", "runner.implementations.file", "runner.timing.cpu"]
+    assert local._preload([gone], [None]) == ["runner.implementations.file", "runner.models.gelu", "runner.timing.cpu"]
     assert precompile.compiled([gone]) == []
 
 

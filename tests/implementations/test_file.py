@@ -174,7 +174,9 @@ def test_a_name_that_something_has_is_not_for_a_function_of_ones_own(path, name)
 def test_a_wrapper_whose_class_is_no_dataclass_is_one_sentence(tmp_path, monkeypatch):
     (tmp_path / "plain.py").write_text("class Plain:\n    pass\n")
     monkeypatch.setattr(implementations, "__path__", [*implementations.__path__, str(tmp_path)])
-    with pytest.raises(BadInput, match=r"^impl=plain: class Plain in runner/impl/plain\.py must be a dataclass"):
+    with pytest.raises(
+        BadInput, match=r"^impl=plain: class Plain in runner/implementations/plain\.py must be a dataclass"
+    ):
         implementations.build(Choice("plain", {}))
 
 

@@ -322,7 +322,7 @@ def test_a_client_that_crashes_costs_one_line(folder, home, monkeypatch):
 def test_a_client_that_hangs_is_killed_with_all_it_started(folder, home, monkeypatch, gone):
     note = folder.parent / "pid"
     start = f"import subprocess, pathlib\nchild = subprocess.Popen(['sleep', '1000'])\npathlib.Path({str(note)!r})"
-    client(folder, monkeypatch, f"{start}.write_text(str(processes.pid))\nchild.wait()")
+    client(folder, monkeypatch, f"{start}.write_text(str(child.pid))\nchild.wait()")
     monkeypatch.setattr(room, "MARGIN_S", 1.0)
     assert replace(LOG, timeout_s=0.5).publish(folder) == [
         f"W&B: not logged (not done within 1.5 s); the results are in {folder}"

@@ -16,12 +16,12 @@ def test_a_workload_is_found_by_its_file_name(name):
 
 
 def test_an_unknown_name_says_which_file_is_missing():
-    with pytest.raises(LookupError, match=r"no file models/gleu\.py"):
+    with pytest.raises(LookupError, match=r"no file runner/models/gleu\.py"):
         options.find("runner.models", "gleu")
 
 
 def test_a_helper_module_is_not_an_option():
-    with pytest.raises(LookupError, match=r"no class called rounding in models/rounding\.py"):
+    with pytest.raises(LookupError, match=r"no class called rounding in runner/models/rounding\.py"):
         options.find("runner.models", "rounding")
 
 
@@ -77,7 +77,7 @@ def test_a_file_that_cannot_be_imported_is_named(source, why, package):
 
 
 def test_a_class_that_lacks_what_it_must_have_is_named():
-    with pytest.raises(LookupError, match=r"^class \w+ in runner/log/none\.py must also have shout$"):
+    with pytest.raises(LookupError, match=r"^class \w+ in runner/report/none\.py must also have shout$"):
         options.find("runner.report", "none", "publish", "shout")
 
 

@@ -68,7 +68,7 @@ time.sleep(1000)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_what_it_has_started_says_who_runs_it(tmp_path):
-    ask = "from runner import tool; import os; print(tools.run_by(os.getpid()))"
+    ask = "from runner.device import tools; import os; print(tools.run_by(os.getpid()))"
     start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ask!r}], start_new_session=True)"
     assert tools.run([sys.executable, "-c", start], tmp_path / "log", 30).said.strip() == str(os.getpid())
     assert tools.run_by(os.getpid()) is None

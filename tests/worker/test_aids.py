@@ -147,7 +147,7 @@ def test_a_case_that_is_wrong_under_it_is_left_to_the_worker_and_one_that_fails_
 def test_a_case_that_cannot_be_run_under_it_was_not_looked_at(fake_sanitizer, tmp_path):
     user = tmp_path / "user.py"
     user.write_text(
-        "from runner.kernels import Unsupported\ndef no(x): raise Unsupported('no CUDA graph can hold it')\n"
+        "from runner.kernels.unsupported import Unsupported\ndef no(x): raise Unsupported('no CUDA graph can hold it')\n"
     )
     case = replace(PLAIN, impl=Choice("file", {"path": f"{user}:no"}))
     with pytest.raises(Unsupported, match="the case is unsupported in phase build: no CUDA graph can hold"):
