@@ -49,10 +49,10 @@ def draw(points: dict[str, list[tuple[float, float]]]) -> str:
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
         f'<text x="{LEFT}" y="22" font-size="14">{TITLE}</text>',
     ]
-    for us in (1, 10, 100):
+    for us in (1.0, 10.0, 100.0):
         parts.append(_line([(us, Y[0]), (us, Y[1])], "#e4e4e4", 1))
-        parts.append(f'<text x="{_x(us):.0f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{us} us</text>')
-    for us in (0.01, 0.1, 1, 10):
+        parts.append(f'<text x="{_x(us):.0f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{us:g} us</text>')
+    for us in (0.01, 0.1, 1.0, 10.0):
         parts.append(_line([(X[0], us), (X[1], us)], "#e4e4e4", 1))
         parts.append(f'<text x="{LEFT - 8}" y="{_y(us) + 4:.0f}" text-anchor="end">{us:g} us</text>')
     middle = (LEFT + WIDTH - RIGHT) / 2

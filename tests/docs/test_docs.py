@@ -163,21 +163,19 @@ def test_a_printed_table_has_the_columns_of_today(page):
 
 
 def test_the_first_hours_softmax_is_wrong_at_first_and_then_right(project):
-    wrong, right = re.findall(r"```python\n(import torch.*?)```", FIRST_HOUR, re.DOTALL)
-    (command,) = [words(command) for command, _ in commands(FIRST_HOUR) if "impl.path=my_softmax.py" in command]
-    arguments = ["impl=torch,file" if word.startswith("impl=") else word for word in command if word != "log=none"]
-    for code, text, status in ((1, wrong, "wrong"), (0, right, "ok")):
-        (project.root / "first.py").write_text(text, encoding="utf-8")
-        here = [word.replace("my_softmax.py", "first.py") for word in arguments]
-        torch, file = project.rows(*here, *QUICK, code=code)
-        assert (torch["status"], file["status"]) == ("ok", status)
+    names = ("first.py", "second.py")
+    printed = re.findall(r"```python\n(import torch.*?)```", FIRST_HOUR, re.DOTALL)
+    for name, text in zip(names, printed, strict=True):
+        (project.root / name).write_text(text, encoding="utf-8")
+    paths = "impl.path=" + ",".join(f"{name}:softmax" for name in names)
+    rows = project.rows("workload=softmax", "impl=file", paths, "workload.cols=100", "workload.rows=33", "-m", code=1)
+    assert [row["status"] for row in rows] == ["wrong", "ok"]
 
 
-def test_the_pages_own_kernel_runs_under_its_own_name_beside_the_others(project):
-    grid = ["--config-dir", "mine", "workload=softmax", "impl=torch,file,my_softmax", "workload.cols=100", "-m"]
-    rows = project.rows(*grid, "impl.path=my_softmax.py:softmax", "workload.rows=33", *QUICK)
-    names = ["torch", "file", "my_softmax"]
-    assert [(row["case"]["impl"]["name"], row["status"]) for row in rows] == [(name, "ok") for name in names]
+def test_the_pages_own_yaml_gives_a_kernel_its_name(project):
+    grid = ["--config-dir", "mine", "workload=small", "impl=torch,my_softmax", "workload.cols=100", "-m"]
+    rows = project.rows(*grid, *QUICK)
+    assert [(row["case"]["impl"]["name"], row["status"]) for row in rows] == [("torch", "ok"), ("my_softmax", "ok")]
 
 
 def test_the_pages_own_workload_runs_and_a_wrong_kernel_for_it_is_found_out(project):
