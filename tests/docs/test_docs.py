@@ -265,6 +265,12 @@ def test_the_page_of_timing_explains_every_verdict():
     assert set(explained) == {"ok", "wrong", "debug", "fallback", *DOUBTS}
 
 
+def test_the_glossary_is_alphabetical():
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    terms = [term.lower() for term in re.findall(r"^\*\*`?(.+?)`?[.,*]", text, re.MULTILINE)]
+    assert terms == sorted(set(terms))
+
+
 OWN = {"gpu_sum_us", "gpu_busy_us", "gpu_span_us"}  # columns of a file, not of a row
 
 
