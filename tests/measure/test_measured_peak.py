@@ -340,7 +340,9 @@ def test_what_does_not_fit_is_tried_smaller_down_to_the_least():
 
 # on a GPU
 
-READ = "import json; from runner.timing import measured_peak; print(json.dumps(measured_peak.measured_peak().to_record()))"
+READ = (
+    "import json; from runner.timing import measured_peak; print(json.dumps(measured_peak.measured_peak().to_record()))"
+)
 READ_ONLY = READ.replace("print", "measured_peak._measure = None; print")
 
 
