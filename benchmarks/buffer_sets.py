@@ -65,7 +65,7 @@ def measured(seed: int) -> dict[str, Any]:
     from runner.measure.benchmark import Benchmark
     from runner.models.workload import Call
     from runner.timing import instruments
-    from runner.timing.buffer_sets import BufferSets
+    from runner.timing.preparation import BufferSets
     from runner.timing.procedure import take
 
     chance = random.Random(seed)

@@ -29,10 +29,9 @@ from runner.device import hardware
 from runner.measure.benchmark import Benchmark
 from runner.models.workload import Call
 from runner.store import run_folder
-from runner.timing import pairs
-from runner.timing.floors import pair_floors
-from runner.timing.pairs import SAME, ZONE, Ratio, Word
-from runner.timing.statistics import quantile
+from runner.timing import statistics
+from runner.timing.calibration import pair_floors
+from runner.timing.statistics import SAME, ZONE, Ratio, Word, quantile
 from runner.worker import tidy
 
 SIZES_LOG2 = (18, 20, 22, 23, 24)
@@ -156,7 +155,7 @@ def bars(equal: Sequence[Judged], longer: Mapping[str, Sequence[Judged]]) -> lis
 def equal_table(equal: Sequence[Judged], heard: Sequence[Heard]) -> str:
     """A line a call: ours by its words, and how far off 1 its ratio and the peers' are."""
     titles = ["call", "us", "pairs", "same", "unclear", "different", "in one table", *(f"{m}, %" for m in _methods())]
-    in_table = pairs.words([one.ratio for one in equal])
+    in_table = statistics.words([one.ratio for one in equal])
     lines = []
     for call in dict.fromkeys(one.call for one in equal):
         own = [one for one in equal if one.call == call]
@@ -207,7 +206,7 @@ def reader_table(equal: Sequence[Judged], heard: Sequence[Heard]) -> str:
 
 def longer_table(longer: Mapping[str, Sequence[Judged]], heard: Sequence[Heard]) -> str:
     """A line a spin: ours by its words, and of each method the ratio and how often it is beyond the zone."""
-    in_table = pairs.words([one.ratio for some in longer.values() for one in some])
+    in_table = statistics.words([one.ratio for some in longer.values() for one in some])
     lines, start = [], 0
     for spin in LONGER:
         own = longer[spin.name]
@@ -385,7 +384,7 @@ def judge(pair: Pair, settings: Benchmark, *, shared: bool) -> Judged:
     if both is None:
         raise RuntimeError(f"{pair.call}: there is no time for rounds in which its two sides are sampled in turn")
     (name, second_us), (other, first_us) = both
-    ratio = pairs.paired(second_us, first_us, pair_floors(name, other))
+    ratio = statistics.paired(second_us, first_us, pair_floors(name, other))
     return Judged(pair.call, fmean(first_us), ratio, time.perf_counter() - began, shared)
 
 

@@ -30,7 +30,7 @@ from runner.device import hardware
 from runner.measure import MeasureContext
 from runner.models.workload import Call
 from runner.store import run_folder
-from runner.timing.sustained import LEAD_S
+from runner.timing.gpu_state import LEAD_S
 
 SIZE = 8192
 REST_S = 1.0  # the driver's limiter averages power over about as long

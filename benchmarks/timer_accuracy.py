@@ -31,9 +31,9 @@ from runner.measure import MeasureContext
 from runner.measure.benchmark import Benchmark
 from runner.models.workload import Call
 from runner.store import run_folder
-from runner.timing import calibration, cuda, cupti, instruments, peak_memory
-from runner.timing.flush import reading_flush
+from runner.timing import calibration, cuda, cupti, instruments, outputs
 from runner.timing.gpu_kernels import spin
+from runner.timing.preparation import reading_flush
 
 SIZES_LOG2 = range(10, 29, 2)
 SPIN_CYCLES = (4_000, 10_000, 34_000, 200_000, 900_000)  # 2 to 455 us at 1.98 GHz; the last gives the clock
@@ -54,7 +54,7 @@ PIECES = {
     "as the caller sees it": (cuda, "as_seen_by_caller"),
     "asking CUPTI": (cupti, "observe"),
     "asking NVML": (cuda, "gpu_state"),
-    "peak memory": (peak_memory, "peak_bytes"),
+    "peak memory": (outputs, "peak_bytes"),
 }
 
 Run = Callable[[], object]

@@ -22,10 +22,9 @@ from runner.kernels.matmul import triton as matmul
 from runner.kernels.softmax import triton as softmax
 from runner.store import run_folder
 from runner.timing import calibration, cuda, cupti
-from runner.timing.buffer_sets import BufferSets
-from runner.timing.flush import preparation
-from runner.timing.graph_timestamps import GraphTimestamps
+from runner.timing.preparation import BufferSets, preparation
 from runner.timing.statistics import trimmed_mean
+from runner.timing.timestamps import GraphTimestamps
 from runner.worker import tidy
 
 CAPTURES, WARMUP, SAMPLES = 10, 20, 150

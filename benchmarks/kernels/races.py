@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.timing.floors import pair_floors
-from runner.timing.pairs import paired
+from runner.timing.calibration import pair_floors
+from runner.timing.statistics import paired
 
 COPY = "copy"
 PEERS_FILE = Path(__file__).with_name("peers.py")

@@ -12,10 +12,10 @@ import torch
 from benchmarks.timer_spread.series import AGAIN, FIRST, LONGER_1, LONGER_2, METHODS, Arm, Process
 from runner.device import hardware
 from runner.timing import calibration
-from runner.timing.flush import reading_flush
 from runner.timing.gpu_kernels import spin
-from runner.timing.graph_timestamps import GraphTimestamps
+from runner.timing.preparation import reading_flush
 from runner.timing.statistics import trimmed_mean
+from runner.timing.timestamps import GraphTimestamps
 
 CAPTURES, WARMUP_ROUNDS = 20, 3
 SHORT_US, SHORT_MORE = 5.0, 4  # of what takes less, more samples

@@ -40,8 +40,7 @@ class Benchmark:
 
     def measure(self, call: Call, context: MeasureContext) -> dict[str, Scalar | Sequence[float]]:
         """Times of ``call``, its peak memory, and how far to trust them."""
-        from runner.timing.call_outputs import remembers, spoil
-        from runner.timing.peak_memory import peak_bytes
+        from runner.timing.outputs import peak_bytes, remembers, spoil
         from runner.timing.statistics import batch_means
 
         device = context.device

@@ -14,9 +14,9 @@ from runner.experiment.case import Case, Choice, Scalar
 from runner.experiment.labels import Labels, is_called, several, varying
 from runner.experiment.results import Comparison, Row
 from runner.report.replicas import between_pct, by_case, merged
-from runner.timing import pairs
-from runner.timing.floors import pair_floors, shared_us
-from runner.timing.pairs import Ratio
+from runner.timing import statistics
+from runner.timing.calibration import pair_floors, shared_us
+from runner.timing.statistics import Ratio
 from runner.timing.verdict import UNTRUE
 
 
@@ -133,7 +133,7 @@ def lines(rows: Iterable[Row], baseline: str | None, rounds: Iterable[Comparison
     compared = {key: one for one in rounds for key in one.batches_us}
     found = [line for problem in problems.values() for line in _problem(problem, baseline, compared)]
     with_ratio = [index for index, line in enumerate(found) if line.ratio]
-    words = pairs.words([line.ratio for line in found if line.ratio])
+    words = statistics.words([line.ratio for line in found if line.ratio])
     for index, word in zip(with_ratio, words, strict=True):
         found[index] = replace(found[index], vs_baseline=word)
     return found
@@ -196,9 +196,9 @@ def _ratio(case: Sequence[Row], reference: Sequence[Row], compared: Mapping[str,
             if min(map(min, both)) <= 0:  # no time, and so no ratio: what an instrument reads of nothing is taken off
                 continue
             names = rounds.instruments[row.case.key], rounds.instruments[other]
-            found.append(pairs.paired(*both, pair_floors(*names), shared_us(*names)))
+            found.append(statistics.paired(*both, pair_floors(*names), shared_us(*names)))
     if len(found) == max(len(case), len(reference)):
-        return pairs.pooled(found)
+        return statistics.pooled(found)
     if _where(case) != _where(reference):  # two of a kind differ by per cents, which no interval of either holds
         return None
     return _apart(merged(case), merged(reference))
@@ -207,7 +207,7 @@ def _ratio(case: Sequence[Row], reference: Sequence[Row], compared: Mapping[str,
 def _apart(row: Row, base: Row) -> Ratio | None:
     """Of two times that were taken one after the other."""
     mine, theirs = _interval(row), _interval(base)
-    return pairs.unpaired(mine, theirs) if mine and theirs else None
+    return statistics.unpaired(mine, theirs) if mine and theirs else None
 
 
 def _where(rows: Sequence[Row]) -> set[Any]:

@@ -13,21 +13,15 @@ from runner.experiment.debug import interpreted
 from runner.measure.benchmark import Benchmark
 from runner.models.workload import Call, Work
 from runner.timing import calibration, cupti, instruments, measured_peak
-from runner.timing.buffer_sets import BufferSets
-from runner.timing.caller import as_seen_by_caller
+from runner.timing.calibration import FLOORS, Result, undisturbed
 from runner.timing.capture import CaptureError
-from runner.timing.floors import FLOORS
-from runner.timing.flush import preparation
-from runner.timing.gpu_state import gpu_state
-from runner.timing.graph_timestamps import GraphTimestamps
-from runner.timing.host_clock import HostClock
-from runner.timing.instruments import Instrument
-from runner.timing.procedure import Taken, take
-from runner.timing.side_by_side import side_by_side
+from runner.timing.gpu_state import gpu_state, sustained
+from runner.timing.instruments import HostClock, Instrument, as_seen_by_caller
+from runner.timing.preparation import BufferSets, preparation
+from runner.timing.procedure import Taken, side_by_side, take
 from runner.timing.statistics import trimmed_mean
-from runner.timing.sustained import sustained
-from runner.timing.timer_offset import Result, undisturbed
 from runner.timing.timestamp_buffer import slots, tick_ns
+from runner.timing.timestamps import GraphTimestamps
 
 WARM_SAMPLES, WARM_LONGEST_S = 90, 0.03
 

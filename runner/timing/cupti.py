@@ -14,7 +14,7 @@ import torch
 from runner.measure.timeline import covered, whole
 from runner.timing.gpu_kernels import boundary, spin
 from runner.timing.statistics import trimmed_mean
-from runner.timing.submission import CYCLES_A_SECOND
+from runner.timing.timestamp_buffer import CYCLES_A_SECOND
 
 MOST_CALLS = 30  # profiled: the mean is then good to a few nanoseconds
 MOST_RECORDS = 300  # of which some microseconds of Python each go into reading them

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import torch
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
+import torch
+from torch import Tensor
+
+from runner.experiment.case import Scalar
 from runner.experiment.debug import interpreted
 from runner.measure.benchmark import Benchmark
 from runner.models.workload import Call
 from runner.timing import calibration
-from runner.timing.buffer_sets import BufferSets
 from runner.timing.capture import CaptureError
 from runner.timing.cupti import CuptiTime
-from runner.timing.events import CudaEvents
-from runner.timing.flush import preparation
-from runner.timing.graph_timestamps import GraphTimestamps
-from runner.timing.host_clock import HostClock
-from runner.timing.stream_timestamps import StreamTimestamps
-from runner.timing.timestamp_buffer import tick_ns
+from runner.timing.outputs import tensors
+from runner.timing.preparation import BufferSets, preparation
+from runner.timing.procedure import rest
+from runner.timing.statistics import trimmed_mean
+from runner.timing.timestamp_buffer import spin_cycles, tick_ns
+from runner.timing.timestamps import GraphTimestamps, StreamTimestamps
 
 COARSEST_NS = 64  # step of the GPU's timer beyond which timestamps are no better than events
 NOT_WAITED_FOR = "it leaves work on a stream that nobody waits for: timed by the host's clock, launching included"
 
-Instrument = GraphTimestamps | StreamTimestamps | CudaEvents | HostClock
 
 
 def choose(call: Call, settings: Benchmark, buffer_sets: BufferSets | None = None) -> tuple[Instrument, str]:
@@ -89,3 +93,101 @@ def no_timestamps() -> str:
         return "timestamps are Triton kernels, and TRITON_INTERPRET=1 runs those on the CPU"
     tick = tick_ns()
     return f"this GPU's timer steps by {tick:g} ns: too coarse for timestamps" if tick > COARSEST_NS else ""
+
+
+IN_FLIGHT = 50  # samples queued between two synchronisations: the host stays ahead, the queue stays short
+
+
+class CudaEvents:
+    """Samples of ``call`` on the current stream; ``before`` each comes its preparation."""
+
+    name = "cuda_events"
+
+    def __init__(self, call: Callable[[], object], before: Callable[[], object]) -> None:
+        self.clocks_mhz: list[float] = []  # events do not tell
+        self._call, self._before = call, before
+        self._pairs = [
+            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(IN_FLIGHT)
+        ]
+        self._sample(*self._pairs[0], 0.0)  # the first call may load something
+        torch.cuda.synchronize()
+        self._submit_s = max(self._sample(*pair, 0.0) for pair in self._pairs[:3])
+
+    def samples(self, count: int) -> list[float]:
+        """``count`` times of one call, in microseconds, in the order they were taken."""
+        times: list[float] = []
+        while len(times) < count:
+            pairs, started = self._pairs[: count - len(times)], time.perf_counter()
+            for start, end in pairs:
+                self._sample(start, end, self._submit_s)
+            torch.cuda.synchronize()
+            busy_s = time.perf_counter() - started
+            times += [start.elapsed_time(end) * 1e3 for start, end in pairs]
+            rest(times[-1], busy_s, partial(self._sample, *pairs[0], self._submit_s))
+        return times
+
+    def outputs(self) -> Iterator[Sequence[Tensor]]:
+        """What one more call gives, made as the timed ones were."""
+        self._before()
+        yield tensors(self._call())
+
+    def _sample(self, start: torch.cuda.Event, end: torch.cuda.Event, submit_s: float) -> float:
+        """Seconds the host took to submit it, which was expected to take ``submit_s``."""
+        self._before()
+        torch.cuda._sleep(spin_cycles(submit_s))  # no kernel of ours: those need Triton
+        started = time.perf_counter()
+        start.record()
+        self._call()
+        end.record()
+        return time.perf_counter() - started
+
+
+class HostClock:
+    """Samples of ``call``, launching included, the GPU idle before; ``before`` each comes its preparation."""
+
+    name = "host_clock"
+
+    def __init__(self, call: Callable[[], object], before: Callable[[], object]) -> None:
+        self.clocks_mhz: list[float] = []  # the host does not know
+        self.submitted_us: list[float] = []  # of each sample, the time until the caller could go on
+        self._call, self._before = call, before
+
+    def samples(self, count: int) -> list[float]:
+        """``count`` times of one call, in microseconds, in the order they were taken."""
+        return [self._sample() for _ in range(count)]
+
+    def outputs(self) -> Iterator[Sequence[Tensor]]:
+        """What one more call gives, made as the timed ones were."""
+        self._before()
+        result = tensors(self._call())
+        torch.cuda.synchronize()
+        yield result
+
+    def _sample(self) -> float:
+        self._before()
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        self._call()
+        returned = time.perf_counter()
+        torch.cuda.synchronize()
+        done = time.perf_counter()
+        self.submitted_us.append((returned - start) * 1e6)
+        return (done - start) * 1e6
+
+
+MOST = 50  # calls
+LONGEST_S = 0.1  # spent on them, though never on fewer than FEWEST
+FEWEST = 5
+
+
+def as_seen_by_caller(call: Callable[[], object], before: Callable[[], object]) -> dict[str, Scalar]:
+    """``host_us``: until ``call`` returns. ``latency_us``: until the GPU is done. The GPU is idle before."""
+    clock = HostClock(call, before)
+    done: list[float] = []
+    began = time.perf_counter()
+    while len(done) < MOST and (len(done) < FEWEST or time.perf_counter() - began < LONGEST_S):
+        done += clock.samples(1)
+    return {"host_us": trimmed_mean(clock.submitted_us), "latency_us": trimmed_mean(done)}
+
+
+Instrument = GraphTimestamps | StreamTimestamps | CudaEvents | HostClock

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from runner.experiment.debug import interpreted
 from runner.timing.capture import CaptureError
-from runner.timing.events import CudaEvents
-from runner.timing.flush import preparation
+from runner.timing.instruments import CudaEvents
+from runner.timing.preparation import preparation
 from runner.timing.statistics import trimmed_mean
 
 if TYPE_CHECKING:
-    from runner.timing.graph_timestamps import GraphTimestamps
+    from runner.timing.timestamps import GraphTimestamps
 
 T = TypeVar("T")
 
@@ -133,7 +133,7 @@ def _instrument(call: Callable[[], object]) -> GraphTimestamps | CudaEvents:
     if interpreted():
         return CudaEvents(call, before)
     try:
-        from runner.timing.graph_timestamps import GraphTimestamps
+        from runner.timing.timestamps import GraphTimestamps
     except ImportError:
         return CudaEvents(call, before)
     try:

@@ -68,3 +68,13 @@ def smallest_step(times: torch.Tensor) -> float:
     """Between ``times`` that follow each other; infinite if all are the same."""
     steps = times.diff()
     return min(steps[steps > 0].tolist(), default=math.inf)
+
+
+CYCLES_A_SECOND = 2e9  # about the highest clock of any GPU: at a lower one a spin is longer, which does no harm
+LONGEST_S = 0.005  # a spin that waits for a call that waits for the GPU must end
+SLACK = 1.5  # of the spin over the time that submitting took before
+
+
+def spin_cycles(submit_s: float) -> int:
+    """Of a multiprocessor, behind which a call can be submitted that took ``submit_s`` seconds before."""
+    return int(min(SLACK * submit_s, LONGEST_S) * CYCLES_A_SECOND)

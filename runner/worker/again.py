@@ -25,7 +25,7 @@ import torch
 from runner.experiment.case import Case
 from runner.kernels.spans import span, watched
 from runner.measure import CALL
-from runner.timing.flush import preparation
+from runner.timing.preparation import preparation
 from runner.worker.faults import classify
 from runner.worker.job import Job
 from runner.worker.problem import Problem

@@ -20,7 +20,7 @@ from runner.experiment.results import Phase, Row
 from runner.kernels.unsupported import Unsupported
 from runner.measure import MeasureContext
 from runner.models.workload import Call, Expected
-from runner.timing.peak_memory import peak_bytes
+from runner.timing.outputs import peak_bytes
 from runner.timing.verdict import UNTRUE
 from runner.worker import observing, sanitizer
 from runner.worker.aids import aided

@@ -28,7 +28,7 @@ from benchmarks.fair_pairs import (
     report,
 )
 from benchmarks.timer_accuracy import defaults
-from runner.timing.pairs import Ratio
+from runner.timing.statistics import Ratio
 
 SAME, APART, UNSURE = (0.0, 0.001), (0.02, 0.001), (0.0, 0.02)
 

@@ -226,9 +226,9 @@ def test_on_a_gpu_a_call_that_synchronises_is_unsupported_and_harms_nobody_after
 
 @pytest.mark.gpu
 def test_on_a_gpu_it_is_timed_in_a_graph_like_any_other_and_its_caller_waits_less(make):
-    from runner.timing.caller import as_seen_by_caller
-    from runner.timing.flush import preparation
-    from runner.timing.graph_timestamps import GraphTimestamps
+    from runner.timing.instruments import as_seen_by_caller
+    from runner.timing.preparation import preparation
+    from runner.timing.timestamps import GraphTimestamps
 
     workload, inputs = make("mlp", dtype="float32", device="cuda", pass_="fwd_bwd", zero_grad="every_step", **MLP)
     eager = workload.call(cudagraph().load("mlp"), inputs)

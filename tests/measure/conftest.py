@@ -35,11 +35,10 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of all that decides by time how much to sample."""
-    from runner.timing import procedure, side_by_side
+    from runner.timing import procedure
 
     clock = Clock()
-    for module in (procedure, side_by_side):
-        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(procedure, "time", clock)
     return clock
 
 

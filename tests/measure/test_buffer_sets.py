@@ -16,7 +16,7 @@ def buffer_sets(monkeypatch):
     """Ten of them, for one input."""
     import torch
 
-    from runner.timing import buffer_sets
+    from runner.timing import preparation
 
     class Input:
         is_cuda = True
@@ -29,9 +29,9 @@ def buffer_sets(monkeypatch):
             return 2
 
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", object, raising=False)
-    monkeypatch.setattr(buffer_sets, "_affordable", lambda inputs, count: count)
-    monkeypatch.setattr(buffer_sets, "_copy", lambda tensor, offset: Input())
-    return buffer_sets.BufferSets((Input(),), PLACES)
+    monkeypatch.setattr(preparation, "_affordable", lambda inputs, count: count)
+    monkeypatch.setattr(preparation, "_copy", lambda tensor, offset: Input())
+    return preparation.BufferSets((Input(),), PLACES)
 
 
 def test_the_first_place_has_the_inputs_as_they_are_and_its_own_pool(buffer_sets):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from runner.models.workload import Call
-from runner.timing.call_outputs import remembers
+from runner.timing.outputs import remembers
 
 
 def call(function, *inputs, reset=None):

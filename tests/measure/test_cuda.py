@@ -134,9 +134,9 @@ def test_the_timers_step_is_known():
 
 
 def test_fewer_samples_than_captures_are_of_graphs_drawn_anew():
-    from runner.timing.flush import preparation
-    from runner.timing.graph_timestamps import GraphTimestamps
-    from runner.timing.submission import CYCLES_A_SECOND
+    from runner.timing.preparation import preparation
+    from runner.timing.timestamp_buffer import CYCLES_A_SECOND
+    from runner.timing.timestamps import GraphTimestamps
 
     cycles = 20_000
     before = preparation(None, cold_l2=False)
@@ -162,11 +162,11 @@ def compare(*runs):
 
 
 def ratio(found):
-    from runner.timing import pairs
-    from runner.timing.floors import pair_floors
+    from runner.timing import statistics
+    from runner.timing.calibration import pair_floors
 
     (name, first), (_, second) = found
-    return pairs.paired(second, first, pair_floors(name, name))
+    return statistics.paired(second, first, pair_floors(name, name))
 
 
 def test_a_call_is_the_same_as_itself():

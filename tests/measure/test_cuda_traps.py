@@ -152,9 +152,9 @@ def test_a_result_that_is_only_kept_is_impossible(made, instrument):
 
 
 def test_a_sustained_time_is_of_what_was_timed_whatever_a_capture_sees(made, unseen_by_captures, monkeypatch):
-    from runner.timing import sustained
+    from runner.timing import gpu_state
 
-    monkeypatch.setattr(sustained, "LEAD_S", 0.05)
+    monkeypatch.setattr(gpu_state, "LEAD_S", 0.05)
     row = measure(unseen_by_captures, made[2], sustained_s=0.1)
     assert row["instrument"] == "stream_timestamps"
     assert row["sustained_us"] > 0.5 * row["gpu_us"]
@@ -241,9 +241,8 @@ def test_replays_write_their_outputs_anew_wherever_these_lie(made):
 
 def test_instruments_to_be_compared_have_their_outputs_in_one_place(made):
 
-    from runner.timing.buffer_sets import BufferSets
-    from runner.timing.flush import preparation
-    from runner.timing.graph_timestamps import GraphTimestamps
+    from runner.timing.preparation import BufferSets, preparation
+    from runner.timing.timestamps import GraphTimestamps
 
     x, gelu, _ = made
     buffer_sets, nothing = BufferSets([x], 4), preparation(None, cold_l2=False)
@@ -259,7 +258,7 @@ def test_instruments_to_be_compared_have_their_outputs_in_one_place(made):
 def test_inputs_lie_elsewhere_while_a_place_is_taken_and_then_where_they_were(made):
     import torch
 
-    from runner.timing.buffer_sets import BufferSets
+    from runner.timing.preparation import BufferSets
 
     x, _, _ = made
     there, values = x.data_ptr(), x.clone()
@@ -277,7 +276,7 @@ def test_inputs_lie_elsewhere_while_a_place_is_taken_and_then_where_they_were(ma
 def test_what_is_not_contiguous_stays_where_it_is():
     import torch
 
-    from runner.timing.buffer_sets import BufferSets
+    from runner.timing.preparation import BufferSets
 
     x = torch.randn(64, 32, device="cuda").t()
     there = x.data_ptr()
@@ -288,7 +287,7 @@ def test_what_is_not_contiguous_stays_where_it_is():
 def test_memory_that_torch_only_keeps_is_there_for_places(monkeypatch):
     import torch
 
-    from runner.timing.buffer_sets import BufferSets
+    from runner.timing.preparation import BufferSets
 
     x, kept = torch.empty(2**20, device="cuda"), torch.empty(2**30, dtype=torch.uint8, device="cuda")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 2**37))
@@ -299,7 +298,7 @@ def test_memory_that_torch_only_keeps_is_there_for_places(monkeypatch):
 def test_places_are_fewer_where_copies_would_take_too_much_memory():
     import torch
 
-    from runner.timing.buffer_sets import BufferSets
+    from runner.timing.preparation import BufferSets
 
     many = torch.empty(torch.cuda.get_device_properties(0).total_memory // 16, dtype=torch.uint8, device="cuda")
     assert len(BufferSets([many], 10)) == 1

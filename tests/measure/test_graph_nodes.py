@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runner.timing import graph_nodes
-from runner.timing.graph_nodes import HOST, KERNEL, MEMSET
+from runner.timing import capture
+from runner.timing.capture import HOST, KERNEL, MEMSET
 
 EMPTY = 5  # a node that does nothing
 PREPARING, FIRST, LAST = 1, 2, 9  # as each graph below names them
@@ -18,10 +18,10 @@ def contents(monkeypatch):
 
     def found(call, *edges):
         nodes = {PREPARING: (KERNEL, FLUSH), FIRST: (KERNEL, STAMP), LAST: (KERNEL, STAMP)} | call
-        monkeypatch.setattr(graph_nodes, "_nodes", lambda _: list(nodes))
-        monkeypatch.setattr(graph_nodes, "_edges", lambda _: [(PREPARING, FIRST), *edges])
-        monkeypatch.setattr(graph_nodes, "_what", nodes.__getitem__)
-        return graph_nodes.contents(0)
+        monkeypatch.setattr(capture, "_nodes", lambda _: list(nodes))
+        monkeypatch.setattr(capture, "_edges", lambda _: [(PREPARING, FIRST), *edges])
+        monkeypatch.setattr(capture, "_what", nodes.__getitem__)
+        return capture.contents(0)
 
     return found
 

@@ -35,7 +35,7 @@ class There:
 @pytest.fixture
 def made(monkeypatch):
     """Graphs that write one number each, to a memory of each or to one of all."""
-    from runner.timing.graph_timestamps import GraphTimestamps
+    from runner.timing.timestamps import GraphTimestamps
 
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
@@ -56,7 +56,7 @@ def made(monkeypatch):
     [(90.0, 20, 10, 20), (110.0, 20, 10, 10), (110.0, 20, 1, 5), (110.0, 8, 10, 8), (110.0, 1, 10, 1)],
 )
 def test_a_long_call_has_a_capture_for_each_place_and_five_at_least(monkeypatch, us, captures, buffer_sets, expected):
-    from runner.timing.graph_timestamps import GraphTimestamps
+    from runner.timing.timestamps import GraphTimestamps
 
     replayed = []
     monkeypatch.setattr(GraphTimestamps, "_replay", lambda self, order: replayed.extend(order))

@@ -15,7 +15,7 @@ import torch
 
 from runner.device import cache, identity
 from runner.models.workload import Work
-from runner.timing import datasheet, peak_rates
+from runner.timing import measured_peak, peak_rates
 from runner.timing import measured_peak as room
 from runner.timing.measured_peak import MeasuredPeak, columns
 
@@ -153,7 +153,7 @@ def test_no_figure_is_none_or_infinite_or_a_limit_of_zero(work, time_us):
     ],
 )
 def test_a_gpu_is_found_by_the_name_torch_gives_it(name, gbps, dtype, tflops):
-    sheet = datasheet.peaks(name)
+    sheet = measured_peak.peaks(name)
     assert sheet is not None
     assert sheet.gbps == gbps
     assert sheet.tflops[dtype] == pytest.approx(tflops, rel=0.005)
@@ -173,11 +173,11 @@ def test_a_gpu_is_found_by_the_name_torch_gives_it(name, gbps, dtype, tflops):
     ],
 )
 def test_a_gpu_that_is_only_alike_is_unknown(name):
-    assert datasheet.peaks(name) is None
+    assert measured_peak.peaks(name) is None
 
 
 def test_no_gpu_has_a_type_that_nobody_asks_for_or_a_rate_out_of_order():
-    for name, sheet in datasheet.PEAKS.items():
+    for name, sheet in measured_peak.PEAKS.items():
         rates = sheet.tflops
         assert set(rates) <= {"float64", "float32", "tf32", "float16", "bfloat16", "float8_e4m3fn"}, name
         assert rates.get("float8_e4m3fn", 2 * rates["float16"]) == 2 * rates["float16"], name
@@ -188,7 +188,7 @@ def test_no_gpu_has_a_type_that_nobody_asks_for_or_a_rate_out_of_order():
 
 
 def test_a_type_that_old_tensor_cores_lack_is_left_out():
-    assert not {"tf32", "bfloat16"} & set(datasheet.PEAKS["T4"].tflops)
+    assert not {"tf32", "bfloat16"} & set(measured_peak.PEAKS["T4"].tflops)
 
 
 # the record and its file
@@ -365,7 +365,7 @@ def real():
 @pytest.mark.gpu
 def test_a_gpu_reaches_most_of_its_data_sheet(real):
     found, _, _ = real
-    sheet = datasheet.peaks(found.gpu)
+    sheet = measured_peak.peaks(found.gpu)
     if sheet is None:
         pytest.skip(f"no data sheet of {found.gpu}")
     assert 0.5 * sheet.gbps <= found.copy_gbps <= 1.05 * sheet.gbps

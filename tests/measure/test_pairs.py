@@ -7,10 +7,9 @@ import random
 
 import pytest
 
-from runner.timing import pairs
-from runner.timing.floors import pair_floors, shared_us
-from runner.timing.pairs import Ratio
-from runner.timing.statistics import NO_FLOOR, Floor
+from runner.timing import statistics
+from runner.timing.calibration import pair_floors, shared_us
+from runner.timing.statistics import NO_FLOOR, Floor, Ratio
 
 NOTHING = (NO_FLOOR, NO_FLOOR)
 
@@ -24,7 +23,7 @@ def batches(chance, mean, noise=0.001, common=None):
 def test_what_moves_both_sides_alike_is_not_in_their_ratio():
     chance = random.Random(1)
     swing = [0.05 * math.sin(i) for i in range(10)]
-    ratio = pairs.paired(batches(chance, 103, common=swing), batches(chance, 100, common=swing), NOTHING)
+    ratio = statistics.paired(batches(chance, 103, common=swing), batches(chance, 100, common=swing), NOTHING)
     assert math.exp(ratio.log) == pytest.approx(1.03, abs=0.002)
     assert ratio.half < 0.003
     assert ratio.word == "slower"
@@ -32,7 +31,7 @@ def test_what_moves_both_sides_alike_is_not_in_their_ratio():
 
 def test_equal_calls_are_the_same_and_next_to_never_different():
     chance = random.Random(2)
-    words = [pairs.paired(batches(chance, 20), batches(chance, 20), NOTHING).word for _ in range(1000)]
+    words = [statistics.paired(batches(chance, 20), batches(chance, 20), NOTHING).word for _ in range(1000)]
     assert words.count("same") > 980
     assert words.count("faster") + words.count("slower") <= 2
 
@@ -40,7 +39,8 @@ def test_equal_calls_are_the_same_and_next_to_never_different():
 def test_noise_makes_unclear_and_never_same():
     chance = random.Random(3)
     words = [
-        pairs.paired(batches(chance, 20, noise=0.02), batches(chance, 20, noise=0.02), NOTHING).word for _ in range(300)
+        statistics.paired(batches(chance, 20, noise=0.02), batches(chance, 20, noise=0.02), NOTHING).word
+        for _ in range(300)
     ]
     assert words.count("unclear") > 290
     assert words.count("same") == 0
@@ -48,16 +48,16 @@ def test_noise_makes_unclear_and_never_same():
 
 def test_one_percent_is_found_where_the_noise_allows():
     chance = random.Random(4)
-    found = [pairs.paired(batches(chance, 101), batches(chance, 100), NOTHING).word for _ in range(300)]
+    found = [statistics.paired(batches(chance, 101), batches(chance, 100), NOTHING).word for _ in range(300)]
     assert found.count("slower") > 285
-    back = [pairs.paired(batches(chance, 100), batches(chance, 101), NOTHING).word for _ in range(300)]
+    back = [statistics.paired(batches(chance, 100), batches(chance, 101), NOTHING).word for _ in range(300)]
     assert back.count("faster") > 285
 
 
 def test_an_instruments_floor_widens_short_calls_most():
     chance = random.Random(5)
     floors = pair_floors("graph_timestamps", "graph_timestamps")
-    short, long = (pairs.paired(batches(chance, us, 0.0), batches(chance, us, 0.0), floors) for us in (1.0, 100.0))
+    short, long = (statistics.paired(batches(chance, us, 0.0), batches(chance, us, 0.0), floors) for us in (1.0, 100.0))
     assert short.half == pytest.approx(math.sqrt(2) * 2 * math.hypot(0.005, 0.0003), rel=0.01)
     assert long.half == pytest.approx(math.sqrt(2) * 2 * math.hypot(0.00005, 0.0003), rel=0.01)
 
@@ -74,49 +74,49 @@ def test_two_instruments_share_no_error_that_could_cancel():
 )
 def test_what_is_too_long_on_both_sides_is_not_gone_from_their_ratio(name, longer_us, short_us, long_us):
     read = [[us + longer_us] * 10 for us in (long_us, short_us)]
-    ratio = pairs.paired(*read, pair_floors(name, name), shared_us(name, name))
+    ratio = statistics.paired(*read, pair_floors(name, name), shared_us(name, name))
     assert abs(ratio.log - math.log(long_us / short_us)) < ratio.half
     assert ratio.word == "slower"
-    alike = pairs.paired(read[0], read[0], pair_floors(name, name), shared_us(name, name))
+    alike = statistics.paired(read[0], read[0], pair_floors(name, name), shared_us(name, name))
     assert alike.half < 0.005
 
 
 def test_separate_times_are_compared_by_their_intervals():
-    ratio = pairs.unpaired((110.0, 0.03), (100.0, 0.04))
+    ratio = statistics.unpaired((110.0, 0.03), (100.0, 0.04))
     assert (ratio.log, ratio.half) == (pytest.approx(math.log(1.1)), pytest.approx(0.05))
     assert ratio.word == "slower"
     assert not ratio.paired
-    assert pairs.unpaired((102.0, 0.03), (100.0, 0.04)).word == "unclear"
+    assert statistics.unpaired((102.0, 0.03), (100.0, 0.04)).word == "unclear"
 
 
 def test_several_processes_speak_by_what_they_differ():
-    apart = pairs.pooled([Ratio(log, 0.001, 9, True) for log in (0.00, 0.02, 0.04)])
+    apart = statistics.pooled([Ratio(log, 0.001, 9, True) for log in (0.00, 0.02, 0.04)])
     assert apart.log == pytest.approx(0.02)
     assert apart.half == pytest.approx(4.303 * 0.02 / math.sqrt(3))
-    alike = pairs.pooled([Ratio(0.02, 0.003, 9, True)] * 3)
+    alike = statistics.pooled([Ratio(0.02, 0.003, 9, True)] * 3)
     assert alike.half == pytest.approx(0.003 / math.sqrt(3))
-    assert pairs.pooled([Ratio(0.02, 0.003, 9, True)]) == Ratio(0.02, 0.003, 9, True)
+    assert statistics.pooled([Ratio(0.02, 0.003, 9, True)]) == Ratio(0.02, 0.003, 9, True)
 
 
 def test_what_no_process_sees_is_seen_by_no_number_of_them():
-    pooled = pairs.pooled([Ratio(0.05, 0.05, 9, True, unseen=0.04)] * 100)
+    pooled = statistics.pooled([Ratio(0.05, 0.05, 9, True, unseen=0.04)] * 100)
     assert pooled.half == pytest.approx(math.hypot(0.04, 0.03 / 10))
     assert pooled.unseen == 0.04
 
 
 def test_two_processes_say_no_less_than_one():
     one = Ratio(0.05, 0.006, 9, True)
-    assert pairs.words([one] * 40) == ["slower"] * 40
-    assert pairs.words([pairs.pooled([one, one])] * 40) == ["slower"] * 40
+    assert statistics.words([one] * 40) == ["slower"] * 40
+    assert statistics.words([statistics.pooled([one, one])] * 40) == ["slower"] * 40
 
 
 def test_of_many_pairs_some_differ_by_chance_and_are_called_unclear():
     just = Ratio(0.0101, 0.005, 9, True)  # alone: 5.1 thousandths beyond the zone of 5
     assert just.word == "slower"
-    assert pairs.words([just]) == ["slower"]
-    assert pairs.words([just] * 40) == ["unclear"] * 40
+    assert statistics.words([just]) == ["slower"]
+    assert statistics.words([just] * 40) == ["unclear"] * 40
     sure = Ratio(0.2, 0.005, 9, True)
-    assert pairs.words([sure, just, Ratio(0.0, 0.001, 9, True)] + [just] * 40)[:3] == ["slower", "unclear", "same"]
+    assert statistics.words([sure, just, Ratio(0.0, 0.001, 9, True)] + [just] * 40)[:3] == ["slower", "unclear", "same"]
 
 
 def test_a_table_of_equal_calls_has_a_wrong_word_in_less_than_5_of_100():
@@ -125,9 +125,9 @@ def test_a_table_of_equal_calls_has_a_wrong_word_in_less_than_5_of_100():
     wrong = sum(
         any(
             word in ("faster", "slower")
-            for word in pairs.words(
+            for word in statistics.words(
                 [
-                    pairs.paired(batches(chance, 20, 0.004), batches(chance, 20 * 1.005, 0.004), NOTHING)
+                    statistics.paired(batches(chance, 20, 0.004), batches(chance, 20 * 1.005, 0.004), NOTHING)
                     for _ in range(20)
                 ]
             )
@@ -142,5 +142,5 @@ def test_a_table_of_equal_calls_has_a_wrong_word_in_less_than_5_of_100():
     [(1, 12.706, 0.025), (2, 4.303, 0.025), (4, 2.776, 0.025), (8, 3.355, 0.005), (9, 2.262, 0.025), (9, 3.250, 0.005)],
 )
 def test_students_tail_is_that_of_the_tables(freedom, t, beyond):
-    assert pairs.survival(t, freedom) == pytest.approx(beyond, rel=0.002)
-    assert pairs.survival(0.0, freedom) == pytest.approx(0.5)
+    assert statistics.survival(t, freedom) == pytest.approx(beyond, rel=0.002)
+    assert statistics.survival(0.0, freedom) == pytest.approx(0.5)

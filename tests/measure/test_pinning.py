@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from runner.timing.pinning import _team, _text, _threads, choose, pinned
+from runner.timing.cpu import _team, _text, _threads, choose, pinned
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -101,7 +101,7 @@ def test_what_torch_compiles_runs_on_the_same_threads():
 @enough
 def test_the_pool_need_not_have_been_started():
     program = (
-        "import os, torch; from runner.timing.pinning import _threads, pinned\n"
+        "import os, torch; from runner.timing.cpu import _threads, pinned\n"
         "with pinned() as cpus:\n"
         "    torch.nn.functional.gelu(torch.ones(1024, 1024))\n"
         "    print(cpus, sum(len(os.sched_getaffinity(thread)) == 1 for thread in _threads()))\n"

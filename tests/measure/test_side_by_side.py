@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.timing.side_by_side import side_by_side
+from runner.timing.procedure import side_by_side
 
 
 class Logged:

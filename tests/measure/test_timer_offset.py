@@ -6,15 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from runner.timing import timer_offset
+from runner.timing import calibration
 
 
 @pytest.fixture
 def shifts(monkeypatch):
     """What is found after each series, in turn; the times that it was settled are counted."""
     found, settled = [], []
-    monkeypatch.setattr(timer_offset, "shift_us", lambda: found.pop(0))
-    monkeypatch.setattr(timer_offset, "settle", lambda: settled.append(len(found)))
+    monkeypatch.setattr(calibration, "shift_us", lambda: found.pop(0))
+    monkeypatch.setattr(calibration, "settle", lambda: settled.append(len(found)))
     return found, settled
 
 
@@ -32,7 +32,7 @@ def test_a_series_is_taken_anew_as_long_as_the_zero_has_moved_down(shifts, after
     found, times_settled = shifts
     found += after_each
     series = iter(["first", "second", "third"])
-    assert timer_offset.undisturbed(lambda: next(series)) == (["first", "second", "third"][taken - 1], after_each[-1])
+    assert calibration.undisturbed(lambda: next(series)) == (["first", "second", "third"][taken - 1], after_each[-1])
     assert len(times_settled) == settled
 
 
@@ -41,27 +41,27 @@ def captured(monkeypatch):
     """Graphs that were made to settle it."""
     made = []
     graphs = SimpleNamespace(samples=lambda count: None)
-    monkeypatch.setattr(timer_offset, "_graphs", lambda: made.append(graphs) or graphs)
+    monkeypatch.setattr(calibration, "_graphs", lambda: made.append(graphs) or graphs)
     return made
 
 
 def test_it_is_settled_once_a_kernel_that_does_nothing_reads_what_it_read(monkeypatch, captured):
     found = [-0.37, -0.36, 0.01]
-    monkeypatch.setattr(timer_offset, "shift_us", lambda: found.pop(0))
-    timer_offset.settle()
+    monkeypatch.setattr(calibration, "shift_us", lambda: found.pop(0))
+    calibration.settle()
     assert (len(captured), found) == (2, [])
 
 
 def test_settling_ends(monkeypatch, captured):
-    monkeypatch.setattr(timer_offset, "shift_us", lambda: -0.37)
-    timer_offset.settle()
-    assert len(captured) == timer_offset.MOST
+    monkeypatch.setattr(calibration, "shift_us", lambda: -0.37)
+    calibration.settle()
+    assert len(captured) == calibration.MOST
 
 
 @pytest.mark.gpu
 def test_a_context_that_comes_is_noticed_if_it_moves_the_zero_and_settling_undoes_that(other_context):
-    assert timer_offset.undisturbed(lambda: None)[1] > -0.1  # a clock that is held down moves it up
+    assert calibration.undisturbed(lambda: None)[1] > -0.1  # a clock that is held down moves it up
     with other_context():
-        moved_us = timer_offset.shift_us()  # -0.37 on H200s
-        timer_offset.settle()
-        assert timer_offset.shift_us() > -0.1, f"it had moved by {moved_us:.2f} us"
+        moved_us = calibration.shift_us()  # -0.37 on H200s
+        calibration.settle()
+        assert calibration.shift_us() > -0.1, f"it had moved by {moved_us:.2f} us"

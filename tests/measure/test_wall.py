@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.timing.wall import SHORTEST_SAMPLE_NS, PerfCounter
+from runner.timing.cpu import SHORTEST_SAMPLE_NS, PerfCounter
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -18,9 +18,8 @@ from runner.device import hardware, identity
 from runner.measure.benchmark import Benchmark
 from runner.models.workload import Call
 from runner.timing import verify
-from runner.timing.pairs import Ratio
-from runner.timing.verify import Finding, compared, cpu
-from runner.timing.verify.compared import Compared
+from runner.timing.statistics import Ratio
+from runner.timing.verify import Compared, Finding, cpu
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD, BAD = Finding("right", "1.00 us", "within 1 %", passed=True), Finding("off", "2 us", "within 1 %", passed=False)
@@ -66,7 +65,7 @@ def pairs(*percents: float, half: float = 0.2, us: float = 20.0) -> list[Compare
 
 @pytest.mark.parametrize(("off", "passed"), [([0.0] * 10, True), ([2.0] + [0.0] * 9, True), ([2.0, -2.0, 0.0], False)])
 def test_of_equal_calls_one_may_be_called_different(off, passed):
-    finding = compared.alike("A/A", pairs(*off), most=1)
+    finding = verify.alike("A/A", pairs(*off), most=1)
     assert finding.passed is passed
     assert f"of {len(off)} called different" in finding.found
 
@@ -74,22 +73,22 @@ def test_of_equal_calls_one_may_be_called_different(off, passed):
 @pytest.mark.parametrize(("unclear", "passed"), [(0, True), (2, True), (3, False)])
 def test_of_long_equal_calls_nine_in_ten_are_called_the_same(unclear, passed):
     made = pairs(*[0.0] * (20 - unclear)) + pairs(*[0.0] * unclear, half=3.0)
-    assert compared.sure("A/A", made).passed is passed
+    assert verify.sure("A/A", made).passed is passed
 
 
 def test_short_equal_calls_need_not_be_called_the_same():
-    assert compared.sure("A/A", pairs(0.0, 0.0, half=3.0, us=2.0) + pairs(0.0)).passed
+    assert verify.sure("A/A", pairs(0.0, 0.0, half=3.0, us=2.0) + pairs(0.0)).passed
 
 
 @pytest.mark.parametrize(("missed", "passed"), [(0, True), (1, True), (2, False)])
 def test_a_longer_call_is_found_in_nine_of_ten(missed, passed):
-    finding = compared.slower("spin of 5 us", pairs(*[2.0] * (10 - missed), *[0.0] * missed), 0.02, least=9)
+    finding = verify.slower("spin of 5 us", pairs(*[2.0] * (10 - missed), *[0.0] * missed), 0.02, least=9)
     assert finding.passed is passed
     assert finding.name == "spin of 5 us, 2 % longer"
 
 
 def test_a_call_that_is_called_faster_is_not_one_found_slower():
-    assert not compared.slower("spin", pairs(*[-2.0] * 10), 0.02, least=9).passed
+    assert not verify.slower("spin", pairs(*[-2.0] * 10), 0.02, least=9).passed
 
 
 def test_a_pair_is_compared_as_a_sweep_does_it():
@@ -99,7 +98,7 @@ def test_a_pair_is_compared_as_a_sweep_does_it():
             return [("graph_timestamps", [10.3] * 10), ("graph_timestamps", [10.0] * 10)]
 
     call = Call(lambda: ())
-    made = compared.compared(Fake(), "cuda", call, call, {"instrument": "graph_timestamps"})
+    made = verify.compared(Fake(), "cuda", call, call, {"instrument": "graph_timestamps"})
     assert made.us == pytest.approx(10.0)
     assert made.ratio.log == pytest.approx(math.log(1.03))
     assert made.ratio.word == "slower"

@@ -39,7 +39,7 @@ class Memory:
         Three calls are made: one for the peak alone, one watched, and one in which what is saved is counted.
         """
         from runner.measure.memory.saved import saving
-        from runner.timing.peak_memory import peak_bytes
+        from runner.timing.outputs import peak_bytes
 
         on = import_module(f"runner.measure.memory.{context.device}")
         keep = self.snapshot and context.device == "cuda"

@@ -105,8 +105,8 @@ def _run(words: list[str], log: Path, limit_s: float, grace_s: float) -> tools.E
 
 def _latency_us(call: Call) -> float:
     """Host time of a call that nobody looks at, where no benchmark has taken it."""
-    from runner.timing.caller import as_seen_by_caller
-    from runner.timing.flush import preparation
+    from runner.timing.instruments import as_seen_by_caller
+    from runner.timing.preparation import preparation
 
     return float(as_seen_by_caller(call.run, preparation(call.reset, cold_l2=True))["latency_us"] or 0.0)
 

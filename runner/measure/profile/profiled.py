@@ -15,7 +15,7 @@ from runner.measure import CALL, CannotMeasure
 from runner.measure.profile import Profile
 from runner.measure.profile.tables import Line, grouped, sizes_text
 from runner.models.workload import Call
-from runner.timing.flush import preparation
+from runner.timing.preparation import preparation
 from runner.timing.statistics import trimmed_mean
 
 ROUNDS = 3  # of calls without the profiler and with it, in turn: the machine may be slower later

@@ -14,8 +14,7 @@ from runner.measure import MeasureContext
 from runner.measure.benchmark import Benchmark
 from runner.models.workload import Call
 from runner.timing.verdict import CONTENDED_PCT
-from runner.timing.verify import Check, Finding
-from runner.timing.verify.compared import alike, compared, slower
+from runner.timing.verify import Check, Finding, alike, compared, slower
 
 GELU: Any = torch._C._nn.gelu  # takes a buffer for its output, as torch.nn.functional.gelu does not
 

@@ -14,14 +14,13 @@ from runner.measure import MeasureContext
 from runner.measure.benchmark import Benchmark
 from runner.models.workload import Call
 from runner.timing import calibration, instruments
-from runner.timing.floors import FLOORS
-from runner.timing.flush import reading_flush
+from runner.timing.calibration import FLOORS
 from runner.timing.gpu_kernels import spin
-from runner.timing.graph_timestamps import GraphTimestamps
+from runner.timing.preparation import reading_flush
 from runner.timing.procedure import take
 from runner.timing.statistics import trimmed_mean
-from runner.timing.verify import Check, Finding
-from runner.timing.verify.compared import alike, compared, slower, sure
+from runner.timing.timestamps import GraphTimestamps
+from runner.timing.verify import Check, Finding, alike, compared, slower, sure
 
 GELU: Any = torch._C._nn.gelu  # takes a buffer for its output, as torch.nn.functional.gelu does not
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -101,3 +102,34 @@ class Place:
         storage = torch._C._construct_storage_from_data_pointer(self.data_ptr, self.device, self.size_bytes)
         empty = torch.empty(0, dtype=self.dtype, device=self.device)
         return empty.set_(storage, self.offset, self.shape, self.stride)
+
+
+def peak_bytes(call: Callable[[], object], device: str) -> int:
+    """Bytes, as the allocator counts them. The call's own output is part of the peak."""
+    return _on_gpu(call) if device == "cuda" else _on_cpu(call)
+
+
+def _on_gpu(call: Callable[[], object]) -> int:
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    result = call()
+    torch.cuda.synchronize()
+    del result
+    return torch.cuda.max_memory_allocated() - before
+
+
+def _on_cpu(call: Callable[[], object]) -> int:
+    """The CPU allocator keeps no count, but reports each allocation to the profiler.
+
+    ``torch.profiler`` would do as well, but its first use imports a second's worth of torch._dynamo.
+    """
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        result = call()
+    del result
+    held = peak = 0
+    for event in profile.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    return peak

@@ -16,12 +16,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from runner.timing.buffer_sets import BufferSets
-from runner.timing.call_outputs import Place, tensors
-from runner.timing.capture import CaptureError, capture_stream, capturing
-from runner.timing.graph_nodes import Contents, contents
-from runner.timing.rest import rest
-from runner.timing.timestamp_buffer import slots
+from runner.timing.capture import CaptureError, Contents, capture_stream, capturing, contents
+from runner.timing.gpu_kernels import spin
+from runner.timing.outputs import Place, tensors
+from runner.timing.preparation import BufferSets
+from runner.timing.procedure import rest
+from runner.timing.timestamp_buffer import slots, spin_cycles
 
 # From here on captures differ by less than 0.1 % and no more of it comes off with more of them: on an H200, estimates
 # by 5 and by 20 captures spread alike from 275 us on, where at 4.4 us it is 28 ns and 6. But each place has one.
@@ -164,3 +164,51 @@ def _keeping_graph() -> torch.cuda.CUDAGraph:
     if not hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph"):
         return torch.cuda.CUDAGraph()
     return torch.cuda.CUDAGraph(keep_graph=True)
+
+
+PAIRS = 10  # samples between two reads of the timestamps
+
+
+class StreamTimestamps:
+    """Samples of ``call`` on the current stream, less ``constant_us``; ``before`` each comes its preparation."""
+
+    name = "stream_timestamps"
+
+    def __init__(self, call: Callable[[], object], before: Callable[[], object], *, constant_us: float) -> None:
+        self.clocks_mhz: list[float] = []  # of the multiprocessor that timestamps, one a sample
+        self._call, self._before = call, before
+        self._slots = slots(PAIRS)
+        self._constant_us = constant_us
+        self._sample(0, 0.0)  # Triton compiles its kernels
+        self._submit_s = max(self._sample(0, 0.0) for _ in range(3))
+
+    def samples(self, count: int) -> list[float]:
+        """``count`` times of one call or a few more, in microseconds, in the order they were taken."""
+        times: list[float] = []
+        while len(times) < count:
+            started = time.perf_counter()
+            for pair in range(PAIRS):
+                self._sample(pair, self._submit_s)
+            busy_s = time.perf_counter() - started
+            pairs = self._slots.read()
+            times += [ns / 1e3 - self._constant_us for ns, _ in pairs]
+            self.clocks_mhz += [cycles / ns * 1e3 for ns, cycles in pairs]
+            rest(times[-1], busy_s, partial(self._sample, 0, self._submit_s))
+        return times
+
+    def outputs(self) -> Iterator[Sequence[Tensor]]:
+        """What one more call gives, made as the timed ones were."""
+        self._before()
+        yield tensors(self._call())
+
+    def _sample(self, pair: int, submit_s: float) -> float:
+        """Seconds the host took to submit it, which was expected to take ``submit_s``."""
+        self._before()
+        spin[(1,)](spin_cycles(submit_s), num_warps=1)
+        started = time.perf_counter()
+        self._slots.begin(pair)
+        self._call()
+        self._slots.end(pair)
+        submitted_s = time.perf_counter() - started
+        torch.cuda.synchronize()
+        return submitted_s
