@@ -60,7 +60,7 @@ def measured(seed: int) -> dict[str, Any]:
     import torch.nn.functional as F
 
     from benchmarks.kernels.race import fields_of
-    from runner.device import hardware
+    from runner.device import identity
     from runner.experiment import schema
     from runner.measure.benchmark import Benchmark
     from runner.models.workload import Call
@@ -97,7 +97,7 @@ def measured(seed: int) -> dict[str, Any]:
             instrument = instruments.build("graph_timestamps", call, settings, buffer_sets=buffer_sets)
             estimate = take(instrument, settings).summary.estimate
             timed.setdefault(name, []).append((estimate, time.perf_counter() - started))
-    return {"worker": hardware.describe(), "timed": timed}
+    return {"worker": identity.describe(), "timed": timed}
 
 
 def report(found: Sequence[Mapping[str, Sequence[Timed]]]) -> str:

@@ -25,7 +25,7 @@ from triton.testing import do_bench, do_bench_cudagraph
 from benchmarks.common import digits, load_average, page, publish, table
 from benchmarks.timer_accuracy import defaults
 from benchmarks.timer_spread.process import gelu, matmul, spinning
-from runner.device import hardware
+from runner.device import identity
 from runner.measure.benchmark import Benchmark
 from runner.models.workload import Call
 from runner.store import run_folder
@@ -438,7 +438,7 @@ def main() -> None:
         for spin in LONGER
     }
     body = f"All of it took {time.perf_counter() - started:.0f} s.\n\n" + report(equal, longer, heard, first_s)
-    facts = {**run_folder.environment(sys.argv[1:]), "worker": hardware.describe()}
+    facts = {**run_folder.environment(sys.argv[1:]), "worker": identity.describe()}
     publish("fair_pairs", page("Told apart when they differ", body, facts, load), facts, options.write)
 
 

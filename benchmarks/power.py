@@ -26,7 +26,7 @@ from triton.testing import do_bench, do_bench_cudagraph
 
 from benchmarks.common import ROOT, digits, load_average, page, publish, table
 from benchmarks.timer_accuracy import defaults
-from runner.device import hardware
+from runner.device import identity
 from runner.measure import MeasureContext
 from runner.models.workload import Call
 from runner.store import run_folder
@@ -219,7 +219,7 @@ def measure(data: str, sustained_s: float) -> Process:
     rest()
     columns = replace(defaults(), sustained_s=sustained_s).measure(Call(call), MeasureContext("cuda"))  # type: ignore[arg-type]
     row = {name: value for name, value in columns.items() if isinstance(value, str | int | float)}
-    return Process(hardware.describe(), peers, row, time.perf_counter() - started)
+    return Process(identity.describe(), peers, row, time.perf_counter() - started)
 
 
 def rest() -> None:

@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks.common import load_average, page, publish, run, table, word
 from runner.device import tools
-from runner.worker.sanitizer import ALONE, NAME, TOTAL
+from runner.worker.again import ALONE, NAME, TOTAL
 
 FEW = ["--print-limit", "20"]
 TOOLS = {  # and their options
@@ -143,7 +143,7 @@ def calls(ops: Sequence[str], name: str) -> int:
 
     from benchmarks.kernels.race import fields_of
     from runner import implementations
-    from runner.experiment import options, schema
+    from runner.experiment import schema
     from runner.experiment.case import Choice
     from runner.kernels.unsupported import Unsupported
     from runner.models.draw import draw_on
@@ -154,7 +154,7 @@ def calls(ops: Sequence[str], name: str) -> int:
     right, wrong = 0, 0
     for op, point, dtype in [(one, *more) for one in ops for more in product(sizes[one], DTYPES)]:
         fields = fields_of("workload", op) | point | {"dtype": dtype}
-        workload = schema.build(options.find("runner.models", op), fields, op)
+        workload = schema.build(schema.find("runner.models", op), fields, op)
         inputs = workload.inputs(draw_on("cpu", dtype, "normal", 0))
         expected = workload.reference(*inputs)
         for kind in IMPLS[op]:

@@ -26,7 +26,7 @@ from torch.utils.benchmark import Timer
 from triton.testing import do_bench, do_bench_cudagraph
 
 from benchmarks.common import ROOT, digits, load_average, page, publish, table
-from runner.device import hardware
+from runner.device import identity
 from runner.measure import MeasureContext
 from runner.measure.benchmark import Benchmark
 from runner.models.workload import Call
@@ -118,7 +118,7 @@ def main() -> None:
             cost_table(costs, first_s),
         ]
     )
-    facts = {**run_folder.environment(sys.argv[1:]), "worker": hardware.describe()}
+    facts = {**run_folder.environment(sys.argv[1:]), "worker": identity.describe()}
     publish("timer_accuracy", page("Timers beside the truth", body, facts, load), facts, options.write)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.common import digits, load_average, page, publish, table
-from runner.device import hardware
+from runner.device import identity
 from runner.kernels.gelu import triton as gelu
 from runner.kernels.matmul import triton as matmul
 from runner.kernels.softmax import triton as softmax
@@ -76,7 +76,7 @@ def main() -> None:
         "By timestamps alone, in us; the next three over that; and the two clocks beside each other on the same calls."
     )
     body = f"{table(heads, lines)}\n\n{note}"
-    facts = {**run_folder.environment(sys.argv[1:]), "worker": hardware.describe()}
+    facts = {**run_folder.environment(sys.argv[1:]), "worker": identity.describe()}
     publish("watched", page("What being watched costs a kernel", body, facts, load), facts, options.write)
 
 

@@ -24,8 +24,8 @@ import yaml  # noqa: E402
 
 from runner import implementations  # noqa: E402
 from runner.config import grid  # noqa: E402
-from runner.experiment import columns, options, results, schema  # noqa: E402
-from runner.implementations.kernel import arguments  # noqa: E402
+from runner.experiment import columns, results, schema  # noqa: E402
+from runner.implementations import arguments  # noqa: E402
 
 CONF = ROOT / "conf"
 PAGES = ROOT / "docs"
@@ -131,7 +131,7 @@ def _option(group: str, name: str, source: Source) -> list[str]:
         text = (CONF / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
         body = "\n".join(line for line in text if line.startswith("# @package") or not line.startswith("#"))
         return [f"```yaml\n{body}\n```"]
-    cls = implementations.find(name) if group == "impl" else options.find(ROOMS[group], name)
+    cls = implementations.find(name) if group == "impl" else schema.find(ROOMS[group], name)
     where = "measure." + name if group == "measure" else group
     parts = _table(cls, source, where)
     if axes := source.values.get("axes"):

@@ -16,7 +16,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from runner.experiment import options, schema
+from runner.experiment import schema
 from runner.models.draw import draw_on
 from runner.models.workload import Expected, Workload
 
@@ -46,8 +46,8 @@ def make() -> Make:
     def build(
         name: str, *, dtype: str, device: str = "cpu", data: str = "normal", tf32: bool = False, **fields: object
     ) -> tuple[Workload, tuple[Tensor, ...]]:
-        kind = options.find("runner.models", name)
-        values = yaml.safe_load((options.CONF / "workload" / f"{name}.yaml").read_text())
+        kind = schema.find("runner.models", name)
+        values = yaml.safe_load((schema.CONF / "workload" / f"{name}.yaml").read_text())
         defaults = {attribute: values[field] for field, (attribute, _) in schema.rules_of(kind).items()}
         workload = kind(**(defaults | {"dtype": dtype, "data": data, "tf32": tf32} | fields))
         return workload, workload.inputs(draw_on(device, workload.dtype, workload.data, seed=0))

@@ -13,7 +13,7 @@ import yaml
 from benchmarks.kernels.races import COPY, Arm, Race, Result
 from runner import implementations
 from runner.config import CONF
-from runner.experiment import options, schema
+from runner.experiment import schema
 from runner.experiment.case import Choice
 from runner.measure.benchmark import Benchmark
 from runner.models.draw import draw_on
@@ -29,7 +29,7 @@ LONGEST_S = 0.6  # an arm, side by side: the largest products take 11 ms and res
 def held(race: Race) -> Result:
     """All arms that can run; those that raise or are wrong are left out, with the reason."""
     workload: Workload = schema.build(
-        options.find("runner.models", race.op), fields_of("workload", race.op) | dict(race.fields), race.op
+        schema.find("runner.models", race.op), fields_of("workload", race.op) | dict(race.fields), race.op
     )
     torch.set_float32_matmul_precision("high" if workload.tf32 else "highest")
     inputs = workload.inputs(draw_on("cuda", workload.dtype, workload.data, 0))

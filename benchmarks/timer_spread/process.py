@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.timer_spread.series import AGAIN, FIRST, LONGER_1, LONGER_2, METHODS, Arm, Process
-from runner.device import hardware
+from runner.device import identity
 from runner.timing import calibration
 from runner.timing.gpu_kernels import spin
 from runner.timing.preparation import reading_flush
@@ -141,7 +141,7 @@ def measure(index: int, rounds: int) -> Process:
             series[arm] = [us - event_constant_us for us in samples]
     head = {
         "index": index,
-        "worker": hardware.describe(),
+        "worker": identity.describe(),
         "constant_us": {"timestamps": constant_us, "events": event_constant_us},
         "empty_kernel_us": calibration.empty_kernel_us(),
         "unloaded_mhz": calibration.unloaded_mhz(),

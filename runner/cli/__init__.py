@@ -39,13 +39,13 @@ def _main(words: Sequence[str]) -> int:
         print(f"kernel-runner {__version__}")
         return 0
     from runner.execute import CannotStart
-    from runner.experiment import options
-    from runner.experiment.errors import BadInput
+    from runner.experiment import schema
+    from runner.experiment.schema import BadInput
 
     _complete_a_run()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a ★ that a terminal's encoding lacks must not cost the table
-    name = words[0] if words and "=" not in words[0] and options.exists("runner.cli", words[0]) else "run"
+    name = words[0] if words and "=" not in words[0] and schema.exists("runner.cli", words[0]) else "run"
     command = import_module(f"runner.cli.{name}")
     try:
         _check_letters(words)
@@ -64,17 +64,17 @@ def _main(words: Sequence[str]) -> int:
 
 def _complete_a_run() -> None:
     """Where a shell asks Hydra to complete ``runner plan workload=``, the sub-command is no override: leave it out."""
-    from runner.experiment import options
+    from runner.experiment import schema
 
     program, _, rest = os.environ.get("COMP_LINE", "").partition(" ")
     first, more, words = rest.lstrip().partition(" ")
-    if more and options.exists("runner.cli", first):
+    if more and schema.exists("runner.cli", first):
         os.environ["COMP_LINE"] = f"{program} {words}"
 
 
 def _check_letters(words: Sequence[str]) -> None:
     """Raise BadInput at bytes that are no UTF-8, which Python passes on as halves of characters: no file takes them."""
-    from runner.experiment.errors import BadInput
+    from runner.experiment.schema import BadInput
 
     for word in words:
         try:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner import config
 from runner.execute import CannotStart, Launcher, Notice, Ready, Started
-from runner.experiment import options, schema
+from runner.experiment import schema
 from runner.experiment.case import Choice, Plan
-from runner.experiment.errors import BadInput
 from runner.experiment.results import Comparison, Row
-from runner.report.logging import Logger
+from runner.experiment.schema import BadInput
+from runner.report import Logger
 from runner.store.session import Session
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Interrupts:
 def conclude(session: Session, logger: Logger) -> list[Row]:
     """The table on the terminal, ``rows.csv``, and the loggers: all of it after the last timing. The grid's rows."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start a thread a core, which spin: 5 s of 64
-    from runner.report import artifacts, frame, terminal
+    from runner.report import frame, terminal
     from runner.report.derive import Names, lines
 
     plan, (rows, rounds) = session.plan, session.grid()
@@ -163,7 +163,7 @@ def conclude(session: Session, logger: Logger) -> list[Row]:
         frame.frame(lines(session.everything(), plan.baseline, rounds)).to_csv(table, index=False)
     except OSError as error:
         unwritten = f"{table} cannot be written: {error.strerror or error}"
-    says = [*artifacts.told(session.folder, rows, names), *terminal.notes([line.row for line in derived], names)]
+    says = [*terminal.told(session.folder, rows, names), *terminal.notes([line.row for line in derived], names)]
     says += [unwritten] if unwritten else []
     if session.unreadable:
         says.append(f"{len(session.unreadable)} rows are of another version of the runner, and left out")
@@ -210,7 +210,7 @@ def ends(plan: Plan) -> tuple[Launcher, Logger]:
 
 def _option(room: str, group: str, choice: Choice, must: str) -> Any:
     try:
-        cls = options.find(room, choice.name, must)
+        cls = schema.find(room, choice.name, must)
     except LookupError as error:
         raise BadInput(f"{group}={choice.name}: {error}") from None
     return schema.build(cls, choice.fields, group)

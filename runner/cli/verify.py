@@ -10,8 +10,8 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from runner.config import CONF
-from runner.experiment.debug import interpreted
-from runner.experiment.errors import BadInput, Parser
+from runner.experiment.case import interpreted
+from runner.experiment.schema import BadInput, Parser
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.experiment.case import Case, Plan
-from runner.experiment.errors import BadInput
-from runner.experiment.options import CONF as CONF
+from runner.experiment.schema import CONF as CONF
+from runner.experiment.schema import BadInput
 
 _FOLDER = "give output_dir=..., within which name=... names the run's folder"
 INSTEAD = {  # of fields of Hydra's that would change nothing
@@ -32,13 +32,13 @@ def plan(argv: Sequence[str]) -> Plan | None:
         BadInput: anything wrong with the command line or a YAML, in one sentence.
 
     """
-    from runner.config import earlier, grid, trust
+    from runner.config import grid, resume, trust
 
-    words = [earlier.spelt(word) for word in argv]
+    words = [resume.spelt(word) for word in argv]
     overrides = [word for word in words if _is_override(word)]
     config = _defaults() if any(word.startswith("resume.of=") for word in overrides) else {}
-    resumed = earlier.find(overrides, config) if config else None
-    plan = earlier.at_once(resumed, words, config) if resumed else None
+    resumed = resume.find(overrides, config) if config else None
+    plan = resume.at_once(resumed, words, config) if resumed else None
     config_dir = None
     if plan is None:
         config_dir = _flags(words).config_dir
@@ -73,16 +73,16 @@ def _compose(words: Sequence[str]) -> list[dict[str, Any]] | None:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    from runner.config import kernel_options, sweep, yaml_loader
+    from runner.config import compose, sweep
     from runner.config.messages import one_line
 
     _no_environment()
     argv = ["runner", *_for_hydra(words)]  # the name that argparse prints
     before, sys.argv = sys.argv, argv
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and leaves the printing to us
-    yaml_loader.register()
+    compose.register()
     sweep.register()
-    kernel_options.register()
+    compose.register_kernels()
     found: list[list[dict[str, Any]]] = []
 
     def collect(configs: Any) -> None:

@@ -9,13 +9,11 @@ from functools import cache, partial
 from typing import Annotated, Any, Literal, TypeVar
 
 from runner import implementations
-from runner.experiment import options, schema
-from runner.experiment.case import Case, Choice, Plan, Resume
+from runner.experiment import schema
+from runner.experiment.case import Aid, Case, Choice, Labels, Plan, Resume, useless_debug
 from runner.experiment.columns import COLUMNS, DERIVED
-from runner.experiment.debug import Aid, useless
-from runner.experiment.errors import BadInput, choices
-from runner.experiment.labels import Labels
 from runner.experiment.results import STATUSES
+from runner.experiment.schema import BadInput, choices
 from runner.store.fingerprint import PARTS
 
 T = TypeVar("T")
@@ -48,7 +46,7 @@ class Globals:
             raise ValueError("name: it names a folder, so give letters, digits and . _ + -, 100 at most")
         if self.seed > MOST_SEED:
             raise ValueError(f"seed: {self.seed} is not allowed; give at most {MOST_SEED}")
-        if why := useless(self.debug, self.device):
+        if why := useless_debug(self.debug, self.device):
             raise ValueError(f"debug: {why}")
 
 
@@ -199,7 +197,7 @@ def _choice(group: str, values: object, where: str = "") -> Choice:
     return Choice(raw.name, schema.record(schema.build(cls, fields, where or group)))
 
 
-_class = cache(options.find)
+_class = cache(schema.find)
 
 
 def _implementation(values: object) -> Choice:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+import yaml
 from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
-from runner.config import hints
 from runner.config.grid import FIRST_LINE
-from runner.experiment import options
-from runner.experiment.errors import choices
-from runner.experiment.options import CONF
+from runner.experiment import schema
+from runner.experiment.schema import CONF, choices
 
 EXPERIMENT = "experiment/"  # where a group is looked for that an experiment's defaults name without a slash
 
@@ -48,7 +49,7 @@ def one_line(error: BaseException, folders: Sequence[Path] = (CONF,)) -> str:
 
 def _no_override(error: OverrideParseException) -> str:
     if "=" not in error.override:
-        commands = [name for name in options.names("runner.cli") if name != "run"]  # which is what goes without a name
+        commands = [name for name in schema.names("runner.cli") if name != "run"]  # which is what goes without a name
         if near := get_close_matches(error.override, commands, 1, 0.7):
             return (
                 f"{error.override}: not an override; did you mean the sub-command {near[0]}, "
@@ -88,8 +89,8 @@ def _bad_field(cause: OmegaConfBaseException, folders: Sequence[Path]) -> str:
             return f"{cause.full_key}: not chosen; name it, as in 'measure=[{','.join(chosen)}]'"
         if not fields:
             return f"{cause.full_key}: no such field yet; add it, as in +{cause.full_key}=..."
-        if meant := hints.meant(str(cause.full_key), parent, folders):
-            return f"{cause.full_key}: {meant}"
+        if hint := meant(str(cause.full_key), parent, folders):
+            return f"{cause.full_key}: {hint}"
         return f"{cause.full_key}: no such field; {choices(str(cause.key), fields, rare=('axes',))}"
     return f"{cause.full_key}: {text}"
 
@@ -99,3 +100,70 @@ def _deepest(error: BaseException) -> BaseException:
     while error.__cause__ is not None and not isinstance(error, OmegaConfBaseException):
         error = error.__cause__
     return error
+
+
+PACKAGE = re.compile(r"^# @package ([\w.]+)", re.MULTILINE)  # where a YAML's fields go, if not under its group
+EVERYWHERE = "_global_"  # the package of experiments, whose fields are those of others
+SHARED = ("name", "axes")  # of every option, or of the group: they tell none from another
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of an option of ``conf/``, or of a folder of the user's."""
+
+    key: str  # as it is overridden: workload.layers, measure.ncu.set
+    group: str
+    option: str  # that has it
+
+
+def meant(key: str, parent: DictConfig, folders: Iterable[Path]) -> str:
+    """The rest of the sentence ``key: ...``: where a field of that name is to be had; empty if nowhere.
+
+    ``parent`` is the node that has no such field; ``folders`` hold the groups.
+    """
+    chosen, name = parent._get_root(), key.rpartition(".")[2]
+    assert isinstance(chosen, DictConfig)
+    fields = [field for field in _fields(folders) if field.key.rpartition(".")[2] == name]
+    if same := [field for field in fields if field.key == key]:
+        group = same[0].group
+        options = list(dict.fromkeys(field.option for field in same))
+        have = "has" if len(options) == 1 else "have"
+        own = chosen.get(group)
+        asked = f"{group}={own.get('name')}" if isinstance(own, DictConfig) else group
+        return f"{asked} has no such field; {', '.join(options)} {have}: {group}={options[0]}"
+    if here := sorted(path for path in _paths(chosen, "") if path.rpartition(".")[2] == name and ".axes." not in path):
+        return f"no such field; did you mean {' or '.join(here)}?"
+    others = dict.fromkeys(f"{key}, of {group}={','.join(options)}" for key, group, options in _by_key(fields))
+    return f"no such field; did you mean {' or '.join(others)}?" if others else ""
+
+
+def _by_key(fields: Iterable[Field]) -> Iterator[tuple[str, str, list[str]]]:
+    """Each key with its group and the options that have it."""
+    options: dict[tuple[str, str], list[str]] = {}
+    for field in fields:
+        options.setdefault((field.key, field.group), []).append(field.option)
+    for (key, group), names in options.items():
+        yield key, group, list(dict.fromkeys(names))
+
+
+def _fields(folders: Iterable[Path]) -> Iterator[Field]:
+    for path in (path for folder in folders for path in sorted(folder.glob("*/*.yaml"))):
+        try:
+            text = path.read_text(encoding="utf-8")
+            values = yaml.safe_load(text)
+        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+            continue  # it is told of where it is chosen
+        header = PACKAGE.search(text)
+        package, group = header[1] if header else path.parent.name, path.parent.name
+        if package != EVERYWHERE and isinstance(values, dict):
+            yield from (Field(f"{package}.{name}", group, path.stem) for name in values if name not in SHARED)
+
+
+def _paths(config: DictConfig, prefix: str) -> Iterator[str]:
+    """Every field of ``config``, and those within it, but for Hydra's own."""
+    for name in map(str, config):
+        if prefix or name != "hydra":
+            yield f"{prefix}{name}"
+            inner = config._get_node(name)
+            if isinstance(inner, DictConfig) and not inner._is_none():
+                yield from _paths(inner, f"{prefix}{name}.")

@@ -21,9 +21,9 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from runner.config import grid
-from runner.config.composer import Composer
-from runner.config.earlier import of_the_run
-from runner.experiment.errors import BadInput, choices
+from runner.config.compose import Composer
+from runner.config.resume import of_the_run
+from runner.experiment.schema import BadInput, choices
 
 SWEPT = ("workload", "impl")  # groups whose options have different fields
 EXAMPLES = {

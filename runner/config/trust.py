@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from runner.experiment import options, schema
+from runner.experiment import schema
 from runner.experiment.case import Case, Choice, Plan
-from runner.experiment.errors import BadInput
+from runner.experiment.schema import BadInput
 
 ALLOW = "allow_code"
 PLAIN = re.compile(r"[\w./:@-]+", re.ASCII)  # what neither a shell nor Hydra wants quoted
@@ -112,7 +112,7 @@ def _of_launcher(choice: Choice) -> Iterator[tuple[str, str]]:
 def _programs(room: str, where: str, choice: Choice) -> Iterator[tuple[str, str]]:
     """Each word of ``choice`` that is for a program, as its class says, with the field."""
     try:
-        cls = options.find(room, choice.name)
+        cls = schema.find(room, choice.name)
     except LookupError:  # which is refused when it is to start
         return
     rules = schema.rules_of(cls) if is_dataclass(cls) else {}
@@ -124,7 +124,7 @@ def _programs(room: str, where: str, choice: Choice) -> Iterator[tuple[str, str]
 def check_folder(folder: Path) -> None:
     """Raise BadInput if ``folder`` has options for Hydra itself, or a YAML that is too large, too deep, or grows so.
 
-    What a YAML says of Hydra under another name is refused where it is read, in ``runner.config.yaml_loader``.
+    What a YAML says of Hydra under another name is refused where it is read, in ``runner.config.compose``.
     """
     if (folder / "hydra").is_dir():
         raise BadInput(f"{folder / 'hydra'}: a folder of yours has no options for Hydra itself; take it out")

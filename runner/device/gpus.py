@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from runner.device import processes
-from runner.experiment.errors import BadInput
+from runner.experiment.schema import BadInput
 
 CONTEXT_BYTES = 600 * 2**20  # of GPU memory, that a process holds as soon as it uses CUDA
 # An idle GPU has a few MiB in use, a desktop up to about 200; the context of one CUDA process takes 530 on an H100.

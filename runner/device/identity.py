@@ -5,9 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from importlib import metadata
+from pathlib import Path
+from typing import Any
 
 import torch
+
+from runner import __version__
+from runner.device import cache
 
 CUBLAS = ("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cublas-cu11")  # its name as a package, by CUDA's version
 
@@ -78,3 +85,95 @@ def _package(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return ""
+
+
+GPU_PROPERTIES = {  # torch's name → ours, with the unit
+    "total_memory": "memory_bytes",
+    "multi_processor_count": "multiprocessors",
+    "L2_cache_size": "l2_bytes",
+    "shared_memory_per_multiprocessor": "shared_memory_per_multiprocessor_bytes",
+    "regs_per_multiprocessor": "registers_per_multiprocessor",
+    "max_threads_per_multi_processor": "threads_per_multiprocessor",
+    "warp_size": "threads_per_warp",
+}
+
+
+def describe() -> dict[str, Any]:
+    """JSON-ready facts."""
+    facts: dict[str, Any] = {
+        "torch": torch.__version__,
+        "torch_cuda": torch.version.cuda,
+        "cpu": cpu_model(),
+        "cpu_cores": cpu_cores(),
+        "cpu_threads": torch.get_num_threads(),
+        "gpu": None,
+    }
+    if torch.cuda.is_available():
+        facts["gpu"] = _gpu()
+    facts["certificate"] = _certificate()
+    return facts
+
+
+def _certificate() -> dict[str, Any] | None:
+    """What ``python -m runner verify`` last said of the GPU, or of the CPU if there is none; None if it was not asked.
+
+    A driver or library that has changed since makes it another machine.
+    """
+    try:
+        return summary(identity() if torch.cuda.is_available() else cpu_identity())
+    except Exception:  # no run fails for want of a certificate
+        return None
+
+
+def _gpu() -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    named = {ours: getattr(properties, theirs, None) for theirs, ours in GPU_PROPERTIES.items()}
+    return {
+        "name": properties.name,
+        "uuid": str(getattr(properties, "uuid", "")),
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "driver": driver() or None,
+        **named,
+    }
+
+
+FORMAT = 1  # of the file, and of what the checks ask: another number makes older certificates void
+
+
+def write(facts: Mapping[str, str], device: str, findings: Sequence[Mapping[str, Any]]) -> Path | None:
+    """Keep ``findings``, each with a ``name`` and whether it ``passed``, as the certificate of ``facts``.
+
+    Returns:
+        The file, in which an older one is replaced; None if the disk will not have it.
+
+    """
+    path = cache.place("certificate", facts, FORMAT)
+    record = {
+        "identity": dict(facts),
+        "taken": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "runner_version": __version__,
+        "device": device,
+        "findings": [dict(finding) for finding in findings],
+        "passed": sum(bool(finding["passed"]) for finding in findings),
+        "of": len(findings),
+    }
+    return path if cache.write(path, record) else None
+
+
+def summary(facts: Mapping[str, str]) -> dict[str, Any] | None:
+    """``taken``, ``passed``, ``of`` and the names of what ``failed``; None if nothing is certified for ``facts``.
+
+    A certificate is this version's: another one measures in its own way.
+    """
+    record = cache.read(cache.place("certificate", facts, FORMAT))
+    if record is None or record.get("identity") != dict(facts) or record.get("runner_version") != __version__:
+        return None
+    try:
+        return {
+            "taken": str(record["taken"]),
+            "passed": int(record["passed"]),
+            "of": int(record["of"]),
+            "failed": [str(finding["name"]) for finding in record["findings"] if not finding["passed"]],
+        }
+    except (KeyError, TypeError, ValueError):  # it has been edited
+        return None

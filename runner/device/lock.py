@@ -24,8 +24,8 @@ from datetime import datetime
 from pathlib import Path
 
 from runner.device.gpus import Gpu
-from runner.experiment.errors import BadInput
 from runner.experiment.redact import redact_command
+from runner.experiment.schema import BadInput
 
 VARIABLE = "KERNEL_RUNNER_LOCK_DIR"
 MACHINE_WIDE = Path("/var/lock/kernel-runner")

@@ -26,8 +26,7 @@ from runner.execute import CannotStart, Event, Notice
 from runner.execute.device_queue import DeviceQueue, OutOfService
 from runner.execute.precompile import Precompiler, compiled, processes
 from runner.execute.worker_process import Gone, Spawner, Zygote
-from runner.experiment import debug
-from runner.experiment.case import Case
+from runner.experiment.case import Case, debug_environment
 from runner.experiment.results import Phase
 
 Seconds = Annotated[float, "above 0"]
@@ -62,7 +61,7 @@ class Local:
         for case in cases:
             kinds.setdefault((case.debug, case.device == "cpu"), []).append(case)
         for (aid, _), some in kinds.items():
-            yield from self._run(some, log_path, debug.environment(aid))
+            yield from self._run(some, log_path, debug_environment(aid))
 
     def _run(self, cases: Sequence[Case], log_path: str, environment: Mapping[str, str]) -> Iterator[Event]:
         """All in workers with ``environment``."""

@@ -16,8 +16,8 @@ from runner import implementations
 from runner.device.gpus import CONTEXT_BYTES, Gpu
 from runner.execute.worker_process import Gone, Spawner, WorkerProcess, Zygote
 from runner.experiment.case import Case, Scalar
-from runner.experiment.errors import BadInput
 from runner.experiment.results import Row
+from runner.experiment.schema import BadInput
 
 MOST = 8  # processes
 SHARE = 0.1  # of the memory of the GPUs, at most, for their contexts

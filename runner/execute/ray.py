@@ -1,6 +1,6 @@
 """``launcher=ray``: actors of Ray, on this machine or on a cluster, each with a ``Local`` inside.
 
-Who of them does what is decided in ``runner.execute.crew``.
+Who of them does what is decided in ``runner.execute.ray``.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from runner.device import processes
-from runner.execute import Event, remote
-from runner.execute.crew import Crew, Task, Work
+from runner.execute import CannotStart, Event, Notice, Started, shards
 from runner.execute.precompile import SPARE_CORES
-from runner.execute.remote import Limits, need, one_line
+from runner.execute.shards import MOST_DEATHS, Limits, need, one_line
 from runner.experiment.case import Case
-from runner.experiment.errors import BadInput
-from runner.experiment.schema import Program
+from runner.experiment.results import Row
+from runner.experiment.schema import BadInput, Program
 
 STORE_BYTES = 80 * 2**20  # of shared memory, the least that Ray takes: records are small
 ANSWER_S = 10.0  # that the head of a cluster may take
@@ -104,8 +105,8 @@ class Host:
             else:
                 own = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernel-runner-")))
             cases = [Case.from_record(record) for record in records]
-            for event in remote.serve(local, cases, str(own / "worker.log"), gpus, facts):
-                yield json.dumps(remote.to_record(event))
+            for event in shards.serve(local, cases, str(own / "worker.log"), gpus, facts):
+                yield json.dumps(shards.to_record(event))
 
 
 @contextlib.contextmanager
@@ -141,3 +142,165 @@ def _answers(address: str | None) -> None:
     host, _, port = (address or "").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
+
+
+LONGEST_WAIT_S = 1.0  # in which Ray does not hear Ctrl-C
+PATIENCE_S = 30.0  # until the user is told that there is no room
+MOST_PIECES = 4  # for each actor, if all are as small as they get
+MOST_BARREN = 3  # actors in a row that die while no case is finished
+
+Task = tuple[Mapping[str, Any], int, str]  # of every actor: the fields of its Local, its GPUs, the folder of the run
+
+
+class Work:
+    """What is still to be given out, ``least`` problems at a time."""
+
+    def __init__(self, cases: Sequence[Case], least: int) -> None:
+        self._order = {case.key: (case.replica, place) for place, case in enumerate(cases)}
+        self._points = deque(shards.problems(cases))
+        self._suspects: deque[Case] = deque()  # each was in flight when an actor died
+        self._deaths: Counter[str] = Counter()
+        self._least, self._all = least, len(self._points)
+
+    @property
+    def left(self) -> int:
+        """Points and suspects."""
+        return len(self._points) + len(self._suspects)
+
+    def take(self, hands: int) -> list[Case]:
+        """The next problems for one of ``hands`` actors; a suspect is the last to go, and alone."""
+        if not self._points:
+            return [self._suspects.popleft()] if self._suspects else []
+        fewest = max(self._least, self._all // (MOST_PIECES * hands))  # each begins with seconds of starting
+        count = min(len(self._points), max(fewest, len(self._points) // (2 * hands)))
+        chunk = [case for _ in range(count) for case in self._points.popleft()]
+        return sorted(chunk, key=lambda case: self._order[case.key])
+
+    def give_back(self, owed: Sequence[Case], in_flight: Sequence[Case]) -> list[Case]:
+        """An actor has died with ``in_flight`` among what it ``owed``. Those that are not to be tried again."""
+        self._deaths.update(case.key for case in in_flight)
+        given_up = [case for case in in_flight if self._deaths[case.key] >= MOST_DEATHS]
+        self._suspects.extend(case for case in owed if self._deaths[case.key] and case not in given_up)
+        self._points.extendleft(reversed(shards.problems(case for case in owed if not self._deaths[case.key])))
+        return given_up
+
+
+class _Actor:
+    """The driver's end of one. ``waiting`` is what Ray is to be waited on for: its hello, then the stream of events."""
+
+    def __init__(self, handle: Any, name: str) -> None:
+        self.handle, self.name = handle, name
+        self.facts: dict[str, str] = {}  # none before it is up
+        self.given: dict[str, Case] = {}
+        self.owed: dict[str, Case] = {}  # those of them without a row
+        self.in_flight: dict[str, Case] = {}
+        self.waiting: Any = handle.hello.remote(os.getcwd())
+
+    @property
+    def where(self) -> str:
+        """For people."""
+        return f"{self.name} on {self.facts['hostname']}" if self.facts else self.name
+
+    def heard(self, event: Event) -> None:
+        """Keep account of ``event``."""
+        if isinstance(event, Started):
+            self.in_flight[event.case.key] = event.case
+        elif isinstance(event, Row):
+            self.owed.pop(event.case.key, None)
+            self.in_flight.pop(event.case.key, None)
+
+
+class Crew:
+    """The actors, and what they say."""
+
+    def __init__(self, ray: Any, new: Callable[[], Any], work: Work, task: Task) -> None:
+        self._ray, self._new, self._work, self._task = ray, new, work, task
+        self._actors: list[_Actor] = []
+        self._hired = self._barren = 0
+
+    def hire(self, count: int) -> None:
+        """``count`` more of them."""
+        for _ in range(count):
+            self._actors.append(_Actor(self._new(), f"actor-{self._hired}"))
+            self._hired += 1
+
+    def events(self) -> Iterator[Event]:
+        """Until every case has its row."""
+        impatient = time.monotonic() + PATIENCE_S
+        while self._work.left or any(actor.owed or (actor.facts and actor.waiting) for actor in self._actors):
+            for actor in self._actors:
+                if actor.waiting is None and (chunk := self._work.take(len(self._actors))):
+                    self._give(actor, chunk)
+            waiting = [actor.waiting for actor in self._actors if actor.waiting is not None]
+            if self._ray.wait(waiting, timeout=LONGEST_WAIT_S)[0]:
+                ready, _ = self._ray.wait(waiting, num_returns=len(waiting), timeout=0)
+                for actor in [actor for actor in self._actors if any(actor.waiting is one for one in ready)]:
+                    yield from self._hear(actor)
+            if time.monotonic() > impatient and not any(actor.facts for actor in self._actors):
+                impatient = float("inf")
+                yield Notice(f"no actor has started within {PATIENCE_S:g} s: waiting for room on the cluster")
+
+    def last_words(self) -> Iterator[Event]:
+        """What has come in already."""
+        for actor in self._actors:
+            with contextlib.suppress(StopIteration, self._ray.exceptions.RayError):
+                while actor.owed and self._ray.wait([actor.waiting], timeout=0)[0]:
+                    if event := self._next(actor):
+                        yield event
+
+    def _give(self, actor: _Actor, chunk: Sequence[Case]) -> None:
+        actor.given = {case.key: case for case in chunk}
+        actor.owed = {**actor.given}
+        records = [case.to_record() for case in chunk]
+        run = actor.handle.run.options(num_returns="streaming")
+        actor.waiting = run.remote(actor.name, actor.facts, records, self._task)
+
+    def _hear(self, actor: _Actor) -> Iterator[Event]:
+        """What an actor has to say, or that it has died."""
+        try:
+            if actor.facts:
+                event = self._next(actor)
+            else:
+                event = None
+                actor.facts, actor.waiting = self._ray.get(actor.waiting), None
+        except StopIteration:
+            actor.waiting = None
+            if actor.owed:
+                yield from self._died(actor, "it ended before its time")
+        except self._ray.exceptions.RayError as error:
+            yield from self._died(actor, _why(error))
+        else:
+            if event:
+                yield event
+
+    def _next(self, actor: _Actor) -> Event | None:
+        """Raises StopIteration at the end of the stream, RayError."""
+        event = shards.from_record(json.loads(self._ray.get(next(actor.waiting))), actor.given)
+        if event is not None:
+            actor.heard(event)
+            self._barren = 0 if isinstance(event, Row) else self._barren
+        return event
+
+    def _died(self, actor: _Actor, why: str) -> Iterator[Event]:
+        self._actors.remove(actor)
+        with contextlib.suppress(self._ray.exceptions.RayError, ValueError):
+            self._ray.kill(actor.handle)
+        owed = [*actor.owed.values()]
+        given_up = self._work.give_back(owed, [*actor.in_flight.values()] or owed[:1])  # its last word may be lost
+        for case in given_up:
+            yield shards.lost(case, f"in flight when its actor died, for the second time: {actor.where}, {why}")
+        left = len(owed) - len(given_up)
+        yield Notice(f"{actor.where} has died: {why}" + (f"; cases left for another: {left}" if left else ""))
+        self._barren = 0 if given_up else self._barren + 1
+        if self._barren < MOST_BARREN:
+            self.hire(min(1, self._work.left))
+        elif not self._actors:
+            raise CannotStart(f"no actor of Ray could be kept alive: {why}")
+
+
+def _why(error: Any) -> str:
+    """What Ray says, in a line."""
+    if isinstance(cause := getattr(error, "cause", None), BaseException):
+        return one_line(cause)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line.partition("Worker exit detail:")[0].strip() for line in lines if "because" in line), lines[0])

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any, Literal
+
+from runner.experiment.schema import BadInput, choices
 
 Scalar = str | int | float | bool | None
 
@@ -50,7 +54,7 @@ class Case:
     seed: int
     time_wrong: bool = False  # measure even where the result is wrong
     replica: int = 0  # the same again, in a process of its own
-    debug: str | None = None  # an aid of runner.experiment.debug, under which it does not run as it would by itself
+    debug: str | None = None  # an aid of runner.experiment.case, under which it does not run as it would by itself
 
     @cached_property
     def key(self) -> str:
@@ -144,3 +148,87 @@ class Plan:
     log: Choice
     columns: tuple[str, ...] = ()  # shown on the terminal; empty: the usual ones
     resume: Resume = Resume()
+
+
+class Labels:
+    """Of the implementations ``impls``, which may come more than once."""
+
+    def __init__(self, impls: Iterable[Choice]) -> None:
+        self._impls = {impl.text: impl for impl in impls}
+        self._varying = varying(self._impls.values())
+
+    def label(self, impl: Choice) -> str:
+        """Its name, and the fields in which those of that name differ."""
+        shown = [f"{name}={value}" for name, value in impl.fields.items() if name in self._varying[impl.name]]
+        return f"{impl.name}({', '.join(shown)})" if shown else impl.name
+
+    def check(self, baseline: str | None) -> None:
+        """Raise BadInput unless ``baseline`` is None or means one of them."""
+        if baseline is not None and not any(is_called(impl, baseline) for impl in self._impls.values()):
+            known = choices(baseline, map(self.label, self._impls.values()))
+            raise BadInput(f"baseline={baseline}: not in this sweep; {known}")
+
+
+def is_called(impl: Choice, label: str) -> bool:
+    """Whether ``label`` is the name of ``impl``, or that with some of its fields in their order, as a table has them.
+
+    A table of a part of the grid shows fewer fields: of which grid the label is, does not matter.
+    """
+    name, _, fields = label.partition("(")
+    if name != impl.name or not fields.endswith(")"):
+        return label == impl.name
+    rest = f"{fields[:-1]}, "
+    for field, value in impl.fields.items():
+        rest = rest.removeprefix(f"{field}={value}, ")
+    return not rest
+
+
+def varying(chosen: Iterable[Choice]) -> dict[str, set[str]]:
+    """For each option, the fields that take several values."""
+    options: dict[str, list[Mapping[str, Any]]] = {}
+    for choice in chosen:
+        options.setdefault(choice.name, []).append(choice.fields)
+    return {option: several(fields) for option, fields in options.items()}
+
+
+def several(records: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The fields that take several values in those of ``records`` that have them."""
+    values: dict[str, set[Any]] = {}
+    for record in records:
+        for name, value in record.items():
+            values.setdefault(name, set()).add(value)
+    return {name for name, some in values.items() if len(some) > 1}
+
+
+Aid = Literal[
+    "launch_blocking",  # each kernel is waited for, so that a fault is raised where it was launched
+    "interpret",  # Triton kernels run as Python, on the CPU
+    "sanitizer",  # the case once more under compute-sanitizer, before it is checked
+    "anomaly",  # autograd names the operation whose backward makes NaN
+]
+DEBUG_ENVIRONMENT: Mapping[
+    str, Mapping[str, str]
+] = {  # of the processes in which such cases run, before they import torch
+    "launch_blocking": {"CUDA_LAUNCH_BLOCKING": "1"},  # read when CUDA starts
+    "interpret": {"TRITON_INTERPRET": "1"},  # read when a kernel is decorated, Triton's own among them
+}
+DEBUG_VERDICT = "debug"
+
+
+def debug_environment(aid: str | None) -> Mapping[str, str]:
+    """What ``aid`` wants in the environment of a process from its beginning."""
+    return DEBUG_ENVIRONMENT.get(aid or "", {})
+
+
+def interpreted() -> bool:
+    """Whether Triton kernels run as Python in this process, the runner's own timestamps and spins among them."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def useless_debug(aid: str | None, device: str) -> str:
+    """Why ``aid`` can find nothing on ``device`` (auto | cpu | cuda), and what to type; "" if it can."""
+    if aid == "interpret" and device != "cpu":
+        return "interpret runs Triton kernels on the CPU; add device=cpu"
+    if aid in ("launch_blocking", "sanitizer") and device == "cpu":
+        return f"{aid} looks at kernels on a GPU; leave out device=cpu, on a machine that has one"
+    return ""

@@ -8,15 +8,19 @@ Python keyword ends in an underscore that the YAML does without.
 
 from __future__ import annotations
 
+import argparse
+import difflib
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import fields
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from math import inf, isfinite
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
-
-from runner.experiment.errors import BadInput, choices
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 T = TypeVar("T")
 
@@ -129,3 +133,79 @@ def words(rule: Any) -> str:
     if origin is tuple:
         return f"a list, each item {words(args[0])}"
     return WORDS[rule]
+
+
+CONF = (
+    Path(__file__).parents[1] / "config" / "conf"
+)  # the folder conf/ of the repository, or its copy in an installed package
+
+
+def exists(package: str, name: str) -> bool:
+    """True if ``package`` has a module called ``name``; nothing is imported but the package."""
+    return name.isidentifier() and find_spec(f"{package}.{name}") is not None
+
+
+def names(package: str) -> list[str]:
+    """The modules that ``package`` has; nothing is imported but the package."""
+    return sorted(module.name for module in iter_modules(import_module(package).__path__))
+
+
+def find(package: str, name: str, *must: str) -> type:
+    """The class of module ``package.name`` that is called as the module is, in CamelCase; it has the methods ``must``.
+
+    Raises:
+        LookupError: there is no such module or class, it cannot be imported, or no instance can be made of it; the
+            message names the file.
+
+    """
+    file = f"{package.replace('.', '/')}/{name}.py"
+    if not exists(package, name):
+        raise LookupError(f"no file {file}")
+    try:
+        module = import_module(f"{package}.{name}")
+    except Exception as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise LookupError(f"{file}{line}: {type(error).__name__}: {getattr(error, 'msg', None) or error}") from error
+    wanted = name.replace("_", "")
+    for attribute, value in vars(module).items():
+        if attribute.lower().rstrip("_") == wanted and isinstance(value, type):
+            _check(value, file, must)
+            return value
+    raise LookupError(f"no class called {wanted} in {file}")
+
+
+def _check(cls: type, file: str, must: Iterable[str]) -> None:
+    """Raise LookupError unless instances of ``cls`` can be made, by its own fields, and can do what they ``must``."""
+    if "__dataclass_fields__" not in vars(cls):  # a base's are not all of them
+        raise LookupError(f"class {cls.__name__} in {file} must be a dataclass whose fields are those of its YAML")
+    lacking = sorted({*getattr(cls, "__abstractmethods__", ()), *(name for name in must if not hasattr(cls, name))})
+    if lacking:
+        raise LookupError(f"class {cls.__name__} in {file} must also have {', '.join(lacking)}")
+
+
+class BadInput(Exception):
+    """Nothing has been started; the message is the whole answer. Takes one argument, so that it survives pickling."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Of the words of a sub-command; tells of a mistake as everything else here does."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise BadInput."""
+        raise BadInput(message)
+
+
+NEAR, VERY_NEAR = 0.5, 0.75  # of the letters of both, those in common
+ALSO = {"gpu": "cuda", "half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
+
+
+def choices(asked: str, allowed: Iterable[str], rare: Container[str] = ()) -> str:
+    """``did you mean mlp? One of: ...``: the nearest of ``allowed``, then all of them.
+
+    What is seldom meant, ``rare``, has to be very near.
+    """
+    names = sorted(set(allowed))
+    near = difflib.get_close_matches(asked, [name for name in names if name not in rare], 1, NEAR)
+    near = difflib.get_close_matches(asked, names, 1, VERY_NEAR) or near
+    near = [ALSO[asked]] if ALSO.get(asked) in names else near
+    return (f"did you mean {near[0]}? One of: " if near else "one of: ") + ", ".join(names)

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from runner.experiment.errors import choices
-from runner.implementations.base import Implementation, Watch
+from runner.experiment.schema import choices
+from runner.implementations import Implementation, Watch, kernel, names
 from runner.implementations.file import File
-from runner.implementations.kernel import kernel, names
 
 if TYPE_CHECKING:
     from torch import Tensor

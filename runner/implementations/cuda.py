@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from runner.experiment.errors import choices
-from runner.implementations.base import Implementation, Watch
-from runner.implementations.kernel import KERNELS, kernel
+from runner.experiment.schema import choices
+from runner.implementations import KERNELS, Implementation, Watch, kernel
 from runner.kernels.cuda_sources import DEFAULT, variants
 
 if TYPE_CHECKING:

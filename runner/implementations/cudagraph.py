@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from runner.experiment import schema
-from runner.experiment.errors import BadInput, choices
-from runner.experiment.options import CONF
-from runner.implementations import find
-from runner.implementations.base import Implementation, Watch
+from runner.experiment.schema import CONF, BadInput, choices
+from runner.implementations import Implementation, Watch, find, names
 from runner.implementations.file import File
-from runner.implementations.kernel import names
 from runner.kernels.unsupported import Unsupported
 
 if TYPE_CHECKING:

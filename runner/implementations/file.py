@@ -15,9 +15,7 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING
 
-from runner.implementations import loader
-from runner.implementations.base import Implementation, Watch, under_interpreter
-from runner.implementations.kernel import arguments
+from runner.implementations import Implementation, Watch, arguments, loader, under_interpreter
 
 if TYPE_CHECKING:
     from torch import Tensor

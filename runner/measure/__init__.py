@@ -8,9 +8,10 @@ One that needs a process of its own, because a tool has to start it, lets that t
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -126,3 +127,22 @@ class Foreseeing(Protocol):
 
     def foresee(self, run: Callable[[], object], context: MeasureContext) -> Mapping[str, Scalar] | None:
         """Figures of ``run``, which nobody has called; None if that is not asked for. Raises CannotMeasure."""
+
+
+def write(path: Path, columns: Sequence[str], lines: Iterable[Mapping[str, object]]) -> None:
+    """``lines`` by ``columns``, which are there even if no line is."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+def aligned(lines: Sequence[Sequence[str]], left: Collection[int]) -> list[str]:
+    """A line of text each, indented: the columns ``left`` to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    sides = ["<" if place in left else ">" for place in range(len(widths))]
+    texts = [
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(line, sides, widths, strict=True))
+        for line in lines
+    ]
+    return [f"  {text}".rstrip() for text in texts]

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.experiment.case import Labels
 from runner.experiment.columns import COLUMNS, DERIVED
-from runner.experiment.errors import BadInput
-from runner.experiment.labels import Labels
+from runner.experiment.schema import BadInput
 from runner.report.derive import Line, Names, lines
 from runner.store import journal, run_folder
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import exp
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from rich.cells import cell_len
 from rich.text import Text
 
+from runner.device.processes import ROOT
 from runner.experiment.results import ERROR, Row
+from runner.measure import SUMMARY
 from runner.report.derive import Line, Names
-from runner.report.source_line import place
 
 FASTEST = "★"
 INDENT = "  "
@@ -226,3 +229,52 @@ def _percent(value: object) -> str:
 
 def _seconds(value: object) -> str:
     return f"{value:.1f} s" if isinstance(value, int | float) else ""
+
+
+FRAME = re.compile(r'^ *File "(.+)", line (\d+), in ', re.MULTILINE)
+KERNELS = (ROOT / "runner" / "kernels", ROOT / "kernels")  # a link in a checkout, which a traceback may follow
+LIBRARIES = {"site-packages", "dist-packages", "torch"}  # a folder of a path, anywhere in it
+
+
+def place(detail: str) -> str:
+    """``k.py:6``, or ``kernels/gelu/triton.py:34`` of ours; empty if ``detail`` is no traceback or has no such line."""
+    frames = FRAME.findall(detail) if detail.startswith("Traceback ") else []
+    theirs = [(Path(file), line) for file, line in frames if _is_theirs(Path(file))]
+    if not theirs:
+        return ""
+    path, line = theirs[-1]
+    return f"{_short(path)}:{line}"
+
+
+def _short(path: Path) -> str:
+    """``kernels/gelu/triton.py`` of ours, else the file's name."""
+    for root in KERNELS:
+        if path.is_relative_to(root):
+            return f"kernels/{path.relative_to(root)}"
+    return path.name
+
+
+def _is_theirs(path: Path) -> bool:
+    if any(path.is_relative_to(root) for root in KERNELS):  # wherever all of it is installed
+        return True
+    of_python = path.is_relative_to(sysconfig.get_path("stdlib")) or str(path).startswith("<")
+    return not (of_python or LIBRARIES & set(path.parts) or path.is_relative_to(ROOT / "runner"))
+
+
+MOST = 8  # summaries that a terminal is given; a grid has a thousand
+
+
+def told(folder: Path, rows: Sequence[Row], names: Names) -> Iterator[str]:
+    """The summaries of ``rows``, each with its case above and its other files below; then how many more there are."""
+    found = [(row, file) for row in rows for file in row.files if PurePath(file).name == SUMMARY]
+    for row, file in found[:MOST]:
+        measure = PurePath(file).parent
+        others = [PurePath(other).name for other in row.files if PurePath(other).parent == measure and other != file]
+        try:
+            text = (folder / file).read_text(encoding="utf-8").rstrip()
+        except OSError:  # on another machine
+            continue
+        yield f"\n{names.case(row.case)}: {measure.name}\n{text}"
+        yield f"  in {folder / measure}: {', '.join(others)}" if others else f"  in {folder / measure}"
+    if len(found) > MOST:
+        yield f"\n{len(found) - MOST} more summaries are in the folders of {folder / 'files'}"

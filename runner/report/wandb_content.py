@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path, PurePath
 from typing import Any
 
 from runner.experiment.case import Case
@@ -169,3 +171,37 @@ def _one_type(values: Sequence[Any]) -> list[Cell]:
     if all(isinstance(value, bool) for value in known):
         return list(values)
     return [None if value is None else str(value) for value in values]
+
+
+def kept(folder: Path, rows: Sequence[Row]) -> list[str]:
+    """Names of the files that are here: those of another machine's workers may not be."""
+    return [file for row in rows for file in row.files if (folder / file).is_file()]
+
+
+def tables(folder: Path, rows: Sequence[Row]) -> Mapping[str, Table]:
+    """``profile/kernels`` → the lines of that file of every case, with the case before each."""
+    names = Names([row.case for row in rows])
+    records: dict[str, list[dict[str, str]]] = {}
+    for row in rows:
+        head = {"case": names.heading(row.case), "implementation": names.impl(row.case)}
+        for file in kept(folder, [row]):
+            path = PurePath(file)
+            if path.suffix == ".csv":
+                with open(folder / file, newline="", encoding="utf-8") as lines:
+                    some = [head | line for line in csv.DictReader(lines)]
+                records.setdefault(f"{path.parent.name}/{path.stem}", []).extend(some)
+    return {name: _table(some) for name, some in records.items() if some}
+
+
+def _table(records: Sequence[Mapping[str, str]]) -> Table:
+    columns = list(dict.fromkeys(name for record in records for name in record))
+    typed = [_typed([record.get(name) or None for record in records]) for name in columns]
+    return Table(columns, [list(cells) for cells in zip(*typed, strict=True)])
+
+
+def _typed(words: Sequence[str | None]) -> list[Cell]:
+    """Numbers if all of them are."""
+    try:
+        return [None if word is None else float(word) for word in words]
+    except ValueError:
+        return list(words)

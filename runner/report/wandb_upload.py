@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.report.wandb import TAG_LENGTH, State
-from runner.report.wandb_content import FIGURES, Content
-from runner.report.wandb_files import kept, tables
+from runner.report.wandb_content import FIGURES, Content, kept, tables
 from runner.store import journal
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from types import TracebackType
 from typing import Any
 
 from runner.experiment.case import Case
-from runner.experiment.errors import BadInput
 from runner.experiment.results import FORMAT, Comparison, Row
+from runner.experiment.schema import BadInput
 
 NAME = "rows.jsonl"
 

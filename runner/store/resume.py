@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.experiment.case import Case, Resume
-from runner.experiment.errors import BadInput
 from runner.experiment.results import Row
+from runner.experiment.schema import BadInput
 from runner.store import journal, run_folder
 from runner.store.fingerprint import Fingerprints
 from runner.store.journal import Contents, Record

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any
 
 from runner.experiment.case import Case, Plan
-from runner.experiment.errors import BadInput
 from runner.experiment.results import Comparison, Row
+from runner.experiment.schema import BadInput
 from runner.store import rescue, resume, run_folder
 from runner.store.fingerprint import Fingerprints
 from runner.store.journal import Contents, Journal, Record

@@ -8,8 +8,7 @@ from functools import cache
 
 import torch
 
-from runner.experiment.case import Scalar
-from runner.experiment.debug import interpreted
+from runner.experiment.case import Scalar, interpreted
 from runner.measure.benchmark import Benchmark
 from runner.models.workload import Call, Work
 from runner.timing import calibration, cupti, instruments, measured_peak

@@ -9,8 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from runner.experiment.case import Scalar
-from runner.experiment.debug import interpreted
+from runner.experiment.case import Scalar, interpreted
 from runner.measure.benchmark import Benchmark
 from runner.models.workload import Call
 from runner.timing import calibration
@@ -25,7 +24,6 @@ from runner.timing.timestamps import GraphTimestamps, StreamTimestamps
 
 COARSEST_NS = 64  # step of the GPU's timer beyond which timestamps are no better than events
 NOT_WAITED_FOR = "it leaves work on a stream that nobody waits for: timed by the host's clock, launching included"
-
 
 
 def choose(call: Call, settings: Benchmark, buffer_sets: BufferSets | None = None) -> tuple[Instrument, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
-from runner.experiment.debug import interpreted
+from runner.experiment.case import interpreted
 from runner.timing.capture import CaptureError
 from runner.timing.instruments import CudaEvents
 from runner.timing.preparation import preparation

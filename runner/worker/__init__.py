@@ -20,7 +20,7 @@ from runner.experiment.redact import kept
 from runner.experiment.results import ERROR, Comparison, Phase, Row
 from runner.measure import Preparing
 from runner.worker import leftovers
-from runner.worker.faults import Fault, classify
+from runner.worker.check import Fault, classify
 from runner.worker.job import Job
 from runner.worker.problem import Problem
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,19 +15,17 @@ import torch
 from torch import Tensor
 
 from runner import implementations
-from runner.experiment import debug
-from runner.experiment.case import Case, Scalar
+from runner.experiment.case import DEBUG_VERDICT, Case, Scalar, useless_debug
 from runner.experiment.columns import TIMES
+from runner.experiment.redact import kept
 from runner.experiment.results import Phase, Row
 from runner.kernels.unsupported import Unsupported
-from runner.measure import MeasureContext
+from runner.measure import CannotMeasure, Foreseeing, MeasureContext
 from runner.models.workload import Call, Expected
 from runner.timing.outputs import peak_bytes
 from runner.timing.verdict import UNTRUE
-from runner.worker import observing, sanitizer
-from runner.worker.aids import aided
-from runner.worker.check import compare, repeats
-from runner.worker.faults import Fault
+from runner.worker import again
+from runner.worker.check import Fault, classify, compare, repeats
 from runner.worker.problem import Problem, device_name
 
 SHARE_PRECOMPILE = 0.1  # of the GPU's memory, for a process that compiles while another case runs
@@ -71,7 +71,7 @@ class Job:
             try:
                 call = self.ready()
             except Unsupported as refusal:
-                observing.foresee(self, refusal)
+                foresee(self, refusal)
                 raise
             if self.wrong and (self.untimed or not self.case.time_wrong):
                 return
@@ -79,7 +79,7 @@ class Job:
                 return  # checked, which is all that was wanted
             if self.untimed:
                 raise Unsupported(self.untimed)
-            observing.observe(self, call)
+            observe(self, call)
             call.restore()
             if not self.case.debug:
                 self.problem.keep(self.case, replace(call, judge=None), self.metrics)
@@ -98,7 +98,7 @@ class Job:
         self.enter("measure")
         context = self.context("sanitizer")
         try:
-            self.metrics |= sanitizer.look(context)
+            self.metrics |= again.look(context)
         finally:
             self.keep(context)
 
@@ -220,7 +220,7 @@ class Job:
             return {"verdict": "wrong", "verdict_reason": self.wrong}
         if self.case.debug:
             return {
-                "verdict": debug.VERDICT,
+                "verdict": DEBUG_VERDICT,
                 "verdict_reason": self.untimed or f"under debug={self.case.debug} no time is its own",
             }
         measured = {name: self.metrics[name] for name in ("verdict", "verdict_reason") if name in self.metrics}
@@ -240,3 +240,85 @@ def _wait(device: str) -> None:
     """Errors on a GPU come late; after this they have come."""
     if device == "cuda":
         torch.cuda.synchronize()
+
+
+def observe(job: Job, call: Call) -> None:
+    """Everything that is asked about ``call``. What cannot be had costs its own figures; if all of it, Unsupported.
+
+    Raises whatever the first measurement raises, and what spoils the process.
+    """
+    not_measured: dict[str, str] = {}
+    for choice, measure in zip(job.case.measures, job.problem.measures, strict=True):
+        job.enter("measure")  # each has the whole limit
+        context = job.context(choice.name)
+        try:
+            job.take(measure.measure(call, context))
+            if context.device == "cuda":
+                torch.cuda.synchronize()  # errors on a GPU come late
+        except CannotMeasure as error:
+            not_measured[choice.name] = str(error)
+        except Exception as error:
+            fault = classify(error, "measure")
+            if fault.spoiled or not job.metrics.keys() & TIMES:
+                raise
+            not_measured[choice.name] = fault.reason  # the time that an earlier one has taken holds all the same
+        job.keep(context)
+    if not_measured:
+        job.metrics["not_measured"] = kept("; ".join(f"{name}: {why}" for name, why in not_measured.items()))
+        if len(not_measured) == len(job.case.measures):
+            raise Unsupported(str(job.metrics["not_measured"]))
+
+
+def foresee(job: Job, refusal: Unsupported) -> None:
+    """What measurements can say of a call that was refused; raises Unsupported, which says so, if one can."""
+    for choice, measure in zip(job.case.measures, job.problem.measures, strict=True):
+        if not isinstance(measure, Foreseeing):
+            continue
+        context = job.context(choice.name)
+        function = implementations.build(job.case.impl).load(job.case.workload.name)
+        try:
+            found = measure.foresee(job.problem.workload.call(function, job.problem.inputs()).run, context)
+        except CannotMeasure as error:
+            raise Unsupported(f"{refusal}; {choice.name}: {error}") from error
+        if found is None:
+            continue
+        job.take(found)
+        job.keep(context)
+        raise Unsupported(f"not run, and seen by {choice.name} alone: {refusal}") from refusal
+
+
+FORWARD = "Traceback of forward call"  # in autograd's warning of what it then raises
+
+
+@contextmanager
+def aided(aid: str | None, device: str) -> Iterator[None]:
+    """Meanwhile a case on ``device`` ("cpu" or "cuda") runs under ``aid``. Raises Unsupported where it is of no use."""
+    if why := useless_debug(aid, device):
+        raise Unsupported(f"debug={why}")
+    if aid != "anomaly":
+        yield
+        return
+    with _told() as told, torch.autograd.set_detect_anomaly(True):
+        try:
+            yield
+        except Exception as error:
+            for text in told:
+                error.add_note(text)  # the row's detail has it: where the operation was called in the forward
+            raise
+
+
+@contextmanager
+def _told() -> Iterator[list[str]]:
+    """Autograd's warnings with a traceback; all are shown as ever."""
+    told: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        show = warnings.showwarning
+
+        def keep(message: Warning | str, *where: object) -> None:
+            if FORWARD in str(message):
+                told.append(str(message))
+            show(message, *where)  # type: ignore[arg-type]  # just as it came
+
+        warnings.showwarning = keep  # type: ignore[assignment]  # catch_warnings puts it back
+        yield told

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runner.experiment import options, schema
+from runner.experiment import schema
 from runner.experiment.case import Case, Choice, Scalar
 from runner.experiment.results import Comparison
 from runner.kernels.unsupported import Unsupported
@@ -142,7 +142,7 @@ def on_same_inputs(
 
 def option(package: str, choice: Choice) -> Any:  # the class depends on the name
     """The object that ``choice`` says, of a class in ``package``."""
-    return schema.build(options.find(package, choice.name), choice.fields, choice.name)
+    return schema.build(schema.find(package, choice.name), choice.fields, choice.name)
 
 
 def resolve(device: str) -> str:

@@ -24,7 +24,7 @@ from runner.experiment.case import Case
 
 def main(descriptor: int) -> None:
     """Serve until the parent goes away, or a case has spoiled this process."""
-    from runner.device.hardware import describe
+    from runner.device.identity import describe
     from runner.worker import Worker, calibrations, recall, tidy, warm_up
 
     channel = socket.socket(fileno=descriptor)

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.kernels.races import COPY, OPS, Arm, Bar, Race, Result
 from benchmarks.kernels.tables import brief, report
 from runner import implementations
-from runner.experiment import options
+from runner.experiment import schema
 
 
 def result(times_us, bars=(), group="", failed=()):
@@ -58,7 +58,7 @@ def test_every_race_names_what_exists():
     races = [race for op in OPS.values() for race in op()]
     assert len(races) > 40
     for race in races:
-        assert options.exists("models", race.op)
+        assert schema.exists("models", race.op)
         assert all(implementations.find(fields["name"]) for fields in race.arms.values())
         for bar in race.bars:
             assert {bar.ours, *bar.peers} <= {*race.arms, COPY}

@@ -10,14 +10,14 @@ import yaml
 
 from runner import config, implementations
 from runner.config import CONF, grid
-from runner.experiment import options, schema
+from runner.experiment import schema
 
 ROOMS = {"workload": "runner.models", "measure": "runner.measure", "launcher": "runner.execute", "log": "runner.report"}
 FILES = sorted(CONF.glob("*/*.yaml"))
 
 
 def the_class(group: str, name: str) -> type:
-    return implementations.find(name) if group == "impl" else options.find(ROOMS[group], name)
+    return implementations.find(name) if group == "impl" else schema.find(ROOMS[group], name)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_every_point_of_a_workloads_default_sweep_is_valid(path: Path):
 
 def test_an_enumeration_in_a_comment_is_the_one_of_the_class():
     text = (CONF / "workload" / "mlp.yaml").read_text()
-    fields = {field.name: field.type for field in dataclasses.fields(options.find("runner.models", "mlp"))}
+    fields = {field.name: field.type for field in dataclasses.fields(schema.find("runner.models", "mlp"))}
     assert "pass_" in fields
     for word in ("gelu", "relu", "fwd_bwd", "train_step", "every_step", "accumulate"):
         assert word in text

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from runner import config
-from runner.config import earlier
-from runner.experiment.errors import BadInput
+from runner.config import resume
+from runner.experiment.schema import BadInput
 from runner.store import journal, run_folder
 
 SWEEP = ["workload=gelu", "workload.cols=8,16", "impl=naive,torch", "-m"]
@@ -61,8 +61,8 @@ def here(tmp_path, monkeypatch):
     ],
 )
 def test_a_word_becomes_what_hydra_takes(word, spelt):
-    assert earlier.spelt(word) == spelt
-    assert earlier.spelt(spelt) == spelt
+    assert resume.spelt(word) == spelt
+    assert resume.spelt(spelt) == spelt
 
 
 def test_resume_alone_is_the_whole_of_the_earlier_run(here):

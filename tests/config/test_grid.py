@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from runner.config import CONF, grid
-from runner.experiment.errors import BadInput
+from runner.experiment.schema import BadInput
 
 
 def config(impl="torch", cols=8, **top):

@@ -8,7 +8,7 @@ import pytest
 
 from runner import config
 from runner.device.processes import ROOT
-from runner.experiment.errors import BadInput
+from runner.experiment.schema import BadInput
 
 MISTAKES = {
     "a field of the benchmark without it": (

@@ -12,7 +12,7 @@ import pytest
 
 from runner import config
 from runner.config import trust
-from runner.experiment.errors import BadInput
+from runner.experiment.schema import BadInput
 from runner.store import run_folder
 
 USER = "def mine(x):\n    return x\n"

@@ -10,7 +10,6 @@ import pytest
 from runner import cli
 from runner.device import doctor, processes
 from runner.device import tools as places
-from runner.device.doctor import gpus, profilers, software, surroundings
 from runner.device.gpus import Gpu
 
 
@@ -37,10 +36,10 @@ def bare(tmp_path, monkeypatch):
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(places, "PLACES", {"nsys": (), "ncu": ()})
-    monkeypatch.setattr(gpus, "MPS_PIPES", str(tmp_path / "no pipe"))
-    monkeypatch.setattr(profilers, "PARAMETERS", tmp_path / "params")
-    monkeypatch.setattr(profilers, "PARANOID", tmp_path / "paranoid")
-    monkeypatch.setattr(surroundings, "GOVERNOR", tmp_path / "governor")
+    monkeypatch.setattr(doctor, "MPS_PIPES", str(tmp_path / "no pipe"))
+    monkeypatch.setattr(doctor, "PARAMETERS", tmp_path / "params")
+    monkeypatch.setattr(doctor, "PARANOID", tmp_path / "paranoid")
+    monkeypatch.setattr(doctor, "GOVERNOR", tmp_path / "governor")
 
 
 def by_name(findings):
@@ -61,13 +60,13 @@ def test_it_takes_no_words(capsys):
 
 
 def test_without_torch_nothing_can_be_run(monkeypatch, capsys):
-    monkeypatch.setattr(software, "ASK_TORCH", "import no_such_torch")
+    monkeypatch.setattr(doctor, "ASK_TORCH", "import no_such_torch")
     assert cli.main(["doctor"]) == 1
     assert "it cannot be imported" in capsys.readouterr().out
 
 
 def test_a_kind_that_cannot_be_looked_at_hides_no_other(monkeypatch):
-    monkeypatch.setattr(gpus, "look", lambda: 1 / 0)
+    monkeypatch.setattr(doctor, "look", lambda: 1 / 0)
     found = dict(doctor.examine())
     assert [one.found for one in found["gpus"]] == ["ZeroDivisionError: division by zero"]
     assert {"profilers", "software", "surroundings"} <= found.keys()
@@ -83,12 +82,12 @@ def test_a_command_that_hangs_is_given_up(tool):
 
 
 def test_compilers(tool):
-    assert by_name(software.look())["C++ compiler"].state == "missing"
+    assert by_name(doctor.look_at_software())["C++ compiler"].state == "missing"
     tool("g++", "g++ (Debian) 12.2.0\nand more")
     tool("nvcc", "Cuda compilation tools, release 12.4, V12.4.131")
-    assert by_name(software.look())["C++ compiler"].found == "g++ (Debian) 12.2.0"
-    assert software._nvcc(None).state == software._nvcc("12.8").state == "ok"
-    other = software._nvcc("13.0")
+    assert by_name(doctor.look_at_software())["C++ compiler"].found == "g++ (Debian) 12.2.0"
+    assert doctor._nvcc(None).state == doctor._nvcc("12.8").state == "ok"
+    other = doctor._nvcc("13.0")
     assert (other.found, other.state) == ("12.4, while torch is for CUDA 13.0", "note")
     assert other.advice.startswith("install the CUDA toolkit 13,")
 
@@ -103,16 +102,16 @@ def test_compilers(tool):
     ],
 )
 def test_torch(monkeypatch, said, found, state):
-    monkeypatch.setattr(software, "ASK_TORCH", f"print('a warning'); print('TORCH', {said!r})")
-    torch, _ = software._torch()
+    monkeypatch.setattr(doctor, "ASK_TORCH", f"print('a warning'); print('TORCH', {said!r})")
+    torch, _ = doctor._torch()
     assert (torch.found, torch.state) == (found, state)
 
 
 def test_profilers(tool):
-    assert {one.state for one in profilers.look()} == {"missing"}
+    assert {one.state for one in doctor.look_at_profilers()} == {"missing"}
     tool("nsys", "NVIDIA Nsight Systems version 2025.3.2.474-253236389321v0")
     tool("ncu", "NVIDIA (R) Nsight Compute Command Line Profiler\nVersion 2025.3.1.0 (build 36398880)")
-    assert [one.found for one in profilers.look()] == ["2025.3.2.474", "2025.3.1.0"]
+    assert [one.found for one in doctor.look_at_profilers()] == ["2025.3.2.474", "2025.3.1.0"]
 
 
 def test_profilers_beside_the_path(tool, tmp_path, monkeypatch):
@@ -120,7 +119,7 @@ def test_profilers_beside_the_path(tool, tmp_path, monkeypatch):
     (path,) = os.get_exec_path()
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(places, "PLACES", {"nsys": (), "ncu": (f"{path}/n*u",)})
-    assert by_name(profilers.look())["ncu"].found == f"2024.2.1 in {path}/ncu, which is not on PATH"
+    assert by_name(doctor.look_at_profilers())["ncu"].found == f"2024.2.1 in {path}/ncu, which is not on PATH"
 
 
 @pytest.mark.parametrize(
@@ -133,26 +132,26 @@ def test_profilers_beside_the_path(tool, tmp_path, monkeypatch):
     ],
 )
 def test_counters(monkeypatch, tmp_path, params, capabilities, state):
-    profilers.PARAMETERS.write_text(params)
-    monkeypatch.setattr(profilers, "STATUS", tmp_path / "status")
-    profilers.STATUS.write_text(f"Name:\tpython\nCapEff:\t{capabilities}\n")
-    counters = by_name(profilers.look())["GPU counters"]
+    doctor.PARAMETERS.write_text(params)
+    monkeypatch.setattr(doctor, "STATUS", tmp_path / "status")
+    doctor.STATUS.write_text(f"Name:\tpython\nCapEff:\t{capabilities}\n")
+    counters = by_name(doctor.look_at_profilers())["GPU counters"]
     assert counters.state == state
     assert ("NVreg_RestrictProfilingToAdminUsers=0" in counters.advice) == (state == "missing")
 
 
 @pytest.mark.parametrize(("level", "user", "state"), [("4", 1000, "note"), ("2", 1000, "ok"), ("4", 0, "ok")])
 def test_sampling(monkeypatch, level, user, state):
-    profilers.PARANOID.write_text(level)
+    doctor.PARANOID.write_text(level)
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    assert by_name(profilers.look())["CPU sampling"].state == state
+    assert by_name(doctor.look_at_profilers())["CPU sampling"].state == state
 
 
 def test_a_gpu_and_what_spoils_its_timings(monkeypatch, tool, tmp_path):
     gpu = Gpu(0, "GPU-1", "H200", 141 * 2**30, 2 * 2**30)
-    monkeypatch.setattr(gpus.gpus, "look", lambda: ([gpu], ""))
+    monkeypatch.setattr(doctor.gpus, "look", lambda: ([gpu], ""))
     tool("nvidia-smi", "GPU-1, Disabled, Exclusive_Process, 500.00, 700.00, 1980\nGPU-2, Enabled, Default, 1, 1, 1")
-    first, *rest = gpus.look()
+    first, *rest = doctor.look_at_gpus()
     assert (first.state, first.found) == ("ok", "H200, 141 GiB, up to 1980 MHz, GPU-1")
     assert {one.state for one in rest} == {"note"}
     others, persistence, mode, power = (one.advice for one in rest)
@@ -162,40 +161,40 @@ def test_a_gpu_and_what_spoils_its_timings(monkeypatch, tool, tmp_path):
     assert power.startswith("nvidia-smi -i 0 -pl 700")
     (tmp_path / "pipe").mkdir()
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "pipe"))
-    assert gpus.look()[-1].what == "MPS"
+    assert doctor.look_at_gpus()[-1].what == "MPS"
 
 
 def test_a_gpu_in_good_order_is_one_line(monkeypatch, tool):
-    monkeypatch.setattr(gpus.gpus, "look", lambda: ([Gpu(0, "GPU-1", "H200", 141 * 2**30, 0)], ""))
+    monkeypatch.setattr(doctor.gpus, "look", lambda: ([Gpu(0, "GPU-1", "H200", 141 * 2**30, 0)], ""))
     tool("nvidia-smi", "GPU-1, Enabled, Default, 700.00, 700.00, 1980")
-    assert len(gpus.look()) == 1
+    assert len(doctor.look_at_gpus()) == 1
     tool("nvidia-smi", "a driver that says something else")
-    assert [one.found for one in gpus.look()] == ["H200, 141 GiB, GPU-1"]
+    assert [one.found for one in doctor.look_at_gpus()] == ["H200, 141 GiB, GPU-1"]
 
 
 def test_no_gpu_says_why(monkeypatch):
-    monkeypatch.setattr(gpus.gpus, "look", lambda: ([], "no NVIDIA driver answers here"))
-    assert [one.found for one in gpus.look()] == ["no NVIDIA driver answers here"]
+    monkeypatch.setattr(doctor.gpus, "look", lambda: ([], "no NVIDIA driver answers here"))
+    assert [one.found for one in doctor.look_at_gpus()] == ["no NVIDIA driver answers here"]
 
 
 def test_wandb(monkeypatch, tmp_path):
-    assert surroundings._wandb().found == "not logged in: runs are kept offline"
+    assert doctor._wandb().found == "not logged in: runs are kept offline"
     (tmp_path / "netrc").write_text("machine api.wandb.ai\n  login user\n  password abcdef0123\n")
-    assert surroundings._wandb().found == "logged in to api.wandb.ai"
+    assert doctor._wandb().found == "logged in to api.wandb.ai"
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org:8443")
-    assert surroundings._wandb().state == "note"
+    assert doctor._wandb().state == "note"
     monkeypatch.setenv("WANDB_API_KEY", "abcdef0123")
-    assert surroundings._wandb().found == "a key is in the environment"
+    assert doctor._wandb().found == "a key is in the environment"
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert surroundings._wandb().found == "WANDB_MODE=offline"
+    assert doctor._wandb().found == "WANDB_MODE=offline"
 
 
 def test_a_full_disk_and_a_busy_machine(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(surroundings, "LEAST_FREE_BYTES", 2**60)
+    monkeypatch.setattr(doctor, "LEAST_FREE_BYTES", 2**60)
     monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0.0, 0.0))
-    surroundings.GOVERNOR.write_text("powersave\n")
-    found = by_name(surroundings.look())
+    doctor.GOVERNOR.write_text("powersave\n")
+    found = by_name(doctor.look_at_surroundings())
     assert found["disk for results"].advice == "choose another place with output_dir="
     assert found["disk for cache"].advice == "set XDG_CACHE_HOME to another place"
     assert found["CPU"].state == "note"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.experiment import options
+from runner.experiment import schema
 from runner.report.terminal import COLUMNS
 from runner.timing.verdict import DOUBTS
 
@@ -31,7 +31,7 @@ FIRST_HOUR, RUNS, TIMING = (
 COMPOSE = """
 import contextlib, io, json, sys
 from runner import config
-from runner.experiment.errors import BadInput
+from runner.experiment.schema import BadInput
 for line in sys.stdin:
     message = None
     try:
@@ -67,7 +67,7 @@ def commands(page: str) -> list[tuple[str, str | None]]:
 def is_subcommand(command: str) -> bool:
     """``python -m runner verify`` has arguments of its own; ``resume=last`` alone wants a run that is there."""
     first = next(iter(words(command)), "")
-    return options.exists("runner.cli", first) or first.startswith("resume=")
+    return schema.exists("runner.cli", first) or first.startswith("resume=")
 
 
 def words(command: str) -> list[str]:

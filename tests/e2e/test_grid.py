@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from runner import config
-from runner.experiment import options
+from runner.experiment import schema
 from runner.report import frame
 from runner.store import journal
 
@@ -59,7 +59,7 @@ def test_every_workload_runs_naive_torch_and_compiled(run, tmp_path):
     }
     (tmp_path / "mine" / "workload").mkdir(parents=True)
     for name, size in sizes.items():
-        values = yaml.safe_load((options.CONF / "workload" / f"{name}.yaml").read_text())
+        values = yaml.safe_load((schema.CONF / "workload" / f"{name}.yaml").read_text())
         text = yaml.safe_dump({**values, **size, "axes": {}})
         (tmp_path / "mine" / "workload" / f"small_{name}.yaml").write_text(text)
     grid = [f"workload={','.join(f'small_{name}' for name in sizes)}", "impl=naive,torch,compiled", *QUICK, "-m"]

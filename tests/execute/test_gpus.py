@@ -15,7 +15,7 @@ import pytest
 from runner.device import gpus, processes
 from runner.device.gpus import Gpu
 from runner.execute.local import Local
-from runner.experiment.errors import BadInput
+from runner.experiment.schema import BadInput
 
 A, B, C = "GPU-aa11", "GPU-aa22", "GPU-cc33"
 THREE = [[A, "H200", 100, 7], [B, "H200", 100, 8], [C, "H200", 100, 9]]

@@ -14,7 +14,7 @@ import pytest
 from runner.device import lock, processes
 from runner.device.gpus import Gpu
 from runner.device.lock import GpuLock, acquire_all
-from runner.experiment.errors import BadInput
+from runner.experiment.schema import BadInput
 
 H200 = Gpu(0, "GPU-aa", "NVIDIA H200", 1, 0)
 MIG_1, MIG_2 = (Gpu(i, f"MIG-{i}", f"A100 MIG {i}g", 1, 0, "GPU-bb") for i in (1, 2))

@@ -11,12 +11,11 @@ import pytest
 import yaml
 
 from runner.execute import Notice, Ready, Started
-from runner.execute.crew import Work
-from runner.execute.ray import Ray
+from runner.execute.ray import Ray, Work
 from runner.experiment import schema
 from runner.experiment.case import Case, Choice
-from runner.experiment.errors import BadInput
 from runner.experiment.results import Comparison, Row
+from runner.experiment.schema import BadInput
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 SETTINGS = yaml.safe_load((CONF / "launcher" / "ray.yaml").read_text()) | {"gpus_per_actor": 0, "actors": 2}

@@ -10,9 +10,9 @@ import pytest
 
 from runner.device import gpus
 from runner.device.gpus import Gpu
-from runner.execute import CannotStart, Notice, Ready, Started, remote
+from runner.execute import CannotStart, Notice, Ready, Started, shards
 from runner.execute.local import Local
-from runner.execute.remote import from_record, problems, serve, to_record
+from runner.execute.shards import from_record, problems, serve, to_record
 from runner.experiment.case import Case, Choice
 from runner.experiment.results import Comparison, Row
 from runner.store.fingerprint import Fingerprints
@@ -48,7 +48,7 @@ def test_a_machine_says_who_it_is_and_what_made_its_rows(monkeypatch):
         Row(case=CASE, status="ok"),
         Comparison(),
     ]
-    local = {"gpus": "all", "precompile": None} | dict.fromkeys(remote.Limits.__dataclass_fields__, 1.0)
+    local = {"gpus": "all", "precompile": None} | dict.fromkeys(shards.Limits.__dataclass_fields__, 1.0)
     monkeypatch.setattr(gpus, "look", lambda: ([GPU], ""))
     monkeypatch.setattr(Local, "run", lambda self, cases, log: iter(told))
     ready, notice, started, row, rounds = serve(local, [CASE], "worker.log", 1, {"job": "7"})
@@ -67,7 +67,7 @@ def test_gpus_that_are_asked_for_and_are_not_there(monkeypatch):
 
 def test_without_gpus_none_is_seen(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    local = {"gpus": 0, "precompile": None} | dict.fromkeys(remote.Limits.__dataclass_fields__, 1.0)
+    local = {"gpus": 0, "precompile": None} | dict.fromkeys(shards.Limits.__dataclass_fields__, 1.0)
     monkeypatch.setattr(Local, "run", lambda self, cases, log: iter([Notice(os.environ["CUDA_VISIBLE_DEVICES"])]))
     (notice,) = serve(local, [CASE], "worker.log", 0, {})
     assert notice.text.endswith(": ")

@@ -12,14 +12,13 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from runner.execute import Notice, Ready, Started, array
-from runner.execute.array import Array
-from runner.execute.part import Part, PartJournal, Shard
-from runner.execute.slurm import Slurm
+from runner.execute import Notice, Ready, Started, slurm
+from runner.execute.shards import Part, PartJournal, Shard
+from runner.execute.slurm import Array, Slurm
 from runner.experiment import schema
 from runner.experiment.case import Case, Choice
-from runner.experiment.errors import BadInput
 from runner.experiment.results import Comparison, Row
+from runner.experiment.schema import BadInput
 from runner.store import journal
 from runner.store.fingerprint import Fingerprints
 from runner.store.journal import Journal
@@ -365,7 +364,7 @@ def test_a_journal_that_appears_late_and_in_pieces(tmp_path, six):
 def test_a_task_that_is_queued_again_tries_a_suspect_last_and_gives_up_in_the_end(tmp_path, six, monkeypatch):
     part = Part.create(tmp_path / "parts", six[:4])
     asked = []
-    monkeypatch.setattr("runner.execute.remote.serve", lambda local, cases, *_: asked.append([*cases]) or ())
+    monkeypatch.setattr("runner.execute.shards.serve", lambda local, cases, *_: asked.append([*cases]) or ())
     monkeypatch.setattr("submitit.JobEnvironment", lambda: SimpleNamespace(job_id="9"))
     with PartJournal(part.folder) as mine:
         mine.hear(Row(case=six[0], status="ok"))
@@ -391,7 +390,7 @@ def test_an_error_of_a_task_is_told(tmp_path, six, monkeypatch):
         raise RuntimeError("no worker could be started\nat all")
 
     part = Part.create(tmp_path / "parts", six)
-    monkeypatch.setattr("runner.execute.remote.serve", serve)
+    monkeypatch.setattr("runner.execute.shards.serve", serve)
     monkeypatch.setattr("submitit.JobEnvironment", lambda: SimpleNamespace(job_id="9"))
     with pytest.raises(RuntimeError):
         Shard(str(part.folder), {}, 0)()
@@ -420,4 +419,4 @@ def test_without_slurm_or_submitit_nothing_is_started(monkeypatch):
 
 
 def test_states_that_submitit_waits_for_for_ever_are_ends_here():
-    assert not {"PREEMPTED", "NODE_FAIL", "TIMEOUT", "CANCELLED", "FAILED", "COMPLETED"} & array.GOING_ON
+    assert not {"PREEMPTED", "NODE_FAIL", "TIMEOUT", "CANCELLED", "FAILED", "COMPLETED"} & slurm.GOING_ON

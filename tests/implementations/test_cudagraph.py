@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from runner import implementations
 from runner.experiment.case import Choice
-from runner.experiment.errors import BadInput
+from runner.experiment.schema import BadInput
 from runner.implementations.compiled import Compiled
 from runner.implementations.file import File
 from runner.kernels.unsupported import Unsupported

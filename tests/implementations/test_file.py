@@ -12,14 +12,13 @@ import pytest
 import torch
 
 from runner import config, implementations
-from runner.experiment import options, schema
+from runner.experiment import schema
 from runner.experiment.case import Choice
-from runner.experiment.errors import BadInput
-from runner.implementations import loader
+from runner.experiment.schema import BadInput
+from runner.implementations import arguments, loader
 from runner.implementations.compiled import Compiled
 from runner.implementations.cudagraph import CudaGraph
 from runner.implementations.file import File
-from runner.implementations.kernel import arguments
 
 USER = "def mine(x):\n    return x\n"
 
@@ -244,7 +243,7 @@ def test_what_a_function_is_given_is_what_the_kernels_take(path):
     named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
     assert given.options == tuple(named)
     plan = config.plan([f"workload={op}"])
-    workload = schema.build(options.find("runner.models", op), plan.cases[0].workload.fields, "workload")
+    workload = schema.build(schema.find("runner.models", op), plan.cases[0].workload.fields, "workload")
     assert set(workload.options()) == set(given.options)
     assert given.shapes
 

@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from runner.measure.inspect.assembly import Usage, read_ptx, read_sass, read_usage, registers_allowed
-from runner.measure.inspect.disassembler import cuobjdump, disassembled
+from runner.measure.inspect.assembly import (
+    Usage,
+    cuobjdump,
+    disassembled,
+    read_ptx,
+    read_sass,
+    read_usage,
+    registers_allowed,
+)
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 

@@ -13,8 +13,7 @@ import torch
 from runner.experiment.case import Case, Choice
 from runner.experiment.columns import COLUMNS
 from runner.measure import CannotMeasure, MeasureContext
-from runner.measure.inspect import Inspect
-from runner.measure.inspect.compilations import recompile_reasons
+from runner.measure.inspect import Inspect, recompile_reasons
 from runner.measure.inspect.kernel_table import dominant, lines
 from runner.measure.inspect.programs import Program, Seen, of_cuda
 from runner.measure.inspect.why import NAMES, Facts, why
@@ -152,8 +151,7 @@ def test_triton_is_as_it_was_afterwards():
     from triton.runtime.jit import JITFunction
 
     from runner.kernels.gelu import triton as gelu
-    from runner.measure.inspect.elsewhere import compiling_for
-    from runner.measure.inspect.programs import seeing
+    from runner.measure.inspect.programs import compiling_for, seeing
 
     before = JITFunction.run, vars(driver).copy(), gelu.require_gpu
     with compiling_for(90, without_gpu=True):

@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from runner.device import tools
-from runner.experiment import options, schema
+from runner.experiment import schema
 from runner.experiment.case import Case, Choice
 from runner.experiment.columns import COLUMNS
-from runner.experiment.errors import BadInput
+from runner.experiment.schema import BadInput
 from runner.measure import CannotMeasure, MeasureContext
 from runner.measure.ncu import Ncu
 from runner.models.workload import Call
@@ -72,7 +72,7 @@ def fake_ncu(tmp_path):
 
 def ncu(**fields: object) -> Ncu:
     """As its YAML has it, but for ``fields``."""
-    values = yaml.safe_load((options.CONF / "measure" / "ncu.yaml").read_text())
+    values = yaml.safe_load((schema.CONF / "measure" / "ncu.yaml").read_text())
     return schema.build(Ncu, {name: value for name, value in values.items() if name != "name"} | fields, "measure.ncu")
 
 
@@ -227,7 +227,7 @@ def test_a_real_one_agrees_with_the_size_of_the_work(tmp_path, impl):
 @pytest.mark.skipif(tools.find("ncu") is None, reason="Nsight Compute is not installed here")
 def test_a_real_one_sees_what_autograd_launches_and_not_what_puts_parameters_back(tmp_path):
     fields = {"dim": 256, "batch": 64, "layers": 2, "steps": 1, "zero_grad": "every_step", "pass": "train_step"}
-    values = yaml.safe_load((options.CONF / "workload" / "mlp.yaml").read_text())
+    values = yaml.safe_load((schema.CONF / "workload" / "mlp.yaml").read_text())
     fields = {name: value for name, value in values.items() if name not in ("name", "axes")} | fields
     case = Case(Choice("mlp", fields), Choice("torch", {}), (), "cuda", 0)
     there = MeasureContext("cuda", case, tmp_path / "ncu")

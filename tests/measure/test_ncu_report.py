@@ -11,7 +11,7 @@ import pytest
 
 from runner.experiment.columns import COLUMNS
 from runner.measure.ncu import report
-from runner.measure.ncu.summary import Profile, plain
+from runner.measure.ncu.report import Profile, plain
 
 RECORDED = Path(__file__).with_name("ncu")
 RAW, DETAILS = ((RECORDED / f"{page}.csv").read_text() for page in ("raw", "details"))

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from runner.measure.profile import stacks, tables, trace, trace_figures
+from runner.measure.profile import flame, tables, trace
 from runner.measure.timeline import covered, gaps, whole
 
 CALLER, AUTOGRAD, GPU = 11, 12, 7
@@ -97,7 +97,7 @@ def test_who_launched_a_kernel_is_the_innermost_operation_on_whatever_thread(two
 
 
 def test_the_figures_of_a_timeline_made_by_hand(two):
-    found = trace_figures.columns(two)
+    found = tables.columns(two)
     assert found["profile_gpu_us"] == 60
     assert found["profile_kernels"] == 3
     assert found["busy_pct"] == pytest.approx(100 * 60 / 80)
@@ -112,7 +112,7 @@ def test_the_figures_of_a_timeline_made_by_hand(two):
 def test_kernels_at_once_count_once():
     records = [span("call", 0, 100), launch(1, 1, 2), launch(2, 3, 4)]
     records += [kernel("a", 1, 10, 30), kernel("b", 2, 20, 50)]
-    found = trace_figures.columns(trace.parse(records))
+    found = tables.columns(trace.parse(records))
     assert found["profile_gpu_us"] == 40
     assert found["busy_pct"] == 100
     assert found["longest_gap_us"] == 0
@@ -121,7 +121,7 @@ def test_kernels_at_once_count_once():
 def test_a_cuda_graph_is_launched_once_and_has_all_its_kernels():
     records = [span("call", 0, 100), launch(1, 1, 9, name="cudaGraphLaunch")]
     records += [kernel(f"k{i}", 1, 20 + 10 * i, 28 + 10 * i) for i in range(3)]
-    found = trace_figures.columns(trace.parse(records))
+    found = tables.columns(trace.parse(records))
     assert found["profile_kernels"] == 3
     assert found["launch_us"] == 8
     assert found["profile_gpu_us"] == 24
@@ -130,7 +130,7 @@ def test_a_cuda_graph_is_launched_once_and_has_all_its_kernels():
 def test_copies_and_fills_count_and_no_launch_is_no_launch_time():
     records = [span("call", 0, 100), kernel("Memcpy DtoD (Device -> Device)", 3, 10, 14, cat="gpu_memcpy", bytes=64)]
     records += [kernel("Memset (Device)", 4, 20, 21, cat="gpu_memset")]
-    found = trace_figures.columns(trace.parse(records))
+    found = tables.columns(trace.parse(records))
     assert found["profile_kernels"] == 2
     assert found["top_kernel"] == "Memcpy DtoD (Device -> Device)"
     assert not {"launch_us", "queue_us"} & found.keys()
@@ -159,14 +159,14 @@ def test_nothing_covers_nothing():
     ],
 )
 def test_fewer_kernels_than_the_benchmark_saw_are_told(two, expected, said):
-    assert trace_figures.note(two, expected) == said
+    assert tables.note(two, expected) == said
 
 
 def test_calls_that_are_not_alike_are_told():
     records = [span("call", 0, 10), kernel("a", 1, 2, 3), span("call", 20, 30), kernel("a", 2, 22, 23)]
     calls = trace.parse([*records, kernel("b", 3, 24, 25)])
-    assert trace_figures.note(calls, None) == "kernels, copies and fills of a call: 1 to 2, not the same each time"
-    assert trace_figures.note(calls, 2).endswith("1 to 2 here, 2 by the benchmark")
+    assert tables.note(calls, None) == "kernels, copies and fills of a call: 1 to 2, not the same each time"
+    assert tables.note(calls, 2).endswith("1 to 2 here, 2 by the benchmark")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_calls_that_are_not_alike_are_told():
     ],
 )
 def test_a_kernels_name_is_shortened_to_what_tells_it_apart(name, short):
-    assert trace_figures.short(name) == short
+    assert tables.short(name) == short
 
 
 def test_the_table_of_kernels_names_operations_and_is_of_one_call(two):
@@ -222,7 +222,7 @@ def test_parts_have_the_kernels_of_other_threads_too(two):
 
 
 def test_stacks_end_in_kernels_on_a_gpu(two):
-    assert stacks.of_gpu(two) == {
+    assert flame.of_gpu(two) == {
         ("call", "forward", "aten::mul", "void at::native::mul_kernel<4, at::native::F>(int, float*)"): 30,
         ("call", "backward", "autograd::engine::evaluate_function: MulBackward0", "aten::mm", "gemm"): 30,
     }
@@ -230,7 +230,7 @@ def test_stacks_end_in_kernels_on_a_gpu(two):
 
 def test_stacks_of_the_host_add_up_to_the_call():
     records = [span("call", 0, 100), span("forward", 10, 60), op("aten::gelu", 20, 50), op("aten::empty", 25, 30)]
-    found = stacks.of_host(trace.parse(records))
+    found = flame.of_host(trace.parse(records))
     assert found[("call",)] == 50
     assert found[("call", "forward")] == 20
     assert found[("call", "forward", "aten::gelu")] == 25
@@ -245,20 +245,20 @@ def test_an_annotation_is_not_within_the_python_function_that_begins_it():
     assert [event.name for event, above in call.host if [a.name for a in above] == ["f.py(1): run", "forward"]] == [
         "aten::gelu"
     ]
-    found = stacks.of_host([call])
+    found = flame.of_host([call])
     assert not any("profiler.py" in frame for frames in found for frame in frames)
 
 
 def test_folded_stacks_are_read_back():
     found = {("call", "a b", "k<1> *"): 12.345, ("call",): 0.001, ("call", "short"): 0.0001}
-    text = stacks.folded(found)
+    text = flame.folded(found)
     assert text == "call;a b;k<1> * 12345\ncall 1\n"
-    assert stacks.unfolded(text) == {("call", "a b", "k<1> *"): 12.345, ("call",): 0.001}
+    assert flame.unfolded(text) == {("call", "a b", "k<1> *"): 12.345, ("call",): 0.001}
 
 
 def test_names_that_would_break_a_line_do_not():
     records = [span("call", 0, 10), op("a;b\n<method of X object at 0x7f00a1>", 2, 4)]
-    assert "call;a:b <method of X object> 2000\n" in stacks.folded(stacks.of_host(trace.parse(records)))
+    assert "call;a:b <method of X object> 2000\n" in flame.folded(flame.of_host(trace.parse(records)))
 
 
 def test_a_gzipped_trace_is_read(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from runner.experiment.case import Case, Choice
 from runner.experiment.results import Comparison, Row
-from runner.report import derive, frame, replicas, terminal
+from runner.report import derive, frame, terminal
 from runner.store.journal import Journal
 
 
@@ -143,11 +143,11 @@ def test_rounds_of_several_processes_are_pooled():
 
 
 def test_a_process_in_which_a_case_failed_speaks_for_it():
-    merged = replicas.merged([row("torch", 100.0), row("torch", None, replica=1, status="crashed")])
+    merged = derive.merged([row("torch", 100.0), row("torch", None, replica=1, status="crashed")])
     assert (merged.status, merged.reason) == ("crashed", "it broke")
     untimed = [row("torch", None), row("torch", None, replica=1, status="error"), row("torch", None, replica=2)]
-    assert replicas.merged(untimed).status == "error"
-    assert replicas.merged(untimed[::2]).status == "ok"
+    assert derive.merged(untimed).status == "error"
+    assert derive.merged(untimed[::2]).status == "ok"
 
 
 def test_a_case_that_failed_in_one_process_has_no_speed_up_from_the_others():
@@ -169,7 +169,7 @@ def test_a_process_whose_timed_calls_were_wrong_speaks_for_the_case():
 def test_the_gravest_doubt_of_all_processes_is_the_cases():
     doubts = ("launch_bound", "impossible", "ok", "not_converged")
     rows = [row("torch", 1.0, replica=i, verdict=word, verdict_reason=word) for i, word in enumerate(doubts)]
-    merged = replicas.merged(rows).metrics
+    merged = derive.merged(rows).metrics
     assert (merged["verdict"], merged["verdict_reason"]) == ("impossible", "impossible")
 
 
@@ -177,14 +177,14 @@ def test_the_gravest_doubt_of_all_processes_is_the_cases():
 def test_processes_that_differ_by_more_than_was_asked_have_not_converged(us, word):
     asked = (Choice("benchmark", {"target_pct": 0.5}),)
     rows = [row("torch", each, replica=i, percent=0.3, verdict="ok", verdict_reason="") for i, each in enumerate(us)]
-    merged = replicas.merged([replace(one, case=replace(one.case, measures=asked)) for one in rows]).metrics
+    merged = derive.merged([replace(one, case=replace(one.case, measures=asked)) for one in rows]).metrics
     assert merged["verdict"] == word
     assert ("by what 2 processes differ" in merged["verdict_reason"]) == (word != "ok")
 
 
 def test_the_doubt_of_one_process_is_that_of_all():
     rows = [row("torch", 1.0, verdict="ok"), row("torch", 1.0, replica=1, verdict="power_capped", verdict_reason="hot")]
-    assert replicas.merged(rows).metrics["verdict"] == "power_capped"
+    assert derive.merged(rows).metrics["verdict"] == "power_capped"
 
 
 def test_a_time_without_an_interval_still_has_a_speed_up_and_no_word():
@@ -305,6 +305,6 @@ def test_shares_of_the_roof_go_with_the_time_of_all():
         row("torch", us, replica=i, pct_of_measured_peak=90.0, samples=10, min_us=us - 1)
         for i, us in enumerate((10.0, 15.0))
     ]
-    merged = replicas.merged(rows).metrics
+    merged = derive.merged(rows).metrics
     assert merged["gpu_us"] == 12.5
     assert (merged["pct_of_measured_peak"], merged["samples"], merged["min_us"]) == (pytest.approx(72.0), 20, 9.0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from runner.cli.plan import UNKNOWN_S, estimate
 from runner.experiment.case import Case, Choice
 from runner.experiment.results import Row
-from runner.report.estimate import UNKNOWN_S, estimate
 from runner.store.journal import Journal
 
 

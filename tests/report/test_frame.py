@@ -9,8 +9,8 @@ import shutil
 import pytest
 
 from runner.experiment.case import Case, Choice, Plan
-from runner.experiment.errors import BadInput
 from runner.experiment.results import Row
+from runner.experiment.schema import BadInput
 from runner.report import frame
 from runner.store import run_folder
 from runner.store.journal import Journal

@@ -6,7 +6,7 @@ import pytest
 
 from runner.experiment.case import Case, Choice
 from runner.experiment.results import Row
-from runner.report import artifacts
+from runner.report import terminal
 from runner.report.derive import Names
 
 
@@ -27,7 +27,7 @@ def rows(tmp_path):
 
 
 def told(folder, rows):
-    return list(artifacts.told(folder, rows, Names([row.case for row in rows])))
+    return list(terminal.told(folder, rows, Names([row.case for row in rows])))
 
 
 def test_a_summary_stands_under_its_case_and_above_its_other_files(rows, tmp_path):
@@ -38,8 +38,8 @@ def test_a_summary_stands_under_its_case_and_above_its_other_files(rows, tmp_pat
 
 
 def test_of_many_the_first_are_told_and_the_others_counted(rows, tmp_path):
-    said = told(tmp_path, rows(artifacts.MOST + 3))
-    assert len(said) == 2 * artifacts.MOST + 1
+    said = told(tmp_path, rows(terminal.MOST + 3))
+    assert len(said) == 2 * terminal.MOST + 1
     assert said[-1] == f"\n3 more summaries are in the folders of {tmp_path / 'files'}"
 
 

@@ -11,8 +11,7 @@ from runner.device.processes import ROOT
 from runner.experiment.case import Case, Choice
 from runner.experiment.results import Row
 from runner.report.derive import Names
-from runner.report.source_line import place
-from runner.report.terminal import notes, plain
+from runner.report.terminal import notes, place, plain
 
 WHY = "ncu: ncu is not there: install it"
 

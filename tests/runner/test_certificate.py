@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 
 from runner import __version__
-from runner.device import certificate, identity
+from runner.device import identity
 
 FACTS = {"uuid": "4f1c-aa", "gpu": "NVIDIA H200", "driver": "580.1", "torch": "2.13.0"}
 FINDINGS = [
@@ -24,7 +24,7 @@ def home(monkeypatch, tmp_path):
 
 
 def test_the_record_says_what_was_found_on_what_when_and_by_which_version():
-    record = json.loads(certificate.write(FACTS, "cuda", FINDINGS).read_text())
+    record = json.loads(identity.write(FACTS, "cuda", FINDINGS).read_text())
     taken = datetime.fromisoformat(record.pop("taken"))
     assert taken.tzinfo is not None
     assert abs((datetime.now(taken.tzinfo) - taken).total_seconds()) < 60
@@ -39,35 +39,35 @@ def test_the_record_says_what_was_found_on_what_when_and_by_which_version():
 
 
 def test_its_summary_names_what_failed():
-    assert certificate.summary(FACTS) is None
-    certificate.write(FACTS, "cuda", FINDINGS)
-    summary = certificate.summary(FACTS)
+    assert identity.summary(FACTS) is None
+    identity.write(FACTS, "cuda", FINDINGS)
+    summary = identity.summary(FACTS)
     assert summary.keys() == {"taken", "passed", "of", "failed"}
     assert (summary["passed"], summary["of"], summary["failed"]) == (1, 2, ["A/A"])
 
 
 def test_the_last_one_counts():
-    certificate.write(FACTS, "cuda", FINDINGS)
-    certificate.write(FACTS, "cuda", FINDINGS[:1])
-    assert certificate.summary(FACTS)["failed"] == []
+    identity.write(FACTS, "cuda", FINDINGS)
+    identity.write(FACTS, "cuda", FINDINGS[:1])
+    assert identity.summary(FACTS)["failed"] == []
 
 
 @pytest.mark.parametrize("name", FACTS)
 def test_another_driver_gpu_or_library_has_none(name):
-    certificate.write(FACTS, "cuda", FINDINGS)
-    assert certificate.summary(FACTS | {name: "other"}) is None
+    identity.write(FACTS, "cuda", FINDINGS)
+    assert identity.summary(FACTS | {name: "other"}) is None
 
 
 def test_another_version_of_the_runner_has_none(monkeypatch):
-    certificate.write(FACTS, "cuda", FINDINGS)
-    monkeypatch.setattr(certificate, "__version__", "0.0.1")
-    assert certificate.summary(FACTS) is None
+    identity.write(FACTS, "cuda", FINDINGS)
+    monkeypatch.setattr(identity, "__version__", "0.0.1")
+    assert identity.summary(FACTS) is None
 
 
 def test_a_record_of_other_facts_in_its_place_counts_for_nothing(monkeypatch):
-    path = certificate.write(FACTS, "cuda", FINDINGS)
-    monkeypatch.setattr(certificate.cache, "place", lambda *_: path)
-    assert certificate.summary(FACTS | {"driver": "581"}) is None
+    path = identity.write(FACTS, "cuda", FINDINGS)
+    monkeypatch.setattr(identity.cache, "place", lambda *_: path)
+    assert identity.summary(FACTS | {"driver": "581"}) is None
 
 
 @pytest.mark.parametrize(
@@ -75,15 +75,15 @@ def test_a_record_of_other_facts_in_its_place_counts_for_nothing(monkeypatch):
     [{"findings": 3}, {"findings": [7]}, {"findings": [{}]}, {"passed": None}, {"of": "many"}, {"identity": []}],
 )
 def test_an_edited_record_is_none_and_no_error(change):
-    path = certificate.write(FACTS, "cuda", FINDINGS)
+    path = identity.write(FACTS, "cuda", FINDINGS)
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    assert certificate.summary(FACTS) is None
+    assert identity.summary(FACTS) is None
 
 
 def test_a_disk_that_will_not_have_it_does_no_harm(home):
     (home / "kernel-runner").write_text("a file where the folder should be")
-    assert certificate.write(FACTS, "cuda", FINDINGS) is None
-    assert certificate.summary(FACTS) is None
+    assert identity.write(FACTS, "cuda", FINDINGS) is None
+    assert identity.summary(FACTS) is None
 
 
 def test_a_cpu_is_known_by_its_model_and_what_runs_on_it(monkeypatch):

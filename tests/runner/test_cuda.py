@@ -9,9 +9,9 @@ import pytest
 
 from runner import implementations
 from runner.experiment.case import Choice
-from runner.experiment.errors import BadInput
+from runner.experiment.schema import BadInput
 from runner.kernels import cuda_build
-from runner.worker.faults import classify
+from runner.worker.check import classify
 
 
 def cuda(build="nvrtc", variant="default"):

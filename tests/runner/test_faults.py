@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from runner.experiment.errors import BadInput
+from runner.experiment.schema import BadInput
 from runner.kernels.unsupported import Unsupported
-from runner.worker.faults import classify
+from runner.worker.check import classify
 
 
 class AcceleratorError(RuntimeError):

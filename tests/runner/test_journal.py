@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from runner.experiment.columns import TIMES
-from runner.experiment.errors import BadInput
 from runner.experiment.results import Comparison, Row
+from runner.experiment.schema import BadInput
 from runner.store import journal
 
 ROOT = Path(__file__).resolve().parents[2]

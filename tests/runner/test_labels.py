@@ -6,9 +6,8 @@ import itertools
 
 import pytest
 
-from runner.experiment.case import Choice
-from runner.experiment.errors import BadInput
-from runner.experiment.labels import Labels, is_called
+from runner.experiment.case import Choice, Labels, is_called
+from runner.experiment.schema import BadInput
 
 VARIANTS = [
     Choice("compiled", {"of": of, "mode": mode, "dynamic": dynamic})

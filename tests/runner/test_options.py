@@ -7,22 +7,22 @@ import sys
 
 import pytest
 
-from runner.experiment import options
+from runner.experiment import schema
 
 
 @pytest.mark.parametrize("name", ["add", "gelu", "softmax", "matmul", "cdist", "mlp"])
 def test_a_workload_is_found_by_its_file_name(name):
-    assert options.find("runner.models", name).__name__.lower() == name
+    assert schema.find("runner.models", name).__name__.lower() == name
 
 
 def test_an_unknown_name_says_which_file_is_missing():
     with pytest.raises(LookupError, match=r"no file runner/models/gleu\.py"):
-        options.find("runner.models", "gleu")
+        schema.find("runner.models", "gleu")
 
 
 def test_a_helper_module_is_not_an_option():
     with pytest.raises(LookupError, match=r"no class called rounding in runner/models/rounding\.py"):
-        options.find("runner.models", "rounding")
+        schema.find("runner.models", "rounding")
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ UNFINISHED = INHERITED.replace("class Mine", "@dataclass(frozen=True, kw_only=Tr
 def test_a_class_that_no_yaml_can_be_built_into_is_named(source, wrong, package):
     name = package(source)
     with pytest.raises(LookupError, match=rf"^class Mine in {name}/mine\.py {wrong}$"):
-        options.find(name, "mine")
+        schema.find(name, "mine")
 
 
 @pytest.mark.parametrize(
@@ -73,31 +73,31 @@ def test_a_class_that_no_yaml_can_be_built_into_is_named(source, wrong, package)
 def test_a_file_that_cannot_be_imported_is_named(source, why, package):
     name = package(source)
     with pytest.raises(LookupError, match=rf"^{name}/mine\.py{why}$"):
-        options.find(name, "mine")
+        schema.find(name, "mine")
 
 
 def test_a_class_that_lacks_what_it_must_have_is_named():
     with pytest.raises(LookupError, match=r"^class \w+ in runner/report/none\.py must also have shout$"):
-        options.find("runner.report", "none", "publish", "shout")
+        schema.find("runner.report", "none", "publish", "shout")
 
 
 def test_a_name_that_is_no_identifier_is_no_option():
-    assert not options.exists("runner.cli", "../run")
-    assert not options.exists("runner.cli", "workload=x")
+    assert not schema.exists("runner.cli", "../run")
+    assert not schema.exists("runner.cli", "workload=x")
 
 
 def test_workloads_and_measurements_load_without_torch():
     code = """
 import sys
 from runner import implementations
-from runner.experiment import options
+from runner.experiment import schema
 for name in ("add", "gelu", "softmax", "matmul", "cdist", "mlp"):
-    options.find("runner.models", name)
+    schema.find("runner.models", name)
 for name in ("naive", "torch", "triton", "compiled", "cuda", "cudagraph", "file"):
     implementations.find(name)
-options.find("runner.measure", "benchmark")
-options.find("runner.execute", "local")
-options.find("runner.report", "wandb")
+schema.find("runner.measure", "benchmark")
+schema.find("runner.execute", "local")
+schema.find("runner.report", "wandb")
 heavy = {"torch", "triton", "wandb", "pandas"} & set(sys.modules)
 assert not heavy, heavy
 """

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from runner.experiment.case import Choice, Plan, Resume
-from runner.experiment.errors import BadInput
 from runner.experiment.results import FORMAT, Row
+from runner.experiment.schema import BadInput
 from runner.store import journal, resume, run_folder
 from runner.store.fingerprint import Fingerprints
 from runner.store.journal import Journal

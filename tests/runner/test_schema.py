@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import pytest
 
-from runner.experiment import options, schema
-from runner.experiment.errors import BadInput
+from runner.experiment import schema
+from runner.experiment.schema import BadInput
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def test_a_broken_rule_is_named(change, line):
 
 
 def test_what_goes_into_a_script_is_one_line_of_it():
-    fields = {name: rule for name, (_, rule) in schema.rules_of(options.find("runner.execute", "slurm")).items()}
+    fields = {name: rule for name, (_, rule) in schema.rules_of(schema.find("runner.execute", "slurm")).items()}
     for name in ("partition", "account", "folder"):
         assert schema.promises(fields[name], "on one line")
 

@@ -17,8 +17,8 @@ import pytest
 
 from runner.cli import run
 from runner.experiment.case import Choice, Plan, Resume
-from runner.experiment.errors import BadInput
 from runner.experiment.results import Comparison, Row
+from runner.experiment.schema import BadInput
 from runner.store import journal, rescue, run_folder
 from runner.store import session as session_module
 from runner.store.session import Session

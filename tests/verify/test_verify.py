@@ -14,7 +14,7 @@ import torch
 
 from runner import cli
 from runner.config import CONF
-from runner.device import hardware, identity
+from runner.device import identity
 from runner.measure.benchmark import Benchmark
 from runner.models.workload import Call
 from runner.timing import verify
@@ -172,14 +172,14 @@ class TestOnAGpu:
 
 def test_all_passed_is_exit_code_0_and_a_certificate_that_later_runs_have(checks, capsys):
     checks(first=[GOOD, GOOD], second=[GOOD])
-    assert hardware.describe()["certificate"] is None
+    assert identity.describe()["certificate"] is None
     assert cli.main(["verify"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("Verifying ")
     assert "[1/2] first: 2 of 2 passed" in out
     assert "[2/2] second: 1 of 1 passed" in out
     assert "3 of 3 passed. Certificate: " in out
-    summary = hardware.describe()["certificate"]
+    summary = identity.describe()["certificate"]
     assert (summary["passed"], summary["of"], summary["failed"]) == (3, 3, [])
 
 
@@ -187,7 +187,7 @@ def test_a_check_that_fails_is_exit_code_1_and_stands_in_the_certificate(checks,
     checks(first=[GOOD], second=[BAD])
     assert cli.main(["verify", "--device", "cpu"]) == 1
     assert "FAIL" in capsys.readouterr().out
-    assert hardware.describe()["certificate"]["failed"] == ["off"]
+    assert identity.describe()["certificate"]["failed"] == ["off"]
     (path,) = home.rglob("*.json")
     record = json.loads(path.read_text())
     assert record["identity"] == identity.cpu_identity()
@@ -199,7 +199,7 @@ def test_a_check_that_raises_has_failed_and_the_others_go_on(checks, capsys):
     checks(first=RuntimeError("no clock\nat all"), second=[GOOD])
     assert cli.main(["verify"]) == 1
     assert "RuntimeError: no clock" in capsys.readouterr().out
-    assert hardware.describe()["certificate"]["failed"] == ["first"]
+    assert identity.describe()["certificate"]["failed"] == ["first"]
 
 
 def test_an_interrupt_certifies_nothing(checks, capsys, home):
@@ -251,8 +251,8 @@ def test_the_settings_are_those_of_the_yaml_without_the_measured_peak():
 
 
 def test_a_broken_identity_is_no_certificate_and_no_error(without_gpu, monkeypatch):
-    monkeypatch.setattr(hardware, "cpu_identity", lambda: (_ for _ in ()).throw(OSError("no /proc")))
-    assert hardware.describe()["certificate"] is None
+    monkeypatch.setattr(identity, "cpu_identity", lambda: (_ for _ in ()).throw(OSError("no /proc")))
+    assert identity.describe()["certificate"] is None
 
 
 # --- for real ---

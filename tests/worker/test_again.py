@@ -76,7 +76,7 @@ def test_a_wrong_one_is_called_if_that_is_asked_for(result, user):
 
 
 def test_an_implementation_that_is_not_timed_is_not_called(result, monkeypatch):
-    from runner.implementations.kernel import Kernel
+    from runner.implementations import Kernel
 
     monkeypatch.setattr(Kernel, "untimed", lambda self, op: "it is not timed here")
     case = Case(Choice("gelu", GELU), Choice("torch", {}), (), "cpu", 0)

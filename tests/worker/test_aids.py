@@ -9,14 +9,13 @@ import pytest
 import torch
 
 from runner.device import tools
-from runner.experiment import debug
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import DEBUG_VERDICT, Case, Choice, useless_debug
 from runner.kernels.unsupported import Unsupported
 from runner.measure import MeasureContext
 from runner.report import derive
-from runner.worker import Worker, sanitizer
-from runner.worker.aids import aided
-from runner.worker.sanitizer import SanitizerError, look
+from runner.worker import Worker, again
+from runner.worker.again import SanitizerError, look
+from runner.worker.job import aided
 
 BENCHMARK = {
     "cold_l2": True,
@@ -56,7 +55,7 @@ def test_rows_under_an_aid_say_so_and_are_neither_compared_nor_the_fastest():
     cases = [replace(PLAIN, debug="anomaly", impl=Choice(name, {})) for name in ("torch", "naive")]
     rows = [worker.run(case)[0] for case in cases]
     assert [row.status for row in rows] == ["ok", "ok"]
-    assert {row.metrics["verdict"] for row in rows} == {debug.VERDICT}
+    assert {row.metrics["verdict"] for row in rows} == {DEBUG_VERDICT}
     assert rows[0].metrics["verdict_reason"] == "under debug=anomaly no time is its own"
     assert worker.compare().reason == "there is nothing to compare"
     assert not any(line.fastest for line in derive.lines(rows, None))
@@ -80,7 +79,7 @@ def test_anomaly_names_the_operation_whose_backward_makes_nan_and_where_it_was_c
 def test_an_aid_that_can_find_nothing_there_says_where_it_could(aid, device):
     with pytest.raises(Unsupported, match=f"^debug={aid} .*device=cpu"), aided(aid, device):
         pass
-    assert debug.useless("anomaly", device) == ""
+    assert useless_debug("anomaly", device) == ""
 
 
 FAKE = """#!{python}
@@ -162,7 +161,7 @@ def test_a_case_that_cannot_be_run_under_it_was_not_looked_at(fake_sanitizer, tm
     ],
 )
 def test_where_it_cannot_look_the_case_is_unsupported(fake_sanitizer, monkeypatch, behaviour, told):
-    monkeypatch.setattr(sanitizer, "LIMIT_S", 0.5 if "sleep" in behaviour else 30.0)
+    monkeypatch.setattr(again, "LIMIT_S", 0.5 if "sleep" in behaviour else 30.0)
     with pytest.raises(Unsupported, match=told):
         look(fake_sanitizer(behaviour))
 

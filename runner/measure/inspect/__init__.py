@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from runner.experiment.case import Scalar
 from runner.kernels.unsupported import Unsupported
@@ -33,8 +33,7 @@ class Inspect:
 
     def measure(self, call: Call, context: MeasureContext) -> dict[str, Scalar]:
         """Figures of the kernel that takes most of the time; files of all of them."""
-        from runner.measure.inspect.elsewhere import compiling_for
-        from runner.measure.inspect.programs import seeing
+        from runner.measure.inspect.programs import compiling_for, seeing
 
         call.restore()
         with compiling_for(self.arch, without_gpu=context.device == "cpu") if self.arch else seeing() as seen:
@@ -47,7 +46,7 @@ class Inspect:
         """The same of a call that cannot run here, compiled for ``arch``; None if none is asked for."""
         if not self.arch:
             return None
-        from runner.measure.inspect.elsewhere import compiling_for
+        from runner.measure.inspect.programs import compiling_for
 
         try:
             with compiling_for(self.arch, without_gpu=True) as seen:
@@ -62,7 +61,7 @@ class Inspect:
         return self._tell(seen, {}, context)
 
     def _tell(self, seen: Seen, times: Mapping[str, tuple[int, float]], context: MeasureContext) -> dict[str, Scalar]:
-        from runner.measure.inspect.compilations import compilations
+        from runner.measure.inspect import compilations
         from runner.measure.inspect.kernel_table import dominant, lines, summary, write
 
         if not (seen.programs or seen.graphs or seen.unread or times):
@@ -135,3 +134,20 @@ def _facts(main: Line | None, table: list[Line], seen: Seen, context: MeasureCon
 def _names(code: Code) -> str:
     """``12 DADD, 3 DMUL``: the instructions in double precision, the most frequent first."""
     return ", ".join(f"{times} {name}" for name, times in code.fp64_names.most_common(3))
+
+
+def compilations() -> list[str]:
+    """A line for each graph break and each recompilation since the case began, with torch's reason for it."""
+    from torch._dynamo.utils import counters, get_compilation_metrics
+
+    breaks = [f"graph break, {times}x: {_first(reason)}" for reason, times in counters["graph_break"].items()]
+    return breaks + [f"compiled again: {_first(reason)}" for reason in recompile_reasons(get_compilation_metrics())]
+
+
+def recompile_reasons(metrics: Sequence[Any]) -> list[str]:
+    """Of those of ``metrics``, torch's records of compilations, that were not the first of their function."""
+    return [str(reason) for one in metrics if (reason := getattr(one, "recompile_reason", None))]
+
+
+def _first(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else "torch gives no reason"

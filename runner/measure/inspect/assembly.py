@@ -7,9 +7,15 @@ of neighbouring threads is another matter. Bulk copies (TMA) have no width; they
 from __future__ import annotations
 
 import re
+import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from math import prod
+from pathlib import Path
+
+from runner.device import processes, tools
 
 SASS = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 PTX = re.compile(r"^\s*(?:@!?%?\w+\s+)?\{?\s*([a-z][\w:]*(?:\.[\w:]+)+)", re.MULTILINE)
@@ -101,3 +107,28 @@ def _code(kind: str, names: Counter[str], loads: list[int], stores: list[int]) -
 
 def _sass_bits(name: str) -> int:
     return next((WIDTH[part] for part in name.split(".") if part in WIDTH), 32)
+
+
+LIMIT_S = 120.0
+
+
+@cache
+def cuobjdump() -> Path | None:
+    """Where it is: in Triton's wheel, else on PATH, else in /usr/local/cuda; None if nowhere."""
+    triton = find_spec("triton")
+    places = (triton and triton.submodule_search_locations) or ()
+    bundled = [file for place in places if (file := Path(place, "backends/nvidia/bin/cuobjdump")).is_file()]
+    found = bundled[0] if bundled else tools.find("cuobjdump")
+    return Path(found) if found else None
+
+
+def disassembled(cubin: bytes) -> tuple[str, Usage] | None:
+    """The SASS of ``cubin``, and what its kernel takes; None where there is no cuobjdump, or it knows no such code."""
+    program = cuobjdump()
+    if program is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "kernel.cubin")
+        file.write_bytes(cubin)
+        sass, usage = (processes.output([str(program), word, str(file)], LIMIT_S) for word in ("-sass", "-res-usage"))
+    return None if sass is None or usage is None else (sass, read_usage(usage))

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runner.measure import tabular
-from runner.measure.inspect.assembly import REGISTERS, Code, read_ptx, read_sass, registers_allowed
-from runner.measure.inspect.disassembler import disassembled
+from runner import measure
+from runner.measure.inspect.assembly import REGISTERS, Code, disassembled, read_ptx, read_sass, registers_allowed
 from runner.measure.inspect.programs import Program, Seen
 
 NAME = 100  # characters of a file's name
@@ -84,7 +83,7 @@ def _weight(line: Line) -> tuple[int, int]:
 
 def write(table: Sequence[Line], seen: Seen, folder: Path) -> None:
     """``kernels.csv``; each kernel's code by its name and stage; and each generated graph."""
-    tabular.write(folder / "kernels.csv", COLUMNS, map(_cells, table))
+    measure.write(folder / "kernels.csv", COLUMNS, map(_cells, table))
     taken: Counter[str] = Counter()
     for line in table:
         name = re.sub(r"\W+", "_", line.kernel).strip("_")[:NAME]

@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
+from runner import measure
 from runner.experiment.case import Scalar
-from runner.measure import SUMMARY, MeasureContext, tabular
+from runner.measure import SUMMARY, MeasureContext
 from runner.measure.memory.allocations import Part, Place, most_saved, parts, peak_of, places, summary
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Memory:
         figures |= {column: value for column, value in peaks.items() if value is not None}
         for name, kind, lines in (("parts", Part, found), ("allocations", Place, where)):
             columns = [field.name for field in fields(kind)]
-            tabular.write(context.folder / f"{name}.csv", columns, map(asdict, lines))
+            measure.write(context.folder / f"{name}.csv", columns, map(asdict, lines))
         text = summary(figures, found, where[: self.top], len(where))
         told = VIEWER[context.device] if keep or context.device == "cpu" else ""
         (context.folder / SUMMARY).write_text(f"{text}{told}\n", encoding="utf-8")

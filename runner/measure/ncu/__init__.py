@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from runner.device import tools
 from runner.experiment.case import Scalar
 from runner.experiment.schema import Program
 from runner.measure import RESULT, SUMMARY, CannotMeasure, MeasureContext, result
-from runner.measure.ncu import refusals, report, summary
+from runner.measure.ncu import report
 
 if TYPE_CHECKING:
     from runner.models.workload import Call
@@ -65,7 +66,7 @@ class Ncu:
         if not kernels:
             raise CannotMeasure(f"ncu has written {found}, and no kernel can be read from it: open it with ncu-ui")
         rules = report.rules(_page(ncu, found, "details"))
-        said = summary.Profile(kernels, rules, self._part(len(kernels), context.expected), context.figures)
+        said = report.Profile(kernels, rules, self._part(len(kernels), context.expected), context.figures)
         (context.folder / "kernels.csv").write_text(said.csv(), encoding="utf-8")
         (context.folder / SUMMARY).write_text(said.text(), encoding="utf-8")
         return {**said.columns(), **_overhead(context)}
@@ -113,13 +114,13 @@ class Ncu:
 
     def _why(self, ended: tools.Ended, context: MeasureContext) -> str:
         """There is no report."""
-        if told := refusals.known(ended.said):
+        if told := known(ended.said):
             return told
         if error := result(context.folder).get("error"):
             return f"under ncu the case fails: {error}"
-        if told := refusals.own(ended.said):
+        if told := own(ended.said):
             return told
-        if refusals.NOTHING.search(ended.said):
+        if NOTHING.search(ended.said):
             return "ncu saw no kernel: measure.ncu.kernels matches none, or the call launches none"
         return f"ncu ended with code {ended.code} and wrote no report: see what measure.ncu.args does"
 
@@ -158,3 +159,69 @@ def _overhead(context: MeasureContext) -> dict[str, Scalar]:
     if not isinstance(calls_us, list) or not isinstance(latency_us, int | float):
         return {}
     return {"ncu_overhead_x": sum(calls_us) / len(calls_us) / latency_us}
+
+
+REFUSALS = (  # what it prints → what is missing and what to do; the first that is found
+    (
+        r"ERR_NVGPUCTRPERM",
+        "the GPU's counters are for root only (ERR_NVGPUCTRPERM): run as root, give a container --cap-add SYS_ADMIN, "
+        "or load the driver with NVreg_RestrictProfilingToAdminUsers=0; rented containers often forbid it, and "
+        "measure=profile needs none of it",
+    ),
+    (
+        r"failed to connect to the CUDA driver|Cuda driver is not compatible|driver version is not supported",
+        "ncu cannot talk to this driver: give it one that works (nvidia-smi), and an ncu no newer than it, by "
+        "measure.ncu.path=<ncu>",
+    ),
+    (
+        r"driver resource was unavailable|DriverResourceUnavailable",
+        "the GPU's counters are in use: end what else reads them (DCGM: dcgmi profile --pause; another ncu, nsys with "
+        "GPU metrics), and run it again",
+    ),
+    (
+        r"nsight-compute-lock",
+        "ncu's lock file belongs to another user: remove nsight-compute-lock from the folder of temporary files, or "
+        "set TMPDIR to a folder of your own",
+    ),
+    (
+        r"LibraryNotLoaded",
+        "ncu cannot load its library into the case (LibraryNotLoaded): a sandbox such as gVisor forbids it, so run it "
+        "outside",
+    ),
+    (
+        r"Profiling is not supported|UnsupportedGpu",
+        "ncu cannot profile this GPU: WSL, vGPU, MIG and GPUs older or newer than it may be why; see measure.ncu.path",
+    ),
+    (
+        r"unrecogni[sz]ed option|the argument .* is invalid",
+        "ncu does not know one of its options: see measure.ncu.args, and give it a newer ncu by measure.ncu.path=<ncu>",
+    ),
+    (
+        r"(?:Failed to find|Unknown|No matching|Unable to find) (?:metric|section|set)",
+        "this ncu lacks one of the metrics asked for: take another measure.ncu.set, or a newer ncu by "
+        "measure.ncu.path=<ncu>",
+    ),
+    (
+        r"No space left on device|Failed to (?:write|open) .*report",
+        "ncu could not write its report: make room on the disk, or set output_dir=<folder on another>",
+    ),
+)
+NOTHING = re.compile(r"No kernels were profiled", re.IGNORECASE)
+OWN = re.compile(r"^==ERROR== *(.+)$", re.MULTILINE)
+
+
+def known(said: str) -> str:
+    """Why there is no report, by what ncu has ``said``: one of the above; "" if none of them."""
+    text = _own_lines(said) or said
+    return next((told for pattern, told in REFUSALS if re.search(pattern, text, re.IGNORECASE)), "")
+
+
+def own(said: str) -> str:
+    """Its own first error; "" if it names none."""
+    found = OWN.search(_own_lines(said))
+    return f"ncu says: {found[1]}" if found else ""
+
+
+def _own_lines(said: str) -> str:
+    """What ncu has said, and not the case, which prints to the same place."""
+    return "\n".join(line for line in said.splitlines() if line.startswith("=="))

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from runner.device import tools
+from runner.device.processes import output
+from runner.device.tools import Ended
 from runner.experiment.case import Scalar
 from runner.experiment.schema import Program
 from runner.measure import RESULT, SUMMARY, CannotMeasure, MeasureContext, result
 from runner.measure.nsys import tables
-from runner.measure.nsys.command import Command
-from runner.measure.nsys.database import read
-from runner.measure.nsys.faults import MISSING, NO_GPU, found_report, of_export, of_profile, of_timeline
-from runner.measure.nsys.summary import summary
-from runner.measure.nsys.timeline import Timeline
+from runner.measure.nsys.tables import summary
+from runner.measure.nsys.timeline import Timeline, read
 from runner.timing.statistics import trimmed_mean
 
 if TYPE_CHECKING:
@@ -125,3 +126,170 @@ def _told(
     text = summary(head, figures, found, under_us, beside_us, command)
     (folder / SUMMARY).write_text(text, encoding="utf-8")
     return figures
+
+
+# Sampling the CPU is nsys's own default, and makes tens of megabytes of a second of Python. Without nodes, kernels of a
+# CUDA graph are one record of the whole graph. At the end of a range nsys would end the program, and its results.
+COMMON = ("--sample=none", "--cpuctxsw=none", "--cuda-graph-trace=node", "--force-overwrite=true")
+PRESETS = {
+    "light": ("--trace=cuda,nvtx", "--capture-range=cudaProfilerApi", "--capture-range-end=stop"),
+    "full": ("--trace=cuda,nvtx,osrt", "--cuda-memory-usage=true"),
+}
+SHORT = {  # of options that are ours: nsys refuses one that is there twice
+    "-t": "--trace",
+    "-s": "--sample",
+    "-c": "--capture-range",
+    "-f": "--force-overwrite",
+    "-o": "--output",
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    """An nsys and the options to give it. ``notes``: which of the preset it does not have."""
+
+    program: str
+    options: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, program: str, preset: str, args: Sequence[str]) -> Command:
+        """The options of ``preset`` that ``program`` has, and ``args``, which replace those of the same name.
+
+        Options have changed their names between versions: its own help says which there are. If it does not say,
+        all are given.
+        """
+        known = set(re.findall(r"--[a-z][a-z-]+", output([program, "profile", "--help"]) or ""))
+        given = {_name(word) for word in args}
+        if "--capture-range=none" in args:
+            given.add("--capture-range-end")  # which nsys refuses then
+        wanted = [word for word in (*PRESETS[preset], *COMMON) if _name(word) not in given]
+        missing = [word for word in wanted if known and _name(word) not in known]
+        notes = [f"this nsys has no {_name(word)}" for word in missing]
+        return cls(program, (*(word for word in wanted if word not in missing), *args), tuple(notes))
+
+    def profile(self, report: Path, case: Sequence[str]) -> list[str]:
+        """``case`` under nsys, which adds its suffix to ``report``. No ``--`` before the program: nsys refuses that."""
+        place = str(report.absolute()).replace("%", "%%")  # nsys takes %h and %p for names
+        return [self.program, "profile", *self.options, f"--output={place}", *case]
+
+    def export(self, report: Path, database: Path) -> list[str]:
+        """``report`` as an SQLite file."""
+        options = ["--type=sqlite", "--force-overwrite=true", "--quiet=true", f"--output={database}"]
+        return [self.program, "export", *options, str(report)]
+
+
+def _name(word: str) -> str:
+    """``--trace`` of ``--trace=cuda``, and of ``-t``."""
+    name = word.partition("=")[0]
+    return SHORT.get(name[:2], name) if not name.startswith("--") else name
+
+
+NO_GPU = "nsys looks at what a GPU does, and this case is on the CPU; take measure=profile there"
+MISSING = (
+    "Nsight Systems (nsys) was not found: install it (a package of the CUDA toolkit's; the nsys within Nsight Compute "
+    "is not a whole one), put it on PATH, or name it with measure.nsys.path=..."
+)
+NO_WORK = (
+    "no GPU work was seen in the calls: nothing ran on the GPU, another client of CUPTI is active in that process, or "
+    "this nsys is older than the driver (update it)"
+)
+GRAPHS = "all work ran in CUDA graphs, which were traced as a whole; take --cuda-graph-trace out of measure.nsys.args"
+NO_CALLS = "it recorded no NVTX ranges, so its kernels cannot be told apart by call; let measure.nsys.args trace nvtx"
+NEVER_OPENED = (
+    "nsys wrote no report: the range to capture was never opened; leave --capture-range to the preset, and see {log}"
+)
+SIGTERM = 128 + 15  # as an exit code
+
+
+def of_profile(ended: Ended, again: Mapping[str, Any], limit_s: float, log: Path) -> str:
+    """Why there is nothing to see; empty if the case came to its end. ``again`` is what it said of itself."""
+    if ended.late:
+        return (
+            f"it was not done after {limit_s:g} s and was ended (its log is {log}); give fewer measure.nsys.calls, or "
+            "more measure.nsys.limit_s, and launcher.measure_limit_s at least 50 above that"
+        )
+    if again:
+        return f"the case could not be run again under nsys: {again['error']}" if "error" in again else ""
+    if "usage: nsys" in ended.said:
+        return f"nsys refuses its options: {_first(ended.said)}; see measure.nsys.args"
+    if ended.code in (SIGTERM, -15):
+        return (
+            "nsys ended the case before its result was written, as it does at the end of a range; "
+            "leave --capture-range-end=stop to the preset"
+        )
+    how = f"exit code {ended.code}" if ended.code >= 0 else f"signal {-ended.code}"
+    last = _last(ended.said)
+    return f"the case ended under nsys with {how} before its calls were done{last and f': {last}'} (its log is {log})"
+
+
+def found_report(ended: Ended, wanted: Path) -> tuple[Path, str]:
+    """The report, moved to where it was ``wanted`` if nsys put it elsewhere; and a note. Raises CannotMeasure."""
+    if wanted.is_file():
+        return wanted, ""
+    made = [Path(line) for line in _generated(ended.said)]
+    for path in made:
+        if path.suffix == ".nsys-rep" and path.is_file():
+            try:
+                shutil.move(path, wanted)
+            except OSError as error:
+                return path, f"nsys could not write {wanted} ({error.strerror}), so the report is {path}"
+            return wanted, ""
+    raw = [path for path in (*made, wanted.with_suffix(".qdstrm")) if path.suffix == ".qdstrm" and path.is_file()]
+    if raw:
+        raise CannotMeasure(
+            "nsys recorded, but could not convert its recording: its QdstrmImporter is missing or lacks a library (ldd "
+            f"tells which), so install a whole Nsight Systems; the raw file is kept: {raw[0]}"
+        )
+    raise CannotMeasure(NEVER_OPENED.format(log=wanted.parent / "nsys.log"))
+
+
+def of_export(ended: Ended, database: Path, report: Path, limit_s: float) -> str:
+    """Why the report cannot be read; empty if it can."""
+    if ended.late:
+        return (
+            f"reading the report took longer than {limit_s:.0f} s; give fewer measure.nsys.calls. It is kept: {report}"
+        )
+    if ended.code or not database.is_file():
+        said = _last(ended.said) or f"exit code {ended.code}"
+        return f"nsys export could not read the report: {said}. It is kept: {report}"
+    return ""
+
+
+def of_timeline(timeline: Timeline) -> str:
+    """Why it shows nothing of the calls; empty if it does."""
+    if not timeline.works:
+        return GRAPHS if timeline.graphs else _because(NO_WORK, timeline.said)
+    if not timeline.calls:
+        return _because(NO_CALLS, timeline.said)
+    return "" if any(work.call is not None for work in timeline.works) else _because(NO_WORK, timeline.said)
+
+
+def _because(sentence: str, said: tuple[str, ...]) -> str:
+    """With nsys's own words, if it had any that tell more."""
+    more = [text for text in said if re.search(r"driver version|already subscribed|payload extension", text)]
+    return f"{sentence} ({more[0]})" if more else sentence
+
+
+def _generated(said: str) -> list[str]:
+    """The paths below the last ``Generated:``."""
+    found: list[str] = []
+    for line in said.rpartition("Generated:")[2].splitlines()[1:] if "Generated:" in said else []:
+        if not line.startswith((" ", "\t")):
+            break
+        found.append(line.strip())
+    return found
+
+
+def _lines(said: str) -> list[str]:
+    """What was printed, without the bars of progress."""
+    return [line.strip() for line in said.replace("\r", "\n").splitlines() if line.strip() and "%" not in line]
+
+
+def _first(said: str) -> str:
+    return next(iter(_lines(said)), "")
+
+
+def _last(said: str) -> str:
+    """Of what the case and nsys said, the last line that is no path of a report."""
+    return next(reversed(_lines(said.partition("Generat")[0])), "")

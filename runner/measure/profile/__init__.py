@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from runner import measure
 from runner.experiment.case import Scalar
-from runner.measure import SUMMARY, CannotMeasure, MeasureContext, tabular
-from runner.measure.profile import flame, stacks, summary, tables, trace, trace_figures
+from runner.measure import SUMMARY, CannotMeasure, MeasureContext
+from runner.measure.profile import flame, tables, trace
 
 if TYPE_CHECKING:
     from runner.models.workload import Call
@@ -41,8 +42,8 @@ class Profile:
         folder, gpu = context.folder, context.device == "cuda"
         taken = profiled.profile(call, context.device, self, folder / TRACE)
         calls = _seen(folder / TRACE, gpu)
-        figures: dict[str, Scalar] = trace_figures.columns(calls) if gpu else {}
-        notes = [taken.note, trace_figures.note(calls, context.expected) if gpu else ""]
+        figures: dict[str, Scalar] = tables.columns(calls) if gpu else {}
+        notes = [taken.note, tables.note(calls, context.expected) if gpu else ""]
         figures |= {"profile_overhead_pct": taken.overhead_pct, "profile_note": "; ".join(filter(None, notes))}
 
         found = {"ops": tables.ops(calls, shapes=self.shapes, gpu=gpu), "parts": tables.parts(calls, gpu=gpu)}
@@ -56,8 +57,8 @@ class Profile:
             slow.unlink()
         for name, lines in found.items():
             _write(folder / f"{name}.csv", lines)
-        _draw(folder, stacks.of_gpu(in_python) if gpu else stacks.of_host(in_python), gpu)
-        text = summary.text(figures, found, len(calls), self.rows)
+        _draw(folder, flame.of_gpu(in_python) if gpu else flame.of_host(in_python), gpu)
+        text = tables.text(figures, found, len(calls), self.rows)
         (folder / SUMMARY).write_text(text, encoding="utf-8")
         return figures
 
@@ -83,7 +84,7 @@ def _write(path: Path, lines: Sequence[tables.Line]) -> None:
     if not lines:
         return
     shortened = ({name: _short(cell) for name, cell in line.items()} for line in lines)
-    tabular.write(path, list(lines[0]), shortened)
+    measure.write(path, list(lines[0]), shortened)
 
 
 def _short(cell: object) -> object:
@@ -91,9 +92,9 @@ def _short(cell: object) -> object:
     return round(cell, DIGITS) if isinstance(cell, float) else cell
 
 
-def _draw(folder: Path, found: stacks.Stacks, gpu: bool) -> None:
+def _draw(folder: Path, found: flame.Stacks, gpu: bool) -> None:
     """The stacks, and a flame graph of what has been written."""
-    text = stacks.folded(found)
+    text = flame.folded(found)
     (folder / FOLDED).write_text(text, encoding="utf-8")
     what = "time of kernels, by what launches them" if gpu else "time on the host, by what spends it"
-    (folder / FLAME).write_text(flame.draw(stacks.unfolded(text), f"One call: {what}"), encoding="utf-8")
+    (folder / FLAME).write_text(flame.draw(flame.unfolded(text), f"One call: {what}"), encoding="utf-8")

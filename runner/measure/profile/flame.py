@@ -7,13 +7,15 @@ for that, give ``stacks.txt`` to speedscope.
 from __future__ import annotations
 
 import colorsys
+import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from runner.measure.profile.stacks import Stacks
-from runner.measure.profile.trace_figures import short
+from runner.measure import CALL
+from runner.measure.profile.tables import short
+from runner.measure.profile.trace import Call, Event
 
 WIDTH, ROW, MARGIN, HEAD = 1200.0, 18.0, 10.0, 40.0  # in pixels
 NARROWEST = 0.3  # boxes below it cannot be seen, let alone pointed at
@@ -97,3 +99,50 @@ def _colour(name: str) -> str:
     seed = zlib.crc32(name.encode())
     hue, lightness, saturation = seed % 50 / 360, 0.62 + seed // 1250 % 14 / 100, 0.7 + seed // 50 % 25 / 100
     return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, lightness, saturation))
+
+
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+OURS = (
+    "torch/autograd/profiler.py(",
+    "kernels/spans.py(",
+)  # what naming the parts takes in Python, and no part of a call
+
+Stacks = Mapping[tuple[str, ...], float]  # frames, outermost first → microseconds of one call
+
+
+def of_gpu(calls: Sequence[Call]) -> Stacks:
+    """Kernels at the end of what launched them, each for its own time."""
+    return _mean([((*work.stack, work.event), work.event.us) for call in calls for work in call.work], len(calls))
+
+
+def of_host(calls: Sequence[Call]) -> Stacks:
+    """What the host did, each for its time without what it encloses."""
+    found = [((*stack, event), event.self_us) for call in calls for event, stack in call.host]
+    return _mean([*found, *(((), call.span.self_us) for call in calls)], len(calls))
+
+
+def folded(stacks: Stacks) -> str:
+    """The lines, in the order in which they are met first; what is shorter than half a nanosecond is left out."""
+    lines = (f"{';'.join(frames)} {1000 * us:.0f}" for frames, us in stacks.items() if 1000 * us >= 0.5)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def unfolded(text: str) -> Stacks:
+    """The inverse of ``folded``, to its precision."""
+    pairs = (line.rpartition(" ") for line in text.splitlines())
+    return {tuple(frames.split(";")): int(count) / 1000 for frames, _, count in pairs}
+
+
+def _mean(found: Iterable[tuple[tuple[Event, ...], float]], calls: int) -> Stacks:
+    sums: dict[tuple[str, ...], float] = {}
+    for events, us in found:
+        if any(event.name.startswith(OURS) for event in events):
+            continue
+        frames = (CALL, *(_frame(event.name) for event in events))
+        sums[frames] = sums.get(frames, 0.0) + us / calls
+    return sums
+
+
+def _frame(name: str) -> str:
+    """A name without what parts frames and lines, and without addresses, of which each call has its own."""
+    return " ".join(ADDRESS.sub("", name).replace(";", ":").split())

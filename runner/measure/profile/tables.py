@@ -5,11 +5,16 @@ Every number is of one call: a sum over all calls, divided by how many there wer
 
 from __future__ import annotations
 
+import re
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from runner.experiment.case import Scalar
+from runner.measure import aligned
 from runner.measure.profile.trace import Call, Event, Work
+from runner.measure.timeline import covered, gaps, whole
+from runner.timing.statistics import trimmed_mean
 
 T = TypeVar("T")
 Line = dict[str, Any]  # column → cell
@@ -146,3 +151,153 @@ def _word(value: object) -> object:
 
 def _common(values: Sequence[object]) -> object:
     return values[0] if all(value == values[0] for value in values) else "various"
+
+
+LONGEST_NAME = 60
+WHAT = "kernels, copies and fills of a call"
+NOISE = (
+    "void ",
+    "at::native::",
+    "at::detail::",
+    "(anonymous namespace)::",
+    "<unnamed>::",
+    "std::",
+)  # in what a C++ kernel is called
+
+
+def columns(calls: Sequence[Call]) -> dict[str, Scalar]:
+    """What the GPU did for ``calls``, each of which has at least one kernel; by ``runner.experiment.columns``."""
+    busy = [covered(call.work) for call in calls]
+    spans = [whole(call.work) for call in calls]
+    kernel, kernel_us = top_kernel(calls)
+    found: dict[str, Scalar] = {
+        "profile_gpu_us": trimmed_mean(busy),
+        "profile_kernels": statistics.mode(len(call.work) for call in calls),
+        "busy_pct": 100 * sum(busy) / sum(spans),
+        "idle_us": trimmed_mean([all_us - busy_us for all_us, busy_us in zip(spans, busy, strict=True)]),
+        "longest_gap_us": statistics.median(max(gaps(call.work), default=0.0) for call in calls),
+        "top_kernel": short(kernel),
+        "top_kernel_pct": 100 * kernel_us / sum(work.event.us for call in calls for work in call.work),
+    }
+    launched = [(work, work.launch) for call in calls for work in call.work if work.launch]
+    if launched:
+        once = {id(launch): launch.us for _, launch in launched}  # a CUDA graph's launch has many kernels
+        found["launch_us"] = statistics.mean(once.values())
+        found["queue_us"] = statistics.mean(max(0.0, work.start - launch.end) for work, launch in launched)
+    return found
+
+
+def top_kernel(calls: Sequence[Call]) -> tuple[str, float]:
+    """The kernel, copy or fill that took longest in all, and how long, in microseconds."""
+    sums: dict[str, float] = {}
+    for call in calls:
+        for work in call.work:
+            sums[work.event.name] = sums.get(work.event.name, 0.0) + work.event.us
+    return max(sums.items(), key=lambda item: item[1])
+
+
+def note(calls: Sequence[Call], expected: int | None) -> str:
+    """What does not fit in the kernels that were seen, ``expected`` of which the benchmark saw; empty if all does."""
+    counts = sorted({len(call.work) for call in calls})
+    seen = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    if expected is not None and counts != [expected]:
+        return f"{WHAT}: {seen} here, {expected} by the benchmark"
+    return f"{WHAT}: {seen}, not the same each time" if len(counts) > 1 else ""
+
+
+def short(name: str) -> str:
+    """A C++ kernel's name without its arguments and the namespaces that all have: 60 characters at most."""
+    name = re.sub(r"\((?!anonymous namespace\)).*\)$", "", name) if name.startswith("void ") else name
+    for noise in NOISE:
+        name = name.replace(noise, "")
+    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+
+
+INDENT = "  "
+
+
+def text(figures: Mapping[str, Any], tables: Mapping[str, Sequence[Line]], calls: int, rows: int) -> str:
+    """What ``calls`` calls did: ``rows`` lines of each table. Of a CPU there is no table of kernels."""
+    note = f" ({figures['profile_note']})" if figures["profile_note"] else ""
+    profiler = (
+        f"of one call, the mean of {calls}{note}; the profiler adds {figures['profile_overhead_pct']:.0f} % to a call"
+    )
+    lines = [*_on_gpu(figures), profiler]
+    if "kernels" in tables:
+        lines += _kernels(tables["kernels"], tables["ops"], rows)
+    else:
+        lines += _ops(tables["ops"], rows)
+    return "\n".join([*lines, *_parts(tables["parts"]), *_costs(tables.get("costs", []), rows), ""])
+
+
+def _on_gpu(figures: Mapping[str, Any]) -> Iterator[str]:
+    if "profile_kernels" not in figures:
+        return
+    yield (
+        f"{WHAT}: {figures['profile_kernels']}, in {figures['profile_gpu_us']:.4g} us, {figures['busy_pct']:.1f} % of "
+        f"their span; idle in between {figures['idle_us']:.4g} us, {figures['longest_gap_us']:.4g} us at a time"
+    )
+    if "launch_us" in figures:
+        yield (
+            f"a launch takes {figures['launch_us']:.1f} us of the host, and what it launches begins "
+            f"{figures['queue_us']:.1f} us later"
+        )
+
+
+def _kernels(kernels: Sequence[Line], ops: Sequence[Line], rows: int) -> list[str]:
+    """Kernels with the operations that launch them; the host's time of an operation stands beside its first kernel."""
+    host_us = {_op(line): line["cpu_us"] for line in ops}
+    cells = [("operation", "kernel", "count", "host us", "GPU us", "share")]
+    for line in kernels[:rows]:
+        op = _op(line)
+        host, share = _number(host_us.pop(op, None)), f"{line['share_pct']:.1f} %"
+        cells.append((op, short(line["kernel"]), _count(line), host, _number(line["gpu_us"]), share))
+    return [*aligned(cells, left=(0, 1)), *_more(kernels, rows, "kernels")]
+
+
+def _ops(ops: Sequence[Line], rows: int) -> list[str]:
+    cells = [("operation", "count", "self us", "total us", "share")]
+    for line in ops[:rows]:
+        share = f"{line['self_cpu_pct']:.1f} %"
+        cells.append((_op(line), _count(line), _number(line["self_cpu_us"]), _number(line["cpu_us"]), share))
+    return [*aligned(cells, left=(0,)), *_more(ops, rows, "operations")]
+
+
+def _parts(parts: Sequence[Line]) -> list[str]:
+    """The parts, each below what it is part of; nothing if there are none."""
+    if not parts:
+        return []
+    gpu = "gpu_us" in parts[0]
+    cells = [("part", "count", "host us", *(["GPU us"] if gpu else []))]
+    for line in parts:
+        *above, name = line["part"].split(SEPARATOR)
+        cell = (INDENT * len(above) + name, _count(line), _number(line["cpu_us"]))
+        cells.append((*cell, *([_number(line["gpu_us"])] if gpu else [])))
+    return ["", *aligned(cells, left=(0,))]
+
+
+def _costs(costs: Sequence[Line], rows: int) -> list[str]:
+    """What operations of torch take and do, as far as it was asked for; those that do nothing of it are left out."""
+    names = [name for name in ("memory_bytes", "flops") if costs and name in costs[0]]
+    some = [line for line in costs if any(line[name] for name in names)]
+    if not some:
+        return []
+    cells = [("operation", "count", *(name.removeprefix("memory_") for name in names))]
+    cells += [(_op(line), _count(line), *(f"{line[name]:.4g}" for name in names)) for line in some[:rows]]
+    return ["", *aligned(cells, left=(0,)), *_more(some, rows, "operations")]
+
+
+def _more(lines: Sequence[Line], rows: int, what: str) -> list[str]:
+    return [f"{INDENT}and {len(lines) - rows} more {what}"] if len(lines) > rows else []
+
+
+def _op(line: Line) -> str:
+    return f"{line['op']} {line['shapes']}" if line.get("shapes") else str(line["op"])
+
+
+def _count(line: Line) -> str:
+    return f"{line['count']:g}"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 
-from runner.device import certificate
+from runner.device import identity
 from runner.experiment.case import Scalar
 from runner.measure.benchmark import Benchmark
 from runner.models.workload import Call
@@ -68,10 +68,8 @@ def run(device: str, chosen: Benchmark, ended: Ended = lambda name, findings, se
 
 def certify(device: str, findings: Sequence[Finding]) -> Path | None:
     """Keep ``findings`` as what is known of this machine; None if they cannot be kept."""
-    from runner.device.identity import cpu_identity, identity
-
-    facts = identity() if device == "cuda" else cpu_identity()
-    return certificate.write(facts, device, [asdict(finding) for finding in findings])
+    facts = identity.identity() if device == "cuda" else identity.cpu_identity()
+    return identity.write(facts, device, [asdict(finding) for finding in findings])
 
 
 def _findings(name: str, check: Check, chosen: Benchmark) -> list[Finding]:

@@ -10,10 +10,9 @@ import pytest
 
 from runner.experiment import schema
 from runner.experiment.case import Case, Choice
-from runner.experiment.errors import BadInput
+from runner.experiment.schema import BadInput
 from runner.measure import CannotMeasure, MeasureContext
-from runner.measure.nsys import Nsys
-from runner.measure.nsys.command import Command
+from runner.measure.nsys import Command, Nsys
 from runner.models.workload import Call
 
 FIELDS = {"path": None, "preset": "light", "calls": 2, "limit_s": 60.0, "args": ()}

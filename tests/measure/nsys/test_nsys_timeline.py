@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from runner.measure.nsys import tables
-from runner.measure.nsys.database import read
-from runner.measure.nsys.summary import summary
+from runner.measure.nsys.tables import summary
+from runner.measure.nsys.timeline import read
 
 HERE = Path(__file__).parent
 

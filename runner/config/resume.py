@@ -12,7 +12,7 @@ import yaml
 
 from runner.config import grid
 from runner.experiment.case import Case, Choice, Plan
-from runner.experiment.errors import BadInput
+from runner.experiment.schema import BadInput
 from runner.store import resume, run_folder
 
 WORD = "resume"

@@ -13,11 +13,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hydra._internal import hydra as start
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import IConfigRepository
+from hydra.core.config_store import ConfigStore
+from hydra.core.default_element import ResultDefault
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, Transformer, ValueType
 from hydra.errors import MissingConfigException
+from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
+
+from runner.config import CONF
+from runner.experiment.schema import BadInput
+from runner.implementations import names
 
 Path = tuple[str, ...]
 
@@ -191,3 +201,33 @@ def _leaves(value: object, path: Path) -> Iterator[tuple[Path, object]]:
             yield from _leaves(inner, (*path, str(name)))
     else:
         yield path, value
+
+
+OURS = "main"  # what Hydra calls the folder of config.yaml
+
+
+class Loader(ConfigLoaderImpl):
+    """Hydra's, but that it takes a node ``hydra`` from no other folder than ours."""
+
+    def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
+        """Raises BadInput."""
+        found = super()._load_single_config(default, repo)
+        theirs = found.provider != OURS and found.path.startswith("file:")
+        if theirs and isinstance(found.config, DictConfig) and "hydra" in list(found.config.keys()):
+            raise BadInput(
+                f"{found.path.removeprefix('file://')}/{default.config_path}.yaml: sets hydra, which a YAML of yours "
+                "cannot; leave that out, and give hydra... on the command line"
+            )
+        return found
+
+
+def register() -> None:
+    """Let Hydra start with ``Loader``."""
+    start.ConfigLoaderImpl = Loader  # type: ignore[attr-defined]
+
+
+def register_kernels() -> None:
+    """Offer the implementations that have no ``conf/impl/*.yaml``; they have no fields but their name."""
+    described = {path.stem for path in (CONF / "impl").glob("*.yaml")}
+    for name in sorted(set(names()) - described):
+        ConfigStore.instance().store(group="impl", name=name, node={"name": name}, provider="kernels")
