@@ -30,8 +30,7 @@ from runner.measure.benchmark import Benchmark
 from runner.models.workload import Call
 from runner.store import run_folder
 from runner.timing import statistics
-from runner.timing.calibration import pair_floors
-from runner.timing.statistics import SAME, ZONE, Ratio, Word, quantile
+from runner.timing.statistics import SAME, ZONE, Ratio, Word, pair_floors, quantile
 from runner.worker import tidy
 
 SIZES_LOG2 = (18, 20, 22, 23, 24)

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.timing.calibration import pair_floors
-from runner.timing.statistics import paired
+from runner.timing.statistics import pair_floors, paired
 
 COPY = "copy"
 PEERS_FILE = Path(__file__).with_name("peers.py")

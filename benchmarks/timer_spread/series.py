@@ -11,8 +11,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal
 
-from runner.timing.calibration import FLOORS
-from runner.timing.statistics import BATCHES, LOOK_TWICE, T_975, Floor, summarise, trimmed_mean
+from runner.timing.statistics import BATCHES, FLOORS, LOOK_TWICE, T_975, Floor, summarise, trimmed_mean
 
 ZONE, SAME = 0.005, 0.01  # a difference within the first is none to call; within the second, two times are the same
 APART = 0.01  # between two processes

@@ -14,8 +14,7 @@ from typing import Any
 from runner.experiment.case import Case, Choice, Labels, Scalar, is_called, several, varying
 from runner.experiment.results import Comparison, Row
 from runner.timing import statistics
-from runner.timing.calibration import pair_floors, shared_us
-from runner.timing.statistics import T_975, Ratio
+from runner.timing.statistics import T_975, Ratio, pair_floors, shared_us
 from runner.timing.verdict import GRAVITY, UNTRUE
 
 

@@ -38,7 +38,7 @@ COLUMNS = (
     Shown("vs base", lambda line: line.vs_baseline or ""),
     Shown("TFLOP/s", lambda line: _number(line.tflops), goes=1),
     Shown("GB/s", lambda line: _number(line.gbps), goes=2),
-    Shown("% of measured peak", lambda line: _percent(line.row.metrics.get("pct_of_measured_peak")), goes=5),
+    Shown("% peak", lambda line: _percent(line.row.metrics.get("pct_of_measured_peak")), goes=5),
     Shown("err/tol", lambda line: _number(line.row.metrics.get("err_over_tol")), goes=4),
     Shown("peak mem", lambda line: bytes_text(line.row.metrics.get("peak_mem_bytes")), goes=3),
     Shown("compile", lambda line: _seconds(line.row.metrics.get("compile_s")), goes=6),

@@ -16,9 +16,9 @@ from torch import Tensor
 from runner.experiment.case import Scalar
 from runner.measure.benchmark import Benchmark
 from runner.models.workload import Call
-from runner.timing.calibration import FLOORS
 from runner.timing.outputs import peak_bytes, tensors
 from runner.timing.procedure import Taken, side_by_side, take
+from runner.timing.statistics import FLOORS
 
 
 def warm_up() -> None:

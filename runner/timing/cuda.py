@@ -12,13 +12,13 @@ from runner.experiment.case import Scalar, interpreted
 from runner.measure.benchmark import Benchmark
 from runner.models.workload import Call, Work
 from runner.timing import calibration, cupti, instruments, measured_peak
-from runner.timing.calibration import FLOORS, Result, undisturbed
+from runner.timing.calibration import Result, undisturbed
 from runner.timing.capture import CaptureError
 from runner.timing.gpu_state import gpu_state, sustained
 from runner.timing.instruments import HostClock, Instrument, as_seen_by_caller
 from runner.timing.preparation import BufferSets, preparation
 from runner.timing.procedure import Taken, side_by_side, take
-from runner.timing.statistics import trimmed_mean
+from runner.timing.statistics import FLOORS, trimmed_mean
 from runner.timing.timestamp_buffer import slots, tick_ns
 from runner.timing.timestamps import GraphTimestamps
 

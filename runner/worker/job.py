@@ -24,7 +24,6 @@ from runner.measure import CannotMeasure, Foreseeing, MeasureContext
 from runner.models.workload import Call, Expected
 from runner.timing.outputs import peak_bytes
 from runner.timing.verdict import UNTRUE
-from runner.worker import again
 from runner.worker.check import Fault, classify, compare, repeats
 from runner.worker.problem import Problem, device_name
 
@@ -96,9 +95,11 @@ class Job:
     def _sanitize(self) -> None:
         """Before anything of the implementation's has run here, and may have spoiled this process."""
         self.enter("measure")
+        from runner.worker.again import look  # which builds a Job itself
+
         context = self.context("sanitizer")
         try:
-            self.metrics |= again.look(context)
+            self.metrics |= look(context)
         finally:
             self.keep(context)
 

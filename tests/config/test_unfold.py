@@ -11,15 +11,15 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config import CONF, compose, sweep
-from runner.config.compose import Composer
+from runner.config import CONF, sweep
+from runner.config.compose import Composer, register_kernels
 from runner.experiment.schema import BadInput
 
 
 @pytest.fixture
 def compose():
     sweep.register()
-    compose.register_kernels()
+    register_kernels()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         yield Composer(GlobalHydra.instance().config_loader(), "config")
 

@@ -66,7 +66,7 @@ def test_without_torch_nothing_can_be_run(monkeypatch, capsys):
 
 
 def test_a_kind_that_cannot_be_looked_at_hides_no_other(monkeypatch):
-    monkeypatch.setattr(doctor, "look", lambda: 1 / 0)
+    monkeypatch.setattr(doctor, "look_at_gpus", lambda: 1 / 0)
     found = dict(doctor.examine())
     assert [one.found for one in found["gpus"]] == ["ZeroDivisionError: division by zero"]
     assert {"profilers", "software", "surroundings"} <= found.keys()

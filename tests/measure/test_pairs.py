@@ -8,8 +8,7 @@ import random
 import pytest
 
 from runner.timing import statistics
-from runner.timing.calibration import pair_floors, shared_us
-from runner.timing.statistics import NO_FLOOR, Floor, Ratio
+from runner.timing.statistics import NO_FLOOR, Floor, Ratio, pair_floors, shared_us
 
 NOTHING = (NO_FLOOR, NO_FLOOR)
 

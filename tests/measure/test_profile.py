@@ -16,9 +16,9 @@ from runner.config import CONF
 from runner.experiment.columns import COLUMNS
 from runner.kernels.mlp import torch as mlp
 from runner.kernels.spans import span
-from runner.measure import SUMMARY, CannotMeasure, MeasureContext, profile
+from runner.measure import SUMMARY, CannotMeasure, MeasureContext
 from runner.measure import profile as module
-from runner.measure.profile import Profile, flame, trace
+from runner.measure.profile import Profile, flame, profiled, trace
 from runner.models.workload import Call
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -135,7 +135,7 @@ def test_only_the_first_lines_are_in_the_summary(call, context):
 
 
 def test_calls_that_take_long_are_fewer_and_the_row_says_so(call, context, monkeypatch):
-    monkeypatch.setattr(profile, "LONGEST_S", 1e-9)
+    monkeypatch.setattr(profiled, "LONGEST_S", 1e-9)
     assert profile().measure(call, context)["profile_note"] == "2 calls instead of 3, for they are long"
 
 
@@ -144,7 +144,7 @@ def test_calls_that_take_long_are_fewer_and_the_row_says_so(call, context, monke
     [(1e-5, (3, 10)), (0.43, (3, 10)), (0.44, (1, 10)), (2.0, (1, 6)), (600.0, (1, 2))],
 )
 def test_how_many_calls_fit(call_s, plan):
-    assert profile._plan(call_s, replace(profile(), calls=10, warmup=3)) == plan
+    assert profiled._plan(call_s, replace(profile(), calls=10, warmup=3)) == plan
 
 
 def test_where_no_file_can_be_kept_there_is_no_profile(call):
@@ -153,7 +153,7 @@ def test_where_no_file_can_be_kept_there_is_no_profile(call):
 
 
 def test_a_torch_without_the_profiler_is_told(call, context, monkeypatch):
-    monkeypatch.setattr(profile, "supported_activities", set)
+    monkeypatch.setattr(profiled, "supported_activities", set)
     with pytest.raises(CannotMeasure, match="built without Kineto"):
         profile().measure(call, context)
 
@@ -191,9 +191,9 @@ def recorded(monkeypatch):
     def record(call, device, settings, path):
         with gzip.open(path, "wt") as file:
             json.dump({"traceEvents": events}, file)
-        return profile.Taken(plain_us=[100.0], profiled_us=[112.3])
+        return profiled.Taken(plain_us=[100.0], profiled_us=[112.3])
 
-    monkeypatch.setattr(profile, "profile", record)
+    monkeypatch.setattr(profiled, "profile", record)
 
 
 def test_a_gpus_figures_and_tables(recorded, context):

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from runner.timing import procedure
-from runner.timing.calibration import FLOORS
-from runner.timing.statistics import Floor, Summary, summarise, trimmed_mean, von_neumann
+from runner.timing.statistics import FLOORS, Floor, Summary, summarise, trimmed_mean, von_neumann
 
 RECORDED = np.load(Path(__file__).with_name("series.npz"))
 STAMPS = FLOORS["graph_timestamps"]

@@ -14,8 +14,7 @@ from runner.device import identity
 from runner.experiment.case import Scalar
 from runner.measure.benchmark import Benchmark
 from runner.models.workload import Call
-from runner.timing.calibration import pair_floors, shared_us
-from runner.timing.statistics import Ratio, paired
+from runner.timing.statistics import Ratio, pair_floors, paired, shared_us
 
 MODULES = {"cuda": "gpu", "cpu": "cpu"}  # each has ``CHECKS``, by the name that the user sees
 

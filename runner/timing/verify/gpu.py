@@ -14,11 +14,10 @@ from runner.measure import MeasureContext
 from runner.measure.benchmark import Benchmark
 from runner.models.workload import Call
 from runner.timing import calibration, instruments
-from runner.timing.calibration import FLOORS
 from runner.timing.gpu_kernels import spin
 from runner.timing.preparation import reading_flush
 from runner.timing.procedure import take
-from runner.timing.statistics import trimmed_mean
+from runner.timing.statistics import FLOORS, trimmed_mean
 from runner.timing.timestamps import GraphTimestamps
 from runner.timing.verify import Check, Finding, alike, compared, slower, sure
 
