@@ -32,7 +32,7 @@ PEERS = {  # what timer_accuracy calls them, and we
     "Timer": "Timer, blocked_autorange",
 }
 BARE = [  # what is left of a case when it is hardly measured
-    "measure.benchmark.rounds=0",
+    "measure.benchmark.paired_rounds=0",
     "measure.benchmark.samples=20",
     "measure.benchmark.max_s=0.01",
     "measure.benchmark.warmup_s=0.001",

@@ -186,8 +186,8 @@ def report(lines: Sequence[Line], heard: Sequence[Harness]) -> str:
             f"`python -m runner {' '.join(WORDS)}`",
             f"```text\n{terminal_text(lines)}\n```",
             "## The same in full\n\n" + figures_table(lines),
-            "Wall: until a caller has the result. Submit: until it may go on. Device: between timestamps on the GPU, L2 "
-            "cold; warm: as the last call left it. Of measured_peak: the time in which this GPU copies as many bytes. Speed-up: "
+            "Wall: until a caller has the result. Submit: until it may go on. Device: between GPU timestamps, L2 "
+            "cold; warm: as the last call left it. % of measured peak: 100 % is a plain copy on this GPU. Speed-up: "
             "from rounds in which all were sampled in turn, with its 95 % interval. First call: with all that it "
             "compiles, some of it kept on disk from earlier runs.",
             "## Beside the lecture's own harness\n\n" + harness_table(lines, heard),

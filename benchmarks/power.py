@@ -28,8 +28,8 @@ from benchmarks.common import ROOT, digits, load_average, page, publish, table
 from benchmarks.timer_accuracy import defaults
 from runner.device import identity
 from runner.measure import MeasureContext
-from runner.models.workload import Call
 from runner.store import run_folder
+from runner.timing.call import Call
 from runner.timing.gpu_state import LEAD_S
 
 SIZE = 8192

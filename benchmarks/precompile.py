@@ -3,10 +3,11 @@
     python -m benchmarks.precompile [rows | mlp | all] [--write]
 
 Sixty cases, compiled and in Triton: GELUs and softmaxes of 15 widths; or, in two types, MLPs of 2 to 16 layers, or all
-five workloads at their default sizes, of which timing takes longer than compiling. The same grid three times: with
-`launcher.precompile=0` and nothing in the caches of Triton and Inductor; so again with the default of `launcher.precompile`; and
-with `launcher.precompile=0` once more on the caches of the first, which shows what two runs of one grid differ by. A small
-run comes first, so that what a machine is asked once, and the disk's first reading of torch, are in none of them.
+five workloads at their default sizes, of which timing takes longer than compiling. The same grid runs three times:
+with `launcher.precompile=0` and empty caches of Triton and Inductor; again so with the default of
+`launcher.precompile`; and with `launcher.precompile=0` on the caches of the first, which shows how much two runs of
+one grid differ. A small run comes first, so that what a machine is asked once, and the disk's first reading of torch,
+are in none of them.
 """
 
 from __future__ import annotations

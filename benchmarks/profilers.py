@@ -54,7 +54,8 @@ def ratio(row: Row, measure: str) -> float | None:
 def shares(row: Row) -> tuple[float, float] | None:
     """The memory's rate by ncu, and by the time of a call, of a large softmax of ours; else None.
 
-    Both in percent of the rate of a copy, as ``pct_of_measured_peak`` is: ncu's own is of the peak, as ``pct_datasheet`` is.
+    Both are percentages of the rate of a copy, like ``pct_of_measured_peak``; ncu's own figure is a share of the
+    datasheet's peak, like ``pct_datasheet``.
     """
     if (row.case.workload.name, row.case.impl.name) != ("softmax", "triton"):
         return None
@@ -79,7 +80,7 @@ def bars(rows: Sequence[Row], measures: Sequence[str]) -> list[tuple[str, str, s
     for row in rows:
         if both := shares(row):
             dram, measured_peak = both
-            promise = f"ncu: softmax of {row.case.workload.fields['cols']} columns, DRAM's rate within 5 % of pct_of_measured_peak"
+            promise = f"ncu: softmax of {row.case.workload.fields['cols']} columns, DRAM rate within 5 % of measured"
             lines.append(
                 (
                     promise,

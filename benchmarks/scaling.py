@@ -33,7 +33,7 @@ BARS = {4: 3.8, 8: 7.5}
 SAME_BAR = 0.01
 IMPLS = ("torch", "naive")
 ROWS, LEAST, STEP = 2048, 1024, 16  # sizes are cols = 1024, 1040, ...
-QUICK = ["measure.benchmark.max_s=0.2", "measure.benchmark.rounds=0"]
+QUICK = ["measure.benchmark.max_s=0.2", "measure.benchmark.paired_rounds=0"]
 REFERENCE = ["-m", "workload=gelu,matmul", "default_axes=false", "impl=torch", "log=none"]
 POLL_S = 0.005
 STATE = {"clock, MHz": "sm_clock_mhz", "power, W": "power_w", "heat, C": "temperature_c"}

@@ -29,9 +29,9 @@ from benchmarks.common import ROOT, digits, load_average, page, publish, table
 from runner.device import identity
 from runner.measure import MeasureContext
 from runner.measure.benchmark import Benchmark
-from runner.models.workload import Call
 from runner.store import run_folder
 from runner.timing import calibration, cuda, cupti, instruments, outputs
+from runner.timing.call import Call
 from runner.timing.gpu_kernels import spin
 from runner.timing.preparation import reading_flush
 

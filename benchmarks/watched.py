@@ -2,8 +2,8 @@
 
     python -m benchmarks.watched [--write]
 
-Timestamps around the same call in the same CUDA graphs, alone and while CUPTI records, beside what CUPTI itself says of the
-kernel: where the last two agree, what CUPTI adds is no error of its clock, but time that the kernel takes.
+GPU timestamps around the same call in the same CUDA graphs, alone and while CUPTI records, beside CUPTI's own time
+of the kernel: where the last two agree, what CUPTI adds is no error of its clock, but time that the kernel takes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Multilayer perceptron of Stanford CS336, lecture 6: h = activation(h W^T + b), after the last layer too.
 
-An implementation is the forward pass; loss, backward and update are the same for all and live in ``runner.models.training``.
+An implementation is the forward pass; loss, backward and update are the same for all and live in
+``runner.models.training``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from runner.models.mlp_errors import Rounding, Value, gradients
 from runner.models.rounding import FLOOR, TF32
-from runner.models.workload import ARITHMETIC, ITEMSIZE, TINY, UNIT, Call, Draw, Expected, Size, Workload
+from runner.models.workload import ARITHMETIC, ITEMSIZE, TINY, UNIT, Draw, Expected, Size, Workload
+from runner.timing.call import Call
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,4 +1,4 @@
-"""Roundings that the tolerances of several workloads allow for, beside the unit roundoffs of ``runner.models.workload``."""
+"""Roundings that several tolerances allow for, beside the unit roundoffs of ``runner.models.workload``."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from math import sqrt
 from typing import TYPE_CHECKING, Literal
 
 from runner.models.rounding import FLOOR
-from runner.models.workload import ARITHMETIC, ITEMSIZE, UNIT, Call, Draw, Expected, Size, Workload
+from runner.models.workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size, Workload
+from runner.timing.call import Call
 
 if TYPE_CHECKING:
     from torch import Tensor

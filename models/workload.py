@@ -7,9 +7,11 @@ without importing torch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+
+from runner.timing.call import Call, Work
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,32 +51,6 @@ class Expected:
     atol: float | Tensor  # a number, or a float64 tensor of the output's shape
     rtol: float
     tolerance: str  # the same bound in words, for the row
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a call has to do at least, whoever does it."""
-
-    flops: int  # floating-point operations of the definition
-    bytes_min: int  # each input read once, each output written once
-    dtype: Stored
-    tf32: bool
-
-
-@dataclass(frozen=True)
-class Call:
-    """An implementation bound to its inputs. ``run()`` gives the outputs in the order of ``reference``."""
-
-    run: Callable[[], tuple[Tensor, ...]]
-    reset: Callable[[], None] | None = None  # puts back, in place, what ``run`` changes for good; None: nothing
-    work: Work | None = None  # None: not known, as of a kernel that is no workload's
-    judge: Callable[[Sequence[object]], str] | None = None  # outputs → what is wrong with them, empty if nothing
-    inputs: tuple[Tensor, ...] = ()  # what ``run`` reads, and what may be moved elsewhere in memory while it is timed
-
-    def restore(self) -> None:
-        """As it was before the first ``run``."""
-        if self.reset is not None:
-            self.reset()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ STATUS = {"segfault": "crashed", "hang": "timeout", "oom": "oom", "wrong": "wron
 LIMIT = 0.5  # seconds of launcher.build_limit_s
 MARK = "FAULTS_BENCHMARK_MARK"  # in the environment of a command, and so of everything it starts
 
-QUICK = ["measure.benchmark.samples=20", "measure.benchmark.warmup_s=0.001", "measure.benchmark.rounds=0"]
+QUICK = ["measure.benchmark.samples=20", "measure.benchmark.warmup_s=0.001", "measure.benchmark.paired_rounds=0"]
 QUICK += ["measure.benchmark.max_s=0.02", f"launcher.build_limit_s={LIMIT}"]
 USER = """
 import ctypes, os, torch

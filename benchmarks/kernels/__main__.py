@@ -2,8 +2,8 @@
 
     python -m benchmarks.kernels [gelu softmax matmul cdist mlp] [--write]
 
-Every arm is checked against float64 first. All arms of a race share their inputs and the buffer_sets of their outputs; they
-are sampled in turn by the project's own timestamps, behind a flush of the L2 cache that reads. Ratios come from the same
+Every arm is checked against float64 first. All arms of a race share their inputs and their output buffers. They are
+sampled in turn by the project's GPU timestamps, behind a flush of the L2 cache that reads. Ratios come from the same
 rounds, with their 95 % interval. ``copy`` moves the bytes that the workload has to move at least.
 """
 

@@ -17,8 +17,9 @@ from runner.experiment import schema
 from runner.experiment.case import Choice
 from runner.measure.benchmark import Benchmark
 from runner.models.draw import draw_on
-from runner.models.workload import Call, Workload
+from runner.models.workload import Workload
 from runner.timing import instruments
+from runner.timing.call import Call
 from runner.worker import forget_compiled, tidy
 from runner.worker.check import compare
 

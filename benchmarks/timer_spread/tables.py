@@ -40,14 +40,14 @@ def report(processes: Sequence[Process], seconds: float) -> str:
     return "\n\n".join(
         [
             f"{len(processes)} fresh processes, {count} samples an arm from {CAPTURES} captures. Taken off: "
-            f"{taken_off}; what is left of a null kernel is what CUPTI gives it, {empty_kernel_us:.3f} us. {inside_s:.1f} s a "
+            f"{taken_off}; an empty kernel keeps what CUPTI gives it, {empty_kernel_us:.3f} us. {inside_s:.1f} s a "
             "process, after its imports" + (f", {seconds:.0f} s in all." if seconds else "."),
             "## Bars, for timestamps\n\n"
             + table(["bar", "seen", ""], bars(spreads["timestamps"], found["timestamps"])),
             "## The same call in every process: timestamps / events\n\n"
             + spread_table(spreads["timestamps"], spreads["events"])
             + "\n\nsd: between processes. Apart: pairs of processes more than 1 % apart. A/A': pairs in one process "
-            "called different, or the same within 1 %. Coverage: whole intervals of one process, by timestamps, that hold "
+            "called different, or the same within 1 %. Coverage: whole intervals of one process that hold "
             "the mean of all. A'/A: median; A and A' have other buffers, and where these lie makes up to 6 %, for both "
             "methods alike: they time the same buffers. That equal calls on the same buffers are not called different "
             "is shown by `benchmarks.fair_pairs`.",

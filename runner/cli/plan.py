@@ -196,7 +196,7 @@ def _took(folder: Path) -> list[tuple[Case, str, float]]:
 
 
 def _kinds(case: Case, devices: Collection[str]) -> list[Kind]:
-    """What a case may be like, the nearest first: of a problem, a workload or any, an implementation, a device or any."""
+    """Kinds of cases that this one resembles, the nearest first."""
     on = ["cpu"] if case.device == "cpu" else sorted(devices)
     near = (case.problem, case.workload.text, case.workload.name)  # with all that is asked of it, with sizes, by name
     return [(of, case.impl_label, device) for level in (near, ("",)) for device in (*on, "") for of in level]

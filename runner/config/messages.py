@@ -15,7 +15,6 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
 from runner.config.grid import FIRST_LINE
-from runner.experiment import schema
 from runner.experiment.schema import CONF, choices
 
 EXPERIMENT = "experiment/"  # where a group is looked for that an experiment's defaults name without a slash
@@ -49,7 +48,11 @@ def one_line(error: BaseException, folders: Sequence[Path] = (CONF,)) -> str:
 
 def _no_override(error: OverrideParseException) -> str:
     if "=" not in error.override:
-        commands = [name for name in schema.names("runner.cli") if name != "run"]  # which is what goes without a name
+        commands = [
+            name
+            for name in (path.stem for path in (Path(__file__).parents[1] / "cli").glob("[a-z]*.py"))
+            if name != "run"
+        ]  # which is what goes without a name
         if near := get_close_matches(error.override, commands, 1, 0.7):
             return (
                 f"{error.override}: not an override; did you mean the sub-command {near[0]}, "

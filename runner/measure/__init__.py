@@ -1,7 +1,7 @@
-"""Measurements: a bound call and where it runs → figures by the columns of ``runner.experiment.columns``. One file each.
+"""Measurements: each turns a bound call and its context into figures, by the columns of ``runner.experiment.columns``.
 
-One that keeps more than figures writes files into ``context.folder``: they stay beside the rows, the row names them, and
-W&B gets them as an artifact. Of these, ``*.csv`` are shown in W&B as tables too, and ``summary.txt`` on the terminal.
+A measurement that keeps more than figures writes files into ``context.folder``. They stay beside the rows, the row
+names them, and W&B gets them as an artifact. W&B also shows ``*.csv`` as tables; the terminal shows ``summary.txt``.
 
 One that needs a process of its own, because a tool has to start it, lets that tool run ``context.command()``.
 """
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from runner.experiment.case import Case, Scalar
 
 if TYPE_CHECKING:
-    from runner.models.workload import Call
+    from runner.timing.call import Call
 
 SUMMARY = "summary.txt"
 AGAIN, RESULT = "runner.worker.again", "again.json"  # does a case once more, under a tool; and what came of it

@@ -20,7 +20,7 @@ from runner.timing.verdict import GRAVITY, UNTRUE
 
 @dataclass(frozen=True)
 class Line:
-    """A case and what follows from its rows, beside the other cases of its problem; by ``runner.experiment.columns.DERIVED``."""
+    """A case and what follows from its rows and from the other cases of its problem, by the columns ``DERIVED``."""
 
     row: Row  # of several replicas, the one that speaks for all
     baseline: bool = False
@@ -95,7 +95,7 @@ class Names:
         return self._labels.label(case.impl)
 
     def value(self, line: Line, column: str) -> Any:
-        """What ``column`` of ``runner.experiment.columns`` is in ``line``, as ``Line.value``; the label is known here alone."""
+        """The value of ``column`` in ``line``, as ``Line.value`` gives it; only this class knows the label."""
         return self.impl(line.row.case) if column == "implementation" else line.value(column)
 
     def axes(self, workload: str) -> list[str]:

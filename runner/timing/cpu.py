@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from runner.experiment.case import Scalar
-from runner.measure.benchmark import Benchmark
-from runner.models.workload import Call
+from runner.timing.call import Call, TimingSettings
 from runner.timing.outputs import peak_bytes, tensors
 from runner.timing.procedure import Taken, side_by_side, take
 from runner.timing.statistics import FLOORS
@@ -28,11 +27,11 @@ def warm_up() -> None:
         peak_bytes(numbers.zero_, "cpu")
 
 
-def prepare(settings: Benchmark) -> None:
+def prepare(settings: TimingSettings) -> None:
     """Nothing that calls could share: each has its own clock and threads."""
 
 
-def measure(call: Call, settings: Benchmark) -> tuple[dict[str, Scalar], Taken, PerfCounter]:
+def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Taken, PerfCounter]:
     """The columns of the host's clock, and how much of the CPU other processes took; with the series behind them."""
     instrument = PerfCounter(call.run, call.reset)
     with pinned(lambda: instrument.samples(2)) as cpus:
@@ -49,12 +48,12 @@ def measure(call: Call, settings: Benchmark) -> tuple[dict[str, Scalar], Taken, 
 
 
 def compare(
-    calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: Benchmark
+    calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: TimingSettings
 ) -> list[tuple[str, list[float]]] | None:
     """Side by side, the threads pinned as they are for one."""
     again = [PerfCounter(call.run, call.reset) for call, _ in calls]
     with pinned(lambda: [instrument.samples(2) for instrument in again]):
-        return side_by_side(again, settings.rounds, settings.max_s)
+        return side_by_side(again, settings.paired_rounds, settings.max_s)
 
 
 def _waited_s() -> float:

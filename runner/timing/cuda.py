@@ -9,10 +9,9 @@ from functools import cache
 import torch
 
 from runner.experiment.case import Scalar, interpreted
-from runner.measure.benchmark import Benchmark
-from runner.models.workload import Call, Work
 from runner.timing import calibration, cupti, instruments, measured_peak
 from runner.timing.calibration import Result, undisturbed
+from runner.timing.call import Call, TimingSettings, Work
 from runner.timing.capture import CaptureError
 from runner.timing.gpu_state import gpu_state, sustained
 from runner.timing.instruments import HostClock, Instrument, as_seen_by_caller
@@ -40,7 +39,7 @@ def warm_up() -> None:
     tick_ns()
 
 
-def prepare(settings: Benchmark) -> None:
+def prepare(settings: TimingSettings) -> None:
     """What each process finds out once, of this GPU, for all calls that are timed by ``settings``."""
     warm_up()
     if settings.instrument in ("auto", GraphTimestamps.name) and not instruments.no_timestamps():
@@ -51,7 +50,7 @@ def prepare(settings: Benchmark) -> None:
         measured_peak.measured_peak()
 
 
-def measure(call: Call, settings: Benchmark) -> tuple[dict[str, Scalar], Taken, Instrument]:
+def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Taken, Instrument]:
     """The columns of a call on the GPU, with the series and the instrument behind ``gpu_us``."""
     warm_up()
     before = preparation(call.reset, cold_l2=settings.cold_l2)
@@ -85,16 +84,16 @@ def measure(call: Call, settings: Benchmark) -> tuple[dict[str, Scalar], Taken, 
 
 
 def compare(
-    calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: Benchmark
+    calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: TimingSettings
 ) -> list[tuple[str, list[float]]] | None:
-    """Side by side, each call by the instrument that has timed it, inputs and outputs of all in the same buffer_sets."""
+    """Sample the calls in turn, each by the instrument that has timed it, in the same buffer sets."""
     counts = [int(count) for _, columns in calls if (count := columns.get("buffer_sets"))]  # memory may have been short
     buffer_sets = BufferSets(calls[0][0].inputs, min(counts, default=settings.buffer_sets))
     again = [
         instruments.build(str(columns["instrument"]), call, settings, buffer_sets=buffer_sets)
         for call, columns in calls
     ]
-    return _undisturbed(lambda: side_by_side(again, settings.rounds, settings.max_s), again)[0]
+    return _undisturbed(lambda: side_by_side(again, settings.paired_rounds, settings.max_s), again)[0]
 
 
 def _undisturbed(take_all: Callable[[], Result], by: Sequence[Instrument]) -> tuple[Result, float]:
@@ -104,7 +103,7 @@ def _undisturbed(take_all: Callable[[], Result], by: Sequence[Instrument]) -> tu
     return take_all(), 0.0
 
 
-def _warm(call: Call, settings: Benchmark, buffer_sets: BufferSets, cold_us: float) -> dict[str, Scalar]:
+def _warm(call: Call, settings: TimingSettings, buffer_sets: BufferSets, cold_us: float) -> dict[str, Scalar]:
     """The time of the same call when the last one has left its data in the L2 cache.
 
     In one place: the last call would else have been in another, and its data be of no use.
@@ -118,7 +117,7 @@ def _warm(call: Call, settings: Benchmark, buffer_sets: BufferSets, cold_us: flo
     return {"gpu_warm_us": trimmed_mean(warm.samples(count))}
 
 
-def _beside_measured_peak(work: Work, time_us: float, settings: Benchmark) -> dict[str, Scalar]:
+def _beside_measured_peak(work: Work, time_us: float, settings: TimingSettings) -> dict[str, Scalar]:
     """Where ``time_us`` stands against what this GPU can do; nothing where memory is too short to find that out."""
     try:
         measured = measured_peak.measured_peak()

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from runner.measure.timeline import covered, whole
 from runner.timing.gpu_kernels import boundary, spin
 from runner.timing.statistics import trimmed_mean
+from runner.timing.timeline import covered, whole
 from runner.timing.timestamp_buffer import CYCLES_A_SECOND
 
 MOST_CALLS = 30  # profiled: the mean is then good to a few nanoseconds

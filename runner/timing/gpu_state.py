@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from runner.experiment.case import Scalar
-from runner.models.workload import Call
+from runner.timing.call import Call
 from runner.timing.capture import CaptureError, capture_stream, capturing
 from runner.timing.timestamp_buffer import slots
 from runner.timing.timestamps import PAIRS
@@ -62,7 +62,8 @@ def sustained(call: Call, seconds: float, *, captured: bool) -> dict[str, Scalar
     """Means of a call over ``seconds`` of continuous load, after ``LEAD_S`` of it: time, clock, power and energy.
 
     ``captured``: in a CUDA graph, so that launching does not slow it down. Only for a call that was timed in graphs:
-    of another one, part may be missing there. It must wait for all that it begins, since timestamps do not see the rest.
+    in the graph of another call a part may be missing. The call must wait for all that it starts, since timestamps
+    do not see the rest.
     """
     run = _captured(call) if captured else partial(_whole, call)
     count = _calls_in(run, CHUNK_S)

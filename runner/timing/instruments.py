@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from runner.experiment.case import Scalar, interpreted
-from runner.measure.benchmark import Benchmark
-from runner.models.workload import Call
 from runner.timing import calibration
+from runner.timing.call import Call, TimingSettings
 from runner.timing.capture import CaptureError
 from runner.timing.cupti import CuptiTime
 from runner.timing.outputs import tensors
@@ -26,7 +25,7 @@ COARSEST_NS = 64  # step of the GPU's timer beyond which timestamps are no bette
 NOT_WAITED_FOR = "it leaves work on a stream that nobody waits for: timed by the host's clock, launching included"
 
 
-def choose(call: Call, settings: Benchmark, buffer_sets: BufferSets | None = None) -> tuple[Instrument, str]:
+def choose(call: Call, settings: TimingSettings, buffer_sets: BufferSets | None = None) -> tuple[Instrument, str]:
     """The instrument of ``call``, and why it is not the best one; empty if it is."""
     if settings.instrument != "auto":
         return build(settings.instrument, call, settings, buffer_sets=buffer_sets), ""
@@ -38,8 +37,8 @@ def choose(call: Call, settings: Benchmark, buffer_sets: BufferSets | None = Non
         return build("stream_timestamps", call, settings), f"no CUDA graph can hold this call: {error}"
 
 
-def _graphs(call: Call, settings: Benchmark, buffer_sets: BufferSets | None) -> Instrument:
-    """Graphs; in the first of ``buffer_sets`` alone where the outputs of all of them do not fit. Raises CaptureError."""
+def _graphs(call: Call, settings: TimingSettings, buffer_sets: BufferSets | None) -> Instrument:
+    """Capture graphs, in the first buffer set alone where the outputs of all do not fit. Raises CaptureError."""
     try:
         return build("graph_timestamps", call, settings, buffer_sets=buffer_sets)
     except CaptureError as error:
@@ -50,7 +49,7 @@ def _graphs(call: Call, settings: Benchmark, buffer_sets: BufferSets | None) -> 
 
 
 def corrected(
-    instrument: Instrument, note: str, seen: CuptiTime | None, call: Call, settings: Benchmark
+    instrument: Instrument, note: str, seen: CuptiTime | None, call: Call, settings: TimingSettings
 ) -> tuple[Instrument, str]:
     """The same, after CUPTI has been asked what an ordinary call does."""
     if seen is None:
@@ -69,7 +68,7 @@ def nodes(instrument: Instrument) -> int | None:
 
 
 def build(
-    name: str, call: Call, settings: Benchmark, *, buffer_sets: BufferSets | None = None, warm: bool = False
+    name: str, call: Call, settings: TimingSettings, *, buffer_sets: BufferSets | None = None, warm: bool = False
 ) -> Instrument:
     """The instrument called ``name``; ``warm``: without a flush, whatever ``settings`` say. Raises CaptureError."""
     cold = settings.cold_l2 and not warm

@@ -1,8 +1,8 @@
 """What this very GPU can do, measured once by the instrument that times the calls; and a call's time against it.
 
 The data sheet's figures hold at a clock that a GPU under load does not keep: an H100 multiplies bfloat16 matrices at
-79 % of them, and copies at 91 %. The measured_peak here is what torch's plainest kernels and the vendor's matrix products reach
-on this GPU, with the rests between calls that any other call has.
+79 % of them, and copies at 91 %. The measured peak is the rate that torch's plainest kernels and the vendor's matrix
+products reach on this GPU, with the rests between calls that any other call has.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import torch
 from runner.device import cache as disk
 from runner.device.identity import identity
 from runner.experiment.case import Scalar
-from runner.models.workload import Work
 from runner.timing import peak_rates
+from runner.timing.call import Work
 
 FORMAT = 2  # of the file, and of how its figures are taken: another number measures anew
 SURE = 0.9  # of the least time: rates are known to a few per cent, and filling is up to 3 % faster than reading
@@ -92,7 +92,7 @@ def columns(work: Work, time_us: float, measured_peak: MeasuredPeak, l2_bytes: i
     """Where ``time_us`` of a call that does ``work`` stands; a figure that is not known is left out.
 
     ``intensity``: operations a byte. ``bound``: "memory" or "compute", which of the two takes the measured_peak longer.
-    ``pct_of_measured_peak``, ``pct_datasheet``: that longer time as a share of ``time_us``; memory alone if the type has no rate.
+    ``pct_of_measured_peak``, ``pct_datasheet``: that longer time over ``time_us``; memory alone if there is no rate.
     ``fastest_possible_us``: no right result comes sooner. It is meant to be too low rather than too high.
 
     ``pct_of_measured_peak`` misleads where
@@ -105,8 +105,9 @@ def columns(work: Work, time_us: float, measured_peak: MeasuredPeak, l2_bytes: i
     - operations are no products of matrices: the rates of tensor cores are not theirs, and ``bound`` says "memory"
       of a call that other units hold up.
 
-    ``fastest_possible_us`` in turn could be beaten by types below 16 bits, which pass no check of a wider type unless the data are
-    zeros, and by Strassen's algorithm, which saves 1/8 a level, if it ran at 97 % of the ceiling or had a second level.
+    ``fastest_possible_us`` in turn could be beaten by types below 16 bits, which pass no check of a wider type unless
+    the data are zeros, and by Strassen's algorithm, which saves 1/8 a level, if it ran at 97 % of the ceiling or had a
+    second level.
     Without ``cold_l2`` memory sets no limit; with it, ``l2_bytes`` may still be in the cache when the call is over.
     """
     result: dict[str, Scalar] = {}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from runner.models.workload import Call
+from runner.timing.call import Call
 
 
 def tensors(result: object) -> list[Tensor]:

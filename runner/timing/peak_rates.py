@@ -128,7 +128,7 @@ def _times_us(call: Callable[[], object]) -> list[float]:
 
 
 def _instrument(call: Callable[[], object]) -> GraphTimestamps | CudaEvents:
-    """Timestamps in graphs; events where there is no Triton, or only its interpreter, or no graph. All calls are long."""
+    """Timestamps in graphs; events where Triton is missing or interpreted, or no graph can be had."""
     before = preparation(None, cold_l2=True)
     if interpreted():
         return CudaEvents(call, before)

@@ -51,7 +51,7 @@ SEED = 0
 class BufferSets:
     """``inputs`` as they are, and copies of them: ``count`` buffer_sets in all, or fewer where memory is short.
 
-    Whatever calls share a ``BufferSets`` finds inputs and outputs in the same ones. An input that is not contiguous stays.
+    Calls that share a ``BufferSets`` have the same input and output buffers. An input that is not contiguous stays.
     """
 
     def __init__(self, inputs: Sequence[Tensor] = (), count: int = 1) -> None:

@@ -29,7 +29,7 @@ class Instrument(Protocol):
 
 
 class Settings(Protocol):
-    """How long to go on. ``runner.measure.benchmark.Benchmark`` is one."""
+    """How long to go on. ``runner.timing.call.TimingSettings`` is one."""
 
     @property
     def samples(self) -> int:

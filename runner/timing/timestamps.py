@@ -34,7 +34,7 @@ class GraphTimestamps:
 
     Of a long call there is a graph for each of ``buffer_sets``, and five at least: more of them would tell no more.
 
-    Instruments that share ``buffer_sets`` have their outputs at the same addresses, since each gives back its own when it
+    Instruments that share ``buffer_sets`` have outputs at the same addresses, since each gives back its own when it
     has captured the call.
 
     Raises:

@@ -18,7 +18,8 @@ from runner.experiment.schema import BadInput
 from runner.kernels.unsupported import Unsupported
 
 if TYPE_CHECKING:
-    from runner.models.workload import Call, Expected
+    from runner.models.workload import Expected
+    from runner.timing.call import Call
 
 PLAIN = (Tensor, torch.nn.Parameter)  # another subclass may put off its work until somebody looks at it
 CHUNK = 2**24  # elements compared at once: temporaries stay near 1 GiB however large the output

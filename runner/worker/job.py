@@ -21,7 +21,8 @@ from runner.experiment.redact import kept
 from runner.experiment.results import Phase, Row
 from runner.kernels.unsupported import Unsupported
 from runner.measure import CannotMeasure, Foreseeing, MeasureContext
-from runner.models.workload import Call, Expected
+from runner.models.workload import Expected
+from runner.timing.call import Call
 from runner.timing.outputs import peak_bytes
 from runner.timing.verdict import UNTRUE
 from runner.worker.check import Fault, classify, compare, repeats

@@ -16,7 +16,8 @@ from runner.experiment.results import Comparison
 from runner.kernels.unsupported import Unsupported
 from runner.measure import Comparing, Measurement
 from runner.models.draw import draw_on
-from runner.models.workload import Call, Expected, Workload
+from runner.models.workload import Expected, Workload
+from runner.timing.call import Call
 
 
 class Problem:

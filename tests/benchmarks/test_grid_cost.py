@@ -41,7 +41,7 @@ def test_the_command_is_of_200_cases_of_one_size_and_100_points():
     assert len({case.problem for case in plan.cases}) == 100
     assert {(case.workload.fields["rows"], case.workload.fields["cols"]) for case in plan.cases} == {(4096, 4096)}
     (measure,) = config.plan([*words(2), *BARE]).cases[0].measures
-    assert (measure.fields["rounds"], measure.fields["samples"], measure.fields["cupti_check"]) == (0, 20, False)
+    assert (measure.fields["paired_rounds"], measure.fields["samples"], measure.fields["cupti_check"]) == (0, 20, False)
 
 
 def test_the_first_case_of_each_implementation_stands_apart():

@@ -103,7 +103,7 @@ def test_the_workloads_default_sweep_unfolds_under_m_only(run, monkeypatch):
 
 def test_the_folder_holds_rows_configs_and_environment(run):
     ten_rounds = [
-        f"measure.benchmark.{limit}" for limit in ("max_s=5", "rounds=10", "target_cpu_pct=50")
+        f"measure.benchmark.{limit}" for limit in ("max_s=5", "paired_rounds=10", "target_cpu_pct=50")
     ]  # if it is busy
     words = [word for word in QUICK if "max_s" not in word] + ten_rounds
     result = run("workload=softmax", *SMALL, *words, "impl=naive,torch", "-m", "name=mine")

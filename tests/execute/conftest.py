@@ -23,7 +23,7 @@ BENCHMARK = {
     "measured_peak": False,
     "warmup_s": 0.0,
 }
-BENCHMARK |= {"samples": 20, "max_s": 2.0, "rounds": 20, "sustained_s": 0.0, "keep_samples": False}
+BENCHMARK |= {"samples": 20, "max_s": 2.0, "paired_rounds": 20, "sustained_s": 0.0, "keep_samples": False}
 BENCHMARK |= {"target_pct": 0.5, "target_cpu_pct": 50.0}  # 20 samples, however long they take
 LIMITS = {
     "gpus": 0,

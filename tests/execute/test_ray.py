@@ -19,7 +19,7 @@ from runner.experiment.schema import BadInput
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 SETTINGS = yaml.safe_load((CONF / "launcher" / "ray.yaml").read_text()) | {"gpus_per_actor": 0, "actors": 2}
-QUICK = {"samples": 20, "max_s": 0.02, "rounds": 20, "warmup_s": 0.0, "measured_peak": False}
+QUICK = {"samples": 20, "max_s": 0.02, "paired_rounds": 20, "warmup_s": 0.0, "measured_peak": False}
 BENCHMARK = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text()) | QUICK
 
 USER = """

@@ -26,7 +26,7 @@ from runner.store.journal import Journal
 CONF = Path(__file__).resolve().parents[2] / "conf"
 SETTINGS = yaml.safe_load((CONF / "launcher" / "slurm.yaml").read_text())
 SETTINGS |= {"cluster": "local", "tasks": 2, "gpus_per_task": 0, "poll_s": 0.2}
-QUICK = {"samples": 20, "max_s": 0.02, "rounds": 20, "warmup_s": 0.0, "measured_peak": False}
+QUICK = {"samples": 20, "max_s": 0.02, "paired_rounds": 20, "warmup_s": 0.0, "measured_peak": False}
 BENCHMARK = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text()) | QUICK
 
 USER = """

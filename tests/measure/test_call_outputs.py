@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from runner.models.workload import Call
+from runner.timing.call import Call
 from runner.timing.outputs import remembers
 
 

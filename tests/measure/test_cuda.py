@@ -12,13 +12,13 @@ def benchmark(**changes):
 
     values = {"cold_l2": True, "instrument": "auto", "captures": 10, "buffer_sets": 5, "cupti_check": True}
     values |= {"warmup_s": 0.02, "samples": 400, "max_s": 0.6, "target_pct": 0.5, "target_cpu_pct": 2.0}
-    values |= {"measured_peak": False, "rounds": 40, "sustained_s": 0.0, "keep_samples": False}
+    values |= {"measured_peak": False, "paired_rounds": 40, "sustained_s": 0.0, "keep_samples": False}
     return Benchmark(**(values | changes))
 
 
 def measure(run, inputs=(), **changes):
     from runner.measure import MeasureContext
-    from runner.models.workload import Call
+    from runner.timing.call import Call
 
     return benchmark(**changes).measure(Call(run, inputs=inputs), MeasureContext("cuda"))
 
@@ -156,7 +156,7 @@ def test_peak_memory_is_that_of_the_calls_own_tensors():
 
 
 def compare(*runs):
-    from runner.models.workload import Call
+    from runner.timing.call import Call
 
     return benchmark().compare([(Call(run), {"instrument": "graph_timestamps"}) for run in runs], "cuda")
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from runner.device import cache, identity
-from runner.models.workload import Work
 from runner.timing import measured_peak, peak_rates
 from runner.timing import measured_peak as room
+from runner.timing.call import Work
 from runner.timing.measured_peak import MeasuredPeak, columns
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -251,7 +251,7 @@ def test_stamps_spread_between_processes_by_a_quarter_of_what_events_do_at_most(
 
 @pytest.mark.parametrize(("clock", "floor"), [("stamps", STAMPS), ("events", EVENTS)])
 def test_every_visit_holds_the_value_of_all_visits_in_its_whole_interval_and_not_in_that_of_sampling(clock, floor):
-    """Without the floor 86 of 120 by timestamps, with 2 of 30 for a spin, whose clock moves; and 53 of 120 by events."""
+    """Without the floor 86 of 120 by timestamps (2 of 30 for a spin, whose clock moves) and 53 of 120 by events."""
     sampling, whole = [], []
     for case in VISITED:
         visits = recorded(f"visits/{case}|{clock}")

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from runner.measure.profile import flame, tables, trace
-from runner.measure.timeline import covered, gaps, whole
+from runner.timing.timeline import covered, gaps, whole
 
 CALLER, AUTOGRAD, GPU = 11, 12, 7
 

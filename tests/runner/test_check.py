@@ -8,7 +8,8 @@ import math
 import pytest
 import torch
 
-from runner.models.workload import Call, Expected
+from runner.models.workload import Expected
+from runner.timing.call import Call
 from runner.worker import check
 
 

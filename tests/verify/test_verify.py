@@ -16,8 +16,8 @@ from runner import cli
 from runner.config import CONF
 from runner.device import identity
 from runner.measure.benchmark import Benchmark
-from runner.models.workload import Call
 from runner.timing import verify
+from runner.timing.call import Call
 from runner.timing.statistics import Ratio
 from runner.timing.verify import Compared, Finding, cpu
 

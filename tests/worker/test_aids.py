@@ -25,7 +25,14 @@ BENCHMARK = {
     "cupti_check": True,
     "measured_peak": False,
 }
-BENCHMARK |= {"warmup_s": 0.0, "samples": 20, "max_s": 0.02, "rounds": 20, "sustained_s": 0.0, "keep_samples": False}
+BENCHMARK |= {
+    "warmup_s": 0.0,
+    "samples": 20,
+    "max_s": 0.02,
+    "paired_rounds": 20,
+    "sustained_s": 0.0,
+    "keep_samples": False,
+}
 BENCHMARK |= {"target_pct": 0.5, "target_cpu_pct": 2.0}
 GELU = {"rows": 64, "cols": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
 MLP = {"dim": 16, "layers": 1, "batch": 8, "steps": 1, "activation": "gelu", "pass": "fwd_bwd", "lr": 0.01}
@@ -146,7 +153,8 @@ def test_a_case_that_is_wrong_under_it_is_left_to_the_worker_and_one_that_fails_
 def test_a_case_that_cannot_be_run_under_it_was_not_looked_at(fake_sanitizer, tmp_path):
     user = tmp_path / "user.py"
     user.write_text(
-        "from runner.kernels.unsupported import Unsupported\ndef no(x): raise Unsupported('no CUDA graph can hold it')\n"
+        "from runner.kernels.unsupported import Unsupported\n"
+        "def no(x): raise Unsupported('no CUDA graph can hold it')\n"
     )
     case = replace(PLAIN, impl=Choice("file", {"path": f"{user}:no"}))
     with pytest.raises(Unsupported, match="the case is unsupported in phase build: no CUDA graph can hold"):

@@ -22,7 +22,7 @@ BENCHMARK = {
     "measured_peak": False,
     "warmup_s": 0.0,
 }
-BENCHMARK |= {"samples": 20, "max_s": 2.0, "rounds": 20, "sustained_s": 0.0, "keep_samples": False}
+BENCHMARK |= {"samples": 20, "max_s": 2.0, "paired_rounds": 20, "sustained_s": 0.0, "keep_samples": False}
 BENCHMARK |= {"target_pct": 0.5, "target_cpu_pct": 50.0}  # 20 samples, however long they take
 GELU = {"rows": 64, "cols": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
 
@@ -209,7 +209,7 @@ def test_copies_of_a_result_that_is_kept_are_wrong(user):
 def test_no_rounds_on_request(user):
     worker = Worker()
     for name in ("right", "in_place"):
-        worker.run(user(name, rounds=0))
+        worker.run(user(name, paired_rounds=0))
     assert worker.compare().reason == "not compared side by side: not asked for, or too slow"
 
 

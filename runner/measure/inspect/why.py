@@ -123,7 +123,8 @@ def _unexplained(facts: Facts) -> str:
     if facts.pct_of_measured_peak is None:
         return ""
     return (
-        f"{_kernels(facts)} at {facts.pct_of_measured_peak:.0f} % of {RATE[facts.bound]}, and nothing in what was read says why: "
+        f"{_kernels(facts)} at {facts.pct_of_measured_peak:.0f} % of {RATE[facts.bound]}, and nothing in what was read "
+        "says why: "
         "counters may (ncu)"
     )
 

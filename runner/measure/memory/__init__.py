@@ -12,7 +12,7 @@ from runner.measure import SUMMARY, MeasureContext
 from runner.measure.memory.allocations import Part, Place, most_saved, parts, peak_of, places, summary
 
 if TYPE_CHECKING:
-    from runner.models.workload import Call
+    from runner.timing.call import Call
 
 PEAKS = {  # of the parts called so
     "forward": "peak_forward_bytes",

@@ -16,7 +16,7 @@ from runner.measure import RESULT, SUMMARY, CannotMeasure, MeasureContext, resul
 from runner.measure.ncu import report
 
 if TYPE_CHECKING:
-    from runner.models.workload import Call
+    from runner.timing.call import Call
 
 BASE = ("SpeedOfLight", "LaunchStats", "Occupancy")
 MEMORY = ("MemoryWorkloadAnalysis", "MemoryWorkloadAnalysis_Chart", "MemoryWorkloadAnalysis_Tables")

@@ -186,7 +186,7 @@ class Profile:
         return max((kernel for kernel in self.kernels if kernel.name == name), key=lambda kernel: kernel.us)
 
     def columns(self) -> dict[str, Scalar]:
-        """By ``runner.experiment.columns``: shares weighted by time over the kernels; what is of a launch, of the dominant one.
+        """Figures of the row: shares weighted by time over the kernels; launch figures are the dominant kernel's.
 
         What is of a whole call is left out where only part of one was profiled.
         """

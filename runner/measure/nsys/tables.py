@@ -10,8 +10,8 @@ from runner import measure
 from runner.experiment.case import Scalar
 from runner.measure import CALL, aligned
 from runner.measure.nsys.timeline import Api, Timeline, Work
-from runner.measure.timeline import covered, whole
 from runner.timing.statistics import trimmed_mean
+from runner.timing.timeline import covered, whole
 
 Table = list[dict[str, str | int | float]]
 

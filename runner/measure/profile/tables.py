@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from runner.experiment.case import Scalar
 from runner.measure import aligned
 from runner.measure.profile.trace import Call, Event, Work
-from runner.measure.timeline import covered, gaps, whole
 from runner.timing.statistics import trimmed_mean
+from runner.timing.timeline import covered, gaps, whole
 
 T = TypeVar("T")
 Line = dict[str, Any]  # column → cell

@@ -12,8 +12,7 @@ from statistics import fmean
 
 from runner.device import identity
 from runner.experiment.case import Scalar
-from runner.measure.benchmark import Benchmark
-from runner.models.workload import Call
+from runner.timing.call import Call, TimingSettings
 from runner.timing.statistics import Ratio, pair_floors, paired, shared_us
 
 MODULES = {"cuda": "gpu", "cpu": "cpu"}  # each has ``CHECKS``, by the name that the user sees
@@ -29,16 +28,16 @@ class Finding:
     passed: bool
 
 
-Check = Callable[[Benchmark], list[Finding]]
+Check = Callable[[TimingSettings], list[Finding]]
 Ended = Callable[[str, Sequence[Finding], float], None]
 
 
-def settings(conf: Path) -> Benchmark:
+def settings(conf: Path) -> TimingSettings:
     """How a case is timed by default, from the YAML in the folder ``conf``; no comparison with the measured_peak."""
     import yaml
 
     values = yaml.safe_load((conf / "measure" / "benchmark.yaml").read_text(encoding="utf-8"))
-    chosen = Benchmark(**{name: value for name, value in values.items() if name != "name"})
+    chosen = TimingSettings(**{name: value for name, value in values.items() if name != "name"})
     return replace(chosen, measured_peak=False)
 
 
@@ -48,7 +47,7 @@ def checks(device: str) -> Mapping[str, Check]:
     return found
 
 
-def run(device: str, chosen: Benchmark, ended: Ended = lambda name, findings, seconds: None) -> list[Finding]:
+def run(device: str, chosen: TimingSettings, ended: Ended = lambda name, findings, seconds: None) -> list[Finding]:
     """What every check of ``device`` finds under the settings ``chosen``; one that raises has failed.
 
     ``ended`` hears of each check when it ends: its name, its findings, and the seconds it took.
@@ -71,7 +70,7 @@ def certify(device: str, findings: Sequence[Finding]) -> Path | None:
     return identity.write(facts, device, [asdict(finding) for finding in findings])
 
 
-def _findings(name: str, check: Check, chosen: Benchmark) -> list[Finding]:
+def _findings(name: str, check: Check, chosen: TimingSettings) -> list[Finding]:
     try:
         return check(chosen)
     except Exception as error:
@@ -92,7 +91,7 @@ class Compared:
 
 
 def compared(
-    settings: Benchmark, device: str, first: Call, second: Call, columns: Mapping[str, Scalar] | None = None
+    settings: TimingSettings, device: str, first: Call, second: Call, columns: Mapping[str, Scalar] | None = None
 ) -> Compared:
     """``first`` against ``second``. ``columns`` name the instrument of both, on a GPU.
 

@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runner.measure import MeasureContext
-from runner.measure.benchmark import Benchmark
-from runner.models.workload import Call
+from runner.timing.call import Call, TimingSettings
 from runner.timing.verdict import CONTENDED_PCT
 from runner.timing.verify import Check, Finding, alike, compared, slower
 
@@ -25,9 +23,9 @@ SMALL = 2**16  # elements, as many as torch's threads still share
 SLOWED_US, SLOWED_SHARE = 200.0, 0.05
 
 
-def loops(settings: Benchmark) -> list[Finding]:
+def loops(settings: TimingSettings) -> list[Finding]:
     """Loops that end by the same clock."""
-    return [known_length(us, settings.measure(busy(us), MeasureContext("cpu"))) for us in LOOPS_US]
+    return [known_length(us, settings.time(busy(us), "cpu")) for us in LOOPS_US]
 
 
 def known_length(us: float, row: Mapping[str, Any]) -> Finding:
@@ -38,7 +36,7 @@ def known_length(us: float, row: Mapping[str, Any]) -> Finding:
     return crowded(finding, [row])
 
 
-def same(settings: Benchmark) -> list[Finding]:
+def same(settings: TimingSettings) -> list[Finding]:
     """The same call against itself."""
     calls = [_gelu(SMALL) for _ in range(PAIRS)]
 
@@ -48,7 +46,7 @@ def same(settings: Benchmark) -> list[Finding]:
     return [_between(settings, calls[0], pairs)]
 
 
-def slowed(settings: Benchmark) -> list[Finding]:
+def slowed(settings: TimingSettings) -> list[Finding]:
     """A loop against one that is longer."""
     short, long = busy(SLOWED_US), busy(SLOWED_US * (1 + SLOWED_SHARE))
 
@@ -81,11 +79,11 @@ def busy(us: float) -> Call:
     return Call(loop)
 
 
-def _between(settings: Benchmark, call: Call, check: Callable[[], Finding]) -> Finding:
+def _between(settings: TimingSettings, call: Call, check: Callable[[], Finding]) -> Finding:
     """What ``check`` finds, and whether ``call`` was crowded just before or after it."""
-    before = settings.measure(call, MeasureContext("cpu"))
+    before = settings.time(call, "cpu")
     finding = check()
-    return crowded(finding, [before, settings.measure(call, MeasureContext("cpu"))])
+    return crowded(finding, [before, settings.time(call, "cpu")])
 
 
 def _gelu(count: int) -> Call:

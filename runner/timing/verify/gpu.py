@@ -1,4 +1,4 @@
-"""The checks on a GPU: kernels whose length is known, CUPTI beside the timestamps, and calls that are alike or are not."""
+"""Checks on a GPU: kernels of known length, CUPTI beside the timestamps, and calls that are equal or are not."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runner.measure import MeasureContext
-from runner.measure.benchmark import Benchmark
-from runner.models.workload import Call
 from runner.timing import calibration, instruments
+from runner.timing.call import Call, TimingSettings
 from runner.timing.gpu_kernels import spin
 from runner.timing.preparation import reading_flush
 from runner.timing.procedure import take
@@ -44,7 +42,7 @@ SMALL, LARGE, QUICK_US = 4096, 8192, 500.0  # sizes of a matrix; the large one w
 RANDOM_SHARE = 0.01
 
 
-def spins(settings: Benchmark) -> list[Finding]:
+def spins(settings: TimingSettings) -> list[Finding]:
     """One warp that counts cycles."""
     mhz, findings = calibration.unloaded_mhz(), []
     for us in SPINS_US:
@@ -63,12 +61,12 @@ def known_length(us: float, read_us: float, true_us: float) -> Finding:
     return Finding(f"spin of {us:g} us", found, bar, abs(read_us - true_us) <= allowed_us)
 
 
-def methods(settings: Benchmark) -> list[Finding]:
+def methods(settings: TimingSettings) -> list[Finding]:
     """GELU by every method there is."""
     return [_by_every_method(log2, _gelu(2**log2), settings) for log2 in SIZES_LOG2]
 
 
-def _by_every_method(log2: int, call: Call, settings: Benchmark) -> Finding:
+def _by_every_method(log2: int, call: Call, settings: TimingSettings) -> Finding:
     graphs, stream = (
         _row(call, replace(settings, instrument=name)) for name in ("graph_timestamps", "stream_timestamps")
     )
@@ -92,7 +90,7 @@ def beside_cupti(log2: int, graphs: Mapping[str, Any], stream: Mapping[str, Any]
     return Finding(name, found, bar, near)
 
 
-def same(settings: Benchmark) -> list[Finding]:
+def same(settings: TimingSettings) -> list[Finding]:
     """The same call on the same buffers, which lie elsewhere in each pair."""
     calls = [_gelu(2**log2) for log2 in SAME_LOG2 for _ in range(SAME_EACH)]
     columns = _instrument(calls[0], settings)
@@ -101,7 +99,7 @@ def same(settings: Benchmark) -> list[Finding]:
     return [alike(name, pairs, SAME_MOST), sure(name, pairs)]
 
 
-def slowed(settings: Benchmark) -> list[Finding]:
+def slowed(settings: TimingSettings) -> list[Finding]:
     """A spin against one that is longer, launch and all."""
     mhz, empty_kernel_us = calibration.unloaded_mhz(), calibration.empty_kernel_us()
     quick, findings = replace(settings, max_s=min(settings.max_s, PAIR_S)), []
@@ -113,7 +111,7 @@ def slowed(settings: Benchmark) -> list[Finding]:
     return findings
 
 
-def coldness(settings: Benchmark) -> list[Finding]:
+def coldness(settings: TimingSettings) -> list[Finding]:
     """The same call behind flushes of all sizes: beyond some, it must make no difference."""
     call = _gelu(2**COLD_LOG2)
     times_us = {}
@@ -143,7 +141,7 @@ def swept(times_us: Mapping[float, float], *, fits: bool) -> list[Finding]:
     return [cold, Finding(f"{name}, L2 warm", found, bar, not fits or faster >= WARM_SHARE)]
 
 
-def zeros(settings: Benchmark) -> list[Finding]:
+def zeros(settings: TimingSettings) -> list[Finding]:
     """A matrix product, whose time depends on what it multiplies wherever power limits it."""
     tensor_cores = torch.cuda.get_device_capability() >= (8, 0)
     dtype = torch.bfloat16 if tensor_cores else torch.float16
@@ -161,12 +159,12 @@ def against_zeros(name: str, random_us: float, zeros_us: float) -> Finding:
     return Finding(name, found, f"at least {1 - RANDOM_SHARE:g}", ratio >= 1 - RANDOM_SHARE)
 
 
-def _row(call: Call, settings: Benchmark) -> Mapping[str, Any]:
+def _row(call: Call, settings: TimingSettings) -> Mapping[str, Any]:
     """The columns of ``call``."""
-    return settings.measure(call, MeasureContext("cuda"))
+    return settings.time(call, "cuda")
 
 
-def _instrument(call: Call, settings: Benchmark) -> dict[str, str]:
+def _instrument(call: Call, settings: TimingSettings) -> dict[str, str]:
     """The columns of ``call`` that a comparison needs."""
     return {"instrument": instruments.choose(call, settings)[0].name}
 
