@@ -46,10 +46,9 @@ def imported(name: str, *, at_top: bool = False) -> Iterator[str]:
     tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
     yield from _imports(tree, name, at_top)
     if not at_top:
-        words = [
-            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        ]
-        yield from (word for word in words if DOTTED.fullmatch(word) and word in MODULES)
+        words = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        named = [word for word in words if isinstance(word, str) and DOTTED.fullmatch(word)]
+        yield from (word for word in named if word in MODULES and word not in PROGRAMS)
 
 
 def _imports(node: ast.AST, name: str, at_top: bool) -> Iterator[str]:
