@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from runner.experiment import schema
 from runner.experiment.case import Choice, Plan
 from runner.experiment.results import Comparison, Row
 from runner.experiment.schema import BadInput
-from runner.report import Logger
+from runner.report import Reporter
 from runner.store.session import Session
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from runner.report.live import LiveReport
 
 T = TypeVar("T")
-LOGGED = ".logged"  # in the run's folder: the name of the logger that has heard of all its rows
+LOGGED = ".logged"  # in the run's folder: the names of the reporters that have got all its rows, one a line
 
 
 def main(argv: Sequence[str]) -> int:
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     plan = config.plan(argv)
     if plan is None:  # --help, --cfg: Hydra has answered
         return 0
-    launcher, logger = ends(plan)
+    launcher, reporters = ends(plan)
     # The driver is asked in a process of its own, and meanwhile the journal is read.
     names = ThreadPoolExecutor(1).submit(devices, plan).result if plan.resume.of else lambda: None
     with Session(plan, argv, names) as session:
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
             _say(session.move_out(ended), error=True)
         elif isinstance(ended, CannotStart):
             _say([str(ended)], error=True)
-        rows = conclude(session, logger)
+        rows = conclude(session, reporters)
     if isinstance(ended, int):
         return 128 + ended
     return 1 if ended else exit_code(rows)
@@ -147,8 +147,8 @@ class Interrupts:
         self._came.append(signum)
 
 
-def conclude(session: Session, logger: Logger) -> list[Row]:
-    """The table on the terminal, ``rows.csv``, and the loggers: all of it after the last timing. The grid's rows."""
+def conclude(session: Session, reporters: Mapping[str, Reporter]) -> list[Row]:
+    """Print the table, write ``rows.csv`` and ask the reporters, all after the last timing. Return the grid's rows."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start a thread a core, which spin: 5 s of 64
     from runner.report import frame, terminal
     from runner.report.derive import Names, lines
@@ -156,8 +156,8 @@ def conclude(session: Session, logger: Logger) -> list[Row]:
     plan, (rows, rounds) = session.plan, session.grid()
     out, names, derived = console(), Names(plan.cases), lines(rows, plan.baseline, rounds)
     table, logged = session.folder / "rows.csv", session.folder / LOGGED
-    before = logged.read_text(encoding="utf-8") if logged.exists() else ""
-    news = bool(session.rows) or (bool(rows) and before != plan.log.name)
+    before = logged.read_text(encoding="utf-8").split() if logged.exists() and not session.rows else []
+    waiting = {name: reporter for name, reporter in reporters.items() if rows and name not in before}
     unwritten = ""
     try:
         frame.frame(lines(session.everything(), plan.baseline, rounds)).to_csv(table, index=False)
@@ -168,7 +168,7 @@ def conclude(session: Session, logger: Logger) -> list[Row]:
     if session.unreadable:
         says.append(f"{len(session.unreadable)} rows are of another version of the runner, and left out")
     says.append(f"{_tally(rows, plan)}. Results: {session.folder}")
-    publish = partial(_published, logger, plan.log.name, session.folder) if news and not unwritten else list[str]
+    publish = partial(_published, {} if unwritten else waiting, before, session.folder)
     try:
         if derived:
             drawn = terminal.table(derived, names, out.width, plan.columns, _title(plan, rows, names))
@@ -176,7 +176,7 @@ def conclude(session: Session, logger: Logger) -> list[Row]:
         for line in says:
             out.print(line, markup=False, highlight=False, soft_wrap=True)
     except OSError as error:  # `head` has seen enough, or what prints is redirected to a full disk
-        publish()  # loggers are asked but once
+        publish()  # reporters are asked once
         if isinstance(error, BrokenPipeError):
             raise
         with suppress(OSError):
@@ -187,12 +187,19 @@ def conclude(session: Session, logger: Logger) -> list[Row]:
     return rows
 
 
-def _published(logger: Logger, name: str, folder: Path) -> list[str]:
-    """What ``logger`` says; and the folder remembers that it was asked: a kill may come between the table and this."""
-    said = logger.publish(folder)
-    with suppress(OSError):
-        (folder / LOGGED).write_text(name, encoding="utf-8")
-    return said
+def _published(reporters: Mapping[str, Reporter], before: Sequence[str], folder: Path) -> list[str]:
+    """Ask each of ``reporters`` and return what they say.
+
+    The folder keeps their names beside those of ``before``: a kill may come between the table and this.
+    """
+    messages: list[str] = []
+    done = [*before]
+    for name, reporter in reporters.items():
+        messages += reporter.publish(folder)
+        done.append(name)
+        with suppress(OSError):
+            (folder / LOGGED).write_text("\n".join(done), encoding="utf-8")
+    return messages
 
 
 def exit_code(rows: Sequence[Row]) -> int:
@@ -201,11 +208,10 @@ def exit_code(rows: Sequence[Row]) -> int:
     return 0 if useful and not any(row.failed for row in rows) else 1
 
 
-def ends(plan: Plan) -> tuple[Launcher, Logger]:
-    """Who runs its cases, and who hears of the rows. Raises BadInput."""
-    return _option("runner.execute", "launcher", plan.launcher, "run"), _option(
-        "runner.report", "log", plan.log, "publish"
-    )
+def ends(plan: Plan) -> tuple[Launcher, dict[str, Reporter]]:
+    """Return the launcher of ``plan`` and its reporters by name. Raises BadInput."""
+    launcher = _option("runner.execute", "launcher", plan.launcher, "run")
+    return launcher, {one.name: _option("runner.report", "log", one, "publish") for one in plan.log}
 
 
 def _option(room: str, group: str, choice: Choice, must: str) -> Any:
@@ -213,7 +219,7 @@ def _option(room: str, group: str, choice: Choice, must: str) -> Any:
         cls = schema.find(room, choice.name, must)
     except LookupError as error:
         raise BadInput(f"{group}={choice.name}: {error}") from None
-    return schema.build(cls, choice.fields, group)
+    return schema.build(cls, choice.fields, group if group == "launcher" else f"{group}.{choice.name}")
 
 
 def devices(plan: Plan) -> set[str] | None:

@@ -1,4 +1,4 @@
-"""Hydra's side of the house: command line + conf/*.yaml → a Plan. Nothing below knows Hydra or OmegaConf."""
+"""Command line + conf/*.yaml → a Plan. The only room that knows Hydra and OmegaConf."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from runner.experiment.case import Case, Plan
 from runner.experiment.schema import CONF as CONF
 from runner.experiment.schema import BadInput
 
 _FOLDER = "give output_dir=..., within which name=... names the run's folder"
+NO_HYDRA = "configs are composed by Hydra, but cases are run by this program"
 INSTEAD = {  # of fields of Hydra's that would change nothing
     "hydra.run.dir": _FOLDER,
     "hydra.sweep.dir": _FOLDER,
@@ -26,27 +27,24 @@ INSTEAD = {  # of fields of Hydra's that would change nothing
 
 
 def plan(argv: Sequence[str]) -> Plan | None:
-    """The grid that ``argv`` asks for, or None if Hydra answered by itself (``--help``, ``--cfg job``, completion).
+    """Return the grid that ``argv`` asks for, or None if Hydra has answered (``--help``, ``--cfg job``, completion).
 
     Raises:
         BadInput: anything wrong with the command line or a YAML, in one sentence.
 
     """
-    from runner.config import grid, resume, trust
+    from runner.config import grid, resume
 
-    words = [resume.spelt(word) for word in argv]
+    words = [resume.normalize(word) for word in argv]
     overrides = [word for word in words if _is_override(word)]
     config = _defaults() if any(word.startswith("resume.of=") for word in overrides) else {}
     resumed = resume.find(overrides, config) if config else None
     plan = resume.at_once(resumed, words, config) if resumed else None
-    config_dir = None
     if plan is None:
-        config_dir = _flags(words).config_dir
         configs = _compose([*resumed.words(overrides), *words] if resumed else words)
         if configs is None:
             return None
         plan = resumed.settled(grid.plan(configs, resumed.cases)) if resumed else grid.plan(configs)
-    trust.check_code(plan, overrides, config_dir and Path(config_dir), resumed.folder if resumed else None)
     return plan
 
 
@@ -58,7 +56,7 @@ def validate(cases: Sequence[Case]) -> None:
 
 
 def _defaults() -> dict[str, Any]:
-    """``config.yaml`` as it is."""
+    """Return ``config.yaml`` as it is."""
     import yaml
 
     text = (CONF / "config.yaml").read_text(encoding="utf-8")
@@ -67,92 +65,85 @@ def _defaults() -> dict[str, Any]:
 
 
 def _compose(words: Sequence[str]) -> list[dict[str, Any]] | None:
-    """The config of every case, by Hydra; None if it has answered by itself. Raises BadInput."""
-    import hydra
+    """Compose the config of every case; None if Hydra has answered instead. Raises BadInput."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    from runner.config import compose, sweep
+    from runner.config import sweep
+    from runner.config.compose import Composer
     from runner.config.messages import one_line
 
     _no_environment()
-    argv = ["runner", *_for_hydra(words)]  # the name that argparse prints
-    before, sys.argv = sys.argv, argv
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and leaves the printing to us
-    compose.register()
-    sweep.register()
-    compose.register_kernels()
-    found: list[list[dict[str, Any]]] = []
-
-    def collect(configs: Any) -> None:
-        found.append(configs)
-
-    try:
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(collect)()
-    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:  # ValueError: workload=3
-        raise BadInput(one_line(error, _folders(words))) from error
-    finally:
-        sys.argv = before
-        del os.environ["HYDRA_FULL_ERROR"]  # workers must not inherit it
-    return found[0] if found else None
-
-
-def _folders(words: Sequence[str]) -> list[Path]:
-    """Where there are groups: ours, and the one that the user names."""
-    config_dir = _flags(words).config_dir
-    return [CONF, *([Path(config_dir)] if config_dir else [])]
-
-
-def _for_hydra(argv: Sequence[str]) -> list[str]:
-    """What Hydra gets to see. Where it answers by itself, everything; else its flags, and the sweeper gets the rest."""
-    from runner.config import trust
-    from runner.config.sweep import GridSweeper
-
-    words, asked = _in_order(argv), _flags(argv)
-    if asked.config_name or asked.config_path:  # one of its own could have Hydra call anything
+    asked = _flags(words)
+    folders = [CONF, *([Path(asked.config_dir)] if asked.config_dir else [])]
+    if asked.config_name or asked.config_path:
         raise BadInput(
             "--config-name, --config-path: not here; put YAMLs of yours in a folder and give it as --config-dir"
         )
-    if asked.config_dir:
-        trust.check_folder(Path(asked.config_dir))
-    if asked.cfg in ("job", "all"):
-        place = ["--config-dir", asked.config_dir] if asked.config_dir else []
-        _check([*place, *(word for word in words if _is_override(word))])
-    if asked.help or asked.hydra_help or asked.cfg or asked.info or asked.shell_completion:
-        return words
-    for word in words:
-        if (key := word.partition("=")[0].lstrip("+~")) in INSTEAD:
-            raise BadInput(f"{key}: not used here; {INSTEAD[key]}")
-    GridSweeper.overrides = [word for word in words if _is_override(word) and not _is_hydras(word)]
-    GridSweeper.multirun = asked.multirun
-    return [word for word in words if word not in GridSweeper.overrides]
+    if asked.config_dir and not folders[-1].is_dir():
+        raise BadInput(f"--config-dir {asked.config_dir}: there is no such folder")
+    try:
+        if asked.help or asked.hydra_help or asked.cfg or asked.info or asked.shell_completion:
+            if asked.cfg in ("job", "all"):
+                _check(asked)
+            _answer(words)
+            return None
+        for word in asked.overrides:
+            if (key := word.partition("=")[0].lstrip("+~")).startswith(("hydra.", "hydra/")):
+                raise BadInput(f"{key}: not used here; {INSTEAD.get(key, NO_HYDRA)}")
+        return sweep.configs(Composer(asked.config_dir), asked.overrides, multirun=asked.multirun)
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:  # ValueError: workload=3
+        raise BadInput(one_line(error, folders)) from error
+
+
+def _answer(words: Sequence[str]) -> None:
+    """Let Hydra answer ``--help``, ``--cfg``, ``--info`` or a request for completions."""
+    import hydra
+
+    from runner.config.compose import register_kernels
+
+    register_kernels()
+    before, sys.argv = sys.argv, ["runner", *_in_order(words)]  # the name that argparse prints
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, and leaves the printing to us
+    try:
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(lambda config: None)()
+    finally:
+        sys.argv = before
+        del os.environ["HYDRA_FULL_ERROR"]
+
+
+def _check(asked: Namespace) -> None:
+    """Raise BadInput if the config that Hydra is to show could not be run. Axes are left out: it is one case."""
+    from runner.config import grid, sweep
+    from runner.config.compose import Composer
+
+    words = [*asked.overrides, "axes=null", "default_axes=false"]
+    for config in sweep.configs(Composer(asked.config_dir), words, multirun=True):
+        grid.check(config)
 
 
 def _in_order(argv: Sequence[str]) -> list[str]:
-    """As argparse takes them: the overrides in one piece."""
+    """Put the overrides in one piece, as argparse takes them."""
     return sorted(argv, key=_is_override)
 
 
 def _flags(argv: Sequence[str]) -> Namespace:
-    """Hydra's flags among ``argv``."""
+    """Return Hydra's flags, and the overrides. Raises BadInput."""
     from hydra._internal.utils import get_args_parser
 
     parser = get_args_parser()
     parser.prog = "runner"
-    return parser.parse_known_args(_in_order(argv))[0]
+    parser.error = _refuse  # type: ignore[method-assign]
+    return parser.parse_args(_in_order(argv))
 
 
-def _check(words: Sequence[str]) -> None:
-    """Raise BadInput if the config that Hydra is to show could not be run. Axes are not of it: it is of one case."""
-    from runner.config import grid
-
-    for config in _compose([*words, "axes=null", "default_axes=false", "-m"]) or []:
-        grid.check(config)
+def _refuse(message: str) -> NoReturn:
+    raise BadInput(f"{message}; python -m runner --help lists what may be given")
 
 
 def _no_environment() -> None:
-    """What a config holds is shown, kept and sent to W&B; so it may not read the environment, where keys are."""
+    """Refuse ``${oc.env:...}``: a config is shown, kept and sent to W&B, and the environment holds keys."""
     from omegaconf import OmegaConf
 
     def refuse(name: str, *_: object) -> None:
@@ -165,7 +156,3 @@ def _no_environment() -> None:
 
 def _is_override(word: str) -> bool:
     return not word.startswith("-") and ("=" in word or word.startswith("~"))
-
-
-def _is_hydras(word: str) -> bool:
-    return word.lstrip("+~").startswith(("hydra.", "hydra/"))

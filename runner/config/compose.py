@@ -8,25 +8,22 @@ below are Hydra's internals, which is why pyproject.toml keeps hydra-core below 
 from __future__ import annotations
 
 import copy
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hydra._internal import hydra as start
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.config_repository import IConfigRepository
+from hydra._internal.utils import create_config_search_path
 from hydra.core.config_store import ConfigStore
-from hydra.core.default_element import ResultDefault
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, Transformer, ValueType
 from hydra.errors import MissingConfigException
-from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.config import CONF
-from runner.experiment.schema import BadInput
 from runner.implementations import names
 
 Path = tuple[str, ...]
@@ -36,12 +33,18 @@ REFERENCE = re.compile(r"\$\{(\.*)(\w+(?:\.\w+)*)\}")  # an interpolation that i
 
 
 class Composer:
-    """Command-line overrides → config, equal to what Hydra's own ``compose`` gives."""
+    """Compose configs from override lines; each equals what Hydra's own ``compose`` gives.
 
-    def __init__(self, loader: Any, config_name: str) -> None:  # Hydra's ConfigLoaderImpl
-        self._loader = loader
-        self._config_name = config_name
-        self._parser = OverridesParser.create(config_loader=loader)
+    ``config_dir``: a folder of the user's YAMLs, searched after ``conf/``.
+    """
+
+    def __init__(self, config_dir: str | None = None) -> None:
+        path = create_config_search_path(str(CONF))
+        if config_dir is not None:
+            path.prepend("command-line", f"file://{os.path.abspath(config_dir)}", anchor="schema")
+        register_kernels()
+        self._loader = ConfigLoaderImpl(config_search_path=path)
+        self._parser = OverridesParser.create(config_loader=self._loader)
         self._parsed: dict[str, Override] = {}
         self._is_group: dict[str, bool] = {}
         self._settings: dict[str, tuple[Path, object] | None] = {}
@@ -127,7 +130,7 @@ class Composer:
 
     def _load(self, groups: tuple[str, ...]) -> DictConfig:
         try:
-            base: DictConfig = self._loader.load_configuration(self._config_name, list(groups), run_mode=RunMode.RUN)
+            base: DictConfig = self._loader.load_configuration("config", list(groups), run_mode=RunMode.RUN)
         except MissingConfigException as error:  # of a list, measure=[benchmark,nope], Hydra does not tell the options
             options = self._loader.get_group_options((error.missing_cfg_file or "").rpartition("/")[0])
             raise MissingConfigException(str(error), error.missing_cfg_file, error.options or options) from None
@@ -201,29 +204,6 @@ def _leaves(value: object, path: Path) -> Iterator[tuple[Path, object]]:
             yield from _leaves(inner, (*path, str(name)))
     else:
         yield path, value
-
-
-OURS = "main"  # what Hydra calls the folder of config.yaml
-
-
-class Loader(ConfigLoaderImpl):
-    """Hydra's, but that it takes a node ``hydra`` from no other folder than ours."""
-
-    def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
-        """Raises BadInput."""
-        found = super()._load_single_config(default, repo)
-        theirs = found.provider != OURS and found.path.startswith("file:")
-        if theirs and isinstance(found.config, DictConfig) and "hydra" in list(found.config.keys()):
-            raise BadInput(
-                f"{found.path.removeprefix('file://')}/{default.config_path}.yaml: sets hydra, which a YAML of yours "
-                "cannot; leave that out, and give hydra... on the command line"
-            )
-        return found
-
-
-def register() -> None:
-    """Let Hydra start with ``Loader``."""
-    start.ConfigLoaderImpl = Loader  # type: ignore[attr-defined]
 
 
 def register_kernels() -> None:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 GROUPS = ("workload", "impl", "measure", "launcher", "log")
 OF_THE_RUN = ("name", "baseline", "replicas", "output_dir")  # of the fields below: no case has one of its own
-FIELDS = {"measure": "columns: [gpu_us]", "resume": "of: last"}  # an example of each
+FIELDS = {"measure": "benchmark: {...}", "resume": "of: last"}  # an example of each
 MOST_SEED = 2**64 - 1  # that a generator of torch's takes
 ROOMS = {"workload": "runner.models", "measure": "runner.measure"}  # where the class behind an option is
 FIRST_LINE = "the first line of an experiment's YAML must be: # @package _global_"
@@ -38,7 +38,6 @@ class Globals:
     debug: Aid | None
     replicas: Annotated[int, "at least 1"]
     output_dir: str
-    allow_code: tuple[str, ...]  # read by runner.config.trust, where it is on the command line
     default_axes: bool
 
     def __post_init__(self) -> None:
@@ -57,6 +56,7 @@ class ResumeFields:
     of: str | None
     retry: tuple[str, ...]
     ignore: tuple[str, ...]
+    trust: bool
 
     def __post_init__(self) -> None:
         for name, given, allowed in (("retry", self.retry, STATUSES), ("ignore", self.ignore, PARTS)):
@@ -81,8 +81,8 @@ def plan(configs: Sequence[Mapping[str, Any]], cases: Sequence[Case] | None = No
         baseline=first.baseline,
         output_dir=first.output_dir,
         launcher=_raw(config.get("launcher"), "launcher"),
-        log=_raw(config.get("log"), "log"),
-        columns=_columns(_node(config, "measure").get("columns") or []),
+        log=tuple(_raw(values, f"log.{name}") for name, values in _node(config, "log").items()),
+        columns=_columns(config.get("columns") or []),
         resume=resume(_node(config, "resume")),
     )
 
@@ -90,7 +90,7 @@ def plan(configs: Sequence[Mapping[str, Any]], cases: Sequence[Case] | None = No
 def check(config: Mapping[str, Any]) -> None:
     """Raise BadInput if the case of ``config``, what is to be shown of it, or what it goes on with, is not valid."""
     _case(config, _globals(config), {})
-    _columns(_node(config, "measure").get("columns") or [])
+    _columns(config.get("columns") or [])
     resume(_node(config, "resume"))
 
 
@@ -117,7 +117,7 @@ def _cases(configs: Sequence[Mapping[str, Any]], replicas: int) -> list[Case]:
     parts: dict[str, Any] = {}
     found = []
     for config in configs:
-        values = {name: value for name, value in config.items() if name not in (*GROUPS, "axes", "resume")}
+        values = {name: value for name, value in config.items() if name not in (*GROUPS, "axes", "resume", "columns")}
         found.append(_case(config, _once(settings, repr(values), partial(_globals, values)), parts))
     for name in OF_THE_RUN:
         several = list(dict.fromkeys(str(getattr(one, name)) for one in settings.values()))
@@ -150,12 +150,12 @@ def _columns(asked: Sequence[str]) -> tuple[str, ...]:
     known = {**COLUMNS, **DERIVED}
     for name in asked if isinstance(asked, list) else [str(asked)]:
         if not isinstance(name, str) or name not in known:
-            raise BadInput(f"measure.columns: no such column {name!r}; {choices(str(name), known)}")
+            raise BadInput(f"columns: no such column {name!r}; {choices(str(name), known)}")
     return tuple(asked)
 
 
 def _globals(config: Mapping[str, Any]) -> Globals:
-    values = {name: value for name, value in config.items() if name not in (*GROUPS, "axes", "resume")}
+    values = {name: value for name, value in config.items() if name not in (*GROUPS, "axes", "resume", "columns")}
     if "experiment" in values:
         raise BadInput(f"experiment: no such field; {FIRST_LINE}")
     return schema.build(Globals, values, "")
@@ -164,7 +164,6 @@ def _globals(config: Mapping[str, Any]) -> Globals:
 def _case(config: Mapping[str, Any], settings: Globals, known: dict[str, Any]) -> Case:
     """``known`` holds the parts of earlier cases."""
     measures = dict(_node(config, "measure"))
-    measures.pop("columns", None)
     if not measures:
         raise BadInput("measure: nothing to observe; choose at least one, as in measure=benchmark")
     implementation = config.get("impl")

@@ -17,6 +17,7 @@ from yaml import MarkedYAMLError
 from runner.config.grid import FIRST_LINE
 from runner.experiment.schema import CONF, choices
 
+SEVERAL = ("measure", "log")  # groups of which a run may have several options
 EXPERIMENT = "experiment/"  # where a group is looked for that an experiment's defaults name without a slash
 
 
@@ -82,14 +83,19 @@ def _no_such_option(error: MissingConfigException) -> str:
     return f"{group}={name}: no such option; {choices(name, (o.rpartition('/')[2] for o in error.options or ()))}"
 
 
+def _is_option(group: str, name: str) -> bool:
+    return (CONF / group / f"{name}.yaml").exists()
+
+
 def _bad_field(cause: OmegaConfBaseException, folders: Sequence[Path]) -> str:
     text = str(cause.msg or cause).splitlines()[0]
     parent = cause.parent_node
     if "not in struct" in text and isinstance(parent, DictConfig):
         fields = [str(key) for key in parent if key != "hydra"]
-        if cause.full_key == f"measure.{cause.key}" and (CONF / "measure" / f"{cause.key}.yaml").exists():
-            chosen = sorted({str(cause.key), *fields} - {"columns"})
-            return f"{cause.full_key}: not chosen; name it, as in 'measure=[{','.join(chosen)}]'"
+        group = str(cause.full_key).partition(".")[0]
+        if cause.full_key == f"{group}.{cause.key}" and group in SEVERAL and _is_option(group, str(cause.key)):
+            chosen = sorted({str(cause.key), *fields})
+            return f"{cause.full_key}: not chosen; name it, as in '{group}=[{','.join(chosen)}]'"
         if not fields:
             return f"{cause.full_key}: no such field yet; add it, as in +{cause.full_key}=..."
         if hint := meant(str(cause.full_key), parent, folders):

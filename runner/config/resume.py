@@ -17,18 +17,19 @@ from runner.store import resume, run_folder
 
 WORD = "resume"
 BASELINE = "baseline"
-LISTS = (f"{WORD}.retry", f"{WORD}.ignore", "measure.columns", "allow_code")
+LISTS = (f"{WORD}.retry", f"{WORD}.ignore", "columns")
 AXES = ("axes", "workload.axes")
 # Fields, and groups of them, that say what to do with cases and choose none: of the run.
-OF_THE_RUN = ("launcher", "log", WORD, "output_dir", "name", "measure.columns", "allow_code")
+OF_THE_RUN = ("launcher", "log", WORD, "output_dir", "name", "columns")
 
 
-def spelt(word: str) -> str:
-    """``resume=X`` as ``resume.of='X'``, whatever a path may hold; and ``resume.retry=a,b`` as the list it is.
+def normalize(word: str) -> str:
+    """Return ``word`` as Hydra takes it.
 
-    Likewise ``baseline=compiled(of=torch)``, as the table prints it, which Hydra would take for a call of a function.
-    Axes that are given, Hydra would look for among those that there are; ``{}``, it would merge, which changes nothing.
-    What has no ``=`` stays as it is, for Hydra to refuse.
+    ``resume=X`` becomes ``resume.of='X'``, fields and groups that hold lists take ``a,b``, and ``log=none`` is the empty
+    list. Hydra would take ``baseline=compiled(of=torch)``, as the table prints it, for a call of a function, would look
+    for given axes among the existing ones, and would merge ``{}``, which changes nothing. A word without ``=`` stays
+    as it is, for Hydra to refuse.
     """
     key, equals, value = word.partition("=")
     if not equals:
@@ -38,7 +39,9 @@ def spelt(word: str) -> str:
         return f"{WORD}.of={_quoted(value)}"
     if key == BASELINE and plain and "(" in value:
         return f"{key}={_quoted(value)}"
-    if key in LISTS and not value.startswith("["):
+    if key == "log" and value in ("none", "null", ""):
+        return "log=[]"
+    if (key in LISTS or (key == "log" and "," in value)) and not value.startswith("["):
         return f"{key}=[{value}]"
     if key in AXES and value == "{}":
         return f"{key}=null"
@@ -59,13 +62,17 @@ class Earlier:
         """The run's settings as overrides, but for those that ``given`` ones replace."""
         keys = [_key(word) for word in given]
         found = []
-        for name in ("launcher", "log"):
-            fields = dict(self.head[name])
-            if name not in keys:
-                found.append(f"{name}={fields.pop('name')}")
-                found += [f"{name}.{field}={_value(value)}" for field, value in fields.items()]
-        settings = {name: self.head[name] for name in ("name", BASELINE)} | {"measure.columns": self.head["columns"]}
+        launcher, reporters = Choice.from_record(self.head["launcher"]), self._reporters()
+        if "launcher" not in keys:
+            found += [f"launcher={launcher.name}", *_fields("launcher", launcher)]
+        if "log" not in keys:
+            found.append(f"log=[{','.join(one.name for one in reporters)}]")
+            found += [word for one in reporters for word in _fields(f"log.{one.name}", one)]
+        settings = {name: self.head[name] for name in ("name", BASELINE)} | {"columns": self.head["columns"]}
         return found + [f"{name}={_value(value)}" for name, value in settings.items() if name not in keys]
+
+    def _reporters(self) -> tuple[Choice, ...]:
+        return tuple(map(Choice.from_record, self.head["log"]))
 
     def settled(self, plan: Plan) -> Plan:
         """``plan``, composed from ``words``, for this very folder."""
@@ -80,7 +87,7 @@ class Earlier:
             baseline=self.head["baseline"],
             output_dir=output_dir,
             launcher=Choice.from_record(self.head["launcher"]),
-            log=Choice.from_record(self.head["log"]),
+            log=self._reporters(),
             columns=tuple(self.head["columns"]),
             resume=settings,
         )
@@ -113,8 +120,6 @@ def at_once(earlier: Earlier, words: Sequence[str], config: Mapping[str, Any]) -
             return None  # a flag, or a mistake: Hydra tells
         if key == "output_dir" and _is_plain(value):
             output_dir = str(_read(value))
-        elif key == "allow_code":
-            continue  # runner.config.trust reads it
         elif key.startswith(f"{WORD}."):
             fields[key.removeprefix(f"{WORD}.")] = _read(value)
         else:
@@ -147,6 +152,11 @@ def _read(value: str) -> Any:
         return yaml.safe_load(value) if value else ""
     except yaml.YAMLError:
         return value
+
+
+def _fields(where: str, choice: Choice) -> list[str]:
+    """Return an override for each field of ``choice``."""
+    return [f"{where}.{field}={_value(value)}" for field, value in choice.fields.items()]
 
 
 def _value(value: object) -> str:

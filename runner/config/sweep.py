@@ -1,7 +1,7 @@
-"""Hydra's ``-m``, with the default axes of each workload: overrides → the overrides of every case.
+"""``-m``, with the default axes of each workload: overrides → the overrides of every case.
 
-Hydra's own ``hydra.sweeper.params`` cannot do it: it is read before groups are chosen, so ``workload=gelu,softmax``
-would lose both workloads' axes without a word.
+Hydra's own ``hydra.sweeper.params`` is read before groups are chosen, so ``workload=gelu,softmax`` would lose the
+axes of both workloads without a word.
 """
 
 from __future__ import annotations
@@ -9,19 +9,15 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString, Transformer
-from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
-from hydra.plugins.sweeper import Sweeper
-from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from runner.config import grid
 from runner.config.compose import Composer
+from runner.config.messages import SEVERAL
 from runner.config.resume import of_the_run
 from runner.experiment.schema import BadInput, choices
 
@@ -30,27 +26,17 @@ EXAMPLES = {
     "axes": "axes={workload.cols:[256,1024]}",  # any key of the command line
     "workload.axes": "workload.axes={cols:[256,1024]}",
 }
-SEVERAL = "measure"  # the group of which a case may have several options
 
 
-class GridSweeper(Sweeper):
-    """Composes the whole grid and hands it, once, to the task function: a list of resolved configs."""
+def configs(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> list[dict[str, Any]]:
+    """Return the resolved config of every case that the overrides ``arguments`` mean.
 
-    overrides: ClassVar[Sequence[str]] = ()  # the user's; Hydra's own composition of a sweep would refuse some
-    multirun: ClassVar[bool] = False  # -m was given
-
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Called by Hydra before ``sweep``."""
-        self._task = task_function
-        self._compose = Composer(hydra_context.config_loader, config.hydra.job.config_name)
-
-    def sweep(self, arguments: list[str]) -> Any:
-        """Every case of the command line's ``arguments``. Raises BadInput and Hydra's exceptions."""
-        points = unfold(self._compose, [*self.overrides, *arguments], multirun=self.multirun)
-        configs = [self._compose.plain(point) for point in points]
-        if not configs:
-            raise BadInput("the sweep is empty: one of its axes has no values, so there is no case to run")
-        return self._task(configs)
+    Raises BadInput and Hydra's exceptions.
+    """
+    found = [compose.plain(point) for point in unfold(compose, arguments, multirun=multirun)]
+    if not found:
+        raise BadInput("the sweep is empty: one of its axes has no values, so there is no case to run")
+    return found
 
 
 def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> Iterator[list[str]]:
@@ -134,7 +120,7 @@ def _check_options(compose: Composer, override: Override) -> None:
     for one in value.list if isinstance(value, ChoiceSweep) else [] if override.is_sweep_override() else [value]:
         if not isinstance(one, str | QuotedString | list | dict):  # of which a dict gives fields
             raise BadInput(f"{asked}: {group} takes the name of an option; {choices(str(one), compose.options(group))}")
-        if group == SEVERAL or not isinstance(one, list) or len(one) < 2:
+        if group in SEVERAL or not isinstance(one, list) or len(one) < 2:
             continue
         if of_the_run(group):
             raise BadInput(f"{asked}: a run has one {group}; name one")
@@ -178,7 +164,7 @@ def _names(value: object) -> list[str]:
 def _instead(compose: Composer, swept: Override) -> str:
     """What else several values may have been meant for."""
     key, _, value = str(swept.input_line).partition("=")
-    if swept.key_or_group == SEVERAL:
+    if swept.key_or_group in SEVERAL:
         return f", or take them together: '{key}=[{value}]'"
     return "" if compose.is_group(swept) else f" (or, if it is one value, quote it within quotes: \"{key}='{value}'\")"
 
@@ -237,24 +223,3 @@ def _spell(compose: Composer, override: Override) -> list[str]:
     if not lines:
         raise BadInput(f"{override.input_line}: this axis of the sweep is empty; give it at least one value")
     return lines
-
-
-@dataclass
-class GridSweeperConf:
-    """The node behind ``hydra/sweeper: grid``."""
-
-    _target_: str = "runner.config.sweep.GridSweeper"
-
-
-def register() -> None:
-    """Make ``hydra/sweeper: grid`` known to Hydra.
-
-    Hydra takes plugins from the package ``hydra_plugins`` only; the second line lets ours be one as well,
-    without shipping a second top-level package. A test holds that Hydra still asks that question.
-    """
-    allowed = Plugins.is_in_toplevel_plugins_module
-    Plugins.is_in_toplevel_plugins_module = staticmethod(  # type: ignore[method-assign, assignment]
-        lambda name: name.startswith("runner.config.") or allowed(name)
-    )
-    Plugins.instance().register(GridSweeper)
-    ConfigStore.instance().store(group="hydra/sweeper", name="grid", node=GridSweeperConf, provider="runner")

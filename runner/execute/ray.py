@@ -26,7 +26,7 @@ from runner.execute.precompile import SPARE_CORES
 from runner.execute.shards import MOST_DEATHS, Limits, need, one_line
 from runner.experiment.case import Case
 from runner.experiment.results import Row
-from runner.experiment.schema import BadInput, Program
+from runner.experiment.schema import BadInput
 
 STORE_BYTES = 80 * 2**20  # of shared memory, the least that Ray takes: records are small
 ANSWER_S = 10.0  # that the head of a cluster may take
@@ -38,7 +38,7 @@ HERE = {"RAY_memory_monitor_refresh_ms": "0"}  # out of memory, the kernel takes
 class Ray(Limits):
     """``address`` None: a Ray of our own on this machine, ended with the run."""
 
-    address: Program | None  # who answers there sends back what is unpickled here
+    address: str | None  # who answers there sends back what is unpickled here
     actors: Annotated[int, "at least 1"] | None
     gpus_per_actor: Annotated[int, "at least 0"]
     cpus_per_actor: Annotated[int, "at least 1"]

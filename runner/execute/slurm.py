@@ -21,7 +21,7 @@ from runner.execute.local import Seconds
 from runner.execute.shards import Limits, Part, Shard, need, one_line
 from runner.experiment.case import Case
 from runner.experiment.results import Comparison, Row
-from runner.experiment.schema import BadInput, Line, Program
+from runner.experiment.schema import BadInput, Line
 from runner.store import journal
 from runner.store.fingerprint import Fingerprints, difference
 
@@ -41,7 +41,7 @@ class Slurm(Limits):
     cpus_per_task: Annotated[int, "at least 1"]
     mem_gb: Annotated[int, "at least 1"] | None
     tasks: Annotated[int, "at least 1"]
-    extra: tuple[Program, ...]
+    extra: tuple[str, ...]
     folder: Line
     poll_s: Seconds
 

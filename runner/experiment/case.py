@@ -133,6 +133,7 @@ class Resume:
     of: str | None = None  # the run's folder, or "last"; None: start afresh
     whole: bool = False  # the grid is that of the folder
     retry: tuple[str, ...] = ()  # statuses that do not count
+    trust: bool = False  # go on in a folder that others can write to
     ignore: tuple[str, ...] = ()  # what may have changed since then: parts of runner.store.fingerprint
 
 
@@ -145,7 +146,7 @@ class Plan:
     baseline: str | None  # what speed-ups are against, by its label; None: torch, else the first, of right ones
     output_dir: str
     launcher: Choice
-    log: Choice
+    log: tuple[Choice, ...]  # reporters beside the terminal and rows.csv
     columns: tuple[str, ...] = ()  # shown on the terminal; empty: the usual ones
     resume: Resume = Resume()
 

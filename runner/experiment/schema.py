@@ -25,15 +25,12 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, 
 T = TypeVar("T")
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
-PROGRAM = "for a program"  # what is run, or told to what is run: runner.config.trust asks who says so
-Program = Annotated[str, PROGRAM]
 Line = Annotated[str, "on one line"]  # a further one would be a command where it ends up in a script
 SENSE: dict[str, Callable[[Any], bool]] = {  # what an annotation promises, and how it is kept
     "at least 1": lambda value: value >= 1,
     "at least 20": lambda value: value >= 20,
     "at least 0": lambda value: 0 <= value < inf,
     "above 0": lambda value: 0 < value < inf,  # no clock waits for ever, and nan is neither
-    PROGRAM: lambda value: True,
     "on one line": lambda value: value.isprintable(),
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +50,23 @@ def find(of: str, output_dir: str, name: str | None) -> Path:
     if not (folder / journal.NAME).is_file():
         raise BadInput(f"resume={of}: it holds no {journal.NAME}, so it is not the folder of a run")
     return folder
+
+
+def check_owner(folder: Path) -> None:
+    """Raise BadInput if another user owns ``folder`` or everybody can write to it. Root may go on anywhere.
+
+    Resuming runs what the folder's cases name, a user's file included, so the folder must be this user's alone.
+    """
+    if not hasattr(os, "geteuid") or os.geteuid() == 0:
+        return
+    facts = folder.stat()
+    if facts.st_uid != os.geteuid():
+        problem = "another user owns it"
+    elif facts.st_mode & stat.S_IWOTH:
+        problem = "everybody can write to it"
+    else:
+        return
+    raise BadInput(f"resume={folder}: {problem}; if you trust what it names as code, add resume.trust=true")
 
 
 def load(folder: Path) -> Contents:

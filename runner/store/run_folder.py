@@ -123,7 +123,7 @@ def _settings(plan: Plan) -> dict[str, Any]:
         "name": plan.name,
         "baseline": plan.baseline,
         "launcher": plan.launcher.to_record(),
-        "log": plan.log.to_record(),
+        "log": [one.to_record() for one in plan.log],
         "columns": list(plan.columns),
     }
 

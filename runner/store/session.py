@@ -38,6 +38,8 @@ class Session:
         of = plan.resume.of
         try:
             self.folder = resume.find(of, plan.output_dir, plan.name) if of else self._new_folder()
+            if of and not plan.resume.trust:
+                resume.check_owner(self.folder)
             self._journal = Journal(self.folder)
         except OSError as error:
             raise _unwritable(plan, error) from None

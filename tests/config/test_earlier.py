@@ -1,4 +1,4 @@
-"""`resume=` on the command line: how it is spelt, and whose grid is meant."""
+"""`resume=` on the command line: how it is normalized, and whose grid is meant."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ def here(tmp_path, monkeypatch):
     """A run in `outputs`, with settings of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["runner"])
-    plan = config.plan(
-        [*SWEEP, "log=none", "launcher.measure_limit_s=7", "baseline=naive", "measure.columns=[wall_us]"]
-    )
+    plan = config.plan([*SWEEP, "log=none", "launcher.measure_limit_s=7", "baseline=naive", "columns=[wall_us]"])
     folder = run_folder.claim("outputs", plan.name)
     run_folder.write_plan(folder, plan, plan.cases)
     journal.Journal(folder).close()
@@ -29,7 +27,7 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("word", "spelt"),
+    ("word", "normal"),
     [
         ("resume=last", "resume.of='last'"),
         ("resume=outputs/2026-11-21/06-47-49-gelu+softmax", "resume.of='outputs/2026-11-21/06-47-49-gelu+softmax'"),
@@ -46,8 +44,7 @@ def here(tmp_path, monkeypatch):
         ("-m", "-m"),
         ("resume", "resume"),
         ("resume.retry", "resume.retry"),
-        ("measure.columns", "measure.columns"),
-        ("allow_code", "allow_code"),
+        ("columns", "columns"),
         ("axes={workload.cols:[2,3]}", "+axes={workload.cols:[2,3]}"),
         ("axes={}", "axes=null"),
         ("workload.axes={}", "workload.axes=null"),
@@ -60,9 +57,9 @@ def here(tmp_path, monkeypatch):
         ("baseline=", "baseline="),
     ],
 )
-def test_a_word_becomes_what_hydra_takes(word, spelt):
-    assert resume.spelt(word) == spelt
-    assert resume.spelt(spelt) == spelt
+def test_a_word_becomes_what_hydra_takes(word, normal):
+    assert resume.normalize(word) == normal
+    assert resume.normalize(normal) == normal
 
 
 def test_resume_alone_is_the_whole_of_the_earlier_run(here):
@@ -122,9 +119,9 @@ def test_what_chooses_cases_means_the_grid_that_it_says(here):
     ("words", "example"),
     [
         (["resume"], "resume=last"),
-        (["measure.columns"], "workload=gelu"),
+        (["columns"], "workload=gelu"),
         (["resume=last", "resume.retry"], "resume=last"),
-        (["resume=last", "allow_code"], "workload=gelu"),
+        (["resume=last", "columns"], "workload=gelu"),
     ],
 )
 def test_a_word_without_a_value_starts_nothing(here, words, example):

@@ -16,7 +16,7 @@ def config(impl="torch", cols=8, **top):
         "impl": {"name": impl},
         "measure": {"benchmark": yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text()) | {"warmup_s": 0}},
         "launcher": {"name": "local"},
-        "log": {"name": "none"},
+        "log": {},
         "name": None,
         "device": "auto",
         "seed": 0,
@@ -27,8 +27,8 @@ def config(impl="torch", cols=8, **top):
         "output_dir": "outputs",
         "axes": {},
         "default_axes": True,
-        "allow_code": [],
-        "resume": {"of": None, "retry": ["oom"], "ignore": []},
+        "columns": [],
+        "resume": {"of": None, "retry": ["oom"], "ignore": [], "trust": False},
     } | top
 
 
@@ -60,10 +60,10 @@ def test_what_a_run_has_one_of_cannot_be_swept(field, values):
 
 def test_columns_to_show_are_those_of_a_row():
     shown = config()
-    shown["measure"]["columns"] = ["gpu_us", "speedup"]
+    shown["columns"] = ["gpu_us", "speedup"]
     assert grid.plan([shown]).columns == ("gpu_us", "speedup")
-    shown["measure"]["columns"] = ["gpu_ms"]
-    with pytest.raises(BadInput, match=r"measure.columns: no such column 'gpu_ms'; did you mean gpu_us\?"):
+    shown["columns"] = ["gpu_ms"]
+    with pytest.raises(BadInput, match=r"columns: no such column 'gpu_ms'; did you mean gpu_us\?"):
         grid.plan([shown])
 
 

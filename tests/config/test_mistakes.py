@@ -49,10 +49,10 @@ MISTAKES = {
     ),
     "a folder without a suffix": (["impl=file", "impl.path=/tmp:f"], "impl.path: /tmp is no Python file; write"),
     "a column that is a mapping": (
-        ["measure.columns={a:1}"],
-        "measure.columns: no such column {'a': 1}; one of: ",
+        ["columns={a:1}"],
+        "columns: no such column {'a': 1}; one of: ",
     ),
-    "a column that is a list": (["measure.columns=[[gpu_us]]"], "measure.columns: no such column ['gpu_us']; "),
+    "a column that is a list": (["columns=[[gpu_us]]"], "columns: no such column ['gpu_us']; "),
     "a seed that no generator takes": (
         ["seed=99999999999999999999"],
         "seed: 99999999999999999999 is not allowed; give at most 18446744073709551615",
@@ -84,8 +84,8 @@ MISTAKES = {
         "impl.of: impl=torch has no such field; compiled, cudagraph have: impl=compiled",
     ),
     "a field of a logger that is off": (
-        ["log=none", "log.project=mine"],
-        "log.project: log=none has no such field; wandb has: log=wandb",
+        ["log=none", "log.wandb.project=mine"],
+        "log.wandb: not chosen; name it, as in 'log=[wandb]'",
     ),
     "a field without its group": (["rows=3"], "rows: no such field; did you mean workload.rows?"),
     "a field without its measurement": (
@@ -164,7 +164,7 @@ def test_a_field_of_an_option_of_the_users_is_found(monkeypatch, tmp_path):
 
 def test_a_list_where_one_belongs_is_taken(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["runner"])
-    plan = config.plan(["measure.columns=[time_us]", "allow_code=[here.py]", "workload.axes={cols:[8,16]}", "-m"])
+    plan = config.plan(["columns=[time_us]", "workload.axes={cols:[8,16]}", "-m"])
     assert [case.workload.fields["cols"] for case in plan.cases] == [8, 16]
 
 
@@ -199,7 +199,7 @@ def test_what_an_experiment_needs_is_said(text, line, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("measure: 3\n", "measure: 3 is not allowed; give fields, as in measure: {columns: [gpu_us]}"),
+        ("measure: 3\n", "measure: 3 is not allowed; give fields, as in measure: {benchmark: {...}}"),
         ("resume: 3\n", "resume: 3 is not allowed; give fields, as in resume: {of: last}"),
     ],
 )

@@ -5,23 +5,20 @@ from __future__ import annotations
 import sys
 
 import pytest
+from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config import CONF, sweep
-from runner.config.compose import Composer, register_kernels
+from runner.config.compose import Composer
 from runner.experiment.schema import BadInput
 
 
 @pytest.fixture
 def compose():
-    sweep.register()
-    register_kernels()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        yield Composer(GlobalHydra.instance().config_loader(), "config")
+    return Composer()
 
 
 def points(compose, *arguments, multirun=True):
@@ -121,8 +118,8 @@ def test_a_typo_raises_before_any_case_is_made(compose):
     ],
 )
 def test_a_composed_config_equals_hydras_own(compose, overrides):
-    loader = GlobalHydra.instance().hydra
-    theirs = loader.compose_config("config", overrides, run_mode=sweeper_run_mode(), with_log_configuration=False)
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        theirs = hydra_compose("config", overrides)
     ours = compose(overrides)
     assert OmegaConf.to_container(ours, resolve=True) == {
         key: value for key, value in OmegaConf.to_container(theirs).items() if key != "hydra"
@@ -136,7 +133,7 @@ def test_a_composed_config_equals_hydras_own(compose, overrides):
         ["workload=matmul", "workload.m=8,9", "workload.n=${workload.m}"],
         ["workload=matmul", "workload.size=8,9", "workload.k=${workload.m}", "workload.m=7"],
         ["workload=matmul", "workload.size=8,9", "workload.k='${workload.size}0'"],
-        ["workload=gelu", "measure.columns=[gpu_us,latency_us]", "log=none", "workload.cols=range(1,5)", "name=a-b"],
+        ["workload=gelu", "columns=[gpu_us,latency_us]", "log=[]", "workload.cols=range(1,5)", "name=a-b"],
         [
             "workload=gelu",
             "measure.benchmark.max_s=0.1,1e-3,2",
@@ -154,7 +151,7 @@ def test_a_composed_config_equals_hydras_own(compose, overrides):
 def test_a_plain_config_is_the_composed_one(compose, arguments):
     """The short way, which fills values into a dict, and the long one through Hydra and OmegaConf."""
     grid = list(sweep.unfold(compose, arguments, multirun=True))
-    fresh = Composer(GlobalHydra.instance().config_loader(), "config")  # has no overrides but those it parsed
+    fresh = Composer()  # has no overrides but those it parsed
     for point in grid:
         assert compose.plain(point) == OmegaConf.to_container(fresh(point), resolve=True)
     assert len(grid) > 1
@@ -175,12 +172,6 @@ def test_plain_configs_share_nothing_that_differs(compose):
     assert compose.plain(["workload=gelu"])["workload"]["cols"] == 4096
 
 
-def sweeper_run_mode():
-    from hydra.types import RunMode
-
-    return RunMode.RUN
-
-
 @pytest.mark.parametrize("multirun", [True, False])
 @pytest.mark.parametrize(
     ("word", "path", "value"),
@@ -188,7 +179,7 @@ def sweeper_run_mode():
         ("launcher.gpus=0,2", "launcher.gpus", "0,2"),
         ("launcher.gpus=GPU-1a,GPU-2b", "launcher.gpus", "GPU-1a,GPU-2b"),
         ("resume.retry=oom,crashed", "resume.retry", ["oom", "crashed"]),
-        ("measure.columns=gpu_us,latency_us", "measure.columns", ["gpu_us", "latency_us"]),
+        ("columns=gpu_us,latency_us", "columns", ["gpu_us", "latency_us"]),
     ],
 )
 def test_several_values_of_what_belongs_to_the_run_are_no_sweep(compose, multirun, word, path, value):
@@ -210,7 +201,7 @@ def test_a_run_has_one_launcher(compose):
         ("+experiment=[compare_gelu,demo]", r"takes one option; to sweep: \+experiment=compare_gelu,demo -m"),
         ("impl=[torch,compiled],naive", "takes one option; to sweep: impl=torch,compiled,naive -m"),
         ("+axes={impl:[[torch,naive]]}", "takes one option; to sweep: impl=torch,naive -m"),
-        ("log=[none,wandb]", r"log=\[none,wandb\]: a run has one log; name one"),
+        ("launcher=[local,ray]", r"launcher=\[local,ray\]: a run has one launcher; name one"),
         ("impl=null", "impl=null: impl takes the name of an option; one of: compiled, cuda, "),
         ("workload=3", "workload=3: workload takes the name of an option; one of: add, cdist, "),
         ("measure=null", "measure=null: measure takes the name of an option; one of: benchmark, "),
@@ -245,16 +236,6 @@ def test_composing_twice_leaves_no_trace(compose, monkeypatch):
     compose(["workload=gelu", "workload.cols=8"])
     assert compose(["workload=gelu"]).workload.cols == 4096
     assert sys.argv is words
-
-
-def test_hydra_still_asks_where_a_plugin_comes_from():
-    """The hook that sweep.register() widens; if Hydra drops it, the patch must go too."""
-    from hydra.core.plugins import Plugins
-
-    assert callable(Plugins.is_in_toplevel_plugins_module)
-    sweep.register()
-    assert Plugins.is_in_toplevel_plugins_module("runner.config.sweep.GridSweeper")
-    assert not Plugins.is_in_toplevel_plugins_module("os.path")
 
 
 def test_a_field_applies_to_the_options_of_the_sweep_that_have_it(compose):

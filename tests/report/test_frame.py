@@ -34,7 +34,7 @@ def made(tmp_path):
             baseline=baseline,
             output_dir="outputs",
             launcher=Choice("local", {}),
-            log=Choice("none", {}),
+            log=(),
         )
         run_folder.write_plan(folder, plan, plan.cases)
         (folder / run_folder.ENVIRONMENT).write_text(json.dumps({"commit": commit}))

@@ -77,8 +77,8 @@ def test_a_file_that_cannot_be_imported_is_named(source, why, package):
 
 
 def test_a_class_that_lacks_what_it_must_have_is_named():
-    with pytest.raises(LookupError, match=r"^class \w+ in runner/report/none\.py must also have shout$"):
-        schema.find("runner.report", "none", "publish", "shout")
+    with pytest.raises(LookupError, match=r"^class \w+ in runner/report/wandb\.py must also have shout$"):
+        schema.find("runner.report", "wandb", "publish", "shout")
 
 
 def test_a_name_that_is_no_identifier_is_no_option():

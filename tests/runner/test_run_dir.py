@@ -20,7 +20,7 @@ def test_resolved_configs_are_one_document_each(case, tmp_path):
         baseline=None,
         output_dir="",
         launcher=Choice("local", {}),
-        log=Choice("none", {}),
+        log=(),
     )
     run_folder.write_plan(tmp_path, plan, plan.cases)
     run, *cases = yaml.safe_load_all((tmp_path / "configs.yaml").read_text())

@@ -32,7 +32,7 @@ def plan(case, tmp_path):
         baseline=None,
         output_dir=str(tmp_path / "outputs"),
         launcher=Choice("local", {}),
-        log=Choice("none", {}),
+        log=(),
     )
 
 
@@ -209,7 +209,7 @@ def test_what_cannot_be_printed_takes_nothing_from_the_loggers(session, monkeypa
     monkeypatch.setattr(sys, "stdout", Closed())
     heard = []
     with raised:
-        run.conclude(session, SimpleNamespace(publish=lambda folder: heard.append(folder) or []))
+        run.conclude(session, {"mine": SimpleNamespace(publish=lambda folder: heard.append(folder) or [])})
     assert heard == [session.folder]
     assert (session.folder / "rows.csv").exists()
 
@@ -218,9 +218,9 @@ def test_of_a_run_in_which_nothing_was_done_no_logger_hears(session, capsys):
     """Ctrl-C in the first second must not leave an empty run at W&B; its resumption is heard of."""
     heard = []
     logger = SimpleNamespace(publish=lambda folder: heard.append(folder) or [])
-    run.conclude(session, logger)
+    run.conclude(session, {"mine": logger})
     assert heard == []
     assert "4 cases: no case done, 4 not run." in capsys.readouterr().out
     do(session, 1)
-    run.conclude(session, logger)
+    run.conclude(session, {"mine": logger})
     assert heard == [session.folder]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from runner.device import tools
 from runner.experiment.case import Scalar
-from runner.experiment.schema import Program
 from runner.measure import RESULT, SUMMARY, CannotMeasure, MeasureContext, result
 from runner.measure.ncu import report
 
@@ -39,8 +38,8 @@ class Ncu:
     most: Annotated[int, "at least 1"]
     cold_l2: bool
     limit_s: Annotated[float, "above 0"]
-    path: Program | None
-    args: Program | None
+    path: str | None
+    args: str | None
 
     def __post_init__(self) -> None:
         try:

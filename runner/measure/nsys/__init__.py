@@ -16,7 +16,6 @@ from runner.device import tools
 from runner.device.processes import output
 from runner.device.tools import Ended
 from runner.experiment.case import Scalar
-from runner.experiment.schema import Program
 from runner.measure import RESULT, SUMMARY, CannotMeasure, MeasureContext, result
 from runner.measure.nsys import tables
 from runner.measure.nsys.tables import summary
@@ -36,11 +35,11 @@ KEPT = (RESULT, SUMMARY, f"{REPORT}.nsys-rep", f"{REPORT}.qdstrm", *(f"{name}.cs
 class Nsys:
     """Kernels, ranges, API calls, copies and gaps of a call, by the tool's own clock; the report is kept."""
 
-    path: Program | None
+    path: str | None
     preset: Literal["light", "full"]
     calls: Annotated[int, "at least 1"]
     limit_s: Annotated[float, "above 0"]
-    args: tuple[Program, ...]
+    args: tuple[str, ...]
 
     def __post_init__(self) -> None:
         for word in self.args:
