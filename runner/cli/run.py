@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         _say(session.says())
         ended = execute(session, launcher)
         if isinstance(ended, OSError):
-            _say(session.move_out(ended), error=True)
+            _say(session.give_up(ended), error=True)
         elif isinstance(ended, CannotStart):
             _say([str(ended)], error=True)
         rows = conclude(session, reporters)

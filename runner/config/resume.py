@@ -26,10 +26,10 @@ OF_THE_RUN = ("launcher", "log", WORD, "output_dir", "name", "columns")
 def normalize(word: str) -> str:
     """Return ``word`` as Hydra takes it.
 
-    ``resume=X`` becomes ``resume.of='X'``, fields and groups that hold lists take ``a,b``, and ``log=none`` is the empty
-    list. Hydra would take ``baseline=compiled(of=torch)``, as the table prints it, for a call of a function, would look
-    for given axes among the existing ones, and would merge ``{}``, which changes nothing. A word without ``=`` stays
-    as it is, for Hydra to refuse.
+    ``resume=X`` becomes ``resume.of='X'``, fields and groups that hold lists take ``a,b``, and ``log=none`` is the
+    empty list. Hydra would take ``baseline=compiled(of=torch)``, as the table prints it, for a call of a function,
+    would look for given axes among the existing ones, and would merge ``{}``, which changes nothing. A word without
+    ``=`` stays as it is, for Hydra to refuse.
     """
     key, equals, value = word.partition("=")
     if not equals:

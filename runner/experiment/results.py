@@ -5,13 +5,12 @@ A row cannot lie: building one whose parts contradict each other raises ValueErr
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
 
 from runner.experiment.case import Case, Scalar
-from runner.experiment.columns import COLUMNS, SERIES, TIMES
+from runner.experiment.columns import SERIES, TIMES
 
 Status = Literal[
     "ok",  # checked and measured
@@ -32,18 +31,14 @@ HARMLESS: frozenset[Status] = frozenset({"ok", "unsupported", "skipped"})  # non
 
 Phase = Literal["plan", "start", "inputs", "build", "check", "measure", "compare"]
 
-_DECLARED = COLUMNS.keys() | SERIES.keys()
-# A journal says which rows are in it: those of the same version of this file and of the columns need no second look.
-FORMAT = hashlib.sha256(" ".join([*STATUSES, *sorted(_DECLARED)]).encode()).hexdigest()[:16]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """The outcome of one case.
 
     Raises:
-        ValueError: a status without its reason, a time on a case that was not measured, a column
-            nobody declared, or ``correct`` contradicting the status.
+        ValueError: a status without its reason, a time on a case that was not measured, or ``correct``
+            contradicting the status.
 
     """
 
@@ -70,8 +65,6 @@ class Row:
         if (self.status == "ok") == bool(self.reason):
             return f"status {self.status} with reason {self.reason!r}; ok, and only ok, has none"
         names = {*self.metrics, *self.series}
-        if not names <= _DECLARED:
-            return f"no such column: {', '.join(sorted(names - _DECLARED))}; declare it in runner/experiment/columns.py"
         if self.status not in ("ok", "wrong") and (timed := sorted(names & {*TIMES, *SERIES})):
             return f"{self.status}, and yet timed: {', '.join(timed)}"
         if (self.metrics.get("correct") is False) != (self.status == "wrong"):

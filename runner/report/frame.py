@@ -86,10 +86,16 @@ def frame(of: Iterable[Line]) -> DataFrame:
     return pandas.DataFrame([flat(line, names) for line in found])
 
 
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return the columns ``names`` in the order of their declaration; unknown ones, of other versions, come last."""
+    given = dict.fromkeys(names)
+    return [*(name for name in COLUMNS if name in given), *(name for name in given if name not in COLUMNS)]
+
+
 def flat(line: Line, names: Names) -> dict[str, Any]:
     """A line as one flat mapping, the columns of ``runner.experiment.columns`` last."""
     row, case = line.row, line.row.case
-    metrics = {name: row.metrics[name] for name in COLUMNS if name in row.metrics}
+    metrics = {name: row.metrics[name] for name in in_order(row.metrics)}
     return {
         "workload": case.workload.name,
         **{f"workload.{name}": value for name, value in case.workload.fields.items()},

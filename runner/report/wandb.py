@@ -90,7 +90,7 @@ class Wandb:
     def _offline(self) -> str:
         """Why the run is not to be uploaded; empty if it is, should there be an API key."""
         if self.mode == "offline":
-            return "log.mode=offline"
+            return "log.wandb.mode=offline"
         if self.mode == "auto" and os.environ.get("WANDB_MODE") in ("offline", "dryrun"):
             return f"WANDB_MODE={os.environ['WANDB_MODE']}"
         return ""

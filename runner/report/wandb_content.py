@@ -11,10 +11,11 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from runner.experiment.case import Case
-from runner.experiment.columns import COLUMNS, DERIVED
+from runner.experiment.columns import DERIVED
 from runner.experiment.results import Comparison, Row
 from runner.report import derive
 from runner.report.derive import Line, Names
+from runner.report.frame import in_order
 
 Cell = str | float | bool | None
 
@@ -53,7 +54,7 @@ class Content:
     def table(self) -> Table:
         """A line per case, whatever became of it."""
         fields = dict.fromkeys(name for row in self.rows for name in row.case.workload.fields)
-        metrics = [name for name in COLUMNS if any(name in row.metrics for row in self.rows)]
+        metrics = in_order(name for row in self.rows for name in row.metrics)
         records = [self._record(line, fields, metrics) for line in self.lines]
         columns = list(records[0]) if records else []
         typed = [_one_type([record[name] for record in records]) for name in columns]

@@ -67,7 +67,7 @@ def main(folder: Path, settings: dict[str, Any]) -> None:
     try:
         sync(folder, recorded, deadline - time.monotonic()).write(folder)
     except subprocess.TimeoutExpired:
-        State(recorded, why=f"not uploaded within log.timeout_s={settings['timeout_s']:g}").write(folder)
+        State(recorded, why=f"not uploaded within log.wandb.timeout_s={settings['timeout_s']:g}").write(folder)
 
 
 def record(folder: Path, settings: dict[str, Any]) -> str:

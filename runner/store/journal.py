@@ -31,9 +31,10 @@ from types import TracebackType
 from typing import Any
 
 from runner.experiment.case import Case
-from runner.experiment.results import FORMAT, Comparison, Row
+from runner.experiment.results import Comparison, Row
 from runner.experiment.schema import BadInput
 
+FORMAT = 1  # of a run's folder: raised by an incompatible change alone; new columns are none
 NAME = "rows.jsonl"
 
 # A row's record begins with what tells whether it still counts, and ends with what no torn one does (in a string,
@@ -106,7 +107,7 @@ class Journal:
             self._begun = True
             started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
             who = {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
-            self._append({"record": "session", **who, "rows": FORMAT})
+            self._append({"record": "session", **who, "format": FORMAT})
 
     def start(self, case: Case) -> None:
         """``case`` is given to a worker. Raises OSError."""
@@ -293,7 +294,13 @@ class _Reader:
                     self._compared.setdefault(key, []).append(record)
             case "session":
                 self._session_ends()
-                self._own = record.get("rows") == FORMAT
+                written = record.get("format")
+                if isinstance(written, int) and written > FORMAT:
+                    raise BadInput(
+                        f"this run has format {written}, and this version of the runner reads formats up to {FORMAT}; "
+                        "update the runner"
+                    )
+                self._own = written == FORMAT
             case "stopped":
                 for key in record["keys"]:
                     self._flying.pop(key, None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 from runner.experiment.case import Case, Plan
 from runner.experiment.results import Comparison, Row
 from runner.experiment.schema import BadInput
-from runner.store import rescue, resume, run_folder
+from runner.store import resume, run_folder
 from runner.store.fingerprint import Fingerprints
 from runner.store.journal import Contents, Journal, Record
 from runner.store.resume import Work
@@ -137,20 +139,23 @@ class Session:
         rows = {row.case.key: row for row in [*self._built(self.earlier.rows), *self.rows]}
         return list(rows.values())
 
-    def move_out(self, error: OSError) -> list[str]:
-        """What ``error`` has ended: if rows have no place in the folder, keep all elsewhere. What to tell the user."""
+    def give_up(self, error: OSError) -> list[str]:
+        """Return what to tell the user of ``error``, which has ended the run.
+
+        Rows that are not in the journal are printed as JSON lines on stderr: the disk may be full, so nothing else is
+        written.
+        """
         why = error.strerror or str(error) if self._journal.there else "it has been removed"
-        rows, (_, rounds) = self.everything(), self.grid()
         if self._journal.intact and not self.unsaved:
             stopped = f"stopped by an error of the system: {why}. No further case is started"
-            return [stopped, f"All {len(rows)} rows are in the journal; to go on: resume={self.folder}"]
-        told = [f"{self.folder} cannot be written any more: {why}. No further case is started"]
-        saved = rescue.save(self.plan, self._cases, rows, rounds, self.environment)
-        if saved is None:
-            rescue.recite(self.unsaved if self._journal.intact else rows)
-            return [*told, "There is no room among the temporary files either; the rows that no journal has are above"]
-        self.folder = saved
-        return [*told, f"All {len(rows)} rows are in {saved} now; move it to a safe place, and go on with resume=<it>"]
+            return [stopped, f"All {len(self.everything())} rows are in the journal; to go on: resume={self.folder}"]
+        rows = self.unsaved if self._journal.intact else self.everything()
+        for row in rows:
+            print(json.dumps({"record": "row", **row.to_record()}, separators=(",", ":")), file=sys.stderr)
+        return [
+            f"{self.folder} cannot be written any more: {why}. No further case is started",
+            f"{len(rows)} rows could not be saved; they are printed above as JSON lines, to be copied",
+        ]
 
     def _look_back(self, devices: Callable[[], Collection[str] | None]) -> None:
         """What earlier sessions have left to do."""

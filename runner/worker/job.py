@@ -16,7 +16,7 @@ from torch import Tensor
 
 from runner import implementations
 from runner.experiment.case import DEBUG_VERDICT, Case, Scalar, useless_debug
-from runner.experiment.columns import TIMES
+from runner.experiment.columns import COLUMNS, SERIES, TIMES
 from runner.experiment.redact import kept
 from runner.experiment.results import Phase, Row
 from runner.kernels.unsupported import Unsupported
@@ -162,7 +162,9 @@ class Job:
         return compare(outputs, expected, getattr(torch, self.problem.workload.output_dtype)).reason
 
     def take(self, figures: Mapping[str, Scalar | Sequence[float]]) -> None:
-        """What a measurement gave: figures, and series of figures."""
+        """Add what a measurement returned: figures, and series of figures. Raises ValueError if one is not declared."""
+        if undeclared := sorted(figures.keys() - COLUMNS.keys() - SERIES.keys()):
+            raise ValueError(f"no such column: {', '.join(undeclared)}; declare it in runner/experiment/columns.py")
         for name, value in figures.items():
             if isinstance(value, str | int | float | None):
                 self.metrics[name] = value

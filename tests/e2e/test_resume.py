@@ -170,9 +170,12 @@ def planned(command, *arguments: str) -> str:
     return done.stdout
 
 
-def test_a_folder_removed_meanwhile_costs_no_row(command, run, tmp_path, folder_with_rows):
-    (tmp_path / "tmp").mkdir()
-    process = start(command, *TINY, "workload.cols=range(1,61)", "-m", env={"TMPDIR": str(tmp_path / "tmp")})
+def printed(err):
+    return [json.loads(line) for line in err.splitlines() if line.startswith('{"record":"row"')]
+
+
+def test_a_folder_removed_meanwhile_costs_no_row(command, tmp_path, folder_with_rows):
+    process = start(command, *TINY, "workload.cols=range(1,61)", "-m")
     folder = folder_with_rows(5)
     count = len(records(folder, "row"))
     shutil.rmtree(folder)
@@ -180,36 +183,24 @@ def test_a_folder_removed_meanwhile_costs_no_row(command, run, tmp_path, folder_
     assert process.returncode == 1
     assert "Traceback" not in err
     assert "cannot be written any more: it has been removed. No further case is started" in err
-    (saved,) = (tmp_path / "tmp").glob("kernel-runner-gelu-*")
-    assert f"rows are in {saved} now; move it to a safe place, and go on with resume=<it>" in err
-    assert f"Results: {saved}" in out
-    assert len(journal.read(saved)) == len(pandas.read_csv(saved / "rows.csv")) >= count
-    done = run(f"resume={saved}")
-    assert done.code == 0, done.err
-    assert len(journal.read(saved)) == 60
+    saved = printed(err)
+    assert f"{len(saved)} rows could not be saved; they are printed above as JSON lines" in err
+    assert len({row["key"] for row in saved}) == len(saved) >= count
+    assert f"60 cases: {len(saved)} ok" in out
 
 
 def test_a_full_disk_costs_no_row(command, run, tmp_path):
     def limited():
         resource.setrlimit(resource.RLIMIT_FSIZE, (80_000, 80_000))  # of a file, which is as good as a small disk
 
-    (tmp_path / "tmp").mkdir()
-    env = {"TMPDIR": str(tmp_path / "tmp")}
-    process = start(command, *TINY, "workload.cols=range(1,61)", "-m", env=env, preexec_fn=limited)
+    process = start(command, *TINY, "workload.cols=range(1,61)", "-m", preexec_fn=limited)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "Traceback" not in err
     assert "No further case is started" in err
     kept = journal.read(folder_of(tmp_path))
-    printed = [line for line in err.splitlines() if line.startswith('{"record":"row"')]
-    for saved in (tmp_path / "tmp").glob("kernel-runner-gelu-*"):
-        count = len(journal.read(saved))
-        assert f"All {count} rows are in {saved} now" in err
-        break
-    else:  # it would have been as large; or there was no room for a start, and so no row without a place
-        count = len(kept) + len(printed)
-    assert count in (len(kept), len(kept) + 1)
-    assert f"60 cases: {count} ok" in out
+    assert 0 <= len(printed(err)) <= 1  # or there was no room for the start of a case, and so no row without a place
+    assert f"60 cases: {len(kept) + len(printed(err))} ok" in out
     done = run("resume=last")  # there is room again; one case at most is done once more
     assert done.code == 0, done.err
     assert f"{len(kept)} of 60 cases kept" in done.out

@@ -85,7 +85,7 @@ def finished(folder, rows, baseline=None):
     folder.mkdir(parents=True)
     none = Choice("none", {})
     cases = tuple(row.case for row in rows)
-    plan = Plan(cases=cases, name="both", baseline=baseline, output_dir="o", launcher=none, log=none)
+    plan = Plan(cases=cases, name="both", baseline=baseline, output_dir="o", launcher=none, log=())
     run_folder.write_plan(folder, plan, plan.cases)
     run_folder.write_environment(folder, {"command": "python -m runner", "gpu": None})
     with journal.Journal(folder) as results:

@@ -226,7 +226,7 @@ def test_the_printed_command_uploads_a_run_that_was_kept_offline(folder, home, l
     [
         ("401", 30.0, "not today"),
         ("500", 30.0, "HTTP 500: not today"),
-        ("hang", 4.0, "not uploaded within log.timeout_s=4"),
+        ("hang", 4.0, "not uploaded within log.wandb.timeout_s=4"),
         ("breaks", 30.0, "HTTP 500: not today"),
         ("no_files", 30.0, "unexpected HTTP status 500 Internal Server Error"),
     ],
@@ -276,7 +276,7 @@ def test_a_key_of_the_wrong_form_is_said_so_and_not_shown(folder, home, monkeypa
 @pytest.mark.parametrize(
     ("mode", "variable", "said"),
     [
-        ("offline", None, "log.mode=offline"),
+        ("offline", None, "log.wandb.mode=offline"),
         ("auto", "offline", "WANDB_MODE=offline"),
         ("online", "offline", "no API key"),
     ],

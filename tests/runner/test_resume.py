@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from runner.experiment.case import Choice, Plan, Resume
-from runner.experiment.results import FORMAT, Row
+from runner.experiment.results import Row
 from runner.experiment.schema import BadInput
 from runner.store import journal, resume, run_folder
 from runner.store.fingerprint import Fingerprints
@@ -69,16 +69,38 @@ def test_a_skipped_case_was_never_done(case, tmp_path):
     assert work(tmp_path, [case()], row(case(), "skipped"), settings=Resume()).again == {case().key: "never done"}
 
 
-def test_a_row_that_this_version_cannot_read_is_run_again(case, tmp_path):
-    cases = [case(rows=n) for n in range(2)]
-    assert len(work(tmp_path, cases, replace(row(cases[0]), metrics={"flops": 1}), row(cases[1])).kept) == 2
+def test_an_unknown_column_is_kept_and_a_broken_row_is_run_again(case, tmp_path):
+    cases = [case(rows=n) for n in range(3)]
+    rows = [replace(row(one), metrics={"flops": 1}) for one in cases]
+    assert len(work(tmp_path, cases, *rows).kept) == 3
     path = tmp_path / journal.NAME
-    path.write_text(path.read_text().replace('"flops":1', '"flips":1').replace(FORMAT, "another"))
+    lines = path.read_text().replace('"flops":1', '"flips":1').replace('"format":1', '"format":0').splitlines()
+    lines = [line.replace('"reason":""', '"reason":"odd"') if cases[2].key in line else line for line in lines]
+    path.write_text("\n".join(lines) + "\n")
     found = work(tmp_path, cases)
-    assert (list(found.kept), found.again) == (
-        [cases[1].key],
-        {cases[0].key: "its row is of another version of the runner"},
-    )
+    assert [found.kept[one.key].row().metrics for one in cases[:2]] == [{"flips": 1}] * 2
+    assert found.again == {cases[2].key: "its row is of another version of the runner"}
+
+
+def test_a_newer_format_is_refused(case, tmp_path):
+    work(tmp_path, [case()], row(case()))
+    path = tmp_path / journal.NAME
+    path.write_text(path.read_text().replace('"format":1', '"format":2'))
+    with pytest.raises(BadInput, match=r"this run has format 2, and .* reads formats up to 1; update the runner"):
+        resume.load(tmp_path)
+
+
+def test_a_folder_of_another_user_or_of_everybody_is_not_gone_on_with(monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(BadInput, match=r"another user owns it; .* add resume\.trust=true"):
+        resume.check_owner(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid or 7)
+    if tmp_path.stat().st_uid:
+        tmp_path.chmod(0o777)
+        with pytest.raises(BadInput, match="everybody can write to it"):
+            resume.check_owner(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    resume.check_owner(tmp_path)
 
 
 def test_a_row_made_by_other_sources_is_run_again(case, tmp_path):

@@ -15,7 +15,7 @@ import torch
 from runner import cli
 from runner.config import CONF
 from runner.device import identity
-from runner.measure.benchmark import Benchmark
+from runner.timing.call import TimingSettings
 from runner.timing import verify
 from runner.timing.call import Call
 from runner.timing.statistics import Ratio
@@ -247,7 +247,7 @@ def test_the_settings_are_those_of_the_yaml_without_the_measured_peak():
 
     values = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text())
     del values["name"]
-    assert verify.settings(CONF) == Benchmark(**values | {"measured_peak": False})
+    assert verify.settings(CONF) == TimingSettings(**values | {"measured_peak": False})
 
 
 def test_a_broken_identity_is_no_certificate_and_no_error(without_gpu, monkeypatch):
