@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from runner import config
 from runner.cli.run import console, devices, ends
-from runner.experiment.case import Case, Plan
+from runner.experiment.case import CaseRecord, Plan
 from runner.store import journal, resume
 from runner.store.fingerprint import Fingerprints
 from runner.store.resume import Work
@@ -105,7 +105,7 @@ def _work(plan: Plan, names: set[str] | None) -> tuple[Work, list[str]]:
     return work, [*resume.sentences(folder, work, contents.torn), *told]
 
 
-def _state(case: Case, work: Work) -> str:
+def _state(case: CaseRecord, work: Work) -> str:
     if case.key in work.kept:
         return "kept"
     return "run" if case.key in work.again else "lost"
@@ -147,7 +147,7 @@ class Estimate:
         return f"about {duration(self.total_s)} ({basis}; {self.rows} rows of {self.runs} earlier runs known)"
 
 
-def estimate(cases: Sequence[Case], output_dir: str, devices: Collection[str] | None = None) -> Estimate:
+def estimate(cases: Sequence[CaseRecord], output_dir: str, devices: Collection[str] | None = None) -> Estimate:
     """Medians of the seconds that rows of the same case took, on the same device if possible.
 
     Else of the same workload, sizes and all, and implementation; else of that workload in other sizes; else of the
@@ -186,7 +186,7 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def _took(folder: Path) -> list[tuple[Case, str, float]]:
+def _took(folder: Path) -> list[tuple[CaseRecord, str, float]]:
     """Case, device and seconds of each row; none of a journal that this version cannot read."""
     try:
         rows = journal.read(folder)
@@ -195,7 +195,7 @@ def _took(folder: Path) -> list[tuple[Case, str, float]]:
     return [(row.case, row.device, float(seconds)) for row in rows if (seconds := row.metrics.get("wall_s"))]
 
 
-def _kinds(case: Case, devices: Collection[str]) -> list[Kind]:
+def _kinds(case: CaseRecord, devices: Collection[str]) -> list[Kind]:
     """Kinds of cases that this one resembles, the nearest first."""
     on = ["cpu"] if case.device == "cpu" else sorted(devices)
     near = (case.problem, case.workload.text, case.workload.name)  # with all that is asked of it, with sizes, by name

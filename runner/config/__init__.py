@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from runner.experiment.case import Case, Plan
+from runner.experiment.case import CaseRecord, Plan
 from runner.experiment.schema import CONF as CONF
 from runner.experiment.schema import BadInput
 
@@ -48,7 +48,7 @@ def plan(argv: Sequence[str]) -> Plan | None:
     return plan
 
 
-def validate(cases: Sequence[Case]) -> None:
+def validate(cases: Sequence[CaseRecord]) -> None:
     """Raise BadInput unless each case, of a plan that was read and not composed, could be asked for today."""
     from runner.config import grid
 

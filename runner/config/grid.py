@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from runner import implementations
 from runner.experiment import schema
-from runner.experiment.case import Aid, Case, Choice, Labels, Plan, Resume, useless_debug
+from runner.experiment.case import Aid, CaseRecord, Choice, Labels, Plan, Resume, useless_debug
 from runner.experiment.columns import COLUMNS, DERIVED
 from runner.experiment.results import STATUSES
 from runner.experiment.schema import BadInput, choices
@@ -65,7 +65,7 @@ class ResumeFields:
                     raise ValueError(f"{name}: {word!r} is not allowed; {choices(word, allowed)}")
 
 
-def plan(configs: Sequence[Mapping[str, Any]], cases: Sequence[Case] | None = None) -> Plan:
+def plan(configs: Sequence[Mapping[str, Any]], cases: Sequence[CaseRecord] | None = None) -> Plan:
     """The grid of ``configs``, the cases of one problem side by side, doubles dropped. Raises BadInput.
 
     ``cases``, where given, are the grid, and the first of ``configs`` says what to do with it.
@@ -99,7 +99,7 @@ def resume(fields: Mapping[str, Any]) -> Resume:
     return Resume(**schema.record(schema.build(ResumeFields, fields, "resume")))
 
 
-def validate(cases: Iterable[Case]) -> None:
+def validate(cases: Iterable[CaseRecord]) -> None:
     """Raise BadInput unless every case, read from an earlier run, is one that could be asked for today."""
     seen: set[str] = set()
     for case in cases:
@@ -112,7 +112,7 @@ def validate(cases: Iterable[Case]) -> None:
         seen |= {case.impl.text, *(measure.text for measure in case.measures)}
 
 
-def _cases(configs: Sequence[Mapping[str, Any]], replicas: int) -> list[Case]:
+def _cases(configs: Sequence[Mapping[str, Any]], replicas: int) -> list[CaseRecord]:
     settings: dict[str, Globals] = {}
     parts: dict[str, Any] = {}
     found = []
@@ -161,13 +161,13 @@ def _globals(config: Mapping[str, Any]) -> Globals:
     return schema.build(Globals, values, "")
 
 
-def _case(config: Mapping[str, Any], settings: Globals, known: dict[str, Any]) -> Case:
+def _case(config: Mapping[str, Any], settings: Globals, known: dict[str, Any]) -> CaseRecord:
     """``known`` holds the parts of earlier cases."""
     measures = dict(_node(config, "measure"))
     if not measures:
         raise BadInput("measure: nothing to observe; choose at least one, as in measure=benchmark")
     implementation = config.get("impl")
-    return Case(
+    return CaseRecord(
         workload=_choice("workload", config.get("workload")),
         impl=_once(known, f"impl {implementation!r}", lambda: _implementation(implementation)),
         measures=_once(known, f"measure {measures!r}", lambda: _measures(measures)),

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from runner.config import grid
-from runner.experiment.case import Case, Choice, Plan
+from runner.experiment.case import CaseRecord, Choice, Plan
 from runner.experiment.schema import BadInput
 from runner.store import resume, run_folder
 
@@ -56,7 +56,7 @@ class Earlier:
 
     folder: Path
     head: dict[str, Any]
-    cases: tuple[Case, ...]
+    cases: tuple[CaseRecord, ...]
 
     def words(self, given: Sequence[str]) -> list[str]:
         """The run's settings as overrides, but for those that ``given`` ones replace."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from runner.experiment.case import Case
+from runner.experiment.case import CaseRecord
 from runner.experiment.results import Comparison, Row
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Ready:
 class Started:
     """A case has been given to a worker."""
 
-    case: Case
+    case: CaseRecord
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class CannotStart(RuntimeError):
 class Launcher(Protocol):
     """Fields are those of its YAML."""
 
-    def run(self, cases: Sequence[Case], log_path: str) -> Iterator[Event]:
+    def run(self, cases: Sequence[CaseRecord], log_path: str) -> Iterator[Event]:
         """One Row per case, in the order they are done, whatever happens to it; workers print to ``log_path``.
 
         After the rows of one problem come the Comparison in which those cases were compared, if they were.

@@ -18,7 +18,7 @@ from runner.device.gpus import Gpu
 from runner.execute import Event, Notice, Ready, Started
 from runner.execute.precompile import OFF, TIMED, Precompiler
 from runner.execute.worker_process import Gone, Spawner, WorkerProcess, Zygote
-from runner.experiment.case import Case, Scalar
+from runner.experiment.case import CaseRecord, Scalar
 from runner.experiment.redact import kept
 from runner.experiment.results import Comparison, Phase, Row
 from runner.experiment.schema import BadInput
@@ -49,19 +49,19 @@ class DeviceQueue:
         sources: Sequence[Zygote | Spawner],
         log_path: Path,
         limits: Limits,
-        take: Callable[[DeviceQueue], Sequence[Case]],
+        take: Callable[[DeviceQueue], Sequence[CaseRecord]],
         shared: str = "",
     ) -> None:
         self.gpu = gpu
         self.precompile: Precompiler | None = None  # who compiles the coming cases
         self._shared = shared  # who else uses the GPU, in a sentence
-        self.block: deque[Case] = deque()
+        self.block: deque[CaseRecord] = deque()
         self.worker: WorkerProcess | None = None
         self._spare: WorkerProcess | None = None  # to take its place: on a GPU it takes seconds to be ready
         self._calibrations: object = {}  # of the workers so far, for the next one
         self._sources = deque(sources)  # of workers: the next one where the first gives none that starts
         self._log_path, self._limits, self._take = log_path, limits, take
-        self._doing: Case | None = None
+        self._doing: CaseRecord | None = None
         self._started_at, self._started_s = "", 0.0  # of the case: by the clock, and by the monotonic one
         self._timed = 0  # cases of this block that this worker can compare
         self._oom_kills = 0  # of this machine, when the case was given to the worker
@@ -106,7 +106,7 @@ class DeviceQueue:
             else:
                 yield from self._give(case)
 
-    def _give(self, case: Case) -> Iterator[Event]:
+    def _give(self, case: CaseRecord) -> Iterator[Event]:
         assert self.worker is not None
         self._doing, self._started_at = case, datetime.now(UTC).isoformat(timespec="milliseconds")
         self._started_s = time.monotonic()
@@ -190,7 +190,7 @@ class DeviceQueue:
         self.worker.replica = self._replica = replica
         self.worker.enter("start", self._limits.limit("start")[0])
 
-    def _fork(self, like: Case | None = None) -> WorkerProcess:
+    def _fork(self, like: CaseRecord | None = None) -> WorkerProcess:
         """Raises Gone."""
         return WorkerProcess(self._sources[0], self._log_path, self.gpu, measures=True, like=like)
 
@@ -320,7 +320,7 @@ class DeviceQueue:
         yield replace(row, metrics=metrics, reason=kept(row.reason), detail=kept(row.detail))
 
 
-def _foregone(case: Case) -> Row | None:
+def _foregone(case: CaseRecord) -> Row | None:
     """The row of ``case``, if no worker is needed to know it."""
     try:
         why = implementations.build(case.impl).missing(case.workload.name)

@@ -26,7 +26,7 @@ from runner.execute import CannotStart, Event, Notice
 from runner.execute.device_queue import DeviceQueue, OutOfService
 from runner.execute.precompile import Precompiler, compiled, processes
 from runner.execute.worker_process import Gone, Spawner, Zygote
-from runner.experiment.case import Case, debug_environment
+from runner.experiment.case import CaseRecord, debug_environment
 from runner.experiment.results import Phase
 
 Seconds = Annotated[float, "above 0"]
@@ -51,19 +51,19 @@ class Local:
         limit: float = getattr(self, field)
         return limit, field
 
-    def run(self, cases: Sequence[Case], log_path: str) -> Iterator[Event]:
+    def run(self, cases: Sequence[CaseRecord], log_path: str) -> Iterator[Event]:
         """One row per case. Workers are started when the first case needs one. Raises CannotStart.
 
         An aid for finding faults may want its environment set before anything is imported, so each has its own workers.
         Those on the CPU come one at a time too, and not beside others on GPUs.
         """
-        kinds: dict[tuple[str | None, bool], list[Case]] = {}
+        kinds: dict[tuple[str | None, bool], list[CaseRecord]] = {}
         for case in cases:
             kinds.setdefault((case.debug, case.device == "cpu"), []).append(case)
         for (aid, _), some in kinds.items():
             yield from self._run(some, log_path, debug_environment(aid))
 
-    def _run(self, cases: Sequence[Case], log_path: str, environment: Mapping[str, str]) -> Iterator[Event]:
+    def _run(self, cases: Sequence[CaseRecord], log_path: str, environment: Mapping[str, str]) -> Iterator[Event]:
         """All in workers with ``environment``."""
         blocks = _blocks(cases)
         devices = self._devices(cases)[: max(1, len({case.problem for case in cases}))]
@@ -94,7 +94,7 @@ class Local:
         zygote: Zygote | Spawner,
         path: Path,
         devices: Sequence[Gpu | None],
-        cases: Sequence[Case],
+        cases: Sequence[CaseRecord],
         queues: Sequence[DeviceQueue],
         stack: ExitStack,
     ) -> Precompiler | None:
@@ -152,7 +152,7 @@ class Local:
                 if precompiler:
                     precompiler.make_way(one.gpu for one in queues if one.measuring)
 
-    def _devices(self, cases: Sequence[Case]) -> list[Gpu | None]:
+    def _devices(self, cases: Sequence[CaseRecord]) -> list[Gpu | None]:
         """The GPUs to use, or the CPU as None. Raises BadInput if one is asked for that is not there."""
         if all(case.device == "cpu" for case in cases):
             return [None]
@@ -163,7 +163,7 @@ class Local:
 class _Plan:
     """Blocks of cases that are to run in one process; those of one problem all on one GPU, so that they compare."""
 
-    def __init__(self, blocks: Sequence[Sequence[Case]]) -> None:
+    def __init__(self, blocks: Sequence[Sequence[CaseRecord]]) -> None:
         self._left = deque(blocks)
         self._place: dict[str, DeviceQueue] = {}  # of each problem
 
@@ -172,7 +172,7 @@ class _Plan:
         """There are blocks that nobody has taken."""
         return bool(self._left)
 
-    def take(self, queue: DeviceQueue) -> Sequence[Case]:
+    def take(self, queue: DeviceQueue) -> Sequence[CaseRecord]:
         """The next block that belongs to ``queue``, or to nobody yet; empty if there is none."""
         for block in self._left:
             if self._place.get(block[0].problem, queue) is queue:
@@ -197,12 +197,12 @@ def _shared(devices: Sequence[Gpu | None]) -> dict[str, str]:
     return {uuid: sentence for uuid, sentence in found.items() if sentence}
 
 
-def _blocks(cases: Sequence[Case]) -> list[list[Case]]:
+def _blocks(cases: Sequence[CaseRecord]) -> list[list[CaseRecord]]:
     """Neighbours of one problem and one replica."""
     return [list(block) for _, block in groupby(cases, key=lambda case: (case.replica, case.problem))]
 
 
-def _preload(cases: Sequence[Case], devices: Sequence[Gpu | None]) -> list[str]:
+def _preload(cases: Sequence[CaseRecord], devices: Sequence[Gpu | None]) -> list[str]:
     """Modules that all workers will need, and that take a second to import."""
     compiles = any("compiled" in (case.impl.name, case.impl.fields.get("of")) for case in cases)
     if any(devices):

@@ -15,7 +15,7 @@ from pathlib import Path
 from runner import implementations
 from runner.device.gpus import CONTEXT_BYTES, Gpu
 from runner.execute.worker_process import Gone, Spawner, WorkerProcess, Zygote
-from runner.experiment.case import Case, Scalar
+from runner.experiment.case import CaseRecord, Scalar
 from runner.experiment.results import Row
 from runner.experiment.schema import BadInput
 
@@ -39,12 +39,12 @@ def processes(asked: int | None, cores: int, cases: int, gpus: Sequence[Gpu | No
     return min(asked, cases) if cases >= WORTH else 0
 
 
-def compiled(cases: Iterable[Case]) -> list[Case]:
+def compiled(cases: Iterable[CaseRecord]) -> list[CaseRecord]:
     """Those of ``cases`` that compile something which a disk cache keeps."""
     return [case for case in cases if _kept_on_disk(case)]
 
 
-def _kept_on_disk(case: Case) -> bool:
+def _kept_on_disk(case: CaseRecord) -> bool:
     try:
         return implementations.build(case.impl).kept_on_disk(case.workload.name)
     except (BadInput, ValueError):  # a file that is gone: its row will say so
@@ -57,7 +57,7 @@ class _Builder:
     def __init__(self, gpu: Gpu | None) -> None:
         self.gpu = gpu
         self.process: WorkerProcess | None = None
-        self.case: Case | None = None
+        self.case: CaseRecord | None = None
 
 
 class Precompiler:
@@ -69,7 +69,7 @@ class Precompiler:
         log_path: Path,
         gpus: Sequence[Gpu | None],
         count: int,
-        cases: Iterable[Case],
+        cases: Iterable[CaseRecord],
         start_limit_s: float,
     ) -> None:
         self._zygote, self._log_path, self._start_limit_s = zygote, log_path, start_limit_s
@@ -86,12 +86,12 @@ class Precompiler:
         """Descriptors of which one is readable when there is something to hear."""
         return [one for builder in self._builders if builder.process for one in builder.process.watched]
 
-    def skip(self, case: Case) -> None:
+    def skip(self, case: CaseRecord) -> None:
         """A worker has ``case`` now."""
         self._waiting.pop(case.key, None)
         self._given.add(case.key)
 
-    def told(self, case: Case) -> Mapping[str, Scalar]:
+    def told(self, case: CaseRecord) -> Mapping[str, Scalar]:
         """Columns of ``case``, if it was compiled here."""
         return self._told.get(case.key, {})
 

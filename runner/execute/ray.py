@@ -24,7 +24,7 @@ from runner.device import processes
 from runner.execute import CannotStart, Event, Notice, Started, shards
 from runner.execute.precompile import SPARE_CORES
 from runner.execute.shards import MOST_DEATHS, Limits, need, one_line
-from runner.experiment.case import Case
+from runner.experiment.case import CaseRecord
 from runner.experiment.results import Row
 from runner.experiment.schema import BadInput
 
@@ -46,7 +46,7 @@ class Ray(Limits):
     def __post_init__(self) -> None:
         need("ray", "ray")
 
-    def run(self, cases: Sequence[Case], log_path: str) -> Iterator[Event]:
+    def run(self, cases: Sequence[CaseRecord], log_path: str) -> Iterator[Event]:
         """One row per case. Raises BadInput if there is no such cluster, CannotStart if its actors do not live."""
         gpus = 0 if all(case.device == "cpu" for case in cases) else self.gpus_per_actor
         with _connected(self.address) as ray:
@@ -104,7 +104,7 @@ class Host:
                 own.mkdir(parents=True, exist_ok=True)
             else:
                 own = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernel-runner-")))
-            cases = [Case.from_record(record) for record in records]
+            cases = [CaseRecord.from_record(record) for record in records]
             for event in shards.serve(local, cases, str(own / "worker.log"), gpus, facts):
                 yield json.dumps(shards.to_record(event))
 
@@ -155,10 +155,10 @@ Task = tuple[Mapping[str, Any], int, str]  # of every actor: the fields of its L
 class Work:
     """What is still to be given out, ``least`` problems at a time."""
 
-    def __init__(self, cases: Sequence[Case], least: int) -> None:
+    def __init__(self, cases: Sequence[CaseRecord], least: int) -> None:
         self._order = {case.key: (case.replica, place) for place, case in enumerate(cases)}
         self._points = deque(shards.problems(cases))
-        self._suspects: deque[Case] = deque()  # each was in flight when an actor died
+        self._suspects: deque[CaseRecord] = deque()  # each was in flight when an actor died
         self._deaths: Counter[str] = Counter()
         self._least, self._all = least, len(self._points)
 
@@ -167,7 +167,7 @@ class Work:
         """Points and suspects."""
         return len(self._points) + len(self._suspects)
 
-    def take(self, hands: int) -> list[Case]:
+    def take(self, hands: int) -> list[CaseRecord]:
         """The next problems for one of ``hands`` actors; a suspect is the last to go, and alone."""
         if not self._points:
             return [self._suspects.popleft()] if self._suspects else []
@@ -176,7 +176,7 @@ class Work:
         chunk = [case for _ in range(count) for case in self._points.popleft()]
         return sorted(chunk, key=lambda case: self._order[case.key])
 
-    def give_back(self, owed: Sequence[Case], in_flight: Sequence[Case]) -> list[Case]:
+    def give_back(self, owed: Sequence[CaseRecord], in_flight: Sequence[CaseRecord]) -> list[CaseRecord]:
         """An actor has died with ``in_flight`` among what it ``owed``. Those that are not to be tried again."""
         self._deaths.update(case.key for case in in_flight)
         given_up = [case for case in in_flight if self._deaths[case.key] >= MOST_DEATHS]
@@ -191,9 +191,9 @@ class _Actor:
     def __init__(self, handle: Any, name: str) -> None:
         self.handle, self.name = handle, name
         self.facts: dict[str, str] = {}  # none before it is up
-        self.given: dict[str, Case] = {}
-        self.owed: dict[str, Case] = {}  # those of them without a row
-        self.in_flight: dict[str, Case] = {}
+        self.given: dict[str, CaseRecord] = {}
+        self.owed: dict[str, CaseRecord] = {}  # those of them without a row
+        self.in_flight: dict[str, CaseRecord] = {}
         self.waiting: Any = handle.hello.remote(os.getcwd())
 
     @property
@@ -248,7 +248,7 @@ class Crew:
                     if event := self._next(actor):
                         yield event
 
-    def _give(self, actor: _Actor, chunk: Sequence[Case]) -> None:
+    def _give(self, actor: _Actor, chunk: Sequence[CaseRecord]) -> None:
         actor.given = {case.key: case for case in chunk}
         actor.owed = {**actor.given}
         records = [case.to_record() for case in chunk]

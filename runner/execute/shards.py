@@ -21,7 +21,7 @@ from runner.device import gpus
 from runner.device.gpus import Gpu
 from runner.execute import CannotStart, Event, Notice, Ready, Started
 from runner.execute.local import Local, Seconds
-from runner.experiment.case import Case
+from runner.experiment.case import CaseRecord
 from runner.experiment.results import Comparison, Row
 from runner.experiment.schema import BadInput
 from runner.store import journal
@@ -53,16 +53,16 @@ def need(package: str, extra: str) -> None:
         raise BadInput(f"launcher={extra} needs the package {package}: pip install -e '.[{extra}]' in the checkout")
 
 
-def problems(cases: Iterable[Case]) -> list[list[Case]]:
+def problems(cases: Iterable[CaseRecord]) -> list[list[CaseRecord]]:
     """The cases of each problem, replicas included: what is to run on one machine, so that it compares."""
-    found: dict[str, list[Case]] = {}
+    found: dict[str, list[CaseRecord]] = {}
     for case in cases:
         found.setdefault(case.problem, []).append(case)
     return list(found.values())
 
 
 def serve(
-    local: Mapping[str, Any], cases: Sequence[Case], log_path: str, count: int, facts: Mapping[str, Any]
+    local: Mapping[str, Any], cases: Sequence[CaseRecord], log_path: str, count: int, facts: Mapping[str, Any]
 ) -> Iterator[Event]:
     """On the machine itself: the events of ``cases``, on the ``count`` GPUs that this process is shown, 0: the CPU.
 
@@ -106,7 +106,7 @@ def to_record(event: Event) -> dict[str, Any]:
             return {"record": "rounds", **event.to_record()}
 
 
-def from_record(record: Mapping[str, Any], cases: Mapping[str, Case]) -> Event | None:
+def from_record(record: Mapping[str, Any], cases: Mapping[str, CaseRecord]) -> Event | None:
     """The inverse; None if it is another record, or of none of ``cases``. Raises ValueError, KeyError, TypeError."""
     values = {name: value for name, value in record.items() if name not in ("record", "end")}  # as a journal spells it
     match record["record"]:
@@ -124,7 +124,7 @@ def from_record(record: Mapping[str, Any], cases: Mapping[str, Case]) -> Event |
     return None
 
 
-def lost(case: Case, why: str, detail: str = "") -> Row:
+def lost(case: CaseRecord, why: str, detail: str = "") -> Row:
     """The row of a case whose machine has gone, and that is not to be tried again."""
     return Row(
         case=case, status="lost", reason=f"{why}; to try again: resume.retry=[lost]", phase="plan", detail=detail
@@ -149,7 +149,7 @@ class Part:
         self._read = 0  # bytes of the journal
 
     @classmethod
-    def create(cls, parts: Path, cases: Sequence[Case]) -> Part:
+    def create(cls, parts: Path, cases: Sequence[CaseRecord]) -> Part:
         """A new one under ``parts``, named by the next number."""
         parts.mkdir(parents=True, exist_ok=True)
         number = len(list(parts.iterdir()))
@@ -165,10 +165,10 @@ class Part:
         return cls(folder)
 
     @property
-    def cases(self) -> list[Case]:
+    def cases(self) -> list[CaseRecord]:
         """Raises OSError, ValueError, KeyError, TypeError: its writer was killed."""
         lines = (self.folder / "cases.jsonl").read_text(encoding="utf-8").splitlines()
-        return [Case.from_record(json.loads(line)) for line in lines]
+        return [CaseRecord.from_record(json.loads(line)) for line in lines]
 
     @property
     def job(self) -> dict[str, Any]:
@@ -275,8 +275,8 @@ class Shard:
         before = journal.load(part.folder)
         mine.starts = dict(before.starts)
         left = [case for case in part.cases if case.key not in before.rows]
-        first: list[Case] = []
-        suspects: list[Case] = []
+        first: list[CaseRecord] = []
+        suspects: list[CaseRecord] = []
         for case in left:
             deaths, starts = before.deaths.get(case.key, 0), before.starts.get(case.key, 0)
             if deaths >= MOST_DEATHS:

@@ -19,7 +19,7 @@ from runner.device import processes
 from runner.execute import Event, Notice, Started, shards
 from runner.execute.local import Seconds
 from runner.execute.shards import Limits, Part, Shard, need, one_line
-from runner.experiment.case import Case
+from runner.experiment.case import CaseRecord
 from runner.experiment.results import Comparison, Row
 from runner.experiment.schema import BadInput, Line
 from runner.store import journal
@@ -54,7 +54,7 @@ class Slurm(Limits):
             if not name or not equals or (name in NUMBERS and not value.isdigit()):
                 raise ValueError(f"extra: {pair!r} is no name=value, as in [qos=high,signal_delay_s=120]")
 
-    def run(self, cases: Sequence[Case], log_path: str) -> Iterator[Event]:
+    def run(self, cases: Sequence[CaseRecord], log_path: str) -> Iterator[Event]:
         """One row per case. Raises BadInput if Slurm does not take the tasks."""
         folder = Path(log_path).parent.absolute()
         gpus = 0 if all(case.device == "cpu" for case in cases) else self.gpus_per_task
@@ -71,7 +71,7 @@ class Slurm(Limits):
         finally:
             array.cancel()
 
-    def _shares(self, cases: Sequence[Case]) -> list[list[Case]]:
+    def _shares(self, cases: Sequence[CaseRecord]) -> list[list[CaseRecord]]:
         """Of each task: sizes are dealt out in turn, for neighbours take about as long."""
         order = {case.key: (case.replica, place) for place, case in enumerate(cases)}
         problems = shards.problems(cases)
@@ -114,7 +114,9 @@ UNKNOWN = "UNKNOWN"  # nobody has said yet
 class _Task:
     """A part, and the job that does it. ``given`` are those of its cases that are wanted."""
 
-    def __init__(self, part: Part, given: Mapping[str, Case], job: Any, attempt: int = 1, *, old: bool = False) -> None:
+    def __init__(
+        self, part: Part, given: Mapping[str, CaseRecord], job: Any, attempt: int = 1, *, old: bool = False
+    ) -> None:
         self.part, self.job, self.attempt, self.old = part, job, attempt, old
         self.given, self.owed = given, {**given}  # owed: without a row
         self.started: Counter[str] = Counter()
@@ -141,7 +143,7 @@ class Array:
         self.open: list[_Task] = []  # those of them that may have more to say
         self._made_with = Fingerprints()
 
-    def take_in(self, cases: Sequence[Case]) -> Generator[Event, None, list[Case]]:
+    def take_in(self, cases: Sequence[CaseRecord]) -> Generator[Event, None, list[CaseRecord]]:
         """What tasks of an earlier session have done since it ended. Returned are the cases that new tasks are to do.
 
         Tasks that still run go on, unless they work with other sources than there are now.
@@ -172,7 +174,7 @@ class Array:
             yield Notice(f"from an earlier session: rows {rows}, tasks that go on {len(self.open)}")
         return [case for case in cases if case.key in known or case.key in free]
 
-    def submit(self, shares: Sequence[Sequence[Case]], before: _Task | None = None) -> Iterator[Event]:
+    def submit(self, shares: Sequence[Sequence[CaseRecord]], before: _Task | None = None) -> Iterator[Event]:
         """A task for each of ``shares``; ``before`` had begun with them. Raises BadInput."""
         if not shares:
             return
@@ -274,7 +276,7 @@ class Array:
             yield shards.lost(case, f"its tasks ended before it was done, the last one, {task.name}, as {state}")
 
 
-def _wanted(part: Part, free: Mapping[str, Case]) -> dict[str, Case]:
+def _wanted(part: Part, free: Mapping[str, CaseRecord]) -> dict[str, CaseRecord]:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # its writer was killed: nobody has it
         return {case.key: free[case.key] for case in part.cases if case.key in free}
     return {}

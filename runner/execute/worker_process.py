@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from runner.device import cache, processes
 from runner.device.gpus import Gpu
-from runner.experiment.case import Case
+from runner.experiment.case import CaseRecord
 from runner.experiment.results import Phase
 
 STACK_S = 0.05  # at most, that a late worker has to print where it is
@@ -216,7 +216,13 @@ class WorkerProcess:
     """
 
     def __init__(
-        self, zygote: Zygote | Spawner, log_path: Path, gpu: Gpu | None, *, measures: bool, like: Case | None = None
+        self,
+        zygote: Zygote | Spawner,
+        log_path: Path,
+        gpu: Gpu | None,
+        *,
+        measures: bool,
+        like: CaseRecord | None = None,
     ) -> None:
         self.replica = 0  # whose cases it takes: the next ones are to run in another process
         self.cases = 0  # that it has run

@@ -44,7 +44,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Case:
+class CaseRecord:
     """A workload, an implementation of it, what to observe, and on what device, from which seed."""
 
     workload: Choice
@@ -109,7 +109,7 @@ class Case:
         }
 
     @classmethod
-    def from_record(cls, record: object) -> Case:
+    def from_record(cls, record: object) -> CaseRecord:
         """The inverse of ``to_record``."""
         assert isinstance(record, Mapping)
         values = dict(record)
@@ -141,7 +141,7 @@ class Resume:
 class Plan:
     """The whole grid, validated, and what to do with its rows."""
 
-    cases: tuple[Case, ...]  # the cases of one problem stand together
+    cases: tuple[CaseRecord, ...]  # the cases of one problem stand together
     name: str  # of the run's folder
     baseline: str | None  # what speed-ups are against, by its label; None: torch, else the first, of right ones
     output_dir: str

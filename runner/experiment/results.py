@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
 
-from runner.experiment.case import Case, Scalar
+from runner.experiment.case import CaseRecord, Scalar
 from runner.experiment.columns import SERIES, TIMES
 
 Status = Literal[
@@ -42,7 +42,7 @@ class Row:
 
     """
 
-    case: Case
+    case: CaseRecord
     status: Status
     reason: str = ""  # one line, as the user saw it; empty exactly when the status is ok
     device: str = ""  # what it ran on: "cpu", or the GPU's own name
@@ -103,7 +103,7 @@ class Row:
         """A row as ``to_record`` wrote it; the key is derived, so it is not read, nor is what a journal adds."""
         values = {name: record[name] for name in _FIELDS if name in record}
         values["files"] = tuple(record.get("files", ()))  # type: ignore[arg-type]
-        return cls(case=Case.from_record(record["case"]), **values)  # type: ignore[arg-type]
+        return cls(case=CaseRecord.from_record(record["case"]), **values)  # type: ignore[arg-type]
 
 
 _FIELDS = [field.name for field in fields(Row) if field.name != "case"]

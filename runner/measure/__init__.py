@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from runner.experiment.case import Case, Scalar
+from runner.experiment.case import CaseRecord, Scalar
 
 if TYPE_CHECKING:
     from runner.timing.call import Call
@@ -39,7 +39,7 @@ class MeasureContext:
     """What there is to know of a call beside itself."""
 
     device: str  # "cpu" or "cuda"
-    case: Case | None = None  # None: a call of no grid, as in a self-test
+    case: CaseRecord | None = None  # None: a call of no grid, as in a self-test
     place: Path | None = None  # where ``folder`` is made; None: nowhere
     figures: Mapping[str, Scalar] = field(default_factory=dict)  # of the row so far: earlier measurements' among them
 

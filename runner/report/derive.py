@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any
 
-from runner.experiment.case import Case, Choice, Labels, Scalar, is_called, several, varying
+from runner.experiment.case import CaseRecord, Choice, Labels, Scalar, is_called, several, varying
 from runner.experiment.results import Comparison, Row
 from runner.timing import statistics
 from runner.timing.statistics import T_975, Ratio, pair_floors, shared_us
@@ -77,7 +77,7 @@ class Line:
 class Names:
     """Labels that tell the cases of one grid apart, and say nothing that is the same for all."""
 
-    def __init__(self, cases: Sequence[Case]) -> None:
+    def __init__(self, cases: Sequence[CaseRecord]) -> None:
         self._labels = Labels(case.impl for case in cases)
         self._beside = several(case.settings for case in cases)
         varied = varying(case.workload for case in cases)
@@ -90,7 +90,7 @@ class Names:
             for name, some in chosen.items()
         }
 
-    def impl(self, case: Case) -> str:
+    def impl(self, case: CaseRecord) -> str:
         """``compiled``, or ``compiled(mode=default)`` where the grid has several."""
         return self._labels.label(case.impl)
 
@@ -106,19 +106,19 @@ class Names:
         """The fields that do not, with their one value."""
         return self._constants[workload]
 
-    def beside(self, case: Case) -> dict[str, Scalar]:
+    def beside(self, case: CaseRecord) -> dict[str, Scalar]:
         """What varies over the grid that is neither of the workload nor of the implementation, with its value here."""
         return {name: value for name, value in case.settings.items() if name in self._beside}
 
-    def problem(self, case: Case) -> dict[str, Scalar]:
+    def problem(self, case: CaseRecord) -> dict[str, Scalar]:
         """All that tells the problem of ``case`` from others of its workload, with its value here."""
         return {name: case.workload.fields[name] for name in self.axes(case.workload.name)} | self.beside(case)
 
-    def heading(self, case: Case) -> str:
+    def heading(self, case: CaseRecord) -> str:
         """``gelu cols=1024 seed=1``: the workload and what varies, but for the implementation."""
         return " ".join([case.workload.name, *(f"{name}={value}" for name, value in self.problem(case).items())])
 
-    def case(self, case: Case) -> str:
+    def case(self, case: CaseRecord) -> str:
         """``gelu cols=1024 seed=1 triton``: that, and the implementation."""
         return f"{self.heading(case)} {self.impl(case)}"
 

@@ -8,7 +8,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from runner.experiment.case import Case, Plan
+from runner.experiment.case import CaseRecord, Plan
 from runner.experiment.results import Comparison, Row
 from runner.report import terminal
 from runner.report.derive import Names, lines
@@ -53,7 +53,7 @@ class LiveReport:
         if self._console.is_terminal:
             self._live.__exit__(None, None, None)
 
-    def started(self, case: Case) -> None:
+    def started(self, case: CaseRecord) -> None:
         """``case`` is being run now."""
         self._progress.update(self._task, description=f"{case.workload.name} {self._names.impl(case)}")
 

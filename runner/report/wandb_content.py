@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
-from runner.experiment.case import Case
+from runner.experiment.case import CaseRecord
 from runner.experiment.columns import DERIVED
 from runner.experiment.results import Comparison, Row
 from runner.report import derive
@@ -138,7 +138,7 @@ class Content:
         fields = [line.row.case.workload.fields for line in self._of(workload)]
         return {axis: list(dict.fromkeys(some[axis] for some in fields)) for axis in self.names.axes(workload)}
 
-    def _problem(self, case: Case, without: str = "") -> str:
+    def _problem(self, case: CaseRecord, without: str = "") -> str:
         """``gelu/cols=1024``: the workload and what varies, but for ``without``."""
         told = [f"{name}={value}" for name, value in self.names.problem(case).items() if name != without]
         return "/".join([case.workload.name, ", ".join(told)]).rstrip("/")

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from runner import implementations, measure, timing
 from runner.device.processes import ROOT
-from runner.experiment.case import Case
+from runner.experiment.case import CaseRecord
 
 PARTS = ("sources", "versions", "device", "measure")  # what resume.ignore may name
 PACKAGES = ("torch", "triton")
@@ -57,7 +57,7 @@ class Fingerprints:
         self._changed: dict[tuple[int, int, tuple[str, ...]], tuple[str, Mapping[str, str]]] = {}
         self._versions = versions()
 
-    def of(self, case: Case) -> dict[str, str]:
+    def of(self, case: CaseRecord) -> dict[str, str]:
         """Of ``case`` when it was first asked for: files by their paths, ``runner/measure``, python and packages.
 
         Raises BadInput: what it is to run cannot be built.
@@ -69,7 +69,7 @@ class Fingerprints:
             self._timestamps[name] = {path: _timestamp(path) for path in (*paths, *_measures(_observed(case)))}
         return self._first[name]
 
-    def changed(self, case: Case, was: Mapping[str, str], ignore: tuple[str, ...] = ()) -> str:
+    def changed(self, case: CaseRecord, was: Mapping[str, str], ignore: tuple[str, ...] = ()) -> str:
         """``difference`` from what is ``of`` the case, worked out once for all that share the two."""
         now = self.of(case)
         pair = id(now), id(was), ignore
@@ -77,7 +77,7 @@ class Fingerprints:
             self._changed[pair] = difference(now, was, ignore), was  # which is kept, so that its id stays its own
         return self._changed[pair][0]
 
-    def of_row(self, case: Case) -> dict[str, str]:
+    def of_row(self, case: CaseRecord) -> dict[str, str]:
         """The same for a row that has just been made of ``case``; files that have changed meanwhile are marked."""
         first, name, now_s = self.of(case), _kind(case), time.monotonic()
         if now_s - self._looked_s.get(name, 0.0) < LOOK_S:
@@ -88,14 +88,14 @@ class Fingerprints:
         now = self._now(case, self._paths(case))
         return {name: text if first.get(name) == text else text + EDITED for name, text in now.items()}
 
-    def _paths(self, case: Case) -> list[Path]:
+    def _paths(self, case: CaseRecord) -> list[Path]:
         """Raises BadInput: when it is first asked for, a user's file is not there."""
         kind, op = _kind(case), case.workload.name
         if kind not in self._entries:
             self._entries[kind] = [*implementations.build(case.impl).sources(op), PACKAGE / "models" / f"{op}.py"]
         return self._closure(self._entries[kind])
 
-    def _now(self, case: Case, paths: Sequence[Path]) -> dict[str, str]:
+    def _now(self, case: CaseRecord, paths: Sequence[Path]) -> dict[str, str]:
         parts = [self._source(path).digest for path in _measures(_observed(case))]
         files = {_name(path): self._source(path).digest for path in paths}
         return {**files, MEASURE: _digest("".join(parts).encode()), **self._versions}
@@ -162,12 +162,12 @@ def _told(name: str, now: Mapping[str, str], was: Mapping[str, str], more: str) 
     return f"{name}{more} {'have' if more else 'has'} changed"
 
 
-def _kind(case: Case) -> str:
+def _kind(case: CaseRecord) -> str:
     """Cases of one kind have one fingerprint."""
     return f"{case.workload.name} {case.impl.text} {' '.join(_observed(case))}"
 
 
-def _observed(case: Case) -> tuple[str, ...]:
+def _observed(case: CaseRecord) -> tuple[str, ...]:
     return tuple(choice.name for choice in case.measures)
 
 

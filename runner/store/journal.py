@@ -30,7 +30,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from runner.experiment.case import Case
+from runner.experiment.case import CaseRecord
 from runner.experiment.results import Comparison, Row
 from runner.experiment.schema import BadInput
 
@@ -109,7 +109,7 @@ class Journal:
             who = {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
             self._append({"record": "session", **who, "format": FORMAT})
 
-    def start(self, case: Case) -> None:
+    def start(self, case: CaseRecord) -> None:
         """``case`` is given to a worker. Raises OSError."""
         self._in_flight[case.key] = None
         self.starts[case.key] = self.starts.get(case.key, 0) + 1

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runner.experiment.case import Case, Resume
+from runner.experiment.case import CaseRecord, Resume
 from runner.experiment.results import Row
 from runner.experiment.schema import BadInput
 from runner.store import journal, run_folder
@@ -78,7 +78,7 @@ def load(folder: Path) -> Contents:
 
 
 def work(
-    cases: Sequence[Case],
+    cases: Sequence[CaseRecord],
     contents: Contents,
     settings: Resume,
     fingerprints: Fingerprints,
@@ -103,7 +103,7 @@ def work(
 
 
 def _why(
-    case: Case,
+    case: CaseRecord,
     record: Record | None,
     contents: Contents,
     settings: Resume,
@@ -127,7 +127,7 @@ def _why(
     return ""
 
 
-def _lost(case: Case, deaths: int, fingerprints: Fingerprints) -> Row:
+def _lost(case: CaseRecord, deaths: int, fingerprints: Fingerprints) -> Row:
     times = {2: "twice", 3: "three times"}.get(deaths, f"{deaths} times")
     reason = f"in flight {times} when the runner itself died; not tried again: resume.retry=[lost]"
     return Row(case=case, status="lost", reason=reason, phase="plan", fingerprint=fingerprints.of(case))

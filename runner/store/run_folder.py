@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.device.processes import ROOT
-from runner.experiment.case import Case, Choice, Plan
+from runner.experiment.case import CaseRecord, Choice, Plan
 from runner.experiment.redact import redact_command
 
 PLAN = "plan.jsonl"
@@ -56,7 +56,7 @@ def withdraw(folder: Path) -> None:
         folder.parent.rmdir()
 
 
-def write_plan(folder: Path, plan: Plan, cases: Sequence[Case]) -> None:
+def write_plan(folder: Path, plan: Plan, cases: Sequence[CaseRecord]) -> None:
     """``plan.jsonl``, to be read again fast, and the same for people in ``configs.yaml``. Raises OSError.
 
     ``cases`` are all of the folder's, those of ``plan`` among them.
@@ -90,7 +90,7 @@ def is_head(folder: Path, plan: Plan) -> bool:
         return False
 
 
-def read_cases(folder: Path) -> list[Case]:
+def read_cases(folder: Path) -> list[CaseRecord]:
     """All cases of ``plan.jsonl``, in their order. Raises OSError, ValueError, KeyError, TypeError."""
     first, *lines = (folder / PLAN).read_bytes().splitlines()
     choices = [Choice.from_record(record) for record in json.loads(first)["choices"]]
@@ -99,7 +99,7 @@ def read_cases(folder: Path) -> list[Case]:
         record = json.loads(line)
         workload, chosen = Choice.from_record(record.pop("workload")), choices[record.pop("impl")]
         measures = tuple(choices[place] for place in record.pop("measures"))
-        cases.append(Case(workload, chosen, measures, **record))
+        cases.append(CaseRecord(workload, chosen, measures, **record))
     return cases
 
 
@@ -128,7 +128,7 @@ def _settings(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _documents(plan: Plan, cases: Sequence[Case]) -> Iterator[str]:
+def _documents(plan: Plan, cases: Sequence[CaseRecord]) -> Iterator[str]:
     """``configs.yaml``: the resolved config of every case, one document each, after one for the run itself."""
     import yaml
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from runner.experiment.case import Case, Plan
+from runner.experiment.case import CaseRecord, Plan
 from runner.experiment.results import Comparison, Row
 from runner.experiment.schema import BadInput
 from runner.store import resume, run_folder
@@ -68,7 +68,7 @@ class Session:
             run_folder.withdraw(self.folder)  # resume=last would find it
 
     @property
-    def cases(self) -> list[Case]:
+    def cases(self) -> list[CaseRecord]:
         """Those to be run."""
         return [case for case in self.plan.cases if case.key in self.work.again]
 
@@ -96,7 +96,7 @@ class Session:
             self.environment = facts
             run_folder.write_environment(self.folder, facts)
 
-    def started(self, case: Case) -> None:
+    def started(self, case: CaseRecord) -> None:
         """``case`` has been given to a worker. Raises OSError."""
         self._begun = True
         self._journal.start(case)
@@ -203,7 +203,7 @@ class Session:
         return [*kept, *self.rounds]
 
 
-def _known(folder: Path, contents: Contents) -> Sequence[Case]:
+def _known(folder: Path, contents: Contents) -> Sequence[CaseRecord]:
     """The cases that the folder has so far."""
     try:
         return tuple(run_folder.read_cases(folder))

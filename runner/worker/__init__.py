@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from runner.experiment.case import Case, Scalar
+from runner.experiment.case import CaseRecord, Scalar
 from runner.experiment.redact import kept
 from runner.experiment.results import ERROR, Comparison, Phase, Row
 from runner.measure import Preparing
@@ -40,7 +40,7 @@ class Worker:
         self._settings = settings()
         self._problem: Problem | None = None
 
-    def run(self, case: Case) -> tuple[Row, bool]:
+    def run(self, case: CaseRecord) -> tuple[Row, bool]:
         """The row of ``case``, and whether this process is spoiled by it. Raises nothing of the implementation's."""
         self._leave_other(case)
         if self._problem is None:
@@ -57,7 +57,7 @@ class Worker:
             spoiled = self._left_bytes() > LEFT_BYTES  # a process of its own may have room for it
         return self._with_traceback(row), spoiled
 
-    def leftovers(self, case: Case) -> str:
+    def leftovers(self, case: CaseRecord) -> str:
         """What earlier problems have left in this process, if it is too much for ``case``; asked before that is run."""
         self._leave_other(case)
         if self._problem is not None:
@@ -66,7 +66,7 @@ class Worker:
             return "an earlier case has not given back its GPU memory"
         return "an earlier case has left processes running" if leftovers.processes() else ""
 
-    def prepare(self, case: Case) -> dict[str, Scalar]:
+    def prepare(self, case: CaseRecord) -> dict[str, Scalar]:
         """Compile what ``case`` will want to find in the caches on disk; what that took. Raises nothing."""
         try:
             return Job(case, Problem(case), self._on_phase).compile_only()
@@ -87,7 +87,7 @@ class Worker:
         finally:
             self._leave()
 
-    def _row(self, case: Case, problem: Problem) -> tuple[Row, Fault | None]:
+    def _row(self, case: CaseRecord, problem: Problem) -> tuple[Row, Fault | None]:
         files = None if self._files is None else self._files / case.key
         job, started = Job(case, problem, self._on_phase, files), time.perf_counter()
         fault, detail = None, ""
@@ -126,7 +126,7 @@ class Worker:
         held = self._problem.input_bytes if self._problem else 0
         return torch.cuda.memory_allocated() - held
 
-    def _leave_other(self, case: Case) -> None:
+    def _leave_other(self, case: CaseRecord) -> None:
         if self._problem is not None and self._problem.name != case.problem:
             self._leave()
 
@@ -202,7 +202,7 @@ def tidy() -> None:
         time.sleep((held - torch.cuda.memory_reserved()) / WIPED_BYTES_S)
 
 
-def warm_up(device: str, like: Case | None = None) -> None:
+def warm_up(device: str, like: CaseRecord | None = None) -> None:
     """What a process does once, and takes seconds on a GPU: done before there is a case. Raises nothing.
 
     With what cases ``like`` one will want to know of the machine; None: an earlier process hands that over.

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from runner.device import tools
-from runner.experiment.case import Case, Scalar
+from runner.experiment.case import CaseRecord, Scalar
 from runner.kernels.spans import span, watched
 from runner.kernels.unsupported import Unsupported
 from runner.measure import CALL, CannotMeasure, MeasureContext, result
@@ -40,7 +40,7 @@ MODEL, WARM = "define_model", "warm_up"
 def main(request: Path) -> int:
     """Do what ``request`` asks for; what came of it is in the file that it names."""
     asked = json.loads(request.read_text(encoding="utf-8"))
-    case = Case.from_record(asked["case"])
+    case = CaseRecord.from_record(asked["case"])
     job = Job(case, Problem(case), on_phase=lambda phase: None)
     try:
         with watched(_range):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from runner import implementations
-from runner.experiment.case import DEBUG_VERDICT, Case, Scalar, useless_debug
+from runner.experiment.case import DEBUG_VERDICT, CaseRecord, Scalar, useless_debug
 from runner.experiment.columns import COLUMNS, SERIES, TIMES
 from runner.experiment.redact import kept
 from runner.experiment.results import Phase, Row
@@ -37,7 +37,7 @@ CALLS_BEFORE_CHECK = 3  # torch.compile with CUDA graphs warms up, records, and 
 class Job:
     """A case on its way to a row; keeps what is known so far, whatever happens next."""
 
-    case: Case
+    case: CaseRecord
     problem: Problem
     on_phase: Callable[[Phase], None]
     place: Path | None = None  # where its measurements may keep files

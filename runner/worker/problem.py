@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from runner.experiment import schema
-from runner.experiment.case import Case, Choice, Scalar
+from runner.experiment.case import CaseRecord, Choice, Scalar
 from runner.experiment.results import Comparison
 from runner.kernels.unsupported import Unsupported
 from runner.measure import Comparing, Measurement
@@ -23,7 +23,7 @@ from runner.timing.call import Call
 class Problem:
     """A workload of one size, on one device, from one seed."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: CaseRecord) -> None:
         self.name = case.problem
         self._case = case
         self._inputs: tuple[Tensor, ...] | None = None
@@ -78,7 +78,7 @@ class Problem:
         except Exception:  # their memory is gone, or their shape: then no earlier call can be trusted either
             self._inputs, self._calls = None, {}
 
-    def keep(self, case: Case, call: Call, metrics: Mapping[str, Scalar]) -> None:
+    def keep(self, case: CaseRecord, call: Call, metrics: Mapping[str, Scalar]) -> None:
         """``call`` has been timed, which gave ``metrics``, and takes part in the comparison."""
         if not self._low_memory:
             self._calls[case.key] = call, metrics

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.device import processes
-from runner.experiment.case import Case
+from runner.experiment.case import CaseRecord
 
 
 def main(descriptor: int) -> None:
@@ -41,7 +41,7 @@ def main(descriptor: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core of a process with a GPU is many GiB
     settings = json.loads(messages.readline())
     if device := settings["begin"]:
-        warm_up(device, settings["like"] and Case.from_record(settings["like"]))
+        warm_up(device, settings["like"] and CaseRecord.from_record(settings["like"]))
     tidy()  # before the first case, which would else pay for all that has just been imported
     send(environment=describe())
     worker = Worker(lambda phase: send(phase=phase), Path(settings["files"]))
@@ -54,12 +54,12 @@ def main(descriptor: int) -> None:
             recall(message["recall"])
             continue
         if "prepare" in message:
-            send(prepared=worker.prepare(Case.from_record(message["prepare"])))
+            send(prepared=worker.prepare(CaseRecord.from_record(message["prepare"])))
             continue
         if "case" not in message:
             send(rounds=worker.compare().to_record())
             continue
-        case = Case.from_record(message["case"])
+        case = CaseRecord.from_record(message["case"])
         if burden := worker.leftovers(case):
             send(full=burden)
             return

@@ -27,14 +27,14 @@ from benchmarks.faults.kills import Kills, kills_part
 from benchmarks.faults.lock import Handovers, lock_part, overlaps
 from benchmarks.faults.mix import mix_part
 from runner import config
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Row
 from runner.store import journal
 from runner.store.journal import Journal
 
 
 def row(cols, status="ok", attempt=1):
-    case = Case(Choice("gelu", {"cols": cols}), Choice("torch", {}), (), "cpu", 0)
+    case = CaseRecord(Choice("gelu", {"cols": cols}), Choice("torch", {}), (), "cpu", 0)
     figures = {"correct": False} if status == "wrong" else {}
     reason = "" if status == "ok" else "injected"
     return Row(case=case, status=status, reason=reason, metrics={**figures, "attempt": attempt})

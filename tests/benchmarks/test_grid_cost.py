@@ -11,7 +11,7 @@ pytest.importorskip("triton", reason="benchmarks/grid_cost.py needs its peers to
 from benchmarks.common import Run, phase_table
 from benchmarks.grid_cost import BARE, IMPLS, Grid, bars, case_table, grid, part_table, peer_table, report, words
 from runner import config
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Comparison, Row
 from runner.store.journal import Journal
 
@@ -19,7 +19,7 @@ PEERS_S = {"do_bench": [0.1, 0.2, 0.3], "do_bench_cudagraph": [0.1], "Timer, blo
 
 
 def row(impl, seed, wall_s, status="ok"):
-    case = Case(Choice("gelu", {"rows": 4096}), Choice(impl, {}), (Choice("benchmark", {}),), "auto", seed)
+    case = CaseRecord(Choice("gelu", {"rows": 4096}), Choice(impl, {}), (Choice("benchmark", {}),), "auto", seed)
     timed = {"gpu_us": 30.0} if status == "ok" else {}
     reason = "" if status == "ok" else "there is no GPU"
     return Row(case=case, status=status, reason=reason, metrics={**timed, "wall_s": wall_s, "first_call_s": 0.5})

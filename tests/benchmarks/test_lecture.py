@@ -27,7 +27,7 @@ from benchmarks.lecture import (
     traced,
 )
 from runner import config
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Comparison, Row
 from runner.report import derive
 
@@ -39,7 +39,7 @@ def lines():
     for op in OPTIONS:
         point = []
         for impl, us in DEVICE_US.items():
-            case = Case(Choice(op, {"rows": 16384}), Choice(impl, {}), (Choice("benchmark", {}),), "auto", 0)
+            case = CaseRecord(Choice(op, {"rows": 16384}), Choice(impl, {}), (Choice("benchmark", {}),), "auto", 0)
             times = {"gpu_us": us, "gpu_warm_us": us - 1, "interval_pct": 0.21, "latency_us": us + 20.0, "host_us": 9.0}
             others = {
                 "n_kernels": 9 if impl == "naive" else 1,

@@ -25,13 +25,13 @@ from benchmarks.precompile import (
     words,
 )
 from runner import config
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Row
 
 
 def row(cols, us, impl="triton", **metrics):
     fields = {"rows": 4096, "cols": cols, "dtype": "float32"}
-    case = Case(Choice("gelu", fields), Choice(impl, {}), (), "auto", 0)
+    case = CaseRecord(Choice("gelu", fields), Choice(impl, {}), (), "auto", 0)
     figures = {"gpu_us": us, "low_us": us * 0.998, "high_us": us * 1.002, "wall_s": 1.0, "first_call_s": 0.5}
     return Row(case=case, status="ok", metrics=figures | metrics)
 

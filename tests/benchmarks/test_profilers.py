@@ -6,12 +6,12 @@ import pytest
 
 from benchmarks.profilers import GRID, LARGE_BYTES, TIMES, bars, ratio, report, shares
 from runner import config
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Row
 
 
 def row(workload="softmax", impl="triton", cols=4096, **metrics):
-    case = Case(Choice(workload, {"cols": cols}), Choice(impl, {}), (), "cuda", 0)
+    case = CaseRecord(Choice(workload, {"cols": cols}), Choice(impl, {}), (), "cuda", 0)
     figures = {
         "gpu_us": 100.0,
         "pct_of_measured_peak": 99.0,

@@ -21,7 +21,7 @@ from benchmarks.scaling import (
     words,
 )
 from runner import config
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Row
 
 STATE = {"sm_clock_mhz": 1980.0, "power_w": 400.0, "temperature_c": 40, "throttle": "", "wall_s": 4.0}
@@ -29,7 +29,7 @@ BEGAN = "2026-11-22T09:00:0"  # and the second that the GPU's index gives
 
 
 def row(cols, us, index, workload="gelu"):
-    case = Case(Choice(workload, {"cols": cols}), Choice("torch", {}), (), "auto", 0)
+    case = CaseRecord(Choice(workload, {"cols": cols}), Choice("torch", {}), (), "auto", 0)
     where = {"gpu_index": index, "gpu_uuid": f"GPU-{index}", "started_at": f"{BEGAN}{index}.250+00:00"}
     return Row(case=case, status="ok", metrics={"gpu_us": us, **where, **STATE})
 

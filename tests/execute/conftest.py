@@ -8,7 +8,7 @@ import pytest
 
 from runner.execute import Started
 from runner.execute.local import Local
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Row
 
 EXTRAS = {"ray": "ray", "slurm": "submitit"}  # launcher → the package it needs
@@ -39,7 +39,7 @@ def case(path, name, cols=64, replica=0, device="cpu"):
     fields = {"rows": 64, "cols": cols, "form": "tanh", "pass": "fwd"}
     fields |= {"dtype": "float32", "tf32": False, "data": "normal"}
     impl = Choice("file", {"path": f"{path}:{name}"})
-    return Case(Choice("gelu", fields), impl, (Choice("benchmark", BENCHMARK),), device, 0, replica=replica)
+    return CaseRecord(Choice("gelu", fields), impl, (Choice("benchmark", BENCHMARK),), device, 0, replica=replica)
 
 
 @pytest.fixture

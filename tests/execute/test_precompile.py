@@ -12,7 +12,7 @@ from runner.execute import Notice, precompile
 from runner.execute.local import Local
 from runner.execute.precompile import Precompiler
 from runner.execute.worker_process import Zygote
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Row
 
 BENCHMARK = {
@@ -33,7 +33,7 @@ def compiled(cols, **fields):
     values = {"of": "naive", "mode": "default", "dynamic": False, "fullgraph": False, "cold": False} | fields
     gelu = {"rows": 64, "cols": cols, "form": "tanh", "pass": "fwd"}
     gelu |= {"dtype": "float32", "tf32": False, "data": "normal"}
-    return Case(Choice("gelu", gelu), Choice("compiled", values), (Choice("benchmark", BENCHMARK),), "cpu", 0)
+    return CaseRecord(Choice("gelu", gelu), Choice("compiled", values), (Choice("benchmark", BENCHMARK),), "cpu", 0)
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ def test_coming_cases_are_compiled_into_the_cache_that_their_worker_finds(tmp_pa
 
 
 def test_what_no_cache_keeps_is_not_compiled_ahead():
-    torch = Case(compiled(64).workload, Choice("torch", {}), (), "cpu", 0)
-    triton = Case(compiled(64).workload, Choice("triton", {}), (), "cpu", 0)
+    torch = CaseRecord(compiled(64).workload, Choice("torch", {}), (), "cpu", 0)
+    triton = CaseRecord(compiled(64).workload, Choice("triton", {}), (), "cpu", 0)
     kept = compiled(64)
     assert precompile.compiled([torch, triton, kept, compiled(64, cold=True)]) == [triton, kept]
 

@@ -13,7 +13,7 @@ import yaml
 from runner.execute import Notice, Ready, Started
 from runner.execute.ray import Ray, Work
 from runner.experiment import schema
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Comparison, Row
 from runner.experiment.schema import BadInput
 
@@ -56,7 +56,7 @@ def grid(tmp_path):
         fields = {"rows": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
         measures = (Choice.from_record(BENCHMARK),)
         return [
-            Case(
+            CaseRecord(
                 Choice("gelu", fields | {"cols": cols}),
                 Choice("file", {"path": f"{tmp_path}/user.py:{name}"}),
                 measures,

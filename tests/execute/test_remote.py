@@ -13,11 +13,11 @@ from runner.device.gpus import Gpu
 from runner.execute import CannotStart, Notice, Ready, Started, shards
 from runner.execute.local import Local
 from runner.execute.shards import from_record, problems, serve, to_record
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Comparison, Row
 from runner.store.fingerprint import Fingerprints
 
-CASE, OTHER = (Case(Choice("gelu", {"cols": cols}), Choice("torch", {}), (), "auto", 0) for cols in (1, 2))
+CASE, OTHER = (CaseRecord(Choice("gelu", {"cols": cols}), Choice("torch", {}), (), "auto", 0) for cols in (1, 2))
 GPU = Gpu(1, "GPU-aa", "NVIDIA H200", 100, 7)
 EVENTS = [
     Ready({"torch": "2.13"}, GPU),
@@ -74,5 +74,5 @@ def test_without_gpus_none_is_seen(monkeypatch):
 
 
 def test_replicas_of_a_point_stay_together():
-    again = Case(CASE.workload, CASE.impl, (), "auto", 0, replica=1)
+    again = CaseRecord(CASE.workload, CASE.impl, (), "auto", 0, replica=1)
     assert problems([CASE, OTHER, again]) == [[CASE, again], [OTHER]]

@@ -16,7 +16,7 @@ from runner.execute import Notice, Ready, Started, slurm
 from runner.execute.shards import Part, PartJournal, Shard
 from runner.execute.slurm import Array, Slurm
 from runner.experiment import schema
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Comparison, Row
 from runner.experiment.schema import BadInput
 from runner.store import journal
@@ -107,7 +107,7 @@ def grid(tmp_path):
         fields = {"rows": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
         measures = (Choice.from_record(BENCHMARK),)
         return [
-            Case(
+            CaseRecord(
                 Choice("gelu", fields | {"cols": cols}),
                 Choice("file", {"path": f"{tmp_path}/user.py:{name}"}),
                 measures,

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.columns import COLUMNS
 from runner.measure import CannotMeasure, MeasureContext
 from runner.measure.inspect import Inspect, recompile_reasons
@@ -38,7 +38,7 @@ def inspected(tmp_path):
 
     def go(impl, fields=None, *, workload=("gelu", GELU), device="cpu", arch=None):
         measures = (Choice("inspect", {"arch": arch}),)
-        case = Case(Choice(*workload), Choice(impl, fields or {}), measures, device, 0)
+        case = CaseRecord(Choice(*workload), Choice(impl, fields or {}), measures, device, 0)
         if device == "cuda":
             warm_up(device)  # as a worker's process does: CUPTI is there before a CUDA graph is captured
         row, _ = Worker(files=tmp_path / "files").run(case)

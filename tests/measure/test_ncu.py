@@ -14,7 +14,7 @@ import yaml
 
 from runner.device import tools
 from runner.experiment import schema
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.columns import COLUMNS
 from runner.experiment.schema import BadInput
 from runner.measure import CannotMeasure, MeasureContext
@@ -23,7 +23,7 @@ from runner.timing.call import Call
 
 RECORDED = Path(__file__).with_name("ncu")
 FIELDS = {"rows": 64, "cols": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
-CASE = Case(Choice("gelu", FIELDS), Choice("torch", {}), (), "cpu", 0)
+CASE = CaseRecord(Choice("gelu", FIELDS), Choice("torch", {}), (), "cpu", 0)
 CALL = Call(run=lambda: ())
 
 FAKE = """#!{python}
@@ -76,7 +76,7 @@ def ncu(**fields: object) -> Ncu:
     return schema.build(Ncu, {name: value for name, value in values.items() if name != "name"} | fields, "measure.ncu")
 
 
-def context(tmp_path: Path, case: Case = CASE, **figures: object) -> MeasureContext:
+def context(tmp_path: Path, case: CaseRecord = CASE, **figures: object) -> MeasureContext:
     """A case that a process of its own can do without a GPU, said to be on one."""
     return MeasureContext("cuda", case, tmp_path / "ncu", figures)
 
@@ -179,7 +179,7 @@ def test_a_report_that_cannot_be_read_back_is_told_with_what_to_type(tmp_path, f
 def test_a_case_that_fails_under_it_says_how(tmp_path, fake_ncu):
     user = tmp_path / "user.py"
     user.write_text("def wrong(x): return x\n")
-    case = Case(CASE.workload, Choice("file", {"path": f"{user}:wrong"}), (), "cpu", 0)
+    case = CaseRecord(CASE.workload, Choice("file", {"path": f"{user}:wrong"}), (), "cpu", 0)
     measure, _ = fake_ncu("writes a report")
     with pytest.raises(CannotMeasure, match="under ncu the case fails: wrong: y: "):
         measure.measure(CALL, context(tmp_path, case))
@@ -211,7 +211,7 @@ def test_what_is_no_command_line_is_refused_before_anything_runs():
 @pytest.mark.parametrize("impl", ["torch", "triton"])
 def test_a_real_one_agrees_with_the_size_of_the_work(tmp_path, impl):
     fields = {"rows": 8192, "cols": 8192, "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
-    case = Case(Choice("softmax", fields), Choice(impl, {}), (), "cuda", 0)
+    case = CaseRecord(Choice("softmax", fields), Choice(impl, {}), (), "cuda", 0)
     least = 2 * 8192 * 8192 * 4
     there = MeasureContext("cuda", case, tmp_path / "ncu", {"bytes_min": least, "n_kernels": 1})
     columns = ncu().measure(CALL, there)
@@ -229,7 +229,7 @@ def test_a_real_one_sees_what_autograd_launches_and_not_what_puts_parameters_bac
     fields = {"dim": 256, "batch": 64, "layers": 2, "steps": 1, "zero_grad": "every_step", "pass": "train_step"}
     values = yaml.safe_load((schema.CONF / "workload" / "mlp.yaml").read_text())
     fields = {name: value for name, value in values.items() if name not in ("name", "axes")} | fields
-    case = Case(Choice("mlp", fields), Choice("torch", {}), (), "cuda", 0)
+    case = CaseRecord(Choice("mlp", fields), Choice("torch", {}), (), "cuda", 0)
     there = MeasureContext("cuda", case, tmp_path / "ncu")
     ncu(most=100).measure(CALL, there)
     lines = (there.folder / "kernels.csv").read_text()

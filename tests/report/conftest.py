@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from runner.experiment.case import Case, Choice, Plan
+from runner.experiment.case import CaseRecord, Choice, Plan
 from runner.experiment.results import Row
 from runner.store import journal, run_folder
 
@@ -49,7 +49,7 @@ def home(monkeypatch, tmp_path):
 
 
 def case(workload, impl, fields, seed=0, **options):
-    return Case(Choice(workload, fields), Choice(impl, options), (Choice("benchmark", {}),), "cpu", seed)
+    return CaseRecord(Choice(workload, fields), Choice(impl, options), (Choice("benchmark", {}),), "cpu", seed)
 
 
 def timed(case, wall_us, status="ok", **metrics):

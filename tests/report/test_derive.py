@@ -7,14 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Comparison, Row
 from runner.report import derive, frame, terminal
 from runner.store.journal import Journal
 
 
 def row(impl, us, *, cols=8, replica=0, percent=0.5, status="ok", **metrics):
-    case = Case(Choice("gelu", {"cols": cols}), Choice(impl, {}), (Choice("benchmark", {}),), "cpu", 0, replica=replica)
+    case = CaseRecord(
+        Choice("gelu", {"cols": cols}), Choice(impl, {}), (Choice("benchmark", {}),), "cpu", 0, replica=replica
+    )
     timed = {"gpu_us": us, "interval_pct": percent, "correct": True} | metrics if us is not None else {}
     return Row(case=case, status=status, reason="" if status == "ok" else "it broke", metrics=timed)
 
@@ -193,7 +195,7 @@ def test_a_time_without_an_interval_still_has_a_speed_up_and_no_word():
 
 
 def test_times_of_zeros_are_labelled():
-    case = Case(Choice("gelu", {"data": "zeros"}), Choice("torch", {}), (Choice("benchmark", {}),), "cpu", 0)
+    case = CaseRecord(Choice("gelu", {"data": "zeros"}), Choice("torch", {}), (Choice("benchmark", {}),), "cpu", 0)
     zeros = Row(case=case, status="ok", metrics={"gpu_us": 1.0})
     (said,) = terminal.notes([zeros], derive.Names([case]))
     assert said == "data=zeros: 1 of 1 times are of zeros, on which a GPU can run faster than on data"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from runner.cli.plan import UNKNOWN_S, estimate
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Row
 from runner.store.journal import Journal
 
 
 def case(impl="torch", workload="gelu", cols=8, samples=20, replica=0):
     measure = Choice("benchmark", {"samples": samples})
-    return Case(Choice(workload, {"cols": cols}), Choice(impl, {}), (measure,), "auto", 0, replica=replica)
+    return CaseRecord(Choice(workload, {"cols": cols}), Choice(impl, {}), (measure,), "auto", 0, replica=replica)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from runner.experiment.case import Case, Choice, Plan
+from runner.experiment.case import CaseRecord, Choice, Plan
 from runner.experiment.results import Row
 from runner.experiment.schema import BadInput
 from runner.report import frame
@@ -17,7 +17,7 @@ from runner.store.journal import Journal
 
 
 def row(impl, us, cols=8, **fields):
-    case = Case(Choice("gelu", {"cols": cols}), Choice(impl, fields), (Choice("benchmark", {}),), "cpu", 0)
+    case = CaseRecord(Choice("gelu", {"cols": cols}), Choice(impl, fields), (Choice("benchmark", {}),), "cpu", 0)
     return Row(case=case, status="ok", metrics={"wall_us": us})
 
 

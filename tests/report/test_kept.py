@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Row
 from runner.report import terminal
 from runner.report.derive import Names
@@ -15,7 +15,7 @@ def rows(tmp_path):
     def made(count):
         found = []
         for cols in range(count):
-            case = Case(Choice("gelu", {"cols": cols}), Choice("torch", {}), (), "cpu", 0)
+            case = CaseRecord(Choice("gelu", {"cols": cols}), Choice("torch", {}), (), "cpu", 0)
             names = [f"files/{case.key}/profile/{name}" for name in ("kernels.csv", "summary.txt")]
             (tmp_path / names[0]).parent.mkdir(parents=True)
             for name in names:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from runner.device.processes import ROOT
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Row
 from runner.report.derive import Names
 from runner.report.terminal import notes, place, plain
@@ -17,7 +17,7 @@ WHY = "ncu: ncu is not there: install it"
 
 
 def row(impl, status="ok", reason="", **metrics):
-    case = Case(Choice("gelu", {"cols": 4}), Choice(impl, {}), (), "cpu", 0)
+    case = CaseRecord(Choice("gelu", {"cols": 4}), Choice(impl, {}), (), "cpu", 0)
     return Row(case=case, status=status, reason=reason, metrics=metrics)
 
 

@@ -6,14 +6,14 @@ from itertools import pairwise
 
 import pytest
 
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Comparison, Row
 from runner.report import derive, terminal
 
 
 def lecture(impl, us, measured_peak):
     """A row with all that the README's table shows, in as many digits."""
-    case = Case(Choice("softmax", {"cols": 16384}), Choice(impl, {}), (), "cuda", 0)
+    case = CaseRecord(Choice("softmax", {"cols": 16384}), Choice(impl, {}), (), "cuda", 0)
     figures = {
         "gpu_us": us,
         "interval_pct": 0.2,

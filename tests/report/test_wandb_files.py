@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Row
 from runner.report import wandb_content
 
@@ -18,7 +18,7 @@ KERNELS = {
 def rows(tmp_path):
     found = []
     for impl, text in KERNELS.items():
-        case = Case(Choice("gelu", {"cols": 4}), Choice(impl, {}), (), "cpu", 0)
+        case = CaseRecord(Choice("gelu", {"cols": 4}), Choice(impl, {}), (), "cpu", 0)
         names = [f"files/{case.key}/profile/{name}" for name in ("kernels.csv", "trace.json.gz", "elsewhere")]
         (tmp_path / names[0]).parent.mkdir(parents=True)
         (tmp_path / names[0]).write_text(text)

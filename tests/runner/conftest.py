@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 
 
-def make_case(impl: str = "torch", workload: str = "gelu", impl_fields: dict | None = None, **fields) -> Case:
+def make_case(impl: str = "torch", workload: str = "gelu", impl_fields: dict | None = None, **fields) -> CaseRecord:
     measure = Choice("benchmark", {"samples": 20})
-    return Case(Choice(workload, fields or {"cols": 8}), Choice(impl, impl_fields or {}), (measure,), "cpu", 0)
+    return CaseRecord(Choice(workload, fields or {"cols": 8}), Choice(impl, impl_fields or {}), (measure,), "cpu", 0)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.store import fingerprint
 from runner.store.fingerprint import MEASURE, Fingerprints, difference
 
@@ -39,7 +39,7 @@ def here(tmp_path, monkeypatch):
 
 def case(impl="file", **fields):
     fields = {"path": "mine.py:f"} | fields if impl == "file" else fields
-    return Case(Choice("gelu", {"rows": 8}), Choice(impl, fields), (), "cpu", 0)
+    return CaseRecord(Choice("gelu", {"rows": 8}), Choice(impl, fields), (), "cpu", 0)
 
 
 def now(**kwargs):

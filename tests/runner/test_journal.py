@@ -244,12 +244,12 @@ def test_ten_thousand_rows_are_looked_at_much_faster_than_they_are_read(case, tm
 WRITER = """
 import sys
 from pathlib import Path
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.store.journal import Journal
 from runner.experiment.results import Row
 with Journal(Path(sys.argv[1])) as journal:
     for cols in range(1000000):
-        case = Case(Choice("gelu", {"cols": cols}), Choice("torch", {}), (), "cpu", 0)
+        case = CaseRecord(Choice("gelu", {"cols": cols}), Choice("torch", {}), (), "cpu", 0)
         journal.row(Row(case=case, status="ok"))
         print(cols, flush=True)
 """

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from runner.device import processes
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.measure import CannotMeasure, MeasureContext
 from runner.timing.call import Call
 from runner.worker import again
@@ -44,13 +44,13 @@ def result(tmp_path):
 def user(tmp_path):
     path = tmp_path / "user.py"
     path.write_text(USER)
-    return lambda name, **fields: Case(
+    return lambda name, **fields: CaseRecord(
         Choice("gelu", GELU), Choice("file", {"path": f"{path}:{name}"}), (), "cpu", 0, **fields
     )
 
 
 def test_calls_are_made_and_timed(result):
-    code, found = result(Case(Choice("gelu", GELU), Choice("torch", {}), (), "cpu", 0))
+    code, found = result(CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (), "cpu", 0))
     assert code == 0
     assert found["n"] == len(found["calls_us"]) == 3
     assert min(found["calls_us"]) > 0
@@ -79,7 +79,7 @@ def test_an_implementation_that_is_not_timed_is_not_called(result, monkeypatch):
     from runner.implementations import Kernel
 
     monkeypatch.setattr(Kernel, "untimed", lambda self, op: "it is not timed here")
-    case = Case(Choice("gelu", GELU), Choice("torch", {}), (), "cpu", 0)
+    case = CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (), "cpu", 0)
     assert result(case) == (1, {"error": "unsupported: it is not timed here"})
 
 
@@ -98,7 +98,7 @@ def test_the_parts_of_a_call_are_ranges_and_no_call_is_in_the_warm_up(result, mo
             open_.pop()
 
     monkeypatch.setattr(again, "_range", Noted)
-    result(Case(Choice("mlp", MLP), Choice("torch", {}), (), "cpu", 0), calls=2)
+    result(CaseRecord(Choice("mlp", MLP), Choice("torch", {}), (), "cpu", 0), calls=2)
     assert [name for name in seen if "/" not in name] == ["define_model", "warm_up", "call", "call"]
     assert not any("warm_up" in name and "call" in name for name in seen)
     parts = ["", "/forward", "/forward/layer_0", "/forward/layer_1", "/backward", "/optimizer_step"]
@@ -109,7 +109,7 @@ def test_the_parts_of_a_call_are_ranges_and_no_call_is_in_the_warm_up(result, mo
 def test_inputs_are_put_back_before_each_call_and_outside_of_it(result, monkeypatch):
     told = []
     monkeypatch.setattr(again, "preparation", lambda reset, cold_l2: lambda: told.append((reset is not None, cold_l2)))
-    result(Case(Choice("mlp", MLP), Choice("torch", {}), (), "cpu", 0), calls=2)
+    result(CaseRecord(Choice("mlp", MLP), Choice("torch", {}), (), "cpu", 0), calls=2)
     assert len(told) >= again.WARM_UP + 2
     assert set(told) == {(True, False)}  # a CPU has no L2 cache to empty
 
@@ -124,14 +124,16 @@ def test_the_cache_of_a_gpu_is_emptied_before_each_call_unless_the_request_says_
     monkeypatch.setattr(
         again, "Job", lambda case, problem, on_phase: SimpleNamespace(case=case, problem=problem, **ready)
     )
-    case = Case(Choice("gelu", GELU), Choice("torch", {}), (), "cuda", 0)
+    case = CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (), "cuda", 0)
     request = MeasureContext("cuda", case, tmp_path).command(2, **({} if cold else {"cold_l2": False}))[-1]
     assert again.main(Path(request)) == 0
     assert set(told) == {cold}
 
 
 def test_a_tool_starts_it_as_the_scene_says(tmp_path):
-    context = MeasureContext("cpu", Case(Choice("mlp", MLP), Choice("torch", {}), (), "cpu", 0), tmp_path / "of" / "it")
+    context = MeasureContext(
+        "cpu", CaseRecord(Choice("mlp", MLP), Choice("torch", {}), (), "cpu", 0), tmp_path / "of" / "it"
+    )
     ran = subprocess.run(context.command(3), env=processes.environment(), capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
     assert json.loads((context.folder / "again.json").read_text())["n"] == 3
@@ -141,4 +143,4 @@ def test_a_call_of_no_case_cannot_be_done_again(tmp_path):
     with pytest.raises(CannotMeasure, match="of none"):
         MeasureContext("cpu", None, tmp_path).command(1)
     with pytest.raises(CannotMeasure, match="no folder"):
-        MeasureContext("cpu", Case(Choice("gelu", GELU), Choice("torch", {}), (), "cpu", 0)).command(1)
+        MeasureContext("cpu", CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (), "cpu", 0)).command(1)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from runner.device import tools
-from runner.experiment.case import DEBUG_VERDICT, Case, Choice, useless_debug
+from runner.experiment.case import DEBUG_VERDICT, CaseRecord, Choice, useless_debug
 from runner.kernels.unsupported import Unsupported
 from runner.measure import MeasureContext
 from runner.report import derive
@@ -37,7 +37,7 @@ BENCHMARK |= {"target_pct": 0.5, "target_cpu_pct": 2.0}
 GELU = {"rows": 64, "cols": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
 MLP = {"dim": 16, "layers": 1, "batch": 8, "steps": 1, "activation": "gelu", "pass": "fwd_bwd", "lr": 0.01}
 MLP |= {"zero_grad": "every_step", "print_loss": False, "dtype": "float32", "tf32": False, "data": "normal"}
-PLAIN = Case(Choice("gelu", GELU), Choice("torch", {}), (Choice("benchmark", BENCHMARK),), "cpu", 0)
+PLAIN = CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (Choice("benchmark", BENCHMARK),), "cpu", 0)
 
 USER = """
 import torch
@@ -51,9 +51,9 @@ def test_a_case_under_an_aid_is_another_case_and_a_plain_one_keeps_its_key():
     other = replace(PLAIN, debug="anomaly")
     assert other.key != PLAIN.key
     assert other.problem != PLAIN.problem
-    assert Case.from_record(other.to_record()) == other
+    assert CaseRecord.from_record(other.to_record()) == other
     old = {name: value for name, value in PLAIN.to_record().items() if name != "debug"}
-    assert Case.from_record(old).key == PLAIN.key  # as in a journal from before there were aids
+    assert CaseRecord.from_record(old).key == PLAIN.key  # as in a journal from before there were aids
     assert '"debug"' not in PLAIN.problem
 
 

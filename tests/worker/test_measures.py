@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Row
 from runner.measure import CannotMeasure
 from runner.worker import Worker
@@ -40,7 +40,7 @@ def row(monkeypatch, tmp_path):
     def observed(*measures, files=tmp_path):
         monkeypatch.setattr(Problem, "measures", [measure() for measure in measures])
         chosen = tuple(Choice(measure.__name__.lower(), {}) for measure in measures)
-        return Worker(files=files).run(Case(Choice("gelu", GELU), Choice("torch", {}), chosen, "cpu", 0))[0]
+        return Worker(files=files).run(CaseRecord(Choice("gelu", GELU), Choice("torch", {}), chosen, "cpu", 0))[0]
 
     return observed
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.worker import Worker, settings
 from runner.worker.job import Job
 from runner.worker.problem import Problem
@@ -82,7 +82,7 @@ def user(tmp_path):
     def case(name, cols=64, **changes):
         measure = Choice("benchmark", BENCHMARK | changes)
         fields = GELU | {"cols": cols}
-        return Case(Choice("gelu", fields), Choice("file", {"path": f"{path}:{name}"}), (measure,), "cpu", 0)
+        return CaseRecord(Choice("gelu", fields), Choice("file", {"path": f"{path}:{name}"}), (measure,), "cpu", 0)
 
     return case
 
@@ -220,7 +220,9 @@ def test_what_torch_has_compiled_for_a_point_is_kept_until_its_comparison(user, 
     cases = [
         user("right"),
         *(
-            Case(user("right").workload, Choice("compiled", compiled | {"of": of}), user("right").measures, "cpu", 0)
+            CaseRecord(
+                user("right").workload, Choice("compiled", compiled | {"of": of}), user("right").measures, "cpu", 0
+            )
             for of in ("torch", "naive")
         ),
     ]
@@ -249,7 +251,7 @@ def test_memory_given_back_is_left_to_the_driver_for_as_long_as_it_takes_to_wipe
 
 
 def test_what_an_implementation_says_it_chose_is_in_its_row(monkeypatch):
-    case = Case(Choice("gelu", GELU), Choice("naive", {}), (Choice("benchmark", BENCHMARK),), "cpu", 0)
+    case = CaseRecord(Choice("gelu", GELU), Choice("naive", {}), (Choice("benchmark", BENCHMARK),), "cpu", 0)
     assert "config" not in Worker().run(case)[0].metrics
     monkeypatch.setattr(import_module("runner.kernels.gelu.naive"), "chosen", lambda: "tiles of 3", raising=False)
     assert Worker().run(case)[0].metrics["config"] == "tiles of 3"
@@ -258,7 +260,9 @@ def test_what_an_implementation_says_it_chose_is_in_its_row(monkeypatch):
 @pytest.mark.parametrize("impl", ["naive", "torch"])
 def test_outputs_of_another_type_than_the_inputs_are_checked_and_timed(impl):
     fields = {"size": 64, "m": 64, "n": 48, "k": 96, "dtype": "float8_e4m3fn", "tf32": False, "data": "normal"}
-    row, _ = Worker().run(Case(Choice("matmul", fields), Choice(impl, {}), (Choice("benchmark", BENCHMARK),), "cpu", 0))
+    row, _ = Worker().run(
+        CaseRecord(Choice("matmul", fields), Choice(impl, {}), (Choice("benchmark", BENCHMARK),), "cpu", 0)
+    )
     if impl == "torch" and row.status == "unsupported":
         pytest.skip(row.reason)
     assert (row.status, row.reason) == ("ok", "")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.experiment import schema
-from runner.experiment.case import Case, Choice
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.schema import BadInput
 from runner.measure import CannotMeasure, MeasureContext
 from runner.measure.nsys import Command, Nsys
@@ -205,7 +205,7 @@ def test_without_nsys_it_says_what_to_install(tmp_path, monkeypatch):
 def test_a_case_is_run_again_under_it_and_becomes_figures_tables_and_a_summary(tmp_path, fake_nsys, training):
     """The case is a real one, on the CPU; what nsys would see of it is made."""
     program = fake_nsys("whole", training)
-    case = Case(Choice("gelu", GELU), Choice("torch", {}), (Choice("nsys", FIELDS),), "cpu", 0)
+    case = CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (Choice("nsys", FIELDS),), "cpu", 0)
     context = MeasureContext("cuda", case, tmp_path / "files", {"latency_us": 1.0, "n_kernels": 5})
     figures = nsys(path=program).measure(Call(tuple), context)
     again = json.loads((tmp_path / "files" / "again.json").read_text())
