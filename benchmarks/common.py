@@ -128,7 +128,7 @@ def word(kept: bool) -> str:
 
 
 def load_average() -> float:
-    """Of the last minute; of a quiet machine it is near 0."""
+    """Return the load average of the last minute; near 0 on a quiet machine."""
     return os.getloadavg()[0]
 
 

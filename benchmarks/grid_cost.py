@@ -73,7 +73,7 @@ class Grid:
 
     @property
     def outside_s(self) -> float:
-        """Of all, outside of the cases and the worker's start-up: comparisons, and the runner itself."""
+        """Seconds outside of the cases and the worker's start-up: comparisons, and the runner itself."""
         return self.wall_s - self.startup_s - sum(self.case_s)
 
 

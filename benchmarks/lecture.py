@@ -140,7 +140,7 @@ def harness_table(lines: Sequence[Line], heard: Sequence[Harness]) -> str:
 
 
 def orders_table(lines: Sequence[Line], heard: Sequence[Harness]) -> str:
-    """Of each operation and way of timing, who comes first, and how far apart the fused ones seem to be."""
+    """Say for each operation and way of timing which comes first, and how far apart the fused ones seem."""
     ways: dict[str, Mapping[Key, float]] = {
         "published, H100": PUBLISHED_MS,
         "its harness here": {(one.op, one.impl): median(one.plain_ms) for one in heard},
@@ -158,7 +158,7 @@ def orders_table(lines: Sequence[Line], heard: Sequence[Harness]) -> str:
 
 
 def shuffles(heard: Sequence[Harness]) -> dict[str, int]:
-    """Of each operation, how many orders the plain harness gave, asked several times."""
+    """Count the different orders that the plain harness gave for each operation."""
     orders: dict[str, set[tuple[str, ...]]] = {}
     for op, group in groupby(heard, key=lambda one: one.op):
         each = list(group)
@@ -282,7 +282,7 @@ def harness(op: str, impl: str, size: int, device: str, repeats: int) -> Harness
 
 
 def every_harness(repeats: int) -> list[Harness]:
-    """Of all implementations of both operations, by a process that does nothing else."""
+    """Time all implementations of both operations in a process that does nothing else."""
     command = [sys.executable, "-m", "benchmarks.lecture", "--harness", "--repeats", str(repeats)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT_S)
     return [Harness(**record) for record in json.loads(done.stdout.splitlines()[-1])]

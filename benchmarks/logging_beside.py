@@ -238,7 +238,7 @@ def ratio(runs: dict[str, list[Watched]], arm: str, name: Name) -> float:
 
 
 def median_us(some: list[Watched], name: Name) -> float:
-    """Of one case over the rounds."""
+    """Return the median time of one case over the rounds, in us."""
     return median(one.times_us[name] for one in some)
 
 

@@ -56,12 +56,12 @@ class Grid:
 
     @property
     def first_call_s(self) -> float:
-        """Of them, the first calls, which compile."""
+        """Seconds of the first calls, which compile."""
         return sum(float(row.metrics["first_call_s"]) for row in self.rows.values())
 
     @property
     def compile_s(self) -> float:
-        """Of them, what torch.compile says of itself."""
+        """Seconds that torch.compile reports for itself."""
         return sum(float(row.metrics.get("compile_s", 0.0)) for row in self.rows.values())
 
     @property

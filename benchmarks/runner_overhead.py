@@ -71,7 +71,7 @@ main(["--help"])
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one way over the grid."""
+    """Cost of one way over the grid."""
 
     wall_s: float
     startup_s: float  # of the process that measures, until torch is imported

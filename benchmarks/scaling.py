@@ -158,7 +158,7 @@ def began(output_dir: Path) -> float:
 
 
 def journal_of(output_dir: Path) -> Path | None:
-    """Of the one run there, if it has begun."""
+    """Return the journal of the only run there, if it has begun."""
     return next(iter(output_dir.glob(f"*/*/{journal.NAME}")), None)
 
 

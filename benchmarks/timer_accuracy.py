@@ -38,7 +38,7 @@ from runner.timing.preparation import reading_flush
 SIZES_LOG2 = range(10, 29, 2)
 SPIN_CYCLES = (4_000, 10_000, 34_000, 200_000, 900_000)  # 2 to 455 us at 1.98 GHz; the last gives the clock
 WALL_CALLS, WALL_WARMUP = 100, 10
-WITNESSES = 2  # before the methods, and again after them: one is of 30 calls
+CUPTI_RUNS = 2  # before the methods, and again after them: one is of 30 calls
 NEAR_US, NEAR_SHARE = 0.25, 0.01  # what ours may differ from the truth, the larger of the two
 COST_LOG2, COST_REPEATS, COST_BAR_S = 24, 5, 0.3
 
@@ -183,9 +183,9 @@ def timed(name: str, call: Run, peers: Taken, settings: Benchmark) -> Timed:
 
 
 def observations(call: Run) -> list[tuple[float, float]]:
-    """CUPTI's time of ``call`` with the L2 cache cold and warm, ``WITNESSES`` times. Raises RuntimeError without it."""
+    """CUPTI's time of ``call`` with the L2 cache cold and warm, ``CUPTI_RUNS`` times. Raises RuntimeError without it."""
     flush, nothing = reading_flush(), lambda: None
-    both = [(cupti.observe(call, flush), cupti.observe(call, nothing)) for _ in range(WITNESSES)]
+    both = [(cupti.observe(call, flush), cupti.observe(call, nothing)) for _ in range(CUPTI_RUNS)]
     spans = [(cold.span_us, warm.span_us) for cold, warm in both if cold is not None and warm is not None]
     if not spans:
         raise RuntimeError("CUPTI gives no records here: there is no truth to compare with")
@@ -273,7 +273,7 @@ def gelu_tables(sizes: Sequence[Timed]) -> str:
         [
             f"## GELU, float32, L2 cold: ours within {limit} of CUPTI: {met}",
             table(["elements", "CUPTI, us", *METHODS, f"ours within {limit}"], beside),
-            f"In us, with the deviation from CUPTI. CUPTI is the mean of {2 * WITNESSES} observations of up to "
+            f"In us, with the deviation from CUPTI. CUPTI is the mean of {2 * CUPTI_RUNS} observations of up to "
             f"{cupti.MOST_CALLS} calls each, behind the reading flush, and the range that those span. The "
             "last three methods do not empty the cache. Ours is tied to CUPTI at one point: the time of a null kernel.",
             "### The same against CUPTI with the cache as the last call left it",

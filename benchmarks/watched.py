@@ -42,7 +42,7 @@ SHAPES = [
 
 @dataclass(frozen=True)
 class Seen:
-    """Of one kernel, in microseconds."""
+    """Times of one kernel, in us."""
 
     alone_us: float  # by timestamps
     watched_us: float  # by timestamps, while CUPTI records

@@ -49,7 +49,7 @@ class Halves:
 
 @triton.jit
 def _bits(x):
-    """Of |x|, as an integer: in the order of the numbers, infinity above them, NaN above that."""
+    """Return the bits of |x| as an integer: ordered as the numbers, then infinity, then NaN."""
     return tl.abs(x).to(tl.int32, bitcast=True)
 
 

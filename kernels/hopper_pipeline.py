@@ -104,7 +104,7 @@ def shares(program, programs, row_tiles, col_tiles):
 
 @gluon.jit
 def row_of_tiles(at, total, whole, begin, program, programs, col_tiles):
-    """Of a program's tiles, those from ``at`` on that lie in one row: the row, the first column, and how many."""
+    """Find the tiles from ``at`` on that lie in one row: the row, the first column, and how many."""
     if at < whole:  # noqa: SIM108 - only one of them is computed
         index = (at // col_tiles * programs + program) * col_tiles + at % col_tiles
     else:

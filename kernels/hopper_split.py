@@ -66,7 +66,7 @@ def of_cols(x, col, m):
 
 @gluon.jit
 def distances(dots, a_norm, a_scale, b_norm, b_scale):
-    """Of a half tile, from norms [OWN, 1] and [1, COLS], and products that the scales belong to."""
+    """Compute the distances of a half tile from norms [OWN, 1] and [1, COLS] and scaled products."""
     # In this order, not norms first: the sum that is rounded on the way is then the smaller one.
     return root((a_norm - dots * b_scale * (2 * a_scale)) + b_norm)
 

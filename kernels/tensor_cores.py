@@ -70,7 +70,7 @@ def tile(halves, row, col, width, ROWS: tl.constexpr, COLS: tl.constexpr, DESCRI
 
 @triton.jit
 def product(a_hi, a_lo, b_hi, b_lo, ALL: tl.constexpr):
-    """Of matrices in halves, [rows, depth] each, a b^T: the small products first, while there is little to cut off.
+    """Multiply matrices in halves, [rows, depth] each, as a b^T; small products first, while little is cut off.
 
     Without ``ALL``, lo lo is left out: below 2^-22 of a term, which shows in sums of a few terms only.
     """

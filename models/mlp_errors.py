@@ -40,7 +40,7 @@ class Value:
 
     @property
     def deviation(self) -> Tensor:
-        """Of the error, with the sign of the value."""
+        """Standard deviation of the error, with the sign of the value."""
         return (self.value * 0 + self.variance).sqrt().copysign(self.value)
 
     def bound(self, deviations: float) -> Tensor:

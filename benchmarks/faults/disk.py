@@ -54,7 +54,7 @@ def broken(folder: Path, act: Callable[[int, Path], None]) -> Broken:
     place, cupti_check, spare = folder / "out", folder / "cupti_check", folder / "tmp"
     spare.mkdir(parents=True)
     file = user_file(folder, {}, cupti_check)
-    words = grid(file, "witnessed", DISK_CASES)
+    words = grid(file, "counted", DISK_CASES)
     process = start(words, place, {"TMPDIR": str(spare)})
     deadline, there = time.monotonic() + LIMIT_S, None
     while there is None or len(records(there)) < BREAK_AT * DISK_CASES:

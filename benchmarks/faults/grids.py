@@ -41,11 +41,11 @@ def mixed(x):
 
 begun = False
 
-def witnessed(x):
+def counted(x):
     global begun
     if not begun:  # once a case: each loads this file anew
         begun = True
-        with open(WITNESS, "a") as file: file.write(f"{x.shape[1]}\\n")
+        with open(COUNTER, "a") as file: file.write(f"{x.shape[1]}\\n")
     return clean(x)
 """
 
@@ -160,7 +160,7 @@ def records(folder: Path | None) -> list[str]:
 
 
 def sizes(folder: Path) -> list[int]:
-    """Of the cases that have a row in ``folder``, if there is a journal."""
+    """Return the sizes of the cases that have a row in ``folder``, if there is a journal."""
     return [size(row) for row in journal.read(folder)] if (folder / journal.NAME).exists() else []
 
 

@@ -104,12 +104,12 @@ def batches(samples: Sequence[float]) -> list[Sequence[float]]:
 
 
 def apart(times_us: Sequence[float]) -> list[bool]:
-    """Of each two processes, whether their times differ by more than ``APART``."""
+    """Say for each pair of processes whether their times differ by more than ``APART``."""
     return [abs(math.log(one / other)) > APART for one, other in combinations(times_us, 2)]
 
 
 def covered(series: Sequence[Sequence[float]], floor: Floor) -> list[bool]:
-    """Of each process, whether its whole interval holds the mean of all processes' estimates."""
+    """Say for each process whether its whole interval holds the mean of all estimates."""
     summaries = [summarise(samples) for samples in series]
     value = fmean(summary.estimate for summary in summaries)
     return [

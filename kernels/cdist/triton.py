@@ -51,7 +51,7 @@ class Plan:
 
     @property
     def multiple(self) -> int:
-        """Of coordinates, that points are filled up to: ``_resident`` always takes two parts."""
+        """Multiple of coordinates to which points are padded: ``_resident`` always takes two parts."""
         return 2 * self.depth if self.resident and not self.roles else self.depth
 
 

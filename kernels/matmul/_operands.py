@@ -52,7 +52,7 @@ def in_place(x: Tensor, along_k: bool) -> Operand | None:
 
 
 def strides_of(x: Tensor) -> list[int] | None:
-    """Of ``x``, if a descriptor can have them; along a dimension of 1 any stride will do."""
+    """Return the strides of ``x`` if a descriptor takes them; along a dimension of 1 any stride will do."""
     rows, cols = x.shape
     unit = ALIGNED // x.itemsize
     down = x.stride(0) if rows > 1 else unit * triton.cdiv(cols, unit)

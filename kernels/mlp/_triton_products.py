@@ -182,7 +182,7 @@ def tiling_for(*operands: Tensor) -> Tiling:
 
 
 def bands(rows: int) -> int:
-    """Of ``BAND`` rows each, the last one perhaps of fewer."""
+    """Number of bands of ``BAND`` rows; the last one may have fewer."""
     return -(-rows // BAND)
 
 

@@ -72,7 +72,7 @@ def _through(dy, slope, RELU: tl.constexpr):
 
 @triton.jit
 def _get_dz(dz, slope, i, j, rows, dim, row_stride, col_stride, TOP: tl.constexpr, RELU: tl.constexpr):
-    """Of the last layer, dz is not there yet, but dy and the slope."""
+    """Load dz; for the last layer compute it from dy and the slope."""
     tile = _get(dz, i, j, rows, dim, row_stride, col_stride)
     if TOP:
         tile = _through(tile, _get(slope, i, j, rows, dim, dim, 1), RELU)
@@ -160,7 +160,7 @@ def linear(h: Tensor, w: Tensor, b: Tensor, relu: bool, y: Tensor, slope: Tensor
 def gradients(
     dz: Tensor, slope: Tensor | None, w: Tensor, h: Tensor, slope_below: Tensor | None, relu: bool, *, below: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Of a layer's weight and bias, and, if ``below``, of h, or of the z that it came of where ``slope_below`` is.
+    """Return the gradients of a layer's weight and bias and, if ``below``, of h, or of its z with ``slope_below``.
 
     ``dz`` is the gradient of z, of any strides, or of y = activation(z), if ``slope`` is the derivative there.
     Of relu, a slope is anything that is 0 where the derivative is. All but ``dz`` without gaps.

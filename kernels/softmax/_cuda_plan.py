@@ -72,7 +72,7 @@ class Rows:
 
     @property
     def vectors(self) -> int:
-        """Of a row; 0 if it is not made of whole ones, each at a multiple of 16 bytes."""
+        """Number of 16-byte vectors in a row; 0 if the row is not made of whole, aligned ones."""
         per = VECTOR // self.itemsize
         whole = self.cols % per == 0 and (self.stride % per == 0 or self.rows == 1)
         contiguous = self.column_stride == 1 or self.cols == 1

@@ -119,7 +119,7 @@ Kind = tuple[str, ...]  # of cases that may be alike
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of some cases: seconds of each, by its key, in a worker. Starting workers and comparisons come on top."""
+    """Estimated seconds of some cases in a worker, by key. Starting workers and comparisons come on top."""
 
     seconds: dict[str, float]
     rows: int  # that it is based on
@@ -130,7 +130,7 @@ class Estimate:
 
     @property
     def total_s(self) -> float:
-        """Of all, one after the other."""
+        """Total seconds, one case after the other."""
         return sum(self.seconds.values())
 
     def __str__(self) -> str:

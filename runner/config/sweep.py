@@ -136,7 +136,7 @@ def _check_default_axis(override: Override) -> None:
 
 
 def _check_lists(compose: Composer, overrides: Sequence[Override]) -> None:
-    """Raise BadInput if a field that takes one value gets a list, as a sweep is spelt elsewhere."""
+    """Raise BadInput if a field that takes one value gets a list, the way other tools write a sweep."""
     of_cases = [one for one in overrides if not of_the_run(_key(one)) and _key(one) not in grid.OF_THE_RUN]
     listed = {_key(one): one for one in of_cases if _items(one) and not compose.is_group(one)}
     groups = [_spell(compose, override) for override in overrides if compose.is_group(override)]

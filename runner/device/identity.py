@@ -20,7 +20,7 @@ CUBLAS = ("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cublas-cu11")  # its na
 
 
 def identity() -> dict[str, str]:
-    """Of the current GPU and its software; "" where something is not known. Raises RuntimeError without a GPU.
+    """Identify the current GPU and its software; "" for what is not known. Raises RuntimeError without a GPU.
 
     ``uuid`` is of the MIG instance, if the GPU is divided. A power limit or a locked clock is no part of it.
     """
@@ -37,7 +37,7 @@ def identity() -> dict[str, str]:
 
 
 def cpu_identity() -> dict[str, str]:
-    """Of the CPU and its software. ``uuid`` is of the model: processors have no name of their own."""
+    """Identify the CPU and its software. ``uuid`` names the model: processors have no number of their own."""
     model = cpu_model()
     return {
         "uuid": f"cpu-{hashlib.sha256(model.encode()).hexdigest()[:8]}",

@@ -71,7 +71,7 @@ def kill_tree(pid: int) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Of all threads of ``pid``; none where there is no Linux to ask."""
+    """Return the children of all threads of ``pid``; none where there is no /proc."""
     found: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread has just ended

@@ -96,7 +96,7 @@ class DeviceQueue:
                 if not self.block:
                     return
             case = self.block[0]
-            if row := _foregone(case):
+            if row := _without_worker(case):
                 self.block.popleft()
                 yield row
             elif self.worker is None:
@@ -133,7 +133,7 @@ class DeviceQueue:
             self.stop()
             yield Comparison(reason=f"not compared side by side: {gone}")
 
-    def make_way(self) -> None:
+    def pause_for(self) -> None:
         """A spare worker that is not ready yet stands still while the other one measures."""
         if self._spare and not self._spare.answered:
             self._spare.pause(self.measuring)
@@ -142,7 +142,7 @@ class DeviceQueue:
         """What the worker has said, or that it has ended, or is late."""
         assert self.worker is not None
         try:
-            yield from self.last_words()
+            yield from self.drain()
             worker = self.worker
             if worker is None or not self.busy:
                 return
@@ -154,7 +154,7 @@ class DeviceQueue:
         except Gone as gone:
             yield from self._ended(str(gone))
 
-    def last_words(self) -> Iterator[Event]:
+    def drain(self) -> Iterator[Event]:
         """What the worker has said so far, whole messages alone. Raises Gone."""
         while self.worker and self.busy and not self.worker.dying and (message := self.worker.receive()) is not None:
             yield from self._answered(message)
@@ -320,7 +320,7 @@ class DeviceQueue:
         yield replace(row, metrics=metrics, reason=kept(row.reason), detail=kept(row.detail))
 
 
-def _foregone(case: CaseRecord) -> Row | None:
+def _without_worker(case: CaseRecord) -> Row | None:
     """The row of ``case``, if no worker is needed to know it."""
     try:
         why = implementations.build(case.impl).missing(case.workload.name)

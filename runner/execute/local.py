@@ -118,7 +118,7 @@ class Local:
         except KeyboardInterrupt:
             for queue in queues:
                 with suppress(Gone):
-                    yield from queue.last_words()
+                    yield from queue.drain()
             raise
 
     def _until_done(
@@ -148,9 +148,9 @@ class Local:
             wait(watched, max(0.0, min(soonest, LONGEST_WAIT_S)))
             for queue in waiting:
                 yield from queue.handle()
-                queue.make_way()
+                queue.pause_for()
                 if precompiler:
-                    precompiler.make_way(one.gpu for one in queues if one.measuring)
+                    precompiler.pause_for(one.gpu for one in queues if one.measuring)
 
     def _devices(self, cases: Sequence[CaseRecord]) -> list[Gpu | None]:
         """The GPUs to use, or the CPU as None. Raises BadInput if one is asked for that is not there."""

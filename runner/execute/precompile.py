@@ -110,7 +110,7 @@ class Precompiler:
 
     def advance(self) -> None:
         """Hear what is done, and give out what is next; who finds nothing any more gives back the memory it holds."""
-        self._bury()
+        self._reap()
         for builder in [*self._builders]:
             try:
                 self._hear(builder)
@@ -130,7 +130,7 @@ class Precompiler:
                 self._end(builder)
                 self._builders.remove(builder)
 
-    def make_way(self, measuring: Iterable[Gpu | None]) -> None:
+    def pause_for(self, measuring: Iterable[Gpu | None]) -> None:
         """Stop whoever is on a GPU that is ``measuring``, and let the others go on."""
         taken = {gpu.uuid if gpu else "" for gpu in measuring}
         for builder in self._builders:
@@ -142,9 +142,9 @@ class Precompiler:
         """End all of them."""
         for builder in self._builders:
             self._end(builder)
-        self._bury()
+        self._reap()
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         """Those that have ended meanwhile; the others when their source does."""
         ended = [process for process in self._dying if process.has_ended()]
         self._dying = [process for process in self._dying if process not in ended]

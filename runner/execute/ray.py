@@ -60,11 +60,11 @@ class Ray(Limits):
             local = self.local(gpus, ahead=max(0, self.cpus_per_actor - SPARE_CORES) // 2)
             work = Work(cases, max(1, gpus))
             crew = Crew(ray, hosts.remote, work, (local, gpus, str(Path(log_path).parent.absolute())))
-            crew.hire(min(self.actors or self._room(ray, gpus), work.left))
+            crew.start(min(self.actors or self._room(ray, gpus), work.left))
             try:
                 yield from crew.events()
             except KeyboardInterrupt:
-                yield from crew.last_words()
+                yield from crew.drain()
                 raise
 
     def _room(self, ray: Any, gpus: int) -> int:
@@ -147,7 +147,7 @@ def _answers(address: str | None) -> None:
 LONGEST_WAIT_S = 1.0  # in which Ray does not hear Ctrl-C
 PATIENCE_S = 30.0  # until the user is told that there is no room
 MOST_PIECES = 4  # for each actor, if all are as small as they get
-MOST_BARREN = 3  # actors in a row that die while no case is finished
+MOST_FAILED_STARTS = 3  # actors in a row that die while no case is finished
 
 Task = tuple[Mapping[str, Any], int, str]  # of every actor: the fields of its Local, its GPUs, the folder of the run
 
@@ -216,13 +216,13 @@ class Crew:
     def __init__(self, ray: Any, new: Callable[[], Any], work: Work, task: Task) -> None:
         self._ray, self._new, self._work, self._task = ray, new, work, task
         self._actors: list[_Actor] = []
-        self._hired = self._barren = 0
+        self._started = self._failed_starts = 0
 
-    def hire(self, count: int) -> None:
+    def start(self, count: int) -> None:
         """``count`` more of them."""
         for _ in range(count):
-            self._actors.append(_Actor(self._new(), f"actor-{self._hired}"))
-            self._hired += 1
+            self._actors.append(_Actor(self._new(), f"actor-{self._started}"))
+            self._started += 1
 
     def events(self) -> Iterator[Event]:
         """Until every case has its row."""
@@ -240,7 +240,7 @@ class Crew:
                 impatient = float("inf")
                 yield Notice(f"no actor has started within {PATIENCE_S:g} s: waiting for room on the cluster")
 
-    def last_words(self) -> Iterator[Event]:
+    def drain(self) -> Iterator[Event]:
         """What has come in already."""
         for actor in self._actors:
             with contextlib.suppress(StopIteration, self._ray.exceptions.RayError):
@@ -278,7 +278,7 @@ class Crew:
         event = shards.from_record(json.loads(self._ray.get(next(actor.waiting))), actor.given)
         if event is not None:
             actor.heard(event)
-            self._barren = 0 if isinstance(event, Row) else self._barren
+            self._failed_starts = 0 if isinstance(event, Row) else self._failed_starts
         return event
 
     def _died(self, actor: _Actor, why: str) -> Iterator[Event]:
@@ -291,9 +291,9 @@ class Crew:
             yield shards.lost(case, f"in flight when its actor died, for the second time: {actor.where}, {why}")
         left = len(owed) - len(given_up)
         yield Notice(f"{actor.where} has died: {why}" + (f"; cases left for another: {left}" if left else ""))
-        self._barren = 0 if given_up else self._barren + 1
-        if self._barren < MOST_BARREN:
-            self.hire(min(1, self._work.left))
+        self._failed_starts = 0 if given_up else self._failed_starts + 1
+        if self._failed_starts < MOST_FAILED_STARTS:
+            self.start(min(1, self._work.left))
         elif not self._actors:
             raise CannotStart(f"no actor of Ray could be kept alive: {why}")
 

@@ -66,13 +66,13 @@ class Slurm(Limits):
                 time.sleep(self.poll_s)
                 yield from array.look()
         except KeyboardInterrupt:
-            yield from array.last_words()
+            yield from array.drain()
             raise
         finally:
             array.cancel()
 
     def _shares(self, cases: Sequence[CaseRecord]) -> list[list[CaseRecord]]:
-        """Of each task: sizes are dealt out in turn, for neighbours take about as long."""
+        """Split the cases into one share per task. Sizes are dealt out in turn, since neighbours take about as long."""
         order = {case.key: (case.replica, place) for place, case in enumerate(cases)}
         problems = shards.problems(cases)
         hands = [problems[place :: self.tasks] for place in range(min(self.tasks, len(problems)))]
@@ -217,7 +217,7 @@ class Array:
                 if task.owed:
                     yield from self._replace(task, gone + task.misread)
 
-    def last_words(self) -> Iterator[Event]:
+    def drain(self) -> Iterator[Event]:
         """What has come in already."""
         for task in self.open:
             yield from self._hear(task)

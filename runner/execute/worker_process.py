@@ -198,7 +198,7 @@ class Spawner(_Source):
 
 
 def _environment() -> dict[str, str]:
-    """Of a process in which cases run.
+    """Return the environment of a process in which cases run.
 
     Unbuffered, so that the last words of a crash are kept. What Inductor has compiled is loaded as code: by default
     from a folder of /tmp that others may have made before, so here from the user's own.

@@ -152,7 +152,7 @@ class Plan:
 
 
 class Labels:
-    """Of the implementations ``impls``, which may come more than once."""
+    """Labels of the implementations ``impls``; the same one may occur several times."""
 
     def __init__(self, impls: Iterable[Choice]) -> None:
         self._impls = {impl.text: impl for impl in impls}

@@ -23,7 +23,7 @@ def redact(text: str) -> str:
 def kept(text: str, head: int = 4000, tail: int = 16_000) -> str:
     """``text`` as a row keeps it: redacted, and of what is too long the beginning and the end.
 
-    What no file takes is spelt: surrogates, which stand for what was no UTF-8.
+    Surrogates, which stand for bytes that were no UTF-8, are escaped: no file takes them.
     """
     text = redact(text).encode(errors="backslashreplace").decode()
     return text if len(text) <= head + tail else f"{text[:head]} [...] {text[-tail:]}"

@@ -185,7 +185,7 @@ class BadInput(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """Of the words of a sub-command; tells of a mistake as everything else here does."""
+    """Parser of a sub-command's arguments; a mistake raises BadInput, as everywhere else."""
 
     def error(self, message: str) -> NoReturn:
         """Raise BadInput."""

@@ -44,7 +44,7 @@ class Compiled(Implementation):
         return self._inner().missing(op)
 
     def sources(self, op: str) -> list[Path]:
-        """Of this wrapper, and of what is to be compiled."""
+        """Source files of this wrapper and of the implementation to compile."""
         return [*super().sources(op), *self._inner().sources(op)]
 
     def kept_on_disk(self, op: str) -> bool:
@@ -68,7 +68,7 @@ class Compiled(Implementation):
         return compiled
 
     def untimed(self, op: str) -> str:
-        """Of what is to be compiled."""
+        """Why the implementation to compile cannot be timed; empty if it can."""
         return self._inner().untimed(op)
 
     @contextmanager

@@ -37,7 +37,7 @@ class Cuda(Implementation):
         return "" if self.variant in have else f"kernels/{op} has no variant {self.variant}; it has {', '.join(have)}"
 
     def sources(self, op: str) -> list[Path]:
-        """Of this wrapper, the function, which imports the builders, and the variant's own ``.cu``."""
+        """Source files of this wrapper, of the function, which imports the builders, and of the variant."""
         own = variants(KERNELS / op).get(self.variant)
         return [*super().sources(op), *kernel("cuda")().sources(op), *([own] if own else [])]
 

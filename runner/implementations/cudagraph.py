@@ -53,7 +53,7 @@ class CudaGraph(Implementation):
         return self._inner().missing(op)
 
     def sources(self, op: str) -> list[Path]:
-        """Of this wrapper, and of what is to be captured."""
+        """Source files of this wrapper and of the implementation to capture."""
         return [*super().sources(op), *self._inner().sources(op)]
 
     def load(self, op: str) -> Callable[..., Tensor]:
@@ -61,11 +61,11 @@ class CudaGraph(Implementation):
         return self._inner().load(op)
 
     def kept_on_disk(self, op: str) -> bool:
-        """Of what is to be captured."""
+        """Whether the implementation to capture keeps compiled code on disk."""
         return self._inner().kept_on_disk(op)
 
     def untimed(self, op: str) -> str:
-        """Of what is to be captured."""
+        """Whether the implementation to capture keeps compiled code on disk."""
         return self._inner().untimed(op)
 
     def watching(self, op: str, device: str) -> AbstractContextManager[Watch]:

@@ -41,7 +41,7 @@ class File(Implementation):
             raise ValueError(f"path: there is no file {file}; give a path that exists, seen from {Path.cwd()}")
 
     def sources(self, op: str) -> list[Path]:
-        """Of this wrapper, and the user's own."""
+        """Return the source file of this wrapper and the user's own."""
         assert self.path is not None
         return [*super().sources(op), Path(self.path.rpartition(":")[0])]
 

@@ -118,7 +118,7 @@ class Comparing(Protocol):
     def compare(
         self, calls: Sequence[tuple[Call, Mapping[str, Scalar]]], device: str
     ) -> list[tuple[str, list[float]]] | None:
-        """Of each call, which comes with its figures, the instrument and ten batch means; None if it cannot be."""
+        """Return the instrument and ten batch means of each call, which comes with its figures; None if impossible."""
 
 
 @runtime_checkable

@@ -180,7 +180,7 @@ def _baseline(timed: Sequence[list[Row]], name: str | None) -> list[Row] | None:
 
 
 def _ratio(case: Sequence[Row], reference: Sequence[Row], compared: Mapping[str, Comparison]) -> Ratio | None:
-    """Of the time of ``case`` over that of ``reference``: from common rounds, else from two times with intervals.
+    """Return the time of ``case`` over that of ``reference``: from common rounds, else from two times with intervals.
 
     Comparison count if every process had some: those of one say nothing of what processes differ by. None where the two
     are of different GPUs or numbers of threads, as after a resume, or when a GPU was lost in the middle of a problem.
@@ -203,7 +203,7 @@ def _ratio(case: Sequence[Row], reference: Sequence[Row], compared: Mapping[str,
 
 
 def _apart(row: Row, base: Row) -> Ratio | None:
-    """Of two times that were taken one after the other."""
+    """Return the ratio of two times that were taken one after the other."""
     mine, theirs = _interval(row), _interval(base)
     return statistics.unpaired(mine, theirs) if mine and theirs else None
 

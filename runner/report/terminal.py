@@ -215,7 +215,7 @@ def _speedup(line: Line) -> str:
 
 
 def _times(speedup: float) -> str:
-    """Of what is a hundred times slower, two digits that say how much."""
+    """Format a speed-up; below 1/100 with two significant digits."""
     return f"{speedup:.2f}x" if speedup >= 0.01 else f"{speedup:.2g}x"
 
 

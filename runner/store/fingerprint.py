@@ -58,7 +58,7 @@ class Fingerprints:
         self._versions = versions()
 
     def of(self, case: CaseRecord) -> dict[str, str]:
-        """Of ``case`` when it was first asked for: files by their paths, ``runner/measure``, python and packages.
+        """Return the fingerprint of ``case`` at the first request: digests of files by path, and versions.
 
         Raises BadInput: what it is to run cannot be built.
         """
@@ -131,7 +131,7 @@ class Fingerprints:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, whose last number does not count, and of the packages that compute."""
+    """Return the versions of Python, without the patch number, and of the packages that compute."""
     return {"python": ".".join(platform.python_version_tuple()[:2]), **{name: _version(name) for name in PACKAGES}}
 
 
@@ -257,7 +257,7 @@ def _own(path: Path) -> tuple[Path, ...]:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether it is a module of this project, however ``path`` is spelt."""
+    """Whether it is a module of this project, however ``path`` is written."""
     return any(
         path.is_relative_to(PACKAGE / room) or path.resolve().is_relative_to((PACKAGE / room).resolve())
         for room in ("", *LIFTED)

@@ -282,7 +282,7 @@ class _Reader:
 
     def _other(self, record: dict[str, Any], line: bytes) -> None:
         match record.pop("record"):
-            case "row":  # spelt by something else
+            case "row":  # written by another program
                 head = Record(record["status"], record["device"], record.get("fingerprint", {}), line, self._own)
                 self._row(record["key"], head)
             case "start":

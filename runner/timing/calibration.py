@@ -20,11 +20,11 @@ from runner.timing.gpu_kernels import null, spin
 from runner.timing.preparation import preparation
 from runner.timing.statistics import trimmed_mean
 from runner.timing.timestamps import GraphTimestamps, StreamTimestamps
-from runner.timing.verdict import ZERO_MOVED_US
+from runner.timing.verdict import MOST_DRIFT_US
 
 SAMPLES = 2000  # 0.1 s; of 400, the mean was off by 6 ns from one process to the next
 WARMUP = 100
-WITNESSED = 400  # calls of a null kernel that CUPTI is asked about, so many
+CUPTI_CALLS = 400  # calls of a null kernel that CUPTI is asked about, so many
 OFTEN = 5  # times, once a machine
 FORMAT = 1  # of the file that keeps what it said
 COOLING_S = 0.2  # after a spell at the power limit, whose clock would else be taken for the unloaded one
@@ -53,7 +53,7 @@ def graph_constant_us(*, cold_l2: bool, captures: int) -> float:
 
 
 def null_graphs(*, cold_l2: bool, captures: int) -> GraphTimestamps:
-    """Of a call that does nothing, with nothing taken off."""
+    """Return graphs of an empty call, with nothing subtracted."""
     return GraphTimestamps(launch_empty, preparation(None, cold_l2=cold_l2), captures=captures, constant_us=0.0)
 
 
@@ -80,7 +80,7 @@ def _empty_kernel_us() -> float:
     kept = (disk.read(path) or {}).get("empty_kernel_us")
     if isinstance(kept, float):
         return kept
-    seen = [cupti.observe(launch_empty, preparation(None, cold_l2=True), calls=WITNESSED) for _ in range(OFTEN)]
+    seen = [cupti.observe(launch_empty, preparation(None, cold_l2=True), calls=CUPTI_CALLS) for _ in range(OFTEN)]
     spans = [one.span_us for one in seen if one]
     if not spans:
         return 0.0
@@ -137,7 +137,7 @@ def undisturbed(take: Callable[[], Result]) -> tuple[Result, float]:
     """What ``take`` gives, and by how many microseconds the zero has moved; taken anew while it is found to have."""
     for _ in range(TRIES - 1):
         taken, moved_us = take(), shift_us()
-        if moved_us > -ZERO_MOVED_US:
+        if moved_us > -MOST_DRIFT_US:
             return taken, moved_us
         settle()
     return take(), shift_us()
@@ -152,7 +152,7 @@ def shift_us() -> float:
 def settle() -> None:
     """Captures, until the driver has had to get memory for them: launches are then as they were."""
     held: list[GraphTimestamps] = []
-    while shift_us() <= -ZERO_MOVED_US and len(held) < MOST:
+    while shift_us() <= -MOST_DRIFT_US and len(held) < MOST:
         held.append(_graphs())
         held[-1].samples(CAPTURES)
 

@@ -86,7 +86,7 @@ class TimingSettings:
     def compare(
         self, calls: Sequence[tuple[Call, Mapping[str, Scalar]]], device: str
     ) -> list[tuple[str, list[float]]] | None:
-        """Of each call, which comes with its columns, the instrument and ten batch means in us, taken side by side.
+        """Return the instrument and ten batch means in us of each call, sampled in turn. Each comes with its columns.
 
         None if it is not wanted, or if the calls are too slow for it.
         """

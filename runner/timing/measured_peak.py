@@ -65,7 +65,7 @@ class MeasuredPeak:
 
 @cache
 def measured_peak() -> MeasuredPeak:
-    """Of the current GPU: from the user's cache folder, or measured and put there, which takes a second or two.
+    """Return the peak of the current GPU from the user's cache folder, or measure it in a second or two and keep it.
 
     It is kept for as long as ``identity()`` stays the same, so whoever sets another power limit or locks the clock
     deletes the file.
@@ -133,7 +133,7 @@ def columns(work: Work, time_us: float, measured_peak: MeasuredPeak, l2_bytes: i
 
 
 def _compute_us(work: Work, tflops: Mapping[str, float]) -> float | None:
-    """Of the operations of ``work`` at the rate of their type; None if that is not known."""
+    """Return the time of the operations of ``work`` at the rate of their type; None if the rate is not known."""
     tf32 = work.dtype == "float32" and work.tf32 and "tf32" in tflops  # without such units it has no effect
     rate = tflops.get("tf32" if tf32 else work.dtype)
     return None if rate is None else work.flops / rate / 1e6
@@ -161,7 +161,7 @@ def _measure(gpu: str) -> MeasuredPeak:
 
 @dataclass(frozen=True)
 class Peaks:
-    """Of one GPU. A type that is missing has no rate of its own, or none that the vendor names."""
+    """Datasheet rates of one GPU. A missing type has no rate of its own, or none that the vendor publishes."""
 
     gbps: float  # memory, 1e9 bytes a second
     tflops: Mapping[str, float]  # float64, float32, tf32, float16, bfloat16, float8_e4m3fn → 1e12 operations a second

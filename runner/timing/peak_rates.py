@@ -37,7 +37,7 @@ TENSOR_CORES_32 = (8, 0)  # the compute capability from which on there are tf32 
 
 
 def bandwidths() -> tuple[float, float]:
-    """Of a copy and of a reduction, in 1e9 bytes a second.
+    """Return the rates of a copy and of a reduction, in 1e9 bytes per second.
 
     The copy changes the sign, so that it is a kernel: a plain one is a copy node in a graph, which on an H100 reaches
     2450 where kernels, in a graph or not, reach 3040.
@@ -143,7 +143,7 @@ def _instrument(call: Callable[[], object]) -> GraphTimestamps | CudaEvents:
 
 
 def _roughly_us(call: Callable[[], object], calls: int = 3) -> float:
-    """Of one ``call`` by the host's clock, after one that loads what it needs."""
+    """Return the rough time of ``call`` by the host's clock, after a first call that loads what it needs."""
     call()
     torch.cuda.synchronize()
     started = time.perf_counter()

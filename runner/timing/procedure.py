@@ -129,7 +129,7 @@ SEED = 0
 def side_by_side(
     instruments: Sequence[Instrument], rounds: int, longest_s: float
 ) -> list[tuple[str, list[float]]] | None:
-    """Of each instrument its name and ten batch means in microseconds, the n-th of all taken at the same time.
+    """Return the name and ten batch means in us of each instrument; the n-th means are taken at the same time.
 
     There are ``rounds`` rounds, or fewer if they would take longer than ``longest_s`` an instrument; in each, all
     instruments take ten samples, or one, in shuffled order. None if there is no time for a round a batch.

@@ -127,7 +127,7 @@ def consecutive(samples: Sequence[T], parts: int) -> list[Sequence[T]]:
 
 
 def _slope(values: Sequence[float]) -> float:
-    """Of the line through ``values`` that leaves the least squares, per step."""
+    """Return the slope of the least-squares line through ``values``, per step."""
     centre = (len(values) - 1) / 2
     width = sum((i - centre) ** 2 for i in range(len(values)))
     return sum((i - centre) * value for i, value in enumerate(values)) / width
@@ -172,7 +172,7 @@ class Ratio:
 
     @property
     def chance(self) -> float:
-        """Of so large a difference between calls that are within ``ZONE`` of each other; two-sided."""
+        """Two-sided p-value of the difference, if the true one is within ``ZONE``."""
         beyond = abs(self.log) - ZONE
         if beyond <= 0:
             return 1.0
@@ -268,7 +268,7 @@ PAIR_FLOORS = {
 
 
 def pair_floors(first: str, second: str) -> tuple[Floor, Floor]:
-    """Of both sides of a ratio; what moves two instruments is not the same, so there nothing is gone."""
+    """Return the floors of both sides of a ratio. Errors of two different instruments do not cancel."""
     floors = PAIR_FLOORS if first == second else FLOORS
     return floors[first], floors[second]
 

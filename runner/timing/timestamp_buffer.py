@@ -50,7 +50,7 @@ class TimestampBuffer:
         timestamp[(1,)](self._buffer, self._last[pair], num_warps=1)
 
     def read(self) -> list[tuple[float, float]]:
-        """Of every pair, nanoseconds and cycles between its timestamps. Waits for the GPU."""
+        """Return nanoseconds and SM cycles between the timestamps of every pair. Waits for the GPU."""
         values = self._buffer[self._gather].view(2, -1, 2)
         return [(float(ns), float(cycles)) for ns, cycles in (values[1] - values[0]).tolist()]
 
@@ -76,5 +76,5 @@ SLACK = 1.5  # of the spin over the time that submitting took before
 
 
 def spin_cycles(submit_s: float) -> int:
-    """Of a multiprocessor, behind which a call can be submitted that took ``submit_s`` seconds before."""
+    """Spin length, in SM cycles, that hides a submission of ``submit_s`` seconds."""
     return int(min(SLACK * submit_s, LONGEST_S) * CYCLES_A_SECOND)

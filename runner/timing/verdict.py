@@ -12,7 +12,7 @@ SLOWED = 0.98  # share of the unloaded clock below which a limit of power or hea
 DISAGREE_US, DISAGREE_SHARE = 1.0, 0.05  # between the instrument and CUPTI, for a call of a single kernel
 WATCHED_SHARE = 0.1  # and where CUPTI says more: a kernel takes up to 7.7 % longer while CUPTI records it
 CONTENDED_PCT = 2.0  # of the time without a core: 0.3 on a quiet machine, 37 beside one busy process on two cores
-ZERO_MOVED_US = 0.2  # half of what another process's context has been seen to do
+MOST_DRIFT_US = 0.2  # half of what another process's context has been seen to do
 BOUND_BY_LAUNCH = 2.0  # times the GPU's own time that a caller waits
 
 
@@ -83,7 +83,7 @@ def _launch_bound(columns: Mapping[str, Any], target_pct: float) -> str:
 
 
 def _contended(columns: Mapping[str, Any], target_pct: float) -> str:
-    if (moved_us := columns.get("timer_drift_us") or 0.0) <= -ZERO_MOVED_US:
+    if (moved_us := columns.get("timer_drift_us") or 0.0) <= -MOST_DRIFT_US:
         return f"what does nothing reads {-moved_us:.2g} us less than its zero: other processes come to this GPU and go"
     waited = columns.get("cpu_wait_pct", 0.0)
     return f"its threads waited {waited:.0f} % of the time for other processes" if waited > CONTENDED_PCT else ""

@@ -120,7 +120,7 @@ class Worker:
         return replace(row, files=(*row.files, str(path)))
 
     def _left_bytes(self) -> int:
-        """Of the GPU's memory, what cases that are done have not given back; on a CPU it is not known, and so 0."""
+        """Return the bytes of GPU memory that earlier cases still hold; 0 on a CPU, where it is not known."""
         if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
             return 0
         held = self._problem.input_bytes if self._problem else 0
@@ -166,7 +166,7 @@ def settings() -> tuple[object, ...]:
 
 
 def _cudnn_tf32() -> bool | None:
-    """Of convolutions and RNNs; None if a case has set the two apart, which torch refuses to tell from 2.9 on."""
+    """Whether convolutions and RNNs use TF32; None if a case has set the two apart: from 2.9 on torch then raises."""
     with contextlib.suppress(RuntimeError):
         return torch.backends.cudnn.allow_tf32
     return None

@@ -85,7 +85,7 @@ class Job:
                 self.problem.keep(self.case, replace(call, judge=None), self.metrics)
 
     def context(self, name: str) -> MeasureContext:
-        """Of the measurement ``name``, with the figures so far."""
+        """Return the context of the measurement ``name``, with the figures so far."""
         return MeasureContext(self.problem.device, self.case, self.place and self.place / name, dict(self.metrics))
 
     def keep(self, context: MeasureContext) -> None:

@@ -60,8 +60,8 @@ def main(descriptor: int) -> None:
             send(rounds=worker.compare().to_record())
             continue
         case = CaseRecord.from_record(message["case"])
-        if burden := worker.leftovers(case):
-            send(full=burden)
+        if leftovers := worker.leftovers(case):
+            send(full=leftovers)
             return
         row, spoiled = worker.run(case)
         flush()

@@ -37,7 +37,7 @@ def start(command, *arguments, **more):
 
 
 def folder_of(tmp_path: Path) -> Path:
-    """Of the one run. A run that was killed before its journal began has left a folder too, and is none."""
+    """Return the folder of the only run. One without a journal, of a run killed early, does not count."""
     (path,) = tmp_path.glob(f"outputs/*/*/{journal.NAME}")
     return path.parent
 

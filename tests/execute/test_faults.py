@@ -326,7 +326,7 @@ def test_a_case_that_kills_the_process_that_forks_workers_costs_itself_alone(lau
         if self._spare and self._spare.answered:  # it could take a case at once
             told.touch()
 
-    monkeypatch.setattr(DeviceQueue, "make_way", tell)
+    monkeypatch.setattr(DeviceQueue, "pause_for", tell)
     names = ["right", "right", "kills_what_forks_when_told", "right", "right", "right"]
     events = launch_user(f"TOLD = {str(told)!r}\n{USER}", *[(name, 64 + place) for place, name in enumerate(names)])
     rows = [event for event in events if hasattr(event, "status")]

@@ -92,9 +92,9 @@ def test_they_stand_still_while_their_gpu_measures(tmp_path, cold, eventually):
     try:
         builders.advance()
         (pid,) = (builder.process.pid for builder in builders._builders)
-        builders.make_way([None])
+        builders.pause_for([None])
         assert eventually(lambda: state(pid) == "T")
-        builders.make_way([])
+        builders.pause_for([])
         assert eventually(lambda: state(pid) in "RS")
     finally:
         builders.close()

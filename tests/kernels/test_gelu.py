@@ -95,7 +95,7 @@ def differentiable(request, load):
 
 
 def gradient(gelu, x, dy, form):
-    """Of ``x``, which may be any view."""
+    """Take ``x``, which may be any view."""
     x = x.detach().requires_grad_()
     (dx,) = torch.autograd.grad(gelu(x, form=form), x, dy)
     return dx

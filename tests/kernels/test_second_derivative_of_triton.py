@@ -87,7 +87,7 @@ def test_what_is_saved_may_be_computed_anew_where_a_checkpoint_says_so(forward, 
 
 
 def test_several_gradients_and_none_where_none_is_wanted():
-    """Of plain torch, for it needs no kernel: triton or not."""
+    """Plain torch needs no kernel, with or without Triton."""
 
     class Product(torch.autograd.Function):
         @staticmethod

@@ -97,7 +97,7 @@ def differentiable(request, load):
 
 
 def gradient(softmax, x, dy):
-    """Of ``x``, which may be any view."""
+    """Take ``x``, which may be any view."""
     x = x.detach().requires_grad_()
     (dx,) = torch.autograd.grad(softmax(x), x, dy)
     return dx

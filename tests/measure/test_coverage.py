@@ -120,7 +120,7 @@ def shot(name: str) -> Shot:
 
 
 def trimmed(noise: np.ndarray) -> float:
-    """Of all series together, which is as near to the truth as makes no difference to one of them."""
+    """The mean of all series together, near enough to the truth for each of them."""
     ordered = np.sort(noise, axis=None)
     cut = len(ordered) // 5
     return float(ordered[cut:-cut].mean())

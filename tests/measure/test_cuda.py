@@ -91,7 +91,7 @@ def test_what_fits_the_cache_is_faster_warm():
 
 
 def test_it_is_so_where_cold_samples_have_their_inputs_in_several_places():
-    """Of 2^22 elements, ten buffer_sets would be five times what the cache of an H200 holds."""
+    """Ten buffer sets of 2^22 elements are five times the L2 cache of an H200."""
     import torch
 
     x = torch.randn(2**22, device="cuda")

@@ -89,7 +89,7 @@ def test_a_graph_that_writes_nothing_leaves_what_was_spoilt(made):
 
 
 def test_a_graph_that_was_not_timed_is_not_replayed_for_its_outputs(made):
-    """Of a call of a second there are five samples and twenty graphs."""
+    """A call of a second has five samples and twenty graphs."""
     instrument, _ = made([5.0, 5.0, 6.0])
     instrument._timed = {1}
     assert judged(instrument) == [5.0]

@@ -82,7 +82,7 @@ def percent(flags: list[bool]) -> float:
 
 
 def naive_half(samples: list[float]) -> float:
-    """Of mean ± 1.96 standard errors, as if the samples were independent."""
+    """The interval mean ± 1.96 standard errors, as if the samples were independent."""
     return 1.96 * float(np.std(samples, ddof=1)) / math.sqrt(len(samples))
 
 

@@ -50,7 +50,7 @@ def test_slow_calls_get_one_sample_a_round_and_the_slowest_none(clock):
 
 @pytest.mark.parametrize(("cost_s", "times"), [(0.04, 2), (0.29, 2), (0.011, 12)])
 def test_who_finds_no_time_for_ten_rounds_has_not_spent_much_of_it(clock, cost_s, times):
-    """Of 0.3 s for each of two calls."""
+    """0.3 s for each of two calls."""
     log = []
     found = side_by_side([Logged(clock, log, label, lambda _: 1.0, cost_s=cost_s) for label in "ab"], 40, 0.3)
     assert (found is None) == (times == 2)

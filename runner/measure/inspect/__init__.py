@@ -145,7 +145,7 @@ def compilations() -> list[str]:
 
 
 def recompile_reasons(metrics: Sequence[Any]) -> list[str]:
-    """Of those of ``metrics``, torch's records of compilations, that were not the first of their function."""
+    """Return why functions were compiled again, by torch's records of compilations ``metrics``."""
     return [str(reason) for one in metrics if (reason := getattr(one, "recompile_reason", None))]
 
 

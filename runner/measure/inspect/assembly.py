@@ -60,7 +60,7 @@ class Usage:
 
 
 def read_sass(text: str) -> Code:
-    """Of what ``cuobjdump -sass`` prints."""
+    """Read the output of ``cuobjdump -sass``."""
     names = Counter(SASS.findall(text))
     loads = [_sass_bits(name) for name in names if name.split(".")[0] in ("LDG", "LDGSTS")]
     stores = [_sass_bits(name) for name in names if name.split(".")[0] == "STG"]
@@ -68,7 +68,7 @@ def read_sass(text: str) -> Code:
 
 
 def read_ptx(text: str) -> Code:
-    """Of PTX."""
+    """Read PTX."""
     names = Counter(PTX.findall(text))
     moves = [match for name in names if (match := GLOBAL.match(name))]
     bits = {kind: [int(m[2] or 1) * int(m[3]) for m in moves if m[1] == kind] for kind in ("ld", "st")}
@@ -77,7 +77,7 @@ def read_ptx(text: str) -> Code:
 
 
 def read_usage(text: str) -> Usage:
-    """Of what ``cuobjdump -res-usage`` prints; the most of any function."""
+    """Read the output of ``cuobjdump -res-usage``; the largest values of any function."""
     most = {what: max(map(int, re.findall(rf"\b{what}:(\d+)", text)), default=0) for what in ("REG", "STACK", "SHARED")}
     return Usage(most["REG"], most["STACK"], most["SHARED"])
 

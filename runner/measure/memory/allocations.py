@@ -121,7 +121,7 @@ def where(frames: Sequence[str]) -> str:
 
 
 def _paths(seen: Observed) -> list[str]:
-    """Of each allocation, the part in which it was made."""
+    """Return the part of the call in which each allocation was made."""
     names: list[str] = []
     paths: list[str] = []
     for mark in seen.marks:

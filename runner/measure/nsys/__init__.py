@@ -290,5 +290,5 @@ def _first(said: str) -> str:
 
 
 def _last(said: str) -> str:
-    """Of what the case and nsys said, the last line that is no path of a report."""
+    """Return the last line of the output of the case and nsys that is no path of a report."""
     return next(reversed(_lines(said.partition("Generat")[0])), "")

@@ -19,7 +19,7 @@ NAMES = ("kernels", "ranges", "api", "copies", "gaps")  # of the files
 
 
 def figures(timeline: Timeline) -> dict[str, Scalar]:
-    """Of one call, in microseconds: means of what is left when a fifth of the calls is cut at each end."""
+    """Return the figures of one call, in us: means without a fifth of the calls at each end."""
     calls = [works for works in timeline.of_call() if works]
     busy = [union_us(works) for works in calls]
     found: dict[str, Scalar] = {
@@ -55,7 +55,7 @@ def span_us(works: Sequence[Work]) -> float:
 
 
 def ahead_us(works: Sequence[Work]) -> Iterator[float]:
-    """Of each launch, how long after its end the first of what it launched began: how far the CPU runs ahead."""
+    """Yield the time from the end of each launch to the start of its first kernel: how far the CPU runs ahead."""
     seen: set[Api] = set()
     for work in works:
         if work.launch is not None and work.launch not in seen:
@@ -93,7 +93,7 @@ def _kernels(timeline: Timeline) -> Table:
 
 
 def _shape(works: Sequence[Work]) -> dict[str, int | str]:
-    """Of the launches of one kernel; what differs between them is said to vary."""
+    """Return the launch shape of one kernel; a value that differs between launches reads "varies"."""
     return {
         name: value if all(work.shape[name] == value for work in works) else "varies"
         for name, value in works[0].shape.items()
@@ -101,7 +101,7 @@ def _shape(works: Sequence[Work]) -> dict[str, int | str]:
 
 
 def _ranges(timeline: Timeline) -> Table:
-    """Of the whole report, those of calls first; times are means of one occurrence."""
+    """Return the ranges of the whole report, those of calls first; times are means of one occurrence."""
     works: dict[int, list[Work]] = {index: [] for index in range(len(timeline.ranges))}
     for work in timeline.works:
         for index in timeline.around(work.range):

@@ -283,6 +283,6 @@ class _Reader:
         return tuple(dict.fromkeys(str(text) for severity, text in rows if severity in (WARNING, ERROR)))
 
     def version(self) -> str:
-        """Of the nsys that exported; empty if it does not say, as in 2022."""
+        """Version of the nsys that exported; empty if it does not say, as in 2022."""
         facts = dict(tuple(row) for row in self.rows("META_DATA_EXPORT", ["name", "value"]))
         return str(facts.get("EXPORT_PRODUCT_VERSION", ""))

@@ -56,7 +56,7 @@ class Event:
 
     @property
     def self_us(self) -> float:
-        """Of that, in itself."""
+        """The part of it that is not in children."""
         return max(0.0, self.us - self.below_us)
 
 

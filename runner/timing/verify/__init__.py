@@ -107,7 +107,7 @@ def compared(
 
 
 def alike(name: str, pairs: Sequence[Compared], most: int) -> Finding:
-    """Of calls that are the same, at most ``most`` are called faster or slower."""
+    """Check that at most ``most`` pairs of equal calls are called faster or slower."""
     told = sum(pair.ratio.word in ("faster", "slower") for pair in pairs)
     widest = 100 * max(abs(pair.ratio.log) for pair in pairs)
     found = f"{told} of {len(pairs)} called different, the farthest {widest:.2f} % apart"
@@ -115,7 +115,7 @@ def alike(name: str, pairs: Sequence[Compared], most: int) -> Finding:
 
 
 def sure(name: str, pairs: Sequence[Compared]) -> Finding:
-    """Of calls that are the same and long enough, most are called so."""
+    """Check that most pairs of equal and long enough calls are called the same."""
     long = [pair for pair in pairs if pair.us >= SURE_US]
     same = sum(pair.ratio.word == "same" for pair in long)
     found = f'{same} of the {len(long)} from {SURE_US:g} us up called "same"'
@@ -123,7 +123,7 @@ def sure(name: str, pairs: Sequence[Compared]) -> Finding:
 
 
 def slower(name: str, pairs: Sequence[Compared], share: float, least: int) -> Finding:
-    """Of first calls that are longer by ``share``, at least ``least`` are called slower."""
+    """Check that at least ``least`` calls that are longer by ``share`` are called slower."""
     told = sum(pair.ratio.word == "slower" for pair in pairs)
     read = 100 * fmean(pair.ratio.log for pair in pairs)
     found = f"found in {told} of {len(pairs)}, read as {read:+.2f} %"
