@@ -30,7 +30,7 @@ class Add(Workload):
         return (Expected(name="y", value=a + b, atol=FLOOR[self.dtype], rtol=rtol, tolerance=f"{rtol:.1e} |r|"),)
 
     def flops(self) -> int:
-        """One an element."""
+        """1 per element."""
         return self.rows * self.cols
 
     def bytes_min(self) -> int:

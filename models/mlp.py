@@ -99,7 +99,7 @@ class Mlp(Workload):
         )
 
     def flops(self) -> int:
-        """Matrix products alone: 2 batch dim^2 a layer forward, and twice that backward, all times ``steps``.
+        """Matrix products alone: 2 batch dim^2 per layer forward, and twice that backward, all times ``steps``.
 
         Backward has a product for the gradient of the weight and one for that of the layer's input; the first layer
         has none of the latter, since x needs no gradient. Biases, activations, loss and update are left out.
@@ -111,7 +111,7 @@ class Mlp(Workload):
     def bytes_min(self) -> int:
         """Input and parameters read; y written (fwd), or y and gradients (fwd_bwd), or parameters (train_step).
 
-        Once a call, however many steps it has: all but the first may find them in the cache.
+        Once per call, however many steps it has: all but the first may find them in the cache.
         """
         rows = self.batch * self.dim
         params = self.layers * (self.dim + 1) * self.dim

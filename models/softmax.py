@@ -87,7 +87,7 @@ class Softmax(Workload):
         )
 
     def flops(self) -> int:
-        """5 an element: max, subtract, exp, sum, divide; 4 backward: multiply, sum, subtract, multiply."""
+        """5 per element: max, subtract, exp, sum, divide; 4 backward: multiply, sum, subtract, multiply."""
         return (5 if self.pass_ == "fwd" else 4) * self.rows * self.cols
 
     def bytes_min(self) -> int:
