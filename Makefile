@@ -1,6 +1,7 @@
 # make demo    a small grid of several workloads and implementations, ending with the table
 # make test    everything CI checks: style, types, tests
-# Both make their own environment in .venv first. TORCH=2.6 ... 2.13 chooses another torch, with its own Triton.
+# make quick   what to run while working: style, and the tests that take seconds
+# All make their own environment in .venv first. TORCH=2.6 ... 2.13 chooses another torch, with its own Triton.
 TORCH ?= 2.13
 PYTHON ?= python3
 VENV := .venv
@@ -8,13 +9,18 @@ BIN := $(VENV)/bin
 PINS := constraints/torch-$(TORCH).txt
 INSTALLED := $(VENV)/installed-torch-$(TORCH)
 
-.PHONY: demo test style clean
+.PHONY: demo test quick style clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m runner +experiment=demo -m
 
 test: style
 	$(BIN)/python -m pytest -n 3
+
+quick: $(INSTALLED)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/python -m pytest -q -n 2 tests/config tests/runner tests/models tests/docs/test_house.py tests/measure -m 'not gpu'
 
 style: $(INSTALLED)
 	$(BIN)/ruff check

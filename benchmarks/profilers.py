@@ -19,7 +19,7 @@ from runner.experiment.results import Row
 from runner.report.derive import Names
 
 TIMES = {"profile": "profile_gpu_us", "nsys": "nsys_gpu_us", "ncu": "ncu_gpu_us"}
-COSTS = {"profile": "profile_overhead_pct", "nsys": "nsys_overhead_pct", "ncu": "ncu_overhead_x"}
+COSTS = {"profile": "profile_slowdown", "nsys": "nsys_slowdown", "ncu": "ncu_slowdown"}
 CLOCKS = ("sm_clock_mhz", "ncu_clock_mhz")  # of the benchmark's samples, and under ncu
 SAME_BAR, SHARE_BAR = 0.03, 0.05
 # Least traffic of a call whose shares are compared. What the L2 cache still holds of the result when a kernel ends has

@@ -183,7 +183,7 @@ def timed(name: str, call: Run, peers: Taken, settings: Benchmark) -> Timed:
 
 
 def observations(call: Run) -> list[tuple[float, float]]:
-    """CUPTI's time of ``call`` with the L2 cache cold and warm, ``CUPTI_RUNS`` times. Raises RuntimeError without it."""
+    """CUPTI's time of ``call``, L2 cold and warm, ``CUPTI_RUNS`` times. Raises RuntimeError without it."""
     flush, nothing = reading_flush(), lambda: None
     both = [(cupti.observe(call, flush), cupti.observe(call, nothing)) for _ in range(CUPTI_RUNS)]
     spans = [(cold.span_us, warm.span_us) for cold, warm in both if cold is not None and warm is not None]

@@ -118,7 +118,7 @@ class Gelu(Workload):
         return {"form": self.form}
 
     def flops(self) -> int:
-        """9 per element for tanh, 5 for erf; 19 and 11 backward: +, -, *, /, tanh, erf, exp of the formula count one."""
+        """9 per element for tanh, 5 for erf; 19 and 11 backward: each operation of the formula counts one."""
         return OPERATIONS[self.pass_, self.form] * self.rows * self.cols
 
     def bytes_min(self) -> int:

@@ -162,10 +162,12 @@ PROFILE: dict[str, Column] = {  # measure=profile
     ),
     "longest_gap_us": Column("us", "longest time within a call in which no kernel ran; median of the calls"),
     "launch_us": Column("us", "host's time in one CUDA call that launches something"),
-    "queue_us": Column("us", "from the end of a launch to the start of what it launched, by torch.profiler"),
+    "profile_launch_to_start_us": Column(
+        "us", "from the end of a launch to the start of its kernel, by torch.profiler; mean"
+    ),
     "top_kernel": Column("", "kernel with the longest total time, its name shortened"),
     "top_kernel_pct": Column("%", "its share of the time of all kernels"),
-    "profile_overhead_pct": Column("%", "what the profiler adds to the latency of a call"),
+    "profile_slowdown": Column("", "latency of a call under the profiler over its latency without; 1: no slowdown"),
     "profile_note": Column("", "limits of the profile, such as fewer kernels than benchmark counted"),
 }
 
@@ -175,8 +177,8 @@ NSYS: dict[str, Column] = {  # measure=nsys
     ),
     "nsys_kernels": Column("", "kernels, copies and fills of one call, by nsys"),
     "nsys_idle_us": Column("us", "time between the first and the last of them in which the GPU was idle"),
-    "nsys_ahead_us": Column("us", "from the end of a launch to the start of what it launched, by nsys; mean"),
-    "nsys_overhead_pct": Column("%", "what nsys adds to the host's time of a call"),
+    "nsys_launch_to_start_us": Column("us", "from the end of a launch to the start of its kernel, by nsys; mean"),
+    "nsys_slowdown": Column("", "host time of a call under nsys over that without; 1: no slowdown"),
     "nsys_note": Column("", "limits of nsys's figures; empty if there are none"),
 }
 
@@ -199,7 +201,7 @@ NCU: dict[str, Column] = {  # measure=ncu
     "ncu_clock_mhz": Column("MHz", "clock of the multiprocessors under Nsight Compute"),
     "ncu_hint": Column("", "advice of Nsight Compute that promises the largest part of the call's time"),
     "ncu_note": Column("", "how the profile may differ from the call"),
-    "ncu_overhead_x": Column("", "latency under Nsight Compute, which replays each kernel, over latency_us"),
+    "ncu_slowdown": Column("", "latency under Nsight Compute, which replays each kernel, over latency_us"),
 }
 
 INSPECT: dict[str, Column] = {  # measure=inspect

@@ -12,12 +12,16 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from runner.experiment import schema
 from runner.experiment.case import CaseRecord, Scalar
+from runner.experiment.columns import COLUMNS, Column
 
 if TYPE_CHECKING:
     from runner.timing.call import Call
@@ -81,6 +85,19 @@ def _give_back_memory() -> None:
     import torch
 
     torch.cuda.empty_cache()
+
+
+@cache
+def columns() -> dict[str, Column]:
+    """Return every column that a row may have from the worker, those that a measurement's file declares included.
+
+    A measurement declares its own as ``COLUMNS: dict[str, Column]`` in its file. Importing these files loads no torch.
+    """
+    found = dict(COLUMNS)
+    for name in schema.names(__name__):
+        with suppress(Exception):  # a file that cannot be imported is reported where it is chosen
+            found |= getattr(import_module(f"{__name__}.{name}"), "COLUMNS", {})
+    return found
 
 
 def result(folder: Path) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from runner import implementations
 from runner.experiment.case import DEBUG_VERDICT, CaseRecord, Scalar, useless_debug
-from runner.experiment.columns import COLUMNS, SERIES, TIMES
+from runner.experiment.columns import SERIES, TIMES
 from runner.experiment.redact import kept
 from runner.experiment.results import Phase, Row
 from runner.kernels.unsupported import Unsupported
-from runner.measure import CannotMeasure, Foreseeing, MeasureContext
+from runner.measure import CannotMeasure, Foreseeing, MeasureContext, columns
 from runner.models.workload import Expected
 from runner.timing.call import Call
 from runner.timing.outputs import peak_bytes
@@ -163,8 +163,10 @@ class Job:
 
     def take(self, figures: Mapping[str, Scalar | Sequence[float]]) -> None:
         """Add what a measurement returned: figures, and series of figures. Raises ValueError if one is not declared."""
-        if undeclared := sorted(figures.keys() - COLUMNS.keys() - SERIES.keys()):
-            raise ValueError(f"no such column: {', '.join(undeclared)}; declare it in runner/experiment/columns.py")
+        if undeclared := sorted(figures.keys() - columns().keys() - SERIES.keys()):
+            raise ValueError(
+                f"no such column: {', '.join(undeclared)}; declare it in COLUMNS of the measurement's file"
+            )
         for name, value in figures.items():
             if isinstance(value, str | int | float | None):
                 self.metrics[name] = value

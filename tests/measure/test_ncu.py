@@ -87,7 +87,7 @@ def test_a_case_once_more_becomes_columns_and_files(tmp_path, fake_ncu):
     columns = measure.measure(CALL, there)
     assert columns["ncu_gpu_us"] == pytest.approx(4018.464)
     assert columns["ncu_kernels"] == 4
-    assert columns["ncu_overhead_x"] > 1
+    assert columns["ncu_slowdown"] > 1
     assert columns.keys() <= COLUMNS.keys()
     kept = {path.name for path in there.folder.iterdir()}
     assert kept == {"case.json", "kernels.csv", "ncu.log", "report.ncu-rep", "summary.txt"}
@@ -96,7 +96,7 @@ def test_a_case_once_more_becomes_columns_and_files(tmp_path, fake_ncu):
 def test_the_times_of_a_profiled_process_are_no_figures_and_in_no_file(tmp_path, fake_ncu):
     measure, _ = fake_ncu("writes a report")
     there = context(tmp_path)
-    assert not measure.measure(CALL, there).keys() & {"latency_us", "ncu_overhead_x"}
+    assert not measure.measure(CALL, there).keys() & {"latency_us", "ncu_slowdown"}
     assert not any("calls_us" in path.read_text() for path in there.folder.iterdir())
 
 

@@ -104,7 +104,7 @@ def test_the_figures_of_a_timeline_made_by_hand(two):
     assert found["idle_us"] == 20
     assert found["longest_gap_us"] == 15
     assert found["launch_us"] == pytest.approx((4 + 6 + 5) / 3)
-    assert found["queue_us"] == pytest.approx(((20 - 16) + (35 - 26) + 0) / 3)
+    assert found["profile_launch_to_start_us"] == pytest.approx(((20 - 16) + (35 - 26) + 0) / 3)
     assert found["top_kernel_pct"] == 50
     assert found["top_kernel"] in ("gemm", "mul_kernel<4, F>")  # 30 us each
 
@@ -133,7 +133,7 @@ def test_copies_and_fills_count_and_no_launch_is_no_launch_time():
     found = tables.columns(trace.parse(records))
     assert found["profile_kernels"] == 2
     assert found["top_kernel"] == "Memcpy DtoD (Device -> Device)"
-    assert not {"launch_us", "queue_us"} & found.keys()
+    assert not {"launch_us", "profile_launch_to_start_us"} & found.keys()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -188,7 +188,7 @@ def test_the_table_of_kernels_names_operations_and_is_of_one_call(two):
     mul, mm = lines["aten::mul"], lines["aten::mm"]
     assert (mul["count"], mul["gpu_us"], mul["mean_us"], mul["min_us"], mul["max_us"]) == (2, 30, 15, 10, 20)
     assert (mul["shapes"], mul["grid"], mul["stream"]) == ("64x128 128", "various", GPU)
-    assert (mm["count"], mm["gpu_us"], mm["share_pct"], mm["launch_us"], mm["queue_us"]) == (1, 30, 50, 5, 0)
+    assert (mm["count"], mm["gpu_us"], mm["share_pct"], mm["launch_us"], mm["launch_to_start_us"]) == (1, 30, 50, 5, 0)
     assert mm["shapes"] == ""
 
 

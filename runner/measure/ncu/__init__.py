@@ -157,7 +157,7 @@ def _overhead(context: MeasureContext) -> dict[str, Scalar]:
     (context.folder / RESULT).unlink(missing_ok=True)
     if not isinstance(calls_us, list) or not isinstance(latency_us, int | float):
         return {}
-    return {"ncu_overhead_x": sum(calls_us) / len(calls_us) / latency_us}
+    return {"ncu_slowdown": sum(calls_us) / len(calls_us) / latency_us}
 
 
 REFUSALS = (  # what it prints → what is missing and what to do; the first that is found

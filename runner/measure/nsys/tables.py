@@ -27,8 +27,8 @@ def figures(timeline: Timeline) -> dict[str, Scalar]:
         "nsys_kernels": Counter(map(len, calls)).most_common(1)[0][0],
         "nsys_idle_us": trimmed_mean([span_us(works) - own for works, own in zip(calls, busy, strict=True)]),
     }
-    if ahead := [_mean(waits) for works in calls if (waits := list(ahead_us(works)))]:
-        found["nsys_ahead_us"] = trimmed_mean(ahead)
+    if ahead := [_mean(waits) for works in calls if (waits := list(launch_to_start_us(works)))]:
+        found["nsys_launch_to_start_us"] = trimmed_mean(ahead)
     return found
 
 
@@ -54,7 +54,7 @@ def span_us(works: Sequence[Work]) -> float:
     return whole(works) / 1e3
 
 
-def ahead_us(works: Sequence[Work]) -> Iterator[float]:
+def launch_to_start_us(works: Sequence[Work]) -> Iterator[float]:
     """Yield the time from the end of each launch to the start of its first kernel: how far the CPU runs ahead."""
     seen: set[Api] = set()
     for work in works:
@@ -85,7 +85,7 @@ def _kernels(timeline: Timeline) -> Table:
                 "min_us": _number(min(each)),
                 "max_us": _number(max(each)),
                 "launch_us": _number(_mean(launches)),
-                "ahead_us": _number(_mean(list(ahead_us(works)))),
+                "launch_to_start_us": _number(_mean(list(launch_to_start_us(works)))),
                 **_shape(works),
             }
         )
@@ -197,7 +197,7 @@ SHOWN, WIDEST = 8, 64  # lines of a table on the terminal, and characters of a n
 RANGES = 24  # lines of ranges: those of two steps of four layers
 SHOWN_COLUMNS = {  # of each table on the terminal; its file has more
     "ranges": ("range", "count", "host_us", "gpu_busy_us", "gpu_sum_us", "gpu_span_us", "works"),
-    "kernels": ("kernel", "per_call", "mean_us", "share_pct", "launch_us", "ahead_us"),
+    "kernels": ("kernel", "per_call", "mean_us", "share_pct", "launch_us", "launch_to_start_us"),
     "api": ("api", "range", "count", "mean_us", "total_us"),
     "copies": ("copy", "range", "count", "bytes", "mean_us", "gb_per_s"),
     "gaps": ("after", "before", "count", "mean_us", "total_us"),
@@ -217,8 +217,8 @@ def summary(
     figures = [
         ("GPU busy", one["nsys_gpu_us"], works),
         ("GPU idle", one["nsys_idle_us"], "between the first and the last of them"),
-        ("waited", one.get("nsys_ahead_us"), "on average, from the end of a launch to the start on the GPU"),
-        ("host", under_us, f"{one['nsys_overhead_pct']:+.0f} % on the {beside_us:.2f} us without nsys"),
+        ("waited", one.get("nsys_launch_to_start_us"), "on average, from the end of a launch to the start on the GPU"),
+        ("host", under_us, f"{one['nsys_slowdown']:.2f} x the {beside_us:.2f} us without nsys"),
     ]
     lines = [head, *(f"  {name:9}{value:10.2f} us  {what}" for name, value, what in figures if value is not None)]
     for name, columns in SHOWN_COLUMNS.items():

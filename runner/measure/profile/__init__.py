@@ -44,7 +44,7 @@ class Profile:
         calls = _seen(folder / TRACE, gpu)
         figures: dict[str, Scalar] = tables.columns(calls) if gpu else {}
         notes = [taken.note, tables.note(calls, context.expected) if gpu else ""]
-        figures |= {"profile_overhead_pct": taken.overhead_pct, "profile_note": "; ".join(filter(None, notes))}
+        figures |= {"profile_slowdown": taken.slowdown, "profile_note": "; ".join(filter(None, notes))}
 
         found = {"ops": tables.ops(calls, shapes=self.shapes, gpu=gpu), "parts": tables.parts(calls, gpu=gpu)}
         if gpu:

@@ -32,9 +32,9 @@ class Taken:
     note: str = ""
 
     @property
-    def overhead_pct(self) -> float:
-        """What the profiler adds to a call, of its time without."""
-        return 100 * (trimmed_mean(self.profiled_us) / trimmed_mean(self.plain_us) - 1)
+    def slowdown(self) -> float:
+        """Time of a call under the profiler over its time without."""
+        return trimmed_mean(self.profiled_us) / trimmed_mean(self.plain_us)
 
 
 class Caller:

@@ -124,10 +124,10 @@ def _within(event: Event, name: str) -> bool:
 def _of_launches(works: Sequence[Work]) -> Line:
     launched = [(work, work.launch) for work in works if work.launch]
     if not launched:
-        return {"launch_us": None, "queue_us": None}
+        return {"launch_us": None, "launch_to_start_us": None}
     return {
         "launch_us": statistics.mean(launch.us for _, launch in launched),
-        "queue_us": statistics.mean(max(0.0, work.start - launch.end) for work, launch in launched),
+        "launch_to_start_us": statistics.mean(max(0.0, work.start - launch.end) for work, launch in launched),
     }
 
 
@@ -183,7 +183,9 @@ def columns(calls: Sequence[Call]) -> dict[str, Scalar]:
     if launched:
         once = {id(launch): launch.us for _, launch in launched}  # a CUDA graph's launch has many kernels
         found["launch_us"] = statistics.mean(once.values())
-        found["queue_us"] = statistics.mean(max(0.0, work.start - launch.end) for work, launch in launched)
+        found["profile_launch_to_start_us"] = statistics.mean(
+            max(0.0, work.start - launch.end) for work, launch in launched
+        )
     return found
 
 
@@ -220,7 +222,7 @@ def text(figures: Mapping[str, Any], tables: Mapping[str, Sequence[Line]], calls
     """What ``calls`` calls did: ``rows`` lines of each table. Of a CPU there is no table of kernels."""
     note = f" ({figures['profile_note']})" if figures["profile_note"] else ""
     profiler = (
-        f"of one call, the mean of {calls}{note}; the profiler adds {figures['profile_overhead_pct']:.0f} % to a call"
+        f"of one call, the mean of {calls}{note}; under the profiler a call takes {figures['profile_slowdown']:.2f} x"
     )
     lines = [*_on_gpu(figures), profiler]
     if "kernels" in tables:
@@ -239,8 +241,8 @@ def _on_gpu(figures: Mapping[str, Any]) -> Iterator[str]:
     )
     if "launch_us" in figures:
         yield (
-            f"a launch takes {figures['launch_us']:.1f} us of the host, and what it launches begins "
-            f"{figures['queue_us']:.1f} us later"
+            f"a launch takes {figures['launch_us']:.1f} us of the host, and its kernel starts "
+            f"{figures['profile_launch_to_start_us']:.1f} us later"
         )
 
 

@@ -32,7 +32,7 @@ def test_the_figures_of_a_call_are_those_worked_out_by_hand(seen, training):
         "nsys_gpu_us": 47.0,
         "nsys_kernels": 5,
         "nsys_idle_us": 16.0,
-        "nsys_ahead_us": pytest.approx((10 + 23 + 10 + 19 + 0) / 5),
+        "nsys_launch_to_start_us": pytest.approx((10 + 23 + 10 + 19 + 0) / 5),
     }
 
 
@@ -40,7 +40,7 @@ def test_kernels_are_those_of_the_calls_alone_with_their_launches(seen, training
     lines = by(tables.tables(seen(training))["kernels"], "kernel")
     assert list(lines) == ["gemm", "relu"]  # neither flush nor init, which are in no call
     gemm = {"count": 4, "per_call": 2, "total_us": 80, "mean_us": 20, "min_us": 20, "max_us": 20}
-    gemm |= {"share_pct": pytest.approx(100 * 80 / 96, abs=1e-3), "launch_us": 2.5, "ahead_us": 16.5}
+    gemm |= {"share_pct": pytest.approx(100 * 80 / 96, abs=1e-3), "launch_us": 2.5, "launch_to_start_us": 16.5}
     assert lines["gemm"] == lines["gemm"] | gemm
     assert (lines["gemm"]["grid"], lines["relu"]["grid"]) == ("varies", "132 x 1 x 1")
     assert lines["relu"]["block"] == "256 x 1 x 1"
@@ -99,7 +99,7 @@ def test_a_graph_is_one_launch_and_its_kernels_are_told_apart(seen, export):
     for start in (26, 30, 40):
         export.kernel("node", start, start + 4, 5)
     figures = tables.figures(seen(export))
-    assert figures == {"nsys_gpu_us": 12.0, "nsys_kernels": 3, "nsys_idle_us": 6.0, "nsys_ahead_us": 6.0}
+    assert figures == {"nsys_gpu_us": 12.0, "nsys_kernels": 3, "nsys_idle_us": 6.0, "nsys_launch_to_start_us": 6.0}
 
 
 def test_what_has_no_recorded_launch_is_in_the_range_of_its_own_start(seen, export):
@@ -142,11 +142,11 @@ def test_a_table_is_a_file_unless_it_is_empty(seen, training, tmp_path):
 
 def test_the_summary_has_figures_tables_and_the_command(seen, training):
     timeline = seen(training)
-    one = tables.figures(timeline) | {"nsys_overhead_pct": 25.0, "nsys_note": "mind the gap"}
+    one = tables.figures(timeline) | {"nsys_slowdown": 1.25, "nsys_note": "mind the gap"}
     text = summary("head", one, tables.tables(timeline), 100.0, 80.0, "nsys profile python")
     for words in (
         "47.00 us  in 5 kernels, copies and fills",
-        "+25 % on the 80.00 us",
+        "1.25 x the 80.00 us",
         "call/step_0/backward",
         "mind the gap",
     ):
