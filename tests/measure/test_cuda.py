@@ -163,7 +163,7 @@ def compare(*runs):
 
 def ratio(found):
     from runner.timing import statistics
-    from runner.timing.calibration import pair_floors
+    from runner.timing.statistics import pair_floors
 
     (name, first), (_, second) = found
     return statistics.paired(second, first, pair_floors(name, name))
