@@ -248,7 +248,7 @@ DERIVED: dict[str, Column] = {  # worked out from rows by runner.report.derive
     "replicas": Column("", "processes behind the time"),
     "between_pct": Column("%", "standard deviation of the time between processes, relative to the time"),
     "fastest": Column(
-        "", "fastest correct implementation of its problem whose time is neither impossible nor contradicted"
+        "", "yes or no: the fastest correct one of its problem whose time is neither impossible nor contradicted"
     ),
 }
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Literal
 
 from runner.experiment.case import CaseRecord, Choice, Labels, Scalar, is_called, several, varying
 from runner.experiment.results import Comparison, Row
@@ -33,7 +33,7 @@ class Line:
     err_ratio: float | None = None
     replicas: int = 1
     between_pct: float | None = None
-    fastest: bool = False
+    fastest: Literal["yes", "no"] = "no"
 
     @property
     def time_us(self) -> float | None:
@@ -161,7 +161,7 @@ def _problem(cases: Sequence[list[Row]], baseline: str | None, compared: Mapping
             )
         )
     if fastest := _fastest(found):
-        found[found.index(fastest)] = replace(fastest, fastest=True)
+        found[found.index(fastest)] = replace(fastest, fastest="yes")
     return found
 
 

@@ -69,7 +69,7 @@ def table(lines: Sequence[Line], names: Names, width: int, chosen: Sequence[str]
             drawn.append(f" {names.heading(line.row.case)}\n", style="bold cyan")
         text = _aligned(each, widths)
         begin, end = 1 + widths[0], len(text) - len(each[-1])
-        drawn.append(text[:begin], style="bold green" if line.fastest else None).append(text[begin:end])
+        drawn.append(text[:begin], style="bold green" if line.fastest == "yes" else None).append(text[begin:end])
         drawn.append(f"{text[end:]}\n", style=_verdict_style(line.row))
     if chosen and not {"speedup", "vs_baseline"} & set(chosen):
         return drawn
@@ -110,7 +110,7 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _name(line: Line, names: Names) -> str:
-    return (f"{FASTEST} " if line.fastest else INDENT) + names.impl(line.row.case)
+    return (f"{FASTEST} " if line.fastest == "yes" else INDENT) + names.impl(line.row.case)
 
 
 def _plain_column(name: str, names: Names) -> Shown:

@@ -93,7 +93,7 @@ class Content:
         flat["cases/failed"] = sum(row.failed for row in self.rows)
         for line in self.lines:
             key, label = self._problem(line.row.case), self.names.impl(line.row.case)
-            if line.fastest:
+            if line.fastest == "yes":
                 flat |= {f"{key}/fastest": label, f"{key}/fastest_us": _figure(line, "time_us")}
             if line.speedup is not None and line.row.status == "ok":  # of a wrong result nobody asks how fast it came
                 flat[f"{key}/speedup/{label}"] = _finite(line.speedup)

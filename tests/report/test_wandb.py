@@ -67,7 +67,7 @@ def test_the_table_holds_every_row_of_the_journal(offline):
         name = row.case.impl.name
         assert (seen["workload"], seen["impl"], seen["implementation"]) == (row.case.workload.name, name, name)
         assert (seen["status"], seen["reason"], seen["device"]) == (row.status, row.reason, row.device)
-        assert seen["fastest"] is line.fastest
+        assert seen["fastest"] == line.fastest
         figures = {"time_us": row.time_us, "tflops": line.tflops, "gbps": line.gbps, "speedup": line.speedup}
         expected = dict.fromkeys(("rows", "cols", "size")) | row.case.workload.fields | row.metrics | figures
         for name, value in expected.items():
