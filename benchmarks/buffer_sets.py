@@ -63,8 +63,7 @@ def measured(seed: int) -> dict[str, Any]:
     from runner.device import identity
     from runner.experiment import schema
     from runner.measure.benchmark import Benchmark
-    from runner.timing import instruments
-    from runner.timing.call import Call
+    from runner.timing import Call, instruments
     from runner.timing.preparation import BufferSets
     from runner.timing.procedure import take
 

@@ -28,8 +28,7 @@ from benchmarks.timer_spread.process import gelu, matmul, spinning
 from runner.device import identity
 from runner.measure.benchmark import Benchmark
 from runner.store import run_folder
-from runner.timing import statistics
-from runner.timing.call import Call
+from runner.timing import Call, statistics
 from runner.timing.statistics import SAME, ZONE, Ratio, Word, pair_floors, quantile
 from runner.worker import tidy
 

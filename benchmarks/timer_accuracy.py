@@ -30,8 +30,7 @@ from runner.device import identity
 from runner.measure import MeasureContext
 from runner.measure.benchmark import Benchmark
 from runner.store import run_folder
-from runner.timing import calibration, cuda, cupti, instruments, outputs
-from runner.timing.call import Call
+from runner.timing import Call, calibration, call, cuda, cupti, instruments
 from runner.timing.gpu_kernels import spin
 from runner.timing.preparation import reading_flush
 
@@ -54,7 +53,7 @@ PIECES = {
     "as the caller sees it": (cuda, "as_seen_by_caller"),
     "asking CUPTI": (cupti, "observe"),
     "asking NVML": (cuda, "gpu_state"),
-    "peak memory": (outputs, "peak_bytes"),
+    "peak memory": (call, "peak_bytes"),
 }
 
 Run = Callable[[], object]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from runner.models.rounding import FLOOR
 from runner.models.workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size, Workload
-from runner.timing.call import Call
+from runner.timing import Call
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from runner.models.mlp_errors import Rounding, Value, gradients
 from runner.models.rounding import FLOOR, TF32
 from runner.models.workload import ARITHMETIC, ITEMSIZE, TINY, UNIT, Draw, Expected, Size, Workload
-from runner.timing.call import Call
+from runner.timing import Call
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from runner.kernels.spans import span
 from runner.kernels.unsupported import Unsupported
-from runner.timing.call import Call
+from runner.timing import Call
 
 Forward = Callable[[], Tensor]
 Outputs = tuple[Tensor, ...]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
-from runner.timing.call import Call, Work
+from runner.timing import Call, Work
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,8 +18,7 @@ from runner.experiment.case import Choice
 from runner.measure.benchmark import Benchmark
 from runner.models.draw import draw_on
 from runner.models.workload import Workload
-from runner.timing import instruments
-from runner.timing.call import Call
+from runner.timing import Call, instruments
 from runner.worker import forget_compiled, tidy
 from runner.worker.check import compare
 

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner import config
 from runner.execute import CannotStart, Launcher, Notice, Ready, Started
+from runner.execute.worker_process import Forker
 from runner.experiment import schema
 from runner.experiment.case import Choice, Plan
 from runner.experiment.results import Comparison, Row
@@ -26,17 +27,29 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from runner.report.derive import Names
-    from runner.report.live import LiveReport
+    from runner.report.terminal import LiveReport
 
 T = TypeVar("T")
 LOGGED = ".logged"  # in the run's folder: the names of the reporters that have got all its rows, one a line
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit code. Raises BadInput before anything is started."""
-    plan = config.plan(argv)
-    if plan is None:  # --help, --cfg: Hydra has answered
-        return 0
+    """The exit code. Raises BadInput before any case is started."""
+    with ExitStack() as stack:
+        early = Forker() if _is_local(argv) else None  # torch is imported while the command line is read
+        if early:
+            stack.callback(early.close)
+        plan = config.plan(argv)
+        return 0 if plan is None else _run(plan, argv, early)  # None: --help, --cfg: Hydra has answered
+
+
+def _is_local(words: Sequence[str]) -> bool:
+    """Whether ``words`` look as if cases will run on this machine: not so ``--help``, or ``launcher=ray``."""
+    remote = ("launcher=ray", "launcher=slurm", "--")
+    return sys.platform == "linux" and not any(word.startswith(remote) and word != "--multirun" for word in words)
+
+
+def _run(plan: Plan, argv: Sequence[str], early: Forker | None) -> int:
     launcher, reporters = ends(plan)
     # The driver is asked in a process of its own, and meanwhile the journal is read.
     names = ThreadPoolExecutor(1).submit(devices, plan).result if plan.resume.of else lambda: None
@@ -44,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         if plan.resume.whole:
             config.validate(session.cases)
         _say(session.says())
-        ended = execute(session, launcher)
+        ended = execute(session, launcher, early)
         if isinstance(ended, OSError):
             _say(session.give_up(ended), error=True)
         elif isinstance(ended, CannotStart):
@@ -55,15 +68,16 @@ def main(argv: Sequence[str]) -> int:
     return 1 if ended else exit_code(rows)
 
 
-def execute(session: Session, launcher: Launcher) -> int | OSError | CannotStart | None:
+def execute(session: Session, launcher: Launcher, early: Forker | None = None) -> int | OSError | CannotStart | None:
     """Run what is to be run, each row in the journal before the next; what ended it early, a signal or an error."""
-    from runner.report.live import LiveReport
-
     if not session.cases:
         return None
+    _import_tables()
+    from runner.report.terminal import LiveReport
+
     session.read_sources()
     interrupts = Interrupts()
-    events: Any = launcher.run(session.cases, str(session.folder / "worker.log"))  # closed, it ends its workers
+    events: Any = launcher.run(session.cases, str(session.folder / "worker.log"), early)  # closed, it ends its workers
     with LiveReport(session.plan, console(), len(session.cases)) as report, interrupts.raised(), closing(events):
         try:
             for event in interrupts.told(events):
@@ -149,7 +163,7 @@ class Interrupts:
 
 def conclude(session: Session, reporters: Mapping[str, Reporter]) -> list[Row]:
     """Print the table, write ``rows.csv`` and ask the reporters, all after the last timing. Return the grid's rows."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start a thread a core, which spin: 5 s of 64
+    _import_tables()
     from runner.report import frame, terminal
     from runner.report.derive import Names, lines
 
@@ -185,6 +199,12 @@ def conclude(session: Session, reporters: Mapping[str, Reporter]) -> list[Row]:
     for line in publish():
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     return rows
+
+
+def _import_tables() -> None:
+    """Pandas takes half a second: before the first case, while another process imports torch, that costs nothing."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start a thread a core, which spin: 5 s of 64
+    import pandas  # noqa: F401
 
 
 def _published(reporters: Mapping[str, Reporter], before: Sequence[str], folder: Path) -> list[str]:

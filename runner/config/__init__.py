@@ -13,6 +13,12 @@ from runner.experiment.case import CaseRecord, Plan
 from runner.experiment.schema import CONF as CONF
 from runner.experiment.schema import BadInput
 
+WORD = "resume"
+BASELINE = "baseline"
+LISTS = (f"{WORD}.retry", f"{WORD}.ignore", "columns")
+AXES = ("axes", "workload.axes")
+# Fields, and groups of them, that say what to do with cases and choose none: of the run.
+OF_THE_RUN = ("launcher", "log", WORD, "output_dir", "name", "columns")
 _FOLDER = "give output_dir=..., within which name=... names the run's folder"
 NO_HYDRA = "configs are composed by Hydra, but cases are run by this program"
 INSTEAD = {  # of fields of Hydra's that would change nothing
@@ -33,19 +39,57 @@ def plan(argv: Sequence[str]) -> Plan | None:
         BadInput: anything wrong with the command line or a YAML, in one sentence.
 
     """
-    from runner.config import grid, resume
+    from runner.config import grid
 
-    words = [resume.normalize(word) for word in argv]
+    words = [normalize(word) for word in argv]
     overrides = [word for word in words if _is_override(word)]
-    config = _defaults() if any(word.startswith("resume.of=") for word in overrides) else {}
-    resumed = resume.find(overrides, config) if config else None
-    plan = resume.at_once(resumed, words, config) if resumed else None
-    if plan is None:
-        configs = _compose([*resumed.words(overrides), *words] if resumed else words)
-        if configs is None:
-            return None
-        plan = resumed.settled(grid.plan(configs, resumed.cases)) if resumed else grid.plan(configs)
-    return plan
+    if not any(word.startswith(f"{WORD}.of=") for word in overrides):
+        return grid.plan(configs) if (configs := _compose(words)) else None
+    from runner.config import resume
+
+    resumed = resume.find(overrides, _defaults())
+    configs = _compose([*resumed.words(overrides), *words] if resumed else words)
+    if configs is None:
+        return None
+    return resumed.settled(grid.plan(configs, resumed.cases)) if resumed else grid.plan(configs)
+
+
+def normalize(word: str) -> str:
+    """Return ``word`` as Hydra takes it.
+
+    ``resume=X`` becomes ``resume.of='X'``, fields and groups that hold lists take ``a,b``, and ``log=none`` is the
+    empty list. Hydra would take ``baseline=compiled(of=torch)``, as the table prints it, for a call of a function,
+    would look for given axes among the existing ones, and would merge ``{}``, which changes nothing. A word without
+    ``=`` stays as it is, for Hydra to refuse.
+    """
+    key, equals, value = word.partition("=")
+    if not equals:
+        return word
+    plain = value and value != "null" and value[0] not in "'\""
+    if key in (WORD, f"{WORD}.of") and plain:
+        return f"{WORD}.of={quoted(value)}"
+    if key == BASELINE and plain and "(" in value:
+        return f"{key}={quoted(value)}"
+    if key == "log" and value in ("none", "null", ""):
+        return "log=[]"
+    if (key in LISTS or (key == "log" and "," in value)) and not value.startswith("["):
+        return f"{key}=[{value}]"
+    if key in AXES and value == "{}":
+        return f"{key}=null"
+    if key == "axes" and value.startswith("{"):
+        return f"+{word}"
+    return f"{WORD}.of={value or 'null'}" if key == WORD else word
+
+
+def of_the_run(key: str) -> bool:
+    """Whether ``key`` is one of ``OF_THE_RUN``, or within one."""
+    return any(f"{key}.".startswith(f"{name}.") for name in OF_THE_RUN)
+
+
+def quoted(value: str) -> str:
+    """``value`` as a word of Hydra's grammar."""
+    text = value.replace("'", r"\'")
+    return f"'{text}'"
 
 
 def validate(cases: Sequence[CaseRecord]) -> None:

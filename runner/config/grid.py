@@ -148,7 +148,7 @@ def _once(known: dict[str, T], text: str, make: Callable[[], T]) -> T:
 
 def _columns(asked: Sequence[str]) -> tuple[str, ...]:
     """What the table on the terminal shows beside names and verdicts; empty: the usual columns."""
-    known = {**columns(), **DERIVED}
+    known = {**columns(), **DERIVED} if asked else {}
     for name in asked if isinstance(asked, list) else [str(asked)]:
         if not isinstance(name, str) or name not in known:
             raise BadInput(f"columns: no such column {name!r}; {choices(str(name), known)}")

@@ -15,10 +15,9 @@ from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from runner.config import grid
+from runner.config import grid, of_the_run
 from runner.config.compose import Composer
 from runner.config.messages import SEVERAL
-from runner.config.resume import of_the_run
 from runner.experiment.schema import BadInput, choices
 
 SWEPT = ("workload", "impl")  # groups whose options have different fields

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from runner.device import cache, gpus, lock, processes, tools
+from runner.device import gpus, identity, lock, processes, tools
 from runner.device.processes import output
 from runner.experiment.schema import BadInput
 
@@ -258,7 +258,7 @@ def _cpu() -> list[Finding]:
 def _disks() -> list[Finding]:
     return [
         _disk("disk for results", Path("outputs"), "choose another place with output_dir="),
-        _disk("disk for cache", cache.folder(""), "set XDG_CACHE_HOME to another place"),
+        _disk("disk for cache", identity.cache_folder(""), "set XDG_CACHE_HOME to another place"),
     ]
 
 
@@ -294,7 +294,7 @@ def _wandb() -> Finding:
 
 
 def _certificates() -> Finding:
-    kept = sorted(cache.folder("certificate").glob("*.json"))
+    kept = sorted(identity.cache_folder("certificate").glob("*.json"))
     if kept:
         return Finding("self-tests of the timings", f"done: {len(kept)} kept in {kept[0].parent}")
     return Finding("self-tests of the timings", "not done here", "note", "python -m runner verify")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
+import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from runner import __version__
-from runner.device import cache
 
 CUBLAS = ("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cublas-cu11")  # its name as a package, by CUDA's version
 
@@ -24,6 +23,8 @@ def identity() -> dict[str, str]:
 
     ``uuid`` is of the MIG instance, if the GPU is divided. A power limit or a locked clock is no part of it.
     """
+    import torch
+
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     return {
         "uuid": str(getattr(properties, "uuid", "")),
@@ -38,6 +39,8 @@ def identity() -> dict[str, str]:
 
 def cpu_identity() -> dict[str, str]:
     """Identify the CPU and its software. ``uuid`` names the model: processors have no number of their own."""
+    import torch
+
     model = cpu_model()
     return {
         "uuid": f"cpu-{hashlib.sha256(model.encode()).hexdigest()[:8]}",
@@ -100,6 +103,8 @@ GPU_PROPERTIES = {  # torch's name → ours, with the unit
 
 def describe() -> dict[str, Any]:
     """JSON-ready facts."""
+    import torch
+
     facts: dict[str, Any] = {
         "torch": torch.__version__,
         "torch_cuda": torch.version.cuda,
@@ -119,6 +124,8 @@ def _certificate() -> dict[str, Any] | None:
 
     A driver or library that has changed since makes it another machine.
     """
+    import torch
+
     try:
         return summary(identity() if torch.cuda.is_available() else cpu_identity())
     except Exception:  # no run fails for want of a certificate
@@ -126,6 +133,8 @@ def _certificate() -> dict[str, Any] | None:
 
 
 def _gpu() -> dict[str, Any]:
+    import torch
+
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     named = {ours: getattr(properties, theirs, None) for theirs, ours in GPU_PROPERTIES.items()}
     return {
@@ -140,14 +149,14 @@ def _gpu() -> dict[str, Any]:
 FORMAT = 1  # of the file, and of what the checks ask: another number makes older certificates void
 
 
-def write(facts: Mapping[str, str], device: str, findings: Sequence[Mapping[str, Any]]) -> Path | None:
+def certify(facts: Mapping[str, str], device: str, findings: Sequence[Mapping[str, Any]]) -> Path | None:
     """Keep ``findings``, each with a ``name`` and whether it ``passed``, as the certificate of ``facts``.
 
     Returns:
         The file, in which an older one is replaced; None if the disk will not have it.
 
     """
-    path = cache.place("certificate", facts, FORMAT)
+    path = cache_file("certificate", facts, FORMAT)
     record = {
         "identity": dict(facts),
         "taken": datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -157,7 +166,7 @@ def write(facts: Mapping[str, str], device: str, findings: Sequence[Mapping[str,
         "passed": sum(bool(finding["passed"]) for finding in findings),
         "of": len(findings),
     }
-    return path if cache.write(path, record) else None
+    return path if write_record(path, record) else None
 
 
 def summary(facts: Mapping[str, str]) -> dict[str, Any] | None:
@@ -165,7 +174,7 @@ def summary(facts: Mapping[str, str]) -> dict[str, Any] | None:
 
     A certificate is this version's: another one measures in its own way.
     """
-    record = cache.read(cache.place("certificate", facts, FORMAT))
+    record = read_record(cache_file("certificate", facts, FORMAT))
     if record is None or record.get("identity") != dict(facts) or record.get("runner_version") != __version__:
         return None
     try:
@@ -177,3 +186,57 @@ def summary(facts: Mapping[str, str]) -> dict[str, Any] | None:
         }
     except (KeyError, TypeError, ValueError):  # it has been edited
         return None
+
+
+def cache_folder(kind: str) -> Path:
+    """``$XDG_CACHE_HOME/kernel-runner/<kind>``, by default under ``~/.cache``. ``write_record`` makes it if need be."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(named):  # a relative one is to be ignored (XDG Base Directory Specification)
+        return Path(named, "kernel-runner", kind)
+    try:
+        return Path.home() / ".cache" / "kernel-runner" / kind
+    except RuntimeError:  # a user without a name in a container: then nothing is kept
+        return Path(os.devnull, kind)
+
+
+def cache_file(kind: str, facts: Mapping[str, str], version: int) -> Path:
+    """The file of what holds for ``facts`` and is written in format ``version``: ``<uuid>-<8 hex digits>.json``."""
+    text = json.dumps({"version": version, **facts}, sort_keys=True, separators=(",", ":"))
+    return cache_folder(kind) / f"{facts.get('uuid') or 'unknown'}-{hashlib.sha256(text.encode()).hexdigest()[:8]}.json"
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """The record in ``path``; None if there is none, or what is there is no record."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def write_record(path: Path, record: Mapping[str, Any]) -> bool:
+    """Put ``record`` in ``path``, whole or not at all. False if the disk will not have it.
+
+    Raises TypeError if ``record`` cannot be written as JSON.
+    """
+    text = json.dumps(record, indent=2)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", dir=path.parent)
+    except OSError:
+        return False
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(name, path)
+    except OSError:
+        _remove(name)
+        return False
+    return True
+
+
+def _remove(name: str) -> None:
+    try:
+        os.unlink(name)
+    except OSError:
+        return

@@ -24,7 +24,7 @@ from datetime import datetime
 from pathlib import Path
 
 from runner.device.gpus import Gpu
-from runner.experiment.redact import redact_command
+from runner.experiment.results import redact_command
 from runner.experiment.schema import BadInput
 
 VARIABLE = "KERNEL_RUNNER_LOCK_DIR"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.device import processes
-from runner.experiment.redact import SECRET
+from runner.experiment.results import SECRET
 
 PLACES = {  # where installers put them beside PATH; of several versions the newest is taken
     "nsys": (

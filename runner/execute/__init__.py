@@ -11,6 +11,7 @@ from runner.experiment.results import Comparison, Row
 
 if TYPE_CHECKING:
     from runner.device.gpus import Gpu
+    from runner.execute.worker_process import Forker
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,10 @@ class CannotStart(RuntimeError):
 class Launcher(Protocol):
     """Fields are those of its YAML."""
 
-    def run(self, cases: Sequence[CaseRecord], log_path: str) -> Iterator[Event]:
+    def run(self, cases: Sequence[CaseRecord], log_path: str, early: Forker | None = None) -> Iterator[Event]:
         """One Row per case, in the order they are done, whatever happens to it; workers print to ``log_path``.
+
+        ``early`` forks workers on this machine; the caller has started it and ends it.
 
         After the rows of one problem come the Comparison in which those cases were compared, if they were.
         """

@@ -19,8 +19,7 @@ from runner.execute import Event, Notice, Ready, Started
 from runner.execute.precompile import OFF, TIMED, Precompiler
 from runner.execute.worker_process import Gone, Spawner, WorkerProcess, Zygote
 from runner.experiment.case import CaseRecord, Scalar
-from runner.experiment.redact import kept
-from runner.experiment.results import Comparison, Phase, Row
+from runner.experiment.results import Comparison, Phase, Row, kept
 from runner.experiment.schema import BadInput
 
 MOST_STARTS = 2  # in a row that fail: then the device is not to be had

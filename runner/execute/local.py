@@ -24,8 +24,8 @@ from runner.device.gpus import Gpu
 from runner.device.lock import acquire_all
 from runner.execute import CannotStart, Event, Notice
 from runner.execute.device_queue import DeviceQueue, OutOfService
-from runner.execute.precompile import Precompiler, compiled, processes
-from runner.execute.worker_process import Gone, Spawner, Zygote
+from runner.execute.precompile import WORTH, Precompiler, compiled, processes
+from runner.execute.worker_process import Forker, Gone, Spawner, Zygote
 from runner.experiment.case import CaseRecord, debug_environment
 from runner.experiment.results import Phase
 
@@ -51,7 +51,7 @@ class Local:
         limit: float = getattr(self, field)
         return limit, field
 
-    def run(self, cases: Sequence[CaseRecord], log_path: str) -> Iterator[Event]:
+    def run(self, cases: Sequence[CaseRecord], log_path: str, early: Forker | None = None) -> Iterator[Event]:
         """One row per case. Workers are started when the first case needs one. Raises CannotStart.
 
         An aid for finding faults may want its environment set before anything is imported, so each has its own workers.
@@ -61,16 +61,20 @@ class Local:
         for case in cases:
             kinds.setdefault((case.debug, case.device == "cpu"), []).append(case)
         for (aid, _), some in kinds.items():
-            yield from self._run(some, log_path, debug_environment(aid))
+            environment = debug_environment(aid)
+            yield from self._run(some, log_path, environment, None if environment else early)
+            early = early if environment else None
 
-    def _run(self, cases: Sequence[CaseRecord], log_path: str, environment: Mapping[str, str]) -> Iterator[Event]:
+    def _run(
+        self, cases: Sequence[CaseRecord], log_path: str, environment: Mapping[str, str], early: Forker | None
+    ) -> Iterator[Event]:
         """All in workers with ``environment``."""
         blocks = _blocks(cases)
         devices = self._devices(cases)[: max(1, len({case.problem for case in cases}))]
         path, plan = Path(log_path), _Plan(blocks)
         logs = [path.with_name(f"worker-{gpu.index}.log") if gpu and len(devices) > 1 else path for gpu in devices]
         with ExitStack() as stack:
-            locks = acquire_all([gpu for gpu in devices if gpu], _say)
+            locks = acquire_all(used, _say) if (used := [gpu for gpu in devices if gpu]) else []
             for lock in locks:
                 stack.callback(lock.release)
             shared = _shared(devices)
@@ -78,7 +82,7 @@ class Local:
                 yield Notice(sentence)
             held = [lock.fileno() for lock in locks]
             preload = _preload(cases, devices)
-            sources = [kind(path, self.start_limit_s, preload, held, environment) for kind in SOURCES]
+            sources = [kind(path, self.start_limit_s, preload, held, environment, early) for kind in SOURCES]
             for source in sources:
                 stack.callback(source.close)
             queues = [
@@ -99,6 +103,8 @@ class Local:
         stack: ExitStack,
     ) -> Precompiler | None:
         """Who compiles the coming cases, if that is worth a process."""
+        if len(cases) < WORTH:
+            return None
         waiting = compiled(cases)
         count = processes(self.precompile, children.cores(), len(waiting), devices)
         if not count:

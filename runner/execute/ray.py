@@ -24,6 +24,7 @@ from runner.device import processes
 from runner.execute import CannotStart, Event, Notice, Started, shards
 from runner.execute.precompile import SPARE_CORES
 from runner.execute.shards import MOST_DEATHS, Limits, need, one_line
+from runner.execute.worker_process import Forker
 from runner.experiment.case import CaseRecord
 from runner.experiment.results import Row
 from runner.experiment.schema import BadInput
@@ -46,7 +47,7 @@ class Ray(Limits):
     def __post_init__(self) -> None:
         need("ray", "ray")
 
-    def run(self, cases: Sequence[CaseRecord], log_path: str) -> Iterator[Event]:
+    def run(self, cases: Sequence[CaseRecord], log_path: str, early: Forker | None = None) -> Iterator[Event]:
         """One row per case. Raises BadInput if there is no such cluster, CannotStart if its actors do not live."""
         gpus = 0 if all(case.device == "cpu" for case in cases) else self.gpus_per_actor
         with _connected(self.address) as ray:

@@ -19,6 +19,7 @@ from runner.device import processes
 from runner.execute import Event, Notice, Started, shards
 from runner.execute.local import Seconds
 from runner.execute.shards import Limits, Part, Shard, need, one_line
+from runner.execute.worker_process import Forker
 from runner.experiment.case import CaseRecord
 from runner.experiment.results import Comparison, Row
 from runner.experiment.schema import BadInput, Line
@@ -54,7 +55,7 @@ class Slurm(Limits):
             if not name or not equals or (name in NUMBERS and not value.isdigit()):
                 raise ValueError(f"extra: {pair!r} is no name=value, as in [qos=high,signal_delay_s=120]")
 
-    def run(self, cases: Sequence[CaseRecord], log_path: str) -> Iterator[Event]:
+    def run(self, cases: Sequence[CaseRecord], log_path: str, early: Forker | None = None) -> Iterator[Event]:
         """One row per case. Raises BadInput if Slurm does not take the tasks."""
         folder = Path(log_path).parent.absolute()
         gpus = 0 if all(case.device == "cpu" for case in cases) else self.gpus_per_task

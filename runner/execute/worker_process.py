@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -17,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
 
-from runner.device import cache, processes
+from runner.device import processes
 from runner.device.gpus import Gpu
 from runner.experiment.case import CaseRecord
 from runner.experiment.results import Phase
@@ -42,11 +44,60 @@ class Stuck(Gone):
     """A process of ours was killed and has not ended: it sits in a driver, and what it holds is not free."""
 
 
+class Forker:
+    """A process that imports torch and then forks workers (``runner.execute.zygote``).
+
+    It starts before anybody knows what for, so that torch is imported while the command line is read. What it prints
+    before it is given a log is kept here.
+    """
+
+    def __init__(self, environment: Mapping[str, str] = NO_MORE) -> None:
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # closed by begin
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "runner.execute.zygote", str(theirs.fileno()), str(os.getpid())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._printed,
+                stderr=subprocess.STDOUT,
+                # No thread of numpy's before a fork.
+                env=_environment() | {"OPENBLAS_NUM_THREADS": "1"} | dict(environment),
+                start_new_session=True,
+            )
+
+    def begin(self, log_path: Path, preload: Sequence[str], keep: Sequence[int], limit_s: float) -> None:
+        """Wait until it can fork workers, which print to ``log_path`` and hold ``keep`` open. Raises Gone."""
+        self.control.settimeout(limit_s)
+        with open(log_path, "ab") as log:
+            try:
+                socket.send_fds(self.control, [json.dumps({"preload": [*preload]}).encode()], [log.fileno(), *keep])
+                ready = self.control.recv(2**16)
+            except TimeoutError:
+                raise Gone(f"it did not start within {limit_s:g} s (launcher.start_limit_s)") from None
+            except OSError:
+                ready = b""
+            self._printed.seek(0)
+            shutil.copyfileobj(self._printed, log)
+            self._printed.close()
+        if not ready:
+            raise Gone(f"it ended with code {self.process.wait()} while importing torch")
+
+    def close(self) -> None:
+        """End it and all workers."""
+        self.control.close()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            processes.kill_tree(self.process.pid)
+            self.process.wait()
+
+
 class _Source:
     """Where workers come from.
 
     ``preload`` are modules that are imported for all of them, where one process can do that; ``keep`` are descriptors
-    that they hold open; ``environment`` is theirs from the beginning.
+    that they hold open; ``environment`` is theirs from the beginning; ``early`` is a process that has been started.
     """
 
     def __init__(
@@ -56,49 +107,34 @@ class _Source:
         preload: Sequence[str] = (),
         keep: Sequence[int] = (),
         environment: Mapping[str, str] = NO_MORE,
+        early: Forker | None = None,
     ) -> None:
         self._log_path, self._limit_s = log_path, limit_s
-        self._preload, self._keep, self._environment = preload, keep, environment
+        self._preload, self._keep, self._environment, self._early = preload, keep, environment, early
 
 
 class Zygote(_Source):
-    """``runner.execute.zygote``, started when the first worker is wanted, and again should it have been killed."""
+    """A Forker, which begins when the first worker is wanted, and another one should it have been killed."""
 
-    _process: subprocess.Popen[bytes] | None = None
-    _control: socket.socket | None = None
+    _forker: Forker | None = None
 
     def _ready(self) -> socket.socket:
         """The socket to ask it by. Raises Gone if it does not start."""
-        if self._control is not None and self._process is not None and self._process.poll() is None:
-            return self._control
-        self.close()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, open(self._log_path, "ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "runner.execute.zygote", str(theirs.fileno()), str(os.getpid()), *self._preload],
-                pass_fds=[theirs.fileno(), *self._keep],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                # No thread of numpy's before a fork.
-                env=_environment() | {"OPENBLAS_NUM_THREADS": "1"} | dict(self._environment),
-                start_new_session=True,
-            )
-        self._control = ours
-        ours.settimeout(self._limit_s)
-        try:
-            ready = ours.recv(2**16)
-        except TimeoutError:
+        if self._forker is None or self._forker.process.poll() is not None:
             self.close()
-            raise Gone(f"it did not start within {self._limit_s:g} s (launcher.start_limit_s)") from None
-        if not ready:
-            raise Gone(f"it ended with code {self._process.wait()} while importing torch")
-        return ours
+            forker, self._early = self._early or Forker(self._environment), None
+            try:
+                forker.begin(self._log_path, self._preload, self._keep, self._limit_s)
+            except Gone:
+                forker.close()
+                raise
+            self._forker = forker
+        return self._forker.control
 
     @property
     def forker(self) -> subprocess.Popen[bytes] | None:
         """The process that the latest worker is a child of, and dies with."""
-        return self._process
+        return self._forker.process if self._forker else None
 
     def fork(self, channel: int, log: int, environment: Mapping[str, str]) -> int:
         """The pid of a new worker. Raises Gone."""
@@ -129,11 +165,11 @@ class Zygote(_Source):
     def _ask(self, request: Mapping[str, object]) -> dict[str, Any]:
         """What it answers; about a worker, which is killed with it if it does not. Raises Gone."""
         try:
-            if self._control is None:
+            if self._forker is None:
                 raise OSError
-            self._control.settimeout(REAP_S)
-            self._control.send(json.dumps(request).encode())
-            answer: dict[str, Any] = json.loads(self._control.recv(2**16))
+            self._forker.control.settimeout(REAP_S)
+            self._forker.control.send(json.dumps(request).encode())
+            answer: dict[str, Any] = json.loads(self._forker.control.recv(2**16))
         except TimeoutError:
             self.close()
             raise Stuck("the worker was killed and has not ended") from None
@@ -146,15 +182,9 @@ class Zygote(_Source):
 
     def close(self) -> None:
         """End it and all workers."""
-        if self._control is not None:
-            self._control.close()
-        if self._process is not None:
-            try:
-                self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                processes.kill_tree(self._process.pid)
-                self._process.wait()
-        self._control = self._process = None
+        if self._forker is not None:
+            self._forker.close()
+        self._forker = None
 
 
 class Spawner(_Source):
@@ -198,14 +228,8 @@ class Spawner(_Source):
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of a process in which cases run.
-
-    Unbuffered, so that the last words of a crash are kept. What Inductor has compiled is loaded as code: by default
-    from a folder of /tmp that others may have made before, so here from the user's own.
-    """
-    private = cache.folder("inductor")
-    own = {} if private.is_relative_to(os.devnull) else {"TORCHINDUCTOR_CACHE_DIR": str(private)}
-    return own | processes.environment() | {"PYTHONUNBUFFERED": "1"}
+    """Return that of a process in which cases run: unbuffered, so that the last words of a crash are kept."""
+    return processes.environment() | {"PYTHONUNBUFFERED": "1"}
 
 
 class WorkerProcess:

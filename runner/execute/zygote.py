@@ -2,9 +2,11 @@
 
     python -m runner.execute.zygote <fd> <parent>
 
-The parent asks over a socket: {"fork": {...}} with the worker's end of its channel and its log; {"kill": pid}, which
-waits for nothing; {"reap": pid, "limit_s": ...}, which waits for its end. What is no worker of this process is not
-touched. When that socket closes, whatever has happened to the parent, all workers and all they have started are killed.
+The parent's first message is {"preload": [module, ...]}, with the log and the descriptors that workers hold open; the
+answer comes when workers can be forked. Then it asks {"fork": {...}} with the worker's end of its channel and its log;
+{"kill": pid}, which waits for nothing; {"reap": pid, "limit_s": ...}, which waits for its end. No process is touched
+that is not a worker. When that socket closes, whatever has happened to the parent, all workers and all they have
+started are killed.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from runner.device import processes, tools
 
 ORPHAN_S = 60.0  # that what a dead worker has started may take to end
 SUBREAPER, DEATH_SIGNAL = 36, 1  # of prctl(2)
+MOST_FDS = 64  # descriptors of the first message: a log, and the lock of each GPU
 
 
 def main(control: socket.socket, parent: int) -> NoReturn:
@@ -34,7 +37,13 @@ def main(control: socket.socket, parent: int) -> NoReturn:
     _prctl(DEATH_SIGNAL, signal.SIGKILL)  # while it imports, it would not see its parent go
     if os.getppid() != parent:  # it was gone before this process began
         sys.exit(1)
-    _import_all()
+    importlib.import_module("runner.worker")
+    message, descriptors, _, _ = socket.recv_fds(control, 2**16, MOST_FDS)
+    if not message:
+        os._exit(0)
+    for output in (1, 2):
+        os.dup2(descriptors[0], output)
+    _import_all(json.loads(message)["preload"])
     _prctl(DEATH_SIGNAL, 0)  # from now on it has workers to end
     control.send(b"{}")
     workers: set[int] = set()
@@ -71,10 +80,9 @@ def main(control: socket.socket, parent: int) -> NoReturn:
     os._exit(0)
 
 
-def _import_all() -> None:
+def _import_all(names: list[str]) -> None:
     """What every worker needs. One thread must be left, since no other would survive a fork."""
-    importlib.import_module("runner.worker")
-    for name in sys.argv[3:]:
+    for name in names:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # the collector need not look at, and so copy, what all workers share

@@ -23,7 +23,7 @@ from runner.kernels.unsupported import Unsupported
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from runner.timing.call import Call
+    from runner.timing import Call
 
 __all__ = ["Implementation", "Kernel", "Watch", "build", "find", "kind"]
 

@@ -19,7 +19,7 @@ from runner.kernels.unsupported import Unsupported
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from runner.timing.call import Call
+    from runner.timing import Call
 
 DESCRIBED = CONF / "impl"
 WARM_UP = 3  # calls before the capture: torch.compile compiles, libraries make handles, autotuners choose

@@ -24,7 +24,7 @@ from runner.experiment.case import CaseRecord, Scalar
 from runner.experiment.columns import COLUMNS, Column
 
 if TYPE_CHECKING:
-    from runner.timing.call import Call
+    from runner.timing import Call
 
 SUMMARY = "summary.txt"
 AGAIN, RESULT = "runner.worker.again", "again.json"  # does a case once more, under a tool; and what came of it

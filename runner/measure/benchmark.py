@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from runner.experiment.case import Scalar
 from runner.measure import MeasureContext
-from runner.timing.call import TimingSettings
+from runner.timing import TimingSettings
 
 if TYPE_CHECKING:
-    from runner.timing.call import Call
+    from runner.timing import Call
 
 
 @dataclass(frozen=True)

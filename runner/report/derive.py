@@ -14,8 +14,8 @@ from typing import Any, Literal
 from runner.experiment.case import CaseRecord, Choice, Labels, Scalar, is_called, several, varying
 from runner.experiment.results import Comparison, Row
 from runner.timing import statistics
+from runner.timing.procedure import GRAVITY, UNTRUE
 from runner.timing.statistics import T_975, Ratio, pair_floors, shared_us
-from runner.timing.verdict import GRAVITY, UNTRUE
 
 
 @dataclass(frozen=True)

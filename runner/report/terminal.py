@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import re
 import sysconfig
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import exp
 from pathlib import Path, PurePath
 
 from rich.cells import cell_len
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
 from runner.device.processes import ROOT
-from runner.experiment.results import ERROR, Row
+from runner.experiment.case import CaseRecord, Plan
+from runner.experiment.results import ERROR, Comparison, Row
 from runner.measure import SUMMARY
-from runner.report.derive import Line, Names
+from runner.report.derive import Line, Names, lines
 
 FASTEST = "★"
 INDENT = "  "
@@ -278,3 +283,70 @@ def told(folder: Path, rows: Sequence[Row], names: Names) -> Iterator[str]:
         yield f"  in {folder / measure}: {', '.join(others)}" if others else f"  in {folder / measure}"
     if len(found) > MOST:
         yield f"\n{len(found) - MOST} more summaries are in the folders of {folder / 'files'}"
+
+
+LAST = 12  # rows shown while running: the table must fit a screen, and be cheap to draw again
+KEPT = 100  # rows from which those are made: a row is shown with its speed-up against another of its problem
+
+
+class LiveReport:
+    """On a terminal a live display; elsewhere one line per row. Use it as a context manager.
+
+    ``total``: how many of the plan's cases are run, if not all.
+    """
+
+    def __init__(self, plan: Plan, console: Console, total: int | None = None) -> None:
+        self._plan, self._console = plan, console
+        self._total = len(plan.cases) if total is None else total
+        self._names = Names(plan.cases)
+        self._done = 0
+        self._rows: deque[Row] = deque(maxlen=KEPT)
+        self._rounds: deque[Comparison] = deque(maxlen=KEPT)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("elapsed"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=False),
+            console=console,
+        )
+        self._task = self._progress.add_task("starting a worker", total=self._total)
+        # Once a second: a drawing takes some milliseconds of a core that a CPU case may want (logging_beside.py).
+        self._live = Live(console=console, refresh_per_second=1, transient=True, get_renderable=self._draw)
+
+    def __enter__(self) -> LiveReport:
+        if self._console.is_terminal:
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self._console.is_terminal:
+            self._live.__exit__(None, None, None)
+
+    def started(self, case: CaseRecord) -> None:
+        """``case`` is being run now."""
+        self._progress.update(self._task, description=f"{case.workload.name} {self._names.impl(case)}")
+
+    def done(self, row: Row) -> None:
+        """``row`` is in the journal."""
+        self._done += 1
+        self._rows.append(row)
+        if self._console.is_terminal:
+            self._progress.advance(self._task)
+        else:  # rich takes ten times as long for a line
+            self._console.file.write(f"[{self._done}/{self._total}] {plain(row, self._names)}\n")
+            self._console.file.flush()
+
+    def compared(self, rounds: Comparison) -> None:
+        """The cases of one problem have been sampled side by side."""
+        self._rounds.append(rounds)
+
+    def notice(self, text: str) -> None:
+        """Something the user should hear of now."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _draw(self) -> Group:
+        shown = lines(list(self._rows), self._plan.baseline, list(self._rounds))[-LAST:]
+        return Group(table(shown, self._names, self._console.width, self._plan.columns), self._progress)

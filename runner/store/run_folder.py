@@ -20,7 +20,7 @@ from typing import Any
 
 from runner.device.processes import ROOT
 from runner.experiment.case import CaseRecord, Choice, Plan
-from runner.experiment.redact import redact_command
+from runner.experiment.results import redact_command
 
 PLAN = "plan.jsonl"
 CONFIGS = "configs.yaml"

@@ -13,14 +13,13 @@ from typing import TypeVar
 
 import torch
 
-from runner.device import cache as disk
-from runner.device.identity import identity
+from runner.device.identity import cache_file, identity, read_record, write_record
 from runner.timing import cupti
 from runner.timing.gpu_kernels import null, spin
 from runner.timing.preparation import preparation
+from runner.timing.procedure import MOST_DRIFT_US
 from runner.timing.statistics import trimmed_mean
 from runner.timing.timestamps import GraphTimestamps, StreamTimestamps
-from runner.timing.verdict import MOST_DRIFT_US
 
 SAMPLES = 2000  # 0.1 s; of 400, the mean was off by 6 ns from one process to the next
 WARMUP = 100
@@ -76,15 +75,15 @@ def empty_kernel_us() -> float:
 
 def _empty_kernel_us() -> float:
     facts = identity()
-    path = disk.place("null", facts, FORMAT)
-    kept = (disk.read(path) or {}).get("empty_kernel_us")
+    path = cache_file("null", facts, FORMAT)
+    kept = (read_record(path) or {}).get("empty_kernel_us")
     if isinstance(kept, float):
         return kept
     seen = [cupti.observe(launch_empty, preparation(None, cold_l2=True), calls=CUPTI_CALLS) for _ in range(OFTEN)]
     spans = [one.span_us for one in seen if one]
     if not spans:
         return 0.0
-    disk.write(path, {"identity": facts, "empty_kernel_us": statistics.median(spans)})
+    write_record(path, {"identity": facts, "empty_kernel_us": statistics.median(spans)})
     return statistics.median(spans)
 
 

@@ -1,96 +1,135 @@
-"""What is timed and how: a bound call, the work it does, and the settings of its timing. Imports no torch."""
+"""What a timed call gives, whether that is new each time, and the memory it takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+import contextlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from runner.experiment.case import Scalar
-from runner.timing.verdict import verdict
+import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from runner.timing import Call
+
+
+def tensors(result: object) -> list[Tensor]:
+    """The tensors in ``result``, without the graph that autograd made of them."""
+    return [item.detach() for item in result if isinstance(item, Tensor)] if isinstance(result, tuple | list) else []
+
+
+def spoil(call: Call) -> None:
+    """Make one call, and write over what it gives: of a call that merely keeps its results the next ones are wrong."""
+    call.restore()
+    inputs = {tensor.untyped_storage().data_ptr() for tensor in call.inputs}
+    for output in tensors(call.run()):
+        if output.is_floating_point() and output.untyped_storage().data_ptr() not in inputs:
+            with contextlib.suppress(RuntimeError):  # expanded, or made in inference mode: torch writes to neither
+                output.fill_(math.nan)
+
+
+def remembers(call: Call) -> bool:
+    """Whether it gives the same bits as before although its inputs are others by then, which are put back.
+
+    Who hands out copies of a result that it has kept passes every look at the outputs of one set of inputs. Where each
+    output is one number throughout (a softmax of one column, products of zeros), the inputs need not show in it. Where
+    there is no memory for another set of inputs and outputs, nothing is found.
+    """
+    try:
+        return _remembers(call)
+    except torch.OutOfMemoryError:
+        return False
+
+
+def _remembers(call: Call) -> bool:
+    call.restore()
+    before = [output.clone() for output in tensors(call.run())]
+    call.restore()
+    inputs = [tensor.data for tensor in call.inputs if tensor.is_floating_point()]
+    kept = [tensor.clone() for tensor in inputs]
+    try:
+        for tensor in inputs:
+            _change(tensor)
+        same = [torch.equal(now, then) for now, then in zip(tensors(call.run()), before, strict=True)]
+    finally:
+        for tensor, was in zip(inputs, kept, strict=True):
+            tensor.copy_(was)
+        call.restore()
+    return bool(inputs) and all(same) and any(_varies(output) for output in before)
+
+
+def _change(tensor: Tensor) -> None:
+    """To other plausible numbers. What overlaps itself, expanded, stays: torch does not write to that."""
+    with contextlib.suppress(RuntimeError):
+        if tensor.dtype.itemsize > 1:
+            tensor.mul_(-0.5).add_(0.25)
+        else:  # float8 has no arithmetic
+            tensor.copy_(0.25 - tensor.float() / 2)
+
+
+def _varies(output: Tensor) -> bool:
+    return output.numel() > 0 and not bool((output == output.reshape(-1)[0]).all())
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a call has to do at least, whoever does it."""
+class Place:
+    """Where a tensor lies that a CUDA graph writes: it may be looked at after each replay, and holds no memory."""
 
-    flops: int  # floating-point operations of the definition
-    bytes_min: int  # each input read once, each output written once
-    dtype: str  # of the inputs
-    tf32: bool
+    data_ptr: int
+    size_bytes: int  # of its storage
+    offset: int
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Place:
+        """The place of ``tensor``."""
+        storage = tensor.untyped_storage()
+        return cls(
+            storage.data_ptr(),
+            storage.nbytes(),
+            int(tensor.storage_offset()),
+            tensor.shape,
+            tensor.stride(),
+            tensor.dtype,
+            tensor.device,
+        )
+
+    def tensor(self) -> Tensor:
+        """What is there now. As torch's own CUDA graph trees do it."""
+        storage = torch._C._construct_storage_from_data_pointer(self.data_ptr, self.device, self.size_bytes)
+        empty = torch.empty(0, dtype=self.dtype, device=self.device)
+        return empty.set_(storage, self.offset, self.shape, self.stride)
 
 
-@dataclass(frozen=True)
-class Call:
-    """An implementation bound to its inputs. ``run()`` gives the outputs in the order of ``reference``."""
-
-    run: Callable[[], tuple[Tensor, ...]]
-    reset: Callable[[], None] | None = None  # puts back, in place, what ``run`` changes for good; None: nothing
-    work: Work | None = None  # None: not known, as of a kernel that is no workload's
-    judge: Callable[[Sequence[object]], str] | None = None  # outputs → what is wrong with them, empty if nothing
-    inputs: tuple[Tensor, ...] = ()  # what ``run`` reads, and what may be moved elsewhere in memory while it is timed
-
-    def restore(self) -> None:
-        """As it was before the first ``run``."""
-        if self.reset is not None:
-            self.reset()
+def peak_bytes(call: Callable[[], object], device: str) -> int:
+    """Bytes, as the allocator counts them. The call's own output is part of the peak."""
+    return _on_gpu(call) if device == "cuda" else _on_cpu(call)
 
 
-@dataclass(frozen=True)
-class TimingSettings:
-    """How a call is timed: the fields of ``conf/measure/benchmark.yaml``, which gives their meaning."""
+def _on_gpu(call: Callable[[], object]) -> int:
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    result = call()
+    torch.cuda.synchronize()
+    del result
+    return torch.cuda.max_memory_allocated() - before
 
-    cold_l2: bool
-    instrument: Literal["auto", "graph_timestamps", "stream_timestamps", "cuda_events"]
-    captures: Annotated[int, "at least 1"]
-    buffer_sets: Annotated[int, "at least 1"]
-    cupti_check: bool
-    measured_peak: bool
-    warmup_s: Annotated[float, "at least 0"]
-    samples: Annotated[int, "at least 20"]
-    max_s: Annotated[float, "above 0"]
-    paired_rounds: Annotated[int, "at least 0"]
-    sustained_s: Annotated[float, "at least 0"]
-    keep_samples: bool
-    target_pct: Annotated[float, "above 0"]
-    target_cpu_pct: Annotated[float, "above 0"]
 
-    def prepare(self, device: str) -> None:
-        """Measure the timer offset, the unloaded clock and this GPU's peak rates: half a second of the first case."""
-        self._on(device).prepare(self)
+def _on_cpu(call: Callable[[], object]) -> int:
+    """The CPU allocator keeps no count, but reports each allocation to the profiler.
 
-    def time(self, call: Call, device: str) -> dict[str, Scalar | Sequence[float]]:
-        """Return the times of ``call`` on "cpu" or "cuda", its peak memory, and a verdict on them."""
-        from runner.timing.outputs import peak_bytes, remembers, spoil
-        from runner.timing.statistics import batch_means
-
-        settings = replace(self, target_pct=self.target_cpu_pct) if device == "cpu" else self
-        columns, taken, instrument = self._on(device).measure(call, settings)
-        wrong = ""
-        if call.judge:
-            if call.inputs:  # else some outputs may be inputs, which nobody knows
-                spoil(call)
-            wrong = next(filter(None, map(call.judge, instrument.outputs())), "")
-            if not wrong and call.inputs and remembers(call):
-                wrong = "they give what they gave before, although the inputs are others"
-        series = {"batches_us": batch_means(taken.samples_us)}
-        if self.keep_samples:
-            series["samples_us"] = taken.samples_us
-        columns |= verdict(columns, settings.target_pct, wrong)
-        return {**columns, "peak_mem_bytes": peak_bytes(call.run, device), **series}
-
-    def compare(
-        self, calls: Sequence[tuple[Call, Mapping[str, Scalar]]], device: str
-    ) -> list[tuple[str, list[float]]] | None:
-        """Return the instrument and ten batch means in us of each call, sampled in turn. Each comes with its columns.
-
-        None if it is not wanted, or if the calls are too slow for it.
-        """
-        return self._on(device).compare(calls, self) if self.paired_rounds else None
-
-    def _on(self, device: str) -> Any:  # a module is no type
-        return import_module(f"runner.timing.{device}")
+    ``torch.profiler`` would do as well, but its first use imports a second's worth of torch._dynamo.
+    """
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        result = call()
+    del result
+    held = peak = 0
+    for event in profile.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    return peak

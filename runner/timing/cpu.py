@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from runner.experiment.case import Scalar
-from runner.timing.call import Call, TimingSettings
-from runner.timing.outputs import peak_bytes, tensors
+from runner.timing import Call, TimingSettings
+from runner.timing.call import peak_bytes, tensors
 from runner.timing.procedure import Taken, side_by_side, take
 from runner.timing.statistics import FLOORS
 

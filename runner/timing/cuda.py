@@ -9,9 +9,8 @@ from functools import cache
 import torch
 
 from runner.experiment.case import Scalar, interpreted
-from runner.timing import calibration, cupti, instruments, measured_peak
+from runner.timing import Call, TimingSettings, Work, calibration, cupti, instruments, measured_peak
 from runner.timing.calibration import Result, undisturbed
-from runner.timing.call import Call, TimingSettings, Work
 from runner.timing.capture import CaptureError
 from runner.timing.gpu_state import gpu_state, sustained
 from runner.timing.instruments import HostClock, Instrument, as_seen_by_caller

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from runner.experiment.case import Scalar
-from runner.timing.call import Call
+from runner.timing import Call
 from runner.timing.capture import CaptureError, capture_stream, capturing
 from runner.timing.timestamp_buffer import slots
 from runner.timing.timestamps import PAIRS

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from runner.experiment.case import Scalar, interpreted
-from runner.timing import calibration
-from runner.timing.call import Call, TimingSettings
+from runner.timing import Call, TimingSettings, calibration
+from runner.timing.call import tensors
 from runner.timing.capture import CaptureError
 from runner.timing.cupti import CuptiTime
-from runner.timing.outputs import tensors
 from runner.timing.preparation import BufferSets, preparation
 from runner.timing.procedure import rest
 from runner.timing.statistics import trimmed_mean

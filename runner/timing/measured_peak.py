@@ -16,11 +16,9 @@ from typing import Any
 
 import torch
 
-from runner.device import cache as disk
-from runner.device.identity import identity
+from runner.device.identity import cache_file, identity, read_record, write_record
 from runner.experiment.case import Scalar
-from runner.timing import peak_rates
-from runner.timing.call import Work
+from runner.timing import Work, peak_rates
 
 FORMAT = 2  # of the file, and of how its figures are taken: another number measures anew
 SURE = 0.9  # of the least time: rates are known to a few per cent, and filling is up to 3 % faster than reading
@@ -75,8 +73,8 @@ def measured_peak() -> MeasuredPeak:
 
     """
     facts = identity()
-    path = disk.place("measured_peak", facts, FORMAT)
-    if (kept := _kept(disk.read(path), facts)) is not None:
+    path = cache_file("measured_peak", facts, FORMAT)
+    if (kept := _kept(read_record(path), facts)) is not None:
         return kept
     try:
         found = _measure(facts["gpu"])
@@ -84,7 +82,7 @@ def measured_peak() -> MeasuredPeak:
         torch.cuda.empty_cache()
     sheet = peaks(found.gpu)
     if sheet is None or found.copy_gbps > PLAUSIBLE * sheet.gbps:
-        disk.write(path, {"identity": facts, "measured_peak": found.to_record()})
+        write_record(path, {"identity": facts, "measured_peak": found.to_record()})
     return found
 
 

@@ -16,9 +16,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from runner.timing.call import Place, tensors
 from runner.timing.capture import CaptureError, Contents, capture_stream, capturing, contents
 from runner.timing.gpu_kernels import spin
-from runner.timing.outputs import Place, tensors
 from runner.timing.preparation import BufferSets
 from runner.timing.procedure import rest
 from runner.timing.timestamp_buffer import slots, spin_cycles

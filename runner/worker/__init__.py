@@ -6,7 +6,9 @@ import contextlib
 import gc
 import importlib
 import os
+import re
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -15,11 +17,11 @@ from pathlib import Path
 
 import torch
 
+from runner.device import processes as children
+from runner.device import tools
 from runner.experiment.case import CaseRecord, Scalar
-from runner.experiment.redact import kept
-from runner.experiment.results import ERROR, Comparison, Phase, Row
+from runner.experiment.results import ERROR, Comparison, Phase, Row, kept
 from runner.measure import Preparing
-from runner.worker import leftovers
 from runner.worker.check import Fault, classify
 from runner.worker.job import Job
 from runner.worker.problem import Problem
@@ -50,7 +52,7 @@ class Worker:
             self._problem.release_caches()
             tidy()
             row, fault = self._row(case, self._problem)
-        spoiled = (fault is not None and fault.spoiled) or settings() != self._settings or leftovers.busy_threads()
+        spoiled = (fault is not None and fault.spoiled) or settings() != self._settings or busy_threads()
         if not spoiled:
             tidy()
         if fault is not None and fault.status == "oom":
@@ -64,7 +66,7 @@ class Worker:
             return ""
         if self._left_bytes() > LEFT_BYTES:
             return "an earlier case has not given back its GPU memory"
-        return "an earlier case has left processes running" if leftovers.processes() else ""
+        return "an earlier case has left processes running" if left_running() else ""
 
     def prepare(self, case: CaseRecord) -> dict[str, Scalar]:
         """Compile what ``case`` will want to find in the caches on disk; what that took. Raises nothing."""
@@ -223,3 +225,58 @@ def calibrations() -> Mapping[str, float]:
 def recall(found: Mapping[str, float]) -> None:
     """Another process of this run, on the same GPU, has found this out."""
     importlib.import_module(CALIBRATION).recall(found)
+
+
+# Inductor's own: its pool, which compiles for later cases too, and the processes in which it tries what is fastest.
+INDUCTOR = re.compile(rb"\btorch[./]_inductor[./](compile_worker|\w*autotune\w*)")
+
+LOOK_S, BUSY = 0.005, 0.25  # how long threads are watched, and the share of it beyond which one works
+
+
+def busy_threads() -> bool:
+    """Whether a thread of Python's that is not the main one works; False at once where there is none.
+
+    Those of Inductor, of a progress bar or of a pool wait. False where there is no Linux.
+    """
+    others = [one.native_id for one in threading.enumerate() if one is not threading.main_thread() and one.native_id]
+    if not others:
+        return False
+    before = {thread: _ran_ns(thread) for thread in others}
+    time.sleep(LOOK_S)
+    return any(_ran_ns(thread) - ran_ns > BUSY * LOOK_S * 1e9 for thread, ran_ns in before.items())
+
+
+def _ran_ns(thread: int) -> int:
+    """On a CPU, so far."""
+    try:
+        return int(Path(f"/proc/self/task/{thread}/schedstat").read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):  # it has ended, or this kernel does not count
+        return 0
+
+
+def left_running() -> list[int]:
+    """Live children of this process that neither torch nor the runner has started; none where there is no Linux.
+
+    One that has left its parent is not among them: it is found when the worker ends.
+    """
+    inductor = sys.modules.get("torch._inductor.config")
+    if getattr(inductor, "worker_start_method", "subprocess") != "subprocess":
+        return []  # forked, its pool looks as any other child does
+    me = _command("self")
+    return [pid for pid in children.children(os.getpid()) if _is_left(pid, me)]
+
+
+def _is_left(pid: int, me: bytes) -> bool:
+    command = _command(str(pid))
+    if not command:  # it has ended, and nobody has waited for it
+        return False
+    if command == me:  # forked; the modules that a worker is started with are named in it too
+        return True
+    return not INDUCTOR.search(command) and tools.run_by(pid) is None
+
+
+def _command(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from runner.experiment.case import Scalar
-from runner.experiment.redact import kept
-from runner.experiment.results import Phase, Status
+from runner.experiment.results import Phase, Status, kept
 from runner.experiment.schema import BadInput
 from runner.kernels.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from runner.models.workload import Expected
-    from runner.timing.call import Call
+    from runner.timing import Call
 
 PLAIN = (Tensor, torch.nn.Parameter)  # another subclass may put off its work until somebody looks at it
 CHUNK = 2**24  # elements compared at once: temporaries stay near 1 GiB however large the output

@@ -16,15 +16,14 @@ from torch import Tensor
 
 from runner import implementations
 from runner.experiment.case import DEBUG_VERDICT, CaseRecord, Scalar, useless_debug
-from runner.experiment.columns import SERIES, TIMES
-from runner.experiment.redact import kept
-from runner.experiment.results import Phase, Row
+from runner.experiment.columns import TIMES
+from runner.experiment.results import Phase, Row, kept
 from runner.kernels.unsupported import Unsupported
-from runner.measure import CannotMeasure, Foreseeing, MeasureContext, columns
+from runner.measure import CannotMeasure, Foreseeing, MeasureContext
 from runner.models.workload import Expected
-from runner.timing.call import Call
-from runner.timing.outputs import peak_bytes
-from runner.timing.verdict import UNTRUE
+from runner.timing import Call
+from runner.timing.call import peak_bytes
+from runner.timing.procedure import UNTRUE
 from runner.worker.check import Fault, classify, compare, repeats
 from runner.worker.problem import Problem, device_name
 
@@ -162,11 +161,7 @@ class Job:
         return compare(outputs, expected, getattr(torch, self.problem.workload.output_dtype)).reason
 
     def take(self, figures: Mapping[str, Scalar | Sequence[float]]) -> None:
-        """Add what a measurement returned: figures, and series of figures. Raises ValueError if one is not declared."""
-        if undeclared := sorted(figures.keys() - columns().keys() - SERIES.keys()):
-            raise ValueError(
-                f"no such column: {', '.join(undeclared)}; declare it in COLUMNS of the measurement's file"
-            )
+        """Add what a measurement returned: figures, and series of figures."""
         for name, value in figures.items():
             if isinstance(value, str | int | float | None):
                 self.metrics[name] = value

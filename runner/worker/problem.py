@@ -17,7 +17,7 @@ from runner.kernels.unsupported import Unsupported
 from runner.measure import Comparing, Measurement
 from runner.models.draw import draw_on
 from runner.models.workload import Expected, Workload
-from runner.timing.call import Call
+from runner.timing import Call
 
 
 class Problem:

@@ -18,12 +18,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from runner.device import processes
+from runner.device import identity, processes
 from runner.experiment.case import CaseRecord
 
 
 def main(descriptor: int) -> None:
     """Serve until the parent goes away, or a case has spoiled this process."""
+    # What Inductor has compiled is loaded as code: by default from a folder of /tmp that others may have made before.
+    if not (private := identity.cache_folder("inductor")).is_relative_to(os.devnull):
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(private))
     from runner.device.identity import describe
     from runner.worker import Worker, calibrations, recall, tidy, warm_up
 

@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from runner import config
-from runner.config import resume
 from runner.experiment.schema import BadInput
 from runner.store import journal, run_folder
 
@@ -58,8 +57,8 @@ def here(tmp_path, monkeypatch):
     ],
 )
 def test_a_word_becomes_what_hydra_takes(word, normal):
-    assert resume.normalize(word) == normal
-    assert resume.normalize(normal) == normal
+    assert config.normalize(word) == normal
+    assert config.normalize(normal) == normal
 
 
 def test_resume_alone_is_the_whole_of_the_earlier_run(here):

@@ -15,7 +15,7 @@ import pytest
 
 from runner.experiment import schema
 from runner.report.terminal import COLUMNS
-from runner.timing.verdict import DOUBTS
+from runner.timing.procedure import DOUBTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks" / "README.md"])

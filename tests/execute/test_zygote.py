@@ -71,7 +71,7 @@ def test_one_that_does_not_answer_in_time_is_replaced_and_not_misunderstood(tmp_
     source = Zygote(tmp_path / "log", 60.0)
     try:
         worker = WorkerProcess(source, tmp_path / "log", None, measures=False)
-        process = source._process
+        process = source.forker
         os.kill(process.pid, signal.SIGSTOP)
         monkeypatch.setattr(worker_process, "REAP_S", 0.1)
         assert worker.end() == "the worker was killed and has not ended"

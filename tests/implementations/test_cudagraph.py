@@ -15,8 +15,7 @@ from runner.experiment.schema import BadInput
 from runner.implementations.compiled import Compiled
 from runner.implementations.file import File
 from runner.kernels.unsupported import Unsupported
-from runner.timing import capture
-from runner.timing.call import Call
+from runner.timing import Call, capture
 
 MLP = {"dim": 16, "layers": 3, "batch": 8, "steps": 3, "activation": "gelu", "lr": 0.1}
 

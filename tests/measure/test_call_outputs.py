@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from runner.timing.call import Call
-from runner.timing.outputs import remembers
+from runner.timing import Call
+from runner.timing.call import remembers
 
 
 def call(function, *inputs, reset=None):

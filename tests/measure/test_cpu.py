@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from runner.experiment.columns import COLUMNS
-from runner.timing.call import Call
+from runner.timing import Call
 from runner.timing.cpu import measure
 
 SETTINGS = SimpleNamespace(samples=50, warmup_s=0.02, max_s=0.3, target_pct=2.0)

@@ -18,7 +18,7 @@ def benchmark(**changes):
 
 def measure(run, inputs=(), **changes):
     from runner.measure import MeasureContext
-    from runner.timing.call import Call
+    from runner.timing import Call
 
     return benchmark(**changes).measure(Call(run, inputs=inputs), MeasureContext("cuda"))
 
@@ -156,7 +156,7 @@ def test_peak_memory_is_that_of_the_calls_own_tensors():
 
 
 def compare(*runs):
-    from runner.timing.call import Call
+    from runner.timing import Call
 
     return benchmark().compare([(Call(run), {"instrument": "graph_timestamps"}) for run in runs], "cuda")
 

@@ -47,7 +47,7 @@ def measure(run, judge=None, **settings):
     from runner.config import CONF
     from runner.measure import MeasureContext
     from runner.measure.benchmark import Benchmark
-    from runner.timing.call import Call
+    from runner.timing import Call
 
     fields = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text()) | {"measured_peak": False} | settings
     del fields["name"]

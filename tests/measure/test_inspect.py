@@ -17,7 +17,7 @@ from runner.measure.inspect import Inspect, recompile_reasons
 from runner.measure.inspect.kernel_table import dominant, lines
 from runner.measure.inspect.programs import Program, Seen, of_cuda
 from runner.measure.inspect.why import NAMES, Facts, why
-from runner.timing.call import Call
+from runner.timing import Call
 from runner.worker import Worker, warm_up
 
 GELU = {"rows": 512, "cols": 1024, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from runner.device import cache, identity
-from runner.timing import measured_peak, peak_rates
+from runner.device import identity
+from runner.timing import Work, measured_peak, peak_rates
 from runner.timing import measured_peak as room
-from runner.timing.call import Work
 from runner.timing.measured_peak import MeasuredPeak, columns
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -223,7 +222,7 @@ def again() -> MeasuredPeak:
 
 
 def kept_at() -> Path:
-    return cache.place("measured_peak", FACTS, room.FORMAT)
+    return identity.cache_file("measured_peak", FACTS, room.FORMAT)
 
 
 def test_a_roof_is_measured_once_a_process_and_once_a_machine(measured):

@@ -23,7 +23,7 @@ from runner.measure.memory.allocations import (
     places,
     where,
 )
-from runner.timing.call import Call
+from runner.timing import Call
 
 KIB = 1024
 BLOCK = 512 * KIB  # a multiple of what the allocator of a GPU rounds to

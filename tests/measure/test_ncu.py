@@ -19,7 +19,7 @@ from runner.experiment.columns import COLUMNS
 from runner.experiment.schema import BadInput
 from runner.measure import CannotMeasure, MeasureContext
 from runner.measure.ncu import Ncu
-from runner.timing.call import Call
+from runner.timing import Call
 
 RECORDED = Path(__file__).with_name("ncu")
 FIELDS = {"rows": 64, "cols": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}

@@ -7,9 +7,8 @@ import random
 import pytest
 
 from runner.measure.benchmark import Benchmark
-from runner.timing.procedure import Taken, take
+from runner.timing.procedure import Taken, take, verdict
 from runner.timing.statistics import NO_FLOOR, Floor, Summary
-from runner.timing.verdict import verdict
 
 
 class Scripted:

@@ -19,7 +19,7 @@ from runner.kernels.spans import span
 from runner.measure import SUMMARY, CannotMeasure, MeasureContext
 from runner.measure import profile as module
 from runner.measure.profile import Profile, flame, profiled, trace
-from runner.timing.call import Call
+from runner.timing import Call
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -24,7 +24,7 @@ def home(monkeypatch, tmp_path):
 
 
 def test_the_record_says_what_was_found_on_what_when_and_by_which_version():
-    record = json.loads(identity.write(FACTS, "cuda", FINDINGS).read_text())
+    record = json.loads(identity.certify(FACTS, "cuda", FINDINGS).read_text())
     taken = datetime.fromisoformat(record.pop("taken"))
     assert taken.tzinfo is not None
     assert abs((datetime.now(taken.tzinfo) - taken).total_seconds()) < 60
@@ -40,33 +40,33 @@ def test_the_record_says_what_was_found_on_what_when_and_by_which_version():
 
 def test_its_summary_names_what_failed():
     assert identity.summary(FACTS) is None
-    identity.write(FACTS, "cuda", FINDINGS)
+    identity.certify(FACTS, "cuda", FINDINGS)
     summary = identity.summary(FACTS)
     assert summary.keys() == {"taken", "passed", "of", "failed"}
     assert (summary["passed"], summary["of"], summary["failed"]) == (1, 2, ["A/A"])
 
 
 def test_the_last_one_counts():
-    identity.write(FACTS, "cuda", FINDINGS)
-    identity.write(FACTS, "cuda", FINDINGS[:1])
+    identity.certify(FACTS, "cuda", FINDINGS)
+    identity.certify(FACTS, "cuda", FINDINGS[:1])
     assert identity.summary(FACTS)["failed"] == []
 
 
 @pytest.mark.parametrize("name", FACTS)
 def test_another_driver_gpu_or_library_has_none(name):
-    identity.write(FACTS, "cuda", FINDINGS)
+    identity.certify(FACTS, "cuda", FINDINGS)
     assert identity.summary(FACTS | {name: "other"}) is None
 
 
 def test_another_version_of_the_runner_has_none(monkeypatch):
-    identity.write(FACTS, "cuda", FINDINGS)
+    identity.certify(FACTS, "cuda", FINDINGS)
     monkeypatch.setattr(identity, "__version__", "0.0.1")
     assert identity.summary(FACTS) is None
 
 
 def test_a_record_of_other_facts_in_its_place_counts_for_nothing(monkeypatch):
-    path = identity.write(FACTS, "cuda", FINDINGS)
-    monkeypatch.setattr(identity.cache, "place", lambda *_: path)
+    path = identity.certify(FACTS, "cuda", FINDINGS)
+    monkeypatch.setattr(identity, "cache_file", lambda *_: path)
     assert identity.summary(FACTS | {"driver": "581"}) is None
 
 
@@ -75,14 +75,14 @@ def test_a_record_of_other_facts_in_its_place_counts_for_nothing(monkeypatch):
     [{"findings": 3}, {"findings": [7]}, {"findings": [{}]}, {"passed": None}, {"of": "many"}, {"identity": []}],
 )
 def test_an_edited_record_is_none_and_no_error(change):
-    path = identity.write(FACTS, "cuda", FINDINGS)
+    path = identity.certify(FACTS, "cuda", FINDINGS)
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     assert identity.summary(FACTS) is None
 
 
 def test_a_disk_that_will_not_have_it_does_no_harm(home):
     (home / "kernel-runner").write_text("a file where the folder should be")
-    assert identity.write(FACTS, "cuda", FINDINGS) is None
+    assert identity.certify(FACTS, "cuda", FINDINGS) is None
     assert identity.summary(FACTS) is None
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from runner.models.workload import Expected
-from runner.timing.call import Call
+from runner.timing import Call
 from runner.worker import check
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.experiment.redact import kept, redact, redact_command
+from runner.experiment.results import kept, redact, redact_command
 
 
 def test_the_values_of_secrets_go_and_the_rest_stays(monkeypatch):

@@ -15,8 +15,7 @@ import torch
 from runner import cli
 from runner.config import CONF
 from runner.device import identity
-from runner.timing import verify
-from runner.timing.call import Call, TimingSettings
+from runner.timing import Call, TimingSettings, verify
 from runner.timing.statistics import Ratio
 from runner.timing.verify import Compared, Finding, cpu
 

@@ -13,7 +13,7 @@ import pytest
 from runner.device import processes
 from runner.experiment.case import CaseRecord, Choice
 from runner.measure import CannotMeasure, MeasureContext
-from runner.timing.call import Call
+from runner.timing import Call
 from runner.worker import again
 
 GELU = {"rows": 8, "cols": 8, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 LEFT = """
 import os, signal, subprocess, sys
 from runner.device import tools
-from runner.worker import leftovers
+from runner import worker
 
 def start(*words, **more):
     return subprocess.Popen([*words, "sleep", "1000"], env=os.environ | more)
@@ -23,7 +23,7 @@ forked = os.fork() or signal.pause()
 plain, other_session = start(), start("setsid")
 by_the_runner = start(**{tools.MARK: f"{os.getpid()}-x"})
 names = {forked: "forked", plain.pid: "plain", other_session.pid: "session", by_the_runner.pid: "the runner's"}
-print(sorted(names.get(pid, pid) for pid in leftovers.processes()))
+print(sorted(names.get(pid, pid) for pid in worker.processes()))
 for pid in names:
     os.kill(pid, signal.SIGKILL)
 """
@@ -31,7 +31,7 @@ for pid in names:
 POOL = """
 import os, torch
 from runner.device import processes
-from runner.worker import leftovers
+from runner import worker
 
 from torch._inductor import config
 from torch._inductor.async_compile import AsyncCompile
@@ -39,7 +39,7 @@ from torch._inductor.async_compile import AsyncCompile
 config.compile_threads = 2
 pool = AsyncCompile.process_pool()
 assert pool.submit(os.getpid).result() != os.getpid()
-print(len(processes.children(os.getpid())) > 0, leftovers.processes())
+print(len(processes.children(os.getpid())) > 0, worker.processes())
 """
 
 
@@ -61,13 +61,13 @@ def test_the_pool_in_which_inductor_compiles_does_not_count():
 
 THREADS = """
 import threading, time
-from runner.worker import leftovers
+from runner import worker
 
 stop = threading.Event()
 def spin():
     while not stop.is_set(): pass
 def seen():
-    return any(leftovers.busy_threads() for _ in range(100))
+    return any(worker.busy_threads() for _ in range(100))
 
 waiting, working = (threading.Thread(target=what, daemon=True) for what in (stop.wait, spin))
 found = [seen()]

@@ -15,7 +15,7 @@ from runner.measure.inspect.why import Facts, why
 if TYPE_CHECKING:
     from runner.measure.inspect.kernel_table import Line
     from runner.measure.inspect.programs import Seen
-    from runner.timing.call import Call
+    from runner.timing import Call
 
 NOTHING = {
     "cuda": "it launched no kernel whose code can be had, as that of Triton's, torch.compile's and CUDA C++'s can be, "

@@ -12,7 +12,7 @@ from runner.measure import SUMMARY, MeasureContext
 from runner.measure.memory.allocations import Part, Place, most_saved, parts, peak_of, places, summary
 
 if TYPE_CHECKING:
-    from runner.timing.call import Call
+    from runner.timing import Call
 
 PEAKS = {  # of the parts called so
     "forward": "peak_forward_bytes",
@@ -40,7 +40,7 @@ class Memory:
         Three calls are made: one for the peak alone, one watched, and one in which what is saved is counted.
         """
         from runner.measure.memory.saved import saving
-        from runner.timing.outputs import peak_bytes
+        from runner.timing.call import peak_bytes
 
         on = import_module(f"runner.measure.memory.{context.device}")
         keep = self.snapshot and context.device == "cuda"

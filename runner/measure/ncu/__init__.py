@@ -15,7 +15,7 @@ from runner.measure import RESULT, SUMMARY, CannotMeasure, MeasureContext, resul
 from runner.measure.ncu import report
 
 if TYPE_CHECKING:
-    from runner.timing.call import Call
+    from runner.timing import Call
 
 BASE = ("SpeedOfLight", "LaunchStats", "Occupancy")
 MEMORY = ("MemoryWorkloadAnalysis", "MemoryWorkloadAnalysis_Chart", "MemoryWorkloadAnalysis_Tables")

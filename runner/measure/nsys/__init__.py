@@ -23,7 +23,7 @@ from runner.measure.nsys.timeline import Timeline, read
 from runner.timing.statistics import trimmed_mean
 
 if TYPE_CHECKING:
-    from runner.timing.call import Call
+    from runner.timing import Call
 
 GRACE_S = 30.0  # beyond ``limit_s``, for nsys to write what it has
 EXPORT_S = 20.0  # beyond ``limit_s``, in any case, to read the report

@@ -13,7 +13,7 @@ from runner.measure import SUMMARY, CannotMeasure, MeasureContext
 from runner.measure.profile import flame, tables, trace
 
 if TYPE_CHECKING:
-    from runner.timing.call import Call
+    from runner.timing import Call
 
 TRACE, FOLDED, FLAME = "trace.json.gz", "stacks.txt", "flame.svg"
 DIGITS = 6  # in tables

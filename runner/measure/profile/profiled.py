@@ -14,7 +14,7 @@ from runner.kernels.spans import watched
 from runner.measure import CALL, CannotMeasure
 from runner.measure.profile import Profile
 from runner.measure.profile.tables import Line, grouped, sizes_text
-from runner.timing.call import Call
+from runner.timing import Call
 from runner.timing.preparation import preparation
 from runner.timing.statistics import trimmed_mean
 

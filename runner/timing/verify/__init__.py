@@ -12,7 +12,7 @@ from statistics import fmean
 
 from runner.device import identity
 from runner.experiment.case import Scalar
-from runner.timing.call import Call, TimingSettings
+from runner.timing import Call, TimingSettings
 from runner.timing.statistics import Ratio, pair_floors, paired, shared_us
 
 MODULES = {"cuda": "gpu", "cpu": "cpu"}  # each has ``CHECKS``, by the name that the user sees
@@ -67,7 +67,7 @@ def run(device: str, chosen: TimingSettings, ended: Ended = lambda name, finding
 def certify(device: str, findings: Sequence[Finding]) -> Path | None:
     """Keep ``findings`` as what is known of this machine; None if they cannot be kept."""
     facts = identity.identity() if device == "cuda" else identity.cpu_identity()
-    return identity.write(facts, device, [asdict(finding) for finding in findings])
+    return identity.certify(facts, device, [asdict(finding) for finding in findings])
 
 
 def _findings(name: str, check: Check, chosen: TimingSettings) -> list[Finding]:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runner.timing.call import Call, TimingSettings
-from runner.timing.verdict import CONTENDED_PCT
+from runner.timing import Call, TimingSettings
+from runner.timing.procedure import CONTENDED_PCT
 from runner.timing.verify import Check, Finding, alike, compared, slower
 
 GELU: Any = torch._C._nn.gelu  # takes a buffer for its output, as torch.nn.functional.gelu does not

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runner.timing import calibration, instruments
-from runner.timing.call import Call, TimingSettings
+from runner.timing import Call, TimingSettings, calibration, instruments
 from runner.timing.gpu_kernels import spin
 from runner.timing.preparation import reading_flush
 from runner.timing.procedure import take

@@ -13,7 +13,7 @@ from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.schema import BadInput
 from runner.measure import CannotMeasure, MeasureContext
 from runner.measure.nsys import Command, Nsys
-from runner.timing.call import Call
+from runner.timing import Call
 
 FIELDS = {"path": None, "preset": "light", "calls": 2, "limit_s": 60.0, "args": ()}
 GELU = {"rows": 8, "cols": 8, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
