@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,6 +26,11 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 # Processes to come, those of xdist too: threads of theirs that wait for each other leave their core to those that work.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+sys.path.append(str(Path(__file__).parent))
+import preloaded
+
+preloaded.install()  # commands of the runner are forked from one process that has imported torch
+
 KERNELS = "tests/kernels/"  # many short tests, that are but computed
 
 Make = Callable[..., tuple[Workload, tuple[Tensor, ...]]]
@@ -34,6 +40,12 @@ Judge = Callable[[Sequence[Expected], Sequence[Tensor]], float]
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(int(os.environ.get("SEED", "0")))
+
+
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands of the runner are started, not forked, as far as they get the environment of this process."""
+    monkeypatch.setenv("COLD", "1")
 
 
 @pytest.fixture

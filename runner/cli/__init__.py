@@ -50,6 +50,7 @@ def _main(words: Sequence[str]) -> int:
     try:
         _check_letters(words)
         code: int = command.main(words if name == "run" else words[1:])
+        sys.stdout.flush()  # here, where it is no error that the reader has gone
     except BadInput as error:
         print(f"runner: {error}", file=sys.stderr)
         return 2

@@ -30,8 +30,11 @@ FIRST_HOUR, RUNS, TIMING = (
 # Composes each line of stdin, and prints what became of it: null, or the message the user would see.
 COMPOSE = """
 import contextlib, io, json, sys
+from functools import cache
 from runner import config
+from runner.config import compose
 from runner.experiment.schema import BadInput
+compose.Composer = cache(compose.Composer)  # what it has loaded serves all of them
 for line in sys.stdin:
     message = None
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 
 
-def test_a_training_step_is_told_by_its_parts_and_leaves_files(run):
+def test_a_training_step_is_told_by_its_parts_and_leaves_files(run, cold):
     words = ["workload=mlp", "workload.pass=train_step", "workload.layers=2", "workload.dim=64", "workload.batch=64"]
     result = run(*words, "impl=torch", "measure=memory")
     assert result.code == 0, result.out + result.err

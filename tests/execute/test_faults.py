@@ -235,7 +235,7 @@ def test_no_key_is_in_a_row(grid, monkeypatch):
     assert "abcdef0123" not in str([row.to_record() for row in rows.values()])
 
 
-def test_of_what_a_case_prints_the_beginning_and_the_end_are_kept(grid):
+def test_of_what_a_case_prints_the_beginning_and_the_end_are_kept(grid, cold):
     detail = grid("prints")["prints"].detail
     assert "from C: first" in detail
     assert "from C: last" in detail
@@ -314,7 +314,7 @@ def test_a_worker_that_ends_between_two_cases_harms_none_of_them(launch_user, tm
     assert [(row.status, row.metrics["attempt"]) for row in rows] == [("ok", 1)] * 3
 
 
-def test_the_process_that_forks_workers_may_be_killed_too(launch_user):
+def test_the_process_that_forks_workers_may_be_killed_too(launch_user, cold):
     events = launch_user(USER, ("right", 64), ("right", 65), ("right", 66), on_row=kill_zygote)
     assert [event.status for event in events if hasattr(event, "status")] == ["ok"] * 3
 
@@ -348,7 +348,7 @@ def kill_zygote(seen=[]):  # noqa: B006  # once
 def test_where_there_is_no_linux_workers_are_spawned(grid, monkeypatch):
     monkeypatch.setattr(local, "SOURCES", (Spawner,))
     monkeypatch.delattr(os, "pidfd_open")
-    rows = grid("segfault", "loops", "right", build_limit_s=20)
+    rows = grid("segfault", "loops", "right", build_limit_s=5)
     assert {name: row.status for name, row in rows.items()} == {
         "segfault": "crashed",
         "loops": "timeout",

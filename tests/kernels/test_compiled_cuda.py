@@ -20,7 +20,8 @@ from runner.kernels.matmul.cuda import LARGE, SMALL  # noqa: E402
 KERNELS = Path(__file__).parents[2] / "kernels"
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 ARCHS = ["sm_80", "sm_89", "sm_90a"]
-DTYPES = [(dtype, arch) for arch in ARCHS for dtype in ("float", "bfloat16")] + [("double", "sm_90a")]
+# Each type and each processor, without the product of both.
+DTYPES = [("float", "sm_80"), ("bfloat16", "sm_89"), *((dtype, "sm_90a") for dtype in ("float", "bfloat16", "double"))]
 INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 FLOAT64 = re.compile(r"D(ADD|MUL|FMA|SETP)\b|F2F\.F(64\.F32|32\.F64)|MUFU\.\w+64H|I2F\.F64|F2I\.F64")
 # Of a multiprocessor: CUDA C++ Programming Guide, table 27.

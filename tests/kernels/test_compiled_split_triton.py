@@ -142,8 +142,7 @@ def test_compiled_cdist_adds_up_outside_of_the_tensor_cores_and_spills_nothing(t
 
 
 @pytest.mark.skipif(not HAS_DESCRIPTORS, reason="Triton before 3.4 has no descriptors")
-@pytest.mark.parametrize("descriptor", [True, False])
-@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize(("parts", "descriptor"), [(1, True), (2, False)])
 @pytest.mark.parametrize("plan", cdist_plans(90), ids=lambda plan: f"{plan.rows}x{plan.cols}x{plan.depth}")
 def test_compiled_cdist_fits_into_a_hopper_gpu_however_it_stores(tmp_path, plan, parts, descriptor):
     """What test_split_triton.py runs on one. A buffer for a whole row of the largest tile would not fit."""

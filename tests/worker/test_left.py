@@ -23,7 +23,7 @@ forked = os.fork() or signal.pause()
 plain, other_session = start(), start("setsid")
 by_the_runner = start(**{tools.MARK: f"{os.getpid()}-x"})
 names = {forked: "forked", plain.pid: "plain", other_session.pid: "session", by_the_runner.pid: "the runner's"}
-print(sorted(names.get(pid, pid) for pid in worker.processes()))
+print(sorted(names.get(pid, pid) for pid in worker.left_running()))
 for pid in names:
     os.kill(pid, signal.SIGKILL)
 """
@@ -39,7 +39,7 @@ from torch._inductor.async_compile import AsyncCompile
 config.compile_threads = 2
 pool = AsyncCompile.process_pool()
 assert pool.submit(os.getpid).result() != os.getpid()
-print(len(processes.children(os.getpid())) > 0, worker.processes())
+print(len(processes.children(os.getpid())) > 0, worker.left_running())
 """
 
 

@@ -1,0 +1,9 @@
+"""Hydra's configs are loaded once for all tests."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from runner.config import compose
+
+compose.Composer = cache(compose.Composer)  # type: ignore[misc, assignment]

@@ -1,0 +1,269 @@
+"""``python -m runner ...`` without the two seconds of ``import torch``: forked from a process that has imported it.
+
+``install()`` replaces ``subprocess.Popen`` by one that forks where the command is ``[sys.executable, "-m", "runner",
+...]`` and its environment changes nothing that is read at start; every other command starts as ever, and so does one
+with ``COLD=1`` in its environment. What such a process starts in turn is forked as well. Only packages of others are
+imported beforehand: the runner itself comes from ``PYTHONPATH``, as in a cold start.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import io
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any, NoReturn
+
+PACKAGES = ("torch", "torch._inductor.compile_fx", "hydra", "omegaconf", "pandas", "rich.live", "rich.table", "wandb")
+# Python, a library or a test looks at these when a process starts, or in /proc, where they cannot be changed.
+AT_START = ("COLD", "PYTHON", "LC_", "LANG", "LD_", "OMP_", "MKL_", "TRITON_INTERPRET", "CUDA_LAUNCH", "MARK")
+MODULES = ("runner", "runner.execute.zygote", "runner.worker.serve", "runner.worker.again")
+REAL = subprocess.Popen
+
+
+def forkable(args: object, env: Mapping[str, str] | None) -> bool:
+    """Whether a forked process does what ``args`` would do in a cold one."""
+    words = list(args) if isinstance(args, list | tuple) else []
+    if words[:2] != [sys.executable, "-m"] or words[2] not in MODULES:
+        return False
+    given = dict(os.environ if env is None else env)
+    changed = {name for name in {*given, *BASE} if given.get(name) != BASE.get(name)}
+    paths = {*given.get("PYTHONPATH", "").split(os.pathsep)} - {*BASE.get("PYTHONPATH", "").split(os.pathsep)}
+    if any(path and not os.path.isdir(os.path.join(path, "runner")) for path in paths):  # packages in place of others
+        return False
+    return not any(name.startswith(AT_START) for name in changed - {"PYTHONPATH", "PYTHONUNBUFFERED"})
+
+
+class Forked(REAL):  # type: ignore[type-arg]
+    """A Popen whose child is forked from this process, if that will do. It must have one thread."""
+
+    def _execute_child(self, *given: Any) -> None:
+        names = REAL._execute_child.__code__.co_varnames[1:]  # type: ignore[attr-defined]
+        call = dict(zip(names, given, strict=False))
+        if call["preexec_fn"] or not forkable(call["args"], call["env"]):
+            super()._execute_child(*given)  # type: ignore[misc]
+            return
+        ends = call["p2cread"], call["c2pwrite"], call["errwrite"]
+        self._fork(call, [end if end >= 0 else place for place, end in enumerate(ends)])
+        self._child_created = True
+        for end, other in zip(ends, (call["p2cwrite"], call["c2pread"], call["errread"]), strict=True):
+            if end >= 0 and other >= 0:  # of a pipe; else it is the caller's, or /dev/null
+                os.close(end)
+        if (devnull := getattr(self, "_devnull", None)) is not None:
+            os.close(devnull)
+
+    def _fork(self, call: Mapping[str, Any], outputs: Sequence[int]) -> None:
+        keep = {number: number for number in call["pass_fds"]}
+        self.pid = os.fork()
+        if self.pid == 0:
+            become(_request(call), outputs, keep)
+
+
+def _request(call: Mapping[str, Any]) -> dict[str, Any]:
+    session = call.get("start_new_session", False)
+    return {
+        "words": [str(word) for word in call["args"]],
+        "cwd": os.fspath(call["cwd"] or os.getcwd()),
+        "env": dict(os.environ if call["env"] is None else call["env"]),
+        "session": bool(session),
+        "keep": list(call["pass_fds"]),
+    }
+
+
+def become(request: Mapping[str, Any], outputs: Sequence[int], keep: Mapping[int, int]) -> NoReturn:
+    """Be a fresh ``python -m``. ``keep``: the descriptors to leave open, by the numbers that they are to have."""
+    code = 1
+    try:
+        _descriptors(outputs, keep)
+        if request["session"]:
+            os.setsid()
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        os.chdir(request["cwd"])
+        os.environ.clear()
+        os.environ.update(request["env"])
+        words = list(request["words"])
+        if words[2] == "runner.execute.zygote":  # it looks who its parent is
+            words[4] = str(os.getppid())
+        sys.argv, sys.orig_argv = words[2:], words
+        path = [one for one in request["env"].get("PYTHONPATH", "").split(os.pathsep) if one]
+        sys.path[:] = [request["cwd"], *dict.fromkeys(path), *(one for one in PATH if one not in path)]
+        importlib.invalidate_caches()
+        for name in [name for name in sys.modules if name.partition(".")[0] == "runner"]:
+            del sys.modules[name]
+        atexit._clear()
+        through = bool(os.environ.get("PYTHONUNBUFFERED"))
+        for place, name, errors in ((1, "stdout", "strict"), (2, "stderr", "backslashreplace")):
+            binary = open(place, "wb", buffering=0 if through else -1)  # noqa: SIM115
+            setattr(sys, name, io.TextIOWrapper(binary, "utf-8", errors, write_through=through))
+        sys.stdin = open(0, encoding="utf-8")  # noqa: SIM115
+        subprocess.Popen = Forked  # type: ignore[misc]
+        code = _main(request["words"][2])
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _main(module: str) -> int:
+    """Run it as the interpreter does; its exit code."""
+    code: object = 0
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
+            code = 1
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    return code if isinstance(code, int) else 0
+
+
+def _descriptors(outputs: Sequence[int], keep: Mapping[int, int]) -> None:
+    """Those of ``outputs`` become 0, 1 and 2; ``keep`` get their numbers; all others are closed."""
+    floor = max([3, *keep, *keep.values(), *outputs]) + 1
+    moved = [os.dup2(one, floor + place) for place, one in enumerate([*outputs, *keep.values()])]
+    for number, now in zip([0, 1, 2, *keep], moved, strict=True):
+        os.dup2(now, number)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in keep:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+class Elsewhere(Forked):
+    """A Popen whose child is forked from the process that ``serve`` runs in."""
+
+    def _fork(self, call: Mapping[str, Any], outputs: Sequence[int]) -> None:
+        request = _request(call)
+        ended, status = os.pipe()
+        with LOCK:
+            server = _server()
+            message = json.dumps(request).encode(errors="surrogateescape")
+            socket.send_fds(server, [message], [*outputs, status, *request["keep"]])
+            self.pid = json.loads(server.recv(2**16))["pid"]
+        os.close(status)
+        self._ended = ended
+
+    def poll(self) -> int | None:
+        return self._told(0) if self._is_elsewhere() else super().poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        if not self._is_elsewhere():
+            return super().wait(timeout)
+        if self._told(timeout) is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return int(self.returncode)
+
+    def _is_elsewhere(self) -> bool:
+        return hasattr(self, "_ended")
+
+    def _told(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._ended], [], [], timeout)[0]:
+            self.returncode = int(os.read(self._ended, 16) or b"1")
+            os.close(self._ended)
+        return self.returncode
+
+
+LOCK = threading.Lock()
+BASE: Mapping[str, str] = {}
+PATH: list[str] = []
+ADDRESS = "PRELOADED_ADDRESS"  # in the environment of all processes of one pytest session
+SERVER: list[socket.socket] = []
+
+
+def install() -> None:
+    """From now on, in this process. The one that forks starts when it is first wanted, and serves all of a session."""
+    global BASE
+    os.environ.setdefault(ADDRESS, f"runner-tests-{os.getpid()}")
+    BASE = dict(os.environ)
+    if sys.platform == "linux":
+        subprocess.Popen = Elsewhere  # type: ignore[misc]
+
+
+def _server() -> socket.socket:
+    """The connection of this process."""
+    while not SERVER:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, contextlib.suppress(OSError):
+            listener.bind("\0" + BASE[ADDRESS])  # by the first who comes
+            listener.listen(64)
+            env = BASE | {"OPENBLAS_NUM_THREADS": "1"}
+            words = [sys.executable, os.path.abspath(__file__), str(listener.fileno())]
+            REAL(words, pass_fds=[listener.fileno()], env=env, stdin=subprocess.DEVNULL)
+        ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**20)
+        with contextlib.suppress(ConnectionRefusedError):  # it has just ended
+            ours.connect("\0" + BASE[ADDRESS])
+            SERVER.append(ours)
+    return SERVER[0]
+
+
+def serve(listener: socket.socket) -> None:
+    """Fork what is asked for, and tell of each end, until all who asked are gone."""
+    for name in PACKAGES:
+        if find_spec(name.partition(".")[0]):
+            importlib.import_module(name)
+    assert len(os.listdir("/proc/self/task")) == 1
+    gc.collect()
+    gc.freeze()
+    PATH[:] = sys.path[1:]
+    clients = [listener.accept()[0]]
+    children: dict[int, tuple[int, int]] = {}
+    while clients:
+        for one in select.select([listener, *clients, *children], [], [])[0]:
+            if one is listener:
+                clients.append(listener.accept()[0])
+            elif one in children:
+                pid, status = children.pop(one)
+                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                with contextlib.suppress(BrokenPipeError):
+                    os.write(status, str(code).encode())
+                os.close(status)
+                os.close(one)
+            elif not _answer(one, children):
+                clients.remove(one)
+                one.close()
+
+
+def _answer(client: socket.socket, children: dict[int, tuple[int, int]]) -> bool:
+    """Fork what ``client`` asks for. False if it has gone."""
+    message, received, _, _ = socket.recv_fds(client, 2**20, 64)
+    if not message:
+        return False
+    request = json.loads(message)
+    outputs, status, keep = received[:3], received[3], received[4:]
+    pid = os.fork()
+    if pid == 0:
+        become(request, outputs, dict(zip(request["keep"], keep, strict=True)))
+    children[os.pidfd_open(pid)] = pid, status
+    for descriptor in (*outputs, *keep):
+        os.close(descriptor)
+    client.send(json.dumps({"pid": pid}).encode())
+    return True
+
+
+if __name__ == "__main__":
+    BASE = dict(os.environ)
+    serve(socket.socket(fileno=int(sys.argv[1])))
