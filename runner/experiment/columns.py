@@ -153,34 +153,27 @@ MEMORY: dict[str, Column] = {  # measure=memory, but for the first two, which ev
     "peak_mem_bytes": Column("byte", "peak memory of one call above its inputs", "lower"),
 }
 
-PROFILE: dict[str, Column] = {  # measure=profile
-    "profile_gpu_us": Column("us", "time of one call in which a kernel, copy or fill ran, by torch.profiler"),
-    "profile_kernels": Column("", "kernels, copies and fills of one call, by torch.profiler"),
-    "busy_pct": Column("%", "profile_gpu_us relative to the time from the first kernel's start to the last one's end"),
-    "idle_us": Column(
-        "us", "time of one call between the first and the last kernel in which none ran; recording slows launches"
-    ),
-    "longest_gap_us": Column("us", "longest time within a call in which no kernel ran; median of the calls"),
-    "launch_us": Column("us", "host's time in one CUDA call that launches something"),
-    "profile_launch_to_start_us": Column(
-        "us", "from the end of a launch to the start of its kernel, by torch.profiler; mean"
-    ),
-    "top_kernel": Column("", "kernel with the longest total time, its name shortened"),
-    "top_kernel_pct": Column("%", "its share of the time of all kernels"),
-    "profile_slowdown": Column("", "latency of a call under the profiler over its latency without; 1: no slowdown"),
-    "profile_note": Column("", "limits of the profile, such as fewer kernels than benchmark counted"),
-}
 
-NSYS: dict[str, Column] = {  # measure=nsys
-    "nsys_gpu_us": Column(
-        "us", "time of a call in which the GPU was busy, by nsys, with a cold L2 cache: trimmed mean"
-    ),
-    "nsys_kernels": Column("", "kernels, copies and fills of one call, by nsys"),
-    "nsys_idle_us": Column("us", "time between the first and the last of them in which the GPU was idle"),
-    "nsys_launch_to_start_us": Column("us", "from the end of a launch to the start of its kernel, by nsys; mean"),
-    "nsys_slowdown": Column("", "host time of a call under nsys over that without; 1: no slowdown"),
-    "nsys_note": Column("", "limits of nsys's figures; empty if there are none"),
-}
+def _time_line(tool: str, name: str) -> dict[str, Column]:
+    """What ``tool`` saw the GPU do in a call."""
+    columns = {
+        "gpu_us": Column("us", f"time of one call in which a kernel, copy or fill ran, by {name}: trimmed mean"),
+        "kernels": Column("", f"kernels, copies and fills of one call, by {name}"),
+        "busy_pct": Column("%", "that time relative to the time from the first kernel's start to the last one's end"),
+        "idle_us": Column("us", "time of one call between the first and the last kernel in which none ran"),
+        "longest_gap_us": Column("us", "longest time within a call in which no kernel ran; median of the calls"),
+        "launch_us": Column("us", "host's time in one CUDA call that launches something; recording slows it"),
+        "launch_to_start_us": Column("us", "from the end of a launch to the start of its first kernel; mean"),
+        "top_kernel": Column("", "kernel with the longest total time, its name shortened"),
+        "top_kernel_pct": Column("%", "its share of the time of all kernels"),
+        "slowdown": Column("", f"host time of a call under {name} over that without; 1: no slowdown"),
+        "note": Column("", f"limits of the figures of {name}; empty if there are none"),
+    }
+    return {f"{tool}_{column}": one for column, one in columns.items()}
+
+
+PROFILE = _time_line("profile", "torch.profiler")
+NSYS = _time_line("nsys", "nsys")
 
 # Shares are weighted by time over the kernels of a call; what is of a launch is the longest one's.
 NCU: dict[str, Column] = {  # measure=ncu

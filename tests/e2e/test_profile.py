@@ -41,14 +41,14 @@ def test_the_table_the_files_and_wandb_have_a_profile_on_the_cpu(run, tmp_path):
     assert row["status"] == "ok"
     assert row["metrics"]["wall_us"] > 0
     assert "profile_slowdown" in row["metrics"]
-    assert not {"not_measured", "profile_gpu_us", "launch_us", "top_kernel"} & row["metrics"].keys()
+    assert not {"not_measured", "profile_gpu_us", "profile_launch_us", "profile_top_kernel"} & row["metrics"].keys()
     assert "mlp naive: profile" in result.out
     assert "aten::mm" in result.out
-    assert "  step_0" in result.out
+    assert "  call/step_0" in result.out
     assert [line["part"] for line in lines(result.folder, row, "parts")][:3] == [
-        "step_0",
-        "step_0 / forward",
-        "step_0 / forward / layer_0",
+        "call",
+        "call/step_0",
+        "call/step_0/forward",
     ]
     kept = {f"profile/{name}" for name in ("flame.svg", "ops.csv", "parts.csv", "stacks.txt", "trace.json.gz")}
     assert {"/".join(file.split("/")[-2:]) for file in row["files"]} == kept | {"profile/summary.txt"}
@@ -94,15 +94,15 @@ def test_nine_kernels_of_a_naive_gelu_and_one_of_others(run):
         ops = {line["op"] for line in kernels}
         if name == "naive":
             assert ops == {"aten::mul", "aten::add", "aten::tanh"}
-            assert 50 < metrics["busy_pct"] < 100
-            assert metrics["idle_us"] > 0
+            assert 50 < metrics["profile_busy_pct"] < 100
+            assert metrics["profile_idle_us"] > 0
         else:
             assert ops == {"aten::gelu" if name == "torch" else ""}
-            assert metrics["busy_pct"] == pytest.approx(100)
-            assert metrics["idle_us"] == pytest.approx(0, abs=1e-3)
-        assert 0 < metrics["launch_us"] < 200
+            assert metrics["profile_busy_pct"] == pytest.approx(100)
+            assert metrics["profile_idle_us"] == pytest.approx(0, abs=1e-3)
+        assert 0 < metrics["profile_launch_us"] < 200
         assert metrics["profile_launch_to_start_us"] >= 0
-        assert metrics["top_kernel"]
+        assert metrics["profile_top_kernel"]
 
 
 @pytest.mark.gpu
@@ -126,8 +126,8 @@ def test_parts_of_a_training_step_have_their_kernels_and_autograds_thread_too(ru
     (row,) = result.rows()
     metrics = row["metrics"]
     assert "not_measured" not in metrics, metrics["not_measured"]
-    parts = {line["part"].split(" / ")[-1]: float(line["kernels"]) for line in lines(result.folder, row, "parts")}
-    assert set(parts) == {"step_0", "forward", "layer_0", "layer_1", "backward", "optimizer_step"}
+    parts = {line["part"].split("/")[-1]: float(line["kernels"]) for line in lines(result.folder, row, "parts")}
+    assert set(parts) == {"call", "step_0", "forward", "layer_0", "layer_1", "backward", "optimizer_step"}
     assert all(count > 0 for count in parts.values())
     assert parts["step_0"] == parts["forward"] + parts["backward"] + parts["optimizer_step"]
     assert parts["step_0"] <= metrics["profile_kernels"] == metrics["n_kernels"]

@@ -8,10 +8,17 @@ import random
 
 import pytest
 
-from runner.measure.profile import flame, tables, trace
+from runner.measure import profile
+from runner.measure.profile import flame
+from runner.measure.timeline import Event, calls, tables
 from runner.timing.timeline import covered, gaps, whole
 
 CALLER, AUTOGRAD, GPU = 11, 12, 7
+
+
+def parse(records):
+    """The calls of a trace."""
+    return calls(profile.events(records))[0]
 
 
 def record(cat, name, start, end, tid=CALLER, **args):
@@ -62,7 +69,7 @@ def call_of_two(at=0.0, correlation=1):
 def two():
     records = [*call_of_two(0.0, 1), *call_of_two(1000.0, 11)]
     random.Random(0).shuffle(records)
-    return trace.parse(records)
+    return parse(records)
 
 
 def test_kernels_are_of_the_call_that_launched_them_and_the_flush_is_of_none(two):
@@ -73,18 +80,18 @@ def test_kernels_are_of_the_call_that_launched_them_and_the_flush_is_of_none(two
 
 def test_a_kernel_that_runs_after_its_call_by_the_gpus_clock_is_of_the_call_that_launched_it():
     records = [span("call", 0, 10), launch(1, 2, 3), kernel("late", 1, 11, 12), span("call", 20, 30)]
-    first, second = trace.parse(records)
+    first, second = parse(records)
     assert [work.event.name for work in first.work] == ["late"]
     assert second.work == ()
 
 
 def test_a_kernel_without_a_launch_is_of_the_call_in_which_it_runs():
-    (call,) = trace.parse([span("call", 0, 10), kernel("alone", 5, 2, 3), kernel("before", 6, -2, -1)])
+    (call,) = parse([span("call", 0, 10), kernel("alone", 5, 2, 3), kernel("before", 6, -2, -1)])
     assert [(work.event.name, work.launch, work.op) for work in call.work] == [("alone", None, None)]
 
 
 def test_a_part_of_a_call_that_is_called_so_is_no_call():
-    (call,) = trace.parse([span("call", 0, 10), span("call", 2, 5), kernel("a", 1, 3, 4)])
+    (call,) = parse([span("call", 0, 10), span("call", 2, 5), kernel("a", 1, 3, 4)])
     assert (call.span.us, len(call.work)) == (10, 1)
 
 
@@ -97,50 +104,50 @@ def test_who_launched_a_kernel_is_the_innermost_operation_on_whatever_thread(two
 
 
 def test_the_figures_of_a_timeline_made_by_hand(two):
-    found = tables.columns(two)
+    found = tables.figures(two, "profile")
     assert found["profile_gpu_us"] == 60
     assert found["profile_kernels"] == 3
-    assert found["busy_pct"] == pytest.approx(100 * 60 / 80)
-    assert found["idle_us"] == 20
-    assert found["longest_gap_us"] == 15
-    assert found["launch_us"] == pytest.approx((4 + 6 + 5) / 3)
+    assert found["profile_busy_pct"] == pytest.approx(100 * 60 / 80)
+    assert found["profile_idle_us"] == 20
+    assert found["profile_longest_gap_us"] == 15
+    assert found["profile_launch_us"] == pytest.approx((4 + 6 + 5) / 3)
     assert found["profile_launch_to_start_us"] == pytest.approx(((20 - 16) + (35 - 26) + 0) / 3)
-    assert found["top_kernel_pct"] == 50
-    assert found["top_kernel"] in ("gemm", "mul_kernel<4, F>")  # 30 us each
+    assert found["profile_top_kernel_pct"] == 50
+    assert found["profile_top_kernel"] in ("gemm", "mul_kernel<4, F>")  # 30 us each
 
 
 def test_kernels_at_once_count_once():
     records = [span("call", 0, 100), launch(1, 1, 2), launch(2, 3, 4)]
     records += [kernel("a", 1, 10, 30), kernel("b", 2, 20, 50)]
-    found = tables.columns(trace.parse(records))
+    found = tables.figures(parse(records), "profile")
     assert found["profile_gpu_us"] == 40
-    assert found["busy_pct"] == 100
-    assert found["longest_gap_us"] == 0
+    assert found["profile_busy_pct"] == 100
+    assert found["profile_longest_gap_us"] == 0
 
 
 def test_a_cuda_graph_is_launched_once_and_has_all_its_kernels():
     records = [span("call", 0, 100), launch(1, 1, 9, name="cudaGraphLaunch")]
     records += [kernel(f"k{i}", 1, 20 + 10 * i, 28 + 10 * i) for i in range(3)]
-    found = tables.columns(trace.parse(records))
+    found = tables.figures(parse(records), "profile")
     assert found["profile_kernels"] == 3
-    assert found["launch_us"] == 8
+    assert found["profile_launch_us"] == 8
     assert found["profile_gpu_us"] == 24
 
 
 def test_copies_and_fills_count_and_no_launch_is_no_launch_time():
     records = [span("call", 0, 100), kernel("Memcpy DtoD (Device -> Device)", 3, 10, 14, cat="gpu_memcpy", bytes=64)]
     records += [kernel("Memset (Device)", 4, 20, 21, cat="gpu_memset")]
-    found = tables.columns(trace.parse(records))
+    found = tables.figures(parse(records), "profile")
     assert found["profile_kernels"] == 2
-    assert found["top_kernel"] == "Memcpy DtoD (Device -> Device)"
-    assert not {"launch_us", "profile_launch_to_start_us"} & found.keys()
+    assert found["profile_top_kernel"] == "Memcpy DtoD (Device -> Device)"
+    assert not {"profile_launch_us", "profile_launch_to_start_us"} & found.keys()
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_covered_and_the_gaps_make_the_whole(seed):
     draw = random.Random(seed)
     starts = sorted(draw.uniform(0, 100) for _ in range(30))
-    some = [trace.Event("k", "kernel", start, start + draw.uniform(0, 8)) for start in starts]
+    some = [Event("k", "kernel", start, start + draw.uniform(0, 8)) for start in starts]
     assert covered(some) + sum(gaps(some)) == pytest.approx(whole(some))
     assert covered(some) <= sum(event.us for event in some)
 
@@ -164,9 +171,9 @@ def test_fewer_kernels_than_the_benchmark_saw_are_told(two, expected, said):
 
 def test_calls_that_are_not_alike_are_told():
     records = [span("call", 0, 10), kernel("a", 1, 2, 3), span("call", 20, 30), kernel("a", 2, 22, 23)]
-    calls = trace.parse([*records, kernel("b", 3, 24, 25)])
-    assert tables.note(calls, None) == "kernels, copies and fills of a call: 1 to 2, not the same each time"
-    assert tables.note(calls, 2).endswith("1 to 2 here, 2 by the benchmark")
+    seen = parse([*records, kernel("b", 3, 24, 25)])
+    assert tables.note(seen, None) == "kernels, copies and fills of a call: 1 to 2, not the same each time"
+    assert tables.note(seen, 2).endswith("1 to 2 here, 2 by the benchmark")
 
 
 @pytest.mark.parametrize(
@@ -194,31 +201,35 @@ def test_the_table_of_kernels_names_operations_and_is_of_one_call(two):
 
 def test_a_kernel_that_no_operation_launches_is_under_its_part():
     records = [span("call", 0, 100), span("layer_0", 5, 50), launch(1, 10, 12, cat="cuda_driver"), launch(2, 60, 61)]
-    calls = trace.parse([*records, kernel("in_triton", 1, 20, 30), kernel("bare", 2, 70, 71)])
-    assert [line["op"] for line in tables.kernels(calls, shapes=False)] == ["(layer_0)", ""]
+    seen = parse([*records, kernel("in_triton", 1, 20, 30), kernel("bare", 2, 70, 71)])
+    assert [line["op"] for line in tables.kernels(seen, shapes=False)] == ["(layer_0)", ""]
 
 
 def test_the_table_of_operations_has_the_hosts_time_with_and_without_what_they_call(two):
     lines = {line["op"]: line for line in tables.ops(two, shapes=False, gpu=True)}
-    assert lines["aten::mul"]["cpu_us"] == 30
-    assert lines["aten::mul"]["self_cpu_us"] == 30 - 4 - 6
+    assert lines["aten::mul"]["host_us"] == 30
+    assert lines["aten::mul"]["self_host_us"] == 30 - 4 - 6
     assert (lines["aten::mul"]["kernels"], lines["aten::mul"]["gpu_us"]) == (2, 30)
     backward = lines["autograd::engine::evaluate_function: MulBackward0"]
-    assert (backward["cpu_us"], backward["self_cpu_us"], backward["kernels"]) == (30, 10, 0)
-    assert sum(line["self_cpu_pct"] for line in lines.values()) == pytest.approx(100)
+    assert (backward["host_us"], backward["self_host_us"], backward["kernels"]) == (30, 10, 0)
+    assert sum(line["self_host_pct"] for line in lines.values()) == pytest.approx(100)
 
 
 def test_an_operation_that_calls_itself_is_not_counted_twice_in_its_whole_time():
-    calls = trace.parse([span("call", 0, 100), op("aten::to", 10, 50), op("aten::to", 20, 40)])
-    (line,) = tables.ops(calls, shapes=False, gpu=False)
-    assert (line["count"], line["cpu_us"], line["self_cpu_us"]) == (2, 40, 40)
+    seen = parse([span("call", 0, 100), op("aten::to", 10, 50), op("aten::to", 20, 40)])
+    (line,) = tables.ops(seen, shapes=False, gpu=False)
+    assert (line["count"], line["host_us"], line["self_host_us"]) == (2, 40, 40)
 
 
 def test_parts_have_the_kernels_of_other_threads_too(two):
     lines = {line["part"]: line for line in tables.parts(two, gpu=True)}
-    assert list(lines) == ["forward", "backward"]
-    assert (lines["forward"]["cpu_us"], lines["forward"]["kernels"], lines["forward"]["gpu_us"]) == (45, 2, 30)
-    assert (lines["backward"]["kernels"], lines["backward"]["gpu_us"]) == (1, 30)
+    assert list(lines) == ["call", "call/forward", "call/backward"]
+    assert (lines["call/forward"]["host_us"], lines["call/forward"]["kernels"], lines["call/forward"]["gpu_us"]) == (
+        45,
+        2,
+        30,
+    )
+    assert (lines["call/backward"]["kernels"], lines["call/backward"]["gpu_us"]) == (1, 30)
 
 
 def test_stacks_end_in_kernels_on_a_gpu(two):
@@ -230,7 +241,7 @@ def test_stacks_end_in_kernels_on_a_gpu(two):
 
 def test_stacks_of_the_host_add_up_to_the_call():
     records = [span("call", 0, 100), span("forward", 10, 60), op("aten::gelu", 20, 50), op("aten::empty", 25, 30)]
-    found = flame.of_host(trace.parse(records))
+    found = flame.of_host(parse(records))
     assert found[("call",)] == 50
     assert found[("call", "forward")] == 20
     assert found[("call", "forward", "aten::gelu")] == 25
@@ -241,7 +252,7 @@ def test_an_annotation_is_not_within_the_python_function_that_begins_it():
     python = [record("python_function", name, *times) for name, times in {"f.py(1): run": (5, 95)}.items()]
     python += [record("python_function", "torch/autograd/profiler.py(9): __enter__", 10, 20)]
     python += [record("python_function", "torch/autograd/profiler.py(9): __exit__", 58, 70)]
-    (call,) = trace.parse([span("call", 0, 100), *python, span("forward", 15, 60), op("aten::gelu", 30, 40)])
+    (call,) = parse([span("call", 0, 100), *python, span("forward", 15, 60), op("aten::gelu", 30, 40)])
     assert [event.name for event, above in call.host if [a.name for a in above] == ["f.py(1): run", "forward"]] == [
         "aten::gelu"
     ]
@@ -258,12 +269,12 @@ def test_folded_stacks_are_read_back():
 
 def test_names_that_would_break_a_line_do_not():
     records = [span("call", 0, 10), op("a;b\n<method of X object at 0x7f00a1>", 2, 4)]
-    assert "call;a:b <method of X object> 2000\n" in flame.folded(flame.of_host(trace.parse(records)))
+    assert "call;a:b <method of X object> 2000\n" in flame.folded(flame.of_host(parse(records)))
 
 
 def test_a_gzipped_trace_is_read(tmp_path):
     path = tmp_path / "trace.json.gz"
     with gzip.open(path, "wt") as file:
         json.dump({"schemaVersion": 1, "traceEvents": call_of_two()}, file)
-    (call,) = trace.read(path)
+    ((call,), _) = calls(profile.read(path))
     assert len(call.work) == 3

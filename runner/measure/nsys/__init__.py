@@ -17,9 +17,8 @@ from runner.device.processes import output
 from runner.device.tools import Ended
 from runner.experiment.case import Scalar
 from runner.measure import RESULT, SUMMARY, CannotMeasure, MeasureContext, result
-from runner.measure.nsys import tables
-from runner.measure.nsys.tables import summary
-from runner.measure.nsys.timeline import Timeline, read
+from runner.measure.nsys.export import Report, read
+from runner.measure.timeline import tables
 from runner.timing.statistics import trimmed_mean
 
 if TYPE_CHECKING:
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
 GRACE_S = 30.0  # beyond ``limit_s``, for nsys to write what it has
 EXPORT_S = 20.0  # beyond ``limit_s``, in any case, to read the report
 REPORT, LOG, COMMAND = "report", "nsys.log", "command.txt"
-KEPT = (RESULT, SUMMARY, f"{REPORT}.nsys-rep", f"{REPORT}.qdstrm", *(f"{name}.csv" for name in tables.NAMES))
+LINES = 24  # of each table in the summary: parts of two steps of four layers
+KEPT = (RESULT, SUMMARY, f"{REPORT}.nsys-rep", f"{REPORT}.qdstrm", *(f"{name}.csv" for name in tables.SHOWN))
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,33 @@ class Nsys:
         program = tools.find("nsys", self.path)
         if program is None:
             raise CannotMeasure(MISSING if self.path is None else f"measure.nsys.path={self.path} is no program")
-        timeline, again, notes = self.record(program, context.command(self.calls), context.folder)
+        report, again, notes = self.record(program, context.command(self.calls), context.folder)
         unprofiled_us = context.figures.get("latency_us")
         beside_us = _latency_us(call) if unprofiled_us is None else float(unprofiled_us)
-        notes += timeline.notes(self.calls, context.expected)
-        return _told(self, context.folder, timeline, trimmed_mean(again["calls_us"]), beside_us, notes)
+        notes += [*report.notes(self.calls), *filter(None, [tables.note(report.calls, context.expected)])]
+        return self._figures(context.folder, report, trimmed_mean(again["calls_us"]) / beside_us, notes)
 
-    def record(self, program: str, case: list[str], folder: Path) -> tuple[Timeline, Mapping[str, Any], list[str]]:
+    def _figures(self, folder: Path, report: Report, slowdown: float, notes: list[str]) -> dict[str, Scalar]:
+        """Tables and summary into ``folder``; the figures."""
+        figures = tables.figures(report.calls, "nsys") | {"nsys_slowdown": slowdown, "nsys_note": "; ".join(notes)}
+        found = tables.tables(report.calls, report.others)
+        tables.write(found, folder)
+        head = [
+            f"Nsight Systems {report.version}, preset {self.preset}, {len(report.calls)} calls; of one call:",
+            *tables.on_gpu(figures, "nsys"),
+            f"under nsys a call takes the host {slowdown:.2f} x the time without",
+            *([f"note: {figures['nsys_note']}"] if notes else []),
+        ]
+        command = (folder / COMMAND).read_text(encoding="utf-8").strip()
+        end = ["", f"recorded by: {command}", "to look at: nsys-ui report.nsys-rep", ""]
+        text = tables.text(head, found, LINES) + "\n".join(end)
+        (folder / SUMMARY).write_text(text, encoding="utf-8")
+        return figures
+
+    def record(self, program: str, case: list[str], folder: Path) -> tuple[Report, Mapping[str, Any], list[str]]:
         """``case``, a command that writes ``again.json`` into ``folder``, under ``program``: what came of it.
 
-        The timeline, the case's own result, and notes. Raises CannotMeasure.
+        The report, the case's own result, and notes. Raises CannotMeasure.
         """
         began_s = time.monotonic()
         for name in KEPT:  # of an earlier session in this folder
@@ -74,15 +91,15 @@ class Nsys:
         again = result(folder)
         if fault := of_profile(ended, again, self.limit_s, folder / LOG):
             raise CannotMeasure(fault)
-        report, note = found_report(ended, folder / f"{REPORT}.nsys-rep")
+        path, note = found_report(ended, folder / f"{REPORT}.nsys-rep")
         left_s = max(self.limit_s - (time.monotonic() - began_s), 0.0) + EXPORT_S
-        timeline = _export(command, report, left_s)
-        if fault := of_timeline(timeline):
-            raise CannotMeasure(f"{fault}; what it saw is in {report}")
-        return timeline, again, [text for text in (note, *command.notes) if text]
+        report = _export(command, path, left_s)
+        if fault := of_report(report):
+            raise CannotMeasure(f"{fault}; what it saw is in {path}")
+        return report, again, [text for text in (note, *command.notes) if text]
 
 
-def _export(command: Command, report: Path, limit_s: float) -> Timeline:
+def _export(command: Command, report: Path, limit_s: float) -> Report:
     """What ``report`` holds. Raises CannotMeasure.
 
     Through a folder of this machine's own, for a file system without locks would say that a database is locked.
@@ -109,22 +126,6 @@ def _latency_us(call: Call) -> float:
     from runner.timing.preparation import preparation
 
     return float(as_seen_by_caller(call.run, preparation(call.reset, cold_l2=True))["latency_us"] or 0.0)
-
-
-def _told(
-    nsys: Nsys, folder: Path, timeline: Timeline, under_us: float, beside_us: float, notes: list[str]
-) -> dict[str, Scalar]:
-    """Tables and summary into ``folder``; the figures."""
-    figures = tables.figures(timeline)
-    figures["nsys_slowdown"] = under_us / beside_us
-    figures["nsys_note"] = "; ".join(notes)
-    found = tables.tables(timeline)
-    tables.write(found, folder)
-    head = f"Nsight Systems {timeline.version}, preset {nsys.preset}, {len(timeline.calls)} calls; of one call:"
-    command = (folder / COMMAND).read_text(encoding="utf-8").strip()
-    text = summary(head, figures, found, under_us, beside_us, command)
-    (folder / SUMMARY).write_text(text, encoding="utf-8")
-    return figures
 
 
 # Sampling the CPU is nsys's own default, and makes tens of megabytes of a second of Python. Without nodes, kernels of a
@@ -255,13 +256,13 @@ def of_export(ended: Ended, database: Path, report: Path, limit_s: float) -> str
     return ""
 
 
-def of_timeline(timeline: Timeline) -> str:
+def of_report(report: Report) -> str:
     """Why it shows nothing of the calls; empty if it does."""
-    if not timeline.works:
-        return GRAPHS if timeline.graphs else _because(NO_WORK, timeline.said)
-    if not timeline.calls:
-        return _because(NO_CALLS, timeline.said)
-    return "" if any(work.call is not None for work in timeline.works) else _because(NO_WORK, timeline.said)
+    if not report.works:
+        return GRAPHS if report.graphs else _because(NO_WORK, report.said)
+    if not report.calls:
+        return _because(NO_CALLS, report.said)
+    return "" if any(call.work for call in report.calls) else _because(NO_WORK, report.said)
 
 
 def _because(sentence: str, said: tuple[str, ...]) -> str:

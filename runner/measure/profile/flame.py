@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from html import escape
 
 from runner.measure import CALL
-from runner.measure.profile.tables import short
-from runner.measure.profile.trace import Call, Event
+from runner.measure.timeline import Call, Event
+from runner.measure.timeline.tables import short
 
 WIDTH, ROW, MARGIN, HEAD = 1200.0, 18.0, 10.0, 40.0  # in pixels
 NARROWEST = 0.3  # boxes below it cannot be seen, let alone pointed at

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, record_function, schedule, supporte
 from runner.kernels.spans import watched
 from runner.measure import CALL, CannotMeasure
 from runner.measure.profile import Profile
-from runner.measure.profile.tables import Line, grouped, sizes_text
+from runner.measure.timeline.tables import Line, grouped
 from runner.timing import Call
 from runner.timing.preparation import preparation
 from runner.timing.statistics import trimmed_mean
@@ -140,7 +140,8 @@ def _costs(events: Any, count: int, settings: Profile, device: str) -> list[Line
     memory = "self_device_memory_usage" if device == "cuda" else "self_cpu_memory_usage"
 
     def key(event: Any) -> tuple[str, str]:
-        return event.name, sizes_text(event.input_shapes) if settings.shapes else ""
+        sizes = " ".join("x".join(map(str, size)) for size in event.input_shapes or () if size)
+        return event.name, sizes if settings.shapes else ""
 
     lines: list[Line] = []
     for (op, sizes), some in grouped(inside, key).items():

@@ -220,7 +220,7 @@ def test_a_case_is_run_again_under_it_and_becomes_figures_tables_and_a_summary(t
         "summary.txt",
         "nsys.log",
         "kernels.csv",
-        "ranges.csv",
+        "parts.csv",
         "api.csv",
     }
     text = (tmp_path / "files" / "summary.txt").read_text()
@@ -228,4 +228,4 @@ def test_a_case_is_run_again_under_it_and_becomes_figures_tables_and_a_summary(t
     assert (tmp_path / "files" / "command.txt").read_text().strip() in text
     other = MeasureContext("cuda", case, tmp_path / "files", {"latency_us": 1.0, "n_kernels": 6})
     note = nsys(path=program).measure(Call(tuple), other)["nsys_note"]
-    assert note == "the benchmark saw 6 kernels, copies and fills in a call, nsys 5"
+    assert note == "kernels, copies and fills of a call: 5 here, 6 by the benchmark"

@@ -1,36 +1,20 @@
-"""A Chrome trace, as torch.profiler exports it, taken apart call by call. No torch here, and nothing is run.
+"""What the host and the GPU did, taken apart call by call: the time line that profile and nsys share. No torch here.
 
 A kernel and the call of CUDA that launched it bear one correlation number, and so belong together beyond doubt; the
-launch stands on the host's clock, within the operation that made it, on whatever thread that is. "External id" would
-say the same in fewer words, but versions of torch fill it in differently.
+launch stands on the host's clock, within the operation that made it, on whatever thread that is.
 """
 
 from __future__ import annotations
 
 import bisect
-import gzip
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 from runner.measure import CALL
 
-STEP = "ProfilerStep#"  # torch.profiler's own, around ours
-
 Kind = Literal["op", "span", "python", "api", "kernel", "copy", "fill"]
-KINDS: dict[str, Kind] = {  # by the category in the trace
-    "cpu_op": "op",
-    "user_annotation": "span",
-    "python_function": "python",
-    "cuda_runtime": "api",
-    "cuda_driver": "api",  # Triton launches by the driver
-    "kernel": "kernel",
-    "gpu_memcpy": "copy",
-    "gpu_memset": "fill",
-}
 ROUNDING_US = 0.005  # times are written in thousandths of a microsecond
 ON_GPU = ("kernel", "copy", "fill")
 
@@ -44,8 +28,9 @@ class Event:
     start: float
     end: float
     lane: object = None  # the thread, or the stream
-    correlation: int = 0  # a launch and what it launched have the same; 0: none
-    details: Mapping[str, Any] = field(default_factory=dict)
+    correlation: object = None  # a launch and what it launched have the same; None: none
+    details: Mapping[str, Any] = field(default_factory=dict)  # of a kernel, copy or fill, by column
+    shapes: str = ""  # ``64x128 128``: sizes of the tensors among the inputs of an operation
     parent: Event | None = None  # which encloses it on the same thread
     below_us: float = 0.0  # of its time, in what it encloses
 
@@ -93,26 +78,23 @@ class Call:
     host: tuple[tuple[Event, tuple[Event, ...]], ...]  # what the host did in it, each with what encloses it
 
 
-def read(path: Path) -> list[Call]:
-    """The calls of the gzipped trace at ``path``. Raises OSError, or ValueError if it is no trace."""
-    with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
-        content = json.load(file, strict=False)  # kernels' names may hold control characters
-    return parse(content["traceEvents"])
-
-
-def parse(records: Iterable[Mapping[str, Any]]) -> list[Call]:
-    """The calls among the ``traceEvents`` of a trace, by start."""
+def calls(events: Iterable[Event]) -> tuple[list[Call], list[Call]]:
+    """The calls, which are spans named ``call``, and the other outermost spans; each with what is in it, by start."""
     host: list[Event] = []
     gpu: list[Event] = []
-    for record in records:
-        if record.get("ph") == "X" and (kind := KINDS.get(record.get("cat", ""))):
-            (gpu if kind in ON_GPU else host).append(_event(record, kind))
-    threads = {lane: Thread(events) for lane, events in _by_lane(host).items()}
-    spans = sorted(filter(_is_call, host), key=lambda event: event.start)
-    return [
-        Call(span, tuple(work), tuple(events))
-        for span, work, events in zip(spans, _work(spans, gpu, host, threads), _host(spans, host, threads), strict=True)
-    ]
+    for event in events:
+        (gpu if event.kind in ON_GPU else host).append(event)
+    threads = {lane: Thread(own) for lane, own in _by_lane(host).items()}
+    found = sorted(filter(_is_call, host), key=lambda event: event.start)
+    others = [event for event in host if event.kind == "span" and event.parent is None and event.name != CALL]
+    return _filled(found, host, gpu, threads), [_filled([span], host, gpu, threads)[0] for span in others]
+
+
+def _filled(
+    spans: Sequence[Event], host: Sequence[Event], gpu: Sequence[Event], threads: Mapping[object, Thread]
+) -> list[Call]:
+    parts = zip(spans, _work(spans, gpu, host, threads), _host(spans, host, threads), strict=True)
+    return [Call(span, tuple(work), tuple(events)) for span, work, events in parts]
 
 
 class Thread:
@@ -156,20 +138,6 @@ def _is_call(event: Event) -> bool:
     return above is None
 
 
-def _event(record: Mapping[str, Any], kind: Kind) -> Event:
-    details = record.get("args", {})
-    start = float(record["ts"])
-    return Event(
-        name=str(record["name"]),
-        kind=kind,
-        start=start,
-        end=start + float(record.get("dur", 0.0)),
-        lane=(record.get("pid"), record.get("tid")),
-        correlation=int(details.get("correlation") or 0),
-        details=details,
-    )
-
-
 def _by_lane(events: Iterable[Event]) -> dict[object, list[Event]]:
     lanes: dict[object, list[Event]] = {}
     for event in events:
@@ -181,7 +149,7 @@ def _work(
     spans: Sequence[Event], gpu: Sequence[Event], host: Sequence[Event], threads: Mapping[object, Thread]
 ) -> list[list[Work]]:
     """What the GPU did for each of the calls ``spans``."""
-    launches: dict[int, Event] = {}
+    launches: dict[object, Event] = {}
     for event in host:
         if event.kind == "api" and event.correlation:
             known = launches.setdefault(event.correlation, event)
@@ -204,7 +172,7 @@ def _host(
     found: list[list[tuple[Event, tuple[Event, ...]]]] = [[] for _ in spans]
     for event in host:
         index = _index(spans, event.start)
-        if index is None or event is spans[index] or event.name.startswith(STEP):
+        if index is None or event is spans[index]:
             continue
         if event.end <= spans[index].end:  # else it is the end of the annotation itself, as Python does it
             found[index].append((event, _stack(event, spans[index], threads)))
