@@ -180,7 +180,7 @@ def conclude(session: Session, reporters: Mapping[str, Reporter]) -> list[Row]:
     says = [*terminal.told(session.folder, rows, names), *terminal.notes([line.row for line in derived], names)]
     says += [unwritten] if unwritten else []
     if session.unreadable:
-        says.append(f"{len(session.unreadable)} rows are of another version of the runner, and left out")
+        says.append(f"{session.unreadable} rows are of another version of the runner, and left out")
     says.append(f"{_tally(rows, plan)}. Results: {session.folder}")
     publish = partial(_published, {} if unwritten else waiting, before, session.folder)
     try:

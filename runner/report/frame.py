@@ -50,7 +50,7 @@ def _read(folder: Path, baseline: str | None) -> list[Line]:
         newest = run_folder.newest(str(folder), journal.NAME) or run_folder.newest(str(folder.parent), journal.NAME)
         raise BadInput(f"{folder}: {what if folder.is_dir() else 'there is no such folder'}; give {newest or EXAMPLE}")
     contents = journal.load(folder)
-    return lines(contents.built(), baseline or _baseline(folder), contents.rounds)
+    return lines(list(contents.rows.values()), baseline or _baseline(folder), contents.rounds)
 
 
 def _baseline(folder: Path) -> str | None:

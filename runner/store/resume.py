@@ -14,7 +14,7 @@ from runner.experiment.results import Row
 from runner.experiment.schema import BadInput
 from runner.store import journal, run_folder
 from runner.store.fingerprint import Fingerprints
-from runner.store.journal import Contents, Record
+from runner.store.journal import Contents
 
 LAST = "last"
 MOST_DEATHS = 2  # of the runner itself, with the same case in flight: it may be the case that kills it
@@ -24,7 +24,7 @@ MOST_DEATHS = 2  # of the runner itself, with the same case in flight: it may be
 class Work:
     """What is left of a grid. Cases are meant by their keys."""
 
-    kept: dict[str, Record] = field(default_factory=dict)  # rows that count
+    kept: dict[str, Row] = field(default_factory=dict)  # rows that count
     again: dict[str, str] = field(default_factory=dict)  # why a case is run
     lost: tuple[Row, ...] = ()  # of cases that are not to be tried again
     outside: int = 0  # cases of the folder that are not in the grid
@@ -90,40 +90,40 @@ def work(
     """
     kept, again, lost = {}, {}, []
     for case in cases:
-        record = contents.rows.get(case.key)
-        why = _why(case, record, contents, settings, fingerprints, devices)
-        if not why and record is not None:
-            kept[case.key] = record
+        row = contents.rows.get(case.key)
+        why = _why(case, row, contents, settings, fingerprints, devices)
+        if not why and row is not None:
+            kept[case.key] = row
         elif contents.deaths.get(case.key, 0) >= MOST_DEATHS and "lost" not in settings.retry:
             lost.append(_lost(case, contents.deaths[case.key], fingerprints))
         else:
             again[case.key] = why
     grid = {case.key for case in cases}
-    return Work(kept, again, tuple(lost), len(contents.rows.keys() - grid))
+    return Work(kept, again, tuple(lost), len((contents.rows.keys() | contents.unreadable) - grid))
 
 
 def _why(
     case: CaseRecord,
-    record: Record | None,
+    row: Row | None,
     contents: Contents,
     settings: Resume,
     fingerprints: Fingerprints,
     devices: Collection[str] | None,
 ) -> str:
     """In half a sentence; "" if its row counts."""
-    if record is None:
-        return "in flight when the runner died" if case.key in contents.deaths else "never done"
-    if record.status == "skipped":
-        return "never done"
-    if record.status in settings.retry:
-        return f"its status was {record.status}"
-    if why := fingerprints.changed(case, record.fingerprint, settings.ignore):
-        return why
-    if not record.readable:
+    if case.key in contents.unreadable:
         return "its row is of another version of the runner"
-    known = devices and record.device and case.device != "cpu"
-    if known and "device" not in settings.ignore and devices and record.device not in devices:
-        return f"it ran on {record.device}, and this is {' and '.join(sorted(devices))}"
+    if row is None:
+        return "in flight when the runner died" if case.key in contents.deaths else "never done"
+    if row.status == "skipped":
+        return "never done"
+    if row.status in settings.retry:
+        return f"its status was {row.status}"
+    if why := fingerprints.changed(case, row.fingerprint, settings.ignore):
+        return why
+    known = devices and row.device and case.device != "cpu"
+    if known and "device" not in settings.ignore and devices and row.device not in devices:
+        return f"it ran on {row.device}, and this is {' and '.join(sorted(devices))}"
     return ""
 
 

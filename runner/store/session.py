@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +16,7 @@ from runner.experiment.results import Comparison, Row
 from runner.experiment.schema import BadInput
 from runner.store import resume, run_folder
 from runner.store.fingerprint import Fingerprints
-from runner.store.journal import Contents, Journal, Record
+from runner.store.journal import Contents, Journal
 from runner.store.resume import Work
 
 
@@ -33,7 +33,6 @@ class Session:
         self.rows: list[Row] = []  # of this session, as are the rounds
         self.rounds: list[Comparison] = []
         self.unsaved: list[Row] = []  # of which the journal has none or only a part
-        self.unreadable: set[str] = set()  # keys of rows of an earlier session that this version cannot take
         self._begun = False  # a worker has been heard of, or a case given to one
         self._cases = plan.cases
         self.environment = run_folder.environment(argv)
@@ -126,18 +125,17 @@ class Session:
     def grid(self) -> tuple[list[Row], list[Comparison]]:
         """The rows of the plan's cases, whichever session made them, in the plan's order; and all comparisons."""
         new = {row.case.key: row for row in self.rows}
-        found = []
-        for case in self.plan.cases:
-            if case.key in new:
-                found.append(new[case.key])
-            elif case.key in self.work.kept:
-                found += self._built({case.key: self.work.kept[case.key]})
-        return found, self._compared(new)
+        rows = self.work.kept | new
+        return [rows[case.key] for case in self.plan.cases if case.key in rows], self._compared(new)
 
     def everything(self) -> list[Row]:
         """All rows of the folder."""
-        rows = {row.case.key: row for row in [*self._built(self.earlier.rows), *self.rows]}
-        return list(rows.values())
+        return list((self.earlier.rows | {row.case.key: row for row in self.rows}).values())
+
+    @property
+    def unreadable(self) -> int:
+        """Rows of an earlier session, and of no later one, that this version cannot take."""
+        return len(self.earlier.unreadable - {row.case.key for row in self.rows})
 
     def give_up(self, error: OSError) -> list[str]:
         """Return what to tell the user of ``error``, which has ended the run.
@@ -185,15 +183,6 @@ class Session:
             run_folder.write_plan(self.folder, self.plan, self._cases)
         run_folder.write_environment(self.folder, self.environment)
 
-    def _built(self, records: Mapping[str, Record]) -> list[Row]:
-        rows = []
-        for key, record in records.items():
-            try:
-                rows.append(record.row())
-            except (ValueError, TypeError, KeyError):
-                self.unreadable.add(key)
-        return rows
-
     def _compared(self, new: Collection[str]) -> list[Comparison]:
         """Without what earlier sessions say of cases that have a row of this one."""
         kept = []
@@ -208,7 +197,7 @@ def _known(folder: Path, contents: Contents) -> Sequence[CaseRecord]:
     try:
         return tuple(run_folder.read_cases(folder))
     except (OSError, ValueError, KeyError, TypeError, IndexError):  # none yet, or of an older version
-        return [row.case for row in contents.built()]
+        return [row.case for row in contents.rows.values()]
 
 
 def _unwritable(plan: Plan, error: OSError) -> BadInput:

@@ -20,7 +20,7 @@ from runner.device.identity import cache_file, identity, read_record, write_reco
 from runner.experiment.case import Scalar
 from runner.timing import Work, peak_rates
 
-FORMAT = 2  # of the file, and of how its figures are taken: another number measures anew
+FORMAT = 3  # of the file, and of how its figures are taken: another number measures anew
 SURE = 0.9  # of the least time: rates are known to a few per cent, and filling is up to 3 % faster than reading
 NARROWER = {"float8_e4m3fn": 2.0}  # times the ceiling of 16 bits, which is that of tensor cores that know such a type
 PLAUSIBLE = (

@@ -59,18 +59,6 @@ def test_every_line_is_a_record_in_a_run_that_was_resumed_too(case, tmp_path):
     assert lines_of(tmp_path) == ["session", "start", "row"] * 2
 
 
-def test_a_journal_of_old_with_empty_lines_between_records_is_read_and_gone_on_with(case, tmp_path):
-    with journal.Journal(tmp_path) as file:
-        file.row(row(case, 1))
-    path = tmp_path / journal.NAME
-    path.write_text("".join(f"\n{line}\n" for line in path.read_text().splitlines()))
-    with journal.Journal(tmp_path) as file:
-        file.row(row(case, 2))
-    found = journal.load(tmp_path)
-    assert [r.case.workload.fields["cols"] for r in found.built()] == [1, 2]
-    assert found.torn == 0
-
-
 @pytest.mark.parametrize("after", [[], [2]], ids=["its end", "a row"])
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_after_a_write_that_came_out_short_what_a_session_writes_is_whole(case, monkeypatch, tmp_path, share, after):
@@ -89,7 +77,7 @@ def test_after_a_write_that_came_out_short_what_a_session_writes_is_whole(case, 
         for cols in after:
             file.row(row(case, cols))
     found = journal.load(tmp_path)
-    assert [r.case.workload.fields["cols"] for r in found.built()] == after
+    assert [r.case.workload.fields["cols"] for r in found.rows.values()] == after
     assert (found.torn, found.deaths) == (share > 0, {})  # the case was in flight, and the session's end tells
     assert "" not in (tmp_path / journal.NAME).read_text().splitlines()
 
@@ -124,23 +112,9 @@ def test_cut_off_at_any_byte_a_record_costs_itself_and_nothing_else(case, tmp_pa
             file.row(row(case, 3))
         found = journal.load(tmp_path)
         last = [2] if end >= len(whole) - 1 else []  # all but its newline is there
-        assert [r.case.workload.fields["cols"] for r in found.built()] == [1, *last, 3]
+        assert [r.case.workload.fields["cols"] for r in found.rows.values()] == [1, *last, 3]
         assert found.torn == (not last and end > before)
-    assert found.built()[1].detail == detail
-
-
-def test_a_look_at_the_head_of_a_record_tells_what_all_of_it_does(case, tmp_path):
-    prints = {"kernels/a.py": "0123", "torch": "2.13"}
-    rows = [row(case, 1, device="NVIDIA H200", fingerprint=prints), row(case, 2, device='a "quoted" one')]
-    rows.append(Row(case=case(cols=3), status="error", reason="x", detail="}"))
-    with journal.Journal(tmp_path) as file:
-        for each in rows:
-            file.row(each)
-    records = journal.load(tmp_path).rows
-    assert list(records) == [each.case.key for each in rows]
-    for each, record in zip(rows, records.values(), strict=True):
-        assert record.row() == each
-        assert (record.status, record.device, record.fingerprint) == (each.status, each.device, each.fingerprint)
+    assert list(found.rows.values())[1].detail == detail
 
 
 def test_a_row_that_an_older_version_wrote_is_read(case, tmp_path):
@@ -226,7 +200,7 @@ def test_a_folder_that_is_gone_is_an_error_although_writing_would_succeed(case, 
             file.row(row(case, 2))
 
 
-def test_ten_thousand_rows_are_looked_at_much_faster_than_they_are_read(case, tmp_path, monkeypatch):
+def test_ten_thousand_rows_are_read_in_a_moment(case, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fdatasync", lambda file: None)
     figures = dict.fromkeys(TIMES, 1.2345678)
     with journal.Journal(tmp_path) as file:
@@ -234,11 +208,8 @@ def test_ten_thousand_rows_are_looked_at_much_faster_than_they_are_read(case, tm
             file.row(row(case, cols, metrics=figures, series={"batches_us": [1.2345678] * 10}))
     started = time.process_time()
     contents = journal.load(tmp_path)
-    looked = time.process_time()
-    assert len(contents.built()) == 10_000
-    built = time.process_time()
-    assert looked - started < 0.5 * (built - looked)  # measured: 0.1 s and 0.5 s
-    assert built - started < 6.0
+    assert len(contents.rows) == 10_000
+    assert time.process_time() - started < 1.5  # measured: 0.4 s
 
 
 WRITER = """

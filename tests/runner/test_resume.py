@@ -78,7 +78,7 @@ def test_an_unknown_column_is_kept_and_a_broken_row_is_run_again(case, tmp_path)
     lines = [line.replace('"reason":""', '"reason":"odd"') if cases[2].key in line else line for line in lines]
     path.write_text("\n".join(lines) + "\n")
     found = work(tmp_path, cases)
-    assert [found.kept[one.key].row().metrics for one in cases[:2]] == [{"flips": 1}] * 2
+    assert [found.kept[one.key].metrics for one in cases[:2]] == [{"flips": 1}] * 2
     assert found.again == {cases[2].key: "its row is of another version of the runner"}
 
 
