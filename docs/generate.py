@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT))
 import yaml  # noqa: E402
 
 from runner import implementations  # noqa: E402
+from runner.cli.help import Entry, entries  # noqa: E402
 from runner.config import grid  # noqa: E402
 from runner.experiment import columns, results, schema  # noqa: E402
 from runner.implementations import arguments  # noqa: E402
@@ -53,15 +54,6 @@ GROUPS = {  # group → what it chooses, and where its options live
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A field of a YAML file with the comment beside it."""
-
-    name: str
-    default: str  # as written in the file
-    comment: str
-
-
-@dataclass(frozen=True)
 class Source:
     """A YAML file of ``conf/`` as its author wrote it."""
 
@@ -76,28 +68,12 @@ class Source:
         lines = text.splitlines()
         count = next(i for i, line in enumerate([*lines, ""]) if not line.startswith("#"))
         head = [line[1:] for line in lines[:count] if not line.startswith("# @package")]
-        return cls(_markdown(head), tuple(_entries(lines[count:])), yaml.safe_load(text))
+        return cls(_markdown(head), tuple(entries("\n".join(lines[count:]))), yaml.safe_load(text))
 
     @classmethod
     def nested(cls, path: Path, name: str) -> Source:
         """Read the fields below the field ``name`` of the file at ``path``."""
-        _, _, below = path.read_text(encoding="utf-8").partition(f"\n{name}:\n")
-        lines = [line[2:] for line in below.partition("\n\n")[0].splitlines()]
-        return cls("", tuple(_entries(lines)), {})
-
-
-def _entries(lines: list[str]) -> list[Entry]:
-    """Return the fields of ``lines``, each with the comment beside it or else the block of comments above it."""
-    found, above = [], ""
-    for line in lines:
-        if line.startswith("#"):
-            above = f"{above} {line[1:].strip()}".strip()
-        elif match := re.match(r"([A-Za-z_]\w*):\s*(.*?)\s*(?:#\s*(.*))?$", line):
-            found.append(Entry(match[1], match[2], match[3] or above))
-            above = ""
-        elif not line.strip():
-            above = ""
-    return found
+        return cls("", tuple(entries(path.read_text(encoding="utf-8"), name)), {})
 
 
 def _markdown(comment: list[str]) -> str:

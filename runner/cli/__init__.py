@@ -11,6 +11,8 @@ from io import TextIOWrapper
 
 from runner import __version__
 
+HELP = ("--help", "-h")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0 all well, 1 a case failed, 2 bad input with nothing started, 130 interrupted."""
@@ -42,10 +44,11 @@ def _main(words: Sequence[str]) -> int:
     from runner.experiment import schema
     from runner.experiment.schema import BadInput
 
-    _complete_a_run()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a ★ that a terminal's encoding lacks must not cost the table
     name = words[0] if words and "=" not in words[0] and schema.exists("runner.cli", words[0]) else "run"
+    if name == "run" and any(word in HELP or word.startswith("query=") for word in words):
+        name, words = "help", ["help", *(word for word in words if word not in HELP)]
     command = import_module(f"runner.cli.{name}")
     try:
         _check_letters(words)
@@ -61,16 +64,6 @@ def _main(words: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return code
-
-
-def _complete_a_run() -> None:
-    """Where a shell asks Hydra to complete ``runner plan workload=``, the sub-command is no override: leave it out."""
-    from runner.experiment import schema
-
-    program, _, rest = os.environ.get("COMP_LINE", "").partition(" ")
-    first, more, words = rest.lstrip().partition(" ")
-    if more and schema.exists("runner.cli", first):
-        os.environ["COMP_LINE"] = f"{program} {words}"
 
 
 def _check_letters(words: Sequence[str]) -> None:

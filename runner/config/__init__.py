@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from runner.experiment.case import CaseRecord, Plan
 from runner.experiment.schema import CONF as CONF
 from runner.experiment.schema import BadInput
+
+if TYPE_CHECKING:
+    from runner.config.compose import Composer
 
 WORD = "resume"
 BASELINE = "baseline"
@@ -33,7 +37,7 @@ INSTEAD = {  # of fields of Hydra's that would change nothing
 
 
 def plan(argv: Sequence[str]) -> Plan | None:
-    """Return the grid that ``argv`` asks for, or None if Hydra has answered (``--help``, ``--cfg job``, completion).
+    """Return the grid that ``argv`` asks for, or None if Hydra has answered (``--cfg job``, ``--info``).
 
     Raises:
         BadInput: anything wrong with the command line or a YAML, in one sentence.
@@ -108,13 +112,13 @@ def _defaults() -> dict[str, Any]:
     return values
 
 
-def _compose(words: Sequence[str]) -> list[dict[str, Any]] | None:
-    """Compose the config of every case; None if Hydra has answered instead. Raises BadInput."""
+@contextmanager
+def composer(words: Sequence[str]) -> Iterator[tuple[Composer, Namespace]]:
+    """A Composer, and Hydra's flags with the overrides among ``words``. What is wrong with these raises BadInput."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    from runner.config import sweep
     from runner.config.compose import Composer
     from runner.config.messages import one_line
 
@@ -128,7 +132,17 @@ def _compose(words: Sequence[str]) -> list[dict[str, Any]] | None:
     if asked.config_dir and not folders[-1].is_dir():
         raise BadInput(f"--config-dir {asked.config_dir}: there is no such folder")
     try:
-        if asked.help or asked.hydra_help or asked.cfg or asked.info or asked.shell_completion:
+        yield Composer(asked.config_dir), asked
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:  # ValueError: workload=3
+        raise BadInput(one_line(error, folders)) from error
+
+
+def _compose(words: Sequence[str]) -> list[dict[str, Any]] | None:
+    """Compose the config of every case; None if Hydra has answered instead. Raises BadInput."""
+    from runner.config import sweep
+
+    with composer(words) as (compose, asked):
+        if asked.hydra_help or asked.cfg or asked.info or asked.shell_completion:
             if asked.cfg in ("job", "all"):
                 _check(asked)
             _answer(words)
@@ -136,13 +150,11 @@ def _compose(words: Sequence[str]) -> list[dict[str, Any]] | None:
         for word in asked.overrides:
             if (key := word.partition("=")[0].lstrip("+~")).startswith(("hydra.", "hydra/")):
                 raise BadInput(f"{key}: not used here; {INSTEAD.get(key, NO_HYDRA)}")
-        return sweep.configs(Composer(asked.config_dir), asked.overrides, multirun=asked.multirun)
-    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:  # ValueError: workload=3
-        raise BadInput(one_line(error, folders)) from error
+        return sweep.configs(compose, asked.overrides, multirun=asked.multirun)
 
 
 def _answer(words: Sequence[str]) -> None:
-    """Let Hydra answer ``--help``, ``--cfg``, ``--info`` or a request for completions."""
+    """Let Hydra answer ``--cfg``, ``--info``, ``--hydra-help``, or install completion."""
     import hydra
 
     from runner.config.compose import register_kernels

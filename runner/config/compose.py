@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path as FilePath
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -80,6 +81,14 @@ class Composer:
     def options(self, group: str) -> list[str]:
         """The names that ``group`` has."""
         return list(self._loader.get_group_options(group))
+
+    def file(self, group: str, name: str) -> FilePath | None:
+        """The YAML of an option; None if it has none, as a kernel file without fields."""
+        for source in reversed(self._loader.get_search_path().get_path()):
+            path = FilePath(str(source.path).removeprefix("file://"), group, f"{name}.yaml")
+            if path.is_file():
+                return path
+        return None
 
     def __call__(self, lines: Sequence[str]) -> DictConfig:
         """The config under the overrides ``lines``, none of them a sweep. Raises Hydra's exceptions."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import pytest
 import yaml
 
-from runner import __version__, config
+from runner import __version__, cli, config
 from runner.device.processes import ROOT
 
 
@@ -20,15 +21,27 @@ def test_help_lists_groups_options_and_examples(run):
     assert "python -m runner workload=mlp impl=compiled -m" in result.out
     assert "python -m runner --help workload=mlp impl=compiled " in result.out
     for path in (ROOT / "runner" / "cli").glob("[!_]*.py"):  # the sub-commands
-        assert path.stem == "run" or f"python -m runner {path.stem} " in result.out
+        assert path.stem in ("run", "help") or f"python -m runner {path.stem} " in result.out
     assert result.folder is None
 
 
-def test_help_shows_the_fields_of_the_options_that_stand_beside_it(run):
-    assert "layers: 4" not in run("--help").out
-    shown = run("--help", "workload=mlp", "impl=compiled").out
-    assert "layers: 4" in shown
-    assert "fullgraph: false" in shown
+def test_help_shows_the_fields_of_the_options_chosen_with_their_meaning_and_values(run):
+    assert "layers=4" not in run("--help").out
+    shown = run("--help", "workload=mlp", "impl=compiled,naive").out
+    assert re.search(r"workload\.layers=4 +linear layers, each followed by the activation; at least 1\n", shown)
+    assert re.search(r"workload\.activation=gelu +gelu \(erf form\) \| relu\n", shown)
+    assert re.search(r"impl\.fullgraph=false +true: fail if a part cannot be compiled", shown)
+    assert re.search(r"resume\.of=null +folder of the run, or last", shown)
+
+
+def test_help_knows_the_options_of_a_folder_of_the_users(run, tmp_path):
+    (tmp_path / "mine" / "workload").mkdir(parents=True)
+    (tmp_path / "mine" / "workload" / "wide.yaml").write_text(
+        "defaults: [gelu]\nname: gelu\ncols: 9999  # as wide as ours\n"
+    )
+    shown = run("--help", "workload=wide", "--config-dir", "mine").out
+    assert "workload: add, cdist, gelu, matmul, mlp, softmax, wide\n" in shown
+    assert re.search(r"workload\.cols=9999 ", shown)
 
 
 def test_the_version_is_the_runners_own(run):
@@ -70,13 +83,40 @@ sys.exit(main(sys.argv[1:]))
     assert done.returncode in (0, 2), done.stderr
 
 
-def test_completion_answers_with_options_and_fields(command):
+COMPLETED = {
+    "runner workload=m": "workload=matmul workload=mlp",
+    "python -m runner workload=m": "workload=matmul workload=mlp",
+    "runner plan workload=m": "workload=matmul workload=mlp",
+    "runner pl": "plan",
+    "runner v": "verify",
+    "runner impl=naive,to": "impl=naive,torch",
+    "runner workload.d": "workload.dtype= workload.data=",
+    "runner workload=mlp workload.lay": "workload.layers=",
+    "runner workload=mlp workload.pass=fwd,": "workload.pass=fwd,fwd_bwd workload.pass=fwd,train_step",
+    "runner measure.benchmark.instrument=cu": "measure.benchmark.instrument=cuda_events",
+    "runner workload.tf32=": "workload.tf32=true workload.tf32=false",
+    "runner device=c": "device=cpu device=cuda",
+    "runner +experiment=le": "+experiment=lecture_profiles",
+    "runner workload=nope launcher=s": "launcher=slurm",
+    "runner resume=": "resume=last",
+    "runner seed=": "",
+}
+
+
+@pytest.mark.parametrize(("line", "answer"), COMPLETED.items(), ids=COMPLETED)
+def test_completion_answers_with_options_fields_values_and_sub_commands(line, answer, monkeypatch, capsys):
+    monkeypatch.setenv("COMP_LINE", line)
+    assert cli.main(["-sc", "query=bash"]) == 0
+    assert capsys.readouterr().out.split() == answer.split()
+
+
+def test_completion_needs_no_torch_and_is_installed_by_hydra(command):
     _, options = command(log=None)
-    query = [sys.executable, "-m", "runner", "-sc", "query=bash"]
-    answers = {"workload=m": "workload=mlp", "workload.d": "workload.dtype=", "plan workload=m": "workload=mlp"}
-    for line, answer in answers.items():
-        env = options["env"] | {"COMP_LINE": f"runner {line}"}
-        done = subprocess.run(query, capture_output=True, text=True, check=True, cwd=options["cwd"], env=env)
+    asked = {"query=bash": "workload=mlp", "install=bash": "hydra_bash_completion"}
+    for query, answer in asked.items():
+        env = options["env"] | {"COMP_LINE": "runner workload=ml", "COLD": "1"}
+        words = [sys.executable, "-m", "runner", "-sc", query]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=options["cwd"], env=env)
         assert answer in done.stdout
         assert done.stderr == ""
 
