@@ -56,7 +56,7 @@ def cpu_model() -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             models = (line.partition(":")[2].strip() for line in file if line.startswith("model name"))
-            return next(models, platform.processor())
+            return next(models, "") or platform.processor()  # which runs a program
     except OSError:
         return platform.processor()
 
