@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
-PACKAGES = ("torch", "torch._inductor.compile_fx", "hydra", "omegaconf", "pandas", "rich.live", "rich.table", "wandb")
+PACKAGES = ("torch", "hydra", "omegaconf", "pandas", "rich.live", "rich.table", "wandb")
 # Python, a library or a test looks at these when a process starts, or in /proc, where they cannot be changed.
 AT_START = ("COLD", "PYTHON", "LC_", "LANG", "LD_", "OMP_", "MKL_", "TRITON_INTERPRET", "CUDA_LAUNCH", "MARK")
 MODULES = ("runner", "runner.execute.zygote", "runner.worker.serve", "runner.worker.again")
@@ -57,7 +57,11 @@ class Forked(REAL):  # type: ignore[type-arg]
             super()._execute_child(*given)  # type: ignore[misc]
             return
         ends = call["p2cread"], call["c2pwrite"], call["errwrite"]
-        self._fork(call, [end if end >= 0 else place for place, end in enumerate(ends)])
+        try:
+            self._fork(call, [end if end >= 0 else place for place, end in enumerate(ends)])
+        except ConnectionError:  # who forks has ended: it has said why
+            super()._execute_child(*given)  # type: ignore[misc]
+            return
         self._child_created = True
         for end, other in zip(ends, (call["p2cwrite"], call["c2pread"], call["errread"]), strict=True):
             if end >= 0 and other >= 0:  # of a pipe; else it is the caller's, or /dev/null
@@ -225,7 +229,10 @@ def serve(listener: socket.socket) -> None:
     for name in PACKAGES:
         if find_spec(name.partition(".")[0]):
             importlib.import_module(name)
-    assert len(os.listdir("/proc/self/task")) == 1
+    if importlib.import_module("torch").version.cuda is None:  # else Inductor starts CUDA, which survives no fork
+        importlib.import_module("torch._inductor.compile_fx")
+    if (threads := len(os.listdir("/proc/self/task"))) > 1:
+        sys.exit(f"{__file__}: {threads} threads, of which a fork has but one")
     gc.collect()
     gc.freeze()
     PATH[:] = sys.path[1:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import subprocess
@@ -155,8 +156,13 @@ def records(folder: Path | None) -> list[str]:
     """The key of every whole record of a row in ``folder``, however many a case has."""
     if folder is None or not (folder / journal.NAME).exists():
         return []
-    lines = (folder / journal.NAME).read_bytes().splitlines(keepends=True)
-    return [found[1].decode() for line in lines if line.endswith(journal.END) and (found := journal.ROW.match(line))]
+    lines = (folder / journal.NAME).read_bytes().splitlines()
+    found = []
+    for line in lines:
+        with contextlib.suppress(ValueError):  # torn
+            record = json.loads(line)
+            found += [record["key"]] if record["record"] == "row" else []
+    return found
 
 
 def sizes(folder: Path) -> list[int]:
