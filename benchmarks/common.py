@@ -95,9 +95,7 @@ def page(title: str, body: str, facts: dict[str, Any], load: float) -> str:
     where = worker["gpu"]["name"] if worker["gpu"] else f"{worker['cpu']}, {worker['cpu_cores']} cores"
     versions = {"python": platform.python_version(), **facts["packages"], "torch": worker["torch"]}
     threads = [f"OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']}"] if "OMP_NUM_THREADS" in os.environ else []
-    script = Path(sys.argv[0])
-    name = script.parent.name if script.stem == "__main__" else script.stem
-    command = " ".join([*threads, "python -m", f"benchmarks.{name}", *sys.argv[1:]])
+    command = " ".join([*threads, "python -m", _script(), *sys.argv[1:]])
     changed = " and changes not committed" if facts["dirty"] else ""
     return "\n".join(
         [
@@ -109,6 +107,12 @@ def page(title: str, body: str, facts: dict[str, Any], load: float) -> str:
             body,
         ]
     )
+
+
+def _script() -> str:
+    """The module that was started, as it is typed after ``python -m``."""
+    spec = sys.modules["__main__"].__spec__
+    return spec.name.removesuffix(".__main__") if spec else sys.argv[0]
 
 
 def publish(name: str, text: str, facts: dict[str, Any], write: bool) -> None:
@@ -139,3 +143,12 @@ def digits(value: float) -> str:
 
 def _cell(value: object) -> str:
     return digits(value) if isinstance(value, float) else str(value)
+
+
+def fields_of(group: str, name: str) -> dict[str, Any]:
+    """What the YAML of an option says, without its name; nothing if it has none. What another field sets is 1."""
+    import yaml
+
+    path = ROOT / "conf" / group / f"{name}.yaml"
+    fields = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return {key: 1 if "${" in str(value) else value for key, value in fields.items() if key not in ("name", "axes")}

@@ -8,11 +8,10 @@ from statistics import fmean
 from typing import Any
 
 import torch
-import yaml
 
+from benchmarks.common import fields_of
 from benchmarks.kernels.races import COPY, Arm, Race, Result
 from runner import implementations
-from runner.config import CONF
 from runner.experiment import schema
 from runner.experiment.case import Choice
 from runner.measure.benchmark import Benchmark
@@ -94,10 +93,3 @@ def _instrument(call: Call, settings: Benchmark, race: Race) -> str:
 def _settings(race: Race) -> Benchmark:
     settings: Benchmark = schema.build(Benchmark, fields_of("measure", "benchmark"), "measure")
     return replace(settings, max_s=LONGEST_S, cold_l2=not race.e2e, buffer_sets=1 if race.e2e else settings.buffer_sets)
-
-
-def fields_of(group: str, name: str) -> dict[str, Any]:
-    """What the YAML of an option says, without its name; nothing if it has none. What another field sets is 1."""
-    path = CONF / group / f"{name}.yaml"
-    fields = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return {key: 1 if "${" in str(value) else value for key, value in fields.items() if key not in ("name", "axes")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.buffer_sets import PLACES, Timed, report
+from benchmarks.timer.buffer_sets import PLACES, Timed, report
 
 
 def test_a_line_has_the_spread_at_each_number_of_places():

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("triton", reason="benchmarks/fair_pairs.py needs the GPU's instruments to be importable")
 
-from benchmarks import fair_pairs
-from benchmarks.fair_pairs import (
+from benchmarks.timer import fair_pairs
+from benchmarks.timer.fair_pairs import (
     EQUAL,
     LONGER,
     PEERS,
@@ -27,7 +27,7 @@ from benchmarks.fair_pairs import (
     reader_table,
     report,
 )
-from benchmarks.timer_accuracy import defaults
+from benchmarks.timer.peers import defaults
 from runner.timing.statistics import Ratio
 
 SAME, APART, UNSURE = (0.0, 0.001), (0.02, 0.001), (0.0, 0.02)

@@ -9,9 +9,9 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.faults.__main__ import report
-from benchmarks.faults.disk import DISK_CASES, Broken, disk_part
-from benchmarks.faults.grids import (
+from benchmarks.runner.faults.__main__ import report
+from benchmarks.runner.faults.disk import DISK_CASES, Broken, disk_part
+from benchmarks.runner.faults.grids import (
     LIMIT,
     MARK,
     STATUS,
@@ -23,9 +23,9 @@ from benchmarks.faults.grids import (
     resumed,
     user_file,
 )
-from benchmarks.faults.kills import Kills, kills_part
-from benchmarks.faults.lock import Handovers, lock_part, overlaps
-from benchmarks.faults.mix import mix_part
+from benchmarks.runner.faults.kills import Kills, kills_part
+from benchmarks.runner.faults.lock import Handovers, lock_part, overlaps
+from benchmarks.runner.faults.mix import mix_part
 from runner import config
 from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Row

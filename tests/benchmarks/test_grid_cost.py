@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("triton", reason="benchmarks/grid_cost.py needs its peers to be importable")
 
 from benchmarks.common import Run, phase_table
-from benchmarks.grid_cost import BARE, IMPLS, Grid, bars, case_table, grid, part_table, peer_table, report, words
+from benchmarks.runner.grid_cost import BARE, IMPLS, Grid, bars, case_table, grid, part_table, peer_table, report, words
 from runner import config
 from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Comparison, Row

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from benchmarks.common import ROOT
-from benchmarks.lecture import (
+from benchmarks.kernels.lecture import (
     IMPLS,
     OPTIONS,
     PUBLISHED_MS,

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("triton", reason="benchmarks/power.py needs its peers to be importable")
 
-from benchmarks import power
-from benchmarks.power import OURS, SUSTAINED, Process, Spread, figures, report, run_all, runs_table, spread_table
+from benchmarks.timer import power
+from benchmarks.timer.power import OURS, SUSTAINED, Process, Spread, figures, report, run_all, runs_table, spread_table
 
 ROW = {
     "gpu_us": 1600.0,

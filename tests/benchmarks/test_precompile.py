@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common import Run
-from benchmarks.precompile import (
+from benchmarks.runner.precompile import (
     AGAIN,
     AHEAD,
     CACHES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.profilers import GRID, LARGE_BYTES, TIMES, bars, ratio, report, shares
+from benchmarks.profilers.agreement import GRID, LARGE_BYTES, TIMES, bars, ratio, report, shares
 from runner import config
 from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.sanitize import IMPLS, SIZES, Look, outcome, places, report
+from benchmarks.kernels.sanitize import IMPLS, SIZES, Look, outcome, places, report
 from runner.device.tools import Ended
 
 

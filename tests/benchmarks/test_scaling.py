@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from benchmarks.scaling import (
+from benchmarks.runner.scaling import (
     Grid,
     alone_table,
     bars,

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("triton", reason="benchmarks/timer_spread needs the GPU's instruments to be importable")
 
-from benchmarks.timer_spread.process import CALLS, CAPTURES, NULL, SPINS_US, sample
-from benchmarks.timer_spread.series import (
+from benchmarks.timer.timer_spread.process import CALLS, CAPTURES, NULL, SPINS_US, sample
+from benchmarks.timer.timer_spread.series import (
     AGAIN,
     FIRST,
     LONGER_1,
@@ -28,7 +28,7 @@ from benchmarks.timer_spread.series import (
     pair,
     spread,
 )
-from benchmarks.timer_spread.tables import bars, report
+from benchmarks.timer.timer_spread.tables import bars, report
 from runner.timing.statistics import NO_FLOOR, Floor
 
 STAMPS = PAIR_FLOORS["timestamps"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.common import digits, word
-from benchmarks.faults.grids import (
+from benchmarks.runner.faults.grids import (
     GONE_BAR_S,
     Part,
     ends,

@@ -1,6 +1,6 @@
 """Timings agree with and without W&B, and with and without the live display.
 
-    python -m benchmarks.logging_beside [--rounds 3] [--write]
+    python -m benchmarks.runner.logging_beside [--rounds 3] [--write]
 
 The same grid runs with ``log=none`` twice (their ratio is the noise of this comparison), with ``log=wandb`` (offline),
 and with ``log=none`` drawing on a pseudo-terminal. Each round runs all four, beginning with another one each time.

@@ -1,6 +1,6 @@
 """Whether two implementations are told apart when, and only when, they differ: calls that are equal, and longer ones.
 
-    python -m benchmarks.fair_pairs [--pairs 40] [--longer 34] [--peers 6] [--write]
+    python -m benchmarks.timer.fair_pairs [--pairs 40] [--longer 34] [--peers 6] [--write]
 
 A pair of equal calls is one call twice, on the same buffers; each pair has new buffers, and what is allocated between
 two pairs makes them lie elsewhere. A pair with a longer call is of two spins. Ours samples both sides in turn and says
@@ -23,8 +23,8 @@ from torch.utils.benchmark import Timer
 from triton.testing import do_bench, do_bench_cudagraph
 
 from benchmarks.common import digits, load_average, page, publish, table
-from benchmarks.timer_accuracy import defaults
-from benchmarks.timer_spread.process import gelu, matmul, spinning
+from benchmarks.timer.calls import gelu, matmul, spinning
+from benchmarks.timer.peers import defaults
 from runner.device import identity
 from runner.measure.benchmark import Benchmark
 from runner.store import run_folder

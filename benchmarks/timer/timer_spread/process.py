@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.timer_spread.series import AGAIN, FIRST, LONGER_1, LONGER_2, METHODS, Arm, Process
+from benchmarks.timer.calls import gelu, matmul, softmax, spinning
+from benchmarks.timer.timer_spread.series import AGAIN, FIRST, LONGER_1, LONGER_2, METHODS, Arm, Process
 from runner.device import identity
 from runner.timing import calibration
-from runner.timing.gpu_kernels import spin
 from runner.timing.preparation import reading_flush
 from runner.timing.statistics import trimmed_mean
 from runner.timing.timestamps import GraphTimestamps
@@ -21,7 +21,6 @@ CAPTURES, WARMUP_ROUNDS = 20, 3
 SHORT_US, SHORT_MORE = 5.0, 4  # of what takes less, more samples
 NULL = "null"
 SPINS_US = (5, 17, 450)
-MHZ, LAUNCH_US = 1980, 0.75  # of the spins: the same cycles in every process; a null kernel is 0.6 to 0.9 us
 
 Call = Callable[[], object]
 
@@ -65,38 +64,6 @@ class EventGraphs:
             end.record()
         self._graphs.append(graph)
         self._pairs.append((start, end))
-
-
-def gelu(count: int, times: int = 1) -> Call:
-    """GELU (tanh) of ``count`` float32, ``times`` in a row."""
-    x = torch.randn(count, device="cuda")
-    y = torch.empty_like(x)
-
-    def call() -> None:
-        for _ in range(times):
-            torch._C._nn.gelu(x, approximate="tanh", out=y)
-
-    return call
-
-
-def softmax(rows: int, cols: int) -> Call:
-    """Softmax of each row, float32."""
-    x = torch.randn(rows, cols, device="cuda")
-    y = torch.empty_like(x)
-    return lambda: torch.softmax(x, 1, out=y)
-
-
-def matmul(size: int) -> Call:
-    """Product of two square matrices, bfloat16."""
-    a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    c = torch.empty_like(a)
-    return lambda: torch.mm(a, b, out=c)
-
-
-def spinning(us: float) -> Call:
-    """A spin of about ``us``, its launch included."""
-    cycles = round((us - LAUNCH_US) * MHZ)
-    return lambda: spin[(1,)](cycles, num_warps=1)
 
 
 CALLS: dict[str, Callable[[], Call]] = {

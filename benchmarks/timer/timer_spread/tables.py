@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from statistics import fmean, median, stdev
 
 from benchmarks.common import digits, table
-from benchmarks.timer_spread.process import CALLS, CAPTURES, SPINS_US
-from benchmarks.timer_spread.series import (
+from benchmarks.timer.timer_spread.process import CALLS, CAPTURES, SPINS_US
+from benchmarks.timer.timer_spread.series import (
     LONGER_1,
     LONGER_2,
     METHODS,
@@ -50,7 +50,7 @@ def report(processes: Sequence[Process], seconds: float) -> str:
             "called different, or the same within 1 %. Coverage: whole intervals of one process that hold "
             "the mean of all. A'/A: median; A and A' have other buffers, and where these lie makes up to 6 %, for both "
             "methods alike: they time the same buffers. That equal calls on the same buffers are not called different "
-            "is shown by `benchmarks.fair_pairs`.",
+            "is shown by `benchmarks.timer.fair_pairs`.",
             "## A spin that is longer: timestamps / events\n\n"
             + longer_table(found["timestamps"], found["events"])
             + "\n\nRead: median of the ratio. Width: median of half its interval. Found: called slower.",

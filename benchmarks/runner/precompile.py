@@ -1,6 +1,6 @@
 """Whether compiling ahead ends a cold grid sooner, and leaves its timings alone.
 
-    python -m benchmarks.precompile [rows | mlp | all] [--write]
+    python -m benchmarks.runner.precompile [rows | mlp | all] [--write]
 
 Sixty cases, compiled and in Triton: GELUs and softmaxes of 15 widths; or, in two types, MLPs of 2 to 16 layers, or all
 five workloads at their default sizes, of which timing takes longer than compiling. The same grid runs three times:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.common import digits, table, word
-from benchmarks.faults.grids import (
+from benchmarks.runner.faults.grids import (
     LIMIT,
     STATUS,
     Part,

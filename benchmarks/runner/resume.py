@@ -1,6 +1,6 @@
 """How long until a run of 10,000 finished cases goes on: from the command to the first new case.
 
-    python -m benchmarks.resume [--cases 10000] [--rounds 5] [--write]
+    python -m benchmarks.runner.resume [--cases 10000] [--rounds 5] [--write]
 
 The journal is made by the runner's own code: as many rows as asked, each as large as one of a GPU, and one case that
 was never done. Then the real command line resumes it. The first new case has begun when its `start` record, with which

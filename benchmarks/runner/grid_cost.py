@@ -1,6 +1,6 @@
 """What a grid costs on a GPU: 200 cases of GELU, 2^24 elements each, through the command line, checked and compared.
 
-    python -m benchmarks.grid_cost [--seeds 100] [--write]
+    python -m benchmarks.runner.grid_cost [--seeds 100] [--write]
 
 Two implementations of each of 100 seeds, so that there are 100 comparisons. The same grid again, with next to no
 samples and without comparisons, shows what the runner itself costs outside of its cases: the difference is the
@@ -17,7 +17,8 @@ from pathlib import Path
 from statistics import fmean, median
 
 from benchmarks.common import Run, digits, load_average, page, phase_table, publish, run, table, word
-from benchmarks.timer_accuracy import by_peers, gelu
+from benchmarks.timer.calls import gelu
+from benchmarks.timer.peers import by_peers
 from runner.experiment.results import Row
 from runner.store import journal
 from runner.timing.statistics import quantile

@@ -1,6 +1,6 @@
 """Whether fresh processes agree on a call that meets the power limit: a bf16 matmul of 8192, rested and under load.
 
-    python -m benchmarks.power [--runs 5] [--sustained 5] [--write]
+    python -m benchmarks.timer.power [--runs 5] [--sustained 5] [--write]
 
 Each process has the GPU to itself; the next one only imports torch meanwhile. In each the peers time the product
 first, with a rest before each of them and before ours, so that none heats the next; ours then gives the time of a GPU
@@ -25,7 +25,7 @@ from torch.utils.benchmark import Timer
 from triton.testing import do_bench, do_bench_cudagraph
 
 from benchmarks.common import ROOT, digits, load_average, page, publish, table
-from benchmarks.timer_accuracy import defaults
+from benchmarks.timer.peers import defaults
 from runner.device import identity
 from runner.measure import MeasureContext
 from runner.store import run_folder
@@ -275,7 +275,7 @@ def run_all(data: Sequence[str], sustained_s: float) -> list[Process]:
 
 def launch(data: str, sustained_s: float) -> subprocess.Popen[str]:
     """A process that imports torch, and measures once it reads a line."""
-    command = [sys.executable, "-m", "benchmarks.power", "--measure", data, "--sustained", str(sustained_s)]
+    command = [sys.executable, "-m", "benchmarks.timer.power", "--measure", data, "--sustained", str(sustained_s)]
     return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 

@@ -1,6 +1,6 @@
 """The GELU and the softmax that a Stanford lecture timed (CS336, 2025, lecture 6), at its size, beside its own harness.
 
-    python -m benchmarks.lecture [--repeats 5] [--write]
+    python -m benchmarks.kernels.lecture [--repeats 5] [--write]
 
 First the table, by this project's command line. Then, in a process of its own, the same implementations by the
 lecture's harness as published: one call to warm up; three that are timed one by one, with ``time.time()`` around the
@@ -283,7 +283,7 @@ def harness(op: str, impl: str, size: int, device: str, repeats: int) -> Harness
 
 def every_harness(repeats: int) -> list[Harness]:
     """Time all implementations of both operations in a process that does nothing else."""
-    command = [sys.executable, "-m", "benchmarks.lecture", "--harness", "--repeats", str(repeats)]
+    command = [sys.executable, "-m", "benchmarks.kernels.lecture", "--harness", "--repeats", str(repeats)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT_S)
     return [Harness(**record) for record in json.loads(done.stdout.splitlines()[-1])]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.common import ROOT, table, word
-from benchmarks.faults.grids import Part
+from benchmarks.runner.faults.grids import Part
 from runner.device.lock import VARIABLE
 
 LINGER_S = 0.3  # that a worker of a killed holder goes on using its GPU

@@ -1,6 +1,6 @@
 """How many more cases a minute several GPUs do, and whether a case's time depends on how many are at work.
 
-    python -m benchmarks.scaling [--cases 400] [--write]
+    python -m benchmarks.runner.scaling [--cases 400] [--write]
 
 The same grid on 1, 2, 4 and 8 GPUs, as many as there are: sizes of GELU, two implementations each, on nothing that
 compiles. A small grid of GELU and a matrix product then runs on each GPU alone, the others idle, which shows what the

@@ -1,6 +1,6 @@
 """What the timers say beside what is true: of GELU, where CUPTI is the truth, and of spins of known length.
 
-    python -m benchmarks.timer_accuracy [--write]
+    python -m benchmarks.timer.timer_accuracy [--write]
 
 All methods time the same call on the same buffers, each with its own defaults: what differs between them is the method,
 the cache it leaves, and what it counts. The peers go first, for all calls: CUPTI, once it has been asked in a process,
@@ -13,19 +13,18 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 from unittest import mock
 
 import torch
-import yaml
-from torch.utils.benchmark import Timer
-from triton.testing import do_bench, do_bench_cudagraph
 
-from benchmarks.common import ROOT, digits, load_average, page, publish, table
+from benchmarks.common import Run, digits, load_average, page, publish, table
+from benchmarks.timer.calls import gelu
+from benchmarks.timer.peers import Taken, by_peers, clocked, defaults
 from runner.device import identity
 from runner.measure import MeasureContext
 from runner.measure.benchmark import Benchmark
@@ -36,7 +35,6 @@ from runner.timing.preparation import reading_flush
 
 SIZES_LOG2 = range(10, 29, 2)
 SPIN_CYCLES = (4_000, 10_000, 34_000, 200_000, 900_000)  # 2 to 455 us at 1.98 GHz; the last gives the clock
-WALL_CALLS, WALL_WARMUP = 100, 10
 CUPTI_RUNS = 2  # before the methods, and again after them: one is of 30 calls
 NEAR_US, NEAR_SHARE = 0.25, 0.01  # what ours may differ from the truth, the larger of the two
 COST_LOG2, COST_REPEATS, COST_BAR_S = 24, 5, 0.3
@@ -56,9 +54,7 @@ PIECES = {
     "peak memory": (call, "peak_bytes"),
 }
 
-Run = Callable[[], object]
 Figures = dict[str, Any]  # a row's columns
-Taken = tuple[dict[str, float], dict[str, float]]  # us and seconds by method
 
 
 @dataclass(frozen=True)
@@ -121,49 +117,14 @@ def main() -> None:
     publish("timer_accuracy", page("Timers beside the truth", body, facts, load), facts, options.write)
 
 
-def defaults() -> Benchmark:
-    """``conf/measure/benchmark.yaml``."""
-    values = yaml.safe_load((ROOT / "conf" / "measure" / "benchmark.yaml").read_text(encoding="utf-8"))
-    return Benchmark(**{name: value for name, value in values.items() if name != "name"})
-
-
 def measure(run: Run, settings: Benchmark) -> Figures:
     """A row's columns of ``run``, by ours."""
     return dict(settings.measure(Call(run), MeasureContext("cuda")))  # type: ignore[arg-type]  # outputs are not looked at
 
 
-def gelu(count: int) -> Run:
-    """GELU (tanh) of ``count`` float32 into a buffer that is there."""
-    x = torch.randn(count, device="cuda")
-    y = torch.empty_like(x)
-    return lambda: torch._C._nn.gelu(x, approximate="tanh", out=y)
-
-
 def spinning(cycles: int) -> Run:
     """A kernel of known length."""
     return lambda: spin[(1,)](cycles, num_warps=1)
-
-
-def by_peers(name: str, call: Run) -> Taken:
-    """``call`` by every method but ours."""
-    for _ in range(3):
-        call()
-    torch.cuda.synchronize()
-    us: dict[str, float] = {}
-    seconds: dict[str, float] = {}
-    with clocked(seconds, "do_bench, mean"):
-        times_ms: Any = do_bench(call, return_mode="all")
-    us["do_bench, mean"], us["do_bench, median"] = fmean(times_ms) * 1e3, median(times_ms) * 1e3
-    seconds["do_bench, median"] = seconds["do_bench, mean"]
-    with clocked(seconds, "do_bench_cudagraph"):
-        us["do_bench_cudagraph"] = float(do_bench_cudagraph(call)) * 1e3
-    with clocked(seconds, "Timer"):
-        us["Timer"] = Timer("call()", globals={"call": call}).blocked_autorange().median * 1e6
-    with clocked(seconds, "wall clock"):
-        us["wall clock"] = wall_us(call)
-    torch.cuda.empty_cache()
-    print(f"{name}: peers done in {sum(seconds.values()):.1f} s", flush=True)
-    return us, seconds
 
 
 def timed(name: str, call: Run, peers: Taken, settings: Benchmark) -> Timed:
@@ -189,26 +150,6 @@ def observations(call: Run) -> list[tuple[float, float]]:
     if not spans:
         raise RuntimeError("CUPTI gives no records here: there is no truth to compare with")
     return spans
-
-
-def wall_us(call: Run) -> float:
-    """Median of calls that are each waited for, by the host's clock."""
-    times = []
-    for index in range(-WALL_WARMUP, WALL_CALLS):
-        began = time.perf_counter()
-        call()
-        torch.cuda.synchronize()
-        if index >= 0:
-            times.append(time.perf_counter() - began)
-    return median(times) * 1e6
-
-
-@contextmanager
-def clocked(seconds: dict[str, float], name: str) -> Iterator[None]:
-    """Adds the seconds spent inside to ``seconds[name]``."""
-    began = time.perf_counter()
-    yield
-    seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began
 
 
 def took(call: Run) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common import LIMIT_S, table, word
-from benchmarks.faults.grids import Part, ends, grid, journal_folder, records, sizes, start, user_file
+from benchmarks.runner.faults.grids import Part, ends, grid, journal_folder, records, sizes, start, user_file
 from runner.store import journal
 
 BREAK_AT = 0.4  # of the cases have their row when the disk breaks

@@ -1,6 +1,6 @@
 """How far apart fresh processes time the same call, and how often two equal or unequal calls are told as such.
 
-    python -m benchmarks.timer_spread [--processes 16] [--rounds 20] [--out DIR] [--write]
+    python -m benchmarks.timer.timer_spread [--processes 16] [--rounds 20] [--out DIR] [--write]
 
 Each process times the same calls twice, A and A', with buffers of their own, and spins also 1 and 2 % longer; by
 timestamps as this project has them, and by CUDA event pairs in one-sample graphs behind the same flush. All of it is
@@ -19,9 +19,9 @@ import time
 from pathlib import Path
 
 from benchmarks.common import ROOT, load_average, page, publish
-from benchmarks.timer_spread.process import CAPTURES, measure
-from benchmarks.timer_spread.series import keep, kept
-from benchmarks.timer_spread.tables import report
+from benchmarks.timer.timer_spread.process import CAPTURES, measure
+from benchmarks.timer.timer_spread.series import keep, kept
+from benchmarks.timer.timer_spread.tables import report
 from runner.store import run_folder
 from runner.timing.statistics import BATCHES
 
@@ -89,7 +89,7 @@ def run_all(out: Path, count: int, rounds: int) -> float:
 def launch(out: Path, index: int, rounds: int) -> subprocess.Popen[str]:
     """A process that imports torch, and measures once it reads a line."""
     words = ["--measure", str(index), "--rounds", str(rounds), "--out", str(out.resolve())]
-    command = [sys.executable, "-m", "benchmarks.timer_spread", *words]
+    command = [sys.executable, "-m", "benchmarks.timer.timer_spread", *words]
     return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, text=True)
 
 

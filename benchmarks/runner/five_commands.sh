@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The README's five commands, one after the other, as a user types them. Pass more overrides as arguments.
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 while read -r overrides; do
     printf '\n$ python -m runner %s\n\n' "$overrides"
     # shellcheck disable=SC2086  # overrides are words

@@ -1,7 +1,7 @@
 """What a grid loses when its cases, the runner itself, or the disk fail: faults are injected, and losses counted.
 
-    python -m benchmarks.faults [--cases 1000] [--kills 20] [--parts mix overhead kills lock disk] [--write]
-    python -m benchmarks.faults --parts many    # half an hour
+    python -m benchmarks.runner.faults [--cases 1000] [--kills 20] [--parts mix overhead kills lock disk] [--write]
+    python -m benchmarks.runner.faults --parts many    # half an hour
 
 All but the lock goes through the real command line, since what is promised is a command's: its rows, its exit code,
 what it leaves behind. The cases are a user's functions on tiny inputs, so that a fault's cost shows beside them: of
@@ -18,13 +18,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.common import load_average, page, publish, run, table
-from benchmarks.faults.disk import disk
-from benchmarks.faults.grids import Part
-from benchmarks.faults.kills import killed, many
-from benchmarks.faults.lock import locked
-from benchmarks.faults.mix import mix
-from benchmarks.faults.overhead import overhead
-from benchmarks.runner_overhead import GRID
+from benchmarks.runner.faults.disk import disk
+from benchmarks.runner.faults.grids import Part
+from benchmarks.runner.faults.kills import killed, many
+from benchmarks.runner.faults.lock import locked
+from benchmarks.runner.faults.mix import mix
+from benchmarks.runner.faults.overhead import overhead
+from benchmarks.runner.hydra_multirun import GRID
 
 
 def main() -> None:

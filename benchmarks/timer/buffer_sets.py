@@ -1,6 +1,6 @@
 """How far fresh processes are apart that have allocated other things before: buffers in one place, in 5, and in 10.
 
-    python -m benchmarks.buffer_sets [--processes 6] [--write]
+    python -m benchmarks.timer.buffer_sets [--processes 6] [--write]
 
 Each process first allocates and frees blocks of its own, as cases of a grid do. Then it times the same calls, as the
 runner does, with `measure.benchmark.buffer_sets` at 1, 5 and 10.
@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.common import LIMIT_S, ROOT, load_average, page, publish, table
+from benchmarks.common import LIMIT_S, ROOT, fields_of, load_average, page, publish, table
 from runner.store import run_folder
 
 PLACES = (1, 5, 10)
@@ -46,7 +46,7 @@ def main() -> None:
         return
     found = []
     for seed in range(options.processes):
-        command = [sys.executable, "-m", "benchmarks.buffer_sets", "--seed", str(seed)]
+        command = [sys.executable, "-m", "benchmarks.timer.buffer_sets", "--seed", str(seed)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=LIMIT_S)
         found.append(json.loads(done.stdout.splitlines()[-1]))
     facts = {**run_folder.environment(sys.argv[1:]), "worker": found[0]["worker"]}
@@ -59,7 +59,6 @@ def measured(seed: int) -> dict[str, Any]:
     import torch
     import torch.nn.functional as F
 
-    from benchmarks.kernels.race import fields_of
     from runner.device import identity
     from runner.experiment import schema
     from runner.measure.benchmark import Benchmark

@@ -1,10 +1,10 @@
 """Whether profilers tell the same time as the benchmark, and the rate of the memory; what each costs.
 
-    python -m benchmarks.profilers [--measures profile nsys ncu] [--write]
+    python -m benchmarks.profilers.agreement [--measures profile nsys ncu] [--write]
 
 Ten cases of one kernel each, through the command line: GELUs and softmaxes of two sizes and a matmul in float32, by
 torch and in Triton, each looked at by every profiler right after it was timed. A profiler that is not here is left out,
-with its reason. What CUPTI, by which two of them see, adds to a kernel is in `benchmarks.watched`.
+with its reason. What CUPTI, by which two of them see, adds to a kernel is in `benchmarks.timer.watched`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What CUPTI costs a kernel that it watches: torch.profiler and nsys see by it, and so make some kernels longer.
 
-    python -m benchmarks.watched [--write]
+    python -m benchmarks.timer.watched [--write]
 
 GPU timestamps around the same call in the same CUDA graphs, alone and while CUPTI records, beside CUPTI's own time
 of the kernel: where the last two agree, what CUPTI adds is no error of its clock, but time that the kernel takes.

@@ -5,8 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.common import digits, run, table, word
-from benchmarks.faults.grids import Part
-from benchmarks.runner_overhead import CASES, GRID, hydra_app, hydra_multirun, one_process_per_case, outside_ms, wall_s
+from benchmarks.runner.faults.grids import Part
+from benchmarks.runner.hydra_multirun import (
+    CASES,
+    GRID,
+    hydra_app,
+    hydra_multirun,
+    one_process_per_case,
+    outside_ms,
+    wall_s,
+)
 
 CASE_BAR_MS = 2.0
 

@@ -1,6 +1,6 @@
 """Every kernel of ours under compute-sanitizer: accesses out of bounds, races, reads of what nobody wrote.
 
-    python -m benchmarks.sanitize [softmax ...] [--tools memcheck racecheck initcheck filled] [--write]
+    python -m benchmarks.kernels.sanitize [softmax ...] [--tools memcheck racecheck initcheck filled] [--write]
 
 Small sizes, odd ones among them, in every type an implementation takes, forward and, where there is one, backward; each
 is checked against float64 as well. Each operation has a process for each tool, as many at a time as there are cores.
@@ -26,7 +26,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import load_average, page, publish, run, table, word
+from benchmarks.common import fields_of, load_average, page, publish, run, table, word
 from runner.device import tools
 from runner.worker.again import ALONE, NAME, TOTAL
 
@@ -121,7 +121,7 @@ def main() -> int:
 
 def command(op: str, name: str) -> list[str]:
     """What is looked at by the tool called ``name``."""
-    return [sys.executable, "-m", "benchmarks.sanitize", "--calls-under", name, op]
+    return [sys.executable, "-m", "benchmarks.kernels.sanitize", "--calls-under", name, op]
 
 
 def look(sanitizer: str, op: str, name: str, folder: Path) -> Look:
@@ -141,7 +141,6 @@ def calls(ops: Sequence[str], name: str) -> int:
     """Every call once, as it is for the tool called ``name``, against float64; how many were right on the last line."""
     import torch
 
-    from benchmarks.kernels.race import fields_of
     from runner import implementations
     from runner.experiment import schema
     from runner.experiment.case import Choice

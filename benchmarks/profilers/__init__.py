@@ -1,0 +1,1 @@
+"""Whether the profilers agree with the timer."""

@@ -1,0 +1,1 @@
+"""What the runner costs, and what survives."""

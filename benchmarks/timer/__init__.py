@@ -1,0 +1,1 @@
+"""Whether a time is right, and whether two agree."""
