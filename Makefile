@@ -9,22 +9,25 @@ BIN := $(VENV)/bin
 PINS := constraints/torch-$(TORCH).txt
 INSTALLED := $(VENV)/installed-torch-$(TORCH)
 
-.PHONY: demo test quick style clean
+.PHONY: demo test quick lint types tests clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m runner +experiment=demo -m
 
-test: style
-	$(BIN)/python -m pytest -n 3
+test: $(INSTALLED)
+	$(MAKE) --no-print-directory --jobs=3 lint types tests
 
-quick: $(INSTALLED)
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
+tests: $(INSTALLED)
+	$(BIN)/python -m pytest -n 4
+
+quick: $(INSTALLED) lint
 	$(BIN)/python -m pytest -q -n 2 tests/config tests/runner tests/models tests/docs/test_house.py tests/measure -m 'not gpu'
 
-style: $(INSTALLED)
+lint: $(INSTALLED)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+
+types: $(INSTALLED)
 	$(if $(filter 2.13,$(TORCH)),$(BIN)/mypy,@echo "types are checked against torch 2.13 alone: older ones lack names")
 
 $(INSTALLED): pyproject.toml constraints/base.txt $(PINS)

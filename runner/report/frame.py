@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +36,8 @@ def load(*folders: str | Path, baseline: str | None = None) -> DataFrame:
     if found:
         Labels(line.row.case.impl for line in found).check(baseline)
     table = frame(found)
-    columns: dict[str, Sequence[str | None]] = {"run": _names(runs), "commit": list(map(_commit, runs))}
-    for place, (name, told) in enumerate(columns.items()):
+    told_of: dict[str, Sequence[str | None]] = {"run": _names(runs), "commit": list(map(_commit, runs))}
+    for place, (name, told) in enumerate(told_of.items()):
         cells = [[one] * len(some) for one, some in zip(told, read, strict=True)]
         table.insert(place, name, [cell for some in cells for cell in some])
     return table
@@ -83,7 +83,15 @@ def frame(of: Iterable[Line]) -> DataFrame:
 
     found = list(of)
     names = Names([line.row.case for line in found])
-    return pandas.DataFrame([flat(line, names) for line in found])
+    records = [flat(line, names) for line in found]
+    return pandas.DataFrame(records, columns=columns(records))
+
+
+def columns(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Those of ``flat`` lines: of the workloads, then of the implementations, then the others; the key comes last."""
+    rank = {"workload": 0, "impl": 1, "key": 3}
+    found = dict.fromkeys(name for record in records for name in record)
+    return sorted(found, key=lambda name: rank.get(name.partition(".")[0], 2))
 
 
 def in_order(names: Iterable[str]) -> list[str]:

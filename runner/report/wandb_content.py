@@ -5,17 +5,16 @@ from __future__ import annotations
 import csv
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
 from runner.experiment.case import CaseRecord
-from runner.experiment.columns import DERIVED
 from runner.experiment.results import Comparison, Row
 from runner.report import derive
 from runner.report.derive import Line, Names
-from runner.report.frame import in_order
+from runner.report.frame import columns, flat
 
 Cell = str | float | bool | None
 
@@ -53,12 +52,10 @@ class Content:
 
     def table(self) -> Table:
         """A line per case, whatever became of it."""
-        fields = dict.fromkeys(name for row in self.rows for name in row.case.workload.fields)
-        metrics = in_order(name for row in self.rows for name in row.metrics)
-        records = [self._record(line, fields, metrics) for line in self.lines]
-        columns = list(records[0]) if records else []
-        typed = [_one_type([record[name] for record in records]) for name in columns]
-        return Table(columns, [list(cells) for cells in zip(*typed, strict=True)])
+        records = [flat(line, self.names) for line in self.lines]
+        names = columns(records)
+        typed = [_one_type([record.get(name) for record in records]) for name in names]
+        return Table(names, [list(cells) for cells in zip(*typed, strict=True)])
 
     def charts(self, workload: str) -> dict[str, Chart]:
         """By figure; none where no size varies, and only those figures that some row has."""
@@ -106,26 +103,6 @@ class Content:
         }
         cases = {"total": len(self.rows), **self._statuses()}
         return {"run": dict(run), "environment": dict(environment), "workloads": workloads, "cases": cases}
-
-    def _record(self, line: Line, fields: Iterable[str], metrics: Iterable[str]) -> dict[str, Any]:
-        row, case = line.row, line.row.case
-        head = {"workload": case.workload.name, "impl": case.impl.name}
-        tail = (
-            self.names.beside(case)
-            | {
-                "seed": case.seed,
-                "status": row.status,
-                "reason": row.reason,
-                "verdict": row.metrics.get("verdict"),
-                "device": row.device,
-            }
-            | {name: self.names.value(line, name) for name in DERIVED}
-        )
-        tail |= {name: row.metrics.get(name) for name in metrics}
-        tail["key"] = case.key
-        own = {name: case.workload.fields.get(name) for name in fields}
-        clash = head.keys() | tail.keys()  # a workload may have a field of any name
-        return head | {f"workload.{name}" if name in clash else name: value for name, value in own.items()} | tail
 
     def _statuses(self) -> Counter[str]:
         return Counter(row.status for row in self.rows)
@@ -195,9 +172,9 @@ def tables(folder: Path, rows: Sequence[Row]) -> Mapping[str, Table]:
 
 
 def _table(records: Sequence[Mapping[str, str]]) -> Table:
-    columns = list(dict.fromkeys(name for record in records for name in record))
-    typed = [_typed([record.get(name) or None for record in records]) for name in columns]
-    return Table(columns, [list(cells) for cells in zip(*typed, strict=True)])
+    names = list(dict.fromkeys(name for record in records for name in record))
+    typed = [_typed([record.get(name) or None for record in records]) for name in names]
+    return Table(names, [list(cells) for cells in zip(*typed, strict=True)])
 
 
 def _typed(words: Sequence[str | None]) -> list[Cell]:

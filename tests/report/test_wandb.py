@@ -57,7 +57,8 @@ def test_without_a_key_the_run_is_kept_offline_and_the_line_can_be_pasted(offlin
 def test_the_table_holds_every_row_of_the_journal(offline):
     folder, _, recorded = offline
     table = recorded.table(recorded.history[0]["rows"])
-    assert table["columns"][:7] == ["workload", "impl", "rows", "cols", "dtype", "tf32", "size"]
+    fields = [f"workload.{name}" for name in ("rows", "cols", "dtype", "tf32", "size")]
+    assert table["columns"][:7] == ["workload", *fields, "impl"]
     shown = {line["key"]: line for line in (dict(zip(table["columns"], cells, strict=True)) for cells in table["data"])}
     rows = journal.read(folder)
     assert len(rows) == len(table["data"]) == len(shown) == 18
@@ -69,12 +70,13 @@ def test_the_table_holds_every_row_of_the_journal(offline):
         assert (seen["status"], seen["reason"], seen["device"]) == (row.status, row.reason, row.device)
         assert seen["fastest"] == line.fastest
         figures = {"time_us": row.time_us, "tflops": line.tflops, "gbps": line.gbps, "speedup": line.speedup}
-        expected = dict.fromkeys(("rows", "cols", "size")) | row.case.workload.fields | row.metrics | figures
+        expected = dict.fromkeys(fields) | row.metrics | figures
+        expected |= {f"workload.{name}": value for name, value in row.case.workload.fields.items()}
         for name, value in expected.items():
             if isinstance(value, float) and not math.isfinite(value):
                 value = None
             assert seen[name] == value, f"{row.case.label}: {name}"
-        absent = set(table["columns"]) - set(expected) - {"workload", "impl", "implementation", "key", "seed"}
+        absent = set(table["columns"]) - set(expected) - {"workload", "impl", "implementation", "key", "seed", "phase"}
         others = {"status", "reason", "verdict", "device", "fastest", "replicas", "err_ratio"}
         assert {n for n in absent if seen[n] is not None} <= others
 

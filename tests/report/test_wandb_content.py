@@ -96,7 +96,7 @@ def test_a_workloads_field_named_as_a_column_keeps_both(make):
 def test_a_column_of_mixed_values_becomes_text(make):
     rows = [make.timed(make.case("gelu", "torch", {"layout": value}), 1.0) for value in (1, "rows", True, None)]
     table = Content(rows, None).table()
-    assert [cells[table.columns.index("layout")] for cells in table.data] == ["1", "rows", "True", None]
+    assert [cells[table.columns.index("workload.layout")] for cells in table.data] == ["1", "rows", "True", None]
 
 
 def test_no_rows_make_an_empty_page():
