@@ -87,14 +87,17 @@ def _empty_kernel_us() -> float:
     return statistics.median(spans)
 
 
-def unloaded_mhz() -> float:
-    """Clock of the multiprocessors at next to no load: what a power limit is told by."""
-    return _once("unloaded_mhz", _unloaded_mhz)
+def unloaded_mhz(*, rested: bool = False) -> float:
+    """Clock of the multiprocessors at next to no load: what a power limit is told by.
+
+    ``rested``: this process has put no load on the GPU yet, so there is nothing to wait for.
+    """
+    return _once("unloaded_mhz", lambda: _unloaded_mhz(0.0 if rested else COOLING_S))
 
 
-def _unloaded_mhz() -> float:
+def _unloaded_mhz(rest_s: float) -> float:
     torch.cuda.synchronize()
-    time.sleep(COOLING_S)
+    time.sleep(rest_s)
     spinning = GraphTimestamps(_launch_spin, preparation(None, cold_l2=False), captures=1, constant_us=0.0)
     spinning.samples(20)
     return statistics.median(spinning.clocks_mhz)

@@ -44,7 +44,7 @@ def prepare(settings: TimingSettings) -> None:
     if settings.instrument in ("auto", GraphTimestamps.name) and not instruments.no_timestamps():
         for cold_l2 in {settings.cold_l2, False}:
             calibration.graph_constant_us(cold_l2=cold_l2, captures=settings.captures)
-        calibration.unloaded_mhz()
+        calibration.unloaded_mhz(rested=True)
     if settings.measured_peak:
         measured_peak.measured_peak()
 
