@@ -95,7 +95,7 @@ def unloaded_mhz(*, rested: bool = False) -> float:
     return _once("unloaded_mhz", lambda: _unloaded_mhz(0.0 if rested else COOLING_S))
 
 
-def _unloaded_mhz(rest_s: float) -> float:
+def _unloaded_mhz(rest_s: float = COOLING_S) -> float:
     torch.cuda.synchronize()
     time.sleep(rest_s)
     spinning = GraphTimestamps(_launch_spin, preparation(None, cold_l2=False), captures=1, constant_us=0.0)
