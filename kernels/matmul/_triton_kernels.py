@@ -54,6 +54,10 @@ def matmul_descriptors(
     FLATTEN: tl.constexpr,
     STAGES: tl.constexpr,
 ):
+    """Multiply a, [m, k], by b, [k, n]; tiles are read through tensor descriptors, and a program takes several of them.
+
+    Sums are float32. ``scale_a_ptr`` and ``scale_b_ptr`` point to one float32 each, or are None.
+    """
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
     tiles = tiles_m * tiles_n
@@ -105,6 +109,10 @@ def matmul_skinny(
     ROTATED: tl.constexpr,  # each tile begins a block farther along k than the one before it
     STAGES: tl.constexpr,
 ):
+    """Multiply where one side has few rows or columns. Each element of ``wide`` is read once; sums are float32.
+
+    y is [rows, cols] with the strides given. There is one program for each block of the wide side and part of k.
+    """
     tile = tl.program_id(0) // SPLIT_K
     part = tl.program_id(0) % SPLIT_K
     blocks = tl.cdiv(k, BLOCK_K)
@@ -133,6 +141,7 @@ def matmul_skinny(
 
 @triton.jit
 def sum_parts(parts_ptr, y_ptr, count, stride, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """Add up ``PARTS`` float32 arrays of ``count`` elements, ``stride`` apart, into y of any type."""
     # Always in the same order, so that the same product has the same bits.
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
@@ -167,6 +176,10 @@ def matmul_pointers(
     GROUP_M: tl.constexpr,
     STAGES: tl.constexpr,
 ):
+    """Multiply a, [m, k], by b, [k, n], of any strides; elements are read by pointers, with masks at the edges.
+
+    Sums are kept in ``ACCUMULATE``. ``scale_a_ptr`` and ``scale_b_ptr`` point to one float32 each, or are None.
+    """
     if LONG:
         zero = tl.full((), 0, tl.int64)
         m, n, k = m + zero, n + zero, k + zero  # by a sum, since a length of 1 is a constant, which has no ``to``

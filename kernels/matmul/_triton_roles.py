@@ -173,6 +173,10 @@ def matmul_roles(
     GROUP_M: gl.constexpr,
     STAGES: gl.constexpr,  # at most as many as there are blocks of k: else phases of a barrier could be mistaken
 ):
+    """Multiply a, [m, k], by b, [k, n], on Hopper: a warp loads tiles, and two warpgroups multiply.
+
+    Sums are float32. ``scale_a_ptr`` and ``scale_b_ptr`` point to one float32 each, or are None.
+    """
     a_ring = gl.allocate_shared_memory(a.dtype, [2 * STAGES] + a.block_type.shape, a.layout)
     b_ring = gl.allocate_shared_memory(b.dtype, [STAGES] + b.block_type.shape, b.layout)
     first_out = gl.allocate_shared_memory(y.dtype, [BUFFERS] + y.block_type.shape, y.layout)
