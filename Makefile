@@ -21,7 +21,8 @@ tests: $(INSTALLED)
 	$(BIN)/python -m pytest -n 3
 
 quick: $(INSTALLED) lint
-	$(BIN)/python -m pytest -q -n 2 tests/config tests/runner tests/models tests/docs/test_house.py tests/measure -m 'not gpu'
+	$(BIN)/python -m pytest -q -n 2 tests/config tests/cli tests/experiment tests/store tests/models tests/report/test_derive.py \
+		tests/report/test_terminal.py tests/report/test_frame.py tests/docs/test_house.py tests/measure -m 'not gpu'
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

@@ -18,6 +18,7 @@ import yaml
 from torch import Tensor
 
 from runner.experiment import schema
+from runner.experiment.case import CaseRecord, Choice
 from runner.models.draw import draw_on
 from runner.models.workload import Expected, Workload
 
@@ -25,6 +26,7 @@ from runner.models.workload import Expected, Workload
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 # Processes to come, those of xdist too: threads of theirs that wait for each other leave their core to those that work.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 sys.path.append(str(Path(__file__).parent))
 import preloaded
@@ -40,6 +42,20 @@ Judge = Callable[[Sequence[Expected], Sequence[Tensor]], float]
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(int(os.environ.get("SEED", "0")))
+
+
+@pytest.fixture
+def case() -> Callable[..., CaseRecord]:
+    """``case("torch", "gelu", cols=8)``: a case of an implementation and a workload with these fields."""
+
+    def build(
+        impl: str = "torch", workload: str = "gelu", impl_fields: dict[str, object] | None = None, **fields: object
+    ) -> CaseRecord:
+        measure = Choice("benchmark", {"samples": 20})
+        chosen = Choice(impl, impl_fields or {})  # type: ignore[arg-type]
+        return CaseRecord(Choice(workload, fields or {"cols": 8}), chosen, (measure,), "cpu", 0)  # type: ignore[arg-type]
+
+    return build
 
 
 @pytest.fixture

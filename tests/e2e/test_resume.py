@@ -23,7 +23,7 @@ from runner.store import journal
 
 QUICK = ["measure.benchmark.samples=20", "measure.benchmark.max_s=0.02", "measure.benchmark.warmup_s=0"]
 TINY = ["workload=gelu", "workload.rows=8", *QUICK]
-KILLS = int(os.environ.get("RESUME_TEST_KILLS", "5"))  # 20 in the bar; each costs 2 s
+KILLS = int(os.environ.get("RESUME_TEST_KILLS", "3"))  # 20 in the bar; each costs 2 s
 MINE = """
 import torch
 def gelu(x, form): return torch.nn.functional.gelu(x, approximate=form)

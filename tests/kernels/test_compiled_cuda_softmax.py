@@ -78,8 +78,7 @@ def test_what_is_chosen_spills_nothing_and_has_no_float64(folder, arch, dtype, c
     assert plan_.shared + usage["SHARED"] <= PROCESSORS[arch].shared
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("dtype", ["float", "bfloat16", "float16"])
+@pytest.mark.parametrize(("arch", "dtype"), [("sm_80", "float"), ("sm_90a", "bfloat16"), ("sm_90a", "float16")])
 @pytest.mark.parametrize("cols", [1024, 16_384, 32_768])
 def test_rows_in_registers_move_16_bytes_at_once(folder, arch, dtype, cols):
     plan_ = chosen(arch, dtype, cols)
@@ -108,8 +107,7 @@ def test_the_ring_moves_16_bytes_at_once_and_tells_a_partial_in_one_store(folder
     assert usage["REG"] * 576 <= 65_536
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("dtype", ["bfloat16", "double"])
+@pytest.mark.parametrize(("arch", "dtype"), [("sm_80", "bfloat16"), ("sm_90a", "double")])
 @pytest.mark.parametrize("wide", ["true", "false"])
 @pytest.mark.parametrize("name", ["general<{T}, 512, 1, {W}>", "whole<{T}, 512, {W}>"])
 def test_the_general_kernels_spill_nothing(folder, arch, dtype, wide, name):
