@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
 LEFT = """
-import os, signal, subprocess, sys
+import os, signal, subprocess, sys, time
 from runner.device import tools
 from runner import worker
 
@@ -23,7 +23,11 @@ forked = os.fork() or signal.pause()
 plain, other_session = start(), start("setsid")
 by_the_runner = start(**{tools.MARK: f"{os.getpid()}-x"})
 names = {forked: "forked", plain.pid: "plain", other_session.pid: "session", by_the_runner.pid: "the runner's"}
-print(sorted(names.get(pid, pid) for pid in worker.left_running()))
+for _ in range(100):  # a process that is just being replaced by its program has no command line
+    if len(found := worker.left_running()) == 3:
+        break
+    time.sleep(0.05)
+print(sorted(names.get(pid, pid) for pid in found))
 for pid in names:
     os.kill(pid, signal.SIGKILL)
 """
