@@ -22,7 +22,7 @@ tests: $(INSTALLED)
 
 quick: $(INSTALLED) lint
 	$(BIN)/python -m pytest -q -n 2 tests/config tests/cli tests/experiment tests/store tests/models tests/report/test_derive.py \
-		tests/report/test_terminal.py tests/report/test_frame.py tests/docs/test_house.py tests/measure -m 'not gpu'
+		tests/report/test_terminal.py tests/report/test_frame.py tests/docs/test_house.py tests/measure/test_trace.py tests/measure/test_why.py -m 'not gpu'
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check
