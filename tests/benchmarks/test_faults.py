@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from benchmarks.runner.faults.__main__ import report
-from benchmarks.runner.faults.disk import DISK_CASES, Broken, disk_part
+from benchmarks.runner.faults.disk import DISK_CASES, GONE, Broken, disk_part
 from benchmarks.runner.faults.grids import (
     LIMIT,
     MARK,
@@ -122,7 +122,9 @@ def test_of_the_cases_that_were_begun_the_last_alone_may_be_without_a_row():
     whole = Broken([1, 2, 3], {"the journal": [1], "stderr": [2]}, 1, f"{DISK_CASES} ok")
     assert whole.lost == 0
     assert [word for *_, word in disk_part({"full": whole}).bars] == ["PASS"] * 3
-    lost = Broken([1, 2, 3], {"the journal": [1]}, 0, "nothing to resume")
+    removed = Broken([1, 2, 3], {"the journal": [], "stderr": [1, 2]}, 1, GONE)
+    assert [word for *_, word in disk_part({"full": whole, "removed": removed}).bars] == ["PASS"] * 3
+    lost = Broken([1, 2, 3], {"the journal": [1]}, 0, "code 1")
     assert lost.lost == 1
     assert [word for *_, word in disk_part({"full": whole, "gone": lost}).bars] == ["MISS"] * 3
 

@@ -91,10 +91,10 @@ def grid(file: Path, function: str, cases: int) -> list[str]:
     return ["-m", "workload=gelu", *size, "impl=file", f"impl.path={file}:{function}", "device=cpu", "log=none", *QUICK]
 
 
-def user_file(folder: Path, injected: Mapping[int, str], cupti_check: Path | None = None) -> Path:
+def user_file(folder: Path, injected: Mapping[int, str], counter: Path | None = None) -> Path:
     """The user's functions, in ``folder``."""
     path = folder / "user.py"
-    path.write_text(f"FAULTS = {dict(injected)}\nWITNESS = {str(cupti_check)!r}\n{USER}", encoding="utf-8")
+    path.write_text(f"FAULTS = {dict(injected)}\nCOUNTER = {str(counter)!r}\n{USER}", encoding="utf-8")
     return path
 
 
