@@ -284,8 +284,7 @@ class DeviceQueue:
     def _lost(self, status: str, why: str, phase: Phase, printed: str) -> Iterator[Event]:
         """The worker is gone, or was killed, and with it goes what it was doing."""
         assert self.worker is not None
-        # An earlier case may have brought it about, or one elsewhere that has killed what forks workers.
-        others = self.worker.cases > 0 or self.worker.orphaned
+        others = self.worker.cases > 0  # an earlier case may have brought it about
         if self.worker.ended:
             self._forget()
         else:

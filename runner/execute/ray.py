@@ -1,7 +1,4 @@
-"""``launcher=ray``: actors of Ray, on this machine or on a cluster, each with a ``Local`` inside.
-
-Who of them does what is decided in ``runner.execute.ray``.
-"""
+"""``launcher=ray``: actors of Ray, on this machine or on a cluster, each with a ``Local`` inside."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import signal
 import socket
 import tempfile
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,12 +17,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from runner.device import processes
-from runner.execute import CannotStart, Event, Notice, Started, shards
+from runner.execute import CannotStart, Event, Notice, shards
 from runner.execute.precompile import SPARE_CORES
-from runner.execute.shards import MOST_DEATHS, Limits, need, one_line
+from runner.execute.shards import MOST_DEATHS_IN_A_ROW, Holder, Ledger, Limits, need, one_line
 from runner.execute.worker_process import Forker
 from runner.experiment.case import CaseRecord
-from runner.experiment.results import Row
 from runner.experiment.schema import BadInput
 
 STORE_BYTES = 80 * 2**20  # of shared memory, the least that Ray takes: records are small
@@ -59,9 +54,8 @@ class Ray(Limits):
                 scheduling_strategy="SPREAD",
             )(Host)
             local = self.local(gpus, ahead=max(0, self.cpus_per_actor - SPARE_CORES) // 2)
-            work = Work(cases, max(1, gpus))
-            crew = Crew(ray, hosts.remote, work, (local, gpus, str(Path(log_path).parent.absolute())))
-            crew.start(min(self.actors or self._room(ray, gpus), work.left))
+            crew = Crew(ray, hosts.remote, cases, (local, gpus, str(Path(log_path).parent.absolute())))
+            crew.start(min(self.actors or self._room(ray, gpus), crew.ledger.left))
             try:
                 yield from crew.events()
             except KeyboardInterrupt:
@@ -147,77 +141,31 @@ def _answers(address: str | None) -> None:
 
 LONGEST_WAIT_S = 1.0  # in which Ray does not hear Ctrl-C
 PATIENCE_S = 30.0  # until the user is told that there is no room
-MOST_PIECES = 4  # for each actor, if all are as small as they get
-MOST_FAILED_STARTS = 3  # actors in a row that die while no case is finished
+MOST_PIECES = 4  # for each actor, if all are as small as they get: each begins with seconds of starting
 
 Task = tuple[Mapping[str, Any], int, str]  # of every actor: the fields of its Local, its GPUs, the folder of the run
 
 
-class Work:
-    """What is still to be given out, ``least`` problems at a time."""
-
-    def __init__(self, cases: Sequence[CaseRecord], least: int) -> None:
-        self._order = {case.key: (case.replica, place) for place, case in enumerate(cases)}
-        self._points = deque(shards.problems(cases))
-        self._suspects: deque[CaseRecord] = deque()  # each was in flight when an actor died
-        self._deaths: Counter[str] = Counter()
-        self._least, self._all = least, len(self._points)
-
-    @property
-    def left(self) -> int:
-        """Points and suspects."""
-        return len(self._points) + len(self._suspects)
-
-    def take(self, hands: int) -> list[CaseRecord]:
-        """The next problems for one of ``hands`` actors; a suspect is the last to go, and alone."""
-        if not self._points:
-            return [self._suspects.popleft()] if self._suspects else []
-        fewest = max(self._least, self._all // (MOST_PIECES * hands))  # each begins with seconds of starting
-        count = min(len(self._points), max(fewest, len(self._points) // (2 * hands)))
-        chunk = [case for _ in range(count) for case in self._points.popleft()]
-        return sorted(chunk, key=lambda case: self._order[case.key])
-
-    def give_back(self, owed: Sequence[CaseRecord], in_flight: Sequence[CaseRecord]) -> list[CaseRecord]:
-        """An actor has died with ``in_flight`` among what it ``owed``. Those that are not to be tried again."""
-        self._deaths.update(case.key for case in in_flight)
-        given_up = [case for case in in_flight if self._deaths[case.key] >= MOST_DEATHS]
-        self._suspects.extend(case for case in owed if self._deaths[case.key] and case not in given_up)
-        self._points.extendleft(reversed(shards.problems(case for case in owed if not self._deaths[case.key])))
-        return given_up
-
-
-class _Actor:
+class _Actor(Holder):
     """The driver's end of one. ``waiting`` is what Ray is to be waited on for: its hello, then the stream of events."""
 
     def __init__(self, handle: Any, name: str) -> None:
-        self.handle, self.name = handle, name
+        super().__init__(name)
+        self.handle, self.part = handle, name
         self.facts: dict[str, str] = {}  # none before it is up
-        self.given: dict[str, CaseRecord] = {}
-        self.owed: dict[str, CaseRecord] = {}  # those of them without a row
-        self.in_flight: dict[str, CaseRecord] = {}
         self.waiting: Any = handle.hello.remote(os.getcwd())
-
-    @property
-    def where(self) -> str:
-        """For people."""
-        return f"{self.name} on {self.facts['hostname']}" if self.facts else self.name
-
-    def heard(self, event: Event) -> None:
-        """Keep account of ``event``."""
-        if isinstance(event, Started):
-            self.in_flight[event.case.key] = event.case
-        elif isinstance(event, Row):
-            self.owed.pop(event.case.key, None)
-            self.in_flight.pop(event.case.key, None)
 
 
 class Crew:
     """The actors, and what they say."""
 
-    def __init__(self, ray: Any, new: Callable[[], Any], work: Work, task: Task) -> None:
-        self._ray, self._new, self._work, self._task = ray, new, work, task
+    def __init__(self, ray: Any, new: Callable[[], Any], cases: Sequence[CaseRecord], task: Task) -> None:
+        self._ray, self._new, self._task = ray, new, task
+        self.ledger = Ledger()
+        self.ledger.add(cases)
+        self._problems = self.ledger.left
         self._actors: list[_Actor] = []
-        self._started = self._failed_starts = 0
+        self._started = 0
 
     def start(self, count: int) -> None:
         """``count`` more of them."""
@@ -228,10 +176,10 @@ class Crew:
     def events(self) -> Iterator[Event]:
         """Until every case has its row."""
         impatient = time.monotonic() + PATIENCE_S
-        while self._work.left or any(actor.owed or (actor.facts and actor.waiting) for actor in self._actors):
+        while self.ledger.left or any(actor.owed or (actor.facts and actor.waiting) for actor in self._actors):
             for actor in self._actors:
-                if actor.waiting is None and (chunk := self._work.take(len(self._actors))):
-                    self._give(actor, chunk)
+                if actor.waiting is None and self.ledger.left:
+                    self._give(actor)
             waiting = [actor.waiting for actor in self._actors if actor.waiting is not None]
             if self._ray.wait(waiting, timeout=LONGEST_WAIT_S)[0]:
                 ready, _ = self._ray.wait(waiting, num_returns=len(waiting), timeout=0)
@@ -249,54 +197,50 @@ class Crew:
                     if event := self._next(actor):
                         yield event
 
-    def _give(self, actor: _Actor, chunk: Sequence[CaseRecord]) -> None:
-        actor.given = {case.key: case for case in chunk}
-        actor.owed = {**actor.given}
-        records = [case.to_record() for case in chunk]
+    def _give(self, actor: _Actor) -> None:
+        _, gpus, _ = self._task
+        chunk = self.ledger.take(share(len(self.ledger.problems), self._problems, len(self._actors), max(1, gpus)))
+        actor.give(chunk)
         run = actor.handle.run.options(num_returns="streaming")
-        actor.waiting = run.remote(actor.name, actor.facts, records, self._task)
+        actor.waiting = run.remote(actor.part, actor.facts, [case.to_record() for case in chunk], self._task)
 
     def _hear(self, actor: _Actor) -> Iterator[Event]:
         """What an actor has to say, or that it has died."""
         try:
             if actor.facts:
-                event = self._next(actor)
+                if event := self._next(actor):
+                    yield event
             else:
-                event = None
                 actor.facts, actor.waiting = self._ray.get(actor.waiting), None
+                actor.name += f" on {actor.facts['hostname']}"
         except StopIteration:
             actor.waiting = None
             if actor.owed:
                 yield from self._died(actor, "it ended before its time")
         except self._ray.exceptions.RayError as error:
             yield from self._died(actor, _why(error))
-        else:
-            if event:
-                yield event
 
     def _next(self, actor: _Actor) -> Event | None:
         """Raises StopIteration at the end of the stream, RayError."""
-        event = shards.from_record(json.loads(self._ray.get(next(actor.waiting))), actor.given)
-        if event is not None:
-            actor.heard(event)
-            self._failed_starts = 0 if isinstance(event, Row) else self._failed_starts
-        return event
+        return self.ledger.hear(actor, json.loads(self._ray.get(next(actor.waiting))))
 
     def _died(self, actor: _Actor, why: str) -> Iterator[Event]:
         self._actors.remove(actor)
         with contextlib.suppress(self._ray.exceptions.RayError, ValueError):
             self._ray.kill(actor.handle)
-        owed = [*actor.owed.values()]
-        given_up = self._work.give_back(owed, [*actor.in_flight.values()] or owed[:1])  # its last word may be lost
-        for case in given_up:
-            yield shards.lost(case, f"in flight when its actor died, for the second time: {actor.where}, {why}")
-        left = len(owed) - len(given_up)
-        yield Notice(f"{actor.where} has died: {why}" + (f"; cases left for another: {left}" if left else ""))
-        self._failed_starts = 0 if given_up else self._failed_starts + 1
-        if self._failed_starts < MOST_FAILED_STARTS:
-            self.start(min(1, self._work.left))
+        yield from self.ledger.died(actor, why)
+        if self.ledger.deaths_in_a_row < MOST_DEATHS_IN_A_ROW:
+            self.start(min(1, self.ledger.left))
         elif not self._actors:
             raise CannotStart(f"no actor of Ray could be kept alive: {why}")
+
+
+def share(left: int, total: int, hands: int, least: int) -> int:
+    """How many of the ``left`` of ``total`` problems one of ``hands`` actors gets: fewer towards the end.
+
+    At least ``least``, and at least so many that an actor is not started on more than ``MOST_PIECES`` shares.
+    """
+    return max(least, total // (MOST_PIECES * hands), left // (2 * hands))
 
 
 def _why(error: Any) -> str:

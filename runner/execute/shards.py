@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import time
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from runner.store.fingerprint import Fingerprints
 from runner.store.journal import Journal
 
 MOST_DEATHS = 2  # of machines or tasks with the same case in flight: it may be the case that kills them
+MOST_DEATHS_IN_A_ROW = 3  # of machines or tasks, without a row in between: then no other one is started
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +56,91 @@ def need(package: str, extra: str) -> None:
 
 
 def problems(cases: Iterable[CaseRecord]) -> list[list[CaseRecord]]:
-    """The cases of each problem, replicas included: what is to run on one machine, so that it compares."""
+    """The cases of each problem, replicas included: they run on one machine, so that they compare."""
     found: dict[str, list[CaseRecord]] = {}
     for case in cases:
         found.setdefault(case.problem, []).append(case)
     return list(found.values())
+
+
+class Holder:
+    """An actor or a task: the cases that it was given, and those that it still owes a row."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.give(())
+
+    def give(self, cases: Iterable[CaseRecord]) -> None:
+        """From now on it has ``cases`` alone."""
+        self.given = {case.key: case for case in cases}
+        self.owed = dict(self.given)
+        self.begun: Counter[str] = Counter()
+
+
+class Ledger:
+    """Who owes which case, and what is still to be given out.
+
+    A case that was in flight when its holder died goes to another one, last; the second time its row is ``lost``.
+    """
+
+    def __init__(self) -> None:
+        self.problems: deque[list[CaseRecord]] = deque()
+        self.begun: Counter[str] = Counter()  # how often each case was started
+        self.deaths_in_a_row = 0  # of holders, without a row in between
+        self._suspects: deque[CaseRecord] = deque()
+        self._deaths: Counter[str] = Counter()
+
+    def add(self, cases: Iterable[CaseRecord]) -> None:
+        """``cases`` are to be given out."""
+        self.problems.extend(problems(cases))
+
+    @property
+    def left(self) -> int:
+        """Problems and suspects that nobody has."""
+        return len(self.problems) + len(self._suspects)
+
+    def take(self, count: int) -> list[CaseRecord]:
+        """The next ``count`` problems; after the last problem, one suspect alone; [] if nothing is left."""
+        if self.problems:
+            return _in_order([self.problems.popleft() for _ in range(min(count, len(self.problems)))])
+        return [self._suspects.popleft()] if self._suspects else []
+
+    def deal(self, hands: int) -> list[list[CaseRecord]]:
+        """All problems, in turn to at most ``hands`` tasks: neighbours in a grid take about the same time."""
+        dealt = [[*self.problems][place::hands] for place in range(min(hands, len(self.problems)))]
+        self.problems.clear()
+        return [_in_order(hand) for hand in dealt]
+
+    def hear(self, holder: Holder, record: Mapping[str, Any]) -> Event | None:
+        """The event that ``record`` holds; None if it is none. Raises ValueError, KeyError, TypeError."""
+        event = from_record(record, holder.given)
+        if isinstance(event, Started):
+            holder.begun[event.case.key] += 1
+            self.begun[event.case.key] += 1
+        elif isinstance(event, Row):
+            self.deaths_in_a_row = 0
+            return event if holder.owed.pop(event.case.key, None) else None
+        return event
+
+    def died(self, holder: Holder, how: str) -> Iterator[Event]:
+        """Take back what ``holder`` owes. ``how`` it died, in words; it ends the reason of a lost row."""
+        owed = [*holder.owed.values()]
+        in_flight = [case for case in owed if holder.begun[case.key]] or owed[:1]  # its last word may be lost
+        self._deaths.update(case.key for case in in_flight)
+        self.deaths_in_a_row += 1
+        given_up = [case for case in owed if self._deaths[case.key] >= MOST_DEATHS]
+        for case in given_up:
+            self.deaths_in_a_row = 0
+            yield lost(case, f"in flight when its process died, for the second time: {holder.name}, {how}")
+        again = [case for case in owed if case not in given_up]
+        self._suspects.extend(case for case in again if self._deaths[case.key])
+        self.problems.extendleft(reversed(problems(case for case in again if not self._deaths[case.key])))
+        yield Notice(f"{holder.name} has died: {how}" + (f"; cases left for another: {len(again)}" if again else ""))
+
+
+def _in_order(found: Iterable[Sequence[CaseRecord]]) -> list[CaseRecord]:
+    """The cases of problems, a replica after the other."""
+    return sorted((case for problem in found for case in problem), key=lambda case: case.replica)
 
 
 def serve(

@@ -1,7 +1,4 @@
-"""``launcher=slurm``: an array of tasks under Slurm, through submitit, each with a ``Local`` and a share of the grid.
-
-What the tasks do meanwhile is followed in ``runner.execute.slurm``.
-"""
+"""``launcher=slurm``: an array of tasks under Slurm, through submitit: each runs a ``Local`` on its share."""
 
 from __future__ import annotations
 
@@ -9,8 +6,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,7 +14,7 @@ from typing import Annotated, Any, Literal
 from runner.device import processes
 from runner.execute import Event, Notice, Started, shards
 from runner.execute.local import Seconds
-from runner.execute.shards import Limits, Part, Shard, need, one_line
+from runner.execute.shards import MOST_DEATHS_IN_A_ROW, Holder, Ledger, Limits, Part, Shard, need, one_line
 from runner.execute.worker_process import Forker
 from runner.experiment.case import CaseRecord
 from runner.experiment.results import Comparison, Row
@@ -61,8 +57,8 @@ class Slurm(Limits):
         gpus = 0 if all(case.device == "cpu" for case in cases) else self.gpus_per_task
         array = Array(folder, lambda: self._executor(folder / self.folder, gpus), self.local(gpus), gpus, self.poll_s)
         try:
-            left = yield from array.take_in(cases)
-            yield from array.submit(self._shares(left))
+            array.ledger.add((yield from array.take_in(cases)))
+            yield from array.submit(array.ledger.deal(self.tasks))
             while array.open:
                 time.sleep(self.poll_s)
                 yield from array.look()
@@ -71,15 +67,6 @@ class Slurm(Limits):
             raise
         finally:
             array.cancel()
-
-    def _shares(self, cases: Sequence[CaseRecord]) -> list[list[CaseRecord]]:
-        """Split the cases into one share per task. Sizes are dealt out in turn, since neighbours take about as long."""
-        order = {case.key: (case.replica, place) for place, case in enumerate(cases)}
-        problems = shards.problems(cases)
-        hands = [problems[place :: self.tasks] for place in range(min(self.tasks, len(problems)))]
-        return [
-            sorted((case for problem in hand for case in problem), key=lambda case: order[case.key]) for hand in hands
-        ]
 
     def _executor(self, folder: Path, gpus: int) -> Any:
         """From submitit, which raises whatever it finds wrong with the settings."""
@@ -104,7 +91,6 @@ class Slurm(Limits):
         return executor
 
 
-MOST_ATTEMPTS = 2  # tasks for a case
 SETTLE_POLLS = 6  # for which a task must have ended: Slurm may queue it again, and files come late
 GOING_ON = frozenset(  # states that are not the end; QUEUED is submitit's own
     ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING", "QUEUED")
@@ -112,24 +98,17 @@ GOING_ON = frozenset(  # states that are not the end; QUEUED is submitit's own
 UNKNOWN = "UNKNOWN"  # nobody has said yet
 
 
-class _Task:
-    """A part, and the job that does it. ``given`` are those of its cases that are wanted."""
+class _Task(Holder):
+    """A part, and the job that does it. ``old``: an earlier session has submitted it."""
 
-    def __init__(
-        self, part: Part, given: Mapping[str, CaseRecord], job: Any, attempt: int = 1, *, old: bool = False
-    ) -> None:
-        self.part, self.job, self.attempt, self.old = part, job, attempt, old
-        self.given, self.owed = given, {**given}  # owed: without a row
-        self.started: Counter[str] = Counter()
+    def __init__(self, part: Part, given: Iterable[CaseRecord], job: Any, *, old: bool = False) -> None:
+        super().__init__(f"task {part.folder.name} (job {part.job.get('job', 'unknown')})")
+        self.give(given)
+        self.part, self.job, self.old = part, job, old
         self.gone_since = 0.0  # by the monotonic clock; 0: it goes on
         self.done = False  # with all of it, so it says
         self.misread = ""  # what was wrong with its records
         self.stale = False  # it works with other sources than there are now
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        return f"task {self.part.folder.name} (job {self.part.job.get('job', 'unknown')})"
 
 
 class Array:
@@ -143,6 +122,7 @@ class Array:
         self._tasks: list[_Task] = []
         self.open: list[_Task] = []  # those of them that may have more to say
         self._made_with = Fingerprints()
+        self.ledger = Ledger()
 
     def take_in(self, cases: Sequence[CaseRecord]) -> Generator[Event, None, list[CaseRecord]]:
         """What tasks of an earlier session have done since it ended. Returned are the cases that new tasks are to do.
@@ -154,8 +134,7 @@ class Array:
         free = {case.key: case for case in cases if case.key not in known}
         rows = 0
         for part in parts:
-            facts = part.job
-            task = _Task(part, _wanted(part, free), _earlier_job(facts), int(facts.get("attempt", 1)), old=True)
+            task = _Task(part, _wanted(part, free), _earlier_job(part.job), old=True)
             for event in self._hear(task, last=task.job is None):
                 if not isinstance(event, Notice) and not (isinstance(event, Comparison) and event.reason):  # old news
                     yield event
@@ -175,8 +154,8 @@ class Array:
             yield Notice(f"from an earlier session: rows {rows}, tasks that go on {len(self.open)}")
         return [case for case in cases if case.key in known or case.key in free]
 
-    def submit(self, shares: Sequence[Sequence[CaseRecord]], before: _Task | None = None) -> Iterator[Event]:
-        """A task for each of ``shares``; ``before`` had begun with them. Raises BadInput."""
+    def submit(self, shares: Sequence[Sequence[CaseRecord]]) -> Iterator[Event]:
+        """A task for each of ``shares``. Raises BadInput."""
         if not shares:
             return
         parts = [Part.create(self._folder / "parts", share) for share in shares]
@@ -190,13 +169,8 @@ class Array:
                 part.give_up()
             raise BadInput(f"launcher=slurm: no task could be submitted: {one_line(error)}") from None
         for part, share, job in zip(parts, shares, jobs, strict=True):
-            where = {"cluster": executor.cluster, "folder": str(executor.folder)}
-            task = _Task(part, {case.key: case for case in share}, job)
-            if before:
-                task.attempt += before.attempt
-                task.started += before.started
-            part.job = {"job": job.job_id, "attempt": task.attempt, **where}
-            self._add(task)
+            part.job = {"job": job.job_id, "cluster": executor.cluster, "folder": str(executor.folder)}
+            self._add(_Task(part, share, job))
         ids = ", ".join(dict.fromkeys(job.job_id.partition("_")[0] for job in jobs))
         yield Notice(f"tasks submitted to {executor.cluster}: {len(jobs)} ({ids})")
 
@@ -240,47 +214,42 @@ class Array:
         """A start is told with the row that it led to: what becomes of this process is not the case's fault."""
         for record in task.part.news(last):
             task.done = task.done or record["record"] == "done"
+            if task.old and record["record"] == "row" and self._is_stale(task, record):
+                task.stale = True
+                continue
             try:
-                event = shards.from_record(record, task.given)
+                event = self.ledger.hear(task, record)
             except (ValueError, KeyError, TypeError) as error:
                 task.misread = f", having written what is of another version: {one_line(error)}"
                 continue
-            if isinstance(event, Started):
-                task.started[event.case.key] += 1
-            elif isinstance(event, Row):
-                yield from self._row(task, event)
-            elif event is not None:
+            if isinstance(event, Row):
+                yield from [Started(event.case)] * self.ledger.begun[event.case.key]
+            if event is not None and not isinstance(event, Started):
                 yield event
 
-    def _row(self, task: _Task, row: Row) -> Iterator[Event]:
-        if task.old and difference(self._made_with.of(row.case), row.fingerprint):
-            task.stale = True
-        elif task.owed.pop(row.case.key, None):
-            for _ in range(task.started[row.case.key]):
-                yield Started(row.case)
-            yield row
+    def _is_stale(self, task: _Task, record: Mapping[str, Any]) -> bool:
+        case = task.given.get(record["key"])
+        return case is not None and bool(difference(self._made_with.of(case), record["fingerprint"]))
 
     def _replace(self, task: _Task, state: str) -> Iterator[Event]:
-        """``task`` has ended, and has not done all."""
-        if task.attempt < MOST_ATTEMPTS:
-            owed = [*task.owed.values()]
-            suspects = [case for case in owed if task.started[case.key]] or owed[:1]  # it may not have come to say so
-            rest = [case for case in owed if case not in suspects]
-            yield Notice(f"{task.name} ended as {state}; cases left for another: {len(task.owed)}")
-            try:
-                yield from self.submit([[*rest, *suspects]], task)
-            except BadInput as error:
-                state += f", and then {error}"
-            else:
-                return
-        for case in task.owed.values():
-            yield shards.lost(case, f"its tasks ended before it was done, the last one, {task.name}, as {state}")
+        """``task`` has ended as ``state``, and has not done all."""
+        yield from self.ledger.died(task, f"it ended as {state}")
+        share: list[CaseRecord] = []
+        while some := self.ledger.take(self.ledger.left):
+            share += some
+        try:
+            if self.ledger.deaths_in_a_row >= MOST_DEATHS_IN_A_ROW:
+                raise BadInput(f"{MOST_DEATHS_IN_A_ROW} tasks in a row have died without a row")
+            yield from self.submit([share] if share else [])
+        except BadInput as error:
+            for case in share:
+                yield shards.lost(case, f"{task.name} ended as {state}, and then {error}")
 
 
-def _wanted(part: Part, free: Mapping[str, CaseRecord]) -> dict[str, CaseRecord]:
+def _wanted(part: Part, free: Mapping[str, CaseRecord]) -> list[CaseRecord]:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # its writer was killed: nobody has it
-        return {case.key: free[case.key] for case in part.cases if case.key in free}
-    return {}
+        return [free[case.key] for case in part.cases if case.key in free]
+    return []
 
 
 def _gone(job: Any) -> str:

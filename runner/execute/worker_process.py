@@ -34,6 +34,7 @@ REAP_S = 90.0  # more than the zygote itself waits for the end of a worker and o
 CHUNK_BYTES = 2**16
 MOST_BYTES = 2**26  # of a message: a row with every sample that can be asked for has a hundredth of it
 ORPHANED = "the process that forks workers has been killed, and its workers with it"
+STUCK = "the worker was killed and has not ended"
 
 
 class Gone(Exception):
@@ -114,83 +115,65 @@ class _Source:
 
 
 class Zygote(_Source):
-    """A Forker, which begins when the first worker is wanted, and another one should it have been killed."""
+    """Workers forked by a Forker, which starts when the first one is wanted. Once it has been killed there are none."""
 
     _forker: Forker | None = None
 
-    def _ready(self) -> socket.socket:
-        """The socket to ask it by. Raises Gone if it does not start."""
-        if self._forker is None or self._forker.process.poll() is not None:
-            self.close()
-            forker, self._early = self._early or Forker(self._environment), None
-            try:
-                forker.begin(self._log_path, self._preload, self._keep, self._limit_s)
-            except Gone:
-                forker.close()
-                raise
-            self._forker = forker
+    def _control(self) -> socket.socket:
+        """The socket to ask it by. Raises Gone if it does not start, or has ended."""
+        if self._forker is None:
+            self._forker = self._early or Forker(self._environment)
+            self._forker.begin(self._log_path, self._preload, self._keep, self._limit_s)
+        if self._forker.process.poll() is not None:
+            raise Gone(ORPHANED)
         return self._forker.control
 
     @property
-    def forker(self) -> subprocess.Popen[bytes] | None:
-        """The process that the latest worker is a child of, and dies with."""
-        return self._forker.process if self._forker else None
+    def pid(self) -> int | None:
+        """Of the Forker."""
+        return self._forker.process.pid if self._forker else None
 
     def fork(self, channel: int, log: int, environment: Mapping[str, str]) -> int:
         """The pid of a new worker. Raises Gone."""
-        request = json.dumps({"fork": {"environment": dict(environment)}}).encode()
-        control = self._ready()
-        try:
-            control.settimeout(self._limit_s)
-            socket.send_fds(control, [request], [channel, log])
-            answer = json.loads(control.recv(2**16))
-        except (OSError, ValueError):
-            self.close()  # its answer may come yet, and would be taken for that to another question
-            raise Gone("the process that forks workers has been killed") from None
-        if "error" in answer:
-            raise Gone(f"no worker could be forked: {answer['error']}")
+        answer = self._ask({"fork": {"environment": dict(environment)}}, self._limit_s, [channel, log])
         return int(answer["pid"])
 
     def kill(self, pid: int) -> None:
         """Kill worker ``pid`` with all it has started, and wait for none of them. Raises Gone."""
-        self._ask({"kill": pid})
+        self._ask({"kill": pid}, REAP_S)
 
     def reap(self, pid: int, limit_s: float) -> int:
         """Kill worker ``pid`` with all it has started; its exit code, if it has ended by ``limit_s``. Raises Gone."""
-        code: int | None = self._ask({"reap": pid, "limit_s": limit_s})["code"]
+        code: int | None = self._ask({"reap": pid, "limit_s": limit_s}, REAP_S)["code"]
         if code is None:
-            raise Stuck("the worker was killed and has not ended")
+            raise Stuck(STUCK)
         return code
 
-    def _ask(self, request: Mapping[str, object]) -> dict[str, Any]:
-        """What it answers; about a worker, which is killed with it if it does not. Raises Gone."""
+    def _ask(self, request: Mapping[str, object], limit_s: float, give: Sequence[int] = ()) -> dict[str, Any]:
+        """What it answers. If it does not, it is ended, and all workers with it. Raises Gone."""
+        control = self._control()
+        control.settimeout(limit_s)
         try:
-            if self._forker is None:
-                raise OSError
-            self._forker.control.settimeout(REAP_S)
-            self._forker.control.send(json.dumps(request).encode())
-            answer: dict[str, Any] = json.loads(self._forker.control.recv(2**16))
+            socket.send_fds(control, [json.dumps(request).encode()], give)
+            answer: dict[str, Any] = json.loads(control.recv(2**16))
         except TimeoutError:
-            self.close()
-            raise Stuck("the worker was killed and has not ended") from None
-        except (OSError, ValueError):  # then the worker has died with it
+            self.close()  # its answer may come yet, and would be taken for that to another question
+            raise Stuck(STUCK) from None
+        except (OSError, ValueError):
             self.close()
             raise Gone(ORPHANED) from None
         if "error" in answer:
-            raise Gone(str(answer["error"]))
+            raise Gone(f"the process that forks workers refuses: {answer['error']}")
         return answer
 
     def close(self) -> None:
         """End it and all workers."""
         if self._forker is not None:
             self._forker.close()
-        self._forker = None
 
 
 class Spawner(_Source):
     """In place of a Zygote where there is no Linux: every worker imports torch for itself, in a second or more."""
-
-    forker = None  # they are children of this process
 
     @cached_property
     def _processes(self) -> dict[int, subprocess.Popen[bytes]]:
@@ -260,7 +243,6 @@ class WorkerProcess:
         with theirs, open(log_path, "ab") as log:
             environment = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu.uuid}
             self.pid = zygote.fork(theirs.fileno(), log.fileno(), environment)
-        self._forker = zygote.forker
         self._channel, self._heard = ours, bytearray()  # the beginning of a message whose end has not come yet
         # Readable when the process has ended, whoever holds its channel open; Linux alone has it.
         self._pidfd = self._open() if hasattr(os, "pidfd_open") else None
@@ -300,14 +282,9 @@ class WorkerProcess:
         return bool(self._how)
 
     @property
-    def orphaned(self) -> bool:
-        """What forked it has ended, so that it is dead or dies now, through no fault of its own."""
-        return self._forker is not None and self._forker.poll() is not None
-
-    @property
     def alive(self) -> bool:
         """It has not ended, and is not about to; False where the system does not tell."""
-        return self._pidfd is not None and not self.orphaned and not select.select([self._pidfd], [], [], 0)[0]
+        return self._pidfd is not None and not select.select([self._pidfd], [], [], 0)[0]
 
     @property
     def answered(self) -> bool:
@@ -389,18 +366,15 @@ class WorkerProcess:
         if not self.dying:
             self.dying = True
             self.deadline = time.monotonic() + DYING_S
-            with contextlib.suppress(Gone):
-                if not self.orphaned:  # else whoever forks now knows nothing of it
-                    self._zygote.kill(self.pid)
-                    return
-            self._kill_alone()
+            with contextlib.suppress(Gone):  # then it dies with what forked it
+                self._zygote.kill(self.pid)
 
     def end(self, limit_s: float = DYING_S) -> str:
         """Kill it and all it has started, and wait for that at most so long; how it ended, in words."""
         if not self._how:
             self._channel.close()
             try:
-                code = self._reap(limit_s)
+                code = self._zygote.reap(self.pid, limit_s)
                 self._how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
                 self._how = f"the worker {self._how}"
             except Gone as gone:
@@ -408,21 +382,6 @@ class WorkerProcess:
             if self._pidfd is not None:
                 os.close(self._pidfd)
         return self._how
-
-    def _reap(self, limit_s: float) -> int:
-        """Its exit code. Raises Gone: it has died with what forked it, and whoever forks now knows nothing of it."""
-        if not self.orphaned:
-            return self._zygote.reap(self.pid, limit_s)
-        self._kill_alone()
-        if self._pidfd is not None and not select.select([self._pidfd], [], [], limit_s)[0]:
-            raise Stuck("the worker was killed and has not ended")
-        raise Gone(ORPHANED)
-
-    def _kill_alone(self) -> None:
-        """By a descriptor: nobody keeps its pid for it, which may be another process's by now."""
-        if self._pidfd is not None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def log_size(self) -> int:
         """Bytes that workers have printed into its log so far; 0 if somebody has removed it."""

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from runner.execute import CannotStart, Notice, local
-from runner.execute.device_queue import DeviceQueue
 from runner.execute.worker_process import Gone, Spawner, Zygote
 
 USER = """
@@ -107,10 +106,6 @@ def ends_when_told(x):
     with open(PID, "w") as file: file.write(str(os.getpid()))
     threading.Thread(target=wait, daemon=True).start()
     return right(x)
-def kills_what_forks_when_told(x):
-    while not os.path.exists(TOLD): time.sleep(0.01)
-    os.kill(os.getppid(), signal.SIGKILL)
-    time.sleep(1000)
 """
 
 
@@ -317,21 +312,6 @@ def test_a_worker_that_ends_between_two_cases_harms_none_of_them(launch_user, tm
 def test_the_process_that_forks_workers_may_be_killed_too(launch_user, cold):
     events = launch_user(USER, ("right", 64), ("right", 65), ("right", 66), on_row=kill_zygote)
     assert [event.status for event in events if hasattr(event, "status")] == ["ok"] * 3
-
-
-def test_a_case_that_kills_the_process_that_forks_workers_costs_itself_alone(launch_user, tmp_path, monkeypatch):
-    told = tmp_path / "told"
-
-    def tell(self):
-        if self._spare and self._spare.answered:  # it could take a case at once
-            told.touch()
-
-    monkeypatch.setattr(DeviceQueue, "pause_for", tell)
-    names = ["right", "right", "kills_what_forks_when_told", "right", "right", "right"]
-    events = launch_user(f"TOLD = {str(told)!r}\n{USER}", *[(name, 64 + place) for place, name in enumerate(names)])
-    rows = [event for event in events if hasattr(event, "status")]
-    assert [row.status for row in rows] == ["ok", "ok", "crashed", "ok", "ok", "ok"]
-    assert rows[2].metrics["attempt"] == 2
 
 
 def kill_zygote(seen=[]):  # noqa: B006  # once

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from runner.execute import Notice, Ready, Started
-from runner.execute.ray import Ray, Work
+from runner.execute import Notice, Ready, Started, shards
+from runner.execute.ray import Ray, share
+from runner.execute.shards import Holder, Ledger
 from runner.experiment import schema
 from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Comparison, Row
@@ -120,7 +121,7 @@ def test_an_actor_is_killed_with_a_case_in_flight(grid, tmp_path, left_behind):
     assert sorted(row.case.key for row in rows) == sorted(case.key for case in cases)
     assert {name(row): row.status for row in rows} == {"right": "ok", "kills_once": "ok", "kills": "lost"}
     (lost,) = [row for row in rows if row.status == "lost"]
-    assert lost.reason.startswith("in flight when its actor died, for the second time: actor-")
+    assert lost.reason.startswith("in flight when its process died, for the second time: actor-")
     assert f" on {of(Ready, events)[0].environment['hostname']}, " in lost.reason
     assert sum("has died" in notice.text for notice in of(Notice, events)) == 3
     starts = [name(start) for start in of(Started, events)]
@@ -182,11 +183,11 @@ def test_without_the_package_nothing_is_started(monkeypatch):
         launcher()
 
 
-def test_points_are_given_out_whole_and_fewer_towards_the_end(grid):
-    cases = grid(*[(function, cols) for cols in range(64, 96) for function in ("right", "other")])
-    work = Work(cases, least=1)
-    sizes = []
-    while chunk := work.take(hands=2):
+def test_problems_are_given_out_whole_and_fewer_towards_the_end(grid):
+    ledger = Ledger()
+    ledger.add(grid(*[(function, cols) for cols in range(64, 96) for function in ("right", "other")]))
+    sizes, total = [], ledger.left
+    while chunk := ledger.take(share(ledger.left, total, hands=2, least=1)):
         assert len({case.problem for case in chunk}) * 2 == len(chunk)
         sizes.append(len(chunk) // 2)
     assert sizes == [8, 6, 4, 4, 4, 4, 2], "each begins with seconds of starting, so they are not ever smaller"
@@ -194,12 +195,24 @@ def test_points_are_given_out_whole_and_fewer_towards_the_end(grid):
 
 def test_a_suspect_comes_last_and_alone_and_not_a_third_time(grid):
     cases = grid(("right", 64), ("other", 64), ("right", 65))
-    work = Work(cases, least=3)
-    chunk = work.take(hands=1)
-    assert work.give_back(chunk, in_flight=[cases[0]]) == []
-    assert work.take(hands=1) == cases[1:]
-    assert work.take(hands=1) == cases[:1]
-    assert work.give_back(cases[:1], in_flight=[]) == [], "its actor died before it was begun"
-    assert work.take(hands=1) == cases[:1]
-    assert work.give_back(cases[:1], in_flight=cases[:1]) == cases[:1]
-    assert not work.left
+    ledger, holder = Ledger(), Holder("actor-0")
+    ledger.add(cases)
+
+    def dies(*begun):
+        for case in begun:
+            ledger.hear(holder, shards.to_record(Started(case)))
+        return of(Row, ledger.died(holder, "killed"))
+
+    def takes():
+        holder.give(ledger.take(3))
+        return [*holder.given.values()]
+
+    assert takes() == cases
+    assert dies(cases[0]) == []
+    assert takes() == cases[1:]
+    for case in cases[1:]:
+        assert ledger.hear(holder, shards.to_record(Row(case=case, status="ok")))
+        assert ledger.hear(holder, shards.to_record(Row(case=case, status="ok"))) is None, "it has a row"
+    assert takes() == cases[:1]
+    (row,) = dies(cases[0])
+    assert (row.case, row.status, ledger.left) == (cases[0], "lost", 0)

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from runner.execute import Notice, Ready, Started, slurm
-from runner.execute.shards import Part, PartJournal, Shard
+from runner.execute.shards import Ledger, Part, PartJournal, Shard
 from runner.execute.slurm import Array, Slurm
 from runner.experiment import schema
 from runner.experiment.case import CaseRecord, Choice
@@ -158,7 +158,7 @@ def test_a_task_is_killed_and_another_one_goes_on(grid, tmp_path, left_behind):
     assert all(each["hostname"] and each["job"] and each["torch"] for each in environments)
     assert len({each["job"] for each in environments}) == 3
     assert "task 000 (job " in texts(events)
-    assert "ended as FINISHED; cases left for another: 1" in texts(events)
+    assert "has died: it ended as FINISHED; cases left for another: 1" in texts(events)
     parts = sorted((tmp_path / "parts").iterdir())
     assert [part.name for part in parts] == ["000", "001", "002"]
     assert sum(len(journal.load(part).rows) for part in parts) == 8
@@ -179,7 +179,7 @@ def test_a_cluster_with_an_array_of_which_a_task_is_preempted_and_one_dies(grid,
     assert keys(of(Row, events)) == keys(cases)
     assert {row.status for row in of(Row, events)} == {"ok"}
     assert "tasks submitted to slurm: 2 (77)" in texts(events)
-    assert "task 001 (job 77_1) ended as NODE_FAIL; cases left for another: 2" in texts(events)
+    assert "task 001 (job 77_1) has died: it ended as NODE_FAIL; cases left for another: 2" in texts(events)
     assert {ready.environment["job"] for ready in of(Ready, events)} == {"77_0", "77_1", "102"}
     went_on = (tmp_path / "parts" / "000" / "rows.jsonl").read_text()
     assert went_on.count('"record":"session"') == 2, "the task that was preempted went on in its part"
@@ -262,7 +262,7 @@ def test_cases_of_a_task_that_dies_are_submitted_once_more_what_was_in_flight_la
     tasks.does(0, 2, begins=1)
     list(parent.look())
     tasks.jobs[0].state = "OUT_OF_MEMORY"
-    assert "task 000 (job 9_1) ended as OUT_OF_MEMORY; cases left for another: 4" in texts(parent.look())
+    assert "task 000 (job 9_1) has died: it ended as OUT_OF_MEMORY; cases left for another: 4" in texts(parent.look())
     assert Part(Path(tasks.jobs[1].shard.folder)).cases == [*six[3:], six[2]]
     tasks.does(1, 3, begins=1)
     list(parent.look())
@@ -270,7 +270,7 @@ def test_cases_of_a_task_that_dies_are_submitted_once_more_what_was_in_flight_la
     (row,) = of(Row, parent.look())
     assert (row.case, row.status) == (six[2], "lost")
     assert row.reason == (
-        "its tasks ended before it was done, the last one, task 001 (job 9_2), as CANCELLED; "
+        "in flight when its process died, for the second time: task 001 (job 9_2), it ended as CANCELLED; "
         "to try again: resume.retry=[lost]"
     )
     assert not parent.open
@@ -287,6 +287,19 @@ def test_what_cannot_be_submitted(tasks, six):
     rows = of(Row, parent.look())
     assert keys(rows) == keys(six)
     assert "as FAILED, and then launcher=slurm: no task could be submitted: ValueError: invalid acc" in rows[0].reason
+
+
+def test_tasks_that_die_in_a_row_without_a_row_are_not_replaced_for_ever(tasks, six):
+    parent = tasks.array()
+    list(parent.submit([six]))
+    rows = []
+    for job in range(3):
+        tasks.jobs[job].state = "NODE_FAIL"
+        rows += of(Row, parent.look())
+    assert len(tasks.jobs) == 3
+    assert not parent.open
+    assert keys(rows) == keys(six)
+    assert rows[-1].reason.startswith("task 002 (job 9_3) ended as NODE_FAIL, and then 3 tasks in a row have died")
 
 
 def test_ctrl_c_ends_the_tasks_after_what_has_come_in(tasks, six, tmp_path, monkeypatch):
@@ -399,8 +412,11 @@ def test_an_error_of_a_task_is_told(tmp_path, six, monkeypatch):
 
 
 def test_sizes_are_dealt_out_whole(six):
-    assert launcher()._shares(six) == [[*six[:2], *six[4:]], six[2:4]]
-    assert launcher(tasks=9)._shares(six) == [six[:2], six[2:4], six[4:]]
+    for tasks, shares in ((2, [[*six[:2], *six[4:]], six[2:4]]), (9, [six[:2], six[2:4], six[4:]])):
+        ledger = Ledger()
+        ledger.add(six)
+        assert ledger.deal(tasks) == shares
+        assert not ledger.left
 
 
 @pytest.mark.parametrize("pair", ["qos", "=high", "signal_delay_s=soon"])

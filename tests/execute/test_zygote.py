@@ -67,17 +67,15 @@ def test_a_gpu_whose_worker_does_not_end_is_out_of_service(launch_user, monkeypa
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
-def test_one_that_does_not_answer_in_time_is_replaced_and_not_misunderstood(tmp_path, monkeypatch):
+def test_one_that_does_not_answer_in_time_is_ended(tmp_path, monkeypatch, gone):
     source = Zygote(tmp_path / "log", 60.0)
     try:
         worker = WorkerProcess(source, tmp_path / "log", None, measures=False)
-        process = source.forker
-        os.kill(process.pid, signal.SIGSTOP)
+        os.kill(source.pid, signal.SIGSTOP)
         monkeypatch.setattr(worker_process, "REAP_S", 0.1)
         assert worker.end() == "the worker was killed and has not ended"
         assert worker.stuck
-        assert process.returncode is not None
-        assert WorkerProcess(source, tmp_path / "log", None, measures=False).alive
+        assert gone(source.pid)
     finally:
         source.close()
 
@@ -102,26 +100,22 @@ def test_it_touches_no_process_that_is_not_its_worker(source, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
-@pytest.mark.parametrize("replaced", [False, True])
-def test_a_worker_dies_with_what_forked_it_whoever_forks_now(source, tmp_path, replaced, gone):
+def test_workers_die_with_what_forked_them_and_it_gives_no_more(source, tmp_path, gone):
     worker = WorkerProcess(source, tmp_path / "log", None, measures=False)
-    source.forker.kill()
-    source.forker.wait()
-    assert not worker.alive
-    later = WorkerProcess(source, tmp_path / "log", None, measures=False) if replaced else None
-    worker.kill()
-    assert worker.orphaned
-    assert worker.end() == ORPHANED
+    os.kill(source.pid, signal.SIGKILL)
     assert gone(worker.pid)
-    assert later is None or later.alive
+    assert not worker.alive
+    worker.kill()
+    assert worker.end() == ORPHANED
+    with pytest.raises(Gone, match="has been killed"):
+        WorkerProcess(source, tmp_path / "log", None, measures=False)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
 def test_a_worker_that_was_stopped_at_once_dies_with_what_forked_it(source, tmp_path, gone):
     worker = WorkerProcess(source, tmp_path / "log", None, measures=False)
     worker.pause(True)  # as a spare one is while the other measures
-    source.forker.kill()
-    source.forker.wait()
+    os.kill(source.pid, signal.SIGKILL)
     assert gone(worker.pid)
 
 
@@ -129,6 +123,6 @@ def test_a_worker_that_was_stopped_at_once_dies_with_what_forked_it(source, tmp_
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_to_all_processes_of_a_run_does_not_end_it_before_its_parent(source, tmp_path, number):
     worker = WorkerProcess(source, tmp_path / "log", None, measures=False)
-    source.forker.send_signal(number)
+    os.kill(source.pid, number)
     assert source.reap(worker.pid, 60.0) == -signal.SIGKILL
-    assert source.forker.poll() is None
+    assert WorkerProcess(source, tmp_path / "log", None, measures=False).alive
