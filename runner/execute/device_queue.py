@@ -1,4 +1,4 @@
-"""A GPU, or the CPU, and the worker on it: a problem's cases one at a time, and a row for each whatever happens."""
+"""A set of GPUs, or the CPU, with its worker: the cases of a problem one at a time, and a row for each."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class DeviceQueue:
 
     def __init__(
         self,
-        gpu: Gpu | None,
+        gpus: Sequence[Gpu],
         sources: Sequence[Zygote | Spawner],
         log_path: Path,
         limits: Limits,
         take: Callable[[DeviceQueue], Sequence[CaseRecord]],
         shared: str = "",
     ) -> None:
-        self.gpu = gpu
+        self.gpus = gpus  # one, or as many as a case of the grid asks for; none: the CPU
         self.precompile: Precompiler | None = None  # who compiles the coming cases
         self._shared = shared  # who else uses the GPU, in a sentence
         self.block: deque[CaseRecord] = deque()
@@ -191,11 +191,11 @@ class DeviceQueue:
 
     def _fork(self, like: CaseRecord | None = None) -> WorkerProcess:
         """Raises Gone."""
-        return WorkerProcess(self._sources[0], self._log_path, self.gpu, measures=True, like=like)
+        return WorkerProcess(self._sources[0], self._log_path, self.gpus, measures=True, like=like)
 
     def _keep_spare(self) -> None:
         """Have one from the second case on, where it can be told whether it lives."""
-        small = self.gpu is not None and 0 < self.gpu.memory_bytes < SMALL_BYTES
+        small = any(0 < gpu.memory_bytes < SMALL_BYTES for gpu in self.gpus)
         if self._spare or small or len(self._tried) < 2 or not hasattr(os, "pidfd_open"):
             return
         with contextlib.suppress(Gone):  # whoever needs a worker will see why there is none
@@ -238,7 +238,7 @@ class DeviceQueue:
         self.worker.enter("plan", 0.0)  # idle
         if "environment" in message:
             self._failed_starts = 0
-            yield Ready(message["environment"], self.gpu)  # type: ignore[arg-type]
+            yield Ready(message["environment"], self.gpus[0] if self.gpus else None)  # type: ignore[arg-type]
         elif "rounds" in message:
             yield Comparison.from_record(message["rounds"])  # type: ignore[arg-type]
         elif "full" in message:
@@ -251,7 +251,7 @@ class DeviceQueue:
             self._calibrations = message["calibrations"]
             fresh = self.worker.cases == 0
             self.worker.cases += 1
-            again = row.status == "oom" and not fresh and bool(message["spoiled"] or self.gpu is None)
+            again = row.status == "oom" and not fresh and bool(message["spoiled"] or not self.gpus)
             if message["spoiled"] or again:
                 yield from self._done(row, again=again)
                 self.stop()
@@ -306,7 +306,9 @@ class DeviceQueue:
             return
         self.block.popleft()
         self._timed += row.time_us is not None
-        where: dict[str, Scalar] = {} if self.gpu is None else {"gpu_index": self.gpu.index, "gpu_uuid": self.gpu.uuid}
+        where: dict[str, Scalar] = {}
+        if self.gpus:
+            where = {"gpu_index": self.gpus[0].index, "gpu_uuid": ",".join(gpu.uuid for gpu in self.gpus)}
         if self.precompile:
             where |= self.precompile.told(row.case)
             if row.time_us is not None and self.precompile.judge(row):

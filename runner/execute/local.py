@@ -1,4 +1,4 @@
-"""``launcher=local``: worker processes on this machine, one a GPU, each one case at a time.
+"""``launcher=local``: worker processes on this machine, one for each GPU, or for as many as a case asks for.
 
 The parent never imports torch, and alone turns whatever happens to a worker into a row. A worker that dies,
 hangs or is spoiled costs its case, and is replaced.
@@ -27,7 +27,7 @@ from runner.execute.device_queue import DeviceQueue, OutOfService
 from runner.execute.precompile import WORTH, Precompiler, compiled, processes
 from runner.execute.worker_process import Forker, Gone, Spawner, Zygote
 from runner.experiment.case import CaseRecord, debug_environment
-from runner.experiment.results import Phase
+from runner.experiment.results import Phase, Row
 
 Seconds = Annotated[float, "above 0"]
 SOURCES = (Zygote, Spawner) if sys.platform == "linux" else (Spawner,)  # of workers: the best first
@@ -57,10 +57,10 @@ class Local:
         An aid for finding faults may want its environment set before anything is imported, so each has its own workers.
         Those on the CPU come one at a time too, and not beside others on GPUs.
         """
-        kinds: dict[tuple[str | None, bool], list[CaseRecord]] = {}
+        kinds: dict[tuple[str | None, bool, int], list[CaseRecord]] = {}
         for case in cases:
-            kinds.setdefault((case.debug, case.device == "cpu"), []).append(case)
-        for (aid, _), some in kinds.items():
+            kinds.setdefault((case.debug, case.device == "cpu", case.devices), []).append(case)
+        for (aid, *_), some in kinds.items():
             environment = debug_environment(aid)
             yield from self._run(some, log_path, environment, None if environment else early)
             early = early if environment else None
@@ -71,13 +71,18 @@ class Local:
         """All in workers with ``environment``."""
         blocks = _blocks(cases)
         devices = self._devices(cases)[: max(1, len({case.problem for case in cases}))]
+        if not devices:
+            why = f"it needs {cases[0].devices} GPUs in one worker, and launcher.gpus={self.gpus} gives fewer here"
+            yield from (Row(case=case, status="unsupported", reason=why, phase="plan") for case in cases)
+            return
+        used = [gpu for some in devices for gpu in some]
         path, plan = Path(log_path), _Plan(blocks)
-        logs = [path.with_name(f"worker-{gpu.index}.log") if gpu and len(devices) > 1 else path for gpu in devices]
+        logs = [path.with_name(f"worker-{some[0].index}.log") if len(devices) > 1 else path for some in devices]
         with ExitStack() as stack:
-            locks = acquire_all(used, _say) if (used := [gpu for gpu in devices if gpu]) else []
+            locks = acquire_all(used, _say) if used else []
             for lock in locks:
                 stack.callback(lock.release)
-            shared = _shared(devices)
+            shared = _shared(used)
             for sentence in shared.values():
                 yield Notice(sentence)
             held = [lock.fileno() for lock in locks]
@@ -86,8 +91,10 @@ class Local:
             for source in sources:
                 stack.callback(source.close)
             queues = [
-                DeviceQueue(gpu, sources, log, self, plan.take, shared.get(gpu.uuid if gpu else "", ""))
-                for gpu, log in zip(devices, logs, strict=True)
+                DeviceQueue(
+                    some, sources, log, self, plan.take, "; ".join(shared[one] for one in some if one in shared)
+                )
+                for some, log in zip(devices, logs, strict=True)
             ]
             yield from self._serve(
                 queues, plan, path, self._precompiler(sources[0], path, devices, cases, queues, stack)
@@ -97,7 +104,7 @@ class Local:
         self,
         zygote: Zygote | Spawner,
         path: Path,
-        devices: Sequence[Gpu | None],
+        devices: Sequence[Sequence[Gpu]],
         cases: Sequence[CaseRecord],
         queues: Sequence[DeviceQueue],
         stack: ExitStack,
@@ -106,7 +113,7 @@ class Local:
         if len(cases) < WORTH:
             return None
         waiting = compiled(cases)
-        count = processes(self.precompile, children.cores(), len(waiting), devices)
+        count = processes(self.precompile, children.cores(), len(waiting), [gpu for some in devices for gpu in some])
         if not count:
             return None
         precompiler = Precompiler(zygote, path.with_name("precompile.log"), devices, count, waiting, self.start_limit_s)
@@ -139,7 +146,7 @@ class Local:
                     queues.remove(queue)
                     if not queues:
                         raise CannotStart(f"no worker could be started: {reason}; see {path}") from None
-                    yield Notice(f"{_name(queue.gpu)} is out of service, others do its work: {reason}")
+                    yield Notice(f"{_name(queue.gpus)} is out of service, others do its work: {reason}")
             waiting = [queue for queue in queues if queue.busy]
             if not waiting:
                 if plan.left:  # given back after the others had asked for more
@@ -156,14 +163,17 @@ class Local:
                 yield from queue.handle()
                 queue.pause_for()
                 if precompiler:
-                    precompiler.pause_for(one.gpu for one in queues if one.measuring)
+                    precompiler.pause_for(one.gpus for one in queues if one.measuring)
 
-    def _devices(self, cases: Sequence[CaseRecord]) -> list[Gpu | None]:
-        """The GPUs to use, or the CPU as None. Raises BadInput if one is asked for that is not there."""
+    def _devices(self, cases: Sequence[CaseRecord]) -> list[tuple[Gpu, ...]]:
+        """Sets of as many GPUs as each case asks for, or the CPU as (). Raises BadInput if one is not there."""
         if all(case.device == "cpu" for case in cases):
-            return [None]
+            return [()]
         found = gpus.visible()
-        return [*gpus.choose(str(self.gpus), found)] if found or str(self.gpus) not in gpus.ANYWHERE else [None]
+        if not found and str(self.gpus) in gpus.ANYWHERE:
+            return [()]
+        chosen, count = gpus.choose(str(self.gpus), found), cases[0].devices
+        return [tuple(chosen[place : place + count]) for place in range(0, len(chosen) - count + 1, count)]
 
 
 class _Plan:
@@ -194,13 +204,11 @@ class _Plan:
             self._left.appendleft(list(queue.block))
 
 
-def _shared(devices: Sequence[Gpu | None]) -> dict[str, str]:
-    """By UUID, a sentence for each GPU that others use although its lock is ours."""
-    if not any(devices):
-        return {}
-    now = {gpu.uuid: gpu for gpu in gpus.visible()}
-    found = {gpu.uuid: gpus.busy(now.get(gpu.uuid, gpu)) for gpu in devices if gpu}
-    return {uuid: sentence for uuid, sentence in found.items() if sentence}
+def _shared(used: Sequence[Gpu]) -> dict[Gpu, str]:
+    """A sentence for each GPU that others use although its lock is ours."""
+    now = {gpu.uuid: gpu for gpu in gpus.visible()} if used else {}
+    found = {gpu: gpus.busy(now.get(gpu.uuid, gpu)) for gpu in used}
+    return {gpu: sentence for gpu, sentence in found.items() if sentence}
 
 
 def _blocks(cases: Sequence[CaseRecord]) -> list[list[CaseRecord]]:
@@ -208,7 +216,7 @@ def _blocks(cases: Sequence[CaseRecord]) -> list[list[CaseRecord]]:
     return [list(block) for _, block in groupby(cases, key=lambda case: (case.replica, case.problem))]
 
 
-def _preload(cases: Sequence[CaseRecord], devices: Sequence[Gpu | None]) -> list[str]:
+def _preload(cases: Sequence[CaseRecord], devices: Sequence[Sequence[Gpu]]) -> list[str]:
     """Modules that all workers will need, and that take a second to import."""
     compiles = any("compiled" in (case.impl.name, case.impl.fields.get("of")) for case in cases)
     if any(devices):
@@ -226,5 +234,5 @@ def _say(text: str) -> None:
     print(f"runner: {text}", file=sys.stderr, flush=True)
 
 
-def _name(gpu: Gpu | None) -> str:
-    return "the CPU" if gpu is None else f"GPU {gpu.index} ({gpu.uuid})"
+def _name(used: Sequence[Gpu]) -> str:
+    return " and ".join(f"GPU {gpu.index} ({gpu.uuid})" for gpu in used) or "the CPU"

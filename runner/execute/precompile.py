@@ -30,11 +30,11 @@ OFF = "compiling ahead is off from here on: timings beside it were unsteady five
 TIMED = ("measure", "compare")  # phases in which nothing else may run
 
 
-def processes(asked: int | None, cores: int, cases: int, gpus: Sequence[Gpu | None]) -> int:
+def processes(asked: int | None, cores: int, cases: int, gpus: Sequence[Gpu]) -> int:
     """How many to have: those ``asked`` for, else as cores and memory allow; none where there is little to compile."""
     if asked is None:
         asked = max(0, min(MOST, (cores - SPARE_CORES) // 2))
-        if memory_bytes := sum(gpu.memory_bytes for gpu in gpus if gpu):  # 0: on the CPU, or it is not known
+        if memory_bytes := sum(gpu.memory_bytes for gpu in gpus):  # 0: on the CPU, or it is not known
             asked = min(asked, int(SHARE * memory_bytes / CONTEXT_BYTES))
     return min(asked, cases) if cases >= WORTH else 0
 
@@ -54,27 +54,27 @@ def _kept_on_disk(case: CaseRecord) -> bool:
 class _Builder:
     """A process that compiles, on the GPU of a queue."""
 
-    def __init__(self, gpu: Gpu | None) -> None:
-        self.gpu = gpu
+    def __init__(self, gpus: Sequence[Gpu]) -> None:
+        self.gpus = gpus
         self.process: WorkerProcess | None = None
         self.case: CaseRecord | None = None
 
 
 class Precompiler:
-    """``count`` processes on ``gpus``, a case each at a time, from the end of ``cases``: workers begin at the front."""
+    """``count`` processes on ``devices`` compile one case each, the last of ``cases`` first: workers begin in front."""
 
     def __init__(
         self,
         zygote: Zygote | Spawner,
         log_path: Path,
-        gpus: Sequence[Gpu | None],
+        devices: Sequence[Sequence[Gpu]],
         count: int,
         cases: Iterable[CaseRecord],
         start_limit_s: float,
     ) -> None:
         self._zygote, self._log_path, self._start_limit_s = zygote, log_path, start_limit_s
         self._waiting = {case.key: case for case in cases}
-        self._builders = deque(_Builder(gpus[place % len(gpus)]) for place in range(count))
+        self._builders = deque(_Builder(devices[place % len(devices)]) for place in range(count))
         self._told: dict[str, Mapping[str, Scalar]] = {}
         self._given: set[str] = set()  # to workers: what is compiled now comes too late for these
         self._suffered = 0  # timings in a row
@@ -120,7 +120,7 @@ class Precompiler:
                     self._builders.remove(builder)
                     continue
                 if builder.process is None and self._waiting:
-                    builder.process = WorkerProcess(self._zygote, self._log_path, builder.gpu, measures=False)
+                    builder.process = WorkerProcess(self._zygote, self._log_path, builder.gpus, measures=False)
                     builder.process.enter("start", self._start_limit_s)
                 elif builder.process and builder.process.phase == "plan" and self._waiting:
                     _, builder.case = self._waiting.popitem()  # the last: the next one a worker would have at once
@@ -130,13 +130,12 @@ class Precompiler:
                 self._end(builder)
                 self._builders.remove(builder)
 
-    def pause_for(self, measuring: Iterable[Gpu | None]) -> None:
-        """Stop whoever is on a GPU that is ``measuring``, and let the others go on."""
-        taken = {gpu.uuid if gpu else "" for gpu in measuring}
+    def pause_for(self, measuring: Iterable[Sequence[Gpu]]) -> None:
+        """Stop whoever is on GPUs that are ``measuring``, and let the others go on."""
+        taken = [*measuring]
         for builder in self._builders:
-            stop = (builder.gpu.uuid if builder.gpu else "") in taken
             if builder.process:
-                builder.process.pause(stop)
+                builder.process.pause(builder.gpus in taken)
 
     def close(self) -> None:
         """End all of them."""

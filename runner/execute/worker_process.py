@@ -216,7 +216,7 @@ def _environment() -> dict[str, str]:
 
 
 class WorkerProcess:
-    """A worker on ``gpu``, None: the CPU, forked at once; its first message is ``environment``, when it is ready.
+    """A worker on ``gpus``, (): the CPU, forked at once; its first message is ``environment``, when it is ready.
 
     Unless it ``measures``, that is at once. If it is the first to, it finds out before what cases ``like`` one want to
     know of the machine. Raises Gone.
@@ -226,7 +226,7 @@ class WorkerProcess:
         self,
         zygote: Zygote | Spawner,
         log_path: Path,
-        gpu: Gpu | None,
+        gpus: Sequence[Gpu],
         *,
         measures: bool,
         like: CaseRecord | None = None,
@@ -241,14 +241,14 @@ class WorkerProcess:
         self._zygote, self._log_path = zygote, log_path
         ours, theirs = socket.socketpair()
         with theirs, open(log_path, "ab") as log:
-            environment = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu.uuid}
+            environment = {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)} if gpus else {}
             self.pid = zygote.fork(theirs.fileno(), log.fileno(), environment)
         self._channel, self._heard = ours, bytearray()  # the beginning of a message whose end has not come yet
         # Readable when the process has ended, whoever holds its channel open; Linux alone has it.
         self._pidfd = self._open() if hasattr(os, "pidfd_open") else None
         self._how = ""  # it ended
         self._mark = self.log_size()
-        device = "cuda" if gpu else "cpu"
+        device = "cuda" if gpus else "cpu"
         files = log_path.parent.absolute() / FILES
         example = like.to_record() if like else None
         self.send({"begin": device if measures else "", "files": str(files), "like": example})

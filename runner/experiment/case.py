@@ -56,6 +56,11 @@ class CaseRecord:
     replica: int = 0  # the same again, in a process of its own
     debug: str | None = None  # an aid of runner.experiment.case, under which it does not run as it would by itself
 
+    @property
+    def devices(self) -> int:
+        """How many GPUs its worker sees: the workload's field ``devices``, 1 without one."""
+        return int(self.workload.fields.get("devices") or 1)
+
     @cached_property
     def key(self) -> str:
         """16 hex digits that are the same wherever and whenever the same case is composed."""

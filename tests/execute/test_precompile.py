@@ -79,7 +79,7 @@ def test_what_no_cache_keeps_is_not_compiled_ahead():
 )
 def test_processes_are_as_many_as_cores_memory_and_cases_are_worth(asked, cores, cases, gib, count):
     gpus = [Gpu(index, f"GPU-{index}", "", size * 2**30, 0) for index, size in enumerate(gib)]
-    assert precompile.processes(asked, cores, cases, gpus or [None]) == count
+    assert precompile.processes(asked, cores, cases, gpus) == count
 
 
 def state(pid):
@@ -88,11 +88,11 @@ def state(pid):
 
 def test_they_stand_still_while_their_gpu_measures(tmp_path, cold, eventually):
     zygote = Zygote(tmp_path / "worker.log", 60.0)
-    builders = Precompiler(zygote, tmp_path / "ahead.log", [None], 1, [compiled(64)], 60.0)
+    builders = Precompiler(zygote, tmp_path / "ahead.log", [()], 1, [compiled(64)], 60.0)
     try:
         builders.advance()
         (pid,) = (builder.process.pid for builder in builders._builders)
-        builders.pause_for([None])
+        builders.pause_for([()])
         assert eventually(lambda: state(pid) == "T")
         builders.pause_for([])
         assert eventually(lambda: state(pid) in "RS")
@@ -109,7 +109,7 @@ def timed(verdict, device="NVIDIA H200", cols=64):
 
 def test_it_is_off_when_timings_beside_it_are_unsteady_several_times_in_a_row(tmp_path, cold):
     zygote = Zygote(tmp_path / "worker.log", 60.0)
-    builders = Precompiler(zygote, tmp_path / "ahead.log", [None], 1, [compiled(64), compiled(65)], 60.0)
+    builders = Precompiler(zygote, tmp_path / "ahead.log", [()], 1, [compiled(64), compiled(65)], 60.0)
     try:
         assert not any(
             builders.judge(timed("not_converged")) for _ in range(precompile.MOST_SUFFERING)
@@ -150,7 +150,7 @@ def test_the_rows_say_that_it_is_off(tmp_path, cold, monkeypatch):
 
 def test_who_has_nothing_left_to_compile_gives_back_what_it_holds(tmp_path, cold, eventually):
     zygote = Zygote(tmp_path / "worker.log", 60.0)
-    builders = Precompiler(zygote, tmp_path / "ahead.log", [None], 1, [compiled(64)], 60.0)
+    builders = Precompiler(zygote, tmp_path / "ahead.log", [()], 1, [compiled(64)], 60.0)
     try:
         assert eventually(lambda: builders.advance() or not builders._builders)
         assert "precompile_s" in builders.told(compiled(64))

@@ -15,6 +15,7 @@ from runner.device import gpus
 from runner.device.gpus import Gpu
 from runner.execute import CannotStart, Notice, Ready, device_queue, local
 from runner.execute.worker_process import Gone
+from runner.experiment.case import CaseRecord
 from runner.experiment.results import Comparison, Row
 
 NAMES = [f"GPU-{uuid.uuid4()}" for _ in range(2)]  # anew each time: their locks are files that others may look at
@@ -47,11 +48,11 @@ def workers(monkeypatch):
     left: dict[int, int] = {}
     real = device_queue.WorkerProcess
 
-    def fork(source, log_path, gpu, **more):
-        left[gpu.index] = left.get(gpu.index, 1000) - 1
-        if left[gpu.index] < 0:
+    def fork(source, log_path, gpus, **more):
+        left[gpus[0].index] = left.get(gpus[0].index, 1000) - 1
+        if left[gpus[0].index] < 0:
             raise Gone("it fell off the bus")
-        return real(source, log_path, gpu, **more)
+        return real(source, log_path, gpus, **more)
 
     monkeypatch.setattr(device_queue, "WorkerProcess", fork)
     return left
@@ -135,6 +136,18 @@ def test_replicas_of_one_point_need_one_gpu(launch, monkeypatch):
     monkeypatch.setattr(local, "acquire_all", lambda gpus, say: locked.extend(gpus) or acquire_all(gpus, say))
     launch(*(("right", SIZES[0], replica) for replica in range(2)))
     assert [gpu.index for gpu in locked] == [0]
+
+
+def test_a_case_may_ask_for_two_which_are_locked_and_seen_together(launch_user, launch, monkeypatch):
+    source = "import os\ndef sees(x):\n    raise ValueError(os.environ['CUDA_VISIBLE_DEVICES'])"
+    monkeypatch.setattr(CaseRecord, "devices", property(lambda case: 1 + case.workload.fields["cols"] // 64))
+    pair, trio = of(Row, launch_user(source, ("sees", 64), ("sees", 128), device="auto", gpus="all"))
+    assert ",".join(NAMES) in pair.reason
+    assert (pair.metrics["gpu_index"], pair.metrics["gpu_uuid"]) == (0, ",".join(NAMES))
+    assert (trio.status, trio.reason) == (
+        "unsupported",
+        "it needs 3 GPUs in one worker, and launcher.gpus=all gives fewer here",
+    )
 
 
 def test_where_none_is_left_it_is_said(launch, workers):

@@ -70,7 +70,7 @@ def test_a_gpu_whose_worker_does_not_end_is_out_of_service(launch_user, monkeypa
 def test_one_that_does_not_answer_in_time_is_ended(tmp_path, monkeypatch, gone):
     source = Zygote(tmp_path / "log", 60.0)
     try:
-        worker = WorkerProcess(source, tmp_path / "log", None, measures=False)
+        worker = WorkerProcess(source, tmp_path / "log", (), measures=False)
         os.kill(source.pid, signal.SIGSTOP)
         monkeypatch.setattr(worker_process, "REAP_S", 0.1)
         assert worker.end() == "the worker was killed and has not ended"
@@ -89,7 +89,7 @@ def source(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
 def test_it_touches_no_process_that_is_not_its_worker(source, tmp_path):
-    worker = WorkerProcess(source, tmp_path / "log", None, measures=False)
+    worker = WorkerProcess(source, tmp_path / "log", (), measures=False)
     with subprocess.Popen(["sleep", "1000"]) as stranger:
         for ask in (lambda: source.kill(stranger.pid), lambda: source.reap(stranger.pid, 60.0)):
             with pytest.raises(Gone, match="is no worker of this process"):
@@ -101,19 +101,19 @@ def test_it_touches_no_process_that_is_not_its_worker(source, tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
 def test_workers_die_with_what_forked_them_and_it_gives_no_more(source, tmp_path, gone):
-    worker = WorkerProcess(source, tmp_path / "log", None, measures=False)
+    worker = WorkerProcess(source, tmp_path / "log", (), measures=False)
     os.kill(source.pid, signal.SIGKILL)
     assert gone(worker.pid)
     assert not worker.alive
     worker.kill()
     assert worker.end() == ORPHANED
     with pytest.raises(Gone, match="has been killed"):
-        WorkerProcess(source, tmp_path / "log", None, measures=False)
+        WorkerProcess(source, tmp_path / "log", (), measures=False)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
 def test_a_worker_that_was_stopped_at_once_dies_with_what_forked_it(source, tmp_path, gone):
-    worker = WorkerProcess(source, tmp_path / "log", None, measures=False)
+    worker = WorkerProcess(source, tmp_path / "log", (), measures=False)
     worker.pause(True)  # as a spare one is while the other measures
     os.kill(source.pid, signal.SIGKILL)
     assert gone(worker.pid)
@@ -122,7 +122,7 @@ def test_a_worker_that_was_stopped_at_once_dies_with_what_forked_it(source, tmp_
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_to_all_processes_of_a_run_does_not_end_it_before_its_parent(source, tmp_path, number):
-    worker = WorkerProcess(source, tmp_path / "log", None, measures=False)
+    worker = WorkerProcess(source, tmp_path / "log", (), measures=False)
     os.kill(source.pid, number)
     assert source.reap(worker.pid, 60.0) == -signal.SIGKILL
-    assert WorkerProcess(source, tmp_path / "log", None, measures=False).alive
+    assert WorkerProcess(source, tmp_path / "log", (), measures=False).alive
