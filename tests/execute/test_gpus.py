@@ -254,7 +254,7 @@ def test_without_a_gpu_only_the_default_and_all_mean_the_cpu(asked, monkeypatch)
         limits = {"start_limit_s": 1, "build_limit_s": 1, "check_limit_s": 1, "measure_limit_s": 1}
         return Local(gpus=of, precompile=0, **limits)._devices([SimpleNamespace(device=device)])
 
-    assert [devices(0), devices("all"), devices(0, "cpu")] == [[None]] * 3
+    assert [devices(0), devices("all"), devices(0, "cpu")] == [[()]] * 3
     with pytest.raises(BadInput, match=f"^launcher.gpus={asked}: there is no GPU here"):
         devices(asked)
 
