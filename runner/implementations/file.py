@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType
 from typing import TYPE_CHECKING
 
 from runner.implementations import Implementation, Watch, arguments, loader, under_interpreter
@@ -48,8 +45,7 @@ class File(Implementation):
     def load(self, op: str) -> Callable[..., Tensor]:
         """The function. It gets the workload's tensors, and those options that its signature names after them.
 
-        Its file may import what lies beside it; of a name that is found elsewhere too, that one comes first, unless
-        elsewhere is beside another user's file.
+        Its file may import what lies beside it, see ``runner.implementations.loader``.
 
         Raises:
             AttributeError: the file defines no such function.
@@ -57,13 +53,7 @@ class File(Implementation):
         """
         assert self.path is not None
         file, _, name = self.path.rpartition(":")
-        spec = importlib.util.spec_from_file_location(self._module, file, loader=_FromSource(self._module, file))
-        assert spec is not None
-        assert spec.loader is not None
-        loader.turn_to(str(Path(file).resolve().parent), str(spec.origin))
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # torch.compile and Triton look for a function's module there
-        spec.loader.exec_module(module)
+        module = loader.load(Path(file), Path(file).parent)
         if not hasattr(module, name):
             defined = ", ".join(key for key, value in vars(module).items() if inspect.isfunction(value)) or "none"
             raise AttributeError(f"{file} defines no function {name}; it defines: {defined}")
@@ -90,18 +80,10 @@ class File(Implementation):
 
     @property
     def _module(self) -> str:
-        """What the file is called when it is imported."""
+        """Its file's name among the loaded modules."""
         assert self.path is not None
-        return f"user_{Path(self.path.rpartition(':')[0]).stem}"
-
-
-class _FromSource(SourceFileLoader):
-    """Reads no bytecode: that of another file counts as this one's if both are as long and of the same second."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        """That of the file as it is now."""
-        path = self.get_filename(fullname)
-        return self.source_to_code(self.get_data(path), path)
+        file = Path(self.path.rpartition(":")[0])
+        return loader.module_name(file, file.parent)
 
 
 def _is_of_the_call(error: TypeError, function: object) -> bool:

@@ -1,85 +1,120 @@
-"""What lies beside a user's file is imported for that file, and for no other one that lies elsewhere.
+"""Loads a file of a folder as a module, with a private name, so that two folders may hold modules of the same name.
 
-Python knows one module of a name. Two folders may each have a ``helper.py``, and functions of both are compared in one
-process: so one folder at a time is on ``sys.path``, and what came from the others is out of ``sys.modules``. A folder's
-turn is when a file of it is loaded, and when code that came from it imports something later, as it is called. What is
-imported by a computed name then (``importlib.import_module``) comes from the folder whose turn was last.
+Python keeps one module of a name. Yet two versions of a kernel, each beside its own ``helper.py``, are compared in one
+process. So each folder gets a package of its own, and an import of what lies in the folder is rewritten to an import
+from that package when the file is compiled. The modules stay loaded under names that ``torch.compile``, Triton,
+``inspect`` and ``pickle`` can look up, and an import inside a function finds the same module as one at the top.
 """
 
 from __future__ import annotations
 
-import builtins
+import ast
+import hashlib
+import importlib.util
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from types import ModuleType
-from typing import Any
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
 
-_kept: dict[str, dict[str, ModuleType]] = {}  # folders that had a turn; the modules of those that have none now
-_turn = ""  # whose it is
-_loaded: dict[str, str] = {}  # the folder of each file that was loaded, whatever link led to it
-_owners: dict[str, str] = {}  # the same of all files whose code has imported something; "": none of these folders
-_import = builtins.__import__
+PREFIX = "folder_"  # of the name of a folder's package
 
 
-def turn_to(folder: str, file: str = "") -> None:
-    """From here on what lies in ``folder`` can be imported, after all else that can; ``file`` is loaded from there.
+def load(file: Path, root: Path) -> ModuleType:
+    """Run ``file``, which lies in ``root`` or below it, and return its module. It is run anew at each call.
 
-    A folder that is on ``sys.path`` anyhow is everybody's.
+    What it imports from ``root`` is loaded once. The name of an installed package or of a part of Python means that one
+    even if ``root`` has a module of the same name. A name that the file computes (``importlib.import_module``) is not
+    rewritten.
     """
-    global _turn
-    if _turn != folder:
-        _end_turn()
-    if folder not in sys.path:
-        sys.path.append(folder)
-        sys.modules.update(_kept.get(folder, {}))
-        if folder not in _kept:  # what was nobody's may be its own
-            _owners.clear()
-            _owners.update(_loaded)
-        _turn, _kept[folder] = folder, {}
-    if _turn == folder and file:
-        _loaded[file] = _owners[file] = folder
-    if len(_kept) > 1:  # before that nobody's imports need to be told apart
-        builtins.__import__ = _import_in_turn
+    root = root.resolve()
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    name = module_name(file, root)
+    if name.partition(".")[0] not in sys.modules:
+        _add_package(name.partition(".")[0], root)
+    if parent := name.rpartition(".")[0]:
+        importlib.import_module(parent)
+    spec = importlib.util.spec_from_file_location(name, file, loader=_Loader(name, str(file)))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
-def _end_turn() -> None:
-    global _turn
-    if _turn:
-        sys.path[:] = [path for path in sys.path if path != _turn]  # its own code may have added it once more
-        ours = {name for name, module in sys.modules.items() if "." not in name and _folder(module) == _turn}
-        names = [name for name in sys.modules if name.partition(".")[0] in ours]
-        _kept[_turn] = {name: sys.modules.pop(name) for name in names}
-        _turn = ""
+def module_name(file: Path, root: Path) -> str:
+    """Return what ``file`` of ``root`` is called when it is loaded: the same name in any process."""
+    root = root.resolve()
+    package = PREFIX + hashlib.sha256(str(root).encode()).hexdigest()[:12]
+    return ".".join([package, *file.resolve().relative_to(root).with_suffix("").parts])
 
 
-def _folder(module: object) -> str:
-    """In which ``module``, of no package, was found; "" if in none."""
-    names = vars(module) if isinstance(module, ModuleType) else {}
-    places = [*names["__path__"]] if "__path__" in names else [names.get("__file__")]
-    return os.path.dirname(places[0]) if places and isinstance(places[0], str) else ""
+def _add_package(name: str, root: Path) -> None:
+    spec = ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = [str(root)]
+    sys.modules[name] = importlib.util.module_from_spec(spec)
 
 
-def _import_in_turn(
-    name: str,
-    globals: Mapping[str, Any] | None = None,
-    locals: Mapping[str, Any] | None = None,
-    fromlist: Sequence[str] | None = (),
-    level: int = 0,
-) -> ModuleType:
-    """``__import__``; for code of a user's folder in its turn. It takes 0.4 us longer, in such a process alone."""
-    if globals and (folder := _owner(globals)) and folder != _turn:
-        turn_to(folder)
-    return _import(name, globals, locals, fromlist, level)
+class _Finder:
+    """Finds the modules of the folders' packages, and has their sources loaded by ``_Loader``."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
+        """Find ``name`` in ``path`` if it belongs to a folder's package; else leave it to Python."""
+        spec = PathFinder.find_spec(name, path) if name.startswith(PREFIX) else None
+        if spec and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _Loader(name, spec.loader.path)
+        return spec
 
 
-def _owner(names: Mapping[str, Any]) -> str:
-    """The folder that the code of a module with ``names`` came from."""
-    file = names.get("__file__")
-    if not isinstance(file, str):
-        return ""
-    if file not in _owners:
-        top = str(names.get("__name__")).partition(".")[0]
-        begins = {folder: (os.path.join(folder, f"{top}."), os.path.join(folder, top, "")) for folder in _kept}
-        _owners[file] = next((folder for folder, begin in begins.items() if file.startswith(begin)), "")
-    return _owners[file]
+class _Loader(SourceFileLoader):
+    """Rewrites the imports of a file. It reads no bytecode, which may be of a file as long and of the same second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compile the file as it is now."""
+        path = self.get_filename(fullname)
+        tree = ast.parse(self.get_data(path), path)
+        package = fullname.partition(".")[0]
+        rewritten = ast.fix_missing_locations(_Rewrite(package).visit(tree))
+        return compile(rewritten, path, "exec", dont_inherit=True)
+
+
+class _Rewrite(ast.NodeTransformer):
+    """Imports from a folder become imports from its ``package``."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+        (self._root,) = sys.modules[package].__path__
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
+        """``from a.b import c`` → ``from package.a.b import c``."""
+        if node.module and not node.level and self._is_private(node.module):
+            node.module = f"{self._package}.{node.module}"
+        return node
+
+    def visit_Import(self, node: ast.Import) -> list[ast.Import]:
+        """``import a.b`` → ``import package.a.b, package.a as a``; ``import a as b`` → ``import package.a as b``."""
+        names = []
+        for alias in node.names:
+            if not self._is_private(alias.name):
+                names.append(alias)
+                continue
+            private, top = f"{self._package}.{alias.name}", alias.name.partition(".")[0]
+            if not alias.asname and top != alias.name:
+                names.append(ast.alias(private))
+            of = private if alias.asname else f"{self._package}.{top}"
+            names.append(ast.alias(of, alias.asname or top))
+        return [ast.copy_location(ast.Import(names), node)]
+
+    def _is_private(self, name: str) -> bool:
+        """Whether the folder has ``name`` and nothing that is installed has."""
+        top = name.partition(".")[0]
+        if top in sys.modules or PathFinder.find_spec(top, [self._root]) is None:
+            return False
+        spec = importlib.util.find_spec(top)
+        if spec is None or spec.origin is None:  # a folder without __init__.py has no origin: any folder of that name
+            return True
+        folder = os.path.dirname(os.path.dirname(spec.origin) if spec.submodule_search_locations else spec.origin)
+        return spec.has_location and os.path.realpath(folder) in (self._root, os.path.realpath(os.curdir))

@@ -238,10 +238,10 @@ def _imports(nodes: Iterable[ast.AST], path: Path) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and (not node.level or package):  # a user's file is no package's module
+        elif isinstance(node, ast.ImportFrom) and (package or node.level <= 1):  # a user's file: what lies beside it
             above = package[: len(package) - node.level + 1] if node.level else []
-            module = ".".join([*above, *([node.module] if node.module else [])])
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            named = [node.module] if node.module else []
+            yield from (".".join([*above, *named, alias.name]) for alias in node.names)
 
 
 @cache
@@ -252,7 +252,7 @@ def _roots() -> tuple[Path, ...]:
 
 
 def _own(path: Path) -> tuple[Path, ...]:
-    """Where a user's file finds modules beyond ``_roots``, as ``impl=file`` sees to it."""
+    """Where a user's file finds modules before ``_roots``, as ``impl=file`` sees to it."""
     return () if _is_ours(path) else (path.resolve().parent,)
 
 
@@ -266,11 +266,11 @@ def _is_ours(path: Path) -> bool:
 
 @cache
 def _files(module: str, more: tuple[Path, ...]) -> tuple[Path, ...]:
-    """The files that importing ``module`` runs, its packages first; none if in neither ``_roots`` nor ``more``."""
+    """The files that importing ``module`` runs, its packages first; none if in neither ``more`` nor ``_roots``."""
     names = module.split(".")
     if names[0] in sys.stdlib_module_names or (names[0] == "runner" and names[1:2] not in [[name] for name in LIFTED]):
         return ()
-    for root in (ROOT,) if names[0] == "runner" else (*_roots(), *more):
+    for root in (ROOT,) if names[0] == "runner" else (*more, *_roots()):
         found = []
         for depth in range(1, len(names) + 1):
             place = root.joinpath(*names[:depth])

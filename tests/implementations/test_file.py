@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import builtins
 import inspect
 import os
+import shutil
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from runner.implementations import arguments, loader
 from runner.implementations.compiled import Compiled
 from runner.implementations.cudagraph import CudaGraph
 from runner.implementations.file import File
+from runner.kernels import gelu
 
 USER = "def mine(x):\n    return x\n"
 
@@ -34,21 +36,7 @@ def test_a_name_that_nothing_has_beside_a_path_is_that_functions(path):
 
 
 @pytest.fixture
-def python(monkeypatch):
-    """As it was, afterwards."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(builtins, "__import__", builtins.__import__)
-    monkeypatch.setattr(loader, "_turn", "")
-    for name in ("_kept", "_loaded", "_owners"):
-        monkeypatch.setattr(loader, name, {})
-    before = {*sys.modules}
-    yield
-    for name in {*sys.modules} - before:
-        del sys.modules[name]
-
-
-@pytest.fixture
-def versions(tmp_path, python):
+def versions(tmp_path):
     """The same file in two folders, with different modules beside it: v1 doubles, v2 trebles."""
     for folder, factor in (("v1", 2), ("v2", 3)):
         (tmp_path / folder / "pack").mkdir(parents=True)
@@ -85,7 +73,7 @@ def test_a_second_function_of_a_folder_shares_the_modules_of_the_first(versions)
     assert File(f"{versions[0]}:lazy").load("gelu").__wrapped__.__globals__["helper_x"] is first
 
 
-def test_what_lies_below_a_folder_but_was_not_imported_from_it_stays(tmp_path, python, monkeypatch):
+def test_what_lies_below_a_folder_but_was_not_imported_from_it_stays(tmp_path, monkeypatch):
     """As the packages of an environment that lies beside a user's file."""
     (tmp_path / "env").mkdir()
     (tmp_path / "env" / "installed_x.py").write_text("")
@@ -100,13 +88,42 @@ def test_what_lies_below_a_folder_but_was_not_imported_from_it_stays(tmp_path, p
     assert first is second
 
 
-def test_while_there_is_one_folder_pythons_own_import_is_used(versions, python):
-    plain = builtins.__import__
-    File(f"{versions[0]}:lazy").load("gelu")
-    assert builtins.__import__ is plain
+def test_a_compiled_function_finds_what_lies_beside_it(versions):
+    one, two = (torch.compile(File(f"{path}:lazy").load("gelu"), backend="eager") for path in versions)
+    x = torch.ones(2)
+    assert [one(x)[0], two(x)[0], one(x)[0]] == [2, 3, 2]
 
 
-def test_it_may_import_what_lies_beside_it(tmp_path, python):
+def test_what_lies_beside_a_file_comes_before_what_lies_in_the_current_folder(versions, monkeypatch):
+    monkeypatch.chdir(os.path.dirname(versions[0]))
+    monkeypatch.syspath_prepend(os.path.dirname(versions[0]))
+    assert File(f"{versions[1]}:eager").load("gelu")(10) == 30
+
+
+@pytest.mark.parametrize("name", ["torch", "json", "sys", "runner"])
+def test_what_is_installed_comes_before_what_lies_beside_a_file(tmp_path, name):
+    (tmp_path / f"{name}.py").write_text("raise AssertionError")
+    (tmp_path / "mine.py").write_text(f"import {name} as found\ndef mine(x): return x\n")
+    assert File(f"{tmp_path}/mine.py:mine").load("gelu").__wrapped__.__globals__["found"] is import_module(name)
+
+
+def test_two_versions_of_the_kernels_live_in_one_process(tmp_path):
+    """As two git revisions will: with their own helpers, which they import relatively."""
+    for version, factor in (("old", 2), ("new", 1)):
+        kernels = tmp_path / version / "kernels"
+        shutil.copytree(Path(gelu.__file__).parents[1], kernels)
+        (kernels / "helper.py").write_text(f"FACTOR = {factor}\n")
+        with (kernels / "gelu" / "naive.py").open("a") as naive:
+            naive.write("from ..helper import FACTOR\ndef mine(x): return FACTOR * gelu(x, form='erf')\n")
+    old, new = (
+        loader.load(tmp_path / version / "kernels" / "gelu" / "naive.py", tmp_path / version).mine
+        for version in ("old", "new")
+    )
+    x = torch.linspace(-3, 3, 7)
+    assert torch.equal(old(x), 2 * new(x))
+
+
+def test_it_may_import_what_lies_beside_it(tmp_path):
     (tmp_path / "mine.py").write_text("from beside_mine import twice\ndef mine(x): return twice(x)\n")
     (tmp_path / "beside_mine.py").write_text("def twice(x): return 2 * x\n")
     assert File(f"{tmp_path}/mine.py:mine").load("gelu")(21) == 42
@@ -246,7 +263,7 @@ def test_what_a_function_is_given_is_what_the_kernels_take(path):
     assert given.shapes
 
 
-def test_a_file_that_is_as_long_and_as_old_as_the_one_before_is_read_anew(path, tmp_path, python, monkeypatch):
+def test_a_file_that_is_as_long_and_as_old_as_the_one_before_is_read_anew(path, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     user = tmp_path / "user.py"
     for text in ("x + 1", "x + 2"):
