@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 import yaml  # noqa: E402
 
-from runner import implementations  # noqa: E402
+from runner import implementations, measure  # noqa: E402
 from runner.cli.help import Entry, entries  # noqa: E402
 from runner.config import grid  # noqa: E402
 from runner.experiment import columns, results, schema  # noqa: E402
@@ -187,10 +187,19 @@ def config_page() -> str:
     )
 
 
+OF_ANY_ROW = {
+    "Times": columns.TIMES,
+    "How it was timed": columns.TIMING,
+    "The case": columns.CASE,
+    "The check": columns.CHECKED,
+}
+
+
 def columns_page() -> str:
     """Return the page of columns, statuses, and figures derived from rows."""
     measured = []
-    for title, group in columns.GROUPS.items():
+    declared = {f"measure={name}": group for name, group in measure.columns().items() if group}
+    for title, group in {**OF_ANY_ROW, **declared}.items():
         measured += [f"### {title}", _columns(group)]
     statuses = [
         (f"`{status}`", meaning, "no" if status in results.HARMLESS else "yes")
@@ -204,8 +213,8 @@ def columns_page() -> str:
             "below, a `detail` (the traceback, or the end of what the case printed), and a `fingerprint` (the sources "
             "and versions that the row is valid for). If a case has several rows, the last one counts.",
             "The columns of a measurement are declared beside it, in [`runner/measure/`](../runner/measure); all "
-            "others in [`runner/experiment/columns.py`](../runner/experiment/columns.py). A column that is not "
-            "declared is refused.",
+            "others in [`runner/experiment/columns.py`](../runner/experiment/columns.py). A column of "
+            "another version, which is not declared here, is shown as it is.",
             "## Statuses",
             _grid(("status", "meaning", "makes the exit code 1"), statuses),
             "A run also exits with 1 if none of its cases could be run and checked.",

@@ -6,15 +6,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import chain
 from typing import Annotated, Any, Literal, TypeVar
 
 from runner import implementations
 from runner.experiment import schema
 from runner.experiment.case import Aid, CaseRecord, Choice, Labels, Plan, Resume, useless_debug
-from runner.experiment.columns import DERIVED
+from runner.experiment.columns import COLUMNS, DERIVED
 from runner.experiment.results import STATUSES
 from runner.experiment.schema import BadInput, choices
-from runner.measure import columns
+from runner.measure import columns as measured_columns
 from runner.store.fingerprint import PARTS
 
 T = TypeVar("T")
@@ -148,7 +149,7 @@ def _once(known: dict[str, T], text: str, make: Callable[[], T]) -> T:
 
 def _columns(asked: Sequence[str]) -> tuple[str, ...]:
     """What the table on the terminal shows beside names and verdicts; empty: the usual columns."""
-    known = {**columns(), **DERIVED} if asked else {}
+    known = [*COLUMNS, *chain(*measured_columns().values()), *DERIVED] if asked else []
     for name in asked if isinstance(asked, list) else [str(asked)]:
         if not isinstance(name, str) or name not in known:
             raise BadInput(f"columns: no such column {name!r}; {choices(str(name), known)}")

@@ -130,7 +130,7 @@ class Zygote(_Source):
 
     @property
     def pid(self) -> int | None:
-        """Of the Forker."""
+        """The Forker's process id; None before it has started."""
         return self._forker.process.pid if self._forker else None
 
     def fork(self, channel: int, log: int, environment: Mapping[str, str]) -> int:

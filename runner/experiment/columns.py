@@ -1,4 +1,7 @@
-"""The columns a row may carry: each figure with its unit and its meaning, by who gives it."""
+"""The columns that any row may carry: each figure with its unit and its meaning.
+
+A measurement declares those that it alone gives in its own file, as ``COLUMNS``: see ``runner.measure.columns``.
+"""
 
 from __future__ import annotations
 
@@ -78,6 +81,7 @@ TIMING: dict[str, Column] = {  # what a benchmark knows beside its times
     "sustained_clock_mhz": Column("MHz", "clock of the multiprocessors under continuous load"),
     "sustained_power_w": Column("W", "board power under continuous load, by its energy counter"),
     "n_kernels": Column("", "kernels, copies and fills of one call"),
+    "peak_mem_bytes": Column("byte", "peak memory of one call above its inputs", "lower"),
     "sm_clock_mhz": Column(
         "MHz", "clock of the multiprocessors during the samples, by their counters; tensor cores lower it"
     ),
@@ -112,6 +116,11 @@ CASE: dict[str, Column] = {  # how the case went, and on which part of the machi
     "config": Column("", "tiles and similar parameters that the implementation chose for this size"),
     "not_measured": Column("", "measurements whose tool is missing, refused or saw nothing, and what to do about it"),
     "graph_breaks": Column("", "number of graph breaks of torch.compile"),
+    "first_call_peak_bytes": Column(
+        "byte",
+        "GPU: peak memory of the first call above what was held before; includes compiling and tuning",
+        "lower",
+    ),
     "threads": Column("", "CPU threads that torch may use"),
     "cpus": Column("", "CPUs that the threads were pinned to during the samples; empty if they were not"),
     "wall_s": Column("s", "whole case in the worker, from inputs to result"),
@@ -132,97 +141,7 @@ CHECKED: dict[str, Column] = {  # what the check found, and what the workload as
     "bytes_min": Column("byte", "minimum traffic: each input read once, each output written once"),
 }
 
-MEMORY: dict[str, Column] = {  # measure=memory, but for the first two, which every case has
-    "first_call_peak_bytes": Column(
-        "byte",
-        "GPU: peak memory of the first call above what was held before; includes compiling and tuning",
-        "lower",
-    ),
-    "input_bytes": Column("byte", "measure=memory: bytes of the workload's inputs, parameters included"),
-    "peak_forward_bytes": Column("byte", "peak memory of a forward, above what was held before the call", "lower"),
-    "peak_backward_bytes": Column("byte", "the same for a backward", "lower"),
-    "peak_optimizer_bytes": Column("byte", "the same for an optimizer step", "lower"),
-    "saved_bytes": Column(
-        "byte",
-        "most bytes saved for backward at one time: tensors that the call created, each storage once",
-        "lower",
-    ),
-    "allocations": Column("", "allocations of memory in one call", "lower"),
-    "allocated_bytes": Column("byte", "bytes of all allocations of one call", "lower"),
-    "largest_alloc_bytes": Column("byte", "bytes of the largest allocation", "lower"),
-    "peak_mem_bytes": Column("byte", "peak memory of one call above its inputs", "lower"),
-}
-
-
-def _time_line(tool: str, name: str) -> dict[str, Column]:
-    """What ``tool`` saw the GPU do in a call."""
-    columns = {
-        "gpu_us": Column("us", f"time of one call in which a kernel, copy or fill ran, by {name}: trimmed mean"),
-        "kernels": Column("", f"kernels, copies and fills of one call, by {name}"),
-        "busy_pct": Column("%", "that time relative to the time from the first kernel's start to the last one's end"),
-        "idle_us": Column("us", "time of one call between the first and the last kernel in which none ran"),
-        "longest_gap_us": Column("us", "longest time within a call in which no kernel ran; median of the calls"),
-        "launch_us": Column("us", "host's time in one CUDA call that launches something; recording slows it"),
-        "launch_to_start_us": Column("us", "from the end of a launch to the start of its first kernel; mean"),
-        "top_kernel": Column("", "kernel with the longest total time, its name shortened"),
-        "top_kernel_pct": Column("%", "its share of the time of all kernels"),
-        "slowdown": Column("", f"host time of a call under {name} over that without; 1: no slowdown"),
-        "note": Column("", f"limits of the figures of {name}; empty if there are none"),
-    }
-    return {f"{tool}_{column}": one for column, one in columns.items()}
-
-
-PROFILE = _time_line("profile", "torch.profiler")
-NSYS = _time_line("nsys", "nsys")
-
-# Shares are weighted by time over the kernels of a call; what is of a launch is the longest one's.
-NCU: dict[str, Column] = {  # measure=ncu
-    "ncu_gpu_us": Column("us", "time of a call's kernels by hardware counters, each run alone, without gaps"),
-    "ncu_kernels": Column("", "kernels of one call that Nsight Compute profiled"),
-    "ncu_kernel": Column("", "kernel that takes most of that time"),
-    "sm_pct": Column("%", "throughput of the multiprocessors, relative to their peak", "higher"),
-    "dram_pct": Column("%", "throughput of the GPU's memory, relative to its peak", "higher"),
-    "dram_bytes": Column(
-        "byte", "bytes that one call read from the GPU's memory and wrote to it, by hardware counters", "lower"
-    ),
-    "bytes_ratio": Column("", "dram_bytes over the minimum traffic; below 1 if data stayed in the L2 cache", "lower"),
-    "occupancy_pct": Column("%", "active warps of a busy multiprocessor, relative to those that fit"),
-    "occupancy_limiter": Column("", "what limits the occupancy: registers | shared memory | warps | blocks | barriers"),
-    "registers": Column("", "registers per thread"),
-    "waves": Column("", "blocks over the number of blocks that the GPU can run at once"),
-    "tail_pct": Column("%", "share of the block slots of all waves that the last wave leaves empty", "lower"),
-    "ncu_clock_mhz": Column("MHz", "clock of the multiprocessors under Nsight Compute"),
-    "ncu_hint": Column("", "advice of Nsight Compute that promises the largest part of the call's time"),
-    "ncu_note": Column("", "how the profile may differ from the call"),
-    "ncu_slowdown": Column("", "latency under Nsight Compute, which replays each kernel, over latency_us"),
-}
-
-INSPECT: dict[str, Column] = {  # measure=inspect
-    "why": Column("", "why the call is fast or slow, by its figures and by the code that ran"),
-    "kernel_name": Column("", "kernel that takes most of a call's time; the following columns describe its code"),
-    "kernel_registers": Column("", "registers per thread"),
-    "kernel_spill_bytes": Column(
-        "byte", "local memory per thread: spilled registers and arrays without registers", "lower"
-    ),
-    "kernel_shared_bytes": Column("byte", "shared memory per block"),
-    "load_bits": Column("bit", "widest load from global memory by one instruction of a thread; bulk copies have none"),
-    "store_bits": Column("bit", "widest store to global memory by one instruction of a thread"),
-    "tensor_instructions": Column("", "tensor-core instructions in the code, however often they run"),
-    "fp64_instructions": Column("", "double-precision instructions in the code"),
-}
-
-GROUPS: dict[str, dict[str, Column]] = {  # by what a reader would look under
-    "Times": TIMES,
-    "How it was timed": TIMING,
-    "The case": CASE,
-    "The check": CHECKED,
-    "Memory": MEMORY,
-    "measure=profile": PROFILE,
-    "measure=nsys": NSYS,
-    "measure=ncu": NCU,
-    "measure=inspect": INSPECT,
-}
-COLUMNS: dict[str, Column] = {name: column for group in GROUPS.values() for name, column in group.items()}
+COLUMNS: dict[str, Column] = {**TIMES, **TIMING, **CASE, **CHECKED}  # and those that measurements declare
 
 DERIVED: dict[str, Column] = {  # worked out from rows by runner.report.derive
     "implementation": Column("", "name in the table: with the fields in which implementations of one name differ"),

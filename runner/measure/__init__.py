@@ -1,4 +1,4 @@
-"""Measurements: each turns a bound call and its context into figures, by the columns of ``runner.experiment.columns``.
+"""Measurements: each turns a bound call and its context into figures, by columns that its file declares.
 
 A measurement that keeps more than figures writes files into ``context.folder``. They stay beside the rows, the row
 names them, and W&B gets them as an artifact. W&B also shows ``*.csv`` as tables; the terminal shows ``summary.txt``.
@@ -14,14 +14,14 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from runner.experiment import schema
 from runner.experiment.case import CaseRecord, Scalar
-from runner.experiment.columns import COLUMNS, Column
+from runner.experiment.columns import Column
 
 if TYPE_CHECKING:
     from runner.timing import Call
@@ -87,16 +87,15 @@ def _give_back_memory() -> None:
     torch.cuda.empty_cache()
 
 
-@cache
-def columns() -> dict[str, Column]:
-    """Return every column that a row may have from the worker, those that a measurement's file declares included.
+def columns() -> dict[str, dict[str, Column]]:
+    """Return the columns that each measurement declares in its file, as ``COLUMNS``, by the measurement's name.
 
-    A measurement declares its own as ``COLUMNS: dict[str, Column]`` in its file. Importing these files loads no torch.
+    Importing these files loads no torch. A file that cannot be imported is reported where it is chosen.
     """
-    found = dict(COLUMNS)
+    found = {}
     for name in schema.names(__name__):
-        with suppress(Exception):  # a file that cannot be imported is reported where it is chosen
-            found |= getattr(import_module(f"{__name__}.{name}"), "COLUMNS", {})
+        with suppress(Exception):
+            found[name] = dict(getattr(import_module(f"{__name__}.{name}"), "COLUMNS", {}))
     return found
 
 

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from runner.experiment.case import CaseRecord, Choice
-from runner.experiment.columns import COLUMNS
 from runner.measure import CannotMeasure, MeasureContext
-from runner.measure.inspect import Inspect, recompile_reasons
+from runner.measure.inspect import COLUMNS, Inspect, recompile_reasons
 from runner.measure.inspect.kernel_table import dominant, lines
 from runner.measure.inspect.programs import Program, Seen, of_cuda
 from runner.measure.inspect.why import NAMES, Facts, why

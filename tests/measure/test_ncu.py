@@ -15,10 +15,9 @@ import yaml
 from runner.device import tools
 from runner.experiment import schema
 from runner.experiment.case import CaseRecord, Choice
-from runner.experiment.columns import COLUMNS
 from runner.experiment.schema import BadInput
 from runner.measure import CannotMeasure, MeasureContext
-from runner.measure.ncu import Ncu
+from runner.measure.ncu import COLUMNS, Ncu
 from runner.timing import Call
 
 RECORDED = Path(__file__).with_name("ncu")

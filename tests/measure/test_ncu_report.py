@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.experiment.columns import COLUMNS
-from runner.measure.ncu import report
+from runner.measure.ncu import COLUMNS, report
 from runner.measure.ncu.report import Profile, plain
 
 RECORDED = Path(__file__).with_name("ncu")

@@ -14,12 +14,11 @@ import torch
 import yaml
 
 from runner.config import CONF
-from runner.experiment.columns import COLUMNS
 from runner.kernels.mlp import torch as mlp
 from runner.kernels.spans import span
 from runner.measure import SUMMARY, CannotMeasure, MeasureContext
 from runner.measure import profile as module
-from runner.measure.profile import Profile, flame, profiled, read
+from runner.measure.profile import COLUMNS, Profile, flame, profiled, read
 from runner.measure.timeline import calls
 from runner.timing import Call
 

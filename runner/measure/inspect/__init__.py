@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from runner.experiment.case import Scalar
+from runner.experiment.columns import Column
 from runner.kernels.unsupported import Unsupported
 from runner.measure import SUMMARY, CannotMeasure, MeasureContext
 from runner.measure.inspect.assembly import REGISTERS, Code
@@ -22,6 +23,21 @@ NOTHING = {
     "unless a CUDA graph launches them",
     "cpu": "torch's own operators on a CPU show no code; impl=compiled shows the C++ that it generates, and "
     "measure.inspect.arch=90 what Triton and CUDA C++ would run on such a GPU",
+}
+
+
+COLUMNS: dict[str, Column] = {
+    "why": Column("", "why the call is fast or slow, by its figures and by the code that ran"),
+    "kernel_name": Column("", "kernel that takes most of a call's time; the following columns describe its code"),
+    "kernel_registers": Column("", "registers per thread"),
+    "kernel_spill_bytes": Column(
+        "byte", "local memory per thread: spilled registers and arrays without registers", "lower"
+    ),
+    "kernel_shared_bytes": Column("byte", "shared memory per block"),
+    "load_bits": Column("bit", "widest load from global memory by one instruction of a thread; bulk copies have none"),
+    "store_bits": Column("bit", "widest store to global memory by one instruction of a thread"),
+    "tensor_instructions": Column("", "tensor-core instructions in the code, however often they run"),
+    "fp64_instructions": Column("", "double-precision instructions in the code"),
 }
 
 

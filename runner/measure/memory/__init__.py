@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from runner import measure
 from runner.experiment.case import Scalar
+from runner.experiment.columns import Column
 from runner.measure import SUMMARY, MeasureContext
 from runner.measure.memory.allocations import Part, Place, most_saved, parts, peak_of, places, summary
 
@@ -23,6 +24,22 @@ SNAPSHOT = "snapshot.pickle"
 VIEWER = {
     "cuda": f"{SNAPSHOT} opens in the viewer at https://pytorch.org/memory_viz, which sends it nowhere",
     "cpu": f"no {SNAPSHOT}: torch's viewer shows the memory of GPUs alone",
+}
+
+
+COLUMNS: dict[str, Column] = {
+    "input_bytes": Column("byte", "measure=memory: bytes of the workload's inputs, parameters included"),
+    "peak_forward_bytes": Column("byte", "peak memory of a forward, above what was held before the call", "lower"),
+    "peak_backward_bytes": Column("byte", "the same for a backward", "lower"),
+    "peak_optimizer_bytes": Column("byte", "the same for an optimizer step", "lower"),
+    "saved_bytes": Column(
+        "byte",
+        "most bytes saved for backward at one time: tensors that the call created, each storage once",
+        "lower",
+    ),
+    "allocations": Column("", "allocations of memory in one call", "lower"),
+    "allocated_bytes": Column("byte", "bytes of all allocations of one call", "lower"),
+    "largest_alloc_bytes": Column("byte", "bytes of the largest allocation", "lower"),
 }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from runner.device import tools
 from runner.experiment.case import Scalar
+from runner.experiment.columns import Column
 from runner.measure import RESULT, SUMMARY, CannotMeasure, MeasureContext, result
 from runner.measure.ncu import report
 
@@ -27,6 +28,29 @@ SECTIONS = {  # of ncu, by ``set``: what the columns are made of is in BASE, and
 }
 REPORT, LOG = "report.ncu-rep", "ncu.log"
 GRACE_S, IMPORT_S = 20.0, 15.0  # of a launcher's limit, what is left for ncu to end in and for reading its report
+
+
+# Shares are weighted by time over the kernels of a call; what is of a launch is the longest one's.
+COLUMNS: dict[str, Column] = {
+    "ncu_gpu_us": Column("us", "time of a call's kernels by hardware counters, each run alone, without gaps"),
+    "ncu_kernels": Column("", "kernels of one call that Nsight Compute profiled"),
+    "ncu_kernel": Column("", "kernel that takes most of that time"),
+    "sm_pct": Column("%", "throughput of the multiprocessors, relative to their peak", "higher"),
+    "dram_pct": Column("%", "throughput of the GPU's memory, relative to its peak", "higher"),
+    "dram_bytes": Column(
+        "byte", "bytes that one call read from the GPU's memory and wrote to it, by hardware counters", "lower"
+    ),
+    "bytes_ratio": Column("", "dram_bytes over the minimum traffic; below 1 if data stayed in the L2 cache", "lower"),
+    "occupancy_pct": Column("%", "active warps of a busy multiprocessor, relative to those that fit"),
+    "occupancy_limiter": Column("", "what limits the occupancy: registers | shared memory | warps | blocks | barriers"),
+    "registers": Column("", "registers per thread"),
+    "waves": Column("", "blocks over the number of blocks that the GPU can run at once"),
+    "tail_pct": Column("%", "share of the block slots of all waves that the last wave leaves empty", "lower"),
+    "ncu_clock_mhz": Column("MHz", "clock of the multiprocessors under Nsight Compute"),
+    "ncu_hint": Column("", "advice of Nsight Compute that promises the largest part of the call's time"),
+    "ncu_note": Column("", "how the profile may differ from the call"),
+    "ncu_slowdown": Column("", "latency under Nsight Compute, which replays each kernel, over latency_us"),
+}
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,9 @@ LINES = 24  # of each table in the summary: parts of two steps of four layers
 KEPT = (RESULT, SUMMARY, f"{REPORT}.nsys-rep", f"{REPORT}.qdstrm", *(f"{name}.csv" for name in tables.SHOWN))
 
 
+COLUMNS = tables.columns("nsys", "nsys")
+
+
 @dataclass(frozen=True)
 class Nsys:
     """Kernels, ranges, API calls, copies and gaps of a call, by the tool's own clock; the report is kept."""

@@ -41,6 +41,9 @@ DETAILS = {  # name in the trace → column
 }
 
 
+COLUMNS = tables.columns("profile", "torch.profiler")
+
+
 @dataclass(frozen=True)
 class Profile:
     """Operations and kernels of a call, in tables, a trace and a flame graph."""

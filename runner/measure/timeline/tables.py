@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from runner import measure
 from runner.experiment.case import Scalar
+from runner.experiment.columns import Column
 from runner.measure import CALL, aligned
 from runner.measure.timeline import Call, Event, Work
 from runner.timing.statistics import trimmed_mean
@@ -42,6 +43,24 @@ SHOWN = {  # of each table in summary.txt; its file has more
     "gaps": ("after", "before", "count", "mean_us", "idle_us"),
     "costs": ("op", "shapes", "count", "memory_bytes", "flops"),
 }
+
+
+def columns(tool: str, name: str) -> dict[str, Column]:
+    """Return the columns of what ``tool``, which people call ``name``, saw the GPU do in a call."""
+    declared = {
+        "gpu_us": Column("us", f"time of one call in which a kernel, copy or fill ran, by {name}: trimmed mean"),
+        "kernels": Column("", f"kernels, copies and fills of one call, by {name}"),
+        "busy_pct": Column("%", "that time relative to the time from the first kernel's start to the last one's end"),
+        "idle_us": Column("us", "time of one call between the first and the last kernel in which none ran"),
+        "longest_gap_us": Column("us", "longest time within a call in which no kernel ran; median of the calls"),
+        "launch_us": Column("us", "host's time in one CUDA call that launches something; recording slows it"),
+        "launch_to_start_us": Column("us", "from the end of a launch to the start of its first kernel; mean"),
+        "top_kernel": Column("", "kernel with the longest total time, its name shortened"),
+        "top_kernel_pct": Column("%", "its share of the time of all kernels"),
+        "slowdown": Column("", f"host time of a call under {name} over that without; 1: no slowdown"),
+        "note": Column("", f"limits of the figures of {name}; empty if there are none"),
+    }
+    return {f"{tool}_{column}": one for column, one in declared.items()}
 
 
 def figures(calls: Sequence[Call], tool: str) -> dict[str, Scalar]:
