@@ -171,7 +171,9 @@ def test_the_first_hours_softmax_is_wrong_at_first_and_then_right(project):
     for name, text in zip(names, printed, strict=True):
         (project.root / name).write_text(text, encoding="utf-8")
     paths = "impl.path=" + ",".join(f"{name}:softmax" for name in names)
-    rows = project.rows("workload=softmax", "impl=file", paths, "workload.cols=100", "workload.rows=33", "-m", code=1)
+    rows = project.rows(
+        "workload=softmax", "impl=file", paths, "workload.cols=100", "workload.rows=33", *QUICK, "-m", code=1
+    )
     assert [row["status"] for row in rows] == ["wrong", "ok"]
 
 

@@ -42,13 +42,13 @@ def cold(tmp_path, monkeypatch):
 
 
 def test_coming_cases_are_compiled_into_the_cache_that_their_worker_finds(tmp_path, cold):
-    cases = [compiled(cols) for cols in (64, 65, 66, 67, 68)]
+    cases = [compiled(cols) for cols in (64, 65, 66, 67)]
     rows = [
         e for e in Local(**(LIMITS | {"precompile": 1})).run(cases, str(tmp_path / "worker.log")) if isinstance(e, Row)
     ]
-    assert [row.status for row in rows] == ["ok"] * 5
+    assert [row.status for row in rows] == ["ok"] * 4
     ahead = [row for row in rows if "precompile_s" in row.metrics]
-    assert len(ahead) >= 2
+    assert ahead
     assert all(row.metrics["compile_cached"] for row in ahead)
     assert all(row.metrics["compile_s"] < row.metrics["precompile_s"] for row in ahead)
 
@@ -138,8 +138,8 @@ def test_it_is_off_when_timings_beside_it_are_unsteady_several_times_in_a_row(tm
 
 def test_the_rows_say_that_it_is_off(tmp_path, cold, monkeypatch):
     monkeypatch.setattr(precompile, "SUFFERING", ("ok", "not_converged", "contended"))
-    monkeypatch.setattr(precompile, "MOST_SUFFERING", 2)
-    cases = [compiled(cols) for cols in (64, 65, 66, 67, 68, 69)]
+    monkeypatch.setattr(precompile, "MOST_SUFFERING", 1)
+    cases = [compiled(cols) for cols in (64, 65, 66, 67)]
     events = [*Local(**(LIMITS | {"precompile": 1})).run(cases, str(tmp_path / "worker.log"))]
     rows = [event for event in events if isinstance(event, Row)]
     off = [row.metrics.get("precompile_off", False) for row in rows]

@@ -30,7 +30,6 @@ HERE = pathlib.Path(__file__).parent
 
 def right(x): return torch.nn.functional.gelu(x, approximate="tanh")
 def other(x): return right(x)
-def third(x): return right(x)
 def crashes(x): os.abort()
 
 def size(path): return path.stat().st_size if path.exists() else 0
@@ -90,27 +89,10 @@ def left_behind(monkeypatch, tmp_path, survivors):
     return lambda: survivors(mark)
 
 
-def test_a_grid_with_a_case_that_crashes(grid, tmp_path, left_behind):
-    cases = grid(*[(function, cols) for cols in range(64, 68) for function in ("right", "other", "third")])
-    cases[5] = grid(("crashes", 65))[0]
+def test_a_case_that_crashes_and_two_that_kill_their_actor(grid, tmp_path, left_behind):
+    cases = grid(("right", 64), ("kills_once", 65), ("right", 65), ("kills", 66), ("right", 66), ("crashes", 67))
+    cases += grid(("other", 64), ("right", 68), ("other", 68))
     before = set(sys.modules)
-    events = list(launcher().run(cases, str(tmp_path / "worker.log")))
-    rows = of(Row, events)
-    assert sorted(row.case.key for row in rows) == sorted(case.key for case in cases)
-    assert {name(row): row.status for row in rows} == dict.fromkeys(("right", "other", "third"), "ok") | {
-        "crashes": "crashed"
-    }
-    assert len(of(Comparison, events)) >= 3, "the cases of a problem were compared, so they were together"
-    assert all(row.fingerprint for row in rows)
-    environments = [ready.environment for ready in of(Ready, events)]
-    assert all(each["hostname"] and each["ray_node"] and each["torch"] for each in environments)
-    assert {path.name for path in (tmp_path / "parts").iterdir()} == {"actor-0", "actor-1"}, "both had something to do"
-    assert "torch" not in set(sys.modules) - before
-    assert not left_behind()
-
-
-def test_an_actor_is_killed_with_a_case_in_flight(grid, tmp_path, left_behind):
-    cases = grid(("right", 64), ("kills_once", 65), ("right", 65), ("kills", 66), ("right", 66), ("right", 67))
     events = []
     for event in launcher().run(cases, str(tmp_path / "worker.log")):
         events.append(event)
@@ -119,13 +101,19 @@ def test_an_actor_is_killed_with_a_case_in_flight(grid, tmp_path, left_behind):
                 heard.write("x")
     rows = of(Row, events)
     assert sorted(row.case.key for row in rows) == sorted(case.key for case in cases)
-    assert {name(row): row.status for row in rows} == {"right": "ok", "kills_once": "ok", "kills": "lost"}
+    became = {"right": "ok", "other": "ok", "kills_once": "ok", "kills": "lost", "crashes": "crashed"}
+    assert {name(row): row.status for row in rows} == became
     (lost,) = [row for row in rows if row.status == "lost"]
     assert lost.reason.startswith("in flight when its process died, for the second time: actor-")
-    assert f" on {of(Ready, events)[0].environment['hostname']}, " in lost.reason
+    environments = [ready.environment for ready in of(Ready, events)]
+    assert all(each["hostname"] and each["ray_node"] and each["torch"] for each in environments)
+    assert f" on {environments[0]['hostname']}, " in lost.reason
+    assert all(row.fingerprint for row in rows if row.status == "ok")
     assert sum("has died" in notice.text for notice in of(Notice, events)) == 3
     starts = [name(start) for start in of(Started, events)]
     assert (starts.count("kills_once"), starts.count("kills")) == (2, 2)
+    assert of(Comparison, events), "the cases of a problem were together, and compared"
+    assert "torch" not in set(sys.modules) - before
     assert not left_behind()
 
 
