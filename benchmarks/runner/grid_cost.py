@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
+import numpy as np
+
 from benchmarks.common import Run, digits, load_average, page, phase_table, publish, run, table, word
 from benchmarks.timer.calls import gelu
 from benchmarks.timer.peers import by_peers
 from runner.experiment.results import Row
 from runner.store import journal
-from runner.timing.statistics import quantile
 
 ROWS = COLS = 4096
 IMPLS = ("torch", "triton")
@@ -204,7 +205,7 @@ def peer_table(whole: Grid, by_peers_s: Mapping[str, Sequence[float]]) -> str:
 
 
 def _spread(seconds: Sequence[float]) -> tuple[float, float, float, float]:
-    return fmean(seconds), median(seconds), quantile(sorted(seconds), 0.9), max(seconds)
+    return fmean(seconds), median(seconds), float(np.quantile(seconds, 0.9)), max(seconds)
 
 
 if __name__ == "__main__":

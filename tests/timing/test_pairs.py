@@ -98,9 +98,9 @@ def test_several_processes_speak_by_what_they_differ():
 
 
 def test_what_no_process_sees_is_seen_by_no_number_of_them():
-    pooled = statistics.pooled([Ratio(0.05, 0.05, 9, True, unseen=0.04)] * 100)
+    pooled = statistics.pooled([Ratio(0.05, 0.05, 9, True, systematic=0.04)] * 100)
     assert pooled.half == pytest.approx(math.hypot(0.04, 0.03 / 10))
-    assert pooled.unseen == 0.04
+    assert pooled.systematic == 0.04
 
 
 def test_two_processes_say_no_less_than_one():
