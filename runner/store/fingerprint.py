@@ -1,7 +1,8 @@
-"""What a row's figures hold for, beside its case: the sources that made it, and the versions of what ran them.
+"""Fingerprints: digests of the sources, and versions of the packages, that a row is valid for.
 
-A row is as good as new while none of it has changed. Comments, docstrings and layout do not count; native sources count
-by their bytes. Known without importing any of it: what is imported by a computed name is not seen.
+A row of an earlier session counts while its case and its fingerprint are the same. Python sources are compared as
+syntax trees, so comments, docstrings and layout do not count; native sources are compared by their bytes. No source is
+imported. A module that is imported by a computed name is not seen.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import os
 import platform
 import re
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,102 +23,120 @@ from runner import implementations, measure, timing
 from runner.device.processes import ROOT
 from runner.experiment.case import CaseRecord
 
-PARTS = ("sources", "versions", "device", "measure")  # what resume.ignore may name
+PARTS = ("sources", "versions", "device", "measure")  # allowed words of resume.ignore
 PACKAGES = ("torch", "triton")
+VERSIONS = ("python", *PACKAGES)
 MEASURE = "runner/measure"
 PACKAGE = ROOT / "runner"
-LIFTED = ("kernels", "models")  # packages whose files the figures depend on, found beside runner/ in a checkout
+LIFTED = ("kernels", "models")  # rooms that stand beside runner/ in a checkout
 NATIVE = (".cu", ".cuh", ".cpp", ".cc", ".c", ".h", ".hpp", ".inl")
 INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
-EDITED = " and edited while it ran"  # of a digest: what has been measured is neither the old nor the new
-LOOK_S = 0.1  # between two looks at the same files: forty of them take 0.2 ms
-MISSING = "none"  # the digest of a file that is not there
+EDITED = " and edited while it ran"  # ends a digest: the row was made by neither the old nor the new file
+MISSING = "none"  # the digest of a missing file
+
+Timestamp = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class _Source:
-    """What is to be known of a file."""
-
     digest: str
-    imports: frozenset[str] = frozenset()  # names of modules, some of which may be names in modules
+    imports: frozenset[tuple[int, str]] = frozenset()  # level and dotted name, as in an import statement
     native: bool = False  # it names native sources
     includes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _First:
+    """The fingerprint of some cases at the first request, and the files behind it."""
+
+    paths: Sequence[Path]  # without those of the measurements
+    timestamps: Mapping[Path, Timestamp]
+    fingerprint: dict[str, str]
+
+
 class Fingerprints:
-    """The fingerprints of cases. Files are read when they are first asked for, and again when they have changed."""
+    """Compute fingerprints of cases. A file is read at the first request, and again after it has changed."""
 
     def __init__(self) -> None:
-        self._sources: dict[Path, tuple[tuple[int, ...], _Source]] = {}
-        self._entries: dict[str, list[Path]] = {}  # what a case names itself; a file of them may be gone for a moment
-        self._first: dict[str, dict[str, str]] = {}
-        self._timestamps: dict[str, dict[Path, tuple[int, ...]]] = {}  # of the files behind them
-        self._looked_s: dict[str, float] = {}  # when they were last found as they were
-        self._changed: dict[tuple[int, int, tuple[str, ...]], tuple[str, Mapping[str, str]]] = {}
-        self._versions = versions()
+        self._sources: dict[Path, tuple[Timestamp, _Source]] = {}
+        self._first: dict[str, _First] = {}
+        python = ".".join(platform.python_version_tuple()[:2])
+        self._versions = {"python": python, **{name: version(name) or "" for name in PACKAGES}}
+        python_path = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        self._roots = [Path.cwd(), ROOT, *(Path(folder).absolute() for folder in python_path)]  # as a worker has them
 
     def of(self, case: CaseRecord) -> dict[str, str]:
         """Return the fingerprint of ``case`` at the first request: digests of files by path, and versions.
 
-        Raises BadInput: what it is to run cannot be built.
+        Raises BadInput if the implementation cannot be built, as when a user's file is missing.
         """
-        name = _kind(case)
-        if name not in self._first:
-            paths = self._paths(case)
-            self._first[name] = self._now(case, paths)
-            self._timestamps[name] = {path: _timestamp(path) for path in (*paths, *_measures(_observed(case)))}
-        return self._first[name]
-
-    def changed(self, case: CaseRecord, was: Mapping[str, str], ignore: tuple[str, ...] = ()) -> str:
-        """``difference`` from what is ``of`` the case, worked out once for all that share the two."""
-        now = self.of(case)
-        pair = id(now), id(was), ignore
-        if pair not in self._changed:
-            self._changed[pair] = difference(now, was, ignore), was  # which is kept, so that its id stays its own
-        return self._changed[pair][0]
+        return self._first_of(case).fingerprint
 
     def of_row(self, case: CaseRecord) -> dict[str, str]:
-        """The same for a row that has just been made of ``case``; files that have changed meanwhile are marked."""
-        first, name, now_s = self.of(case), _kind(case), time.monotonic()
-        if now_s - self._looked_s.get(name, 0.0) < LOOK_S:
-            return first
-        if all(_timestamp(path) == timestamp for path, timestamp in self._timestamps[name].items()):
-            self._looked_s[name] = now_s
-            return first
-        now = self._now(case, self._paths(case))
-        return {name: text if first.get(name) == text else text + EDITED for name, text in now.items()}
+        """Return the fingerprint of a new row of ``case``. Files that changed since the first request are marked."""
+        first = self._first_of(case)
+        if all(_timestamp(path) == timestamp for path, timestamp in first.timestamps.items()):
+            return first.fingerprint
+        now = self._compute(_measures(case), self._closure(first.paths))
+        return {name: text if first.fingerprint.get(name) == text else text + EDITED for name, text in now.items()}
 
-    def _paths(self, case: CaseRecord) -> list[Path]:
-        """Raises BadInput: when it is first asked for, a user's file is not there."""
-        kind, op = _kind(case), case.workload.name
-        if kind not in self._entries:
-            self._entries[kind] = [*implementations.build(case.impl).sources(op), PACKAGE / "models" / f"{op}.py"]
-        return self._closure(self._entries[kind])
+    def _first_of(self, case: CaseRecord) -> _First:
+        measures = _measures(case)
+        kind = f"{case.workload.name} {case.impl.text} {measures}"
+        if kind not in self._first:
+            op = case.workload.name
+            paths = self._closure([*implementations.build(case.impl).sources(op), PACKAGE / "models" / f"{op}.py"])
+            timestamps = {path: _timestamp(path) for path in (*paths, *_measure_files(measures))}
+            self._first[kind] = _First(paths, timestamps, self._compute(measures, paths))
+        return self._first[kind]
 
-    def _now(self, case: CaseRecord, paths: Sequence[Path]) -> dict[str, str]:
-        parts = [self._source(path).digest for path in _measures(_observed(case))]
+    def _compute(self, measures: tuple[str, ...], paths: Iterable[Path]) -> dict[str, str]:
+        measuring = "".join(self._source(path).digest for path in _measure_files(measures))
         files = {_name(path): self._source(path).digest for path in paths}
-        return {**files, MEASURE: _digest("".join(parts).encode()), **self._versions}
+        return {**files, MEASURE: _digest(measuring.encode()), **self._versions}
 
-    def _closure(self, entries: Sequence[Path]) -> list[Path]:
-        """``entries`` and all that they import or include from the project, from here, PYTHONPATH or beside them."""
+    def _closure(self, entries: Iterable[Path]) -> list[Path]:
+        """Return ``entries`` and all files that they import or include, but for installed packages and Python's own.
+
+        If one of them names a native source, all native sources beside the Python files are included: which of them
+        are compiled is known only when they are.
+        """
+        waiting = [Path(os.path.abspath(path)) for path in entries]
+        packages = [folder / "__init__.py" for path in waiting for folder in path.parents if _is_lifted(folder)]
+        waiting += [path for path in packages if path.is_file()]
         seen: dict[Path, None] = {}
-        waiting = [path for entry in entries for path in (entry, *_packages(entry))]
         while waiting:
-            path = waiting.pop(0)
-            if path not in seen:
-                seen[path] = None
-                source = self._source(path)
-                waiting += [file for name in sorted(source.imports) for file in _files(name, _own(path))]
-                included = [Path(os.path.normpath(path.parent / name)) for name in source.includes]
-                waiting += [place for place in included if place.is_file()]
-        if any(self._source(path).native for path in seen):
-            beside = {file for path in seen if path.suffix == ".py" for file in _beside(path.parent)}
-        else:
-            beside = {path.with_suffix(suffix) for path in seen for suffix in NATIVE if path.suffix == ".py"}
-        if more := sorted(path for path in beside - seen.keys() if path.is_file()):
-            return [*seen, *(path for path in self._closure(more) if path not in seen)]
+            while waiting:
+                path = waiting.pop(0)
+                if path not in seen and path.parent != PACKAGE:  # the runner's own version says nothing about a row
+                    seen[path] = None
+                    waiting += self._dependencies(path)
+            if any(self._source(path).native for path in seen):
+                folders = dict.fromkeys(path.parent for path in seen if path.suffix == ".py")
+                waiting = [path for folder in folders for path in _native_files(folder) if path not in seen]
         return list(seen)
+
+    def _dependencies(self, path: Path) -> Iterator[Path]:
+        """Yield the files that ``path`` imports or includes."""
+        source = self._source(path)
+        for level, name in sorted(source.imports):
+            yield from _imported(name, self._roots_of(path, level, name))
+        included = (Path(os.path.normpath(path.parent / name)) for name in source.includes)
+        yield from (file for file in included if file.is_file())
+
+    def _roots_of(self, path: Path, level: int, name: str) -> Sequence[Path]:
+        """Return the folders in which an import of ``name`` in ``path`` is looked for; ``level`` counts leading dots.
+
+        A user's file finds modules beside it before those on Python's path. The rest of the runner does not count.
+        """
+        top, _, rest = name.partition(".")
+        if level:
+            return path.parents[level - 1 : level]
+        if top == "runner":
+            return [ROOT] if rest.partition(".")[0] in LIFTED else []
+        if top in sys.stdlib_module_names or top in PACKAGES or path.is_relative_to(PACKAGE):
+            return []
+        return [path.parent, *self._roots]
 
     def _source(self, path: Path) -> _Source:
         timestamp = _timestamp(path)
@@ -130,57 +148,49 @@ class Fingerprints:
         return self._sources[path][1]
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of Python, without the patch number, and of the packages that compute."""
-    return {"python": ".".join(platform.python_version_tuple()[:2]), **{name: _version(name) for name in PACKAGES}}
+def version(package: str) -> str | None:
+    """Return the version of an installed package; None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def difference(now: Mapping[str, str], was: Mapping[str, str], ignore: Sequence[str] = ()) -> str:
-    """Why a row with the fingerprint ``was`` is not as good as new; "" if it is. ``ignore``: of PARTS."""
-    names = list(dict.fromkeys([*now, *was]))
-    of = {"versions": ["python", *PACKAGES], "measure": [MEASURE]}
-    of["sources"] = [name for name in names if name not in (*of["versions"], *of["measure"])]
-    if not was:
-        return "" if set(of) <= set(ignore) else "its row does not say what it was made with"
-    changed = {part: [name for name in some if now.get(name) != was.get(name)] for part, some in of.items()}
-    for part, some in changed.items():
-        if part not in ignore and some:
-            first, more = some[0], f" and {len(some) - 1} more" if some[1:] else ""
-            if part == "versions":
-                return f"{first} {was.get(first) or 'none'} is now {now.get(first) or 'none'}{more}"
-            return _told(first, now, was, more)
-    return ""
+    """Return why a row with the fingerprint ``was`` is out of date; "" if it is not. ``ignore`` has words of PARTS."""
+    changed: dict[str, list[str]] = {"versions": [], "measure": [], "sources": []}
+    for name in () if now == was else {**now, **was}:
+        if now.get(name) != was.get(name):
+            changed["versions" if name in VERSIONS else "measure" if name == MEASURE else "sources"].append(name)
+    part, names = next(((part, names) for part, names in changed.items() if names and part not in ignore), ("", []))
+    if not names:
+        return ""
+    first, more = names[0], f" and {len(names) - 1} more" if names[1:] else ""
+    if part == "versions":
+        return f"{first} {was.get(first) or 'none'} is now {now.get(first) or 'none'}{more}"
+    if first not in was:
+        return f"{first}{more} has been added"
+    if first not in now:
+        return f"{first}{more} is not used any more"
+    if was[first].endswith(EDITED):
+        return f"{first}{more} was edited while it ran"
+    return f"{first}{more} {'have' if more else 'has'} changed"
 
 
-def _told(name: str, now: Mapping[str, str], was: Mapping[str, str], more: str) -> str:
-    if name not in was:
-        return f"{name}{more} has been added"
-    if name not in now:
-        return f"{name}{more} is not used any more"
-    if was[name].endswith(EDITED):
-        return f"{name}{more} was edited while it ran"
-    return f"{name}{more} {'have' if more else 'has'} changed"
-
-
-def _kind(case: CaseRecord) -> str:
-    """Cases of one kind have one fingerprint."""
-    return f"{case.workload.name} {case.impl.text} {' '.join(_observed(case))}"
-
-
-def _observed(case: CaseRecord) -> tuple[str, ...]:
+def _measures(case: CaseRecord) -> tuple[str, ...]:
     return tuple(choice.name for choice in case.measures)
 
 
 @cache
-def _measures(names: tuple[str, ...]) -> tuple[Path, ...]:
-    """What the measurements ``names`` are made of: what all share, and the folder of each that has one."""
+def _measure_files(measures: tuple[str, ...]) -> tuple[Path, ...]:
+    """Return the files that ``measures`` consist of: those that all share, and the folder of each that has one."""
     room, shared = Path(measure.__path__[0]), Path(timing.__path__[0])
-    own = [file for name in names for file in (room / name).rglob("*.py")]
+    own = [file for name in measures for file in (room / name).rglob("*.py")]
     return tuple(sorted([*room.glob("*.py"), *shared.glob("*.py"), *own]))
 
 
-def _timestamp(path: Path) -> tuple[int, ...]:
-    """Tells whether a file may have changed; () of one that is not there."""
+def _timestamp(path: Path) -> Timestamp:
+    """Return what changes when a file changes; () for a missing file."""
     try:
         status = path.stat()
     except OSError:
@@ -199,119 +209,55 @@ def _read(path: Path) -> _Source:
         return _Source(_digest(content))
     nodes = list(ast.walk(tree))
     words = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    for node in nodes:
+        if (
+            isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            and ast.get_docstring(node, clean=False) is not None
+        ):
+            del node.body[0]
     native = any(word.endswith(NATIVE) for word in words)
-    parts: list[str] = []
-    _spell(tree, parts)
-    return _Source(_digest(" ".join(parts).encode()), frozenset(_imports(nodes, path)), native)
+    return _Source(_digest(ast.unparse(tree).encode()), frozenset(_imports(nodes)), native)
 
 
-def _spell(node: object, parts: list[str]) -> None:
-    """What ``node`` means, into ``parts``. Of ast.dump it differs in that it is the same in every Python."""
-    if isinstance(node, ast.AST):
-        parts.append(f"({type(node).__name__}")
-        for name in node._fields:
-            value = getattr(node, name, None)
-            if name == "body" and isinstance(value, list) and _has_docstring(node):
-                value = value[1:]
-            if value is not None and value != [] and name not in ("ctx", "type_comment", "kind"):
-                parts.append(name)
-                _spell(value, parts)
-        parts.append(")")
-    elif isinstance(node, list):
-        parts.append("[")
-        for item in node:
-            _spell(item, parts)
-        parts.append("]")
-    else:
-        parts.append(repr(node))
-
-
-def _has_docstring(node: ast.AST) -> bool:
-    if not isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or not node.body:
-        return False
-    first = node.body[0]
-    return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
-
-
-def _imports(nodes: Iterable[ast.AST], path: Path) -> Iterator[str]:
-    package = list(path.relative_to(ROOT).parent.parts) if path.is_relative_to(ROOT) else []
+def _imports(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Yield the level and the dotted name of each import. The last part may name something in a module."""
     for node in nodes:
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and (package or node.level <= 1):  # a user's file: what lies beside it
-            above = package[: len(package) - node.level + 1] if node.level else []
-            named = [node.module] if node.module else []
-            yield from (".".join([*above, *named, alias.name]) for alias in node.names)
+            yield from ((0, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.level, ".".join(filter(None, [node.module, alias.name]))) for alias in node.names)
 
 
-@cache
-def _roots() -> tuple[Path, ...]:
-    """Where a worker finds modules that belong to nobody's distribution, in its order."""
-    named = [Path(word) for word in os.environ.get("PYTHONPATH", "").split(os.pathsep) if word]
-    return tuple(dict.fromkeys([Path.cwd(), ROOT, *(path.absolute() for path in named)]))
+def _imported(name: str, roots: Iterable[Path]) -> list[Path]:
+    """Return the files that an import of ``name`` runs, its packages first, from the first of ``roots`` that has it."""
+    for root in roots:
+        places = [root.joinpath(*name.split(".")[:depth]) for depth in range(1, name.count(".") + 2)]
+        files = [
+            next(filter(Path.is_file, (place / "__init__.py", place.with_suffix(".py"))), None) for place in places
+        ]
+        if found := [file for file in files if file]:
+            return found
+    return []
 
 
-def _own(path: Path) -> tuple[Path, ...]:
-    """Where a user's file finds modules before ``_roots``, as ``impl=file`` sees to it."""
-    return () if _is_ours(path) else (path.resolve().parent,)
+def _is_lifted(path: Path) -> bool:
+    return any(path.is_relative_to(PACKAGE / name) for name in LIFTED)
 
 
-def _is_ours(path: Path) -> bool:
-    """Whether it is a module of this project, however ``path`` is written."""
-    return any(
-        path.is_relative_to(PACKAGE / room) or path.resolve().is_relative_to((PACKAGE / room).resolve())
-        for room in ("", *LIFTED)
-    )
-
-
-@cache
-def _files(module: str, more: tuple[Path, ...]) -> tuple[Path, ...]:
-    """The files that importing ``module`` runs, its packages first; none if in neither ``more`` nor ``_roots``."""
-    names = module.split(".")
-    if names[0] in sys.stdlib_module_names or (names[0] == "runner" and names[1:2] not in [[name] for name in LIFTED]):
-        return ()
-    for root in (ROOT,) if names[0] == "runner" else (*more, *_roots()):
-        found = []
-        for depth in range(1, len(names) + 1):
-            place = root.joinpath(*names[:depth])
-            found += [path for path in (place / "__init__.py", place.with_suffix(".py")) if path.is_file()][:1]
-        if found:
-            return tuple(found)
-    return ()
-
-
-def _packages(path: Path) -> list[Path]:
-    """The ``__init__.py`` that are run before ``path`` is, if it is a module of this project."""
-    if not any(path.is_relative_to(PACKAGE / name) for name in LIFTED):
-        return []
-    between = [folder for folder in path.parents if folder.is_relative_to(PACKAGE) and folder != PACKAGE]
-    return [folder / "__init__.py" for folder in between if (folder / "__init__.py").is_file()]
-
-
-def _beside(folder: Path) -> list[Path]:
+def _native_files(folder: Path) -> list[Path]:
     try:
         return sorted(path for path in folder.iterdir() if path.suffix in NATIVE)
-    except OSError:  # it is gone
+    except OSError:  # the folder has been removed
         return []
 
 
 def _name(path: Path) -> str:
-    """As seen from the project, else from here, else in full."""
-    for name in LIFTED:
-        if path.is_relative_to(PACKAGE / name):
-            return path.relative_to(PACKAGE).as_posix()
-    for root in (ROOT, Path.cwd()):
-        if path.absolute().is_relative_to(root):
-            return path.absolute().relative_to(root).as_posix()
+    """Return ``path`` as seen from the project, else from the current folder, else in full."""
+    for root in [PACKAGE] if _is_lifted(path) else [ROOT, Path.cwd()]:
+        if path.is_relative_to(root):
+            return path.relative_to(root).as_posix()
     return str(path)
 
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:12]
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""

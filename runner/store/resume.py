@@ -13,7 +13,7 @@ from runner.experiment.case import CaseRecord, Resume
 from runner.experiment.results import Row
 from runner.experiment.schema import BadInput
 from runner.store import journal, run_folder
-from runner.store.fingerprint import Fingerprints
+from runner.store.fingerprint import Fingerprints, difference
 from runner.store.journal import Contents
 
 LAST = "last"
@@ -119,7 +119,7 @@ def _why(
         return "never done"
     if row.status in settings.retry:
         return f"its status was {row.status}"
-    if why := fingerprints.changed(case, row.fingerprint, settings.ignore):
+    if why := difference(fingerprints.of(case), row.fingerprint, settings.ignore):
         return why
     known = devices and row.device and case.device != "cpu"
     if known and "device" not in settings.ignore and devices and row.device not in devices:
