@@ -302,7 +302,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="lecture-") as scratch:
         ran = run(WORDS, Path(scratch))
         facts = ran.facts
-        lines = derive.lines(ran.rows, None, journal.read_rounds(ran.folder))
+        lines = derive.lines(ran.rows, None, journal.load(ran.folder).rounds)
     untimed = [line.row for line in lines if line.time_us is None]
     if untimed:
         raise RuntimeError(f"{untimed[0].case.label} was not timed: {untimed[0].reason}")

@@ -105,7 +105,7 @@ def words(seeds: int) -> list[str]:
 
 def grid(ran: Run, comparisons: int) -> Grid:
     """``ran``, whose folder will go. Raises RuntimeError unless every case was timed and as many pairs compared."""
-    compared = sum(bool(rounds.batches_us) for rounds in journal.read_rounds(ran.folder))
+    compared = sum(bool(rounds.batches_us) for rounds in journal.load(ran.folder).rounds)
     untimed = [row for row in ran.rows if row.time_us is None]
     if untimed or compared != comparisons:
         why = untimed[0].reason if untimed else f"{compared} of {comparisons} pairs compared"

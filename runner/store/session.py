@@ -143,7 +143,7 @@ class Session:
         Rows that are not in the journal are printed as JSON lines on stderr: the disk may be full, so nothing else is
         written.
         """
-        why = error.strerror or str(error) if self._journal.there else "it has been removed"
+        why = error.strerror or str(error) if self._journal.exists else "it has been removed"
         if self._journal.intact and not self.unsaved:
             stopped = f"stopped by an error of the system: {why}. No further case is started"
             return [stopped, f"All {len(self.everything())} rows are in the journal; to go on: resume={self.folder}"]

@@ -115,7 +115,7 @@ def test_the_folder_holds_rows_configs_and_environment(run):
     assert set(table["workload.cols"]) == {100}
     assert (table["time_us"] > 0).all()
     assert table["speedup"][1] == 1.0
-    (rounds,) = journal.read_rounds(folder)
+    (rounds,) = journal.load(folder).rounds
     naive, torch = (rounds.batches_us[key] for key in table["key"])
     ratios = [theirs / mine for mine, theirs in zip(naive, torch, strict=True)]
     assert len(ratios) == 10

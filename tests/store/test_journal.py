@@ -124,13 +124,13 @@ def test_a_row_that_an_older_version_wrote_is_read(case, tmp_path):
     assert journal.read(tmp_path) == [row(case, 1)]
 
 
-def test_a_comparison_that_another_version_wrote_is_left_out(case, tmp_path):
+def test_a_comparison_with_a_field_of_a_later_version_is_read(case, tmp_path):
     with journal.Journal(tmp_path) as file:
         file.row(one := row(case, 1))
-        file.rounds(Comparison(batches_us={one.case.key: [1.5]}))
+        file.rounds(rounds := Comparison(batches_us={one.case.key: [1.5]}))
     path = tmp_path / journal.NAME
     path.write_text(path.read_text().replace('"batches_us"', '"of_a_later_version":1,"batches_us"'))
-    assert journal.read_rounds(tmp_path) == []
+    assert journal.load(tmp_path).rounds == [rounds]
     assert journal.read(tmp_path) == [one]
 
 
@@ -141,11 +141,11 @@ def test_a_comparison_holds_until_one_of_its_cases_has_another_row(case, tmp_pat
         file.row(one)
         file.row(two)
         file.rounds(both)
-        assert journal.read_rounds(tmp_path) == [both]
+        assert journal.load(tmp_path).rounds == [both]
         file.row(two)
-        assert [set(rounds.batches_us) for rounds in journal.read_rounds(tmp_path)] == [{one.case.key}]
+        assert [set(rounds.batches_us) for rounds in journal.load(tmp_path).rounds] == [{one.case.key}]
         file.rounds(both)
-        assert journal.read_rounds(tmp_path)[1] == both
+        assert journal.load(tmp_path).rounds[1] == both
 
 
 def test_what_was_in_flight_when_a_session_died_is_known_by_how_many(case, tmp_path):
@@ -155,7 +155,9 @@ def test_what_was_in_flight_when_a_session_died_is_known_by_how_many(case, tmp_p
         with journal.Journal(tmp_path) as file:
             file.start(case(cols=1))
             file.start(case(cols=1))  # a second try in the same session
-            file._in_flight.clear()  # what a kill leaves no time for
+        path = tmp_path / journal.NAME
+        *written, _ = path.read_bytes().splitlines(keepends=True)  # without the end, for which a kill leaves no time
+        path.write_bytes(b"".join(written))
 
     dies()
     assert journal.load(tmp_path).deaths == {key: 1}
