@@ -1,10 +1,9 @@
-"""CUDA C++ sources → kernels that can be launched, by either of two builders, both with a cache on disk.
+"""Compile CUDA C++ sources into kernels, with one of two builders. Both keep their results on disk.
 
     axpy = kernel(source(__file__, "default"), "axpy<float>", "nvrtc", x.device)  # kernels/axpy/axpy.cu
     axpy(blocks, 256, x.data_ptr(), y.data_ptr(), x.numel())
 
-A kernel is named as C++ names it, template arguments and all, and built when it is first asked for: one name, one
-build.
+The name of a kernel is its C++ name with its template arguments. A kernel is built when it is first requested.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ __all__ = [
     "BuildFailed",
     "Kernel",
     "builds",
-    "in_sixteens",
     "kernel",
     "require_type",
+    "rows_are_aligned",
     "source",
-    "with_rows",
+    "with_dense_rows",
 ]
 
-TYPES = {  # as numbers.cuh names them
+TYPES = {  # dtypes, and their names in numbers.cuh
     torch.float16: "float16",
     torch.bfloat16: "bfloat16",
     torch.float32: "float",
@@ -46,45 +45,51 @@ BUILDERS = {"nvrtc": cuda_nvrtc.build, "extension": cuda_extension.build}
 
 @dataclass(frozen=True)
 class Build:
-    """One kernel that this process has built, or loaded from the disk."""
+    """A kernel that this process has built, or loaded from disk."""
 
     kernel: str
     builder: str
     seconds: float
-    cached: bool  # it was found on disk
+    cached: bool  # found on disk
     source: Path
     arch: str
     built: Kernel
 
 
-builds: list[Build] = []  # in their order
+builds: list[Build] = []  # all builds of this process, in order
 
 
 def require_type(op: str, x: Tensor, advice: str) -> None:
-    """Raises Unsupported, with ``advice`` on what to do about it, if ``x`` is of none of ``TYPES``."""
+    """Raise Unsupported if the dtype of ``x`` is not in ``TYPES``. ``advice`` and the dtype end the message."""
     if x.dtype not in TYPES:
-        raise Unsupported(f"{op} in CUDA C++ is of {', '.join(map(str, TYPES))}; {advice} {x.dtype}")
+        raise Unsupported(f"{op} in CUDA C++ takes {', '.join(map(str, TYPES))}; {advice} {x.dtype}")
 
 
 @cache
 def source(implementation: str, variant: str) -> Path:
-    """The ``.cu`` of ``variant`` beside ``implementation``, which is ``__file__`` of ``kernels/<op>/cuda.py``.
+    """Return the ``.cu`` file of ``variant`` beside ``implementation``, the ``__file__`` of ``kernels/<op>/cuda.py``.
 
-    Raises Unsupported if there is none.
+    Raises Unsupported if there is no such variant.
     """
     folder = Path(implementation).parent
-    have = cuda_sources.variants(folder)
-    if variant not in have:
-        raise Unsupported(f"kernels/{folder.name} has no variant {variant} in CUDA C++; it has {', '.join(have)}")
-    return have[variant]
+    variants = cuda_sources.variants(folder)
+    if variant not in variants:
+        raise Unsupported(f"kernels/{folder.name} has no variant {variant} in CUDA C++; it has {', '.join(variants)}")
+    return variants[variant]
 
 
 @cache
 def kernel(source: Path, name: str, builder: str, device: torch.device) -> Kernel:
-    """The kernel ``name`` of ``source`` for ``device``; built once, then kept in this process and on disk.
+    """Return the kernel ``name`` of ``source`` for ``device``. It is built once, then kept in memory and on disk.
+
+    Args:
+        source: a ``.cu`` file.
+        name: the C++ name with template arguments, such as ``"axpy<float>"``.
+        builder: ``"nvrtc"``, or ``"extension"``: nvcc, through a torch extension.
+        device: an NVIDIA GPU.
 
     Raises:
-        Unsupported: ``device`` is no NVIDIA GPU, or something to build with is missing; the message says what helps.
+        Unsupported: ``device`` is not an NVIDIA GPU, or the builder lacks something. The message says what helps.
         BuildFailed: the source does not compile.
 
     """
@@ -98,19 +103,19 @@ def kernel(source: Path, name: str, builder: str, device: torch.device) -> Kerne
     return built
 
 
-def with_rows(x: Tensor) -> Tensor:
-    """``x`` [rows, cols] itself, if its rows lie in one piece each, however far apart; else a contiguous copy."""
+def with_dense_rows(x: Tensor) -> Tensor:
+    """Return ``x`` [rows, cols] if each row is contiguous, at any row stride; else a contiguous copy."""
     return x if x.stride(1) == 1 or x.shape[1] <= 1 else x.contiguous()
 
 
-def in_sixteens(*matrices: Tensor) -> bool:
-    """Whether all rows begin at multiples of sixteen bytes, and are multiples of them long."""
+def rows_are_aligned(*matrices: Tensor) -> bool:
+    """Return whether the address and the length of every row are multiples of 16 bytes."""
     return not any(
         x.data_ptr() % 16 or x.stride(0) * x.element_size() % 16 or x.shape[1] * x.element_size() % 16 for x in matrices
     )
 
 
 def arch(device: torch.device) -> str:
-    """What to compile for, so that ``device`` has all its instructions: "sm_90a" has wgmma, "sm_90" does not."""
+    """Return the compile target with all instructions of ``device``: "sm_90a" has wgmma, "sm_90" has not."""
     major, minor = torch.cuda.get_device_capability(device)
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"

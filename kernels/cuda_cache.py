@@ -1,7 +1,8 @@
-"""What CUDA C++ is built into, kept on disk: a private folder of the user's cache, which may be deleted.
+"""Cache of compiled CUDA C++ on disk, in a private folder of the user. The folder may be deleted at any time.
 
-A file is named by all that shaped it, so nothing here is ever out of date: what has changed has another name. It holds
-machine code which will be loaded, hence the folder is the user's own (0700), or nothing is kept.
+The name of a file is a hash of everything that shaped its content, so no file is ever out of date: after a change, the
+build has another name. The files hold machine code that will be loaded, so the folder must belong to the user alone
+(mode 0700); else nothing is cached.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from pathlib import Path
 
 
 def folder() -> Path | None:
-    """``$XDG_CACHE_HOME/kernel-runner/cuda``, by default under ``~/.cache``; None if it is not to be had privately."""
+    """Return ``$XDG_CACHE_HOME/kernel-runner/cuda``, by default under ``~/.cache``, and create it if needed.
+
+    Return None if it cannot be created, or belongs to another user.
+    """
     named = os.environ.get("XDG_CACHE_HOME", "")
     try:
         base = Path(named) if os.path.isabs(named) else Path.home() / ".cache"
@@ -33,7 +37,7 @@ def folder() -> Path | None:
 
 
 def key(*facts: object, sources: Iterable[Path] = ()) -> str:
-    """A name of ``facts``, which are written as JSON, and of the bytes of ``sources``."""
+    """Return a hash of ``facts``, as JSON, and of the bytes of ``sources``: 32 hexadecimal digits."""
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for path in sources:
         digest.update(hashlib.sha256(path.read_bytes()).digest())
@@ -41,7 +45,7 @@ def key(*facts: object, sources: Iterable[Path] = ()) -> str:
 
 
 def read(name: str) -> tuple[dict[str, str], bytes] | None:
-    """The words and the code that were written under ``name``; None if there are none, or not whole."""
+    """Return the metadata and the code that were written under ``name``; None if the file is missing or damaged."""
     place = folder()
     try:
         content = b"" if place is None else (place / name).read_bytes()
@@ -57,7 +61,10 @@ def read(name: str) -> tuple[dict[str, str], bytes] | None:
 
 
 def write(name: str, words: dict[str, str], code: bytes) -> None:
-    """Keep ``words`` and ``code`` under ``name``, whole or not at all: a full disk costs only the next build."""
+    """Write the metadata ``words`` and ``code`` under ``name``, atomically.
+
+    Errors of the disk are ignored: they cost only another build next time.
+    """
     place = folder()
     if place is None:
         return

@@ -1,7 +1,7 @@
-"""CUDA C++ compiled by nvcc into a torch extension, by ``torch.utils.cpp_extension.load_inline``.
+"""Compile CUDA C++ with nvcc into a torch extension, by ``torch.utils.cpp_extension.load_inline``.
 
-The extension is a Python module of two functions, in plain C. With torch's own headers, which load_inline would
-include, a build takes minutes instead of seconds.
+The extension is a Python module in plain C. It avoids torch's headers, which load_inline would include, since a build
+with them takes minutes instead of seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .cuda_kernel import BuildFailed, Kernel
 from .unsupported import Unsupported
 
 FLAGS = ["-O3", "-lineinfo"]
-ARGUMENTS = 32  # a kernel may have
+ARGUMENTS = 32  # the most that a kernel may have
 
 GLUE = """
 #include <Python.h>
@@ -37,9 +37,9 @@ GLUE = """
 
 static const void* const kernel = (const void*)({kernel});
 
-static PyObject* told(cudaError_t error) {{
+static PyObject* none_or_raise(cudaError_t error) {{
     if (error == cudaSuccess) Py_RETURN_NONE;
-    cudaGetLastError();  // so that torch does not take it for its own
+    cudaGetLastError();  // clears it, or torch would report it as an error of its own
     return PyErr_Format(PyExc_RuntimeError, "%s: %s", cudaGetErrorName(error), cudaGetErrorString(error));
 }}
 
@@ -55,17 +55,18 @@ static PyObject* launch(PyObject*, PyObject* const* words, Py_ssize_t count) {{
     if (PyErr_Occurred()) return NULL;
     dim3 grid((unsigned)values[1], (unsigned)values[2], (unsigned)values[3]), block((unsigned)values[4]);
     cudaStream_t stream = (cudaStream_t)values[0];
-    return told(values[6] ? cudaLaunchCooperativeKernel(kernel, grid, block, pointers, (size_t)values[5], stream)
-                          : cudaLaunchKernel(kernel, grid, block, pointers, (size_t)values[5], stream));
+    return none_or_raise(values[6]
+        ? cudaLaunchCooperativeKernel(kernel, grid, block, pointers, (size_t)values[5], stream)
+        : cudaLaunchKernel(kernel, grid, block, pointers, (size_t)values[5], stream));
 }}
 
 static PyObject* allow_shared(PyObject*, PyObject* bytes) {{
     int most = (int)PyLong_AsLong(bytes);
-    return told(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
+    return none_or_raise(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
 }}
 
 static PyObject* allow_clusters(PyObject*, PyObject*) {{
-    return told(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+    return none_or_raise(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
 }}
 
 // active_clusters(blocks of a cluster, threads)
@@ -93,11 +94,14 @@ PyMODINIT_FUNC PyInit_{module}(void) {{
 
 
 def build(source: Path, name: str, arch: str, device: int) -> tuple[Kernel, bool]:
-    """The kernel ``name`` of ``source``, and whether it was found on disk. As ``kernels.cuda_build.kernel``."""
+    """Return the kernel ``name`` of ``source``, and whether it was found on disk. See ``kernels.cuda_build.kernel``."""
     if why := missing():
         raise Unsupported(why)
-    local = cuda_sources.closure(source, ())  # nvcc brings its headers, and its version stands for them
-    versions = [torch.__version__, torch.version.cuda, sys.version, _compilers()]
+    from torch.utils import cpp_extension
+
+    local = cuda_sources.closure(source, ())  # without CUDA's own headers: nvcc's version stands for them
+    compilers = [_version(f"{cpp_extension.CUDA_HOME}/bin/nvcc"), _version(cpp_extension.get_cxx_compiler())]
+    versions = [torch.__version__, torch.version.cuda, sys.version, compilers]
     key = cuda_cache.key("extension", versions, source.name, name, arch, FLAGS, GLUE, sources=local)
     module_name = f"{re.sub('[^a-zA-Z0-9]', '_', source.stem)}_{key}"
     kept = _kept(module_name)
@@ -106,7 +110,7 @@ def build(source: Path, name: str, arch: str, device: int) -> tuple[Kernel, bool
 
 
 def missing() -> str:
-    """What a build lacks, in one sentence; empty if nothing."""
+    """Return a sentence that names what a build lacks on this machine; empty if nothing."""
     from torch.utils import cpp_extension
 
     lacks = []
@@ -114,30 +118,28 @@ def missing() -> str:
     if home is None or not Path(home, "bin", "nvcc").is_file():
         lacks.append("nvcc (install the CUDA toolkit, and set CUDA_HOME to it)")
     elif not Path(home, "include", "cuda_runtime.h").is_file():
-        lacks.append(f"cuda_runtime.h (CUDA_HOME is {home}, which is no whole toolkit; set it to one)")
+        lacks.append(f"cuda_runtime.h (CUDA_HOME is {home}, an incomplete toolkit; set it to a complete one)")
     if shutil.which(cpp_extension.get_cxx_compiler()) is None:
         lacks.append("a C++ compiler (install g++)")
     if shutil.which("ninja", path=_path()) is None:
         lacks.append("ninja (pip install ninja)")
     if not lacks:
         return ""
-    return f"build=extension needs {' and '.join(lacks)}; build=nvrtc needs none of it"
+    return f"build=extension needs {' and '.join(lacks)}; build=nvrtc needs none of these"
 
 
 def _path() -> str:
-    """PATH, and where this Python's own scripts are: ninja may be there, and the environment not activated."""
+    """Return PATH and the folder of this Python's scripts, where ninja may be if the environment is not activated."""
     return os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
 
 
 @cache
-def _compilers() -> list[str]:
-    from torch.utils import cpp_extension
-
-    commands = [[f"{cpp_extension.CUDA_HOME}/bin/nvcc", "--version"], [cpp_extension.get_cxx_compiler(), "--version"]]
-    return [subprocess.run(command, capture_output=True, text=True, check=False).stdout for command in commands]
+def _version(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
 
 
 def _kept(module: str) -> ModuleType | None:
+    """Load the extension ``module`` from the cache; None if it is missing or damaged."""
     place = cuda_cache.folder()
     library = place / module / f"{module}.so" if place else None
     try:
@@ -151,7 +153,7 @@ def _kept(module: str) -> ModuleType | None:
 def _build(source: Path, name: str, arch: str, module: str) -> ModuleType:
     from torch.utils import cpp_extension
 
-    # In a folder of its own: the lock that load_inline takes in a shared one outlives a process that is killed.
+    # Each build has its own folder, since load_inline's lock in a shared one stays after a process is killed.
     folder = cuda_cache.folder()
     with tempfile.TemporaryDirectory(prefix=".", dir=folder, ignore_cleanup_errors=True) as scratch, _ninja_on_path():
         text = GLUE.format(source=source.resolve(), kernel=name, module=module, arguments=ARGUMENTS)
@@ -178,12 +180,13 @@ def _build(source: Path, name: str, arch: str, module: str) -> ModuleType:
 
 
 def _keep(scratch: Path, folder: Path, module: str) -> None:
+    """Copy the built library into the cache, atomically. Errors of the disk are ignored."""
     library = scratch / f"{module}.so"
     with contextlib.suppress(OSError):
         whole = Path(tempfile.mkdtemp(prefix=".", dir=folder))
         shutil.copy(library, whole)
         (whole / f"{module}.sha256").write_text(_digest(library), encoding="ascii")
-        shutil.rmtree(folder / module, ignore_errors=True)  # what is there is torn, or was written meanwhile
+        shutil.rmtree(folder / module, ignore_errors=True)  # a damaged one, or one that was written meanwhile
         os.replace(whole, folder / module)
 
 
@@ -220,14 +223,14 @@ def _ninja_on_path() -> Iterator[None]:
 
 
 class _Kernel(Kernel):
-    """A kernel of an extension, launched through CUDA's runtime."""
+    """A kernel from an extension, launched through CUDA's runtime."""
 
     def __init__(self, module: ModuleType, device: int) -> None:
         super().__init__(device)
         self._module = module
 
     def _enter_thread(self) -> None:
-        """The runtime makes the device's context current by itself."""
+        """Do nothing: the runtime makes the device's context current by itself."""
 
     def _allow_shared(self, shared: int) -> None:
         try:

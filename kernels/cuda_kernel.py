@@ -1,4 +1,4 @@
-"""A kernel that is built and loaded: what both builders give back."""
+"""A compiled and loaded kernel: the interface that both builders return."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from .unsupported import Unsupported
 
 Grid = int | tuple[int, int, int]
 
-FREE_SHARED = 48 * 1024  # bytes a block may have without being allowed more: CUDA C++ Programming Guide
-
-MOST_PORTABLE = 8  # blocks of a cluster that every GPU with clusters runs: the same
+# Both limits are from the CUDA C++ Programming Guide.
+FREE_SHARED = 48 * 1024  # bytes of shared memory that a block may use without an attribute of the kernel
+MOST_PORTABLE = 8  # blocks of the largest cluster that every GPU with clusters runs
 
 
 class BuildFailed(Exception):
-    """A compiler would not have a source. The first line says what it said first; all of it follows."""
+    """A compiler rejected a source. The first line holds its first error, and its whole output follows."""
 
 
 class Kernel(ABC):
-    """A kernel on one device. Call it to launch it there, on torch's current stream; it may be captured in a graph.
+    """A kernel on one device. Call it to launch it there, on torch's current stream. It may be captured in a graph.
 
-    Every argument of a kernel has eight bytes, a pointer or a ``long long``, which is what an ``int`` is passed as: so
-    both builders pass them alike, and no size is cut off. A kernel of clusters says so itself, by ``__cluster_dims__``.
+    Every argument of a kernel has eight bytes: a pointer or a ``long long``. A Python ``int`` is passed as a
+    ``long long``. So both builders pass arguments in the same way, and no size is truncated. A kernel that runs in
+    clusters declares them itself, with ``__cluster_dims__``.
     """
 
     def __init__(self, device: int) -> None:
@@ -42,14 +43,20 @@ class Kernel(ABC):
         cluster: int = MOST_PORTABLE,
         cooperative: bool = False,
     ) -> None:
-        """Launch ``grid`` blocks of ``threads``, each with ``shared`` bytes of dynamic shared memory.
+        """Launch the kernel.
 
-        ``cluster``: blocks of a cluster; to be said where there are more than 8. ``cooperative``: all blocks run at
-        once, so that they can wait for each other; or the driver refuses.
+        Args:
+            grid: number of blocks, or blocks along x, y and z.
+            threads: threads of a block.
+            *arguments: integers and pointers, eight bytes each.
+            shared: bytes of dynamic shared memory of a block.
+            cluster: blocks of a cluster; required only above 8.
+            cooperative: run all blocks at once, so that they can wait for each other. The driver refuses if they do
+                not fit.
 
         Raises:
-            RuntimeError: the driver refuses, or an earlier kernel has failed; the message begins with "CUDA error".
-            Unsupported: no block of this GPU has that much shared memory, or no cluster more than 8 blocks.
+            RuntimeError: the driver refuses, or an earlier kernel has failed. The message begins with "CUDA error".
+            Unsupported: the GPU gives a block less shared memory than that, or has no clusters of more than 8 blocks.
 
         """
         if torch.cuda.current_device() != self.device:
@@ -69,7 +76,7 @@ class Kernel(ABC):
             raise RuntimeError(f"CUDA error: {error}") from error
 
     def runs_clusters(self, cluster: int, threads: int) -> bool:
-        """Whether this GPU has room for a cluster of ``cluster`` blocks. For 8 it has, if it has clusters at all."""
+        """Return whether this GPU can run a cluster of ``cluster`` blocks. A GPU with clusters always runs 8."""
         with torch.cuda.device(self.device):
             self._enter()
             try:
@@ -85,22 +92,22 @@ class Kernel(ABC):
 
     @abstractmethod
     def _enter_thread(self) -> None:
-        """Before a thread's first launch."""
+        """Prepare a host thread for its first launch."""
 
     @abstractmethod
     def _allow_shared(self, shared: int) -> None:
-        """Let a block have ``shared`` bytes."""
+        """Allow a block ``shared`` bytes of shared memory. Raises Unsupported if the GPU has less."""
 
     @abstractmethod
     def _allow_clusters(self) -> None:
-        """Let a cluster have more than 8 blocks."""
+        """Allow clusters of more than 8 blocks. Raises Unsupported if the GPU has none."""
 
     @abstractmethod
     def _runs_clusters(self, cluster: int, threads: int) -> bool:
-        """Whether one fits onto the current device, which is this kernel's."""
+        """Return whether such a cluster fits on the current device, which is the kernel's device."""
 
     @abstractmethod
     def _launch(
         self, grid: tuple[int, int, int], threads: int, shared: int, cooperative: bool, arguments: tuple[int, ...]
     ) -> None:
-        """Launch on the current stream of the current device, which is this kernel's."""
+        """Launch on the current stream of the current device, which is the kernel's device."""

@@ -1,4 +1,4 @@
-"""CUDA C++ compiled by NVRTC: a library that comes with torch, and needs neither nvcc nor a host compiler.
+"""Compile CUDA C++ with NVRTC, a library that comes with torch. It needs neither nvcc nor a host compiler.
 
 https://docs.nvidia.com/cuda/nvrtc
 """
@@ -20,13 +20,13 @@ from .unsupported import Unsupported
 if TYPE_CHECKING:
     from cuda.core import LaunchConfig, Stream
 
-FLAGS = {"std": "c++17", "lineinfo": True}  # lineinfo: for profilers; it changes no instruction
-HEADER = "cuda_runtime_api.h"  # stands in every folder of CUDA's headers
+FLAGS = {"std": "c++17", "lineinfo": True}  # lineinfo is for profilers and does not change the machine code
+HEADER = "cuda_runtime_api.h"  # every folder with CUDA's headers has this file
 HELP = 'pip install "cuda-core[cu13]", or [cu12] beside a torch for CUDA 12'
 
 
 def build(source: Path, name: str, arch: str, device: int) -> tuple[Kernel, bool]:
-    """The kernel ``name`` of ``source``, and whether it was found on disk. As ``kernels.cuda_build.kernel``."""
+    """Return the kernel ``name`` of ``source``, and whether it was found on disk. See ``kernels.cuda_build.kernel``."""
     symbol, cubin, cached = compiled(source, name, arch)
     from cuda.core import ObjectCode
 
@@ -35,13 +35,19 @@ def build(source: Path, name: str, arch: str, device: int) -> tuple[Kernel, bool
 
 
 def compiled(source: Path, name: str, arch: str) -> tuple[str, bytes, bool]:
-    """The symbol of the kernel ``name`` of ``source``, the cubin that holds it, and whether that was found on disk.
+    """Compile the kernel ``name`` of ``source``. No GPU is needed.
 
-    Needs no GPU. ``arch``: ``"sm_80"``, ``"sm_90a"`` and so on.
+    Args:
+        source: a ``.cu`` file.
+        name: the C++ name with template arguments.
+        arch: the target, such as ``"sm_80"`` or ``"sm_90a"``.
+
+    Returns:
+        The kernel's symbol, the cubin that contains it, and whether the cubin was found on disk.
 
     Raises:
         Unsupported: cuda.core, NVRTC or CUDA's headers are missing, or NVRTC does not know ``arch``.
-        BuildFailed: NVRTC will not compile it.
+        BuildFailed: the source does not compile.
 
     """
     version = _version()
@@ -57,9 +63,9 @@ def compiled(source: Path, name: str, arch: str) -> tuple[str, bytes, bool]:
 
 
 def ptx(source: Path, name: str, arch: str) -> str:
-    """The kernel ``name`` of ``source`` in PTX, for people; it is not kept. Raises as ``compiled`` does.
+    """Return the kernel ``name`` of ``source`` in PTX, for people to read. Raises as ``compiled`` does.
 
-    By NVRTC itself: cuda.core asks the driver about PTX, and there need not be one.
+    This calls NVRTC directly, since cuda.core needs a driver for PTX. The result is not cached.
     """
     _version()
     from cuda.bindings import nvrtc
@@ -89,12 +95,13 @@ def _compile(source: Path, name: str, arch: str, headers: list[Path]) -> tuple[s
         program = Program(source.read_text(encoding="utf-8"), "c++", options)
         code = program.compile("cubin", name_expressions=(name,))
     except Exception as error:
-        raise _told(error, source, name, arch) from error
+        raise _build_error(error, source, name, arch) from error
     symbol = code.symbol_mapping[name]
     return symbol.decode() if isinstance(symbol, bytes) else symbol, bytes(code.code)
 
 
-def _told(error: Exception, source: Path, name: str, arch: str) -> Exception:
+def _build_error(error: Exception, source: Path, name: str, arch: str) -> Exception:
+    """Translate an error of NVRTC into ``Unsupported`` or ``BuildFailed``."""
     lines = [line.strip() for line in str(error).splitlines() if "error" in line and "NVRTC_ERROR" not in line]
     if any("gpu-architecture" in line for line in lines):
         return Unsupported(f"NVRTC {_version()} cannot compile for {arch}; install an nvidia-cuda-nvrtc that can")
@@ -104,25 +111,24 @@ def _told(error: Exception, source: Path, name: str, arch: str) -> Exception:
     return BuildFailed(f"NVRTC: {name} for {arch}: {first}\n{error}")
 
 
-@cache
 def _version() -> str:
+    """Return the version of NVRTC. Raises Unsupported if it or cuda.core is missing."""
     try:
         from cuda.bindings import nvrtc
-        from cuda.core import ObjectCode, Program, launch  # noqa: F401  # before 1.0 they may be elsewhere
+        from cuda.core import ObjectCode, Program, launch  # noqa: F401  # cuda.core before 1.0 may lack them here
     except ImportError as error:
         raise Unsupported(
             f"CUDA C++ needs the package cuda-core, 1.0 or newer: {HELP}; or use build=extension"
         ) from error
     try:
         _, major, minor = nvrtc.nvrtcVersion()
-    except Exception as error:  # of a class that differs between versions
+    except Exception as error:  # its class differs between versions of cuda.bindings
         raise Unsupported(f"the library NVRTC is not found: {HELP}; or use build=extension") from error
     return f"{major}.{minor}"
 
 
-@cache
 def _headers() -> list[Path]:
-    """The folder of cuda_bf16.h and its like: of the wheels that NVRTC comes from, else of an installed toolkit."""
+    """Return the folder with CUDA's headers: of NVIDIA's wheels, else of an installed toolkit; empty if none."""
     wheels = [Path(entry, "nvidia") for entry in sys.path if entry]
     places = [place for wheel in wheels for place in (wheel / "cu13/include", wheel / "cuda_runtime/include")]
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
@@ -131,7 +137,7 @@ def _headers() -> list[Path]:
 
 
 class _Kernel(Kernel):
-    """A kernel of a cubin, launched through the driver."""
+    """A kernel from a cubin, launched through the driver."""
 
     def __init__(self, kernel: Any, device: int) -> None:
         from cuda.core import Device, launch
@@ -169,7 +175,7 @@ class _Kernel(Kernel):
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = cluster, 1, 1
         config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
-        # The driver takes a kernel for its function here, the binding does not.
+        # The driver accepts a CUkernel as a CUfunction here, but the binding checks the type.
         status, clusters = driver.cuOccupancyMaxActiveClusters(driver.CUfunction(int(self._kernel.handle)), config)
         return bool(status == driver.CUresult.CUDA_SUCCESS and clusters > 0)
 

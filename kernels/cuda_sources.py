@@ -1,4 +1,4 @@
-"""The CUDA C++ sources of an operation, known without importing torch: which there are, and what they include."""
+"""Find the CUDA C++ sources of an operation and the files that they include, without importing torch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,21 @@ DEFAULT = "default"
 
 
 def variants(folder: Path) -> dict[str, Path]:
-    """The variants of the operation whose folder this is: ``<op>.cu`` is "default", ``<op>_<variant>.cu`` another."""
+    """Map the variants in an operation's folder to their files.
+
+    ``<op>.cu`` is the variant "default", ``<op>_<variant>.cu`` is the variant of that name.
+    """
     op = folder.name
     named = {path.stem.removeprefix(f"{op}_"): path for path in sorted(folder.glob(f"{op}_*.cu"))}
     return ({DEFAULT: folder / f"{op}.cu"} if (folder / f"{op}.cu").is_file() else {}) | named
 
 
 def closure(source: Path, folders: Sequence[Path]) -> list[Path]:
-    """``source`` and all it includes, directly or not, under whatever condition, found beside or in ``folders``."""
+    """Return ``source`` and all files that it includes, directly or not, sorted.
+
+    An included file is searched beside the file that includes it, then in ``folders``. Conditions (``#if``) are
+    ignored: every ``#include`` line counts. A file that is not found is left out.
+    """
     seen: dict[Path, None] = {}
     waiting = [source]
     while waiting:

@@ -1,4 +1,4 @@
-"""Named parts of a call, for whoever watches it: NVTX ranges under a profiler, and nothing at other times."""
+"""Names for parts of a call: NVTX ranges or profiler records while a profiler runs, and nothing at other times."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ _named: Named | None = None
 
 
 def span(name: str) -> AbstractContextManager[object]:
-    """What is done within is called ``name`` where somebody watches; code that torch.compile traces has no names."""
-    if torch.compiler.is_compiling() or _named is None:  # in this order: else torch.compile would look at _named too
+    """Return a context manager that names what runs inside it, if a profiler watches.
+
+    It does nothing in code that torch.compile traces.
+    """
+    if torch.compiler.is_compiling() or _named is None:  # in this order: else torch.compile would guard on _named
         return _NOTHING
     return _named(name)
 
 
 @contextmanager
 def watched(named: Named) -> Iterator[None]:
-    """Meanwhile, ``named`` is told of every span: ``torch.cuda.nvtx.range``, ``torch.profiler.record_function``."""
+    """Enter ``named(name)`` for every span inside, such as ``torch.cuda.nvtx.range`` or ``record_function``."""
     global _named
     before, _named = _named, named
     try:

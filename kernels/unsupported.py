@@ -1,5 +1,5 @@
-"""The exception of an implementation that does not exist for these tensors or on this machine."""
+"""The exception that an implementation raises if it cannot run these tensors on this machine."""
 
 
 class Unsupported(Exception):
-    """The implementation cannot run these tensors on this machine; the message says what would help."""
+    """The implementation cannot run these tensors on this machine. The message says what would help."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..cuda_build import TYPES, in_sixteens, kernel, require_type, source, with_rows
+from ..cuda_build import TYPES, kernel, require_type, rows_are_aligned, source, with_dense_rows
 from ._points import require_points
 
 THREADS = 256
@@ -24,10 +24,10 @@ def cdist(a: Tensor, b: Tensor, *, p: int, variant: str = "default", build: str 
     """
     require_points(a, b, p)
     require_type("cdist", a, "convert a and b from")
-    a, b = with_rows(a), with_rows(b)
+    a, b = with_dense_rows(a), with_dense_rows(b)
     (n, d), m = a.shape, b.shape[0]
     y = a.new_empty(n, m)
-    aligned = "true" if in_sixteens(a, b, y) else "false"
+    aligned = "true" if rows_are_aligned(a, b, y) else "false"
     launch = kernel(source(__file__, variant), f"cdist_kernel<{TYPES[a.dtype]}, {aligned}>", build, a.device)
     if y.numel():
         rows, cols = (64, 32) if a.dtype == torch.float64 else (128, 64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..cuda_build import TYPES, in_sixteens, kernel, require_type, source, with_rows
+from ..cuda_build import TYPES, kernel, require_type, rows_are_aligned, source, with_dense_rows
 from ._product import require_product
 
 # Tile of y, depth of a step, tile of a warp, stages. 64 KiB of shared memory: two blocks a multiprocessor hide each
@@ -29,10 +29,10 @@ def matmul(a: Tensor, b: Tensor, *, variant: str = "default", build: str = "nvrt
     require_product(a, b)
     require_type("matmul", a, "take impl=triton for")
     code = source(__file__, variant if a.element_size() == 2 else "tiled")
-    a, b = with_rows(a), with_rows(b)
+    a, b = with_dense_rows(a), with_dense_rows(b)
     (m, k), n = a.shape, b.shape[1]
     y = a.new_empty(m, n)
-    aligned = "true" if in_sixteens(a, b, y) else "false"
+    aligned = "true" if rows_are_aligned(a, b, y) else "false"
     if code == source(__file__, "tiled"):
         rows = cols = 64 if a.dtype == torch.float64 else 128
         name, threads, shared = f"matmul_kernel<{TYPES[a.dtype]}, {aligned}>", 256, 0

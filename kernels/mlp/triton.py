@@ -21,9 +21,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..beside import Beside
 from ..matmul.triton import matmul
 from ..second_derivative import no_second_derivative
+from ..side_stream import SideStream
 from ..spans import span
 from ..tensor_cores import has_roles
 from ..triton_device import on_device_of, require_gpu, require_products
@@ -125,16 +125,16 @@ class _Differentiable(torch.autograd.Function):
         kind = torch.float64 if dy.dtype == torch.float64 else torch.float32
         sums = torch.empty(layers, bands(rows), cols, dtype=kind, device=dy.device)
         dz = _through(dy, slopes[-1], torch.empty_like(slopes[-1]), sums[-1], ctx.relu)
-        beside = Beside(dy, worth=rows * cols * cols >= LONG)
+        side = SideStream(dy, enabled=rows * cols * cols >= LONG)
         try:
-            of_weights = [_of_weight(dz, inputs[-1], beside)]
+            of_weights = [_of_weight(dz, inputs[-1], side)]
             for layer in reversed(range(layers - 1)):
                 dz = _below(dz, weights[layer + 1], slopes[layer], sums[layer], ctx.relu)
-                of_weights.append(_of_weight(dz, inputs[layer], beside))
+                of_weights.append(_of_weight(dz, inputs[layer], side))
             of_x = torch.mm(dz, weights[0], out=torch.empty_like(inputs[0])) if ctx.needs_input_grad[1] else None
             of_biases = sums.sum(1).to(dy.dtype).unbind()
         finally:  # as where memory runs out
-            beside.join()
+            side.join()
         return None, of_x, *chain(*zip(reversed(of_weights), of_biases, strict=True))
 
 
@@ -181,12 +181,12 @@ def _small_backward(
     return [dz, *found]
 
 
-def _of_weight(dz: Tensor, h: Tensor, beside: Beside) -> Tensor:
+def _of_weight(dz: Tensor, h: Tensor, side: SideStream) -> Tensor:
     """The gradient of a weight, which nothing waits for."""
     dw = torch.empty(dz.shape[1], h.shape[1], dtype=h.dtype, device=h.device)
-    ours = beside.apart and h.dtype in NARROW and has_roles(h)  # 3 % faster there; where it is short, the host counts
+    ours = side.active and h.dtype in NARROW and has_roles(h)  # 3 % faster there; where it is short, the host counts
     product = matmul if ours else torch.mm
-    beside.run(lambda: product(dz.t(), h, out=dw), dz, h)
+    side.run(lambda: product(dz.t(), h, out=dw), dz, h)
     return dw
 
 

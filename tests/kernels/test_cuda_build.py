@@ -1,12 +1,14 @@
-"""The builders of CUDA C++: what they keep, when they build afresh, and what they say where something is missing."""
+"""The builders of CUDA C++: what they cache, when they build again, and what they say if something is missing."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import stat
 import sys
 import types
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -31,24 +33,47 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache" / "kernel-runner" / "cuda"
 
 
+class FakeNvrtc:
+    """Stands in for cuda.core and cuda.bindings, so that the cache is tested without NVRTC too.
+
+    It records the kernels that are compiled. If ``error`` is set, compiling raises it.
+    """
+
+    def __init__(self, monkeypatch):
+        self.kernels, self.error, self.version = [], None, (13, 0)
+        parts = {
+            "cuda": SimpleNamespace(),
+            "cuda.bindings": SimpleNamespace(nvrtc=SimpleNamespace(nvrtcVersion=lambda: (0, *self.version))),
+            "cuda.core": SimpleNamespace(
+                ObjectCode=None, Program=self.program, ProgramOptions=SimpleNamespace, launch=None
+            ),
+        }
+        for name, module in parts.items():
+            monkeypatch.setitem(sys.modules, name, module)
+
+    def program(self, text, language, options):
+        return SimpleNamespace(compile=self.compile)
+
+    def compile(self, target, name_expressions):
+        if self.error is not None:
+            raise self.error
+        self.kernels += name_expressions
+        return SimpleNamespace(symbol_mapping=dict.fromkeys(name_expressions, b"symbol"), code=b"\x7fELF")
+
+
 @pytest.fixture
-def compiled(monkeypatch):
-    """What NVRTC was asked for: it stands still, so that the cache is tested where there is none."""
-    asked = []
-    monkeypatch.setattr(cuda_nvrtc, "_version", lambda: "13.0")
-    monkeypatch.setattr(cuda_nvrtc, "_headers", list)
-    monkeypatch.setattr(cuda_nvrtc, "_compile", lambda *what: (asked.append(what), ("symbol", b"\x7fELF"))[1])
-    return asked
+def nvrtc(monkeypatch):
+    return FakeNvrtc(monkeypatch)
 
 
-def test_a_kernel_is_compiled_once_and_then_found_on_disk(source, compiled):
+def test_a_kernel_is_compiled_once_and_then_found_on_disk(source, nvrtc):
     assert cuda_nvrtc.compiled(source, "fill<int>", "sm_80") == ("symbol", b"\x7fELF", False)
     assert cuda_nvrtc.compiled(source, "fill<int>", "sm_80") == ("symbol", b"\x7fELF", True)
-    assert len(compiled) == 1
+    assert nvrtc.kernels == ["fill<int>"]
 
 
 @pytest.mark.parametrize("what", ["source", "include", "kernel", "arch", "flags", "version"])
-def test_whatever_shapes_a_cubin_is_part_of_its_name(source, compiled, monkeypatch, what):
+def test_whatever_shapes_a_cubin_is_part_of_its_name(source, nvrtc, monkeypatch, what):
     cuda_nvrtc.compiled(source, "fill<int>", "sm_80")
     kernel, arch = "fill<int>", "sm_80"
     if what == "source":
@@ -60,15 +85,15 @@ def test_whatever_shapes_a_cubin_is_part_of_its_name(source, compiled, monkeypat
     elif what == "arch":
         arch = "sm_90a"
     elif what == "flags":
-        monkeypatch.setattr(cuda_nvrtc, "FLAGS", {"std": "c++20"})
+        monkeypatch.setitem(cuda_nvrtc.FLAGS, "std", "c++20")
     else:
-        monkeypatch.setattr(cuda_nvrtc, "_version", lambda: "13.1")
+        nvrtc.version = (13, 1)
     assert not cuda_nvrtc.compiled(source, kernel, arch)[2]
-    assert len(compiled) == 2
+    assert len(nvrtc.kernels) == 2
 
 
 @pytest.mark.parametrize("torn", [lambda whole: whole[:-1], lambda whole: b"", lambda whole: whole[:-1] + b"?"])
-def test_a_torn_file_is_built_again(source, compiled, cache, torn):
+def test_a_torn_file_is_built_again(source, nvrtc, cache, torn):
     cuda_nvrtc.compiled(source, "fill<int>", "sm_80")
     (file,) = cache.iterdir()
     file.write_bytes(torn(file.read_bytes()))
@@ -76,7 +101,7 @@ def test_a_torn_file_is_built_again(source, compiled, cache, torn):
     assert cuda_nvrtc.compiled(source, "fill<int>", "sm_80")[2]
 
 
-def test_what_is_kept_is_for_this_user_alone(source, compiled, cache):
+def test_what_is_kept_is_for_this_user_alone(source, nvrtc, cache):
     cache.mkdir(parents=True, mode=0o755)
     cuda_nvrtc.compiled(source, "fill<int>", "sm_80")
     (file,) = cache.iterdir()
@@ -84,7 +109,7 @@ def test_what_is_kept_is_for_this_user_alone(source, compiled, cache):
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_code_in_another_users_folder_is_neither_read_nor_written(source, compiled, cache, monkeypatch):
+def test_code_in_another_users_folder_is_neither_read_nor_written(source, nvrtc, cache, monkeypatch):
     cuda_nvrtc.compiled(source, "fill<int>", "sm_80")
     before = sorted(cache.iterdir())
     monkeypatch.setattr(os, "getuid", lambda: 12345)
@@ -93,7 +118,7 @@ def test_code_in_another_users_folder_is_neither_read_nor_written(source, compil
     assert sorted(cache.iterdir()) == before
 
 
-def test_without_a_place_to_keep_it_a_kernel_is_compiled_all_the_same(source, compiled, tmp_path, monkeypatch):
+def test_without_a_place_to_keep_it_a_kernel_is_compiled_all_the_same(source, nvrtc, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert cuda_nvrtc.compiled(source, "fill<int>", "sm_80") == ("symbol", b"\x7fELF", False)
@@ -132,23 +157,15 @@ def test_on_a_cpu_it_says_what_would_help(make, op):
 def test_without_cuda_core_it_says_what_to_install(source, monkeypatch):
     for name in ("cuda", "cuda.bindings", "cuda.core"):  # another test may have imported them
         monkeypatch.setitem(sys.modules, name, None)
-    cuda_nvrtc._version.cache_clear()
     with pytest.raises(Unsupported, match=r'pip install "cuda-core\[cu13\]".*or use build=extension'):
         cuda_nvrtc.compiled(source, "fill<int>", "sm_80")
 
 
-def test_without_nvrtc_it_says_what_to_install(source, monkeypatch):
+def test_without_nvrtc_it_says_what_to_install(source, nvrtc, monkeypatch):
     def fails():
         raise OSError("libnvrtc.so.13")
 
-    parts = {
-        "cuda": types.SimpleNamespace(),
-        "cuda.bindings": types.SimpleNamespace(nvrtc=types.SimpleNamespace(nvrtcVersion=fails)),
-        "cuda.core": types.SimpleNamespace(ObjectCode=None, Program=None, launch=None),
-    }
-    for name, module in parts.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    cuda_nvrtc._version.cache_clear()
+    monkeypatch.setattr(sys.modules["cuda.bindings"].nvrtc, "nvrtcVersion", fails)
     with pytest.raises(Unsupported, match="the library NVRTC is not found"):
         cuda_nvrtc.compiled(source, "fill<int>", "sm_80")
 
@@ -171,7 +188,8 @@ def test_a_gpu_that_nvrtc_does_not_know_is_unsupported(source):
 def test_without_headers_it_says_where_they_come_from(source, monkeypatch):
     pytest.importorskip("cuda.core")
     source.write_text("#include <cuda_fp16.h>\n__global__ void fill() {}\n")
-    monkeypatch.setattr(cuda_nvrtc, "_headers", list)
+    is_file = Path.is_file
+    monkeypatch.setattr(Path, "is_file", lambda path: path.name != "cuda_runtime_api.h" and is_file(path))
     with pytest.raises(Unsupported, match="pip install nvidia-cuda-runtime, or set CUDA_HOME"):
         cuda_nvrtc.compiled(source, "fill", "sm_80")
 
@@ -181,30 +199,41 @@ def test_an_extension_says_all_that_is_missing(monkeypatch, tmp_path):
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     assert cuda_extension.missing() == (
         "build=extension needs nvcc (install the CUDA toolkit, and set CUDA_HOME to it) and a C++ compiler "
-        "(install g++) and ninja (pip install ninja); build=nvrtc needs none of it"
+        "(install g++) and ninja (pip install ninja); build=nvrtc needs none of these"
     )
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "nvcc").touch()
     monkeypatch.setattr(cpp_extension, "CUDA_HOME", str(tmp_path))
     monkeypatch.setattr("shutil.which", lambda *_, **__: "/bin/true")
-    assert cuda_extension.missing().startswith(f"build=extension needs cuda_runtime.h (CUDA_HOME is {tmp_path}, which")
+    assert cuda_extension.missing().startswith(f"build=extension needs cuda_runtime.h (CUDA_HOME is {tmp_path}, an")
+
+
+def toolkit(folder, version):
+    """A folder with an nvcc that only knows its version."""
+    nvcc = folder / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text(f"#!/bin/sh\necho {version}\n")
+    nvcc.chmod(0o700)
+    (folder / "include").mkdir()
+    (folder / "include" / "cuda_runtime.h").touch()
+    return str(folder)
 
 
 @pytest.fixture
-def extension(monkeypatch):
-    """What nvcc was asked for; an extension is loaded by its path alone."""
-    asked = []
+def extension(monkeypatch, tmp_path):
+    """Names of the extensions that were built: nvcc does nothing, and the library that it leaves cannot be run."""
+    built = []
 
     def load_inline(name, build_directory, **_):
-        asked.append(name)
+        built.append(name)
         Path(build_directory, f"{name}.so").write_bytes(b"code")
         return types.ModuleType(name)
 
     monkeypatch.setattr(cpp_extension, "load_inline", load_inline)
-    monkeypatch.setattr(cuda_extension, "missing", str)
-    monkeypatch.setattr(cuda_extension, "_compilers", lambda: ["13.0"])
-    monkeypatch.setattr(cuda_extension, "_load", lambda name, _: types.ModuleType(name))
-    return asked
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", toolkit(tmp_path / "cuda-13.0", "13.0"))
+    monkeypatch.setattr("shutil.which", lambda *_, **__: "/bin/true")
+    monkeypatch.setattr(importlib.util, "module_from_spec", lambda spec: types.ModuleType(spec.name))
+    return built
 
 
 def test_an_extension_is_built_once_and_then_found_on_disk(source, extension, cache):
@@ -217,16 +246,21 @@ def test_an_extension_is_built_once_and_then_found_on_disk(source, extension, ca
     assert cuda_extension.build(source, "fill<int>", "sm_80", 0)[1]
 
 
-def test_whatever_shapes_an_extension_is_part_of_its_name(source, extension, monkeypatch):
+def test_whatever_shapes_an_extension_is_part_of_its_name(source, extension, monkeypatch, tmp_path):
     def build(kernel="fill<int>", arch="sm_80"):
         return cuda_extension.build(source, kernel, arch, 0)[1]
 
     assert [build(), build("fill<float>"), build(arch="sm_90a")] == [False] * 3
     (source.parent / "more.cuh").write_text("#define VALUE 2\n")
     assert not build()
-    for name, value in {"FLAGS": ["-O2"], "_compilers": lambda: ["13.1"]}.items():
-        monkeypatch.setattr(cuda_extension, name, value)
+    cuda_extension.FLAGS.append("-O2")
+    try:
         assert not build()
+    finally:
+        cuda_extension.FLAGS.remove("-O2")
+    assert build()
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", toolkit(tmp_path / "cuda-13.1", "13.1"))
+    assert not build()
     monkeypatch.setattr(torch, "__version__", "9.9")
     assert not build()
     assert build()

@@ -10,12 +10,17 @@ import torch
 
 pytest.importorskip("triton")
 
+import triton.language as tl
+
 from runner.kernels.matmul import triton
 from runner.kernels.matmul._configurations import Configuration
 from runner.kernels.matmul._operands import HAVE_DESCRIPTORS
+from runner.kernels.matmul._triton_kernels import matmul_pointers
+from runner.kernels.tensor_cores import has_roles
 from runner.kernels.unsupported import Unsupported
 
 WAVE = Configuration("descriptors", 64, 64, 32, stages=2, warps=4, group_m=2)
+LARGE_WAVE = Configuration("descriptors", 128, 128, 64, stages=2, warps=4, group_m=2)
 SKINNY = Configuration("skinny", 16, 64, 64, stages=2, warps=4)
 POINTERS = Configuration("pointers", 32, 64, 32, stages=2, warps=4, group_m=3)
 
@@ -76,36 +81,40 @@ def test_a_tile_stored_in_halves_is_the_tile(product, n):
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(65, 131, 33), (128, 65, 64), (33, 64, 65)])
-def test_what_descriptors_cannot_take_is_copied_if_that_is_worth_it(product, monkeypatch, m, n, k):
+def test_operands_that_descriptors_cannot_read_go_to_the_general_kernel(product, m, n, k):
     assert product(WAVE, m, n, k) < 1
-    copies = (k % 8 != 0) + (n % 8 != 0)
-    assert triton.chosen().startswith("pointers" if copies else "descriptors")
-    monkeypatch.setattr(triton, "WORTH_A_COPY", 0)
-    assert product(WAVE, m, n, k) < 1
+    assert triton.chosen().startswith("pointers")
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(513, 513, 513), (512, 515, 512), (512, 512, 515)])
+def test_operands_that_descriptors_cannot_read_are_copied_for_a_large_product(product, m, n, k):
+    assert m * n * k >= triton.WORTH_A_COPY
+    assert product(LARGE_WAVE, m, n, k) < 1
     assert triton.chosen().startswith("descriptors")
-    assert triton.chosen().count("copied") == copies
+    assert triton.chosen().count("copied") == (k % 8 != 0) + (n % 8 != 0)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize(("offset", "kernel"), [(0, "roles"), (8, "roles"), (1, "descriptors"), (4, "descriptors")])
-def test_a_place_for_y_that_no_descriptor_stores_to_is_left_to_others(monkeypatch, offset, kernel):
-    if not HAVE_DESCRIPTORS:
-        pytest.skip("this Triton has no descriptors")
-    taken = []
-    monkeypatch.setattr(triton, "require_gpu", lambda _: None)
-    monkeypatch.setattr(triton, "has_roles", lambda _: True)
-    monkeypatch.setattr(triton, "_machine", lambda _: ((9, 0), 1))
-    monkeypatch.setattr(triton, "run", lambda how, *_, **__: taken.append(how.kernel))
-    a, b = torch.empty(256, 1024, dtype=torch.bfloat16), torch.empty(1024, 256, dtype=torch.bfloat16)
-    triton.matmul(a, b, out=torch.empty(256 * 256 + 8, dtype=torch.bfloat16)[offset:][: 256 * 256].view(256, 256))
-    assert taken == [kernel]
+def test_an_unaligned_y_is_left_to_a_kernel_that_stores_by_pointers_cuda(offset, kernel):
+    a, b = (torch.randn(size, device="cuda").bfloat16() for size in ((4096, 1024), (1024, 4096)))
+    if not has_roles(a):
+        pytest.skip("this GPU or this Triton has no warps with roles")
+    y = torch.empty(4096 * 4096 + 8, dtype=a.dtype, device="cuda")[offset:][: 4096 * 4096].view(4096, 4096)
+    triton.matmul(a, b, out=y)
+    assert triton.chosen().startswith(kernel)
+    assert torch.allclose(y, a @ b, rtol=1e-2, atol=1e-1)
 
 
-@pytest.mark.parametrize("k", [96, 100])
-def test_a_long_side_is_one_like_others(product, monkeypatch, k):
-    monkeypatch.setattr(triton, "LONGEST", 0)
-    assert product(POINTERS, 33, 70, k) < 1
-    assert product(POINTERS, 1, 70, k) < 1
-    assert product(POINTERS, 33, 1, 1) < 1
+@pytest.mark.parametrize(("m", "n", "k"), [(33, 70, 96), (33, 70, 100), (1, 70, 100), (33, 1, 1)])
+def test_the_general_kernel_is_right_with_indices_of_64_bits(device, make, error, m, n, k):
+    workload, (a, b) = make("matmul", dtype="float16", device=device, size=1, m=m, n=n, k=k)
+    y = torch.full((m, n), torch.nan, dtype=a.dtype, device=device)
+    constants = {"ACCUMULATE": tl.float32, "PRECISION": "ieee", "EVEN_K": k % 32 == 0, "LONG": True}
+    blocks = {"BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_M": 3, "STAGES": 2}
+    grid = (-(-m // 32) * -(-n // 64),)
+    matmul_pointers[grid](a, b, y, None, None, m, n, k, *a.stride(), *b.stride(), **constants, **blocks)
+    assert error(workload.reference(a, b), [y]) < 1
 
 
 @pytest.mark.parametrize("how", [WAVE, SKINNY, POINTERS], ids=str)
@@ -113,13 +122,12 @@ def test_y_may_begin_anywhere(product, how):
     assert product(how, 16, 136, 72, begins=1) < 1
 
 
-def test_float8_and_tf32_are_read_along_k(product, monkeypatch, device, make):
-    monkeypatch.setattr(triton, "WORTH_A_COPY", 0)
-    assert product(WAVE, 80, 96, 128, dtype="float8_e4m3fn", a_along_k=False, b_along_k=True) < 1
+def test_float8_and_tf32_are_read_along_k(product, device):
+    assert product(LARGE_WAVE, 512, 528, 512, dtype="float8_e4m3fn", a_along_k=False, b_along_k=True) < 1
     assert "a copied" in triton.chosen()
-    a, b = torch.randn(80, 64, device=device), torch.randn(64, 96, device=device)
-    y = torch.empty(80, 96, device=device)
-    triton.run(WAVE, a, b, y, tf32=True)
+    a, b = torch.randn(512, 512, device=device), torch.randn(512, 528, device=device)
+    y = torch.empty(512, 528, device=device)
+    triton.run(replace(LARGE_WAVE, block_k=32), a, b, y, tf32=True)
     assert triton.chosen().endswith("tf32, b copied")
     assert torch.allclose(y, (a.double() @ b.double()).float(), atol=0.1)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -349,18 +350,21 @@ def on_the_gpu(kind, n, d):
     return a, b
 
 
+@pytest.mark.skipif(tensor_cores.TensorDescriptor is None, reason="Triton before 3.4 has no descriptors")
 def test_warps_have_roles_where_gluon_has_what_they_need(monkeypatch):
-    x = torch.ones(1)
+    x = SimpleNamespace(is_cuda=True, device=torch.device("cuda", 0))
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(tensor_cores, "has_descriptors", lambda x: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     for version, new in (("3.2.0", False), ("3.5.1", False), ("3.6.0", True), ("3.10.0+git1", True)):
         monkeypatch.setattr(triton, "__version__", version)
         assert tensor_cores.has_roles(x) == new
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert not tensor_cores.has_roles(x)
     monkeypatch.delenv("TRITON_INTERPRET")
-    monkeypatch.setattr(tensor_cores, "has_descriptors", lambda x: False)
-    assert not tensor_cores.has_roles(x)
+    for capability in ((8, 9), (12, 0)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
+        assert not tensor_cores.has_roles(x)
+    assert not tensor_cores.has_roles(torch.ones(1))
 
 
 @pytest.mark.parametrize(

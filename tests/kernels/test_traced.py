@@ -28,7 +28,8 @@ def on_a_gpu(monkeypatch):
         if getattr(module, "__name__", "").startswith("torch.") and "has_triton" in vars(module):
             monkeypatch.setattr(module, "has_triton", lambda *_: True)
     for op in OPTIONS:
-        monkeypatch.setattr(import_module(f"runner.kernels.{op}.triton"), "require_gpu", lambda _: None)
+        import_module(f"runner.kernels.{op}.triton")  # decorated before the variable is set: compiled, not interpreted
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # tensors of a CPU are accepted
 
 
 @pytest.mark.parametrize("op", OPTIONS)

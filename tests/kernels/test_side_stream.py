@@ -1,4 +1,4 @@
-"""Work on a stream of its own comes after what it reads, and before what is after ``join``."""
+"""Work on a side stream runs after what it reads was written, and before what follows ``join``."""
 
 from __future__ import annotations
 
@@ -7,38 +7,37 @@ import weakref
 import pytest
 import torch
 
-from runner.kernels import beside
-from runner.kernels.beside import Beside
+from runner.kernels.side_stream import MAX_PENDING, SideStream
 
 
-@pytest.mark.parametrize("worth", [True, False])
-def test_without_a_gpu_it_is_done_at_once(worth):
+@pytest.mark.parametrize("enabled", [True, False])
+def test_without_a_gpu_work_runs_at_once(enabled):
     x, done = torch.ones(2), []
-    aside = Beside(x, worth=worth)
-    aside.run(lambda: done.append(1), x)
+    side = SideStream(x, enabled=enabled)
+    side.run(lambda: done.append(1), x)
     assert done == [1]
-    assert not aside.apart
-    aside.join()
+    assert not side.active
+    side.join()
 
 
 def chain(x, weights, out):
-    """A long chain of products on the current stream, and the sum of each link beside it."""
-    aside = Beside(x, worth=True)
+    """A long chain of products on the current stream, and the sum of each link on the side stream."""
+    side = SideStream(x, enabled=True)
     for index, weight in enumerate(weights):
         x = x @ weight
-        aside.run(lambda x=x, index=index: torch.sum(x, 0, out=out[index]), x)
-    aside.join()
+        side.run(lambda x=x, index=index: torch.sum(x, 0, out=out[index]), x)
+    side.join()
     return out.sum(0)
 
 
 @pytest.mark.gpu
-def test_each_stream_has_another_beside_it():
+def test_each_stream_has_its_own_side_stream():
     x, seen = torch.ones(2, device="cuda"), []
     for stream in (torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.current_stream()):
         with torch.cuda.stream(stream):
-            aside = Beside(x, worth=True)
-            aside.run(lambda: seen.append(torch.cuda.current_stream()))
-            aside.join()
+            side = SideStream(x, enabled=True)
+            side.run(lambda: seen.append(torch.cuda.current_stream()))
+            side.join()
     assert seen[0] == seen[2] != seen[1]
 
 
@@ -50,7 +49,7 @@ def long():
 
 
 @pytest.mark.gpu
-def test_it_reads_what_was_written_before_and_is_there_after(long):
+def test_it_reads_what_was_written_before_and_has_finished_after_join(long):
     x, weights = long
     out = torch.full((len(weights), 2048), torch.nan, device="cuda")
     got = chain(x, weights, out)
@@ -78,14 +77,14 @@ def test_a_graph_holds_both_streams(long):
 @pytest.mark.gpu
 def test_operands_are_kept_while_they_may_be_read_and_no_longer():
     x = torch.ones(4, device="cuda")
-    aside = Beside(x, worth=True)
-    assert aside.apart
+    side = SideStream(x, enabled=True)
+    assert side.active
     kept = []
-    for _ in range(beside.BEHIND + 2):
+    for _ in range(MAX_PENDING + 2):
         operand = torch.ones(4, device="cuda")
         kept.append(weakref.ref(operand))
-        aside.run(lambda operand=operand: operand.add(1), operand)
+        side.run(lambda operand=operand: operand.add(1), operand)
     del operand
-    assert [ref() is not None for ref in kept] == [False, False] + [True] * beside.BEHIND
-    aside.join()
+    assert [ref() is not None for ref in kept] == [False, False] + [True] * MAX_PENDING
+    side.join()
     assert all(ref() is None for ref in kept)
