@@ -12,8 +12,10 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from runner import implementations, measure  # noqa: E402
 from runner.cli.help import Entry, entries  # noqa: E402
 from runner.config import grid  # noqa: E402
 from runner.experiment import columns, results, schema  # noqa: E402
-from runner.implementations import arguments  # noqa: E402
+from runner.implementations import call_line  # noqa: E402
 
 CONF = ROOT / "conf"
 PAGES = ROOT / "docs"
@@ -134,15 +136,16 @@ def _table(cls: type, source: Source, prefix: str) -> list[str]:
 
 
 def _given(op: str) -> list[str]:
-    """Return how a user's function is called."""
-    given = arguments(op)
-    if given is None:
+    """Return how a user's function is called, and with what: the docstring of ``kernels/<op>``."""
+    if not (line := call_line(op)):
         return []
-    options = " and ".join(f"`{name}`" for name in given.options)
-    also = f"It also gets {options} if its signature has a parameter of that name. " if options else ""
+    after = (import_module(f"runner.kernels.{op}").__doc__ or "").partition(" -> y\n\n")[2]
+    described = textwrap.dedent(after.partition("\n\n")[0]).rstrip()
+    named = "; it gets the options after `*` that its signature names" if "*" in line else ""
     return [
-        f"Your own function (`impl=file`) is called as `{op}({given.tensors})`, with {given.shapes}. "
-        f"{also}More: [`kernels/{op}`](../../kernels/{op}/__init__.py)."
+        f"Your own function (`impl=file`) is called as `{line}`{named}. More: "
+        f"[`kernels/{op}`](../../kernels/{op}/__init__.py).",
+        f"```text\n{described}\n```",
     ]
 
 

@@ -74,7 +74,7 @@ class Gelu(Workload):
         from runner.models import training
 
         x, dy = inputs
-        return training.backward_only(partial(function, **self.options()), x, dy)
+        return training.backward_only(partial(function, **self.options_for(function, 1)), x, dy)
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
         """For fwd, y [rows, cols]; for bwd, dx [rows, cols].

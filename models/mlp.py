@@ -58,7 +58,7 @@ class Mlp(Workload):
         from runner.models import training
 
         x, *given = inputs
-        options = self.options()
+        options = self.options_for(function, len(inputs))
         if self.pass_ == "fwd":
             return training.forward_only(lambda: function(*inputs, **options), self.steps)
         params = training.copies(given) if self.pass_ == "train_step" else training.leaves(given)

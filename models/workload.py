@@ -6,6 +6,7 @@ without importing torch.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -87,10 +88,21 @@ class Workload(ABC):
         return Work(self.flops(), self.bytes_min(), self.dtype, self.tf32)
 
     def options(self) -> Mapping[str, object]:
-        """Keyword arguments that every implementation takes beside the tensors."""
+        """Return the keyword arguments of an implementation. It gets those that its signature names."""
         return {}
 
+    def options_for(self, function: Callable[..., Tensor], tensors: int) -> dict[str, object]:
+        """Return the options that ``function`` takes by name, beside so many ``tensors``."""
+        parameters = inspect.signature(function).parameters.values()
+        in_order = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        by_name = [one for one in parameters if one.kind is one.KEYWORD_ONLY]
+        filled = {one.name for one in in_order[:tensors]}  # a tensor may have the name of an option
+        named = {one.name for one in (*in_order[tensors:], *by_name)}
+        if any(one.kind is one.VAR_KEYWORD for one in parameters):
+            named = self.options().keys() - filled
+        return {name: value for name, value in self.options().items() if name in named}
+
     def call(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Call:
-        """``function`` bound to ``inputs``: what is checked, and then timed."""
-        options = self.options()
+        """Bind ``function`` to ``inputs`` and its options, once: the result is checked, and then timed."""
+        options = self.options_for(function, len(inputs))
         return Call(run=lambda: (function(*inputs, **options),))

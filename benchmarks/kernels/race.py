@@ -64,7 +64,7 @@ def _checked(workload: Workload, fields: Mapping[str, Any], inputs: Any, expecte
     name = given.pop("name")
     implementation = implementations.build(Choice(name, fields_of("impl", name) | given))
     call = workload.call(implementation.load(type(workload).__name__.lower()), inputs)
-    call = implementation.around(call, "cuda")
+    call = implementation.wrap_call(call, "cuda")
     for _ in range(CALLS_BEFORE_CHECK):
         call.restore()
         outputs = call.run()

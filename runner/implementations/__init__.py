@@ -1,23 +1,26 @@
-"""Implementations: how a workload is computed. Most are files of ``kernels/<op>/``; the others stand here."""
+"""Implementations: how a workload is computed. Most are files of ``kernels/<op>/``, and some of this folder."""
 
 from __future__ import annotations
 
 import inspect
 import re
 import sys
+import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import yaml
+
 from runner.device.processes import ROOT
 from runner.experiment import schema
 from runner.experiment.case import Choice, Scalar
-from runner.experiment.schema import BadInput
+from runner.experiment.schema import CONF, BadInput, choices
 from runner.kernels.unsupported import Unsupported
 
 if TYPE_CHECKING:
@@ -25,49 +28,73 @@ if TYPE_CHECKING:
 
     from runner.timing import Call
 
-__all__ = ["Implementation", "Kernel", "Watch", "build", "find", "kind"]
+__all__ = ["FirstCalls", "Implementation", "Kernel", "Wrapper", "build", "find", "kind"]
+
+KERNELS = ROOT / "runner" / "kernels"
+CALL = re.compile(r"^(\w+\(.*\)) -> \w+$", re.MULTILINE)  # in the docstring of kernels.<op>
+COMPILES = re.compile(r"^\s*(import|from) (triton|torch\.utils\.cpp_extension)\b", re.MULTILINE)
 
 
 def build(choice: Choice) -> Implementation:
-    """The implementation that ``choice`` says. Raises BadInput if its fields are not what its class takes."""
+    """Return the implementation of ``choice``. Raises BadInput if its fields do not fit its class."""
     return schema.build(kind(choice), choice.fields, "impl")
 
 
 def kind(choice: Choice) -> type[Implementation]:
-    """The class of the implementation that ``choice`` says.
+    """Return the class of the implementation of ``choice``.
 
-    A name that nothing here has, beside a ``path``, is what a user calls that function: else it is ``impl=file``.
+    A choice with a ``path`` and a name that no implementation has is a user's function under a name of its own:
+    ``impl=file``.
     """
-    own = (
-        "path" in choice.fields
-        and not schema.exists("runner.implementations", choice.name)
-        and choice.name not in names()
-    )
+    known = schema.exists("runner.implementations", choice.name) or choice.name in names()
     try:
-        return find("file" if own else choice.name)
+        return find("file" if "path" in choice.fields and not known else choice.name)
     except LookupError as error:
         raise BadInput(f"impl={choice.name}: {error}") from None
 
 
 def find(name: str) -> type[Implementation]:
-    """The class behind ``impl=<name>``: one of this folder's, else a file of ``kernels/<op>/``."""
-    if name not in ("base", "kernel") and schema.exists("runner.implementations", name):
+    """Return the class of ``impl=<name>``: that of a file of this folder, else ``Kernel``, for ``kernels/<op>/``."""
+    if schema.exists("runner.implementations", name):
         return schema.find("runner.implementations", name)
     return kernel(name)
 
 
-@dataclass
-class Watch:
-    """What an implementation noticed about itself while it was first called."""
+def names() -> list[str]:
+    """Return the names of the implementations in ``kernels/``, of all operations."""
+    return sorted({path.stem for path in KERNELS.glob("*/[!_]*.py")})
 
-    metrics: dict[str, Scalar] = field(default_factory=dict)  # by runner.experiment.columns.COLUMNS
-    fallback: str = ""  # why it did not run as asked, in one sentence; empty if it did
+
+def call_line(op: str) -> str:
+    """Return how ``op`` calls a function, as in ``gelu(x, *, form)``; "" if ``kernels/<op>`` does not say."""
+    text = import_module(f"runner.kernels.{op}").__doc__ if schema.exists("runner.kernels", op) else None
+    line = CALL.search(text or "")
+    return re.sub(r", \w+=\w+", "", line[1]).replace(", *)", ")") if line else ""  # no workload sets a default
+
+
+def as_function(function: Callable[..., Tensor]) -> types.FunctionType:
+    """Return ``function`` as a plain Python function: a wrapper if it is a module, a builtin, a script or a partial.
+
+    The wrapper has the signature of a module's ``forward``. A builtin shows none: the wrapper then takes tensors only.
+    """
+    if isinstance(function, types.FunctionType):
+        return function
+
+    def call(*tensors: Tensor, **options: object) -> Tensor:
+        return function(*tensors, **options)
+
+    try:
+        signature = inspect.signature(getattr(function, "forward", function))
+    except ValueError:
+        signature = inspect.Signature([inspect.Parameter("tensors", inspect.Parameter.VAR_POSITIONAL)])
+    call.__signature__ = signature  # type: ignore[attr-defined]  # inspect.signature reads it
+    return call  # type: ignore[return-value]  # mypy does not know that a def makes a FunctionType
 
 
 def under_interpreter(module: str) -> str:
-    """Why a time of the kernels of a loaded ``module`` says nothing: Triton's interpreter runs them. Empty if not.
+    """Return why kernels of the loaded ``module`` cannot be timed: Triton's interpreter runs them; "" if it does not.
 
-    It does so in Python, on the CPU: right or wrong, but never fast or slow.
+    It runs them in Python on the CPU, so their results can be checked, but their times mean nothing.
     """
     interpreter = sys.modules.get("triton.runtime.interpreter")
     members = vars(sys.modules[module]).values()
@@ -77,27 +104,35 @@ def under_interpreter(module: str) -> str:
 
 
 def _kernel(member: object) -> object:
-    """What ``triton.autotune`` and ``triton.heuristics`` have wrapped, or ``member`` itself."""
+    """Return the kernel inside ``triton.autotune`` and ``triton.heuristics``, or ``member`` itself."""
     autotuner = sys.modules["triton.runtime.autotuner"]
     while isinstance(member, (autotuner.Autotuner, autotuner.Heuristics)):
         member = member.fn
     return member
 
 
+@dataclass
+class FirstCalls:
+    """What an implementation reports about its first calls."""
+
+    metrics: dict[str, Scalar] = field(default_factory=dict)  # by runner.experiment.columns.COLUMNS
+    fallback: str = ""  # why it did not run as asked, in one sentence; "" if it did
+
+
 class Implementation(ABC):
-    """Fields are those of its YAML. Nothing here imports torch before ``load``."""
+    """Base of all implementations. Fields are those of the YAML. Only ``load`` and later methods may import torch."""
 
     def missing(self, op: str) -> str:
-        """Why this cannot exist for ``op``, known without loading anything; empty if it can."""
+        """Return why this implementation of ``op`` cannot exist, without loading anything; "" if it can."""
         return ""
 
     def sources(self, op: str) -> list[Path]:
-        """The files that make it what it is for ``op``, there or not; those which they import follow from them."""
+        """Return the files that define it for ``op``, whether or not they exist. Their imports are found elsewhere."""
         return [Path(inspect.getfile(type(self)))]
 
     @abstractmethod
     def load(self, op: str) -> Callable[..., Tensor]:
-        """The function, ready to be called with the workload's tensors and options.
+        """Return the function, which takes the workload's tensors, and its options by name.
 
         Raises:
             kernels.Unsupported: it does not exist for this operation or on this machine.
@@ -105,56 +140,50 @@ class Implementation(ABC):
         """
 
     def kept_on_disk(self, op: str) -> bool:
-        """Whether building it for ``op`` compiles what a cache on disk keeps for the next process."""
+        """Return whether building it for ``op`` compiles code that a cache on disk keeps for the next process."""
         return False
 
     def untimed(self, op: str) -> str:
-        """Why a time of it would say nothing, after ``load``; empty if it can be timed."""
+        """Return why a time of it would mean nothing, once it is loaded; "" if it can be timed."""
         return ""
 
-    def around(self, call: Call, device: str) -> Call:
-        """What is called instead of ``call``, which is the function bound to the inputs on ``device``: by default that.
+    def wrap_call(self, call: Call, device: str) -> Call:
+        """Return what is timed in place of ``call``, the function bound to inputs on ``device``: by default ``call``.
 
         Raises:
-            kernels.Unsupported: there is nothing to be called instead, on this device.
+            kernels.Unsupported: the wrapper does not exist on this device.
 
         """
         return call
 
-    def watching(self, op: str, device: str) -> AbstractContextManager[Watch]:
-        """Entered around the first calls of ``op`` on ``device`` ("cpu" or "cuda"), after ``load``."""
-        return nullcontext(Watch())
-
-
-KERNELS = ROOT / "runner" / "kernels"
-CALLED = re.compile(r"^\w+\((.*)\) -> \w+$", re.MULTILINE)  # of the docstring of kernels.<op>: the call,
-TENSOR = re.compile(r"^    (\w+(?:, \w+)*)  +(\S.*?)(?:  |$)", re.MULTILINE)  # and each tensor, with its shape
-COMPILES = re.compile(r"^\s*(import|from) (triton|torch\.utils\.cpp_extension)\b", re.MULTILINE)
+    def first_calls(self, op: str, device: str) -> AbstractContextManager[FirstCalls]:
+        """Return a context for the first calls of ``op`` on ``device`` ("cpu" or "cuda"), once it is loaded."""
+        return nullcontext(FirstCalls())
 
 
 @dataclass(frozen=True)
 class Kernel(Implementation):
-    """The implementation called ``name`` of whatever operation is asked for. It has no fields."""
+    """The implementation ``name`` of any operation: ``kernels/<op>/<name>.py``. It has no fields."""
 
     name: ClassVar[str]
 
     def missing(self, op: str) -> str:
-        """Empty if there is a file for ``op``."""
+        """Return "" if there is a file for ``op``."""
         if schema.exists(f"runner.kernels.{op}", self.name):
             return ""
         return f"there is no kernels/{op}/{self.name}.py"
 
     def sources(self, op: str) -> list[Path]:
-        """``kernels/<op>/<name>.py``."""
+        """Return ``kernels/<op>/<name>.py``."""
         return [KERNELS / op / f"{self.name}.py"]
 
     def kept_on_disk(self, op: str) -> bool:
-        """Triton's and the C++ compiler's."""
+        """Return whether the file imports Triton or the builder of C++ extensions."""
         (source,) = self.sources(op)
         return source.is_file() and COMPILES.search(source.read_text(encoding="utf-8")) is not None
 
     def load(self, op: str) -> Callable[..., Tensor]:
-        """The function called ``op`` in that file. Raises Unsupported if what it needs is not installed."""
+        """Return the function called ``op`` in that file. Raises Unsupported if a package it needs is missing."""
         if why := self.missing(op):
             raise Unsupported(why)
         try:
@@ -165,48 +194,58 @@ class Kernel(Implementation):
         return function
 
     @contextmanager
-    def watching(self, op: str, device: str) -> Iterator[Watch]:
-        """Asks the file, after the first calls, how it went about them: its ``chosen()``, if it has one."""
-        watch = Watch()
-        yield watch
+    def first_calls(self, op: str, device: str) -> Iterator[FirstCalls]:
+        """Report what the file's ``chosen()`` returns after the first calls, if it has that function."""
+        report = FirstCalls()
+        yield report
         if chosen := getattr(sys.modules[f"runner.kernels.{op}.{self.name}"], "chosen", None):
-            watch.metrics["config"] = chosen()
+            report.metrics["config"] = chosen()
 
     def untimed(self, op: str) -> str:
-        """Where Triton's interpreter runs it."""
+        """Return why it cannot be timed where Triton's interpreter runs it."""
         return under_interpreter(f"runner.kernels.{op}.{self.name}")
-
-
-def names() -> list[str]:
-    """The implementations that ``kernels/`` has, of whatever operation."""
-    return sorted({path.stem for path in KERNELS.glob("*/[!_]*.py")})
 
 
 @cache
 def kernel(name: str) -> type[Kernel]:
-    """The class of the implementation ``name``."""
+    """Return the class of the implementation ``name`` of ``kernels/``."""
     return type("Kernel", (Kernel,), {"name": name})
 
 
 @dataclass(frozen=True)
-class Arguments:
-    """What a function of an operation is given."""
+class Wrapper(Implementation):
+    """An implementation that runs another one, ``of``, in its own way."""
 
-    tensors: str  # in their order: x, w1, b1, ..., wL, bL
-    shapes: str  # x [batch, dim], w [dim, dim], b [dim]
-    options: tuple[str, ...]  # by name, those that it cannot do without
+    of: str  # a name, or file.py:function
 
+    EXCLUDED: ClassVar[tuple[str, ...]]  # names that ``of`` may not be, beside "file"
 
-def arguments(op: str) -> Arguments | None:
-    """As the docstring of ``runner.kernels.<op>`` has them; None if it has none."""
-    try:
-        text = import_module(f"runner.kernels.{op}").__doc__ or ""
-    except ModuleNotFoundError:
-        return None
-    if not (call := CALLED.search(text)):
-        return None
-    tensors, _, options = call[1].partition(", *, ")
-    names = {name.rstrip("1L") for name in tensors.split(", ")}  # w1 and wL are described as w
-    shapes = [f"{name} {shape}" for name, shape in TENSOR.findall(text) if names.issuperset(name.split(", "))]
-    needed = tuple(name for name in options.split(", ") if name and "=" not in name)
-    return Arguments(tensors, ", ".join(shapes), needed)
+    def __post_init__(self) -> None:
+        allowed = {*names(), *(path.stem for path in CONF.glob("impl/*.yaml"))} - {"file", *self.EXCLUDED}
+        if ":" not in self.of and self.of not in allowed:
+            raise ValueError(f"of: no implementation {self.of!r} to wrap; {choices(self.of, allowed)}")
+        try:
+            assert self.inner
+        except BadInput as error:
+            raise ValueError(f"of: {str(error).removeprefix('impl.path: ')}") from None
+
+    @cached_property
+    def inner(self) -> Implementation:
+        """The implementation ``of``, with the fields of its YAML file."""
+        if ":" in self.of:
+            return build(Choice("file", {"path": self.of}))
+        described = CONF / "impl" / f"{self.of}.yaml"
+        fields = yaml.safe_load(described.read_text(encoding="utf-8")) if described.is_file() else {}
+        return build(Choice(self.of, {name: fields[name] for name in fields if name != "name"}))
+
+    def missing(self, op: str) -> str:
+        """Return why the wrapped implementation is missing; "" if it exists."""
+        return self.inner.missing(op)
+
+    def sources(self, op: str) -> list[Path]:
+        """Return the source files of the wrapper and of the wrapped implementation."""
+        return [*super().sources(op), *self.inner.sources(op)]
+
+    def untimed(self, op: str) -> str:
+        """Return why the wrapped implementation cannot be timed; "" if it can."""
+        return self.inner.untimed(op)

@@ -1,4 +1,4 @@
-"""CUDA C++: ``kernels/<op>/cuda.py`` and the ``.cu`` files beside it, by either builder, in any variant."""
+"""CUDA C++: ``kernels/<op>/cuda.py`` and the ``.cu`` files beside it, with a choice of builder and variant."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from runner.experiment.schema import choices
-from runner.implementations import KERNELS, Implementation, Watch, kernel
+from runner.implementations import KERNELS, FirstCalls, Implementation, kernel
 from runner.kernels.cuda_sources import DEFAULT, variants
 
 if TYPE_CHECKING:
@@ -30,33 +30,33 @@ class Cuda(Implementation):
             raise ValueError(f"variant: no such variant {self.variant!r}; {choices(self.variant, every)}")
 
     def missing(self, op: str) -> str:
-        """Empty if there is a ``kernels/<op>/cuda.py``, and this variant of it."""
+        """Return "" if there is a ``kernels/<op>/cuda.py`` with this variant."""
         if why := kernel("cuda")().missing(op):
             return why
         have = variants(KERNELS / op)
         return "" if self.variant in have else f"kernels/{op} has no variant {self.variant}; it has {', '.join(have)}"
 
     def sources(self, op: str) -> list[Path]:
-        """Source files of this wrapper, of the function, which imports the builders, and of the variant."""
+        """Return the source files of this class, of the function, which imports the builders, and of the variant."""
         own = variants(KERNELS / op).get(self.variant)
         return [*super().sources(op), *kernel("cuda")().sources(op), *([own] if own else [])]
 
     def kept_on_disk(self, op: str) -> bool:
-        """What either builder makes."""
+        """Return True if the operation has a kernel in CUDA C++: both builders keep what they make."""
         return not self.missing(op)
 
     def load(self, op: str) -> Callable[..., Tensor]:
-        """The function, which builds its kernel when it is first called."""
+        """Return the function. It builds its kernel when it is first called."""
         return functools.partial(kernel("cuda")().load(op), build=self.build, variant=self.variant)
 
     @contextmanager
-    def watching(self, op: str, device: str) -> Iterator[Watch]:
-        """Adds up what was built, or loaded from the disk."""
+    def first_calls(self, op: str, device: str) -> Iterator[FirstCalls]:
+        """Report the seconds of building, and whether everything was found on disk."""
         from runner.kernels.cuda_build import builds
 
-        watch, before = Watch(), len(builds)
-        yield watch
+        report, before = FirstCalls(), len(builds)
+        yield report
         mine = builds[before:]
-        watch.metrics.update(
+        report.metrics.update(
             compile_s=sum(build.seconds for build in mine), compile_cached=all(build.cached for build in mine)
         )

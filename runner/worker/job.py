@@ -19,7 +19,7 @@ from runner.experiment.case import DEBUG_VERDICT, CaseRecord, Scalar, useless_de
 from runner.experiment.columns import TIMES
 from runner.experiment.results import Phase, Row, kept
 from runner.kernels.unsupported import Unsupported
-from runner.measure import CannotMeasure, Foreseeing, MeasureContext
+from runner.measure import CannotMeasure, MeasureContext
 from runner.models.workload import Expected
 from runner.timing import Call
 from runner.timing.call import peak_bytes
@@ -123,11 +123,11 @@ class Job:
         expected = problem.expected()  # before the implementation sees, and may change, the inputs
 
         self.enter("build")
-        with implementation.watching(case.workload.name, device) as watch:
-            call = implementation.around(workload.call(function, inputs), device)
+        with implementation.first_calls(case.workload.name, device) as report:
+            call = implementation.wrap_call(workload.call(function, inputs), device)
             call = self._first_calls(call, inputs, device)
-        self.metrics.update(watch.metrics)
-        self.fallback = watch.fallback
+        self.metrics.update(report.metrics)
+        self.fallback = report.fallback
 
         self.enter("check")
         call.restore()
@@ -273,12 +273,13 @@ def observe(job: Job, call: Call) -> None:
 def foresee(job: Job, refusal: Unsupported) -> None:
     """What measurements can say of a call that was refused; raises Unsupported, which says so, if one can."""
     for choice, measure in zip(job.case.measures, job.problem.measures, strict=True):
-        if not isinstance(measure, Foreseeing):
+        compile_only = getattr(measure, "compile_only", None)
+        if compile_only is None:
             continue
         context = job.context(choice.name)
         function = implementations.build(job.case.impl).load(job.case.workload.name)
         try:
-            found = measure.foresee(job.problem.workload.call(function, job.problem.inputs()).run, context)
+            found = compile_only(job.problem.workload.call(function, job.problem.inputs()).run, context)
         except CannotMeasure as error:
             raise Unsupported(f"{refusal}; {choice.name}: {error}") from error
         if found is None:

@@ -93,10 +93,13 @@ MISTAKES = {
         ["impl=compiled", "impl.mode=fast"],
         "impl.mode: 'fast' is not allowed; did you mean default? One of: default, max-autotune, ",
     ),
-    "compiled of compiled": (["impl=compiled", "impl.of=compiled"], "impl.of: compiled cannot be compiled again"),
+    "compiled of compiled": (
+        ["impl=compiled", "impl.of=compiled"],
+        "impl.of: no implementation 'compiled' to wrap; one of: cuda, naive, ",
+    ),
     "compiled of nothing known": (
         ["impl=compiled", "impl.of=tritn"],
-        "impl.of: no such implementation 'tritn'; did you mean triton? One of: cuda, naive, split, torch, triton",
+        "impl.of: no implementation 'tritn' to wrap; did you mean triton? One of: cuda, naive, split, torch, triton",
     ),
     "a field that no option of a sweep has": (
         ["workload=gelu,matmul", "workload.zize=8", "-m"],

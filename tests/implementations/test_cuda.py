@@ -51,13 +51,13 @@ def test_build_seconds_are_those_of_this_case_alone(monkeypatch):
         return cuda_build.Build(name, "nvrtc", seconds, cached, Path("one.cu"), "sm_90a", built=None)
 
     monkeypatch.setattr(cuda_build, "builds", [build("before", 9.0, cached=False)])
-    with cuda().watching("gelu", "cuda") as watch:
+    with cuda().first_calls("gelu", "cuda") as report:
         cuda_build.builds.append(build("one", 0.25, cached=False))
         cuda_build.builds.append(build("two", 0.5, cached=True))
-    assert watch.metrics == {"compile_s": 0.75, "compile_cached": False}
-    with cuda().watching("gelu", "cuda") as watch:
+    assert report.metrics == {"compile_s": 0.75, "compile_cached": False}
+    with cuda().first_calls("gelu", "cuda") as report:
         pass
-    assert watch.metrics == {"compile_s": 0, "compile_cached": True}
+    assert report.metrics == {"compile_s": 0, "compile_cached": True}
 
 
 def test_a_source_that_does_not_compile_is_build_failed():

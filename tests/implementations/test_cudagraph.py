@@ -102,7 +102,7 @@ def cudagraph(of="torch"):
 def test_a_graph_holds_the_whole_call_and_repeats_it(cuda, make, error, pass_, zero_grad):
     workload, inputs = make("mlp", dtype="float32", pass_=pass_, zero_grad=zero_grad, **MLP)
     expected = workload.reference(*inputs)
-    call = cudagraph().around(workload.call(cudagraph().load("mlp"), inputs), "cuda")
+    call = cudagraph().wrap_call(workload.call(cudagraph().load("mlp"), inputs), "cuda")
     for _ in range(3):
         outputs = call.run()
         assert error(expected, outputs) < 1
@@ -115,7 +115,7 @@ def test_a_graph_holds_the_whole_call_and_repeats_it(cuda, make, error, pass_, z
 def test_the_first_call_leaves_parameters_as_one_call_does(cuda, make):
     workload, inputs = make("mlp", dtype="float32", pass_="train_step", zero_grad="every_step", **MLP)
     function = cudagraph().load("mlp")
-    eager, graphed = workload.call(function, inputs), cudagraph().around(workload.call(function, inputs), "cuda")
+    eager, graphed = workload.call(function, inputs), cudagraph().wrap_call(workload.call(function, inputs), "cuda")
     for _ in range(2):
         for one, other in zip(eager.run(), graphed.run(), strict=True):
             assert torch.equal(one, other)
@@ -123,7 +123,7 @@ def test_the_first_call_leaves_parameters_as_one_call_does(cuda, make):
 
 def test_outputs_are_the_same_tensors_each_time(cuda):
     x = torch.randn(5)
-    call = cudagraph().around(Call(lambda: (x * 2,)), "cuda")
+    call = cudagraph().wrap_call(Call(lambda: (x * 2,)), "cuda")
     (first,) = call.run()
     x += 1
     (second,) = call.run()
@@ -134,7 +134,7 @@ def test_outputs_are_the_same_tensors_each_time(cuda):
 def test_within_another_capture_the_call_itself_is_made(cuda):
     """Neither torch nor CUDA lets a graph be launched into a stream that is being captured."""
     called = []
-    call = cudagraph().around(Call(lambda: (called.append(1), torch.ones(1))[1:]), "cuda")
+    call = cudagraph().wrap_call(Call(lambda: (called.append(1), torch.ones(1))[1:]), "cuda")
     call.run()
     count, replays = len(called), cuda.graphs[0].replays
     cuda.elsewhere = True
@@ -145,7 +145,7 @@ def test_within_another_capture_the_call_itself_is_made(cuda):
 
 def test_what_no_graph_can_hold_is_unsupported_and_says_why(cuda):
     cuda.refuses = "operation not permitted when stream is capturing"
-    call = cudagraph().around(Call(lambda: (torch.ones(1),)), "cuda")
+    call = cudagraph().wrap_call(Call(lambda: (torch.ones(1),)), "cuda")
     with pytest.raises(Unsupported, match="no CUDA graph can hold this call: operation not permitted when stream"):
         call.run()
 
@@ -155,21 +155,21 @@ def test_an_error_of_the_call_itself_is_its_own(cuda):
         raise ValueError("of the call's own")
 
     with pytest.raises(ValueError, match="of the call's own"):
-        cudagraph().around(Call(fails), "cuda").run()
+        cudagraph().wrap_call(Call(fails), "cuda").run()
 
 
 def test_on_a_cpu_it_says_what_would_help():
     with pytest.raises(Unsupported, match="a CUDA graph needs an NVIDIA GPU; run with device=cuda"):
-        cudagraph().around(Call(lambda: ()), "cpu")
+        cudagraph().wrap_call(Call(lambda: ()), "cpu")
 
 
 def test_it_wraps_every_other_implementation(tmp_path):
     user = tmp_path / "user.py"
     user.write_text("def gelu(x): return x")
     compiled, file = cudagraph("compiled"), cudagraph(f"{user}:gelu")
-    assert isinstance(compiled._inner(), Compiled)
+    assert isinstance(compiled.inner, Compiled)
     assert compiled.kept_on_disk("gelu")
-    assert isinstance(file._inner(), File)
+    assert isinstance(file.inner, File)
     assert user in file.sources("gelu")
     assert [path.name for path in cudagraph("triton").sources("softmax")] == ["cudagraph.py", "triton.py"]
     assert not cudagraph("naive").missing("gelu")
@@ -179,8 +179,8 @@ def test_it_wraps_every_other_implementation(tmp_path):
 @pytest.mark.parametrize(
     ("of", "why"),
     [
-        ("triten", r"impl\.of: no implementation 'triten' to capture; did you mean triton\?"),
-        ("cudagraph", r"impl\.of: no implementation 'cudagraph' to capture"),
+        ("triten", r"impl\.of: no implementation 'triten' to wrap; did you mean triton\?"),
+        ("cudagraph", r"impl\.of: no implementation 'cudagraph' to wrap"),
         ("nowhere.py:f", r"impl\.of: there is no file nowhere\.py"),
     ],
 )
@@ -196,7 +196,7 @@ def test_on_a_gpu_the_whole_mlp_is_right_and_repeats(make, error, of, pass_):
     fields = MLP | {"pass_": pass_, "zero_grad": "every_step"}
     workload, inputs = make("mlp", dtype="float32", device="cuda", **fields)
     implementation = cudagraph(of)
-    call = implementation.around(workload.call(implementation.load("mlp"), inputs), "cuda")
+    call = implementation.wrap_call(workload.call(implementation.load("mlp"), inputs), "cuda")
     expected = workload.reference(*inputs)
     for _ in range(3):
         assert error(expected, call.run()) < 1
@@ -207,7 +207,7 @@ def test_on_a_gpu_the_whole_mlp_is_right_and_repeats(make, error, of, pass_):
 @pytest.mark.parametrize("op", ["gelu", "softmax"])
 def test_on_a_gpu_a_backward_alone_is_captured_on_the_streams_of_its_own_forward(make, error, op):
     workload, inputs = make(op, dtype="float32", device="cuda", rows=64, cols=100, pass_="bwd")
-    call = cudagraph().around(workload.call(cudagraph().load(op), inputs), "cuda")
+    call = cudagraph().wrap_call(workload.call(cudagraph().load(op), inputs), "cuda")
     expected = workload.reference(*inputs)
     assert error(expected, call.run()) < 1
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -218,8 +218,8 @@ def test_on_a_gpu_a_backward_alone_is_captured_on_the_streams_of_its_own_forward
 def test_on_a_gpu_a_call_that_synchronises_is_unsupported_and_harms_nobody_after_it():
     x = torch.randn(100, device="cuda")
     with pytest.raises(Unsupported, match="no CUDA graph can hold this call"):
-        cudagraph().around(Call(lambda: (x * float(x.sum()),)), "cuda").run()
-    (y,) = cudagraph().around(Call(lambda: (x * 2 + torch.rand_like(x) * 0,)), "cuda").run()
+        cudagraph().wrap_call(Call(lambda: (x * float(x.sum()),)), "cuda").run()
+    (y,) = cudagraph().wrap_call(Call(lambda: (x * 2 + torch.rand_like(x) * 0,)), "cuda").run()
     assert torch.equal(y, x * 2)
 
 
@@ -231,7 +231,7 @@ def test_on_a_gpu_it_is_timed_in_a_graph_like_any_other_and_its_caller_waits_les
 
     workload, inputs = make("mlp", dtype="float32", device="cuda", pass_="fwd_bwd", zero_grad="every_step", **MLP)
     eager = workload.call(cudagraph().load("mlp"), inputs)
-    graphed = cudagraph().around(workload.call(cudagraph().load("mlp"), inputs), "cuda")
+    graphed = cudagraph().wrap_call(workload.call(cudagraph().load("mlp"), inputs), "cuda")
     graphed.run()
     before = preparation(None, cold_l2=True)
     held = [GraphTimestamps(call.run, before, captures=2, constant_us=0.0).contents for call in (eager, graphed)]
