@@ -85,8 +85,8 @@ def text(compose: Composer, overrides: Sequence[str]) -> str:
 
 def _first(compose: Composer, overrides: Sequence[str]) -> dict[str, Any]:
     """The config of ``overrides``, of which a sweep counts with its first value."""
-    lines = [spelled[0] for line in overrides if (spelled := compose.spell(compose.parse(line)))]
-    return compose.plain(lines)
+    lines = [spelled[0] for line in overrides if (spelled := compose.expand(compose.parse(line)))]
+    return compose.resolved(lines)
 
 
 def _sections(compose: Composer, chosen: Mapping[str, Any]) -> Iterator[str]:

@@ -1,13 +1,13 @@
-"""Resolved configs → a Plan of frozen Cases, or one sentence about the first thing wrong with them."""
+"""Turn resolved configs into a Plan of frozen cases, or report the first mistake in one line."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from itertools import chain
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from runner import implementations
 from runner.experiment import schema
@@ -18,13 +18,12 @@ from runner.experiment.schema import BadInput, choices
 from runner.measure import columns as measured_columns
 from runner.store.fingerprint import PARTS
 
-T = TypeVar("T")
-
-GROUPS = ("workload", "impl", "measure", "launcher", "log")
-OF_THE_RUN = ("name", "baseline", "replicas", "output_dir")  # of the fields below: no case has one of its own
-FIELDS = {"measure": "benchmark: {...}", "resume": "of: last"}  # an example of each
-MOST_SEED = 2**64 - 1  # that a generator of torch's takes
-ROOMS = {"workload": "runner.models", "measure": "runner.measure"}  # where the class behind an option is
+NODES = ("workload", "impl", "measure", "launcher", "log", "resume", "axes", "columns")  # all but single values
+RUN_FIELDS = ("launcher", "log", "resume", "columns", "name", "baseline", "output_dir")  # they choose no cases
+ONE_VALUE = ("name", "baseline", "replicas", "output_dir")  # of Globals; the same in all cases
+EXAMPLES = {"measure": "benchmark: {...}", "resume": "of: last"}
+MOST_SEED = 2**64 - 1  # the largest that torch's generators take
+ROOMS = {"workload": "runner.models", "measure": "runner.measure"}  # where the class of an option is
 FIRST_LINE = "the first line of an experiment's YAML must be: # @package _global_"
 
 
@@ -67,12 +66,18 @@ class ResumeFields:
                     raise ValueError(f"{name}: {word!r} is not allowed; {choices(word, allowed)}")
 
 
-def plan(configs: Sequence[Mapping[str, Any]], cases: Sequence[CaseRecord] | None = None) -> Plan:
-    """The grid of ``configs``, the cases of one problem side by side, doubles dropped. Raises BadInput.
+def is_run_field(key: str) -> bool:
+    """Return whether ``key`` is one of ``RUN_FIELDS`` or within one."""
+    return key.partition(".")[0] in RUN_FIELDS
 
-    ``cases``, where given, are the grid, and the first of ``configs`` says what to do with it.
+
+def plan(configs: Sequence[Mapping[str, Any]], cases: Sequence[CaseRecord] | None = None) -> Plan:
+    """Return the grid of ``configs``: the cases of one problem stand together, and each case occurs once.
+
+    If ``cases`` are given, they are the grid, and the first config gives the settings. Raises BadInput.
     """
-    first, config = _globals(configs[0]), configs[0]
+    config = configs[0]
+    first = _globals(_single_values(config))
     if cases is None:
         cases = _cases(configs, first.replicas)
     Labels(case.impl for case in cases).check(first.baseline)
@@ -82,97 +87,51 @@ def plan(configs: Sequence[Mapping[str, Any]], cases: Sequence[CaseRecord] | Non
         name=first.name or "+".join(workloads),
         baseline=first.baseline,
         output_dir=first.output_dir,
-        launcher=_raw(config.get("launcher"), "launcher"),
-        log=tuple(_raw(values, f"log.{name}") for name, values in _node(config, "log").items()),
-        columns=_columns(config.get("columns") or []),
-        resume=resume(_node(config, "resume")),
+        launcher=_option(config.get("launcher"), "launcher"),
+        log=tuple(_option(values, f"log.{name}") for name, values in _node(config, "log").items()),
+        columns=_columns(config),
+        resume=_resume(config),
     )
 
 
-def check(config: Mapping[str, Any]) -> None:
-    """Raise BadInput if the case of ``config``, what is to be shown of it, or what it goes on with, is not valid."""
-    _case(config, _globals(config), {})
-    _columns(config.get("columns") or [])
-    resume(_node(config, "resume"))
-
-
-def resume(fields: Mapping[str, Any]) -> Resume:
-    """The node ``resume``. Raises BadInput."""
-    return Resume(**schema.record(schema.build(ResumeFields, fields, "resume")))
-
-
-def validate(cases: Iterable[CaseRecord]) -> None:
-    """Raise BadInput unless every case, read from an earlier run, is one that could be asked for today."""
-    seen: set[str] = set()
-    for case in cases:
-        _choice("workload", case.workload.to_record())
-        if case.impl.text not in seen:
-            _implementation(case.impl.to_record())
-        for measure in case.measures:
-            if measure.text not in seen:
-                _choice("measure", measure.to_record(), f"measure.{measure.name}")
-        seen |= {case.impl.text, *(measure.text for measure in case.measures)}
+def validate(cases: Sequence[CaseRecord]) -> None:
+    """Raise BadInput unless every one of ``cases``, read from an earlier run, is valid today."""
+    for workload in {case.workload.text: case.workload for case in cases}.values():
+        _choice("workload", workload.to_record())
+    for impl in {case.impl.text: case.impl for case in cases}.values():
+        _implementation(impl.to_record())
+    for measure in {one.text: one for case in cases for one in case.measures}.values():
+        _choice("measure", measure.to_record(), f"measure.{measure.name}")
 
 
 def _cases(configs: Sequence[Mapping[str, Any]], replicas: int) -> list[CaseRecord]:
-    settings: dict[str, Globals] = {}
-    parts: dict[str, Any] = {}
-    found = []
-    for config in configs:
-        values = {name: value for name, value in config.items() if name not in (*GROUPS, "axes", "resume", "columns")}
-        found.append(_case(config, _once(settings, repr(values), partial(_globals, values)), parts))
-    for name in OF_THE_RUN:
-        several = list(dict.fromkeys(str(getattr(one, name)) for one in settings.values()))
+    known: dict[tuple[str, str], Any] = {}
+    unique = list({case.key: case for case in (_case(config, known) for config in configs)}.values())
+    settings = [value for value in known.values() if isinstance(value, Globals)]
+    for name in ONE_VALUE:
+        several = list(dict.fromkeys(str(getattr(one, name)) for one in settings))
         if len(several) > 1:
             raise BadInput(f"{name}={','.join(several)}: the whole run has one; give one of them")
-    once = list({case.key: case for case in found}.values())
-    order = {problem: index for index, problem in enumerate(dict.fromkeys(case.problem for case in once))}
-    once.sort(key=lambda case: order[case.problem])
-    again = [replace(case, replica=replica) for replica in range(1, replicas) for case in once]
-    return [*once, *again]
+    order = {problem: index for index, problem in enumerate(dict.fromkeys(case.problem for case in unique))}
+    unique.sort(key=lambda case: order[case.problem])
+    again = [replace(case, replica=replica) for replica in range(1, replicas) for case in unique]
+    return [*unique, *again]
 
 
-def _node(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The fields under ``name``, none if it is null. Raises BadInput if a YAML says that it is something else."""
-    fields = config.get(name) or {}
-    if not isinstance(fields, Mapping):
-        raise BadInput(f"{name}: {fields!r} is not allowed; give fields, as in {name}: {{{FIELDS[name]}}}")
-    return fields
+def _case(config: Mapping[str, Any], known: dict[tuple[str, str], Any]) -> CaseRecord:
+    """Build a case. ``known`` keeps its parts, since the cases of a grid share most of them."""
 
+    def once(make: Callable[[Any], Any], values: object) -> Any:
+        key = (make.__name__, repr(values))
+        if key not in known:
+            known[key] = make(values)
+        return known[key]
 
-def _once(known: dict[str, T], text: str, make: Callable[[], T]) -> T:
-    """What ``make`` gives, kept by ``text``: cases by the thousand share most of their parts."""
-    if text not in known:
-        known[text] = make()
-    return known[text]
-
-
-def _columns(asked: Sequence[str]) -> tuple[str, ...]:
-    """What the table on the terminal shows beside names and verdicts; empty: the usual columns."""
-    known = [*COLUMNS, *chain(*measured_columns().values()), *DERIVED] if asked else []
-    for name in asked if isinstance(asked, list) else [str(asked)]:
-        if not isinstance(name, str) or name not in known:
-            raise BadInput(f"columns: no such column {name!r}; {choices(str(name), known)}")
-    return tuple(asked)
-
-
-def _globals(config: Mapping[str, Any]) -> Globals:
-    values = {name: value for name, value in config.items() if name not in (*GROUPS, "axes", "resume", "columns")}
-    if "experiment" in values:
-        raise BadInput(f"experiment: no such field; {FIRST_LINE}")
-    return schema.build(Globals, values, "")
-
-
-def _case(config: Mapping[str, Any], settings: Globals, known: dict[str, Any]) -> CaseRecord:
-    """``known`` holds the parts of earlier cases."""
-    measures = dict(_node(config, "measure"))
-    if not measures:
-        raise BadInput("measure: nothing to observe; choose at least one, as in measure=benchmark")
-    implementation = config.get("impl")
+    settings = once(_globals, _single_values(config))
     return CaseRecord(
         workload=_choice("workload", config.get("workload")),
-        impl=_once(known, f"impl {implementation!r}", lambda: _implementation(implementation)),
-        measures=_once(known, f"measure {measures!r}", lambda: _measures(measures)),
+        impl=once(_implementation, config.get("impl")),
+        measures=once(_measures, _node(config, "measure")),
         device=settings.device,
         seed=settings.seed,
         time_wrong=settings.time_wrong,
@@ -180,33 +139,69 @@ def _case(config: Mapping[str, Any], settings: Globals, known: dict[str, Any]) -
     )
 
 
+def _single_values(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name not in NODES}
+
+
+def _globals(values: Mapping[str, Any]) -> Globals:
+    if "experiment" in values:
+        raise BadInput(f"experiment: no such field; {FIRST_LINE}")
+    return schema.build(Globals, values, "")
+
+
+def _resume(config: Mapping[str, Any]) -> Resume:
+    return Resume(**schema.record(schema.build(ResumeFields, _node(config, "resume"), "resume")))
+
+
+def _node(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the fields under ``name``; none if it is null. Raises BadInput if a YAML file has a single value there."""
+    fields = config.get(name) or {}
+    if not isinstance(fields, Mapping):
+        raise BadInput(f"{name}: {fields!r} is not allowed; give fields, as in {name}: {{{EXAMPLES[name]}}}")
+    return fields
+
+
+def _columns(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the columns of the table on the terminal; empty means the usual ones. Raises BadInput."""
+    asked = config.get("columns") or []
+    names = asked if isinstance(asked, list) else [asked]
+    known = [*COLUMNS, *chain(*measured_columns().values()), *DERIVED] if names else []
+    for name in names:
+        if name not in known:
+            raise BadInput(f"columns: no such column {name!r}; {choices(str(name), known)}")
+    return tuple(names)
+
+
 def _measures(chosen: Mapping[str, Any]) -> tuple[Choice, ...]:
+    if not chosen:
+        raise BadInput("measure: nothing to observe; choose at least one, as in measure=benchmark")
     if stray := [name for name, values in chosen.items() if not isinstance(values, Mapping)]:
         wanted = "a YAML of conf/measure begins with the line # @package measure.<name>"
-        raise BadInput(f"measure.{stray[0]}: is of no measurement; {wanted}")
+        raise BadInput(f"measure.{stray[0]}: belongs to no measurement; {wanted}")
     return tuple(_choice("measure", values, f"measure.{name}") for name, values in chosen.items())
 
 
-def _choice(group: str, values: object, where: str = "") -> Choice:
-    """One option of ``group`` as its class takes it."""
-    raw = _raw(values, where or group)
+def _choice(group: str, values: object, prefix: str = "") -> Choice:
+    """Check an option of ``group`` against its class. Raises BadInput."""
+    option = _option(values, prefix or group)
     try:
-        cls = _class(ROOMS[group], raw.name)
+        cls = _class(ROOMS[group], option.name)
     except LookupError as error:
-        raise BadInput(f"{group}={raw.name}: {error}") from None
-    fields = {name: value for name, value in raw.fields.items() if name != "axes"}
-    return Choice(raw.name, schema.record(schema.build(cls, fields, where or group)))
+        raise BadInput(f"{group}={option.name}: {error}") from None
+    fields = {name: value for name, value in option.fields.items() if name != "axes"}
+    return Choice(option.name, schema.record(schema.build(cls, fields, prefix or group)))
 
 
 _class = cache(schema.find)
 
 
 def _implementation(values: object) -> Choice:
-    raw = _raw(values, "impl")
-    return Choice(raw.name, schema.record(implementations.build(raw)))
+    option = _option(values, "impl")
+    return Choice(option.name, schema.record(implementations.build(option)))
 
 
-def _raw(values: object, where: str) -> Choice:
+def _option(values: object, where: str) -> Choice:
+    """Return an option that is not checked yet. Raises BadInput if it has no name."""
     if not isinstance(values, Mapping) or not isinstance(values.get("name"), str):
         raise BadInput(f"{where}: no option chosen; type {where}=<option>, listed by python -m runner --help")
     return Choice.from_record(values)

@@ -155,7 +155,7 @@ def test_a_mistake_is_one_line(here, words, line):
 def test_a_folder_without_a_plan_says_what_to_do(here):
     folder, _ = here
     (folder / run_folder.PLAN).unlink()
-    with pytest.raises(BadInput, match=r"it has no plan.jsonl; give the command that began it once more, with resume="):
+    with pytest.raises(BadInput, match=r"it has no plan.jsonl; repeat the command that began it, with resume="):
         config.plan([f"resume={folder}"])
     assert config.plan([*SWEEP, f"resume={folder}"]).resume.of == str(folder)
 

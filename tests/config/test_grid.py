@@ -99,7 +99,7 @@ def test_whole_numbers_are_taken_for_floats():
         ({"workload": {"name": "nosuch"}}, "workload=nosuch: no file runner/models/nosuch.py"),
         ({"workload": "gelu"}, "workload: no option chosen"),
         ({"measure": {}}, "nothing to observe"),
-        ({"measure": {"below": 3}}, "measure.below: is of no measurement; a YAML .* begins with the line # @package"),
+        ({"measure": {"below": 3}}, "measure.below: belongs to no measurement; .* begins with the line # @package"),
     ],
 )
 def test_what_is_wrong_is_named(broken, line):

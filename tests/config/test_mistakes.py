@@ -17,7 +17,11 @@ MISTAKES = {
     ),
     "an axis that no option has": (
         ["axes={workload.colz:[1,2]}", "-m"],
-        "axes: workload.colz: no option of this grid has such a field",
+        "workload.colz: no such field; did you mean cols? One of: ",
+    ),
+    "an axis without its group": (
+        ["axes={cols:[8]}", "-m"],
+        "cols: no such field; did you mean workload.cols?",
     ),
     "a sweep of the default axis": (
         ["workload=softmax", "workload.axes.cols=128,256", "-m"],
@@ -59,10 +63,11 @@ MISTAKES = {
     ),
     "a folder as Hydra has it": (
         ["hydra.run.dir=here"],
-        "hydra.run.dir: not used here; give output_dir=..., within which name=... names the run's folder",
+        "hydra.run.dir: not used here; output_dir= and name= give the run's folder, -m makes a sweep, "
+        "--config-dir adds YAML files",
     ),
     "a folder of a sweep as Hydra has it": (["hydra.sweep.dir=here", "-m"], "hydra.sweep.dir: not used here; "),
-    "a name as Hydra has it": (["hydra.job.name=mine"], "hydra.job.name: not used here; give name=..., "),
+    "a name as Hydra has it": (["hydra.job.name=mine"], "hydra.job.name: not used here; output_dir= and name= give "),
     "a field of another workload": (
         ["workload.layers=3"],
         "workload.layers: workload=gelu has no such field; mlp has: workload=mlp",
@@ -122,9 +127,9 @@ MISTAKES = {
         ["doctr"],
         "doctr: not an override; did you mean the sub-command doctor, as in python -m runner doctor?",
     ),
-    "a mode as Hydra has it": (["hydra.mode=RUN"], "hydra.mode: not used here; -m makes a sweep"),
-    "a sweeper as Hydra has it": (["hydra/sweeper=basic"], "hydra/sweeper: not used here; give several values and -m"),
-    "a search path as Hydra has it": (["hydra.searchpath=[here]"], "hydra.searchpath: not used here; put YAMLs"),
+    "a mode as Hydra has it": (["hydra.mode=RUN"], "hydra.mode: not used here; "),
+    "a sweeper as Hydra has it": (["hydra/sweeper=basic"], "hydra/sweeper: not used here; "),
+    "a search path as Hydra has it": (["hydra.searchpath=[here]"], "hydra.searchpath: not used here; "),
     "a time that is none": (
         ["measure.benchmark.max_s=inf"],
         "measure.benchmark.max_s: inf is not allowed; give a finite number above 0",
