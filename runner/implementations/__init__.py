@@ -96,19 +96,12 @@ def under_interpreter(module: str) -> str:
 
     It runs them in Python on the CPU, so their results can be checked, but their times mean nothing.
     """
-    interpreter = sys.modules.get("triton.runtime.interpreter")
-    members = vars(sys.modules[module]).values()
-    if interpreter and any(isinstance(_kernel(member), interpreter.InterpretedFunction) for member in members):
-        return "correct under Triton's interpreter; a time there would say nothing about a GPU"
+    for member in vars(sys.modules[module]).values():
+        while type(member).__name__ in ("Autotuner", "Heuristics"):  # of Triton: decorators, with the kernel inside
+            member = getattr(member, "fn", None)
+        if type(member).__name__ == "InterpretedFunction":
+            return "correct under Triton's interpreter; a time there would say nothing about a GPU"
     return ""
-
-
-def _kernel(member: object) -> object:
-    """Return the kernel inside ``triton.autotune`` and ``triton.heuristics``, or ``member`` itself."""
-    autotuner = sys.modules["triton.runtime.autotuner"]
-    while isinstance(member, (autotuner.Autotuner, autotuner.Heuristics)):
-        member = member.fn
-    return member
 
 
 @dataclass
@@ -132,12 +125,7 @@ class Implementation(ABC):
 
     @abstractmethod
     def load(self, op: str) -> Callable[..., Tensor]:
-        """Return the function, which takes the workload's tensors, and its options by name.
-
-        Raises:
-            kernels.Unsupported: it does not exist for this operation or on this machine.
-
-        """
+        """Return the function, which takes the workload's tensors, and its options by name. Raises Unsupported."""
 
     def kept_on_disk(self, op: str) -> bool:
         """Return whether building it for ``op`` compiles code that a cache on disk keeps for the next process."""
@@ -148,12 +136,7 @@ class Implementation(ABC):
         return ""
 
     def wrap_call(self, call: Call, device: str) -> Call:
-        """Return what is timed in place of ``call``, the function bound to inputs on ``device``: by default ``call``.
-
-        Raises:
-            kernels.Unsupported: the wrapper does not exist on this device.
-
-        """
+        """Return the call to time instead of ``call``, the function bound to its inputs. Raises Unsupported."""
         return call
 
     def first_calls(self, op: str, device: str) -> AbstractContextManager[FirstCalls]:
@@ -169,9 +152,8 @@ class Kernel(Implementation):
 
     def missing(self, op: str) -> str:
         """Return "" if there is a file for ``op``."""
-        if schema.exists(f"runner.kernels.{op}", self.name):
-            return ""
-        return f"there is no kernels/{op}/{self.name}.py"
+        there = schema.exists(f"runner.kernels.{op}", self.name)
+        return "" if there else f"there is no kernels/{op}/{self.name}.py"
 
     def sources(self, op: str) -> list[Path]:
         """Return ``kernels/<op>/<name>.py``."""

@@ -53,17 +53,25 @@ class Compiled(Wrapper):
 
         counters.clear()
         clear_compilation_metrics()  # measure=inspect reports those of this case
-        report, clock = FirstCalls(), _CompileClock()
-        callback_handler.register_start_callback(clock.start)
-        callback_handler.register_end_callback(clock.end)
+        report = FirstCalls()
+        starts, ends = list[float](), list[float]()  # of each compilation; torch nests none of them
+
+        def start(*_: object) -> None:  # torch passes an argument from 2.7 on
+            starts.append(time.perf_counter())
+
+        def end(*_: object) -> None:
+            ends.append(time.perf_counter())
+
+        callback_handler.register_start_callback(start)
+        callback_handler.register_end_callback(end)
         try:
             yield report
         finally:
-            callback_handler.remove_start_callback(clock.start)
-            callback_handler.remove_end_callback(clock.end)
+            callback_handler.remove_start_callback(start)
+            callback_handler.remove_end_callback(end)
         breaks = sum(counters["graph_break"].values())
         cached = bool(counters["inductor"]["fxgraph_cache_hit"])
-        report.metrics.update(compile_s=clock.seconds, compile_cached=cached, graph_breaks=breaks)
+        report.metrics.update(compile_s=sum(ends) - sum(starts), compile_cached=cached, graph_breaks=breaks)
         if not counters["stats"]["unique_graphs"]:
             report.fallback = "torch.compile captured no graph: this is eager code"
         elif breaks:
@@ -79,27 +87,10 @@ class Compiled(Wrapper):
 
 def _copy(function: types.FunctionType) -> types.FunctionType:
     """Return ``function`` with a code object of its own, since torch.compile caches and limits by code object."""
+    code = function.__code__.replace()
     copy = types.FunctionType(
-        function.__code__.replace(),
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
     copy.__kwdefaults__ = function.__kwdefaults__
     copy.__dict__.update(function.__dict__)
     return copy
-
-
-class _CompileClock:
-    """Seconds between the start and the end of each compilation; torch nests none of them."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._since = 0.0
-
-    def start(self, *_: object) -> None:  # torch passes an argument from 2.7 on
-        self._since = time.perf_counter()
-
-    def end(self, *_: object) -> None:
-        self.seconds += time.perf_counter() - self._since

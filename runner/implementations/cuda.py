@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from runner.experiment.schema import choices
-from runner.implementations import KERNELS, FirstCalls, Implementation, kernel
+from runner.implementations import KERNELS, FirstCalls, Kernel
 from runner.kernels.cuda_sources import DEFAULT, variants
 
 if TYPE_CHECKING:
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Cuda(Implementation):
+class Cuda(Kernel):
     """``build`` and ``variant`` are keyword arguments of the function in ``kernels/<op>/cuda.py``."""
+
+    name = "cuda"
 
     build: Literal["nvrtc", "extension"]
     variant: str
@@ -31,7 +33,7 @@ class Cuda(Implementation):
 
     def missing(self, op: str) -> str:
         """Return "" if there is a ``kernels/<op>/cuda.py`` with this variant."""
-        if why := kernel("cuda")().missing(op):
+        if why := super().missing(op):
             return why
         have = variants(KERNELS / op)
         return "" if self.variant in have else f"kernels/{op} has no variant {self.variant}; it has {', '.join(have)}"
@@ -39,7 +41,7 @@ class Cuda(Implementation):
     def sources(self, op: str) -> list[Path]:
         """Return the source files of this class, of the function, which imports the builders, and of the variant."""
         own = variants(KERNELS / op).get(self.variant)
-        return [*super().sources(op), *kernel("cuda")().sources(op), *([own] if own else [])]
+        return [Path(__file__), *super().sources(op), *([own] if own else [])]
 
     def kept_on_disk(self, op: str) -> bool:
         """Return True if the operation has a kernel in CUDA C++: both builders keep what they make."""
@@ -47,7 +49,7 @@ class Cuda(Implementation):
 
     def load(self, op: str) -> Callable[..., Tensor]:
         """Return the function. It builds its kernel when it is first called."""
-        return functools.partial(kernel("cuda")().load(op), build=self.build, variant=self.variant)
+        return functools.partial(super().load(op), build=self.build, variant=self.variant)
 
     @contextmanager
     def first_calls(self, op: str, device: str) -> Iterator[FirstCalls]:

@@ -49,10 +49,6 @@ class Captured:
 
     Neither torch nor CUDA can launch a graph on a stream that is being captured, as it is while the call is timed.
     There the call itself is made, and the graph that is being captured gets the same kernels.
-
-    Raises:
-        Unsupported: no graph can hold the call.
-
     """
 
     def __init__(self, call: Call) -> None:
@@ -61,7 +57,7 @@ class Captured:
         self._outputs: tuple[Tensor, ...] = ()
 
     def __call__(self) -> tuple[Tensor, ...]:
-        """Return the outputs of the call: the graph's own tensors, which the next launch overwrites."""
+        """Return the graph's own outputs, which the next launch overwrites. Raises Unsupported if no graph is made."""
         import torch
 
         if torch.cuda.is_current_stream_capturing():

@@ -45,12 +45,7 @@ class File(Implementation):
         return [*super().sources(op), self._file]
 
     def load(self, op: str) -> Callable[..., Tensor]:
-        """Return the function. Its file may import what lies beside it, see ``runner.implementations.loader``.
-
-        Raises:
-            AttributeError: the file defines no such function.
-
-        """
+        """Return the function; its file may import files beside it. Raises AttributeError if the file lacks it."""
         module = loader.load(self._file, self._file.parent)
         if not hasattr(module, self._name):
             defined = ", ".join(key for key, value in vars(module).items() if inspect.isfunction(value)) or "none"

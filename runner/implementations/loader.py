@@ -1,7 +1,7 @@
-"""Loads a file of a folder as a module, with a private name, so that two folders may hold modules of the same name.
+"""Loads a file of a folder as a module with a private name, so that two folders may hold modules of the same name.
 
-Python keeps one module of a name. Yet two versions of a kernel, each beside its own ``helper.py``, are compared in one
-process. So each folder gets a package of its own, and an import of what lies in the folder is rewritten to an import
+Python keeps one module per name, but two versions of a kernel, each beside its own ``helper.py``, are compared in one
+process. So each folder gets a package of its own, and an import of a module of the folder is rewritten to an import
 from that package when the file is compiled. The modules stay loaded under names that ``torch.compile``, Triton,
 ``inspect`` and ``pickle`` can look up, and an import inside a function finds the same module as one at the top.
 """
@@ -22,20 +22,21 @@ PREFIX = "folder_"  # of the name of a folder's package
 
 
 def load(file: Path, root: Path) -> ModuleType:
-    """Run ``file``, which lies in ``root`` or below it, and return its module. It is run anew at each call.
+    """Run ``file``, which lies in ``root`` or below it, and return its module. Each call runs it anew.
 
-    What it imports from ``root`` is loaded once. The name of an installed package or of a part of Python means that one
-    even if ``root`` has a module of the same name. A name that the file computes (``importlib.import_module``) is not
-    rewritten.
+    Modules that it imports from ``root`` are loaded once. The name of an installed package or of a module of Python's
+    always means that one, even if ``root`` has a module of the same name. A name that the file computes
+    (``importlib.import_module``) is not rewritten.
     """
-    root = root.resolve()
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
     name = module_name(file, root)
-    if name.partition(".")[0] not in sys.modules:
-        _add_package(name.partition(".")[0], root)
-    if parent := name.rpartition(".")[0]:
-        importlib.import_module(parent)
+    package = name.partition(".")[0]
+    if package not in sys.modules:
+        folder = ModuleSpec(package, None, is_package=True)
+        folder.submodule_search_locations = [str(root.resolve())]
+        sys.modules[package] = importlib.util.module_from_spec(folder)
+    importlib.import_module(name.rpartition(".")[0])
     spec = importlib.util.spec_from_file_location(name, file, loader=_Loader(name, str(file)))
     assert spec is not None
     assert spec.loader is not None
@@ -46,23 +47,17 @@ def load(file: Path, root: Path) -> ModuleType:
 
 
 def module_name(file: Path, root: Path) -> str:
-    """Return what ``file`` of ``root`` is called when it is loaded: the same name in any process."""
+    """Return the name under which ``file`` of ``root`` is loaded. It is the same in every process."""
     root = root.resolve()
     package = PREFIX + hashlib.sha256(str(root).encode()).hexdigest()[:12]
     return ".".join([package, *file.resolve().relative_to(root).with_suffix("").parts])
 
 
-def _add_package(name: str, root: Path) -> None:
-    spec = ModuleSpec(name, None, is_package=True)
-    spec.submodule_search_locations = [str(root)]
-    sys.modules[name] = importlib.util.module_from_spec(spec)
-
-
 class _Finder:
-    """Finds the modules of the folders' packages, and has their sources loaded by ``_Loader``."""
+    """Finds the modules of the folders' packages, and has ``_Loader`` load their sources."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
-        """Find ``name`` in ``path`` if it belongs to a folder's package; else leave it to Python."""
+        """Find ``name`` in ``path`` if it belongs to a folder's package; otherwise leave it to Python."""
         spec = PathFinder.find_spec(name, path) if name.startswith(PREFIX) else None
         if spec and isinstance(spec.loader, SourceFileLoader):
             spec.loader = _Loader(name, spec.loader.path)
@@ -70,19 +65,18 @@ class _Finder:
 
 
 class _Loader(SourceFileLoader):
-    """Rewrites the imports of a file. It reads no bytecode, which may be of a file as long and of the same second."""
+    """Rewrites the imports of a file. It ignores bytecode, which cannot tell an edit of the same second and length."""
 
     def get_code(self, fullname: str) -> CodeType:
         """Compile the file as it is now."""
         path = self.get_filename(fullname)
         tree = ast.parse(self.get_data(path), path)
-        package = fullname.partition(".")[0]
-        rewritten = ast.fix_missing_locations(_Rewrite(package).visit(tree))
+        rewritten = ast.fix_missing_locations(_Rewrite(fullname.partition(".")[0]).visit(tree))
         return compile(rewritten, path, "exec", dont_inherit=True)
 
 
 class _Rewrite(ast.NodeTransformer):
-    """Imports from a folder become imports from its ``package``."""
+    """Turns imports of the folder's modules into imports from its ``package``."""
 
     def __init__(self, package: str) -> None:
         self._package = package
@@ -109,7 +103,7 @@ class _Rewrite(ast.NodeTransformer):
         return [ast.copy_location(ast.Import(names), node)]
 
     def _is_private(self, name: str) -> bool:
-        """Whether the folder has ``name`` and nothing that is installed has."""
+        """Return whether the folder has ``name`` and nothing that is installed has."""
         top = name.partition(".")[0]
         if top in sys.modules or PathFinder.find_spec(top, [self._root]) is None:
             return False
