@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner import config
 from runner.execute import CannotStart, Launcher, Notice, Ready, Started
-from runner.execute.worker_process import Forker
+from runner.execute.worker_process import Zygote
 from runner.experiment import schema
 from runner.experiment.case import Choice, Plan
 from runner.experiment.results import Comparison, Row
@@ -36,7 +36,7 @@ LOGGED = ".logged"  # in the run's folder: the names of the reporters that have 
 def main(argv: Sequence[str]) -> int:
     """The exit code. Raises BadInput before any case is started."""
     with ExitStack() as stack:
-        early = Forker() if _is_local(argv) else None  # torch is imported while the command line is read
+        early = Zygote() if _is_local(argv) else None  # torch is imported while the command line is read
         if early:
             stack.callback(early.close)
         plan = config.plan(argv)
@@ -49,7 +49,7 @@ def _is_local(words: Sequence[str]) -> bool:
     return sys.platform == "linux" and not any(word.startswith(remote) and word != "--multirun" for word in words)
 
 
-def _run(plan: Plan, argv: Sequence[str], early: Forker | None) -> int:
+def _run(plan: Plan, argv: Sequence[str], early: Zygote | None) -> int:
     launcher, reporters = ends(plan)
     # The driver is asked in a process of its own, and meanwhile the journal is read.
     names = ThreadPoolExecutor(1).submit(devices, plan).result if plan.resume.of else lambda: None
@@ -68,7 +68,7 @@ def _run(plan: Plan, argv: Sequence[str], early: Forker | None) -> int:
     return 1 if ended else exit_code(rows)
 
 
-def execute(session: Session, launcher: Launcher, early: Forker | None = None) -> int | OSError | CannotStart | None:
+def execute(session: Session, launcher: Launcher, early: Zygote | None = None) -> int | OSError | CannotStart | None:
     """Run what is to be run, each row in the journal before the next; what ended it early, a signal or an error."""
     if not session.cases:
         return None

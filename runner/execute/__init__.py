@@ -1,22 +1,24 @@
-"""Launchers: many Cases → many Rows. One file each, named as its option of ``conf/launcher``."""
+"""Launchers turn Cases into Rows. Each is one file, named as its option of ``conf/launcher``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from runner.experiment.case import CaseRecord
-from runner.experiment.results import Comparison, Row
+from runner.experiment.results import Comparison, Phase, Row
 
 if TYPE_CHECKING:
     from runner.device.gpus import Gpu
-    from runner.execute.worker_process import Forker
+    from runner.execute.worker_process import Zygote
+
+Seconds = Annotated[float, "above 0"]
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A worker is up; ``environment`` is what it says of its libraries and its device."""
+    """A worker is ready. ``environment`` describes its libraries and its device."""
 
     environment: dict[str, Any] = field(default_factory=dict)
     gpu: Gpu | None = None
@@ -24,14 +26,14 @@ class Ready:
 
 @dataclass(frozen=True)
 class Started:
-    """A case has been given to a worker."""
+    """A case was given to a worker."""
 
     case: CaseRecord
 
 
 @dataclass(frozen=True)
 class Notice:
-    """Something the user should hear of now, in a sentence."""
+    """A sentence for the user."""
 
     text: str
 
@@ -40,16 +42,30 @@ Event = Notice | Ready | Started | Row | Comparison
 
 
 class CannotStart(RuntimeError):
-    """No worker can be had; the message says why."""
+    """No worker can be started; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Time limits of the phases of a case."""
+
+    start_limit_s: Seconds
+    build_limit_s: Seconds
+    check_limit_s: Seconds
+    measure_limit_s: Seconds
+
+    def limit(self, phase: Phase) -> tuple[float, str]:
+        """Return the time limit of ``phase`` in seconds, and the name of its field."""
+        field = {"inputs": "build_limit_s", "compare": "measure_limit_s"}.get(phase, f"{phase}_limit_s")
+        return getattr(self, field), field
 
 
 class Launcher(Protocol):
-    """Fields are those of its YAML."""
+    """A launcher's fields are those of its YAML file."""
 
-    def run(self, cases: Sequence[CaseRecord], log_path: str, early: Forker | None = None) -> Iterator[Event]:
-        """One Row per case, in the order they are done, whatever happens to it; workers print to ``log_path``.
+    def run(self, cases: Sequence[CaseRecord], log_path: str, early: Zygote | None = None) -> Iterator[Event]:
+        """Yield one Row per case, in the order in which they finish. Workers print to ``log_path``.
 
-        ``early`` forks workers on this machine; the caller has started it and ends it.
-
-        After the rows of one problem come the Comparison in which those cases were compared, if they were.
+        The rows of a problem are followed by its Comparison, if its cases were compared. ``early`` forks workers on
+        this machine; the caller has started it and closes it.
         """

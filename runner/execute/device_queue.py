@@ -1,46 +1,40 @@
-"""A set of GPUs, or the CPU, with its worker: the cases of a problem one at a time, and a row for each."""
+"""A set of GPUs, or the CPU, with its worker, which runs one case at a time and is replaced when it dies or hangs."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 from runner import implementations
 from runner.device import processes
 from runner.device.gpus import Gpu
-from runner.execute import Event, Notice, Ready, Started
-from runner.execute.precompile import OFF, TIMED, Precompiler
-from runner.execute.worker_process import Gone, Spawner, WorkerProcess, Zygote
+from runner.execute import Event, Limits, Notice, Ready, Started
+from runner.execute.worker_process import IDLE, Gone, Spawner, WorkerProcess, Zygote
 from runner.experiment.case import CaseRecord, Scalar
 from runner.experiment.results import Comparison, Phase, Row, kept
 from runner.experiment.schema import BadInput
 
-MOST_STARTS = 2  # in a row that fail: then the device is not to be had
-ANSWERS = {"environment", "rounds", "full", "row"}  # of a worker, beside the phase that it enters
-SMALL_BYTES = 16 * 2**30  # a GPU on which the context of a spare worker would be missed by the cases
-STUCK = "a worker that was killed has not ended, and holds it: see dmesg; a reboot may be needed"
-
-
-class Limits(Protocol):
-    """``runner.execute.local.Local`` is one."""
-
-    def limit(self, phase: Phase) -> tuple[float, str]:
-        """Longest that ``phase`` may take in seconds, and the field that says so."""
+MOST_STARTS = 2  # failed starts in a row after which the device is out of service
+SMALL_BYTES = 16 * 2**30  # on a GPU with less memory, cases need what the CUDA context of a spare worker takes
+TIMED: tuple[Phase, ...] = ("measure", "compare")  # phases in which nothing else may run on the device
+STUCK = "a killed worker has not ended and holds it: see dmesg; a reboot may be needed"
 
 
 class OutOfService(Exception):
-    """No worker can be started here; the message says why. What was to be done is left in ``block``."""
+    """No worker can be started on this device; the message says why. ``block`` holds the cases that are left."""
 
 
 class DeviceQueue:
-    """``take`` gives the next problem's cases, in order, or nothing when there are none left for this queue."""
+    """Yields a row for each case of ``take()``, which returns the cases of the next problem, or none at the end.
+
+    ``gpus`` are the devices of each case; empty for the CPU. ``shared`` names other users of them, for the rows.
+    """
 
     def __init__(
         self,
@@ -51,40 +45,38 @@ class DeviceQueue:
         take: Callable[[DeviceQueue], Sequence[CaseRecord]],
         shared: str = "",
     ) -> None:
-        self.gpus = gpus  # one, or as many as a case of the grid asks for; none: the CPU
-        self.precompile: Precompiler | None = None  # who compiles the coming cases
-        self._shared = shared  # who else uses the GPU, in a sentence
-        self.block: deque[CaseRecord] = deque()
+        self.gpus = gpus
+        self.block: deque[CaseRecord] = deque()  # the cases of the current problem that have no row yet
         self.worker: WorkerProcess | None = None
-        self._spare: WorkerProcess | None = None  # to take its place: on a GPU it takes seconds to be ready
-        self._calibrations: object = {}  # of the workers so far, for the next one
-        self._sources = deque(sources)  # of workers: the next one where the first gives none that starts
-        self._log_path, self._limits, self._take = log_path, limits, take
-        self._doing: CaseRecord | None = None
-        self._started_at, self._started_s = "", 0.0  # of the case: by the clock, and by the monotonic one
-        self._timed = 0  # cases of this block that this worker can compare
-        self._oom_kills = 0  # of this machine, when the case was given to the worker
-        self._tried: dict[str, int] = {}  # times that a case has been given to a worker
-        self._failed_starts = 0
-        self._replica = 0  # whose cases were run last
-        self._why_not = ""  # no worker can be started
-        self._settled = False  # the worker is dying, and of what it did all is said
+        self._spare: WorkerProcess | None = None  # replaces the worker at once: on a GPU a start takes seconds
+        self._calibrations: object = {}  # from the last worker, for the next one
+        self._sources = deque(sources)  # the next one is used when the first cannot start workers
+        self._log_path, self._limits, self._take, self._shared = log_path, limits, take, shared
+        self._case: CaseRecord | None = None  # what the worker runs
+        self._started_at, self._started_s = "", 0.0  # of the case: in UTC, and on the monotonic clock
+        self._timed = 0  # cases of this problem that the worker can compare
+        self._oom_kills = 0  # of the machine when the case started
+        self._attempts: Counter[str] = Counter()  # how often each case was given to a worker
+        self._failed_starts = 0  # in a row
+        self._replica = 0  # of the cases that the worker runs
+        self._cannot_start = ""  # why no worker can be started
+        self._reported = False  # the worker is dying, and its case has a row or needs none
 
     @property
     def busy(self) -> bool:
-        """A worker owes an answer, or its end."""
-        return self.worker is not None and (self.worker.dying or self.worker.phase != "plan")
+        """Whether the worker owes an answer, or is dying."""
+        return self.worker is not None and (self.worker.dying or self.worker.phase != IDLE)
 
     @property
     def measuring(self) -> bool:
-        """Nothing else may run here now."""
+        """Whether nothing else may run on the device now."""
         return self.worker is not None and not self.worker.dying and self.worker.phase in TIMED
 
     def advance(self) -> Iterator[Event]:
-        """Give the worker something to do, if it is idle and there is something. Raises OutOfService."""
+        """Give an idle worker the next case or comparison. Raises OutOfService."""
         while not self.busy:
-            if self._why_not:
-                raise OutOfService(self._why_not)
+            if self._cannot_start:
+                raise OutOfService(self._cannot_start)
             if not self.block:
                 if self.worker and self._timed > 1:
                     yield from self._compare()
@@ -95,51 +87,18 @@ class DeviceQueue:
                 if not self.block:
                     return
             case = self.block[0]
-            if row := _without_worker(case):
+            if row := _row_without_worker(case):
                 self.block.popleft()
                 yield row
             elif self.worker is None:
                 self._start(case.replica)
-            elif self.worker.replica != case.replica:
-                self.stop()
+            elif self._replica != case.replica:
+                self._stop()
             else:
                 yield from self._give(case)
 
-    def _give(self, case: CaseRecord) -> Iterator[Event]:
-        assert self.worker is not None
-        self._doing, self._started_at = case, datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._started_s = time.monotonic()
-        self._tried[case.key] = self._tried.get(case.key, 0) + 1
-        self._oom_kills = processes.oom_kills()
-        try:
-            self._ask({"case": case.to_record()}, "inputs")
-        except Gone as gone:
-            if self.worker.cases:  # it has ended idle: nobody's fault, and another one takes the case
-                self._tried[case.key] -= 1
-                self.stop()
-            else:  # as the next one may, and the one after that
-                yield from self._lost("crashed", f"{gone} before its first case", "inputs", "")
-            return
-        self._keep_spare()
-        if self.precompile:
-            self.precompile.skip(case)
-        yield Started(case)
-
-    def _compare(self) -> Iterator[Event]:
-        try:
-            self._ask({}, "compare")
-        except Gone as gone:
-            self.stop()
-            yield Comparison(reason=f"not compared side by side: {gone}")
-
-    def pause_for(self) -> None:
-        """A spare worker that is not ready yet stands still while the other one measures."""
-        if self._spare and not self._spare.answered:
-            self._spare.pause(self.measuring)
-
     def handle(self) -> Iterator[Event]:
-        """What the worker has said, or that it has ended, or is late."""
-        assert self.worker is not None
+        """Process the worker's messages, its end, and a passed time limit."""
         try:
             yield from self.drain()
             worker = self.worker
@@ -154,51 +113,106 @@ class DeviceQueue:
             yield from self._ended(str(gone))
 
     def drain(self) -> Iterator[Event]:
-        """What the worker has said so far, whole messages alone. Raises Gone."""
+        """Process the messages that have arrived. Raises Gone."""
         while self.worker and self.busy and not self.worker.dying and (message := self.worker.receive()) is not None:
-            yield from self._answered(message)
+            yield from self._process(message)
 
-    def stop(self) -> None:
-        """End the worker, whatever it does. It keeps its place until it has ended, since its memory is not free."""
-        if self.worker is None:
-            return
-        try:
-            self.worker.kill()
-            self._settled = True
-        except Gone:
-            self._forget()
+    def pause_spare(self) -> None:
+        """Stop a spare worker that is still starting while the other one measures."""
+        if self._spare and not self._spare.answered:
+            self._spare.pause(self.measuring)
 
-    def _forget(self) -> None:
-        """The worker has ended, or holds the GPU for good."""
+    def _give(self, case: CaseRecord) -> Iterator[Event]:
         assert self.worker is not None
-        if self.worker.stuck:
-            self._why_not = STUCK
-        self.worker, self._timed, self._settled = None, 0, False
+        self._case, self._started_at = case, datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._started_s = time.monotonic()
+        self._attempts[case.key] += 1
+        self._oom_kills = processes.oom_kills()
+        try:
+            self._ask({"case": case.to_record()}, "inputs")
+        except Gone as gone:
+            if self.worker.cases:  # it ended between two cases, which is no fault of this one
+                self._attempts[case.key] -= 1
+                self._stop()
+            else:  # the next worker may do the same: without a row this would never end
+                yield from self._lost("crashed", f"{gone} before its first case")
+            return
+        self._keep_spare()
+        yield Started(case)
+
+    def _compare(self) -> Iterator[Event]:
+        try:
+            self._ask({}, "compare")
+        except Gone as gone:
+            self._stop()
+            yield Comparison(reason=f"not compared side by side: {gone}")
+
+    def _ask(self, message: object, phase: Phase) -> None:
+        """Raises Gone."""
+        assert self.worker is not None
+        self.worker.enter(phase, self._limits.limit(phase)[0])
+        self.worker.send(message)
+
+    def _process(self, message: dict[str, object]) -> Iterator[Event]:
+        assert self.worker is not None
+        if "phase" in message:
+            phase: Phase = message["phase"]  # type: ignore[assignment]
+            self.worker.enter(phase, self._limits.limit(phase)[0])
+            return
+        self.worker.enter(IDLE, 0.0)
+        if "environment" in message:
+            self._failed_starts = 0
+            yield Ready(message["environment"], self.gpus[0] if self.gpus else None)  # type: ignore[arg-type]
+        elif "rounds" in message:
+            yield Comparison.from_record(message["rounds"])  # type: ignore[arg-type]
+        elif "full" in message:
+            assert self._case is not None
+            self._attempts[self._case.key] -= 1
+            yield Notice(f"{message['full']}: a new worker takes over")
+            self._stop()
+        else:
+            row = Row.from_record(message["row"])  # type: ignore[arg-type]
+            self._calibrations = message["calibrations"]
+            fresh = self.worker.cases == 0
+            self.worker.cases += 1
+            again = row.status == "oom" and not fresh and bool(message["spoiled"] or not self.gpus)
+            yield from self._done(row, again=again)
+            if message["spoiled"] or again:
+                self._stop()
 
     def _start(self, replica: int) -> None:
         if replica != self._replica:
-            self._calibrations = {}  # how far apart two replicas are is to be seen, also in these
+            self._calibrations = {}  # replicas show how much calibrations differ, so each makes its own
         try:
-            self.worker = self._take_spare() or self._fork(None if self._calibrations else self.block[0])
+            worker = self._take_spare() or self._fork(None if self._calibrations else self.block[0])
             if self._calibrations:
-                self.worker.send({"recall": self._calibrations})
+                worker.send({"recall": self._calibrations})
         except Gone as gone:
-            self.worker = None
             self._start_failed(str(gone))
             return
-        self.worker.replica = self._replica = replica
-        self.worker.enter("start", self._limits.limit("start")[0])
+        self.worker, self._replica = worker, replica
+        worker.enter("start", self._limits.limit("start")[0])
+
+    def _start_failed(self, why: str) -> None:
+        self._failed_starts += 1
+        if self._failed_starts < MOST_STARTS:
+            return
+        if len(self._sources) > 1:
+            self._sources.popleft()
+            self._failed_starts = 0
+        else:
+            self._cannot_start = why
 
     def _fork(self, like: CaseRecord | None = None) -> WorkerProcess:
         """Raises Gone."""
         return WorkerProcess(self._sources[0], self._log_path, self.gpus, measures=True, like=like)
 
     def _keep_spare(self) -> None:
-        """Have one from the second case on, where it can be told whether it lives."""
+        """Start a spare worker with the second case, where the system tells whether it lives."""
         small = any(0 < gpu.memory_bytes < SMALL_BYTES for gpu in self.gpus)
-        if self._spare or small or len(self._tried) < 2 or not hasattr(os, "pidfd_open"):
+        if self._spare or small or len(self._attempts) < 2 or not hasattr(os, "pidfd_open"):
             return
-        with contextlib.suppress(Gone):  # whoever needs a worker will see why there is none
+        with contextlib.suppress(Gone):  # the next start will tell why
             self._spare = self._fork()
 
     def _take_spare(self) -> WorkerProcess | None:
@@ -211,119 +225,80 @@ class DeviceQueue:
         spare.end()
         return None
 
-    def _start_failed(self, why: str) -> None:
-        self._failed_starts += 1
-        if self._failed_starts < MOST_STARTS:
-            return
-        if len(self._sources) > 1:
-            self._sources.popleft()
-            self._failed_starts = 0
-        else:
-            self._why_not = why
-
-    def _ask(self, message: object, phase: Phase) -> None:
-        """Raises Gone."""
+    def _stop(self) -> None:
+        """Kill the worker. It keeps its place until it has ended, since its memory is in use until then."""
         assert self.worker is not None
-        self.worker.send(message)
-        self.worker.enter(phase, self._limits.limit(phase)[0])
+        self._reported = True
+        try:
+            self.worker.kill()
+        except Gone:
+            self._forget()
 
-    def _answered(self, message: dict[str, object]) -> Iterator[Event]:
+    def _forget(self) -> None:
+        """Make room for the next worker: this one has ended, or is stuck."""
         assert self.worker is not None
-        if "phase" in message:
-            phase: Phase = message["phase"]  # type: ignore[assignment]
-            self.worker.enter(phase, self._limits.limit(phase)[0])
-            return
-        if not message.keys() & ANSWERS:
-            raise self.worker.refused()
-        self.worker.enter("plan", 0.0)  # idle
-        if "environment" in message:
-            self._failed_starts = 0
-            yield Ready(message["environment"], self.gpus[0] if self.gpus else None)  # type: ignore[arg-type]
-        elif "rounds" in message:
-            yield Comparison.from_record(message["rounds"])  # type: ignore[arg-type]
-        elif "full" in message:
-            assert self._doing is not None
-            self._tried[self._doing.key] -= 1
-            yield Notice(f"{message['full']}: a new worker takes over")
-            self.stop()
-        else:
-            row = Row.from_record(message["row"])  # type: ignore[arg-type]
-            self._calibrations = message["calibrations"]
-            fresh = self.worker.cases == 0
-            self.worker.cases += 1
-            again = row.status == "oom" and not fresh and bool(message["spoiled"] or not self.gpus)
-            if message["spoiled"] or again:
-                yield from self._done(row, again=again)
-                self.stop()
-            else:
-                yield from self._done(row)
+        if self.worker.stuck:
+            self._cannot_start = STUCK
+        self.worker, self._timed, self._reported = None, 0, False
 
     def _late(self) -> Iterator[Event]:
         assert self.worker is not None
         phase = self.worker.phase
         limit, field = self._limits.limit(phase)
-        self.worker.where_is_it()
-        why = f"no end of phase {phase} within {limit:g} s; raise launcher.{field} if it needs longer"
-        printed = self.worker.printed()
+        self.worker.print_stacks()
         with contextlib.suppress(Gone):
             self.worker.kill()
-        yield from self._lost("timeout", why, phase, printed)
+        why = f"no end of phase {phase} within {limit:g} s; raise launcher.{field} if it needs longer"
+        yield from self._lost("timeout", why)
 
     def _ended(self, how: str) -> Iterator[Event]:
         assert self.worker is not None
-        if self._settled:
+        if self._reported:
             self._forget()
-            return
-        phase, printed = self.worker.phase, self.worker.printed()
-        if how.endswith("SIGKILL") and processes.oom_kills() > self._oom_kills:
-            why = f"no memory was left, of the machine's or of what this run may have: {how} by the kernel"
-            yield from self._lost("oom", why, phase, printed)
+        elif how.endswith("SIGKILL") and processes.oom_kills() > self._oom_kills:
+            why = f"the machine, or this run's share of it, was out of memory: {how} by the kernel"
+            yield from self._lost("oom", why)
         else:
-            yield from self._lost("crashed", f"{how} in phase {phase}", phase, printed)
+            yield from self._lost("crashed", f"{how} in phase {self.worker.phase}")
 
-    def _lost(self, status: str, why: str, phase: Phase, printed: str) -> Iterator[Event]:
-        """The worker is gone, or was killed, and with it goes what it was doing."""
+    def _lost(self, status: str, why: str) -> Iterator[Event]:
+        """The worker has ended or was killed: report what it did as ``status``."""
         assert self.worker is not None
-        others = self.worker.cases > 0  # an earlier case may have brought it about
-        if self.worker.ended:
+        phase, printed, others = self.worker.phase, self.worker.printed(), self.worker.cases > 0
+        if self.worker.reaped:
             self._forget()
         else:
-            self._settled = True
+            self._reported = True
         if phase == "start":
             self._start_failed(why)
         elif phase == "compare":
             yield Comparison(reason=f"not compared side by side: {why}")
-        elif self._doing is not None:
-            spent = {"wall_s": time.monotonic() - self._started_s}  # which the next plan is to know of
-            row = Row(case=self._doing, status=status, reason=why, phase=phase, detail=printed)  # type: ignore[arg-type]
-            yield from self._done(replace(row, metrics=spent), again=status == "crashed" and others)
+        elif self._case is not None:
+            spent = {"wall_s": time.monotonic() - self._started_s}  # the next plan estimates its time from this
+            row = Row(case=self._case, status=status, reason=why, phase=phase, detail=printed)  # type: ignore[arg-type]
+            again = status == "crashed" and others  # an earlier case may have caused it
+            yield from self._done(replace(row, metrics=spent), again=again)
 
-    def _done(self, row: Row, *, again: bool = False) -> Iterator[Event]:
-        """The case's row, unless it is to be tried ``again`` and has been only once."""
-        attempts = self._tried[row.case.key]
-        self._doing = None
+    def _done(self, row: Row, *, again: bool) -> Iterator[Event]:
+        """Yield the row of the case, unless it runs ``again``, which it does once."""
+        attempts = self._attempts[row.case.key]
+        self._case = None
         if again and attempts == 1:
             return
         self.block.popleft()
         self._timed += row.time_us is not None
-        where: dict[str, Scalar] = {}
+        metrics: dict[str, Scalar] = {**row.metrics, "started_at": self._started_at, "attempt": attempts}
         if self.gpus:
-            where = {"gpu_index": self.gpus[0].index, "gpu_uuid": ",".join(gpu.uuid for gpu in self.gpus)}
-        if self.precompile:
-            where |= self.precompile.told(row.case)
-            if row.time_us is not None and self.precompile.judge(row):
-                yield Notice(OFF)
-            where |= {"precompile_off": True} if self.precompile.off else {}
+            metrics |= {"gpu_index": self.gpus[0].index, "gpu_uuid": ",".join(gpu.uuid for gpu in self.gpus)}
         if self._shared:
-            where["gpu_shared"] = self._shared
-        metrics = {**row.metrics, **where, "started_at": self._started_at, "attempt": attempts}
+            metrics["gpu_shared"] = self._shared
         yield replace(row, metrics=metrics, reason=kept(row.reason), detail=kept(row.detail))
 
 
-def _without_worker(case: CaseRecord) -> Row | None:
-    """The row of ``case``, if no worker is needed to know it."""
+def _row_without_worker(case: CaseRecord) -> Row | None:
+    """Return the row of a case that cannot run here, or None."""
     try:
         why = implementations.build(case.impl).missing(case.workload.name)
-    except (BadInput, ValueError) as gone:  # as a file of the user's is that was there when the run began
+    except (BadInput, ValueError) as gone:  # the user's file was there when the run began
         return Row(case=case, status="build_failed", reason=str(gone), phase="plan")
     return Row(case=case, status="unsupported", reason=why, phase="plan") if why else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import signal
@@ -17,24 +16,29 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from runner.device import processes
-from runner.execute import CannotStart, Event, Notice, shards
+from runner.execute import CannotStart, Event, Limits, Notice, shards
+from runner.execute.local import Local
 from runner.execute.precompile import SPARE_CORES
-from runner.execute.shards import MOST_DEATHS_IN_A_ROW, Holder, Ledger, Limits, need, one_line
-from runner.execute.worker_process import Forker
+from runner.execute.shards import MOST_DEATHS_IN_A_ROW, Holder, Ledger, need, one_line, serve
+from runner.execute.worker_process import Zygote
 from runner.experiment.case import CaseRecord
 from runner.experiment.schema import BadInput
 
-STORE_BYTES = 80 * 2**20  # of shared memory, the least that Ray takes: records are small
-ANSWER_S = 10.0  # that the head of a cluster may take
+STORE_BYTES = 80 * 2**20  # of shared memory, the least that Ray accepts: events are small
+ANSWER_S = 10.0  # for the head of a cluster to accept a connection
 SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
-HERE = {"RAY_memory_monitor_refresh_ms": "0"}  # out of memory, the kernel takes a worker, and Ray would take the actor
+# Out of memory, the kernel kills a worker, and the actor goes on. Ray's monitor would kill the actor.
+HERE = {"RAY_memory_monitor_refresh_ms": "0"}
+LONGEST_WAIT_S = 1.0  # Ctrl-C is not noticed while Ray waits
+PATIENCE_S = 30.0  # then the user is told that the cluster has no room
+MOST_PIECES = 4  # pieces of the grid for each actor: each begins with a worker's start, which takes seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ray(Limits):
-    """``address`` None: a Ray of our own on this machine, ended with the run."""
+    """Actors of the Ray at ``address``, or of one on this machine that is started for the run."""
 
-    address: str | None  # who answers there sends back what is unpickled here
+    address: str | None  # what it sends back is unpickled here
     actors: Annotated[int, "at least 1"] | None
     gpus_per_actor: Annotated[int, "at least 0"]
     cpus_per_actor: Annotated[int, "at least 1"]
@@ -42,8 +46,8 @@ class Ray(Limits):
     def __post_init__(self) -> None:
         need("ray", "ray")
 
-    def run(self, cases: Sequence[CaseRecord], log_path: str, early: Forker | None = None) -> Iterator[Event]:
-        """One row per case. Raises BadInput if there is no such cluster, CannotStart if its actors do not live."""
+    def run(self, cases: Sequence[CaseRecord], log_path: str, early: Zygote | None = None) -> Iterator[Event]:
+        """Yield one row per case. Raises BadInput if there is no such cluster, CannotStart if its actors all die."""
         gpus = 0 if all(case.device == "cpu" for case in cases) else self.gpus_per_actor
         with _connected(self.address) as ray:
             hosts = ray.remote(
@@ -53,22 +57,22 @@ class Ray(Limits):
                 max_task_retries=0,
                 scheduling_strategy="SPREAD",
             )(Host)
-            local = self.local(gpus, ahead=max(0, self.cpus_per_actor - SPARE_CORES) // 2)
-            crew = Crew(ray, hosts.remote, cases, (local, gpus, str(Path(log_path).parent.absolute())))
-            crew.start(min(self.actors or self._room(ray, gpus), crew.ledger.left))
+            local = shards.local(self, gpus, precompile=max(0, self.cpus_per_actor - SPARE_CORES) // 2)
+            crew = Crew(ray, hosts.remote, cases, (local, str(Path(log_path).parent.absolute())))
+            crew.start(self.actors or self.room(ray.nodes(), gpus), at_once=max(1, gpus))
             try:
                 yield from crew.events()
             except KeyboardInterrupt:
                 yield from crew.drain()
                 raise
 
-    def _room(self, ray: Any, gpus: int) -> int:
-        """Actors that fit on the nodes as they are now, if nobody else is there. Raises BadInput if none does."""
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    def room(self, nodes: Sequence[Mapping[str, Any]], gpus: int) -> int:
+        """Return how many actors with ``gpus`` GPUs fit on the idle ``nodes`` of Ray. Raises BadInput if none does."""
+        resources = [node["Resources"] for node in nodes if node["Alive"]]
         wanted = {"CPU": self.cpus_per_actor, "GPU": gpus}
-        room = sum(min(int(node.get(name, 0) // count) for name, count in wanted.items() if count) for node in nodes)
+        room = sum(min(int(node.get(name, 0) // n) for name, n in wanted.items() if n) for node in resources)
         if not room:
-            there = "; ".join(f"{node.get('GPU', 0):g} GPUs and {node.get('CPU', 0):g} cores" for node in nodes)
+            there = "; ".join(f"{node.get('GPU', 0):g} GPUs and {node.get('CPU', 0):g} cores" for node in resources)
             raise BadInput(
                 f"launcher=ray: no node has {gpus} GPUs and {self.cpus_per_actor} cores for an actor: {there}; "
                 "give launcher.gpus_per_actor=0 for the CPU, or launcher.actors if the cluster grows by itself"
@@ -80,33 +84,31 @@ class Host:
     """The actor: what runs on another machine."""
 
     def hello(self, folder: str) -> dict[str, str]:
-        """Who this is. ``folder`` is where the command was typed: relative paths hold there, if there is such a one."""
+        """Return where this is. ``folder`` is the command's: relative paths hold there, if this machine has it."""
         import ray
 
         with contextlib.suppress(OSError):
             os.chdir(folder)
         context = ray.get_runtime_context()
         ids = ",".join(context.get_accelerator_ids().get("GPU", []))
-        os.environ.setdefault("CUDA_VISIBLE_DEVICES", ids)  # which Ray can be told to leave as it is
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", ids)  # Ray can be configured not to set it
         return {"hostname": socket.gethostname(), "ray_node": context.get_node_id()}
 
-    def run(self, name: str, facts: Mapping[str, str], records: Sequence[Any], task: Task) -> Iterator[str]:
-        """Events as JSON, of the cases that ``records`` are of."""
-        local, gpus, folder = task
+    def run(self, name: str, facts: Mapping[str, str], cases: Sequence[CaseRecord], task: Task) -> Iterator[Event]:
+        """Yield the events of ``cases``."""
+        local, folder = task
         with ExitStack() as stack:
-            if Path(folder).is_dir():  # it is to be seen from here too
+            if Path(folder).is_dir():  # this machine sees the run's folder
                 own = Path(folder, "parts", name)
                 own.mkdir(parents=True, exist_ok=True)
             else:
                 own = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernel-runner-")))
-            cases = [CaseRecord.from_record(record) for record in records]
-            for event in shards.serve(local, cases, str(own / "worker.log"), gpus, facts):
-                yield json.dumps(shards.to_record(event))
+            yield from serve(local, cases, str(own / "worker.log"), facts)
 
 
 @contextlib.contextmanager
 def _connected(address: str | None) -> Iterator[Any]:
-    """The module ``ray``, connected to the cluster. Raises BadInput."""
+    """Yield the module ``ray``, connected to the cluster. Raises BadInput."""
     os.environ.update(SETTINGS | ({} if address else HERE))
     import ray
 
@@ -117,14 +119,16 @@ def _connected(address: str | None) -> Iterator[Any]:
         own["runtime_env"] = {"env_vars": {"PYTHONPATH": processes.environment()["PYTHONPATH"]}}
     try:
         try:
-            _answers(address)
+            host, _, port = (address or "").rpartition(":")
+            if host and port.isdigit():  # if nobody answers, Ray itself takes two minutes to say so
+                socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
             ray.init(
                 address or "local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **own
             )
         except (OSError, RuntimeError, ValueError) as error:
             raise BadInput(f"launcher.address={address or 'null'}: {one_line(error)}") from None
         finally:
-            with contextlib.suppress(ValueError):  # not the main thread: then Ray has set none either
+            with contextlib.suppress(ValueError):  # not the main thread: Ray has set no handlers either
                 for one, handler in handlers.items():
                     signal.signal(one, handler)
         yield ray
@@ -132,89 +136,78 @@ def _connected(address: str | None) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _answers(address: str | None) -> None:
-    """Raises OSError if nobody does, which Ray itself takes two minutes to say."""
-    host, _, port = (address or "").rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
-
-
-LONGEST_WAIT_S = 1.0  # in which Ray does not hear Ctrl-C
-PATIENCE_S = 30.0  # until the user is told that there is no room
-MOST_PIECES = 4  # for each actor, if all are as small as they get: each begins with seconds of starting
-
-Task = tuple[Mapping[str, Any], int, str]  # of every actor: the fields of its Local, its GPUs, the folder of the run
+Task = tuple[Local, str]  # of every actor: the Local that it runs, and the run's folder
 
 
 class _Actor(Holder):
-    """The driver's end of one. ``waiting`` is what Ray is to be waited on for: its hello, then the stream of events."""
+    """The driver's side of an actor. ``pending`` is its answer to ``hello``, then its stream of events."""
 
     def __init__(self, handle: Any, name: str) -> None:
         super().__init__(name)
         self.handle, self.part = handle, name
-        self.facts: dict[str, str] = {}  # none before it is up
-        self.waiting: Any = handle.hello.remote(os.getcwd())
+        self.facts: dict[str, str] = {}  # empty until it has started
+        self.pending: Any = handle.hello.remote(os.getcwd())
 
 
 class Crew:
-    """The actors, and what they say."""
+    """The actors of a run. ``new`` makes another one."""
 
     def __init__(self, ray: Any, new: Callable[[], Any], cases: Sequence[CaseRecord], task: Task) -> None:
         self._ray, self._new, self._task = ray, new, task
         self.ledger = Ledger()
         self.ledger.add(cases)
-        self._problems = self.ledger.left
         self._actors: list[_Actor] = []
         self._started = 0
+        self._piece = 1  # problems that an actor gets at a time
 
-    def start(self, count: int) -> None:
-        """``count`` more of them."""
+    def start(self, most: int, at_once: int) -> None:
+        """Start up to ``most`` actors, each of which runs ``at_once`` problems at a time."""
+        count = min(most, self.ledger.left)
+        self._piece = max(at_once, self.ledger.left // (MOST_PIECES * count))
         for _ in range(count):
-            self._actors.append(_Actor(self._new(), f"actor-{self._started}"))
-            self._started += 1
+            self._add()
 
     def events(self) -> Iterator[Event]:
-        """Until every case has its row."""
+        """Yield events until each case has its row."""
         impatient = time.monotonic() + PATIENCE_S
-        while self.ledger.left or any(actor.owed or (actor.facts and actor.waiting) for actor in self._actors):
+        while self.ledger.left or any(actor.owed or (actor.facts and actor.pending) for actor in self._actors):
             for actor in self._actors:
-                if actor.waiting is None and self.ledger.left:
-                    self._give(actor)
-            waiting = [actor.waiting for actor in self._actors if actor.waiting is not None]
-            if self._ray.wait(waiting, timeout=LONGEST_WAIT_S)[0]:
-                ready, _ = self._ray.wait(waiting, num_returns=len(waiting), timeout=0)
-                for actor in [actor for actor in self._actors if any(actor.waiting is one for one in ready)]:
-                    yield from self._hear(actor)
+                if actor.pending is None and self.ledger.left:
+                    actor.give(self.ledger.take(self._piece))
+                    run = actor.handle.run.options(num_returns="streaming")
+                    actor.pending = run.remote(actor.part, actor.facts, [*actor.given.values()], self._task)
+            pending = [actor.pending for actor in self._actors if actor.pending is not None]
+            if self._ray.wait(pending, timeout=LONGEST_WAIT_S)[0]:
+                ready, _ = self._ray.wait(pending, num_returns=len(pending), timeout=0)
+                for actor in [actor for actor in self._actors if any(actor.pending is one for one in ready)]:
+                    yield from self._receive(actor)
             if time.monotonic() > impatient and not any(actor.facts for actor in self._actors):
                 impatient = float("inf")
                 yield Notice(f"no actor has started within {PATIENCE_S:g} s: waiting for room on the cluster")
 
     def drain(self) -> Iterator[Event]:
-        """What has come in already."""
+        """Yield the events that have arrived."""
         for actor in self._actors:
             with contextlib.suppress(StopIteration, self._ray.exceptions.RayError):
-                while actor.owed and self._ray.wait([actor.waiting], timeout=0)[0]:
+                while actor.owed and self._ray.wait([actor.pending], timeout=0)[0]:
                     if event := self._next(actor):
                         yield event
 
-    def _give(self, actor: _Actor) -> None:
-        _, gpus, _ = self._task
-        chunk = self.ledger.take(share(len(self.ledger.problems), self._problems, len(self._actors), max(1, gpus)))
-        actor.give(chunk)
-        run = actor.handle.run.options(num_returns="streaming")
-        actor.waiting = run.remote(actor.part, actor.facts, [case.to_record() for case in chunk], self._task)
+    def _add(self) -> None:
+        self._actors.append(_Actor(self._new(), f"actor-{self._started}"))
+        self._started += 1
 
-    def _hear(self, actor: _Actor) -> Iterator[Event]:
-        """What an actor has to say, or that it has died."""
+    def _receive(self, actor: _Actor) -> Iterator[Event]:
+        """Process the next event of an actor, or its death."""
         try:
             if actor.facts:
                 if event := self._next(actor):
                     yield event
             else:
-                actor.facts, actor.waiting = self._ray.get(actor.waiting), None
+                actor.facts, actor.pending = self._ray.get(actor.pending), None
                 actor.name += f" on {actor.facts['hostname']}"
         except StopIteration:
-            actor.waiting = None
+            actor.pending = None
             if actor.owed:
                 yield from self._died(actor, "it ended before its time")
         except self._ray.exceptions.RayError as error:
@@ -222,7 +215,7 @@ class Crew:
 
     def _next(self, actor: _Actor) -> Event | None:
         """Raises StopIteration at the end of the stream, RayError."""
-        return self.ledger.hear(actor, json.loads(self._ray.get(next(actor.waiting))))
+        return self.ledger.note(actor, self._ray.get(next(actor.pending)))
 
     def _died(self, actor: _Actor, why: str) -> Iterator[Event]:
         self._actors.remove(actor)
@@ -230,21 +223,14 @@ class Crew:
             self._ray.kill(actor.handle)
         yield from self.ledger.died(actor, why)
         if self.ledger.deaths_in_a_row < MOST_DEATHS_IN_A_ROW:
-            self.start(min(1, self.ledger.left))
+            if self.ledger.left:
+                self._add()
         elif not self._actors:
             raise CannotStart(f"no actor of Ray could be kept alive: {why}")
 
 
-def share(left: int, total: int, hands: int, least: int) -> int:
-    """How many of the ``left`` of ``total`` problems one of ``hands`` actors gets: fewer towards the end.
-
-    At least ``least``, and at least so many that an actor is not started on more than ``MOST_PIECES`` shares.
-    """
-    return max(least, total // (MOST_PIECES * hands), left // (2 * hands))
-
-
 def _why(error: Any) -> str:
-    """What Ray says, in a line."""
+    """Return Ray's reason in one line."""
     if isinstance(cause := getattr(error, "cause", None), BaseException):
         return one_line(cause)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

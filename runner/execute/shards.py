@@ -1,7 +1,7 @@
-"""What launchers of several machines share: a ``Local`` on each of them, and how its events travel.
+"""What ``launcher=ray`` and ``launcher=slurm`` share: who has which case, and a ``Local`` on each machine.
 
-So whatever happens to a worker is dealt with in one place, on the machine where it happens. What is left for the
-launcher itself is that a whole machine may go.
+The ``Local`` deals with whatever happens to a worker. What is left for the launcher is that a whole machine may die.
+The second half of this file is the folder through which a task of Slurm and its parent talk.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import socket
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from runner.device import gpus
 from runner.device.gpus import Gpu
-from runner.execute import CannotStart, Event, Notice, Ready, Started
-from runner.execute.local import Local, Seconds
+from runner.execute import CannotStart, Event, Limits, Notice, Ready, Started
+from runner.execute.local import Local
 from runner.experiment.case import CaseRecord
 from runner.experiment.results import Comparison, Row
 from runner.experiment.schema import BadInput
@@ -29,58 +29,58 @@ from runner.store import journal
 from runner.store.fingerprint import Fingerprints
 from runner.store.journal import Journal
 
-MOST_DEATHS = 2  # of machines or tasks with the same case in flight: it may be the case that kills them
-MOST_DEATHS_IN_A_ROW = 3  # of machines or tasks, without a row in between: then no other one is started
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Those of the ``Local`` on each machine."""
-
-    start_limit_s: Seconds
-    build_limit_s: Seconds
-    check_limit_s: Seconds
-    measure_limit_s: Seconds
-
-    def local(self, gpus: int, ahead: int | None = None) -> dict[str, Any]:
-        """The fields of a ``Local`` that uses all the ``gpus`` which it is shown, JSON-ready."""
-        names = Limits.__dataclass_fields__
-        return {"gpus": "all" if gpus else 0, "precompile": ahead} | {name: getattr(self, name) for name in names}
+MOST_DEATHS = 2  # of machines or tasks with the same case in flight: the case may kill them
+MOST_DEATHS_IN_A_ROW = 3  # of machines or tasks, without a row in between, after which no other one is started
+MOST_STARTS = 6  # of a case without a row, in tasks that reached their time limit
+DYING_S = 60.0  # the task's predecessor on another node may hold the journal this long
 
 
 def need(package: str, extra: str) -> None:
-    """Raises BadInput if ``package``, which ``launcher=<extra>`` needs, is not installed."""
+    """Raise BadInput if ``package``, which ``launcher=<extra>`` needs, is not installed."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:  # a mere folder of that name has no origin
         raise BadInput(f"launcher={extra} needs the package {package}: pip install -e '.[{extra}]' in the checkout")
 
 
+def one_line(error: BaseException) -> str:
+    """Return the type of ``error`` and the first line of its message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
 def problems(cases: Iterable[CaseRecord]) -> list[list[CaseRecord]]:
-    """The cases of each problem, replicas included: they run on one machine, so that they compare."""
+    """Group ``cases`` by problem, replicas included: they run on one machine, so that they compare."""
     found: dict[str, list[CaseRecord]] = {}
     for case in cases:
         found.setdefault(case.problem, []).append(case)
     return list(found.values())
 
 
-class Holder:
-    """An actor or a task: the cases that it was given, and those that it still owes a row."""
+def local(limits: Limits, gpus: int, precompile: int | None = None) -> Local:
+    """Return the ``Local`` for each machine: on all GPUs that it is given, or on the CPU for 0 ``gpus``."""
+    values = {field.name: getattr(limits, field.name) for field in fields(Limits)}
+    return Local(gpus="all" if gpus else 0, precompile=precompile, **values)
 
-    def __init__(self, name: str) -> None:
+
+class Holder:
+    """An actor or a task, with the cases that it was given and those that have no row yet."""
+
+    def __init__(self, name: str, cases: Iterable[CaseRecord] = ()) -> None:
         self.name = name
-        self.give(())
+        self.give(cases)
 
     def give(self, cases: Iterable[CaseRecord]) -> None:
-        """From now on it has ``cases`` alone."""
+        """Replace its cases by ``cases``."""
         self.given = {case.key: case for case in cases}
         self.owed = dict(self.given)
-        self.begun: Counter[str] = Counter()
+        self.begun: set[str] = set()
 
 
 class Ledger:
-    """Who owes which case, and what is still to be given out.
+    """Says which holder owes which case, and which cases are still to be given out.
 
-    A case that was in flight when its holder died goes to another one, last; the second time its row is ``lost``.
+    A case that was in flight when its holder died is given out once more, after all others and alone. If it is in
+    flight at another death, its row is ``lost``.
     """
 
     def __init__(self) -> None:
@@ -91,31 +91,30 @@ class Ledger:
         self._deaths: Counter[str] = Counter()
 
     def add(self, cases: Iterable[CaseRecord]) -> None:
-        """``cases`` are to be given out."""
+        """Add ``cases`` to those that are to be given out."""
         self.problems.extend(problems(cases))
 
     @property
     def left(self) -> int:
-        """Problems and suspects that nobody has."""
+        """Number of problems and suspects that no holder has."""
         return len(self.problems) + len(self._suspects)
 
     def take(self, count: int) -> list[CaseRecord]:
-        """The next ``count`` problems; after the last problem, one suspect alone; [] if nothing is left."""
+        """Return the next ``count`` problems; after the last problem, one suspect; [] if nothing is left."""
         if self.problems:
             return _in_order([self.problems.popleft() for _ in range(min(count, len(self.problems)))])
         return [self._suspects.popleft()] if self._suspects else []
 
     def deal(self, hands: int) -> list[list[CaseRecord]]:
-        """All problems, in turn to at most ``hands`` tasks: neighbours in a grid take about the same time."""
+        """Deal all problems out to at most ``hands`` tasks in turn: neighbors in a grid take about the same time."""
         dealt = [[*self.problems][place::hands] for place in range(min(hands, len(self.problems)))]
         self.problems.clear()
         return [_in_order(hand) for hand in dealt]
 
-    def hear(self, holder: Holder, record: Mapping[str, Any]) -> Event | None:
-        """The event that ``record`` holds; None if it is none. Raises ValueError, KeyError, TypeError."""
-        event = from_record(record, holder.given)
+    def note(self, holder: Holder, event: Event) -> Event | None:
+        """Note the start or the row of a case. Return ``event``, or None for a second row of a case."""
         if isinstance(event, Started):
-            holder.begun[event.case.key] += 1
+            holder.begun.add(event.case.key)
             self.begun[event.case.key] += 1
         elif isinstance(event, Row):
             self.deaths_in_a_row = 0
@@ -123,9 +122,9 @@ class Ledger:
         return event
 
     def died(self, holder: Holder, how: str) -> Iterator[Event]:
-        """Take back what ``holder`` owes. ``how`` it died, in words; it ends the reason of a lost row."""
+        """Take back the cases of ``holder``, which has died; ``how`` ends the reason of lost rows."""
         owed = [*holder.owed.values()]
-        in_flight = [case for case in owed if holder.begun[case.key]] or owed[:1]  # its last word may be lost
+        in_flight = [case for case in owed if case.key in holder.begun] or owed[:1]  # its last event may be lost
         self._deaths.update(case.key for case in in_flight)
         self.deaths_in_a_row += 1
         given_up = [case for case in owed if self._deaths[case.key] >= MOST_DEATHS]
@@ -139,58 +138,136 @@ class Ledger:
 
 
 def _in_order(found: Iterable[Sequence[CaseRecord]]) -> list[CaseRecord]:
-    """The cases of problems, a replica after the other."""
+    """Return the cases of the problems ``found``, one replica after the other."""
     return sorted((case for problem in found for case in problem), key=lambda case: case.replica)
 
 
-def serve(
-    local: Mapping[str, Any], cases: Sequence[CaseRecord], log_path: str, count: int, facts: Mapping[str, Any]
-) -> Iterator[Event]:
-    """On the machine itself: the events of ``cases``, on the ``count`` GPUs that this process is shown, 0: the CPU.
+def lost(case: CaseRecord, why: str) -> Row:
+    """Return the row of a case that is given up since its machine or task died."""
+    return Row(case=case, status="lost", reason=f"{why}; to try again: resume.retry=[lost]", phase="plan")
 
-    Rows say what they were made with here; environments tell the host, and ``facts``. Raises CannotStart, also if GPUs
-    are asked for and none is there.
+
+def serve(machine: Local, cases: Sequence[CaseRecord], log_path: str, facts: Mapping[str, Any]) -> Iterator[Event]:
+    """Yield the events of ``cases`` on this machine: on all GPUs that this process sees, or on the CPU.
+
+    Environments get the host's name and ``facts``, rows their fingerprint. Raises CannotStart, also if there is no GPU.
     """
     host = socket.gethostname()
-    if not count:
+    if machine.gpus == 0:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     elif why := gpus.look()[1]:
         raise CannotStart(why)
-    made_with = Fingerprints()
-    for event in Local(**local).run(cases, log_path):
+    fingerprints = Fingerprints()
+    for event in machine.run(cases, log_path):
         match event:
             case Ready():
                 yield replace(event, environment={"hostname": host, **facts, **event.environment})
             case Notice():
                 yield Notice(f"{host}: {event.text}")
-            case Started():
-                made_with.of(event.case)
-                yield event
             case Row():
-                yield replace(event, fingerprint=made_with.of_row(event.case))
+                yield replace(event, fingerprint=fingerprints.of_row(event.case))
+            case Started():
+                fingerprints.of(event.case)  # the sources as they are now
+                yield event
             case Comparison():
                 yield event
 
 
-def to_record(event: Event) -> dict[str, Any]:
-    """``event`` as JSON-ready values under ``record``, the kind it is, as a journal has them."""
-    match event:
-        case Ready():
-            gpu = None if event.gpu is None else asdict(event.gpu)
-            return {"record": "ready", "environment": event.environment, "gpu": gpu}
-        case Notice():
-            return {"record": "notice", "text": event.text}
-        case Started():
-            return {"record": "start", "key": event.case.key}
-        case Row():
-            return {"record": "row", **event.to_record()}
-        case Comparison():
-            return {"record": "rounds", **event.to_record()}
+class Part:
+    """The folder of a task: its cases and its job, which the parent writes, and a journal, which the task writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._read = 0  # bytes of the journal
+
+    @classmethod
+    def create(cls, parts: Path, cases: Sequence[CaseRecord]) -> Part:
+        """Create the folder with the next number under ``parts``."""
+        number = 1 + max((int(path.name) for path in parts.glob("[0-9]*")), default=-1)
+        part = cls(parts / f"{number:03}")
+        part.folder.mkdir(parents=True)
+        lines = [json.dumps(case.to_record()) for case in cases]
+        (part.folder / "cases.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return part
+
+    @property
+    def cases(self) -> list[CaseRecord]:
+        """The cases of the task. Raises OSError, ValueError, KeyError or TypeError if its writer was killed."""
+        lines = (self.folder / "cases.jsonl").read_text(encoding="utf-8").splitlines()
+        return [CaseRecord.from_record(json.loads(line)) for line in lines]
+
+    @property
+    def job(self) -> dict[str, Any]:
+        """The content of ``job.json``; {} without one."""
+        try:
+            found: dict[str, Any] = json.loads((self.folder / "job.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    @job.setter
+    def job(self, facts: Mapping[str, Any]) -> None:
+        (self.folder / "job.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
+
+    @property
+    def is_void(self) -> bool:
+        """Whether it was given up."""
+        return (self.folder / "void").exists()
+
+    def give_up(self) -> None:
+        """Let no task begin with it any more."""
+        with contextlib.suppress(OSError):
+            (self.folder / "void").touch()
+
+    def new_records(self) -> list[dict[str, Any]]:
+        """Return the records of the journal that have appeared since the last call.
+
+        An incomplete record is left for the next call. NFS may show the length of a file before its content, as zeros.
+        """
+        try:
+            with open(self.folder / journal.NAME, "rb") as file:
+                file.seek(self._read)
+                text = file.read().partition(b"\0")[0]
+        except OSError:  # it does not exist yet, or cannot be read at the moment
+            return []
+        text = text[: text.rfind(b"\n") + 1]
+        self._read += len(text)
+        found = []
+        for line in text.splitlines():
+            with contextlib.suppress(ValueError):  # a kill has cut it off
+                found.append(json.loads(line))
+        return [record for record in found if isinstance(record, dict) and "record" in record]
 
 
-def from_record(record: Mapping[str, Any], cases: Mapping[str, CaseRecord]) -> Event | None:
-    """The inverse; None if it is another record, or of none of ``cases``. Raises ValueError, KeyError, TypeError."""
-    values = {name: value for name, value in record.items() if name not in ("record", "end")}  # as a journal spells it
+class PartJournal(Journal):
+    """The journal of a task. It also keeps the events that the parent shows."""
+
+    def write(self, event: Event) -> None:
+        """Raises OSError."""
+        match event:
+            case Started():
+                self.start(event.case)
+            case Row():
+                self.row(event)
+            case Comparison():
+                self.rounds(event)
+            case Notice():
+                self._append({"record": "notice", "text": event.text})
+            case Ready():
+                gpu = None if event.gpu is None else asdict(event.gpu)
+                self._append({"record": "ready", "environment": event.environment, "gpu": gpu})
+
+    def done(self) -> None:
+        """Note that each case has its row. Raises OSError."""
+        self._append({"record": "done"})
+
+
+def event_of(record: Mapping[str, Any], cases: Mapping[str, CaseRecord]) -> Event | None:
+    """Return the event in a task's ``record``; None for another record, or if its case is none of ``cases``.
+
+    Raises ValueError, KeyError or TypeError if another version of the runner has written it.
+    """
+    values = {name: value for name, value in record.items() if name != "record"}
     match record["record"]:
         case "ready":
             return Ready(values["environment"], None if values["gpu"] is None else Gpu(**values["gpu"]))
@@ -206,147 +283,30 @@ def from_record(record: Mapping[str, Any], cases: Mapping[str, CaseRecord]) -> E
     return None
 
 
-def lost(case: CaseRecord, why: str, detail: str = "") -> Row:
-    """The row of a case whose machine has gone, and that is not to be tried again."""
-    return Row(
-        case=case, status="lost", reason=f"{why}; to try again: resume.retry=[lost]", phase="plan", detail=detail
-    )
-
-
-def one_line(error: BaseException) -> str:
-    """The first line that says something, for a sentence."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
-MOST_STARTS = 6  # without a row, and yet no death: each time the task's own time had come
-DYING_S = 60.0  # that a predecessor on another node may hold the journal
-
-
-class Part:
-    """The folder, as the parent sees it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._read = 0  # bytes of the journal
-
-    @classmethod
-    def create(cls, parts: Path, cases: Sequence[CaseRecord]) -> Part:
-        """A new one under ``parts``, named by the next number."""
-        parts.mkdir(parents=True, exist_ok=True)
-        number = len(list(parts.iterdir()))
-        while True:
-            folder = parts / f"{number:03}"
-            try:
-                folder.mkdir()
-                break
-            except FileExistsError:
-                number += 1
-        lines = [json.dumps(case.to_record()) for case in cases]
-        (folder / "cases.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        return cls(folder)
-
-    @property
-    def cases(self) -> list[CaseRecord]:
-        """Raises OSError, ValueError, KeyError, TypeError: its writer was killed."""
-        lines = (self.folder / "cases.jsonl").read_text(encoding="utf-8").splitlines()
-        return [CaseRecord.from_record(json.loads(line)) for line in lines]
-
-    @property
-    def job(self) -> dict[str, Any]:
-        """What ``job.json`` says; {} if it is not there."""
-        try:
-            found: dict[str, Any] = json.loads((self.folder / "job.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return found
-
-    @job.setter
-    def job(self, facts: Mapping[str, Any]) -> None:
-        (self.folder / "job.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
-
-    @property
-    def is_void(self) -> bool:
-        """Whether it has been given up."""
-        return (self.folder / "void").exists()
-
-    def give_up(self) -> None:
-        """Let no task begin with it any more."""
-        with contextlib.suppress(OSError):
-            (self.folder / "void").touch()
-
-    def news(self, last: bool = False) -> list[dict[str, Any]]:
-        """Records that have appeared since the last call. ``last``: nobody writes any more, so take what there is.
-
-        A record that is not all there yet is left for the next call: NFS may show the length of a file before what is
-        in it, as zeros.
-        """
-        try:
-            with open(self.folder / journal.NAME, "rb") as file:
-                file.seek(self._read)
-                text = file.read()
-        except OSError:  # not there yet, or just now not to be had
-            return []
-        if not last:
-            text = text.partition(b"\0")[0]
-            text = text[: text.rfind(b"\n") + 1]
-        self._read += len(text)
-        return [*_records(text)]
-
-
-def _records(text: bytes) -> Iterator[dict[str, Any]]:
-    for line in text.split(b"\n"):
-        with contextlib.suppress(ValueError):  # torn by a kill
-            record = json.loads(line)
-            if isinstance(record, dict) and "record" in record:
-                yield record
-
-
-class PartJournal(Journal):
-    """The journal, as the task writes it."""
-
-    def hear(self, event: Event) -> None:
-        """Raises OSError."""
-        match event:
-            case Started():
-                self.start(event.case)
-            case Row():
-                self.row(event)
-            case Comparison():
-                self.rounds(event)
-            case _:
-                self._append(to_record(event))
-
-    def done(self) -> None:
-        """Every case has its row. Raises OSError."""
-        self._append({"record": "done"})
-
-
 @dataclass(frozen=True)
 class Shard:
-    """What a task calls: do the part in ``folder`` by a ``Local`` with the fields ``local`` on ``gpus`` GPUs."""
+    """What a task of Slurm calls: run the cases of the part in ``folder`` by ``local``."""
 
     folder: str
-    local: Mapping[str, Any]
-    gpus: int
+    local: Local
 
     def __call__(self) -> None:
-        """Begin, or go on where a predecessor was stopped. Raises whatever keeps it from that."""
+        """Begin, or continue after a predecessor. Raises whatever prevents that."""
         part = Part(Path(self.folder))
         if part.is_void:
             return
-        mine = _journal(part.folder)
+        mine = _locked_journal(part.folder)
         with mine:
             try:
                 for event in self._events(part, mine):
-                    mine.hear(event)
+                    mine.write(event)
             except Exception as error:
-                mine.hear(Notice(f"{socket.gethostname()}: {one_line(error)}"))
+                mine.write(Notice(f"{socket.gethostname()}: {one_line(error)}"))
                 raise
             mine.done()
 
     def checkpoint(self) -> Any:
-        """For submitit, when the task's time has come or another one takes its place: the same again."""
+        """Return what submitit queues when the task reaches its time limit or is preempted: the same again."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
@@ -356,24 +316,23 @@ class Shard:
 
         before = journal.load(part.folder)
         mine.starts = dict(before.starts)
-        left = [case for case in part.cases if case.key not in before.rows]
-        first: list[CaseRecord] = []
-        suspects: list[CaseRecord] = []
-        for case in left:
+        left: list[CaseRecord] = []
+        for case in part.cases:
             deaths, starts = before.deaths.get(case.key, 0), before.starts.get(case.key, 0)
+            if case.key in before.rows:
+                continue
             if deaths >= MOST_DEATHS:
                 yield lost(case, "in flight when its task died, for the second time")
             elif starts - deaths >= MOST_STARTS:
                 yield lost(case, f"begun {starts} times, and no task had the time for it (launcher.time_min)")
             else:
-                (suspects if deaths else first).append(case)
-        if first or suspects:
-            facts = {"job": JobEnvironment().job_id}
-            log = str(part.folder / "worker.log")
-            yield from serve(self.local, [*first, *suspects], log, self.gpus, facts)
+                left.append(case)
+        left.sort(key=lambda case: before.deaths.get(case.key, 0))  # what may have killed the task comes last
+        if left:
+            yield from serve(self.local, left, str(part.folder / "worker.log"), {"job": JobEnvironment().job_id})
 
 
-def _journal(folder: Path) -> PartJournal:
+def _locked_journal(folder: Path) -> PartJournal:
     """Raises BadInput if a predecessor does not end."""
     deadline = time.monotonic() + DYING_S
     while True:

@@ -1,4 +1,4 @@
-"""``launcher=slurm``: an array of tasks under Slurm, through submitit: each runs a ``Local`` on its share."""
+"""``launcher=slurm``: an array of tasks under Slurm, through submitit. Each runs a ``Local`` on its share."""
 
 from __future__ import annotations
 
@@ -12,23 +12,28 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from runner.device import processes
-from runner.execute import Event, Notice, Started, shards
-from runner.execute.local import Seconds
-from runner.execute.shards import MOST_DEATHS_IN_A_ROW, Holder, Ledger, Limits, Part, Shard, need, one_line
-from runner.execute.worker_process import Forker
+from runner.execute import Event, Limits, Notice, Seconds, Started, shards
+from runner.execute.local import Local
+from runner.execute.shards import MOST_DEATHS_IN_A_ROW, Holder, Ledger, Part, Shard, event_of, lost, need, one_line
+from runner.execute.worker_process import Zygote
 from runner.experiment.case import CaseRecord
 from runner.experiment.results import Comparison, Row
 from runner.experiment.schema import BadInput, Line
 from runner.store import journal
 from runner.store.fingerprint import Fingerprints, difference
 
-MOST_REQUEUES = 100  # of a task whose time has come; cases that are too long for it are given up before
-NUMBERS = ("array_parallelism", "signal_delay_s")  # what submitit itself takes, and sbatch does not know
+MOST_REQUEUES = 100  # of a task that reaches its time limit; cases that are too long for it are given up before
+NUMBERS = ("array_parallelism", "signal_delay_s")  # options of submitit that sbatch does not know
+SETTLE_POLLS = 6  # polls for which a task must have ended: Slurm may queue it again, and files come late
+GOING_ON = frozenset(  # states that are not the end; QUEUED is submitit's own
+    ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING", "QUEUED")
+) | {"RESV_DEL_HOLD", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED", "SUSPENDED"}
+UNKNOWN = "UNKNOWN"  # Slurm has not told a state yet
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slurm(Limits):
-    """``cluster`` local and debug need no Slurm: they are for trying out."""
+    """An array of tasks. The clusters ``local`` and ``debug`` need no Slurm; they are for trying out."""
 
     cluster: Literal["slurm", "local", "debug"]
     partition: Line | None
@@ -51,17 +56,17 @@ class Slurm(Limits):
             if not name or not equals or (name in NUMBERS and not value.isdigit()):
                 raise ValueError(f"extra: {pair!r} is no name=value, as in [qos=high,signal_delay_s=120]")
 
-    def run(self, cases: Sequence[CaseRecord], log_path: str, early: Forker | None = None) -> Iterator[Event]:
-        """One row per case. Raises BadInput if Slurm does not take the tasks."""
+    def run(self, cases: Sequence[CaseRecord], log_path: str, early: Zygote | None = None) -> Iterator[Event]:
+        """Yield one row per case. Raises BadInput if Slurm does not accept the tasks."""
         folder = Path(log_path).parent.absolute()
         gpus = 0 if all(case.device == "cpu" for case in cases) else self.gpus_per_task
-        array = Array(folder, lambda: self._executor(folder / self.folder, gpus), self.local(gpus), gpus, self.poll_s)
+        array = Array(folder, lambda: self._executor(folder / self.folder, gpus), shards.local(self, gpus), self.poll_s)
         try:
-            array.ledger.add((yield from array.take_in(cases)))
+            array.ledger.add((yield from array.take_over(cases)))
             yield from array.submit(array.ledger.deal(self.tasks))
             while array.open:
                 time.sleep(self.poll_s)
-                yield from array.look()
+                yield from array.poll()
         except KeyboardInterrupt:
             yield from array.drain()
             raise
@@ -69,7 +74,7 @@ class Slurm(Limits):
             array.cancel()
 
     def _executor(self, folder: Path, gpus: int) -> Any:
-        """From submitit, which raises whatever it finds wrong with the settings."""
+        """Return an executor of submitit, which raises whatever it finds wrong with the settings."""
         from submitit import AutoExecutor
 
         pairs = [tuple(pair.split("=", 1)) for pair in self.extra]
@@ -80,7 +85,7 @@ class Slurm(Limits):
             name="kernel-runner",
             timeout_min=self.time_min,
             cpus_per_task=self.cpus_per_task,
-            gpus_per_node=gpus or None,  # a node of a task, that is: the task is alone in its job
+            gpus_per_node=gpus or None,  # the node's share for this task, which is alone in its job
             mem_gb=self.mem_gb,
             slurm_partition=self.partition,
             slurm_account=self.account,
@@ -91,52 +96,42 @@ class Slurm(Limits):
         return executor
 
 
-SETTLE_POLLS = 6  # for which a task must have ended: Slurm may queue it again, and files come late
-GOING_ON = frozenset(  # states that are not the end; QUEUED is submitit's own
-    ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING", "QUEUED")
-) | {"RESV_DEL_HOLD", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED", "SUSPENDED"}
-UNKNOWN = "UNKNOWN"  # nobody has said yet
-
-
 class _Task(Holder):
-    """A part, and the job that does it. ``old``: an earlier session has submitted it."""
+    """A part and the job that runs it. ``old``: an earlier session has submitted it."""
 
-    def __init__(self, part: Part, given: Iterable[CaseRecord], job: Any, *, old: bool = False) -> None:
-        super().__init__(f"task {part.folder.name} (job {part.job.get('job', 'unknown')})")
-        self.give(given)
+    def __init__(self, part: Part, cases: Iterable[CaseRecord], job: Any, *, old: bool = False) -> None:
+        self.facts = part.job
+        super().__init__(f"task {part.folder.name} (job {self.facts.get('job', 'unknown')})", cases)
         self.part, self.job, self.old = part, job, old
-        self.gone_since = 0.0  # by the monotonic clock; 0: it goes on
-        self.done = False  # with all of it, so it says
-        self.misread = ""  # what was wrong with its records
-        self.stale = False  # it works with other sources than there are now
+        self.gone_since = 0.0  # on the monotonic clock; 0 while it goes on
+        self.done = False  # it has written that all its cases have rows
+        self.stale = False  # it runs sources that have changed since
 
 
 class Array:
-    """The tasks of a run, whose folder is ``folder``. ``executor`` makes one of submitit's."""
+    """The tasks of the run in ``folder``. ``executor`` makes one of submitit; ``local`` runs on each machine."""
 
-    def __init__(
-        self, folder: Path, executor: Callable[[], Any], local: Mapping[str, Any], gpus: int, poll_s: float
-    ) -> None:
-        self._folder, self._executor, self._local, self._gpus = folder, executor, local, gpus
+    def __init__(self, folder: Path, executor: Callable[[], Any], local: Local, poll_s: float) -> None:
+        self._folder, self._executor, self._local = folder, executor, local
         self._settle_s = SETTLE_POLLS * poll_s
         self._tasks: list[_Task] = []
-        self.open: list[_Task] = []  # those of them that may have more to say
-        self._made_with = Fingerprints()
+        self.open: list[_Task] = []  # tasks whose journals may grow
+        self._fingerprints = Fingerprints()
         self.ledger = Ledger()
 
-    def take_in(self, cases: Sequence[CaseRecord]) -> Generator[Event, None, list[CaseRecord]]:
-        """What tasks of an earlier session have done since it ended. Returned are the cases that new tasks are to do.
+    def take_over(self, cases: Sequence[CaseRecord]) -> Generator[Event, None, list[CaseRecord]]:
+        """Yield what tasks of an earlier session have done since it ended. Return the cases for new tasks.
 
-        Tasks that still run go on, unless they work with other sources than there are now.
+        Tasks that still run go on, unless their sources have changed.
         """
         parts = [Part(folder) for folder in sorted((self._folder / "parts").glob("[0-9]*"))]
-        known = journal.load(self._folder).rows if parts else {}  # what has a row is to be done once more
+        known = journal.load(self._folder).rows if parts else {}  # a case that has a row is to run again
         free = {case.key: case for case in cases if case.key not in known}
         rows = 0
         for part in parts:
             task = _Task(part, _wanted(part, free), _earlier_job(part.job), old=True)
-            for event in self._hear(task, last=task.job is None):
-                if not isinstance(event, Notice) and not (isinstance(event, Comparison) and event.reason):  # old news
+            for event in self._read(task):
+                if not isinstance(event, Notice) and not (isinstance(event, Comparison) and event.reason):
                     yield event
                     rows += isinstance(event, Row)
             lives = task.job is not None and not task.done and not part.is_void and _state(task.job) in GOING_ON
@@ -155,15 +150,14 @@ class Array:
         return [case for case in cases if case.key in known or case.key in free]
 
     def submit(self, shares: Sequence[Sequence[CaseRecord]]) -> Iterator[Event]:
-        """A task for each of ``shares``. Raises BadInput."""
+        """Submit a task for each of ``shares``. Raises BadInput."""
         if not shares:
             return
         parts = [Part.create(self._folder / "parts", share) for share in shares]
-        shards = [Shard(str(part.folder), self._local, self._gpus) for part in parts]
+        os.environ["PYTHONPATH"] = processes.environment()["PYTHONPATH"]  # tasks inherit it and find the packages
         try:
-            with _importable():
-                executor = self._executor()
-                jobs = executor.submit_array(shards)
+            executor = self._executor()
+            jobs = executor.submit_array([Shard(str(part.folder), self._local) for part in parts])
         except Exception as error:  # submitit raises a dozen kinds
             for part in parts:
                 part.give_up()
@@ -174,65 +168,65 @@ class Array:
         ids = ", ".join(dict.fromkeys(job.job_id.partition("_")[0] for job in jobs))
         yield Notice(f"tasks submitted to {executor.cluster}: {len(jobs)} ({ids})")
 
-    def look(self) -> Iterator[Event]:
-        """What has come in, and what becomes of tasks that have ended without having done all."""
+    def poll(self) -> Iterator[Event]:
+        """Yield new events, and replace tasks that have ended without a row for each case."""
         for task in [*self.open]:
-            news = False
-            for event in self._hear(task):
-                news = True
-                yield event
-            gone = "COMPLETED" if task.done else _gone(task.job)
-            if not gone or (news and not task.done):
+            events = [*self._read(task)]
+            yield from events
+            state = "COMPLETED" if task.done else _end_state(task.job)
+            if not state or (events and not task.done):
                 task.gone_since = 0.0
                 continue
             task.gone_since = task.gone_since or time.monotonic()
             if task.done or time.monotonic() >= task.gone_since + self._settle_s:
                 self.open.remove(task)
-                yield from self._hear(task, last=True)
+                yield from self._read(task)
                 if task.owed:
-                    yield from self._replace(task, gone + task.misread)
+                    yield from self._replace(task, state)
 
     def drain(self) -> Iterator[Event]:
-        """What has come in already."""
+        """Yield the events that have arrived."""
         for task in self.open:
-            yield from self._hear(task)
+            yield from self._read(task)
 
     def cancel(self) -> None:
-        """End the tasks that have not ended; on this machine, leave no process of any of them."""
+        """End the tasks that have not ended. On this machine, leave no process of any task."""
         for task in self.open:
             task.part.give_up()
-            if task.part.job.get("cluster") != "local":
+            if task.facts["cluster"] != "local":
                 _cancel(task.job)
         for task in self._tasks:
-            _end_here(task.part.job)
+            _end_here(task.facts)
 
     def _add(self, task: _Task) -> None:
         self._tasks.append(task)
         self.open.append(task)
 
-    def _hear(self, task: _Task, *, last: bool = False) -> Iterator[Event]:
-        """A start is told with the row that it led to: what becomes of this process is not the case's fault."""
-        for record in task.part.news(last):
+    def _read(self, task: _Task) -> Iterator[Event]:
+        """Yield the new events of ``task``.
+
+        A start is yielded with its row: a case is not in flight here, so a kill of this process is no fault of it.
+        """
+        for record in task.part.new_records():
             task.done = task.done or record["record"] == "done"
             if task.old and record["record"] == "row" and self._is_stale(task, record):
                 task.stale = True
                 continue
-            try:
-                event = self.ledger.hear(task, record)
-            except (ValueError, KeyError, TypeError) as error:
-                task.misread = f", having written what is of another version: {one_line(error)}"
-                continue
-            if isinstance(event, Row):
-                yield from [Started(event.case)] * self.ledger.begun[event.case.key]
-            if event is not None and not isinstance(event, Started):
-                yield event
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # another version has written it
+                event = event_of(record, task.given)
+                if event is None or self.ledger.note(task, event) is None:
+                    continue
+                if isinstance(event, Row):
+                    yield from [Started(event.case)] * self.ledger.begun[event.case.key]
+                if not isinstance(event, Started):
+                    yield event
 
     def _is_stale(self, task: _Task, record: Mapping[str, Any]) -> bool:
         case = task.given.get(record["key"])
-        return case is not None and bool(difference(self._made_with.of(case), record["fingerprint"]))
+        return case is not None and bool(difference(self._fingerprints.of(case), record["fingerprint"]))
 
     def _replace(self, task: _Task, state: str) -> Iterator[Event]:
-        """``task`` has ended as ``state``, and has not done all."""
+        """Submit a new task for the cases of ``task``, which has ended as ``state``."""
         yield from self.ledger.died(task, f"it ended as {state}")
         share: list[CaseRecord] = []
         while some := self.ledger.take(self.ledger.left):
@@ -243,26 +237,26 @@ class Array:
             yield from self.submit([share] if share else [])
         except BadInput as error:
             for case in share:
-                yield shards.lost(case, f"{task.name} ended as {state}, and then {error}")
+                yield lost(case, f"{task.name} ended as {state}, and then {error}")
 
 
 def _wanted(part: Part, free: Mapping[str, CaseRecord]) -> list[CaseRecord]:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # its writer was killed: nobody has it
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a kill has cut the file off: no task has it
         return [free[case.key] for case in part.cases if case.key in free]
     return []
 
 
-def _gone(job: Any) -> str:
-    """How the job has ended; "" if it has not, or nobody knows."""
-    job.done()  # asks Slurm, not too often; runs it, if it is to be run in this process
+def _end_state(job: Any) -> str:
+    """Return the state in which the job has ended; "" if it has not, or if that is unknown."""
+    job.done()  # asks Slurm, not too often; with cluster=debug it runs the job
     state = _state(job)
-    if job.paths.result_pickle.exists():  # it has returned, or raised, though Slurm has not told yet
-        return "FAILED" if state in GOING_ON or state == UNKNOWN else state
-    return "" if state in GOING_ON or state == UNKNOWN else state
+    if state not in GOING_ON and state != UNKNOWN:
+        return state
+    return "FAILED" if job.paths.result_pickle.exists() else ""  # it has returned or raised, and Slurm has not told yet
 
 
 def _state(job: Any) -> str:
-    """``CANCELLED by 1000`` is CANCELLED."""
+    """Return the first word: ``CANCELLED by 1000`` is CANCELLED."""
     return (str(job.state).upper().split() or [UNKNOWN])[0]
 
 
@@ -272,7 +266,7 @@ def _cancel(job: Any) -> None:
 
 
 def _earlier_job(facts: Mapping[str, Any]) -> Any:
-    """The job of an earlier session under Slurm. What such a session has left on this machine is ended: None."""
+    """Return the job of an earlier session under Slurm. On this machine end what that session has left; None."""
     if facts.get("cluster") == "slurm":
         from submitit import SlurmJob
 
@@ -282,23 +276,9 @@ def _earlier_job(facts: Mapping[str, Any]) -> Any:
 
 
 def _end_here(facts: Mapping[str, Any]) -> None:
-    """End what submitit calls a controller, and with it its task, if the job runs on this machine."""
+    """End submitit's controller, and with it the task, if the job runs on this machine."""
     with contextlib.suppress(OSError):
         if facts.get("cluster") == "local":
             command = Path(f"/proc/{facts['job']}/cmdline").read_bytes()
             if b"submitit.local._local" in command and facts["folder"].encode() in command:
                 processes.kill_tree(int(facts["job"]))
-
-
-@contextlib.contextmanager
-def _importable() -> Iterator[None]:
-    """Tasks get this process's environment: let them find the packages where it does."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = processes.environment()["PYTHONPATH"]
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before

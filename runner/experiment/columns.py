@@ -109,7 +109,6 @@ CASE: dict[str, Column] = {  # how the case went, and on which part of the machi
     "compile_cached": Column(
         "", "compiled code was found on disk or in the process, so compile_s is not the cost of the first time"
     ),
-    "precompile_off": Column("", "precompiling had been switched off, since timings were unsteady beside it"),
     "precompile_s": Column(
         "s", "first call in the process that precompiled the case; compile_s is then the time with the filled cache"
     ),

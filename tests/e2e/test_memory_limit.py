@@ -76,5 +76,5 @@ def test_the_kernel_ends_a_case_that_eats_all_memory_and_the_rest_goes_on(comman
     rows = journal.read(next(tmp_path.glob("outputs/*/*")))
     assert [row.status for row in rows] == ["ok", "oom", "oom", "ok"], done.stdout + done.stderr
     assert [row.metrics["attempt"] for row in rows] == [1, 1, 1, 1]
-    why = "no memory was left, of the machine's or of what this run may have"
+    why = "the machine, or this run's share of it, was out of memory"
     assert {row.reason for row in rows[1:3]} == {f"{why}: the worker was killed by SIGKILL by the kernel"}

@@ -179,7 +179,7 @@ def test_a_worker_that_the_kernel_takes_for_want_of_memory_is_oom(grid, monkeypa
     monkeypatch.setattr("runner.device.processes.oom_kills", lambda: next(taken))  # one more each time one looks
     row = grid("is_killed")["is_killed"]
     assert (row.status, row.metrics["attempt"]) == ("oom", 1)
-    assert row.reason.startswith("no memory was left")
+    assert row.reason.startswith("the machine, or this run's share of it, was out of memory: ")
     assert row.reason.endswith("the worker was killed by SIGKILL by the kernel")
 
 
@@ -272,7 +272,7 @@ def test_a_log_that_somebody_removes_costs_no_case(launch_user, tmp_path, what):
 def test_a_worker_whose_channel_is_written_to_by_its_case_costs_that_case(grid, name):
     rows = grid(name, "right")
     assert (rows[name].status, rows["right"].status) == ("crashed", "ok")
-    assert rows[name].reason == "the worker sent what is no message, and was killed in phase build"
+    assert rows[name].reason == "the worker sent an invalid message and was killed in phase build"
 
 
 def test_nobody_waits_for_the_rest_of_a_message(grid):

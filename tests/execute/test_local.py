@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from runner.device.gpus import Gpu
 from runner.execute import Ready, Started, local, precompile
 from runner.experiment.case import Choice
 from runner.experiment.results import Comparison, Row
@@ -129,7 +128,11 @@ def test_a_file_that_vanishes_costs_its_cases_alone(launch, tmp_path):
 def test_one_that_has_vanished_when_the_next_workers_start_is_no_error(user_case, tmp_path):
     """Those of another aid have an environment of their own, and so start when the others are done."""
     gone = user_case(tmp_path / "user.py", "right")
-    assert local._preload([gone], [None]) == ["runner.implementations.file", "runner.models.gelu", "runner.timing.cpu"]
+    assert local.modules_to_preload([gone], on_gpu=False) == [
+        "runner.implementations.file",
+        "runner.models.gelu",
+        "runner.timing.cpu",
+    ]
     assert precompile.compiled([gone]) == []
 
 
@@ -148,5 +151,4 @@ def test_on_a_gpu_dynamo_is_imported_beforehand_only_if_a_case_needs_it(user_cas
         impl=Choice(impl, fields),
         measures=tuple(Choice(name, {}) for name in measures),
     )
-    gpu = Gpu(index=0, uuid="GPU-1", name="NVIDIA H200", memory_bytes=0, used_bytes=0)
-    assert local._preload([case], [gpu]) == expected
+    assert local.modules_to_preload([case], on_gpu=True) == expected

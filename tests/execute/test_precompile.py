@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
+from runner.device import processes
 from runner.device.gpus import Gpu
-from runner.execute import Notice, precompile
+from runner.execute import Started, precompile
 from runner.execute.local import Local
 from runner.execute.precompile import Precompiler
 from runner.execute.worker_process import Zygote
@@ -79,81 +79,45 @@ def test_what_no_cache_keeps_is_not_compiled_ahead():
 )
 def test_processes_are_as_many_as_cores_memory_and_cases_are_worth(asked, cores, cases, gib, count):
     gpus = [Gpu(index, f"GPU-{index}", "", size * 2**30, 0) for index, size in enumerate(gib)]
-    assert precompile.processes(asked, cores, cases, gpus) == count
+    assert precompile.process_count(asked, cores, cases, gpus) == count
 
 
 def state(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_they_stand_still_while_their_gpu_measures(tmp_path, cold, eventually):
-    zygote = Zygote(tmp_path / "worker.log", 60.0)
-    builders = Precompiler(zygote, tmp_path / "ahead.log", [()], 1, [compiled(64)], 60.0)
-    try:
-        builders.advance()
-        (pid,) = (builder.process.pid for builder in builders._builders)
-        builders.pause_for([()])
-        assert eventually(lambda: state(pid) == "T")
-        builders.pause_for([])
-        assert eventually(lambda: state(pid) in "RS")
-    finally:
-        builders.close()
-        zygote.close()
+@pytest.fixture
+def zygote(tmp_path):
+    found = Zygote()
+    found.begin(tmp_path / "worker.log", [], [], 60.0)
+    yield found
+    found.close()
+
+
+def test_they_stand_still_while_their_gpu_measures(tmp_path, cold, eventually, zygote):
+    precompiler = Precompiler(zygote, tmp_path / "precompile.log", [()], 1, [compiled(64)], 60.0)
+    precompiler.advance()
+    (pid,) = processes.children(zygote.pid)
+    precompiler.pause_for([()])
+    assert eventually(lambda: state(pid) == "T")
+    precompiler.pause_for([])
+    assert eventually(lambda: state(pid) in "RS")
+    zygote.close()
     assert not Path(f"/proc/{pid}").exists()
 
 
-def timed(verdict, device="NVIDIA H200", cols=64):
-    figures = {"gpu_us" if device != "cpu" else "wall_us": 1.0, "verdict": verdict}
-    return Row(case=compiled(cols), status="ok", device=device, metrics=figures)
+def test_a_process_with_nothing_left_to_compile_gives_back_what_it_holds(tmp_path, cold, eventually, zygote):
+    precompiler = Precompiler(zygote, tmp_path / "precompile.log", [()], 1, [compiled(64)], 60.0)
+    precompiler.advance()
+    (pid,) = processes.children(zygote.pid)
+    assert eventually(lambda: precompiler.advance() or not precompiler.watched)
+    assert eventually(lambda: state(pid) == "Z"), "its memory is free"
+    row = precompiler.observe(Row(case=compiled(64), status="ok"))
+    assert row.metrics["precompile_s"] > 0
 
 
-def test_it_is_off_when_timings_beside_it_are_unsteady_several_times_in_a_row(tmp_path, cold):
-    zygote = Zygote(tmp_path / "worker.log", 60.0)
-    builders = Precompiler(zygote, tmp_path / "ahead.log", [()], 1, [compiled(64), compiled(65)], 60.0)
-    try:
-        assert not any(
-            builders.judge(timed("not_converged")) for _ in range(precompile.MOST_SUFFERING)
-        )  # nobody compiles
-        builders.advance()
-        (pid,) = (builder.process.pid for builder in builders._builders)
-        unsteady = [
-            *["not_converged"] * (precompile.MOST_SUFFERING - 1),
-            "ok",
-            *["contended"] * (precompile.MOST_SUFFERING - 1),
-        ]
-        assert not any(builders.judge(timed(verdict)) for verdict in unsteady)
-        assert not any(builders.judge(timed("not_converged", "cpu")) for _ in range(precompile.MOST_SUFFERING))
-        verdicts = [*["contradicted"] * precompile.MOST_SUFFERING, "contradicted"]
-        assert [builders.judge(timed(verdict)) for verdict in verdicts].index(True) == precompile.MOST_SUFFERING - 1
-        assert builders.off
-        deadline = time.monotonic() + 20
-        while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
-            builders.advance()
-        assert not Path(f"/proc/{pid}").exists()
-        assert not builders.watched
-    finally:
-        builders.close()
-        zygote.close()
-
-
-def test_the_rows_say_that_it_is_off(tmp_path, cold, monkeypatch):
-    monkeypatch.setattr(precompile, "SUFFERING", ("ok", "not_converged", "contended"))
-    monkeypatch.setattr(precompile, "MOST_SUFFERING", 1)
-    cases = [compiled(cols) for cols in (64, 65, 66, 67)]
-    events = [*Local(**(LIMITS | {"precompile": 1})).run(cases, str(tmp_path / "worker.log"))]
-    rows = [event for event in events if isinstance(event, Row)]
-    off = [row.metrics.get("precompile_off", False) for row in rows]
-    assert off == sorted(off)
-    assert (off[0], off[-1]) == (False, True)
-    assert [event.text for event in events if isinstance(event, Notice)] == [precompile.OFF]
-
-
-def test_who_has_nothing_left_to_compile_gives_back_what_it_holds(tmp_path, cold, eventually):
-    zygote = Zygote(tmp_path / "worker.log", 60.0)
-    builders = Precompiler(zygote, tmp_path / "ahead.log", [()], 1, [compiled(64)], 60.0)
-    try:
-        assert eventually(lambda: builders.advance() or not builders._builders)
-        assert "precompile_s" in builders.told(compiled(64))
-    finally:
-        builders.close()
-        zygote.close()
+def test_a_case_that_a_worker_has_is_not_compiled(tmp_path, cold, zygote):
+    precompiler = Precompiler(zygote, tmp_path / "precompile.log", [()], 1, [compiled(64)], 60.0)
+    precompiler.observe(Started(compiled(64)))
+    precompiler.advance()
+    assert not precompiler.watched

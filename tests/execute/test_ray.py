@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
 
-from runner.execute import Notice, Ready, Started, shards
-from runner.execute.ray import Ray, share
+from runner.execute import Notice, Ready, Started
+from runner.execute.ray import Ray
 from runner.execute.shards import Holder, Ledger
 from runner.experiment import schema
 from runner.experiment.case import CaseRecord, Choice
@@ -141,22 +140,21 @@ def test_a_node_of_a_running_cluster_is_killed(grid, tmp_path, left_behind):
 
 
 def nodes(*gpus):
-    found = [{"Alive": count >= 0, "Resources": {"GPU": count, "CPU": 8.0}} for count in gpus]
-    return SimpleNamespace(nodes=lambda: found)
+    return [{"Alive": count >= 0, "Resources": {"GPU": count, "CPU": 8.0}} for count in gpus]
 
 
 @pytest.mark.parametrize(
     ("found", "gpus", "cores", "room"), [([4, 2, -1], 1, 1, 6), ([4, 3], 2, 1, 3), ([4, 0], 1, 4, 2), ([4, 2], 0, 2, 8)]
 )
 def test_actors_are_as_many_as_fit_on_the_nodes(found, gpus, cores, room):
-    assert launcher(cpus_per_actor=cores)._room(nodes(*found), gpus) == room
+    assert launcher(cpus_per_actor=cores).room(nodes(*found), gpus) == room
 
 
 def test_no_room_is_said_at_once():
     with pytest.raises(
         BadInput, match=r"^launcher=ray: no node has 4 GPUs and 1 cores for an actor: 2 GPUs and 8 core"
     ):
-        launcher()._room(nodes(2, 0), 4)
+        launcher().room(nodes(2, 0), 4)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
@@ -171,14 +169,14 @@ def test_without_the_package_nothing_is_started(monkeypatch):
         launcher()
 
 
-def test_problems_are_given_out_whole_and_fewer_towards_the_end(grid):
+def test_problems_are_given_out_whole(grid):
     ledger = Ledger()
-    ledger.add(grid(*[(function, cols) for cols in range(64, 96) for function in ("right", "other")]))
-    sizes, total = [], ledger.left
-    while chunk := ledger.take(share(ledger.left, total, hands=2, least=1)):
-        assert len({case.problem for case in chunk}) * 2 == len(chunk)
-        sizes.append(len(chunk) // 2)
-    assert sizes == [8, 6, 4, 4, 4, 4, 2], "each begins with seconds of starting, so they are not ever smaller"
+    ledger.add(grid(*[(function, cols) for cols in range(64, 68) for function in ("right", "other")]))
+    sizes = []
+    while piece := ledger.take(3):
+        assert len({case.problem for case in piece}) * 2 == len(piece)
+        sizes.append(len(piece) // 2)
+    assert sizes == [3, 1]
 
 
 def test_a_suspect_comes_last_and_alone_and_not_a_third_time(grid):
@@ -188,7 +186,7 @@ def test_a_suspect_comes_last_and_alone_and_not_a_third_time(grid):
 
     def dies(*begun):
         for case in begun:
-            ledger.hear(holder, shards.to_record(Started(case)))
+            ledger.note(holder, Started(case))
         return of(Row, ledger.died(holder, "killed"))
 
     def takes():
@@ -199,8 +197,8 @@ def test_a_suspect_comes_last_and_alone_and_not_a_third_time(grid):
     assert dies(cases[0]) == []
     assert takes() == cases[1:]
     for case in cases[1:]:
-        assert ledger.hear(holder, shards.to_record(Row(case=case, status="ok")))
-        assert ledger.hear(holder, shards.to_record(Row(case=case, status="ok"))) is None, "it has a row"
+        assert ledger.note(holder, Row(case=case, status="ok"))
+        assert ledger.note(holder, Row(case=case, status="ok")) is None, "it has a row"
     assert takes() == cases[:1]
     (row,) = dies(cases[0])
     assert (row.case, row.status, ledger.left) == (cases[0], "lost", 0)

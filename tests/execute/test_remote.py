@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 
@@ -10,14 +9,15 @@ import pytest
 
 from runner.device import gpus
 from runner.device.gpus import Gpu
-from runner.execute import CannotStart, Notice, Ready, Started, shards
+from runner.execute import CannotStart, Limits, Notice, Ready, Started, shards
 from runner.execute.local import Local
-from runner.execute.shards import from_record, problems, serve, to_record
+from runner.execute.shards import Part, PartJournal, event_of, problems, serve
 from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Comparison, Row
 from runner.store.fingerprint import Fingerprints
 
 CASE, OTHER = (CaseRecord(Choice("gelu", {"cols": cols}), Choice("torch", {}), (), "auto", 0) for cols in (1, 2))
+LIMITS = Limits(start_limit_s=1.0, build_limit_s=1.0, check_limit_s=1.0, measure_limit_s=1.0)
 GPU = Gpu(1, "GPU-aa", "NVIDIA H200", 100, 7)
 EVENTS = [
     Ready({"torch": "2.13"}, GPU),
@@ -30,14 +30,15 @@ EVENTS = [
 ]
 
 
-@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
-def test_an_event_comes_back_as_it_went(event):
-    assert from_record(json.loads(json.dumps(to_record(event))), {CASE.key: CASE}) == event
-
-
-@pytest.mark.parametrize("event", EVENTS[3:6], ids=lambda event: type(event).__name__)
-def test_what_is_of_other_cases_is_left_out(event):
-    assert from_record(to_record(event), {OTHER.key: OTHER}) is None
+def test_an_event_comes_back_as_it_went_and_that_of_another_case_does_not(tmp_path):
+    with PartJournal(tmp_path) as mine:
+        for event in EVENTS:
+            mine.write(event)
+    session, *records = Part(tmp_path).new_records()
+    assert [event_of(record, {CASE.key: CASE}) for record in records] == EVENTS
+    assert event_of(session, {CASE.key: CASE}) is None
+    of_others = [event_of(record, {OTHER.key: OTHER}) for record in records]
+    assert of_others == [*EVENTS[:3], None, None, None, EVENTS[6]]
 
 
 def test_a_machine_says_who_it_is_and_what_made_its_rows(monkeypatch):
@@ -48,10 +49,9 @@ def test_a_machine_says_who_it_is_and_what_made_its_rows(monkeypatch):
         Row(case=CASE, status="ok"),
         Comparison(),
     ]
-    local = {"gpus": "all", "precompile": None} | dict.fromkeys(shards.Limits.__dataclass_fields__, 1.0)
     monkeypatch.setattr(gpus, "look", lambda: ([GPU], ""))
     monkeypatch.setattr(Local, "run", lambda self, cases, log: iter(told))
-    ready, notice, started, row, rounds = serve(local, [CASE], "worker.log", 1, {"job": "7"})
+    ready, notice, started, row, rounds = serve(shards.local(LIMITS, 1), [CASE], "worker.log", {"job": "7"})
     host = socket.gethostname()
     assert ready == Ready({"hostname": host, "job": "7", "torch": "2.13"}, GPU)
     assert notice.text == f"{host}: it is busy"
@@ -62,14 +62,13 @@ def test_a_machine_says_who_it_is_and_what_made_its_rows(monkeypatch):
 def test_gpus_that_are_asked_for_and_are_not_there(monkeypatch):
     monkeypatch.setattr(gpus, "look", lambda: ([], "no NVIDIA driver answers here"))
     with pytest.raises(CannotStart, match="no NVIDIA driver answers here"):
-        next(serve({}, [CASE], "worker.log", 1, {}))
+        next(serve(shards.local(LIMITS, 1), [CASE], "worker.log", {}))
 
 
 def test_without_gpus_none_is_seen(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    local = {"gpus": 0, "precompile": None} | dict.fromkeys(shards.Limits.__dataclass_fields__, 1.0)
     monkeypatch.setattr(Local, "run", lambda self, cases, log: iter([Notice(os.environ["CUDA_VISIBLE_DEVICES"])]))
-    (notice,) = serve(local, [CASE], "worker.log", 0, {})
+    (notice,) = serve(shards.local(LIMITS, 0), [CASE], "worker.log", {})
     assert notice.text.endswith(": ")
 
 

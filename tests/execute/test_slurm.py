@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import sys
 from itertools import count
@@ -13,6 +14,7 @@ import pytest
 import yaml
 
 from runner.execute import Notice, Ready, Started, slurm
+from runner.execute.local import Local
 from runner.execute.shards import Ledger, Part, PartJournal, Shard
 from runner.execute.slurm import Array, Slurm
 from runner.experiment import schema
@@ -25,7 +27,9 @@ from runner.store.journal import Journal
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 SETTINGS = yaml.safe_load((CONF / "launcher" / "slurm.yaml").read_text())
+LIMITS = {name: value for name, value in SETTINGS.items() if name.endswith("_limit_s")}
 SETTINGS |= {"cluster": "local", "tasks": 2, "gpus_per_task": 0, "poll_s": 0.2}
+LOCAL = Local(**LIMITS | {"gpus": 0, "precompile": 0})
 QUICK = {"samples": 20, "max_s": 0.02, "paired_rounds": 20, "warmup_s": 0.0, "measured_peak": False}
 BENCHMARK = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text()) | QUICK
 
@@ -198,6 +202,9 @@ class Tasks:
         self.folder, self.jobs, self.refuses = folder / "slurm", [], ""
         self._ids = count(1)
 
+    def update_parameters(self, **_):
+        """As submitit's."""
+
     def submit_array(self, shards):
         if self.refuses:
             raise ValueError(self.refuses)
@@ -217,20 +224,25 @@ class Tasks:
         with PartJournal(part.folder) as mine:
             left = [case for case in part.cases if case.key not in journal.load(part.folder).rows]
             for case in left[:rows]:
-                mine.hear(Started(case))
-                mine.hear(Row(case=case, status="ok", fingerprint=Fingerprints().of(case)))
-            for case in left[rows : rows + begins]:
-                mine.hear(Started(case))
+                mine.write(Started(case))
+                mine.write(Row(case=case, status="ok", fingerprint=Fingerprints().of(case)))
             if done:
                 mine.done()
-            mine._in_flight.clear()
+        killed_with(part, *left[rows : rows + begins])
+
+
+def killed_with(part, *cases):
+    """Write what a task has left that was killed with ``cases`` in flight."""
+    with open(part.folder / journal.NAME, "a") as file:
+        for record in ({"record": "session"}, *({"record": "start", "key": case.key} for case in cases)):
+            file.write(json.dumps(record) + "\n")
 
 
 @pytest.fixture
 def tasks(tmp_path, monkeypatch):
     """``tasks.array()`` is what the parent has of them; a task that is seen to have ended has ended."""
     found = Tasks(tmp_path)
-    found.array = lambda: Array(tmp_path, lambda: found, {}, 0, 0.0)
+    found.array = lambda poll_s=0.0: Array(tmp_path, lambda: found, LOCAL, poll_s)
     earlier = lambda folder, job_id: next(job for job in found.jobs if job.job_id == job_id)  # noqa: E731
     monkeypatch.setattr("submitit.SlurmJob", earlier)
     return found
@@ -242,16 +254,15 @@ def six(grid):
 
 
 def test_a_task_that_slurm_queues_again_is_not_replaced(tasks, six):
-    parent = tasks.array()
-    parent._settle_s = 100.0
+    parent = tasks.array(poll_s=20.0)
     list(parent.submit([six]))
     tasks.does(0, 2, begins=1)
-    assert keys(of(Row, parent.look())) == keys(six[:2])
+    assert keys(of(Row, parent.poll())) == keys(six[:2])
     for state in ("NODE_FAIL", "PENDING", "PREEMPTED", "REQUEUED", "RUNNING", "UNKNOWN", ""):
         tasks.jobs[0].state = state
-        assert not list(parent.look())
+        assert not list(parent.poll())
     tasks.does(0, 4, done=True)
-    assert keys(of(Row, parent.look())) == keys(six[2:])
+    assert keys(of(Row, parent.poll())) == keys(six[2:])
     assert not parent.open
     assert len(tasks.jobs) == 1
 
@@ -260,14 +271,14 @@ def test_cases_of_a_task_that_dies_are_submitted_once_more_what_was_in_flight_la
     parent = tasks.array()
     list(parent.submit([six]))
     tasks.does(0, 2, begins=1)
-    list(parent.look())
+    list(parent.poll())
     tasks.jobs[0].state = "OUT_OF_MEMORY"
-    assert "task 000 (job 9_1) has died: it ended as OUT_OF_MEMORY; cases left for another: 4" in texts(parent.look())
+    assert "task 000 (job 9_1) has died: it ended as OUT_OF_MEMORY; cases left for another: 4" in texts(parent.poll())
     assert Part(Path(tasks.jobs[1].shard.folder)).cases == [*six[3:], six[2]]
     tasks.does(1, 3, begins=1)
-    list(parent.look())
+    list(parent.poll())
     tasks.jobs[1].state = "CANCELLED by 0"
-    (row,) = of(Row, parent.look())
+    (row,) = of(Row, parent.poll())
     assert (row.case, row.status) == (six[2], "lost")
     assert row.reason == (
         "in flight when its process died, for the second time: task 001 (job 9_2), it ended as CANCELLED; "
@@ -284,7 +295,7 @@ def test_what_cannot_be_submitted(tasks, six):
     tasks.refuses = ""
     list(parent.submit([six]))
     tasks.jobs[0].state, tasks.refuses = "FAILED", "invalid account"
-    rows = of(Row, parent.look())
+    rows = of(Row, parent.poll())
     assert keys(rows) == keys(six)
     assert "as FAILED, and then launcher=slurm: no task could be submitted: ValueError: invalid acc" in rows[0].reason
 
@@ -295,7 +306,7 @@ def test_tasks_that_die_in_a_row_without_a_row_are_not_replaced_for_ever(tasks, 
     rows = []
     for job in range(3):
         tasks.jobs[job].state = "NODE_FAIL"
-        rows += of(Row, parent.look())
+        rows += of(Row, parent.poll())
     assert len(tasks.jobs) == 3
     assert not parent.open
     assert keys(rows) == keys(six)
@@ -303,7 +314,7 @@ def test_tasks_that_die_in_a_row_without_a_row_are_not_replaced_for_ever(tasks, 
 
 
 def test_ctrl_c_ends_the_tasks_after_what_has_come_in(tasks, six, tmp_path, monkeypatch):
-    monkeypatch.setattr(Slurm, "_executor", lambda *_: tasks)
+    monkeypatch.setattr("submitit.AutoExecutor", lambda *_, **__: tasks)
     run = launcher().run(six, str(tmp_path / "worker.log"))
     next(run)
     tasks.does(0, 1)
@@ -315,7 +326,7 @@ def test_ctrl_c_ends_the_tasks_after_what_has_come_in(tasks, six, tmp_path, monk
     assert [job.state for job in tasks.jobs] == ["CANCELLED by the test"] * 2
     for job in tasks.jobs:
         assert Part(Path(job.shard.folder)).is_void
-        Shard(job.shard.folder, {}, 0)()  # begins too late, and does nothing
+        Shard(job.shard.folder, LOCAL)()  # begins too late, and does nothing
 
 
 def test_the_next_session_takes_in_what_was_done_and_lets_tasks_go_on(tasks, six, tmp_path):
@@ -326,13 +337,13 @@ def test_the_next_session_takes_in_what_was_done_and_lets_tasks_go_on(tasks, six
     tasks.does(1, 1, begins=1)
     with Journal(tmp_path) as main:
         main.row(Row(case=six[4], status="ok"))  # to be done again: the grid has it, and it has a row
-    events, left = exhaust(second.take_in(six))
+    events, left = exhaust(second.take_over(six))
     assert keys(of(Row, events)) == keys([six[0], six[2]])
     assert left == [six[1], six[4]]
     assert texts(events) == "from an earlier session: rows 2, tasks that go on 2"
     tasks.does(1, 1, done=True)
     tasks.does(2, 2, done=True)
-    assert keys(of(Row, second.look())) == keys([six[3], six[5]])
+    assert keys(of(Row, second.poll())) == keys([six[3], six[5]])
     assert not second.open
     assert not any(job.state.startswith("CANCELLED") for job in tasks.jobs)
 
@@ -343,7 +354,7 @@ def test_rows_and_tasks_of_other_sources_are_not_taken(tasks, six, tmp_path):
     with Journal(tmp_path):
         pass
     (tmp_path / "user.py").write_text(USER.replace("import os", "import sys, os"))
-    events, left = exhaust(tasks.array().take_in(six))
+    events, left = exhaust(tasks.array().take_over(six))
     assert not of(Row, events)
     assert left == six
     assert tasks.jobs[0].state == "CANCELLED by the test"
@@ -361,17 +372,16 @@ def exhaust(steps):
 def test_a_journal_that_appears_late_and_in_pieces(tmp_path, six):
     part = Part.create(tmp_path / "parts", six)
     assert part.cases == six
-    assert part.news() == []
+    assert part.new_records() == []
     file = part.folder / journal.NAME
     whole = b'\n{"record":"notice","text":"one"}\n\n{"record":"not'
     file.write_bytes(whole)
-    assert part.news() == [{"record": "notice", "text": "one"}]
+    assert part.new_records() == [{"record": "notice", "text": "one"}]
     file.write_bytes(whole + b'ice","text":"two"}\n' + b"\0" * 40)
-    assert part.news() == [{"record": "notice", "text": "two"}]
-    assert part.news() == []
+    assert part.new_records() == [{"record": "notice", "text": "two"}]
+    assert part.new_records() == []
     file.write_bytes(whole + b'ice","text":"two"}\n' + b'\n{"record":"notice","text":"3"}\n' + b"\0" * 8 + b'\n{"rec')
-    assert part.news() == [{"record": "notice", "text": "3"}]
-    assert part.news(last=True) == []
+    assert part.new_records() == [{"record": "notice", "text": "3"}]
 
 
 def test_a_task_that_is_queued_again_tries_a_suspect_last_and_gives_up_in_the_end(tmp_path, six, monkeypatch):
@@ -380,18 +390,15 @@ def test_a_task_that_is_queued_again_tries_a_suspect_last_and_gives_up_in_the_en
     monkeypatch.setattr("runner.execute.shards.serve", lambda local, cases, *_: asked.append([*cases]) or ())
     monkeypatch.setattr("submitit.JobEnvironment", lambda: SimpleNamespace(job_id="9"))
     with PartJournal(part.folder) as mine:
-        mine.hear(Row(case=six[0], status="ok"))
-        mine.hear(Started(six[1]))
-        mine._in_flight.clear()  # as if it had been killed
-    Shard(str(part.folder), {}, 0)()
+        mine.write(Row(case=six[0], status="ok"))
+    killed_with(part, six[1])
+    Shard(str(part.folder), LOCAL)()
     assert asked == [[six[2], six[3], six[1]]]
-    with PartJournal(part.folder) as mine:
-        mine.hear(Started(six[1]))
-        mine._in_flight.clear()
+    killed_with(part, six[1])
     for _ in range(6):
         with PartJournal(part.folder) as mine:
-            mine.hear(Started(six[2]))  # and then its time had come
-    Shard(str(part.folder), {}, 0)()
+            mine.write(Started(six[2]))  # and then its time had come
+    Shard(str(part.folder), LOCAL)()
     assert asked[1:] == [[six[3]]]
     reasons = [row.reason for row in journal.read(part.folder) if row.status == "lost"]
     assert "in flight when its task died, for the second time" in reasons[0]
@@ -406,8 +413,8 @@ def test_an_error_of_a_task_is_told(tmp_path, six, monkeypatch):
     monkeypatch.setattr("runner.execute.shards.serve", serve)
     monkeypatch.setattr("submitit.JobEnvironment", lambda: SimpleNamespace(job_id="9"))
     with pytest.raises(RuntimeError):
-        Shard(str(part.folder), {}, 0)()
-    (notice,) = [record["text"] for record in part.news() if record["record"] == "notice"]
+        Shard(str(part.folder), LOCAL)()
+    (notice,) = [record["text"] for record in part.new_records() if record["record"] == "notice"]
     assert notice.endswith(": RuntimeError: no worker could be started")
 
 

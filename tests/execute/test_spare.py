@@ -11,8 +11,7 @@ import pytest
 
 from runner.device import gpus
 from runner.device.gpus import Gpu
-from runner.execute import Ready
-from runner.execute.device_queue import DeviceQueue
+from runner.execute import Ready, device_queue
 from runner.experiment.results import Row
 
 USER = """
@@ -54,12 +53,25 @@ def launch(launch_user, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNEL_RUNNER_LOCK_DIR", str(tmp_path))
     told = tmp_path / "told"
 
-    def go(*cases):
-        events = launch_user(f"TOLD = {str(told)!r}\n{USER}", *cases, device="auto")
+    def go(*cases, **more):
+        events = launch_user(f"TOLD = {str(told)!r}\n{USER}", *cases, device="auto", **more)
         calls = [json.loads(line) for line in told.read_text().splitlines()]
         return [event for event in events if isinstance(event, Row)], sum(isinstance(e, Ready) for e in events), calls
 
     return go
+
+
+@pytest.fixture
+def workers(monkeypatch):
+    """The workers that were started, and of each whether it was to find out what instruments want to know."""
+    started, real = [], device_queue.WorkerProcess
+
+    def fork(*given, like, **more):
+        started.append((real(*given, like=like, **more), like is not None))
+        return started[-1][0]
+
+    monkeypatch.setattr(device_queue, "WorkerProcess", fork)
+    return started
 
 
 def test_a_worker_that_dies_is_replaced_by_one_that_was_there_before(launch):
@@ -72,44 +84,36 @@ def test_a_worker_that_dies_is_replaced_by_one_that_was_there_before(launch):
     assert begun <= died + 0.02  # both are known to 0.01 s
 
 
-def test_a_grid_of_one_case_starts_no_second_worker(launch, monkeypatch):
-    forks, fork = [], DeviceQueue._fork
-    monkeypatch.setattr(DeviceQueue, "_fork", lambda self, *like: forks.append(1) or fork(self, *like))
+def test_a_grid_of_one_case_starts_no_second_worker(launch, workers):
     launch(("told", 64))
-    assert len(forks) == 1
+    assert len(workers) == 1
 
 
-def test_the_first_worker_alone_finds_out_what_the_others_are_told(launch, monkeypatch):
-    asked, fork = [], DeviceQueue._fork
-    monkeypatch.setattr(
-        DeviceQueue, "_fork", lambda self, *like: asked.append(bool(like and like[0])) or fork(self, *like)
-    )
+def test_the_first_worker_alone_finds_out_what_the_others_are_told(launch, workers):
     launch(("told", 64), ("told", 56), ("dies", 48), ("told", 32))
-    assert asked[0]
-    assert not any(asked[1:])
+    (_, first), *others = workers
+    assert first
+    assert not any(asked for _, asked in others)
 
 
-@pytest.mark.parametrize(("gib", "forks"), [(80, 2), (8, 1), (0, 2)])
-def test_a_gpu_with_little_memory_has_no_spare(launch, monkeypatch, gib, forks):
+@pytest.mark.parametrize(("gib", "count"), [(80, 2), (8, 1), (0, 2)])
+def test_a_gpu_with_little_memory_has_no_spare(launch, workers, monkeypatch, gib, count):
     monkeypatch.setattr(gpus, "visible", lambda: [Gpu(0, "GPU-of-nobody", "none", gib * 2**30, 0)])
-    made, fork = [], DeviceQueue._fork
-    monkeypatch.setattr(DeviceQueue, "_fork", lambda self, *like: made.append(1) or fork(self, *like))
     launch(("told", 64), ("told", 32))
-    assert len(made) == forks
+    assert len(workers) == count
 
 
-def test_a_spare_that_is_dead_is_not_taken(launch, monkeypatch, gone):
-    take = DeviceQueue._take_spare
+def test_a_spare_that_is_dead_is_not_taken(launch, workers, gone):
+    def on_row():
+        if len(workers) == 2:
+            spare, _ = workers[1]
+            os.kill(spare.pid, signal.SIGKILL)
+            assert gone(spare.pid)
+            workers.append(None)
 
-    def killed(self):
-        if self._spare:
-            os.kill(self._spare.pid, signal.SIGKILL)
-            assert gone(self._spare.pid)
-        return take(self)
-
-    monkeypatch.setattr(DeviceQueue, "_take_spare", killed)
-    rows, _, _ = launch(("told", 64), ("dies", 48), ("told", 32))
-    assert [row.status for row in rows] == ["ok", "crashed", "ok"]
+    rows, _, _ = launch(("told", 64), ("told", 56), ("dies", 48), ("told", 32), on_row=on_row)
+    assert [row.status for row in rows] == ["ok", "ok", "crashed", "ok"]
+    assert len(workers) > 3
 
 
 def test_a_worker_whose_memory_is_not_given_back_gets_no_further_problem(launch):

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from runner.execute import CannotStart, local, worker_process
-from runner.execute.worker_process import ORPHANED, Gone, Stuck, WorkerProcess, Zygote
+from runner.execute.worker_process import ORPHANED, Gone, WorkerProcess, Zygote
 
 ORPHANS = """
 import os, subprocess, sys
@@ -55,48 +55,39 @@ def test_what_cannot_be_killed_is_not_waited_for_for_ever():
 
 
 def test_a_gpu_whose_worker_does_not_end_is_out_of_service(launch_user, monkeypatch):
-    def reap(self, pid, limit_s):
-        raise Stuck("the worker was killed and has not ended")
-
     monkeypatch.setattr(local, "SOURCES", (Zygote,))
-    monkeypatch.setattr(Zygote, "reap", reap)
+    monkeypatch.setattr(Zygote, "reap", lambda self, pid, limit_s: None)
     rows = []
-    with pytest.raises(CannotStart, match="a worker that was killed has not ended, and holds it"):
+    with pytest.raises(CannotStart, match="a killed worker has not ended and holds it"):
         launch_user("import os\ndef dies(x): os.abort()", ("dies", 64), ("dies", 65), on_row=lambda: rows.append(1))
     assert len(rows) == 1
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
-def test_one_that_does_not_answer_in_time_is_ended(tmp_path, monkeypatch, gone):
-    source = Zygote(tmp_path / "log", 60.0)
-    try:
-        worker = WorkerProcess(source, tmp_path / "log", (), measures=False)
-        os.kill(source.pid, signal.SIGSTOP)
-        monkeypatch.setattr(worker_process, "REAP_S", 0.1)
-        assert worker.end() == "the worker was killed and has not ended"
-        assert worker.stuck
-        assert gone(source.pid)
-    finally:
-        source.close()
-
-
 @pytest.fixture
 def source(tmp_path):
-    begun = Zygote(tmp_path / "log", 60.0)
+    begun = Zygote()
+    begun.begin(tmp_path / "log", [], [], 60.0)
     yield begun
     begun.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
-def test_it_touches_no_process_that_is_not_its_worker(source, tmp_path):
+def test_one_that_does_not_answer_in_time_is_ended(source, tmp_path, monkeypatch, gone):
     worker = WorkerProcess(source, tmp_path / "log", (), measures=False)
-    with subprocess.Popen(["sleep", "1000"]) as stranger:
-        for ask in (lambda: source.kill(stranger.pid), lambda: source.reap(stranger.pid, 60.0)):
-            with pytest.raises(Gone, match="is no worker of this process"):
-                ask()
-        assert stranger.poll() is None
-        stranger.kill()
-    assert worker.alive
+    os.kill(source.pid, signal.SIGSTOP)
+    monkeypatch.setattr(worker_process, "REAP_S", 0.1)
+    assert worker.end() == ORPHANED
+    assert gone(source.pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
+def test_one_that_is_not_ready_in_time_is_ended(tmp_path, gone):
+    source = Zygote()
+    os.kill(source.pid, signal.SIGSTOP)
+    source.begin(tmp_path / "log", [], [], 0.1)
+    with pytest.raises(Gone, match=r"not ready within 0.1 s; raise launcher.start_limit_s"):
+        WorkerProcess(source, tmp_path / "log", (), measures=False)
+    assert gone(source.pid)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
@@ -107,7 +98,7 @@ def test_workers_die_with_what_forked_them_and_it_gives_no_more(source, tmp_path
     assert not worker.alive
     worker.kill()
     assert worker.end() == ORPHANED
-    with pytest.raises(Gone, match="has been killed"):
+    with pytest.raises(Gone, match="was killed"):
         WorkerProcess(source, tmp_path / "log", (), measures=False)
 
 
