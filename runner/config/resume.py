@@ -12,7 +12,7 @@ from runner.config import grid, quote
 from runner.config.compose import Composer, key_of
 from runner.experiment.case import CaseRecord, Choice, Plan
 from runner.experiment.schema import BadInput
-from runner.store import resume, run_folder
+from runner.store import run_folder
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def find(compose: Composer, overrides: Sequence[str]) -> Earlier | None:
     config = compose([given[key] for key in ("resume.of", "output_dir", "name") if key in given])
     if config.resume.of is None:
         return None
-    folder = resume.find(str(config.resume.of), str(config.output_dir), config.name)
+    folder = run_folder.find(str(config.resume.of), str(config.output_dir), config.name)
     try:
         return Earlier(folder, run_folder.read_head(folder), tuple(run_folder.read_cases(folder)))
     except FileNotFoundError:

@@ -113,7 +113,8 @@ class Fingerprints:
                     waiting += self._dependencies(path)
             if any(self._source(path).native for path in seen):
                 folders = dict.fromkeys(path.parent for path in seen if path.suffix == ".py")
-                waiting = [path for folder in folders for path in _native_files(folder) if path not in seen]
+                native = (path for folder in folders for path in sorted(folder.glob("*")) if path.suffix in NATIVE)
+                waiting = [path for path in native if path not in seen]
         return list(seen)
 
     def _dependencies(self, path: Path) -> Iterator[Path]:
@@ -242,13 +243,6 @@ def _imported(name: str, roots: Iterable[Path]) -> list[Path]:
 
 def _is_lifted(path: Path) -> bool:
     return any(path.is_relative_to(PACKAGE / name) for name in LIFTED)
-
-
-def _native_files(folder: Path) -> list[Path]:
-    try:
-        return sorted(path for path in folder.iterdir() if path.suffix in NATIVE)
-    except OSError:  # the folder has been removed
-        return []
 
 
 def _name(path: Path) -> str:

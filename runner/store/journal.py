@@ -148,10 +148,9 @@ class Contents:
     """What a journal says, and what this session adds to it. Cases are named by their keys."""
 
     rows: dict[str, Row] = field(default_factory=dict)  # the last row of each case, in the order of the first ones
-    unreadable: set[str] = field(default_factory=set)  # cases whose last row was written by an incompatible version
     starts: dict[str, int] = field(default_factory=dict)
     deaths: dict[str, int] = field(default_factory=dict)  # sessions since its row that died with the case in flight
-    torn: int = 0  # records that a kill or a full disk cut off
+    unreadable: int = 0  # records that a kill or a full disk cut off, or that another version wrote
     _in_flight: set[str] = field(default_factory=set)  # in the session that is being read
     _rounds: list[Comparison] = field(default_factory=list)
     _rounds_before: dict[str, int] = field(default_factory=dict)  # how many there were when a case got its last row
@@ -167,7 +166,8 @@ class Contents:
 
     def add_row(self, row: Row) -> None:
         """Replace the row of its case."""
-        self._on_row(row.case.key, row)
+        self._on_row(row.case.key)
+        self.rows[row.case.key] = row
 
     def add_rounds(self, rounds: Comparison) -> None:
         """Add a comparison, which holds for the rows so far."""
@@ -180,10 +180,8 @@ class Contents:
         """
         match record["record"]:
             case "row":
-                try:
-                    self._on_row(record["key"], Row.from_record(record))
-                except (ValueError, TypeError, KeyError):
-                    self._on_row(record["key"], None)
+                self._on_row(record["key"])
+                self.rows[record["key"]] = Row.from_record(record)
             case "start":
                 self._in_flight.add(record["key"])
                 self.starts[record["key"]] = self.starts.get(record["key"], 0) + 1
@@ -205,20 +203,14 @@ class Contents:
             self.deaths[key] = self.deaths.get(key, 0) + 1
         self._in_flight.clear()
 
-    def _on_row(self, key: str, row: Row | None) -> None:
-        if row is not None:
-            self.rows[key] = row
-            self.unreadable.discard(key)
-        else:
-            self.rows.pop(key, None)
-            self.unreadable.add(key)
+    def _on_row(self, key: str) -> None:
         self.deaths.pop(key, None)
         self._in_flight.discard(key)
         self._rounds_before[key] = len(self._rounds)
 
 
 def load(folder: Path) -> Contents:
-    """Return the contents of the journal in ``folder``. Raises OSError, and BadInput if its format is newer."""
+    """Return the contents of the journal in ``folder``. Raises BadInput if it cannot be read or its format is newer."""
     contents = Contents()
     gc.disable()  # it would walk thousands of new records again and again, for a third of the time
     try:
@@ -227,7 +219,9 @@ def load(folder: Path) -> Contents:
                 try:
                     contents.read(orjson.loads(line))
                 except (ValueError, KeyError, TypeError):
-                    contents.torn += 1
+                    contents.unreadable += 1
+    except OSError as error:
+        raise BadInput(f"{folder / NAME} cannot be read: {error.strerror or error}") from None
     finally:
         gc.enable()
     contents.end_session()
@@ -235,7 +229,7 @@ def load(folder: Path) -> Contents:
 
 
 def read(folder: Path) -> list[Row]:
-    """Return the rows of the journal in ``folder``, the last one of each case. Raises as ``load`` does."""
+    """Return the rows of the journal in ``folder``, the last one of each case. Raises BadInput as ``load`` does."""
     return list(load(folder).rows.values())
 
 

@@ -1,121 +1,148 @@
-"""``outputs/<date>/<time>-<name>/``: a folder that no two runs share, and what stands in it before the first row.
+"""A run's folder ``outputs/<date>/<time>-<name>/``: make it, find it, and write what stands in it beside the journal.
 
-A run that is resumed goes on in its folder. Its files are replaced at once, never rewritten, for a kill may come at any
-moment.
+A resumed run goes on in its folder. A kill may come at any moment, so files are replaced as a whole, never rewritten.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
-import json
+import os
 import platform
 import shutil
 import socket
-import subprocess
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.device.processes import ROOT
+import orjson
+
+from runner.device.processes import ROOT, output
 from runner.experiment.case import CaseRecord, Choice, Plan
 from runner.experiment.results import redact_command
+from runner.experiment.schema import BadInput
+from runner.store import journal
+from runner.store.fingerprint import version
 
 PLAN = "plan.jsonl"
 CONFIGS = "configs.yaml"
 ENVIRONMENT = "environment.json"
+LAST = "last"  # a value of resume.of
 
 PACKAGES = ("torch", "triton", "hydra-core", "omegaconf", "numpy", "pandas", "wandb")
 
 
 def claim(output_dir: str, name: str) -> Path:
-    """A new folder, named by date, time and ``name``; a number is added if another run has just taken it.
-
-    Raises:
-        OSError: it cannot be made.
-
-    """
-    day, moment = time.strftime("%Y-%m-%d"), time.strftime("%H-%M-%S")
-    base = Path(output_dir) / day / f"{moment}-{name}"
+    """Make a new folder, named by date, time and ``name``, and a number if that folder exists. Raises OSError."""
+    base = Path(output_dir) / time.strftime("%Y-%m-%d") / f"{time.strftime('%H-%M-%S')}-{name}"
     base.parent.mkdir(parents=True, exist_ok=True)
-    for attempt in range(1, 1000):
-        folder = base if attempt == 1 else base.with_name(f"{base.name}-{attempt}")
+    folder, number = base, 1
+    while True:
         try:
             folder.mkdir()
         except FileExistsError:
-            continue
-        return folder
-    raise FileExistsError(f"{base} and 998 more like it exist already")
+            number += 1
+            folder = base.with_name(f"{base.name}-{number}")
+        else:
+            return folder
 
 
 def withdraw(folder: Path) -> None:
-    """Undo ``claim``, of a run that was refused before its first case: no trace is left, if the disk lets go of it."""
+    """Remove the folder of a run that was refused before its first case, and that of its date if it is empty."""
     shutil.rmtree(folder, ignore_errors=True)
-    with contextlib.suppress(OSError):  # of that day, unless there are others in it
+    with contextlib.suppress(OSError):
         folder.parent.rmdir()
 
 
-def write_plan(folder: Path, plan: Plan, cases: Sequence[CaseRecord]) -> None:
-    """``plan.jsonl``, to be read again fast, and the same for people in ``configs.yaml``. Raises OSError.
+def find(of: str, output_dir: str, name: str | None) -> Path:
+    """Return the folder that ``resume=<of>`` names; for ``last`` see ``newest``.
 
-    ``cases`` are all of the folder's, those of ``plan`` among them.
+    Raises BadInput if there is no such folder, or no journal in it.
     """
-    places: dict[str, int] = {}
-    choices = {choice.text: choice for case in cases for choice in (case.impl, *case.measures)}
-    head = {**_settings(plan), "choices": [choice.to_record() for choice in choices.values()]}
-    for text in choices:
-        places[text] = len(places)
-    lines = [json.dumps(head)]
-    for case in cases:
-        record = {**case.to_record(), "impl": places[case.impl.text]}
-        record["measures"] = [places[measure.text] for measure in case.measures]
-        lines.append(json.dumps(record, separators=(",", ":")))
-    _replace(folder / PLAN, "\n".join(lines) + "\n")
-    _replace(folder / CONFIGS, "---\n".join(_documents(plan, cases)))
+    if of == LAST:
+        if found := newest(output_dir, name):
+            return found
+        called = f" called {name}" if name else ""
+        remedy = "give the whole command of the one that you mean, or leave" if name else "leave"
+        raise BadInput(f"resume=last: there is no run{called} under {output_dir}; {remedy} resume out to start one")
+    folder = Path(of)
+    if not folder.is_dir():
+        raise BadInput(f"resume={of}: there is no such folder; give last, or one that holds a {journal.NAME}")
+    if not (folder / journal.NAME).is_file():
+        raise BadInput(f"resume={of}: it holds no {journal.NAME}, so it is not the folder of a run")
+    return folder
 
 
-def read_head(folder: Path) -> dict[str, Any]:
-    """What ``plan.jsonl`` says beside the cases: name, baseline, launcher, log, columns. Raises OSError, ValueError."""
-    with open(folder / PLAN, encoding="utf-8") as file:
-        head: dict[str, Any] = json.loads(file.readline())
-    return head
+def newest(output_dir: str, name: str | None = None) -> Path | None:
+    """Return the folder of the newest run under ``output_dir``, of those called ``name`` if that is given."""
 
+    def begun(folder: Path) -> tuple[str, str, float]:
+        return folder.parent.name, folder.name[:8], (folder / PLAN).stat().st_mtime  # date, time, order in one second
 
-def is_head(folder: Path, plan: Plan) -> bool:
-    """Whether ``plan.jsonl`` says what ``plan`` does, beside the cases."""
-    try:
-        return {**read_head(folder), **_settings(plan)} == read_head(folder)
-    except (OSError, ValueError):
-        return False
-
-
-def read_cases(folder: Path) -> list[CaseRecord]:
-    """All cases of ``plan.jsonl``, in their order. Raises OSError, ValueError, KeyError, TypeError."""
-    first, *lines = (folder / PLAN).read_bytes().splitlines()
-    choices = [Choice.from_record(record) for record in json.loads(first)["choices"]]
-    cases = []
-    for line in lines:
-        record = json.loads(line)
-        workload, chosen = Choice.from_record(record.pop("workload")), choices[record.pop("impl")]
-        measures = tuple(choices[place] for place in record.pop("measures"))
-        cases.append(CaseRecord(workload, chosen, measures, **record))
-    return cases
-
-
-def newest(output_dir: str, holding: str, name: str | None = None) -> Path | None:
-    """The folder of the last run that has a plan and a file ``holding``, and is called ``name`` if that is given."""
-    folders = [path.parent for path in Path(output_dir).glob(f"*/*/{PLAN}") if (path.parent / holding).is_file()]
-    for folder in sorted(folders, key=_begun, reverse=True):
+    folders = [path.parent for path in Path(output_dir).glob(f"*/*/{PLAN}") if (path.parent / journal.NAME).is_file()]
+    for folder in sorted(folders, key=begun, reverse=True):
         with contextlib.suppress(OSError, ValueError, KeyError):
             if name is None or read_head(folder)["name"] == name:
                 return folder
     return None
 
 
-def _begun(folder: Path) -> tuple[str, str, float]:
-    """By date and time; two of one second by their files."""
-    return folder.parent.name, folder.name[:8], (folder / PLAN).stat().st_mtime
+def check_owner(folder: Path) -> None:
+    """Raise BadInput if another user owns ``folder`` or everybody can write to it. Root may resume any folder.
+
+    Resuming runs what the folder's cases name, a user's file included, so the folder must be this user's alone.
+    """
+    facts, user = folder.stat(), os.geteuid()
+    if user and facts.st_uid != user:
+        problem = "another user owns it"
+    elif user and facts.st_mode & stat.S_IWOTH:
+        problem = "everybody can write to it"
+    else:
+        return
+    raise BadInput(f"resume={folder}: {problem}; if you trust what it names as code, add resume.trust=true")
+
+
+def write_plan(folder: Path, plan: Plan, cases: Sequence[CaseRecord]) -> None:
+    """Write ``cases`` and the settings of ``plan`` to ``plan.jsonl``, and for people to ``configs.yaml``.
+
+    In ``plan.jsonl`` the cases refer to a table of implementations and measurements by their places in it.
+    Raises OSError.
+    """
+    choices = {choice.text: choice for case in cases for choice in (case.impl, *case.measures)}
+    places = {text: place for place, text in enumerate(choices)}
+    lines = [orjson.dumps({**_settings(plan), "choices": [choice.to_record() for choice in choices.values()]})]
+    for case in cases:
+        measures = [places[measure.text] for measure in case.measures]
+        lines.append(orjson.dumps({**case.to_record(), "impl": places[case.impl.text], "measures": measures}))
+    _replace(folder / PLAN, b"\n".join(lines) + b"\n")
+    _replace(folder / CONFIGS, "---\n".join(_documents(plan, cases)).encode())
+
+
+def read_head(folder: Path) -> dict[str, Any]:
+    """Return the settings in ``plan.jsonl``: name, baseline, launcher, log, columns. Raises OSError, ValueError."""
+    with open(folder / PLAN, "rb") as file:
+        head: dict[str, Any] = orjson.loads(file.readline())
+    return head
+
+
+def has_settings(folder: Path, plan: Plan) -> bool:
+    """Return whether ``plan.jsonl`` has the settings of ``plan``. Raises OSError, ValueError."""
+    head = read_head(folder)
+    return head == {**head, **_settings(plan)}
+
+
+def read_cases(folder: Path) -> list[CaseRecord]:
+    """Return the cases in ``plan.jsonl``. Raises OSError, ValueError, KeyError, TypeError, IndexError."""
+    first, *lines = (folder / PLAN).read_bytes().splitlines()
+    choices = [Choice.from_record(record) for record in orjson.loads(first)["choices"]]
+    cases = []
+    for line in lines:
+        record = orjson.loads(line)
+        workload, impl = Choice.from_record(record.pop("workload")), choices[record.pop("impl")]
+        measures = tuple(choices[place] for place in record.pop("measures"))
+        cases.append(CaseRecord(workload, impl, measures, **record))
+    return cases
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
@@ -123,13 +150,13 @@ def _settings(plan: Plan) -> dict[str, Any]:
         "name": plan.name,
         "baseline": plan.baseline,
         "launcher": plan.launcher.to_record(),
-        "log": [one.to_record() for one in plan.log],
+        "log": [reporter.to_record() for reporter in plan.log],
         "columns": list(plan.columns),
     }
 
 
 def _documents(plan: Plan, cases: Sequence[CaseRecord]) -> Iterator[str]:
-    """``configs.yaml``: the resolved config of every case, one document each, after one for the run itself."""
+    """Yield the YAML document of the run, then one for each case with its resolved config."""
     import yaml
 
     def dump(value: object) -> str:
@@ -137,62 +164,47 @@ def _documents(plan: Plan, cases: Sequence[CaseRecord]) -> Iterator[str]:
         return text
 
     yield dump(_settings(plan))
-    dumped: dict[str, str] = {}  # what many cases share takes most of the time
+    dumped: dict[str, str] = {}  # dumping what many cases share would take most of the time
     for case in cases:
-        record = {"key": case.key, **case.to_record()}
-        own = dump({name: record.pop(name) for name in ("key", "workload")})
+        record = case.to_record()
+        own = dump({"key": case.key, "workload": record.pop("workload")})
         if (shared := repr(record)) not in dumped:
             dumped[shared] = dump(record)
         yield own + dumped[shared]
 
 
 def environment(argv: Sequence[str]) -> dict[str, Any]:
-    """What is known without torch: the machine, the versions, the commit, the command line. No secrets."""
-    commit = _git("rev-parse", "HEAD")
+    """Return what is known without torch: machine, versions, commit, command line. Secrets are redacted."""
+    git = ["git", "-C", str(ROOT)]  # no repository: None, as for an installed package
+    commit = output([*git, "rev-parse", "HEAD"])
     return {
         "command": redact_command(["python -m runner", *argv]),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "hostname": socket.gethostname(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
-        "commit": commit,
-        "dirty": None if commit is None else bool(_git("status", "--porcelain")),
+        "packages": {name: version(name) for name in PACKAGES},
+        "commit": commit and commit.strip(),
+        "dirty": None if commit is None else bool(output([*git, "status", "--porcelain"])),
     }
 
 
 def write_environment(folder: Path, facts: dict[str, Any]) -> None:
-    """``environment.json``: ``facts`` of the session that writes now. Raises OSError."""
-    _replace(folder / ENVIRONMENT, json.dumps(facts, indent=2) + "\n")
+    """Write ``facts`` of the current session to ``environment.json``. Raises OSError."""
+    _replace(folder / ENVIRONMENT, orjson.dumps(facts, option=orjson.OPT_INDENT_2) + b"\n")
 
 
 def earlier_sessions(folder: Path) -> list[dict[str, Any]]:
-    """What ``environment.json`` says of each session so far, in their order; a run that was resumed has several."""
+    """Return the facts in ``environment.json`` of each session so far, in order; [] if it cannot be read."""
     try:
-        last = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
+        last = orjson.loads((folder / ENVIRONMENT).read_bytes())
         return [*last.pop("earlier_sessions", []), last]
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError):
         return []
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write ``path`` anew: whoever reads it finds the old text or the new one."""
+def _replace(path: Path, content: bytes) -> None:
+    """Replace ``path``: a reader finds the old content or the new one."""
     new = path.with_name(f"{path.name}.new")
-    new.write_text(text, encoding="utf-8")
+    new.write_bytes(content)
     new.replace(path)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _git(*arguments: str) -> str | None:
-    """What git says of this source tree; None where there is no git, or the packages were installed."""
-    try:
-        command = ["git", "-C", str(ROOT), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None

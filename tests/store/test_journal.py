@@ -78,7 +78,7 @@ def test_after_a_write_that_came_out_short_what_a_session_writes_is_whole(case, 
             file.row(row(case, cols))
     found = journal.load(tmp_path)
     assert [r.case.workload.fields["cols"] for r in found.rows.values()] == after
-    assert (found.torn, found.deaths) == (share > 0, {})  # the case was in flight, and the session's end tells
+    assert (found.unreadable, found.deaths) == (share > 0, {})  # the case was in flight, and the session's end tells
     assert "" not in (tmp_path / journal.NAME).read_text().splitlines()
 
 
@@ -113,7 +113,7 @@ def test_cut_off_at_any_byte_a_record_costs_itself_and_nothing_else(case, tmp_pa
         found = journal.load(tmp_path)
         last = [2] if end >= len(whole) - 1 else []  # all but its newline is there
         assert [r.case.workload.fields["cols"] for r in found.rows.values()] == [1, *last, 3]
-        assert found.torn == (not last and end > before)
+        assert found.unreadable == (not last and end > before)
     assert list(found.rows.values())[1].detail == detail
 
 

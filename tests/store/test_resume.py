@@ -49,12 +49,12 @@ def test_only_what_is_missing_or_failed_is_run_and_it_says_why(case, tmp_path):
         cases[4].key: "never done",
         cases[5].key: "in flight when the runner died",
     }
-    assert resume.sentences(tmp_path, found, torn=1) == [
+    assert resume.summary(tmp_path, found, unreadable=1) == [
         f"resume: {tmp_path}: 3 of 6 cases kept, 3 to run",
         "  1 to run: its status was timeout",
         "  1 to run: never done",
         "  1 to run: in flight when the runner died",
-        "  1 torn record in the journal, left by a kill: skipped",
+        "  1 unreadable in the journal, cut off by a kill or of another version: skipped",
     ]
 
 
@@ -79,7 +79,8 @@ def test_an_unknown_column_is_kept_and_a_broken_row_is_run_again(case, tmp_path)
     path.write_text("\n".join(lines) + "\n")
     found = work(tmp_path, cases)
     assert [found.kept[one.key].metrics for one in cases[:2]] == [{"flips": 1}] * 2
-    assert found.again == {cases[2].key: "its row is of another version of the runner"}
+    assert found.again == {cases[2].key: "never done"}
+    assert journal.load(tmp_path).unreadable == 1
 
 
 def test_a_newer_format_is_refused(case, tmp_path):
@@ -87,20 +88,20 @@ def test_a_newer_format_is_refused(case, tmp_path):
     path = tmp_path / journal.NAME
     path.write_text(path.read_text().replace('"format":1', '"format":2'))
     with pytest.raises(BadInput, match=r"this run has format 2, and .* reads formats up to 1; update the runner"):
-        resume.load(tmp_path)
+        journal.load(tmp_path)
 
 
 def test_a_folder_of_another_user_or_of_everybody_is_not_gone_on_with(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(BadInput, match=r"another user owns it; .* add resume\.trust=true"):
-        resume.check_owner(tmp_path)
+        run_folder.check_owner(tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid or 7)
     if tmp_path.stat().st_uid:
         tmp_path.chmod(0o777)
         with pytest.raises(BadInput, match="everybody can write to it"):
-            resume.check_owner(tmp_path)
+            run_folder.check_owner(tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    resume.check_owner(tmp_path)
+    run_folder.check_owner(tmp_path)
 
 
 def test_a_row_made_by_other_sources_is_run_again(case, tmp_path):
@@ -140,7 +141,7 @@ def test_a_case_in_flight_at_two_deaths_is_lost_and_not_tried_again(case, tmp_pa
     assert not found.again
     assert lost.status == "lost"
     assert lost.reason == "in flight twice when the runner itself died; not tried again: resume.retry=[lost]"
-    assert "  1 lost: in flight twice" in "\n".join(resume.sentences(tmp_path, found, 0))
+    assert "  1 lost: in flight twice" in "\n".join(resume.summary(tmp_path, found, 0))
     assert not work(tmp_path, [case()], lost).again  # nor at any later time
     asked = replace(DEFAULT, retry=("lost",))
     assert work(tmp_path, [case()], settings=asked).again == {case().key: "its status was lost"}
@@ -149,7 +150,7 @@ def test_a_case_in_flight_at_two_deaths_is_lost_and_not_tried_again(case, tmp_pa
 def test_rows_outside_the_grid_are_counted(case, tmp_path):
     found = work(tmp_path, [case(rows=1)], row(case(rows=1)), row(case(rows=2)))
     assert found.outside == 1
-    assert "1 more in the folder" in resume.sentences(tmp_path, found, 0)[-1]
+    assert "1 more in the folder" in resume.summary(tmp_path, found, 0)[-1]
 
 
 def test_the_folder_is_named_or_the_last_of_its_name(case, tmp_path):
@@ -162,17 +163,17 @@ def test_the_folder_is_named_or_the_last_of_its_name(case, tmp_path):
         folders.append(folder)
     for place, folder in enumerate(folders):
         os.utime(folder / run_folder.PLAN, (place, place))
-    assert resume.find("last", str(tmp_path), "a") == folders[0]
-    assert resume.find("last", str(tmp_path), None) == folders[2]
-    assert resume.find(str(folders[1]), "anywhere", None) == folders[1]
+    assert run_folder.find("last", str(tmp_path), "a") == folders[0]
+    assert run_folder.find("last", str(tmp_path), None) == folders[2]
+    assert run_folder.find(str(folders[1]), "anywhere", None) == folders[1]
     with pytest.raises(
         BadInput, match=r"no run called c under .*; give the whole command of the one that you mean, or"
     ):
-        resume.find("last", str(tmp_path), "c")
+        run_folder.find("last", str(tmp_path), "c")
     with pytest.raises(BadInput, match="there is no such folder"):
-        resume.find(str(tmp_path / "nope"), "", None)
+        run_folder.find(str(tmp_path / "nope"), "", None)
     with pytest.raises(BadInput, match=r"it holds no rows.jsonl"):
-        resume.find(str(tmp_path), "", None)
+        run_folder.find(str(tmp_path), "", None)
 
 
 def test_a_plan_comes_back_as_it_was_written(case, tmp_path):
@@ -181,8 +182,8 @@ def test_a_plan_comes_back_as_it_was_written(case, tmp_path):
     run_folder.write_plan(tmp_path, plan(cases), cases)
     assert run_folder.read_cases(tmp_path) == cases
     assert run_folder.read_head(tmp_path)["name"] == "gelu"
-    assert run_folder.is_head(tmp_path, plan(cases))
-    assert not run_folder.is_head(tmp_path, replace(plan(cases), baseline="naive"))
+    assert run_folder.has_settings(tmp_path, plan(cases))
+    assert not run_folder.has_settings(tmp_path, replace(plan(cases), baseline="naive"))
 
 
 def test_the_environment_keeps_that_of_earlier_sessions(tmp_path):

@@ -15,10 +15,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from runner.cli import run
 from runner.experiment.case import Choice, Plan, Resume
 from runner.experiment.results import Row
 from runner.experiment.schema import BadInput
+from runner.report import conclude
 from runner.store import journal, run_folder
 from runner.store import session as session_module
 from runner.store.session import Session
@@ -198,7 +198,7 @@ def test_what_cannot_be_printed_takes_nothing_from_the_loggers(session, monkeypa
     monkeypatch.setattr(sys, "stdout", Closed())
     heard = []
     with raised:
-        run.conclude(session, {"mine": SimpleNamespace(publish=lambda folder: heard.append(folder) or [])})
+        conclude(session, {"mine": SimpleNamespace(publish=lambda folder: heard.append(folder) or [])})
     assert heard == [session.folder]
     assert (session.folder / "rows.csv").exists()
 
@@ -207,9 +207,9 @@ def test_of_a_run_in_which_nothing_was_done_no_logger_hears(session, capsys):
     """Ctrl-C in the first second must not leave an empty run at W&B; its resumption is heard of."""
     heard = []
     logger = SimpleNamespace(publish=lambda folder: heard.append(folder) or [])
-    run.conclude(session, {"mine": logger})
+    conclude(session, {"mine": logger})
     assert heard == []
     assert "4 cases: no case done, 4 not run." in capsys.readouterr().out
     do(session, 1)
-    run.conclude(session, {"mine": logger})
+    conclude(session, {"mine": logger})
     assert heard == [session.folder]
