@@ -13,9 +13,9 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from runner import config
-from runner.cli.run import console, devices, ends
+from runner.cli.run import device_names, options
 from runner.experiment.case import CaseRecord, Plan
-from runner.store import journal, resume
+from runner.store import journal, resume, run_folder
 from runner.store.fingerprint import Fingerprints
 from runner.store.resume import Work
 
@@ -30,10 +30,10 @@ def main(argv: Sequence[str]) -> int:
     plan = config.plan([word for word in argv if word != JSON])
     if plan is None:  # --help, --cfg: Hydra has answered
         return 0
-    from runner.cli.plan import estimate
+    from runner.report.terminal import console
 
-    ends(plan)
-    names = devices(plan)
+    options(plan)
+    names = device_names(plan)
     work, told = _work(plan, names)
     guess = estimate([case for case in plan.cases if case.key in work.again], plan.output_dir, names)
     if JSON in argv:
@@ -95,14 +95,14 @@ def _work(plan: Plan, names: set[str] | None) -> tuple[Work, list[str]]:
     of = plan.resume.of
     if not of:
         return Work(again={case.key: "" for case in plan.cases}), []
-    folder = resume.find(of, plan.output_dir, plan.name)
-    contents = resume.load(folder)
+    folder = run_folder.find(of, plan.output_dir, plan.name)
+    contents = journal.load(folder)
     work = resume.work(plan.cases, contents, plan.resume, Fingerprints(), names)
     if plan.resume.whole:
         config.validate([case for case in plan.cases if case.key in work.again])
     busy = journal.writer(folder)
     told = [f"{folder} is being written by {busy}: its run is not over"] if busy else []
-    return work, [*resume.sentences(folder, work, contents.torn), *told]
+    return work, [*resume.summary(folder, work, contents.unreadable), *told]
 
 
 def _state(case: CaseRecord, work: Work) -> str:

@@ -1,6 +1,6 @@
-"""What follows from rows: rates, speed-ups, who is fastest, and names as short as the grid allows.
+"""Derive figures from rows: rates, speed-ups, the fastest case of each problem, and short names of cases.
 
-A row holds what was measured; everything here can be worked out again from rows and rounds at any time.
+A row holds what was measured. Everything here can be computed again from rows and paired rounds at any time.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from runner.timing.statistics import T_975, Ratio, pair_floors, shared_us
 
 @dataclass(frozen=True)
 class Line:
-    """A case and what follows from its rows and from the other cases of its problem, by the columns ``DERIVED``."""
+    """A case, with the derived columns (``DERIVED``) that follow from its rows and from its problem's other cases."""
 
-    row: Row  # of several replicas, the one that speaks for all
+    row: Row  # the replicas merged into one
     baseline: bool = False
-    tflops: float | None = None
-    gbps: float | None = None
-    base_us: float | None = None  # the baseline's time; None beside a wrong result, which is faster than nothing
-    ratio: Ratio | None = field(default=None, compare=False)  # of its time over that, if both have an interval
-    apart: Ratio | None = field(default=None, compare=False)  # the same of the two times, where ``ratio`` is of rounds
+    baseline_us: float | None = None  # None for a wrong result, which gets no speed-up
+    ratio: Ratio | None = field(default=None, compare=False)  # time over the baseline's, if both have an interval
+    separate: Ratio | None = field(default=None, compare=False)  # the same from separate times, if ``ratio`` is paired
     vs_baseline: str | None = None
     err_ratio: float | None = None
     replicas: int = 1
@@ -37,127 +35,145 @@ class Line:
 
     @property
     def time_us(self) -> float | None:
-        """That of the row."""
+        """Time of one call in us."""
         return self.row.time_us
 
     @property
+    def tflops(self) -> float | None:
+        """Operations over the time in TFLOP/s."""
+        return self._rate("flops", 1e-6)
+
+    @property
+    def gbps(self) -> float | None:
+        """Minimum traffic over the time in GB/s."""
+        return self._rate("bytes_min", 1e-3)
+
+    def _rate(self, column: str, scale: float) -> float | None:
+        amount = self.row.metrics.get(column)
+        return float(amount) / self.time_us * scale if amount is not None and self.time_us else None
+
+    @property
     def paired(self) -> bool | None:
-        """Whether the ratio is of one moment."""
+        """Whether the ratio comes from paired rounds."""
         return self.ratio.paired if self.ratio else None
 
     @property
     def speedup(self) -> float | None:
-        """Baseline's time over this one's."""
+        """Baseline's time over this time."""
         if self.ratio:
             return math.exp(-self.ratio.log)
-        return self.base_us / self.time_us if self.base_us and self.time_us else None
+        return self.baseline_us / self.time_us if self.baseline_us and self.time_us else None
 
     @property
     def speedup_low(self) -> float | None:
-        """Lower end of its 95 % interval."""
+        """Lower end of the speed-up's 95 % interval."""
         return math.exp(-self.ratio.log - self.ratio.half) if self.ratio else None
 
     @property
     def speedup_high(self) -> float | None:
-        """Upper end of it."""
+        """Upper end of the speed-up's 95 % interval."""
         return math.exp(-self.ratio.log + self.ratio.half) if self.ratio else None
 
     @property
     def contradicted(self) -> bool:
-        """Whether two times taken one after the other say otherwise than the rounds, by more than both intervals."""
-        if not self.ratio or not self.apart:
+        """Whether the paired and the separate ratio differ by more than both intervals."""
+        if not self.ratio or not self.separate:
             return False
-        return abs(self.ratio.log - self.apart.log) > self.ratio.half + self.apart.half
+        return abs(self.ratio.log - self.separate.log) > self.ratio.half + self.separate.half
 
     def value(self, column: str) -> Any:
-        """What ``column`` of ``runner.experiment.columns``, measured or derived, is here; None if it is not known."""
+        """Return the value of a measured or derived column; None if it is not known."""
         return self.row.metrics[column] if column in self.row.metrics else getattr(self, column, None)
 
 
 class Names:
-    """Labels that tell the cases of one grid apart, and say nothing that is the same for all."""
+    """Labels that tell the cases of one grid apart and leave out what is the same for all."""
 
     def __init__(self, cases: Sequence[CaseRecord]) -> None:
         self._labels = Labels(case.impl for case in cases)
-        self._beside = several(case.settings for case in cases)
+        self._varying_settings = several(case.settings for case in cases)
         varied = varying(case.workload for case in cases)
-        chosen: dict[str, list[Choice]] = {}
+        workloads: dict[str, list[Choice]] = {}
         for case in cases:
-            chosen.setdefault(case.workload.name, []).append(case.workload)
-        self._axes = {name: _axes(some, varied[name]) for name, some in chosen.items()}
-        self._constants = {
-            name: {key: value for key, value in some[0].fields.items() if key not in varied[name]}
-            for name, some in chosen.items()
+            workloads.setdefault(case.workload.name, []).append(case.workload)
+        # By workload: the fields that vary over the grid, in the order of its class; and the others with their values.
+        self.axes = {name: _axes(chosen, varied[name]) for name, chosen in workloads.items()}
+        self.constants: dict[str, dict[str, Scalar]] = {
+            name: {key: value for key, value in chosen[0].fields.items() if key not in varied[name]}
+            for name, chosen in workloads.items()
         }
 
     def impl(self, case: CaseRecord) -> str:
-        """``compiled``, or ``compiled(mode=default)`` where the grid has several."""
+        """Return ``compiled``, or ``compiled(mode=default)`` if the grid has several of that name."""
         return self._labels.label(case.impl)
 
     def value(self, line: Line, column: str) -> Any:
-        """The value of ``column`` in ``line``, as ``Line.value`` gives it; only this class knows the label."""
+        """Return ``line.value(column)``, or the label for the column ``implementation``."""
         return self.impl(line.row.case) if column == "implementation" else line.value(column)
 
-    def axes(self, workload: str) -> list[str]:
-        """The fields of ``workload`` that vary over the grid, in the order of its class."""
-        return self._axes[workload]
-
-    def constants(self, workload: str) -> dict[str, Scalar]:
-        """The fields that do not, with their one value."""
-        return self._constants[workload]
-
-    def beside(self, case: CaseRecord) -> dict[str, Scalar]:
-        """What varies over the grid that is neither of the workload nor of the implementation, with its value here."""
-        return {name: value for name, value in case.settings.items() if name in self._beside}
+    def settings(self, case: CaseRecord) -> dict[str, Scalar]:
+        """Return what varies over the grid beside workload and implementation, with its value in ``case``."""
+        return {name: value for name, value in case.settings.items() if name in self._varying_settings}
 
     def problem(self, case: CaseRecord) -> dict[str, Scalar]:
-        """All that tells the problem of ``case`` from others of its workload, with its value here."""
-        return {name: case.workload.fields[name] for name in self.axes(case.workload.name)} | self.beside(case)
+        """Return everything that tells the problem of ``case`` from others of its workload."""
+        return {name: case.workload.fields[name] for name in self.axes[case.workload.name]} | self.settings(case)
 
     def heading(self, case: CaseRecord) -> str:
-        """``gelu cols=1024 seed=1``: the workload and what varies, but for the implementation."""
+        """Return the workload and what varies, without the implementation: ``gelu cols=1024 seed=1``."""
         return " ".join([case.workload.name, *(f"{name}={value}" for name, value in self.problem(case).items())])
 
     def case(self, case: CaseRecord) -> str:
-        """``gelu cols=1024 seed=1 triton``: that, and the implementation."""
+        """Return the heading and the implementation: ``gelu cols=1024 seed=1 triton``."""
         return f"{self.heading(case)} {self.impl(case)}"
 
 
+def _axes(chosen: Sequence[Choice], varied: set[str]) -> list[str]:
+    """Return the ``varied`` fields without copies of an earlier one, such as m, n and k of size."""
+    series = {name: [choice.fields[name] for choice in chosen] for name in chosen[0].fields if name in varied}
+    names = list(series)
+    return [name for i, name in enumerate(names) if series[name] not in [series[earlier] for earlier in names[:i]]]
+
+
 def lines(rows: Iterable[Row], baseline: str | None, rounds: Iterable[Comparison] = ()) -> list[Line]:
-    """A line per case, with its rates and its place among those of its problem, the problems in order of appearance."""
+    """Return one line per case. Cases of a problem stand together; problems are in order of appearance.
+
+    ``baseline``: label of the implementation that speed-ups are against; None: torch, else the first correct one.
+    """
+    cases: dict[str, list[Row]] = {}
+    for row in rows:
+        cases.setdefault(replace(row.case, replica=0).key, []).append(row)
     problems: dict[str, list[list[Row]]] = {}
-    for case in by_case(rows):
-        problems.setdefault(case[0].case.problem, []).append(case)
+    for replicas in cases.values():
+        problems.setdefault(replicas[0].case.problem, []).append(replicas)
     compared = {key: one for one in rounds for key in one.batches_us}
     found = [line for problem in problems.values() for line in _problem(problem, baseline, compared)]
-    with_ratio = [index for index, line in enumerate(found) if line.ratio]
-    words = statistics.words([line.ratio for line in found if line.ratio])
-    for index, word in zip(with_ratio, words, strict=True):
-        found[index] = replace(found[index], vs_baseline=word)
-    return found
+    words = iter(statistics.words([line.ratio for line in found if line.ratio]))
+    return [replace(line, vs_baseline=next(words)) if line.ratio else line for line in found]
 
 
 def _problem(cases: Sequence[list[Row]], baseline: str | None, compared: Mapping[str, Comparison]) -> list[Line]:
-    reference = _baseline([case for case in cases if merged(case).time_us is not None], baseline)
-    base = merged(reference) if reference else None
+    """Return the lines of one problem; ``cases`` has the replicas of each case."""
+    rows = [merged(replicas) for replicas in cases]
+    base_index = _baseline(rows, baseline)
+    base = None if base_index is None else rows[base_index]
     found = []
-    for case in cases:
-        row = merged(case)
-        is_baseline = case is reference
-        judged = is_baseline or (row.time_us is not None and is_right(row))
-        ratio = _ratio(case, reference, compared) if reference and judged and not is_baseline else None
+    for index, (row, replicas) in enumerate(zip(rows, cases, strict=True)):
+        is_baseline = index == base_index
+        comparable = is_baseline or (row.time_us is not None and _is_right(row))
+        ratio = None
+        if base_index is not None and comparable and not is_baseline:
+            ratio = _ratio(replicas, cases[base_index], compared)
         found.append(
             Line(
                 row=row,
                 baseline=is_baseline,
-                tflops=_rate(row, "flops", 1e-6),
-                gbps=_rate(row, "bytes_min", 1e-3),
-                base_us=base.time_us if base and judged else None,
+                baseline_us=base.time_us if base and comparable else None,
                 ratio=ratio,
-                apart=_apart(row, base) if base and ratio and ratio.paired else None,
+                separate=_separate(row, base) if base and ratio and ratio.paired else None,
                 err_ratio=_error(row, base) if base else None,
-                replicas=len(case),
-                between_pct=between_pct(case),
+                replicas=len(replicas),
+                between_pct=_between_pct(replicas),
             )
         )
     if fastest := _fastest(found):
@@ -165,67 +181,59 @@ def _problem(cases: Sequence[list[Row]], baseline: str | None, compared: Mapping
     return found
 
 
-def is_right(row: Row) -> bool:
-    """Whether nothing wrong was found, neither when it was checked nor in the timed calls."""
+def _is_right(row: Row) -> bool:
     return row.status != "wrong" and row.metrics.get("verdict") != "wrong"
 
 
-def _baseline(timed: Sequence[list[Row]], name: str | None) -> list[Row] | None:
-    """The case that speed-ups are against: the one asked for; else, of the right ones, ``torch`` or the first."""
-    able = timed if name else [case for case in timed if is_right(merged(case))]
-    for case in able:
-        if is_called(case[0].case.impl, name or "torch"):
-            return case
-    return None if name else next(iter(able), None)
+def _baseline(rows: Sequence[Row], name: str | None) -> int | None:
+    """Return the index of the case called ``name``; without a name, that of torch or of the first correct case."""
+    timed = [index for index, row in enumerate(rows) if row.time_us is not None and (name or _is_right(row))]
+    called = [index for index in timed if is_called(rows[index].case.impl, name or "torch")]
+    return next(iter(called if called or name else timed), None)
 
 
-def _ratio(case: Sequence[Row], reference: Sequence[Row], compared: Mapping[str, Comparison]) -> Ratio | None:
-    """Return the time of ``case`` over that of ``reference``: from common rounds, else from two times with intervals.
+def _ratio(replicas: Sequence[Row], base: Sequence[Row], compared: Mapping[str, Comparison]) -> Ratio | None:
+    """Return the time of a case over the baseline's, from paired rounds if every process has some.
 
-    Comparison count if every process had some: those of one say nothing of what processes differ by. None where the two
-    are of different GPUs or numbers of threads, as after a resume, or when a GPU was lost in the middle of a problem.
+    Otherwise it comes from the separate times. It is None if these are from different GPUs or numbers of threads, as
+    after a resume, since two GPUs of a kind differ by more than either interval shows.
     """
-    keys = {row.case.replica: row.case.key for row in reference}
+    base_keys = {row.case.replica: row.case.key for row in base}
     found = []
-    for row in case:
-        rounds, other = compared.get(row.case.key), keys.get(row.case.replica, "")
-        if rounds and other in rounds.batches_us:
-            both = rounds.batches_us[row.case.key], rounds.batches_us[other]
-            if min(map(min, both)) <= 0:  # no time, and so no ratio: what an instrument reads of nothing is taken off
-                continue
-            names = rounds.instruments[row.case.key], rounds.instruments[other]
-            found.append(statistics.paired(*both, pair_floors(*names), shared_us(*names)))
-    if len(found) == max(len(case), len(reference)):
+    for row in replicas:
+        rounds, key, base_key = compared.get(row.case.key), row.case.key, base_keys.get(row.case.replica, "")
+        if rounds and base_key in rounds.batches_us:
+            batches = rounds.batches_us[key], rounds.batches_us[base_key]
+            if min(map(min, batches)) > 0:  # a call that does nothing may read below 0, and has no ratio
+                instruments = rounds.instruments[key], rounds.instruments[base_key]
+                found.append(statistics.paired(*batches, pair_floors(*instruments), shared_us(*instruments)))
+    if len(found) == max(len(replicas), len(base)):
         return statistics.pooled(found)
-    if _where(case) != _where(reference):  # two of a kind differ by per cents, which no interval of either holds
-        return None
-    return _apart(merged(case), merged(reference))
+    return _separate(merged(replicas), merged(base)) if _devices(replicas) == _devices(base) else None
 
 
-def _apart(row: Row, base: Row) -> Ratio | None:
-    """Return the ratio of two times that were taken one after the other."""
-    mine, theirs = _interval(row), _interval(base)
-    return statistics.unpaired(mine, theirs) if mine and theirs else None
+def _separate(row: Row, base: Row) -> Ratio | None:
+    """Return the ratio of two separate times; None if one of them is 0 or has no interval."""
+    intervals = [
+        (each.time_us, float(percent) / 100)
+        for each in (row, base)
+        if each.time_us and (percent := each.metrics.get("interval_pct")) is not None
+    ]
+    return statistics.unpaired(*intervals) if len(intervals) == 2 else None
 
 
-def _where(rows: Sequence[Row]) -> set[Any]:
-    """On which GPU they were timed, or by how many threads of a CPU."""
+def _devices(rows: Sequence[Row]) -> set[Any]:
+    """Return the GPUs that ``rows`` were timed on, or the numbers of CPU threads."""
     return {row.metrics.get("threads" if row.device == "cpu" else "gpu_uuid") for row in rows}
 
 
-def _interval(row: Row) -> tuple[float, float] | None:
-    """Time and half its interval as a share of it; None if one is not known, or there is no time to speak of."""
-    percent = row.metrics.get("interval_pct")
-    return (row.time_us, float(percent) / 100) if row.time_us and percent is not None else None
-
-
 def _fastest(lines: Sequence[Line]) -> Line | None:
-    """By the speed-ups where all have one, since those are of one moment; else by the times."""
+    """Return the fastest correct line, by speed-ups if all have one, since paired rounds are more exact than times."""
     right = [
         line
         for line in lines
         if line.row.status == "ok"
-        and line.time_us  # of no time, nothing is known
+        and line.time_us
         and not line.row.case.debug
         and line.row.metrics.get("verdict") not in UNTRUE
     ]
@@ -234,60 +242,44 @@ def _fastest(lines: Sequence[Line]) -> Line | None:
     return min(right, key=lambda line: line.time_us or 0.0, default=None)
 
 
-def _error(row: Row, reference: Row) -> float | None:
-    mine, theirs = row.metrics.get("max_abs_err"), reference.metrics.get("max_abs_err")
-    return float(mine) / float(theirs) if mine is not None and theirs else None
-
-
-def _rate(row: Row, column: str, scale: float) -> float | None:
-    """``column`` a microsecond, times ``scale``."""
-    amount = row.metrics.get(column)
-    return float(amount) / row.time_us * scale if amount is not None and row.time_us else None
-
-
-def _axes(chosen: Sequence[Choice], varying: set[str]) -> list[str]:
-    """The varying fields that are not merely copies of an earlier one, as m, n and k are of size."""
-    series = {name: [choice.fields[name] for choice in chosen] for name in chosen[0].fields if name in varying}
-    names = list(series)
-    return [name for i, name in enumerate(names) if series[name] not in [series[earlier] for earlier in names[:i]]]
-
-
-def by_case(rows: Iterable[Row]) -> list[list[Row]]:
-    """The rows of each case, whatever their replica, in order of appearance."""
-    cases: dict[str, list[Row]] = {}
-    for row in rows:
-        cases.setdefault(replace(row.case, replica=0).key, []).append(row)
-    return list(cases.values())
+def _error(row: Row, base: Row) -> float | None:
+    """Return the largest error over the baseline's."""
+    error, base_error = row.metrics.get("max_abs_err"), base.metrics.get("max_abs_err")
+    return float(error) / float(base_error) if error is not None and base_error else None
 
 
 def merged(rows: Sequence[Row]) -> Row:
-    """The row of a case: its only one; else one that failed; else one that was wrong, or the first, with all's time."""
+    """Return one row for the replicas of a case.
+
+    It is a failed replica if there is one, else a wrong one, else the first; its time is the mean of all.
+    """
     if len(rows) == 1:
         return rows[0]
     if untimed := [row for row in rows if row.time_us is None]:
         return next((row for row in untimed if row.status != "ok"), untimed[0])
-    speaks, time = next((row for row in rows if row.status != "ok"), rows[0]), _time(rows)
-    of_all = _of_all(rows, speaks) | time | _verdict(rows, time["interval_pct"])
-    return replace(speaks, metrics={**speaks.metrics, **of_all})
+    chosen, time = next((row for row in rows if row.status != "ok"), rows[0]), _mean_time(rows)
+    metrics = {**chosen.metrics, **_scaled(rows, chosen), **time, **_verdict(rows, time["interval_pct"])}
+    return replace(chosen, metrics=metrics)
 
 
-def _of_all(rows: Sequence[Row], speaks: Row) -> dict[str, Scalar]:
-    """What goes with the time of all: shares of it, how many samples, and the least of them."""
+def _scaled(rows: Sequence[Row], chosen: Row) -> dict[str, Scalar]:
+    """Return the other figures that belong to the mean time: shares of the peak, number of samples, fastest sample."""
     mean = fmean(_times(rows))
     found: dict[str, Any] = {
-        name: speaks.metrics[name] * (speaks.time_us or 0.0) / mean  # type: ignore[operator]
+        name: chosen.metrics[name] * (chosen.time_us or 0.0) / mean  # type: ignore[operator]
         for name in ("pct_of_measured_peak", "pct_datasheet")
-        if mean and speaks.metrics.get(name)
+        if mean and chosen.metrics.get(name)
     }
-    if all("samples" in row.metrics for row in rows):
-        found["samples"] = sum(row.metrics["samples"] for row in rows)
-    if all("min_us" in row.metrics for row in rows):
-        found["min_us"] = min(row.metrics["min_us"] for row in rows)  # type: ignore[type-var]
-    return found
+    combine: dict[str, Any] = {"samples": sum, "min_us": min}
+    return found | {
+        name: function(row.metrics[name] for row in rows)
+        for name, function in combine.items()
+        if all(name in row.metrics for row in rows)
+    }
 
 
-def between_pct(rows: Sequence[Row]) -> float | None:
-    """Standard deviation of the time between processes, in percent of it; None for a single one, or a time of 0."""
+def _between_pct(rows: Sequence[Row]) -> float | None:
+    """Return the standard deviation between processes in percent of the time; None for one process or a time of 0."""
     times = _times(rows)
     return 100 * stdev(times) / fmean(times) if len(times) > 1 and any(times) else None
 
@@ -296,20 +288,22 @@ def _times(rows: Sequence[Row]) -> list[float]:
     return [row.time_us for row in rows if row.time_us is not None]
 
 
-def _time(rows: Sequence[Row]) -> dict[str, Scalar]:
-    """Mean and interval. What more samples would not show any of them may be the same in all, and stays."""
+def _mean_time(rows: Sequence[Row]) -> dict[str, Scalar]:
+    """Return the mean of the times with its 95 % interval.
+
+    The instrument's uncertainty may be the same in all processes, so more of them do not reduce it.
+    """
     times = _times(rows)
     mean, count = fmean(times), len(times)
     between = T_975[min(count - 1, max(T_975))] * stdev(times) / math.sqrt(count)
-    doubts: list[tuple[Any, Any]] = [
+    percents: list[tuple[Any, Any]] = [
         (row.metrics.get("interval_pct") or 0.0, row.metrics.get("stat_pct") or 0.0) for row in rows
     ]
-    sampling = mean * min(stat for _, stat in doubts) / 100 / math.sqrt(count)
-    unseen = mean * min(math.sqrt(max(0.0, whole**2 - stat**2)) for whole, stat in doubts) / 100
-    half = math.hypot(between, sampling, unseen)
-    column = "gpu_us" if "gpu_us" in rows[0].metrics else "wall_us"
+    sampling = mean * min(stat for _, stat in percents) / 100 / math.sqrt(count)
+    instrument = mean * min(math.sqrt(max(0.0, whole**2 - stat**2)) for whole, stat in percents) / 100
+    half = math.hypot(between, sampling, instrument)
     return {
-        column: mean,
+        "gpu_us" if "gpu_us" in rows[0].metrics else "wall_us": mean,
         "low_us": max(0.0, mean - half),
         "high_us": mean + half,
         "interval_pct": 100 * half / mean if mean else None,
@@ -317,19 +311,16 @@ def _time(rows: Sequence[Row]) -> dict[str, Scalar]:
 
 
 def _verdict(rows: Sequence[Row], interval_pct: Any) -> dict[str, Scalar]:
-    """The gravest of all processes, or that they differ; a word of another version counts as grave."""
+    """Return the gravest verdict of all processes, or ``not_converged`` if they differ by more than was asked for.
+
+    A verdict that this version does not know counts as the gravest.
+    """
     words = [row.metrics.get("verdict", "ok") for row in rows]
     gravity = [GRAVITY.index(word) if word in GRAVITY else 0 for word in words]
-    asked = _asked_pct(rows[0])
+    target = "target_cpu_pct" if rows[0].device == "cpu" else "target_pct"
+    asked: Any = next((one.fields[target] for one in rows[0].case.measures if target in one.fields), None)
     if min(gravity) > GRAVITY.index("timer_limited") and interval_pct and asked and interval_pct > asked:
-        why = f"the interval is +-{interval_pct:.1f} %, by what {len(rows)} processes differ"
+        why = f"the interval is +-{interval_pct:.1f} %, since {len(rows)} processes differ"
         return {"verdict": "not_converged", "verdict_reason": why}
-    doubted = rows[gravity.index(min(gravity))]
-    return {name: doubted.metrics[name] for name in ("verdict", "verdict_reason") if name in doubted.metrics}
-
-
-def _asked_pct(row: Row) -> float | None:
-    """Half the interval that was asked for, in percent of the time; None of a row that does not say."""
-    field = "target_cpu_pct" if row.device == "cpu" else "target_pct"
-    asked: list[Any] = [measure.fields[field] for measure in row.case.measures if field in measure.fields]
-    return next(iter(asked), None)
+    gravest = rows[gravity.index(min(gravity))]
+    return {name: gravest.metrics[name] for name in ("verdict", "verdict_reason") if name in gravest.metrics}

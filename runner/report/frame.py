@@ -1,8 +1,10 @@
-"""Rows as a pandas DataFrame: ``frame.load("outputs/...")``."""
+"""Rows as flat records: ``rows.csv``, and a pandas DataFrame with ``frame.load("outputs/...")``."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +21,11 @@ EXAMPLE = "outputs/<date>/<time>-<name>"
 
 
 def load(*folders: str | Path, baseline: str | None = None) -> DataFrame:
-    """The rows of the runs in ``folders``, one line per case. Speed-ups are as in each run, or against ``baseline``.
+    """Return the rows of the runs in ``folders``, one line per case.
 
-    First come ``run``, ``<date>/<time>-<name>`` as in W&B, or the whole path where two have the same; and ``commit``:
-    this project's, None if it is not known; all that there were, in their order, of a run that was resumed.
+    Speed-ups are against each run's own baseline, or against ``baseline``. The first two columns are ``run``, which is
+    ``<date>/<time>-<name>``, or the whole path if two runs share that; and ``commit`` of this project: None if it is
+    unknown, all of them in order if a run was resumed.
 
     Raises:
         BadInput: there is no run in one of ``folders``, or none is given, or ``baseline`` is in no run.
@@ -36,37 +39,30 @@ def load(*folders: str | Path, baseline: str | None = None) -> DataFrame:
     if found:
         Labels(line.row.case.impl for line in found).check(baseline)
     table = frame(found)
-    told_of: dict[str, Sequence[str | None]] = {"run": _names(runs), "commit": list(map(_commit, runs))}
-    for place, (name, told) in enumerate(told_of.items()):
-        cells = [[one] * len(some) for one, some in zip(told, read, strict=True)]
-        table.insert(place, name, [cell for some in cells for cell in some])
+    table.insert(0, "run", [name for name, some in zip(_names(runs), read, strict=True) for _ in some])
+    table.insert(1, "commit", [commit for commit, some in zip(map(_commit, runs), read, strict=True) for _ in some])
     return table
 
 
 def _read(folder: Path, baseline: str | None) -> list[Line]:
-    """A line per case of the run in ``folder``. Raises BadInput if there is none."""
+    """Return one line per case of the run in ``folder``. Raises BadInput if there is none."""
     if not (folder / journal.NAME).is_file():
         what = f"it holds no {journal.NAME}, so it is not the folder of a run"
-        newest = run_folder.newest(str(folder), journal.NAME) or run_folder.newest(str(folder.parent), journal.NAME)
+        newest = run_folder.newest(str(folder)) or run_folder.newest(str(folder.parent))
         raise BadInput(f"{folder}: {what if folder.is_dir() else 'there is no such folder'}; give {newest or EXAMPLE}")
     contents = journal.load(folder)
-    return lines(list(contents.rows.values()), baseline or _baseline(folder), contents.rounds)
-
-
-def _baseline(folder: Path) -> str | None:
-    """What speed-ups of the run in ``folder`` are against, as in ``Plan``."""
     try:
-        found: str | None = run_folder.read_head(folder)["baseline"]
-    except FileNotFoundError:  # the journal alone
-        return None
-    return found
+        own: str | None = run_folder.read_head(folder)["baseline"]
+    except FileNotFoundError:  # a journal alone
+        own = None
+    return lines(contents.rows.values(), baseline or own, contents.rounds)
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """With the date, for a nightly run begins each day at the same time; whole where two machines' are alike."""
-    whole = [folder.resolve() for folder in folders]
-    short = {path: "/".join(path.parts[-2:]) for path in whole}
-    return [short[path] if len(set(short.values())) == len(short) else str(path) for path in whole]
+    """Return ``<date>/<time>-<name>`` of each folder, or whole paths if two are the same."""
+    paths = [folder.resolve() for folder in folders]
+    short = {path: "/".join(path.parts[-2:]) for path in paths}
+    return [short[path] if len(set(short.values())) == len(short) else str(path) for path in paths]
 
 
 def _commit(folder: Path) -> str | None:
@@ -74,48 +70,67 @@ def _commit(folder: Path) -> str | None:
     return ", ".join(filter(None, known)) or None
 
 
-def frame(of: Iterable[Line]) -> DataFrame:
-    """One line per case. Fields are named as on the command line: ``workload.cols``, ``impl.mode``.
+@dataclass(frozen=True)
+class Csv:
+    """The reporter that writes ``rows.csv``."""
 
-    Those of what is observed, and others beside the workload and the implementation, only where they vary.
-    """
+    lines: Sequence[Line]
+
+    def publish(self, folder: Path) -> list[str]:
+        """Write the file, and return a message if that fails."""
+        records, path = flat_records(self.lines), folder / "rows.csv"
+        try:
+            with open(path, "w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, columns(records), lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(records)
+        except OSError as error:
+            return [f"{path} cannot be written: {error.strerror or error}"]
+        return []
+
+
+def frame(lines: Iterable[Line]) -> DataFrame:
+    """Return one line per case, with the columns of ``flat_records``."""
     import pandas
 
-    found = list(of)
-    names = Names([line.row.case for line in found])
-    records = [flat(line, names) for line in found]
+    records = flat_records(list(lines))
     return pandas.DataFrame(records, columns=columns(records))
 
 
+def flat_records(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """Return each line as one flat mapping.
+
+    Fields are named as on the command line: ``workload.cols``, ``impl.mode``. Settings beside the workload and the
+    implementation are there if they vary. Measured columns are in the order of their declaration, unknown ones, from
+    other versions, after them.
+    """
+    names = Names([line.row.case for line in lines])
+    order = {name: place for place, name in enumerate(COLUMNS)}
+    records = []
+    for line in lines:
+        row, case = line.row, line.row.case
+        records.append(
+            {
+                "workload": case.workload.name,
+                **{f"workload.{name}": value for name, value in case.workload.fields.items()},
+                "impl": case.impl.name,
+                **{f"impl.{name}": value for name, value in case.impl.fields.items()},
+                **names.settings(case),
+                "seed": case.seed,
+                "device": row.device,
+                "status": row.status,
+                "reason": row.reason,
+                "phase": row.phase,
+                **{name: names.value(line, name) for name in DERIVED},
+                **{name: row.metrics[name] for name in sorted(row.metrics, key=lambda n: order.get(n, len(order)))},
+                "key": case.key,
+            }
+        )
+    return records
+
+
 def columns(records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Those of ``flat`` lines: of the workloads, then of the implementations, then the others; the key comes last."""
+    """Return the columns of ``records``: workload, implementation, then the others, and the key last."""
     rank = {"workload": 0, "impl": 1, "key": 3}
     found = dict.fromkeys(name for record in records for name in record)
     return sorted(found, key=lambda name: rank.get(name.partition(".")[0], 2))
-
-
-def in_order(names: Iterable[str]) -> list[str]:
-    """Return the columns ``names`` in the order of their declaration; unknown ones, of other versions, come last."""
-    given = dict.fromkeys(names)
-    return [*(name for name in COLUMNS if name in given), *(name for name in given if name not in COLUMNS)]
-
-
-def flat(line: Line, names: Names) -> dict[str, Any]:
-    """A line as one flat mapping, the columns of ``runner.experiment.columns`` last."""
-    row, case = line.row, line.row.case
-    metrics = {name: row.metrics[name] for name in in_order(row.metrics)}
-    return {
-        "workload": case.workload.name,
-        **{f"workload.{name}": value for name, value in case.workload.fields.items()},
-        "impl": case.impl.name,
-        **{f"impl.{name}": value for name, value in case.impl.fields.items()},
-        **names.beside(case),
-        "seed": case.seed,
-        "device": row.device,
-        "status": row.status,
-        "reason": row.reason,
-        "phase": row.phase,
-        **{name: names.value(line, name) for name in DERIVED},
-        **metrics,
-        "key": case.key,
-    }

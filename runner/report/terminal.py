@@ -1,352 +1,316 @@
-"""The table on the terminal: grouped by workload and problem, the fastest of each marked, reasons below it."""
+"""The table on the terminal, grouped by problem, with the notes below it."""
 
 from __future__ import annotations
 
+import math
 import re
 import sysconfig
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import exp
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.console import Console
 from rich.text import Text
 
 from runner.device.processes import ROOT
-from runner.experiment.case import CaseRecord, Plan
+from runner.experiment.case import Plan
 from runner.experiment.results import ERROR, Comparison, Row
 from runner.measure import SUMMARY
 from runner.report.derive import Line, Names, lines
 
+if TYPE_CHECKING:
+    from runner.store.session import Session
+
 FASTEST = "★"
-INDENT = "  "
 GAP = "   "
+FILE_WIDTH = 400  # characters: a pipe or a file has room for the whole table
+MOST_SUMMARIES = 8  # printed ones; a grid may have a thousand
+PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+MEMORY = ("B", "KiB", "MiB", "GiB")
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Raise BrokenPipeError, where rich would end the process with exit code 1."""
+        raise BrokenPipeError
+
+
+def console() -> Console:
+    """Return the console on stdout."""
+    out = _Console()
+    return out if out.is_terminal else _Console(width=FILE_WIDTH)
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A column of the table; one that would stay empty, or that a narrow terminal has no room for, is left out."""
+class Terminal:
+    """The reporter that is always there: the table, summaries of profilers, notes, and where the results are."""
+
+    session: Session
+    rows: Sequence[Row]
+    rounds: Sequence[Comparison]
+    width: int
+
+    def publish(self, folder: Path) -> list[Text | str]:
+        """Return what to print."""
+        plan, names = self.session.plan, Names(self.session.plan.cases)
+        derived = lines(self.rows, plan.baseline, self.rounds)
+        found: list[Text | str] = []
+        if derived:
+            found.append(table(derived, names, self.width, plan.columns, _title(plan, self.rows, names)))
+        found += summaries(folder, self.rows, names)
+        found += notes([line.row for line in derived], names)
+        counts = Counter(row.status for row in self.rows)
+        ended = [f"{count} {status}" for status, count in counts.items()] or ["no case done"]
+        if missing := len(plan.cases) - len(self.rows):
+            ended.append(f"{missing} not run")
+        plural = "s" * (len(plan.cases) != 1)
+        return [*found, f"{len(plan.cases)} case{plural}: {', '.join(ended)}. Results: {folder}"]
+
+
+def _title(plan: Plan, rows: Sequence[Row], names: Names) -> str:
+    """Return the name of the run, its devices, and the constant fields of each workload."""
+    devices = ", ".join(dict.fromkeys(row.device for row in rows if row.device))
+    title = [f"{plan.name} on {devices}" if devices else plan.name]
+    for workload, fields in names.constants.items():
+        title.append(f"{workload}: {' '.join(f'{name}={value}' for name, value in fields.items())}")
+    return "\n".join(title)
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A column of the table. It is left out if it is empty or the terminal is too narrow."""
 
     title: str
     text: Callable[[Line], str]
-    goes: int = 0  # its turn to go while there is no room for all, from 1; 0: it stays
+    drop: int = 0  # place in the order in which columns are dropped on a narrow terminal, from 1; 0: never
 
 
 COLUMNS = (
-    Shown("time", lambda line: time_text(line.row.time_us)),
-    Shown("±95 %", lambda line: spread_text(line.row), goes=7),
-    Shown("speed-up", lambda line: _speedup(line)),
-    Shown("vs base", lambda line: line.vs_baseline or ""),
-    Shown("TFLOP/s", lambda line: _number(line.tflops), goes=1),
-    Shown("GB/s", lambda line: _number(line.gbps), goes=2),
-    Shown("% peak", lambda line: _percent(line.row.metrics.get("pct_of_measured_peak")), goes=5),
-    Shown("err/tol", lambda line: _number(line.row.metrics.get("err_over_tol")), goes=4),
-    Shown("peak mem", lambda line: bytes_text(line.row.metrics.get("peak_mem_bytes")), goes=3),
-    Shown("compile", lambda line: _seconds(line.row.metrics.get("compile_s")), goes=6),
+    TableColumn("time", lambda line: time_text(line.time_us)),
+    TableColumn("±95 %", lambda line: interval_text(line.row), drop=7),
+    TableColumn("speed-up", lambda line: _speedup(line)),
+    TableColumn("vs base", lambda line: line.vs_baseline or ""),
+    TableColumn("FLOP/s", lambda line: _number(line.tflops, 1e12), drop=1),
+    TableColumn("B/s", lambda line: _number(line.gbps, 1e9), drop=2),
+    TableColumn("% peak", lambda line: _figure(line, "pct_of_measured_peak", "{:.0f} %"), drop=5),
+    TableColumn("err/tol", lambda line: _number(line.value("err_over_tol")), drop=4),
+    TableColumn("peak mem", lambda line: scaled(line.value("peak_mem_bytes"), MEMORY, 1024), drop=3),
+    TableColumn("compile", lambda line: _figure(line, "compile_s", "{:.1f} s"), drop=6),
 )
 
 
 def table(lines: Sequence[Line], names: Names, width: int, chosen: Sequence[str] = (), title: str = "") -> Text:
-    """One line per case; a heading per problem says what varies. What is constant belongs in the title.
+    """Return the table: one line per case, under a heading per problem that says what varies.
 
-    Columns are the usual ones, as far as they fit into ``width``, or those ``chosen`` by their names in
-    ``runner.experiment.columns``. Rich's own Table takes a millisecond a line, which ten thousand lines would show.
+    It has the usual columns, as far as they fit into ``width`` characters, or the ``chosen`` ones of docs/columns.md.
+    A table of rich would take a millisecond per line, too long for ten thousand of them.
     """
     usual = [column for column in COLUMNS if any(column.text(line) for line in lines)]
-    shown = [_plain_column(name, names) for name in chosen] or usual
-    filled = [(column.goes, [column.title, *map(column.text, lines)]) for column in shown]
-    first = ["implementation", *(_name(line, names) for line in lines)]
+    shown = [_chosen_column(name, names) for name in chosen] or usual
+    first = ["implementation", *(f"{_mark(line)} {names.impl(line.row.case)}" for line in lines)]
     last = ["verdict", *(verdict(line.row) for line in lines)]
-    kept = _fitting([(0, first), *filled, (0, last)], width)
+    middle = [(column.drop, [column.title, *map(column.text, lines)]) for column in shown]
+    kept = _fitting([(0, first), *middle, (0, last)], width)
     widths = [max(map(cell_len, column)) for column in kept]
-    heads, *cells = zip(*kept, strict=True)
+    heads, *rows = zip(*kept, strict=True)
     drawn = Text(f"{title}\n" if title else "", no_wrap=True, overflow="ignore")
     drawn.append(_aligned(heads, widths), style="bold").append("\n")
     drawn.append(" " + "─" * (sum(widths) + len(GAP) * len(widths[1:]))).append("\n")
     problem = None
-    for line, each in zip(lines, cells, strict=True):
+    for line, cells in zip(lines, rows, strict=True):
         if line.row.case.problem != problem:
             problem = line.row.case.problem
             drawn.append(f" {names.heading(line.row.case)}\n", style="bold cyan")
-        text = _aligned(each, widths)
-        begin, end = 1 + widths[0], len(text) - len(each[-1])
+        text = _aligned(cells, widths)
+        begin, end = 1 + widths[0], len(text) - len(cells[-1])
         drawn.append(text[:begin], style="bold green" if line.fastest == "yes" else None).append(text[begin:end])
-        drawn.append(f"{text[end:]}\n", style=_verdict_style(line.row))
+        ok = verdict(line.row) == "ok"
+        drawn.append(f"{text[end:]}\n", style=None if ok else "bold red" if line.row.failed else "yellow")
     if chosen and not {"speedup", "vs_baseline"} & set(chosen):
         return drawn
-    return drawn.append(_of_rounds(lines, names))
+    return drawn.append(_contradictions(lines, names))
 
 
-def _of_rounds(lines: Sequence[Line], names: Names) -> str:
-    """What a reader who divides the times would stumble over."""
-    some = [line for line in lines if line.contradicted]
-    if not some:
+def _contradictions(lines: Sequence[Line], names: Names) -> str:
+    """Explain speed-ups that differ from the ratio of the two printed times."""
+    found = [line for line in lines if line.contradicted]
+    if not found or found[0].separate is None:
         return ""
-    more = f" and {len(some) - 1} more" if some[1:] else ""
-    of_times = _times(1 / exp(some[0].apart.log)) if some[0].apart else ""
+    paired, separate = _speedup(found[0]), _factor(math.exp(-found[0].separate.log))
     return (
-        f"\n{names.case(some[0].row.case)}{more}: the speed-up is of rounds in which both were sampled in turn; "
-        f"of the two times above, taken one after the other, it would be {of_times}\n"
+        f"\n{_and_more([line.row for line in found], names)}: speed-up {paired} was measured by alternating the two; "
+        f"the separate times above would give {separate}\n"
     )
 
 
 def _fitting(columns: Sequence[tuple[int, list[str]]], width: int) -> list[list[str]]:
-    """The cells of each of ``columns`` that is left when all fit into ``width``, each told with when it ``goes``."""
-    widths = [max(map(cell_len, cells)) for _, cells in columns]
-    wanted = 1 + sum(widths) + len(GAP) * (len(widths) - 1)
-    turns = sorted((goes, index) for index, (goes, _) in enumerate(columns) if goes)
-    gone = set()
-    while turns and wanted > width:
-        _, index = turns.pop(0)
-        gone.add(index)
-        wanted -= widths[index] + len(GAP)
-    return [cells for index, (_, cells) in enumerate(columns) if index not in gone]
+    """Return the cells of the ``columns`` that stay so that all fit into ``width``; each comes with its ``drop``."""
+    wanted = 1 + sum(max(map(cell_len, cells)) + len(GAP) for _, cells in columns) - len(GAP)
+    dropped = set()
+    for drop, cells in sorted(columns, key=lambda column: column[0]):
+        if drop and wanted > width:
+            dropped.add(drop)
+            wanted -= max(map(cell_len, cells)) + len(GAP)
+    return [cells for drop, cells in columns if drop not in dropped]
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """The first and the last to the left, the others to the right."""
-    filled = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
-    middle = [space + cell for cell, space in zip(cells[1:-1], filled[1:-1], strict=True)]
-    return " " + GAP.join([cells[0] + filled[0], *middle, cells[-1]])
+    """Return one line of the table: the first and the last cell to the left, the others to the right."""
+    spaces = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
+    middle = [space + cell for cell, space in zip(cells[1:-1], spaces[1:-1], strict=True)]
+    return " " + GAP.join([cells[0] + spaces[0], *middle, cells[-1]])
 
 
-def _name(line: Line, names: Names) -> str:
-    return (f"{FASTEST} " if line.fastest == "yes" else INDENT) + names.impl(line.row.case)
+def _mark(line: Line) -> str:
+    return FASTEST if line.fastest == "yes" else " "
 
 
-def _plain_column(name: str, names: Names) -> Shown:
-    """A column of a row as it is, headed by its name, in which its unit stands."""
-    return Shown(name, lambda line: _cell(names.value(line, name)))
+def _chosen_column(name: str, names: Names) -> TableColumn:
+    """Return a column of the row as it is. Its name has the unit."""
 
-
-def _cell(value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    def text(line: Line) -> str:
+        value = names.value(line, name)
+        if isinstance(value, float):
+            return f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
         return "" if value is None else str(value)
-    return str(value) if isinstance(value, int) else f"{value:.4g}"
+
+    return TableColumn(name, text)
 
 
 def notes(rows: Sequence[Row], names: Names) -> list[str]:
-    """A line for each reason why something is not plainly ok, with the cases that share it."""
+    """Return a line for each reason why a case is not plainly ok, with the cases that share it."""
     shared: dict[str, list[Row]] = {}
-    wide = [row for row in rows if verdict(row) == "not_converged"]
-    contended = [row for row in rows if verdict(row) == "contended"]
+    counted: dict[str, list[Row]] = {"not_converged": [], "contended": []}  # their reasons have figures that differ
     for row in rows:
-        if row.status == "ok" and (not_measured := row.metrics.get("not_measured")):  # else it is the reason
-            shared.setdefault(f"not observed: {not_measured}", []).append(row)
-        if verdict(row) in ("not_converged", "contended"):
-            continue  # each has a figure of its own, so no two would share a line; the rows have them
-        if reason := _reason(row):
+        if row.status == "ok" and (not_measured := row.metrics.get("not_measured")):
+            shared.setdefault(f"not measured: {not_measured}", []).append(row)
+        if verdict(row) in counted:
+            counted[verdict(row)].append(row)
+        elif reason := _reason(row):
             shared.setdefault(f"{verdict(row)}: {reason}", []).append(row)
-    said = [
-        f"{names.case(some[0].case)}{f' and {len(some) - 1} more' if some[1:] else ''}: {why}{_traceback(some[0])}"
-        for why, some in shared.items()
-    ]
-    zeros = sum(row.case.workload.fields.get("data") == "zeros" and row.time_us is not None for row in rows)
-    if zeros:
-        said.append(
-            f"data=zeros: {zeros} of {len(rows)} times are of zeros, on which a GPU can run faster than on data"
-        )
+    found = [f"{_and_more(some, names)}: {why}{_traceback(some[0])}" for why, some in shared.items()]
+    wide, contended, total = counted["not_converged"], counted["contended"], len(rows)
+    if zeros := sum(row.case.workload.fields.get("data") == "zeros" and row.time_us is not None for row in rows):
+        found.append(f"data=zeros: {zeros} of {total} times are for zeros, on which a GPU may be faster than on data")
     if on_cpu := sum(row.device == "cpu" for row in contended):
-        said.append(
-            f"contended: other processes took CPU time from {on_cpu} of {len(rows)} (cpu_wait_pct says how much)"
-        )
+        found.append(f"contended: other processes took CPU time from {on_cpu} of {total} cases; see cpu_wait_pct")
     if on_gpu := len(contended) - on_cpu:
-        said.append(f"contended: other processes came to the GPU or went, at {on_gpu} of {len(rows)} (timer_drift_us)")
+        change = "another process started or stopped using the GPU"
+        found.append(f"contended: {change} during {on_gpu} of {total} cases; see timer_drift_us")
     if wide:
         fields = dict.fromkeys("target_cpu_pct" if row.device == "cpu" else "target_pct" for row in wide)
         asked = " and ".join(f"measure.benchmark.{field}" for field in fields)
-        said.append(f"not_converged: {len(wide)} of {len(rows)} times are less sure than asked ({asked})")
-    return said
+        found.append(f"not_converged: {len(wide)} of {total} times have a wider interval than asked for ({asked})")
+    return found
 
 
-def plain(row: Row, names: Names) -> str:
-    """The row in one line, for a terminal that is none: a log, a pipe."""
-    figures = f"{time_text(row.time_us)} {spread_text(row)}"
+def _and_more(rows: Sequence[Row], names: Names) -> str:
+    """Return the first case and how many others there are."""
+    return names.case(rows[0].case) + (f" and {len(rows) - 1} more" if rows[1:] else "")
+
+
+def row_text(row: Row, names: Names) -> str:
+    """Return the row in one line, for a log or a pipe."""
+    figures = f"{time_text(row.time_us)} {interval_text(row)}"
     return " ".join(f"{names.case(row.case)}: {figures} {verdict(row)} {_reason(row)}".split())
 
 
 def _reason(row: Row) -> str:
-    """In a sentence, and where in the implementation's own code; empty if there is nothing to be said."""
+    """Return the reason, with the line of the implementation that raised; "" if there is none."""
     reason = str(row.reason or row.metrics.get("verdict_reason") or "")
-    where = place(row.detail)
+    where = source_line(row.detail)
     return f"{reason} ({where})" if where else reason
 
 
 def _traceback(row: Row) -> str:
-    """What to read on, in the folder of the run."""
     found = next((file for file in row.files if PurePath(file).name == ERROR), "")
     return f"; its traceback: {found}" if found else ""
 
 
 def verdict(row: Row) -> str:
-    """One word: the status where there is no time, else how far to trust it."""
+    """Return the verdict of a row that is ok, and the status of others."""
     return str(row.metrics.get("verdict", row.status)) if row.status == "ok" else row.status
 
 
-def time_text(time_us: float | None) -> str:
-    """Four digits and the unit that suits them; empty for None."""
-    if time_us is None:
+def scaled(value: object, units: Sequence[str], base: float = 1000.0, digits: int = 4) -> str:
+    """Return ``value``, which is in ``units[0]``, in the unit that suits it: ``4.28 T``; "" for None."""
+    if not isinstance(value, int | float):
         return ""
-    unit, scale = ("us", 1.0) if time_us < 1e3 else ("ms", 1e3) if time_us < 1e6 else ("s", 1e6)
-    return f"{time_us / scale:.4g} {unit}"
+    power = 0
+    while power < len(units) - 1 and base <= float(f"{abs(value):.{digits}g}") < math.inf:
+        value, power = value / base, power + 1
+    return f"{value:.{digits}g} {units[power]}".rstrip()
 
 
-def spread_text(row: Row) -> str:
-    """Half the 95 % interval, in percent of the time."""
+def time_text(time_us: float | None) -> str:
+    """Return a time with its unit; "" for None."""
+    return scaled(time_us, ("us", "ms", "s"))
+
+
+def interval_text(row: Row) -> str:
+    """Return half the 95 % interval in percent of the time; "" if there is none."""
     percent = row.metrics.get("interval_pct")
     return f"{percent:.1f} %" if isinstance(percent, int | float) else ""
-
-
-def bytes_text(count: object) -> str:
-    """Binary units, as memory is counted; empty for None."""
-    if not isinstance(count, int | float):
-        return ""
-    power = min(3, max(0, (int(count).bit_length() - 1) // 10))
-    return f"{count / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB')[power]}"
-
-
-def _verdict_style(row: Row) -> str | None:
-    return None if verdict(row) == "ok" else "bold red" if row.failed else "yellow"
 
 
 def _speedup(line: Line) -> str:
     if line.speedup is None:
         return ""
-    return "1 (base)" if line.baseline else _times(line.speedup)
+    return "1 (base)" if line.baseline else _factor(line.speedup)
 
 
-def _times(speedup: float) -> str:
-    """Format a speed-up; below 1/100 with two significant digits."""
+def _factor(speedup: float) -> str:
+    """Return a speed-up with two decimals; below 1/100 with two significant digits."""
     return f"{speedup:.2f}x" if speedup >= 0.01 else f"{speedup:.2g}x"
 
 
-def _number(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, int | float) else ""
+def _number(value: Any, factor: float = 1.0) -> str:
+    """Return ``value * factor`` in three digits and an SI prefix; "" for None."""
+    return "" if value is None else scaled(value * factor, PREFIXES, digits=3)
 
 
-def _percent(value: object) -> str:
-    return f"{value:.0f} %" if isinstance(value, int | float) else ""
-
-
-def _seconds(value: object) -> str:
-    return f"{value:.1f} s" if isinstance(value, int | float) else ""
+def _figure(line: Line, column: str, form: str) -> str:
+    value = line.value(column)
+    return form.format(value) if isinstance(value, int | float) else ""
 
 
 FRAME = re.compile(r'^ *File "(.+)", line (\d+), in ', re.MULTILINE)
-KERNELS = (ROOT / "runner" / "kernels", ROOT / "kernels")  # a link in a checkout, which a traceback may follow
-LIBRARIES = {"site-packages", "dist-packages", "torch"}  # a folder of a path, anywhere in it
+KERNELS = (ROOT / "runner" / "kernels", ROOT / "kernels")  # the first is a link in a checkout
+LIBRARIES = {"site-packages", "dist-packages", "torch"}  # folders of a path
 
 
-def place(detail: str) -> str:
-    """``k.py:6``, or ``kernels/gelu/triton.py:34`` of ours; empty if ``detail`` is no traceback or has no such line."""
+def source_line(detail: str) -> str:
+    """Return the last line of an implementation in the traceback ``detail``: ``k.py:6``, ``kernels/gelu/triton.py:34``.
+
+    Return "" if ``detail`` is no traceback, or only the runner and libraries are in it.
+    """
     frames = FRAME.findall(detail) if detail.startswith("Traceback ") else []
-    theirs = [(Path(file), line) for file, line in frames if _is_theirs(Path(file))]
-    if not theirs:
-        return ""
-    path, line = theirs[-1]
-    return f"{_short(path)}:{line}"
+    for file, number in reversed(frames):
+        path = Path(file)
+        for root in KERNELS:
+            if path.is_relative_to(root):
+                return f"kernels/{path.relative_to(root)}:{number}"
+        in_python = path.is_relative_to(sysconfig.get_path("stdlib")) or file.startswith("<")
+        if not (in_python or LIBRARIES & set(path.parts) or path.is_relative_to(ROOT / "runner")):
+            return f"{path.name}:{number}"
+    return ""
 
 
-def _short(path: Path) -> str:
-    """``kernels/gelu/triton.py`` of ours, else the file's name."""
-    for root in KERNELS:
-        if path.is_relative_to(root):
-            return f"kernels/{path.relative_to(root)}"
-    return path.name
-
-
-def _is_theirs(path: Path) -> bool:
-    if any(path.is_relative_to(root) for root in KERNELS):  # wherever all of it is installed
-        return True
-    of_python = path.is_relative_to(sysconfig.get_path("stdlib")) or str(path).startswith("<")
-    return not (of_python or LIBRARIES & set(path.parts) or path.is_relative_to(ROOT / "runner"))
-
-
-MOST = 8  # summaries that a terminal is given; a grid has a thousand
-
-
-def told(folder: Path, rows: Sequence[Row], names: Names) -> Iterator[str]:
-    """The summaries of ``rows``, each with its case above and its other files below; then how many more there are."""
-    found = [(row, file) for row in rows for file in row.files if PurePath(file).name == SUMMARY]
-    for row, file in found[:MOST]:
-        measure = PurePath(file).parent
-        others = [PurePath(other).name for other in row.files if PurePath(other).parent == measure and other != file]
+def summaries(folder: Path, rows: Sequence[Row], names: Names) -> list[str]:
+    """Return the first summaries of profilers, each under its case, and how many more there are."""
+    files = [(row, PurePath(file)) for row in rows for file in row.files if PurePath(file).name == SUMMARY]
+    found = []
+    for row, file in files[:MOST_SUMMARIES]:
+        others = [path.name for path in map(PurePath, row.files) if path.parent == file.parent and path != file]
         try:
             text = (folder / file).read_text(encoding="utf-8").rstrip()
-        except OSError:  # on another machine
+        except OSError:  # it is on another machine
             continue
-        yield f"\n{names.case(row.case)}: {measure.name}\n{text}"
-        yield f"  in {folder / measure}: {', '.join(others)}" if others else f"  in {folder / measure}"
-    if len(found) > MOST:
-        yield f"\n{len(found) - MOST} more summaries are in the folders of {folder / 'files'}"
-
-
-LAST = 12  # rows shown while running: the table must fit a screen, and be cheap to draw again
-KEPT = 100  # rows from which those are made: a row is shown with its speed-up against another of its problem
-
-
-class LiveReport:
-    """On a terminal a live display; elsewhere one line per row. Use it as a context manager.
-
-    ``total``: how many of the plan's cases are run, if not all.
-    """
-
-    def __init__(self, plan: Plan, console: Console, total: int | None = None) -> None:
-        self._plan, self._console = plan, console
-        self._total = len(plan.cases) if total is None else total
-        self._names = Names(plan.cases)
-        self._done = 0
-        self._rows: deque[Row] = deque(maxlen=KEPT)
-        self._rounds: deque[Comparison] = deque(maxlen=KEPT)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("elapsed"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=False),
-            console=console,
-        )
-        self._task = self._progress.add_task("starting a worker", total=self._total)
-        # Once a second: a drawing takes some milliseconds of a core that a CPU case may want (logging_beside.py).
-        self._live = Live(console=console, refresh_per_second=1, transient=True, get_renderable=self._draw)
-
-    def __enter__(self) -> LiveReport:
-        if self._console.is_terminal:
-            self._live.__enter__()
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        if self._console.is_terminal:
-            self._live.__exit__(None, None, None)
-
-    def started(self, case: CaseRecord) -> None:
-        """``case`` is being run now."""
-        self._progress.update(self._task, description=f"{case.workload.name} {self._names.impl(case)}")
-
-    def done(self, row: Row) -> None:
-        """``row`` is in the journal."""
-        self._done += 1
-        self._rows.append(row)
-        if self._console.is_terminal:
-            self._progress.advance(self._task)
-        else:  # rich takes ten times as long for a line
-            self._console.file.write(f"[{self._done}/{self._total}] {plain(row, self._names)}\n")
-            self._console.file.flush()
-
-    def compared(self, rounds: Comparison) -> None:
-        """The cases of one problem have been sampled side by side."""
-        self._rounds.append(rounds)
-
-    def notice(self, text: str) -> None:
-        """Something the user should hear of now."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def _draw(self) -> Group:
-        shown = lines(list(self._rows), self._plan.baseline, list(self._rounds))[-LAST:]
-        return Group(table(shown, self._names, self._console.width, self._plan.columns), self._progress)
+        found.append(f"\n{names.case(row.case)}: {file.parent.name}\n{text}")
+        found.append(f"  in {folder / file.parent}" + (f": {', '.join(others)}" if others else ""))
+    if len(files) > MOST_SUMMARIES:
+        found.append(f"\n{len(files) - MOST_SUMMARIES} more summaries are in the folders of {folder / 'files'}")
+    return found

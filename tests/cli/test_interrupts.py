@@ -1,4 +1,4 @@
-"""Ctrl-C while an event is being written down."""
+"""Ctrl-C while an event is handled."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import pytest
 from runner.cli.run import Interrupts
 
 
-def test_one_that_comes_meanwhile_goes_to_whoever_makes_the_events():
+def test_an_interrupt_while_an_event_is_handled_is_thrown_into_the_source_of_events():
     def events():
         try:
             yield "first"
             yield "never"
         except KeyboardInterrupt:
-            yield "last words"
+            yield "last"
             raise
 
-    def hear():
-        for event in interrupts.told(events()):
-            with interrupts.held():
-                heard.append(event)
-                if event == "first":
-                    os.kill(os.getpid(), signal.SIGINT)
-                    heard.append("written down")
+    def handle(event):
+        handled.append(event)
+        if event == "first":
+            os.kill(os.getpid(), signal.SIGINT)
+            handled.append("written")
 
-    interrupts, heard = Interrupts(), []
+    interrupts, handled = Interrupts(), []
     with interrupts.raised(), pytest.raises(KeyboardInterrupt) as stopped:
-        hear()
-    assert heard == ["first", "written down", "last words"]
+        interrupts.deliver(events(), handle)
+    assert handled == ["first", "written", "last"]
     assert stopped.value.args == (signal.SIGINT,)
 
 
-def test_without_one_all_events_come():
-    assert list(Interrupts().told(event for event in "abc")) == ["a", "b", "c"]
+def test_without_an_interrupt_all_events_are_delivered():
+    handled = []
+    Interrupts().deliver((event for event in "abc"), handled.append)
+    assert handled == ["a", "b", "c"]

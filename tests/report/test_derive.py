@@ -185,7 +185,7 @@ def test_processes_that_differ_by_more_than_was_asked_have_not_converged(us, wor
     rows = [row("torch", each, replica=i, percent=0.3, verdict="ok", verdict_reason="") for i, each in enumerate(us)]
     merged = derive.merged([replace(one, case=replace(one.case, measures=asked)) for one in rows]).metrics
     assert merged["verdict"] == word
-    assert ("by what 2 processes differ" in merged["verdict_reason"]) == (word != "ok")
+    assert ("since 2 processes differ" in merged["verdict_reason"]) == (word != "ok")
 
 
 def test_the_doubt_of_one_process_is_that_of_all():
@@ -202,7 +202,7 @@ def test_times_of_zeros_are_labelled():
     case = CaseRecord(Choice("gelu", {"data": "zeros"}), Choice("torch", {}), (Choice("benchmark", {}),), "cpu", 0)
     zeros = Row(case=case, status="ok", metrics={"gpu_us": 1.0})
     (said,) = terminal.notes([zeros], derive.Names([case]))
-    assert said == "data=zeros: 1 of 1 times are of zeros, on which a GPU can run faster than on data"
+    assert said == "data=zeros: 1 of 1 times are for zeros, on which a GPU may be faster than on data"
 
 
 def varied():

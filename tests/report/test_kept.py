@@ -26,24 +26,24 @@ def rows(tmp_path):
     return made
 
 
-def told(folder, rows):
-    return list(terminal.told(folder, rows, Names([row.case for row in rows])))
+def summaries(folder, rows):
+    return list(terminal.summaries(folder, rows, Names([row.case for row in rows])))
 
 
 def test_a_summary_stands_under_its_case_and_above_its_other_files(rows, tmp_path):
-    summary, place, *_ = told(tmp_path, rows(2))
+    summary, place, *_ = summaries(tmp_path, rows(2))
     assert summary == "\ngelu cols=0 torch: profile\nof 0"
     assert place.startswith(f"  in {tmp_path}/files/")
     assert place.endswith("/profile: kernels.csv")
 
 
 def test_of_many_the_first_are_told_and_the_others_counted(rows, tmp_path):
-    said = told(tmp_path, rows(terminal.MOST + 3))
-    assert len(said) == 2 * terminal.MOST + 1
+    said = summaries(tmp_path, rows(terminal.MOST_SUMMARIES + 3))
+    assert len(said) == 2 * terminal.MOST_SUMMARIES + 1
     assert said[-1] == f"\n3 more summaries are in the folders of {tmp_path / 'files'}"
 
 
 def test_what_lies_on_another_machine_is_left_out(rows, tmp_path):
     one, other = rows(2)
     (tmp_path / one.files[1]).unlink()
-    assert [line.splitlines()[1] for line in told(tmp_path, [one, other])[::2]] == ["gelu cols=1 torch: profile"]
+    assert [line.splitlines()[1] for line in summaries(tmp_path, [one, other])[::2]] == ["gelu cols=1 torch: profile"]

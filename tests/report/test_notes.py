@@ -11,7 +11,7 @@ from runner.device.processes import ROOT
 from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Row
 from runner.report.derive import Names
-from runner.report.terminal import notes, place, plain
+from runner.report.terminal import notes, row_text, source_line
 
 WHY = "ncu: ncu is not there: install it"
 
@@ -23,7 +23,7 @@ def row(impl, status="ok", reason="", **metrics):
 
 def test_what_a_missing_tool_leaves_out_is_said_once_for_all_cases():
     rows = [row("torch", not_measured=WHY, verdict="ok"), row("naive", not_measured=WHY, verdict="ok")]
-    assert notes(rows, Names([one.case for one in rows])) == [f"gelu torch and 1 more: not observed: {WHY}"]
+    assert notes(rows, Names([one.case for one in rows])) == [f"gelu torch and 1 more: not measured: {WHY}"]
 
 
 def test_where_nothing_was_observed_the_reason_says_so_already():
@@ -54,7 +54,7 @@ def test_a_failure_is_told_with_its_place_and_where_its_traceback_is():
     assert notes(rows, names) == [
         f"gelu mine and 1 more: error: ValueError: my own (k.py:6); its traceback: files/{key}/error.txt"
     ]
-    assert plain(rows[0], names) == "gelu mine: error ValueError: my own (k.py:6)"
+    assert row_text(rows[0], names) == "gelu mine: error ValueError: my own (k.py:6)"
 
 
 @pytest.mark.parametrize(
@@ -69,13 +69,13 @@ def test_a_failure_is_told_with_its_place_and_where_its_traceback_is():
     ],
 )
 def test_a_place_is_neither_the_runners_nor_a_librarys(detail, where):
-    assert place(detail) == where
+    assert source_line(detail) == where
 
 
 def test_what_to_relax_for_an_unsure_time_is_the_field_of_its_device():
     rows = [row("torch", verdict="not_converged"), row("naive", verdict="ok"), row("triton", verdict="not_converged")]
     rows = [replace(one, device=name) for one, name in zip(rows, ("cpu", "cpu", "NVIDIA H200"), strict=True)]
-    said = "times are less sure than asked (measure.benchmark.target_cpu_pct"
+    said = "times have a wider interval than asked for (measure.benchmark.target_cpu_pct"
     assert notes(rows[:2], Names([one.case for one in rows])) == [f"not_converged: 1 of 2 {said})"]
     both = f"not_converged: 2 of 3 {said} and measure.benchmark.target_pct)"
     assert notes(rows, Names([one.case for one in rows])) == [both]
@@ -84,6 +84,8 @@ def test_what_to_relax_for_an_unsure_time_is_the_field_of_its_device():
 def test_who_shares_a_gpu_is_no_matter_of_cpu_time():
     rows = [replace(row("torch", verdict="contended"), device="NVIDIA H200"), row("naive", verdict="ok")]
     said = notes(rows, Names([one.case for one in rows]))
-    assert said == ["contended: other processes came to the GPU or went, at 1 of 2 (timer_drift_us)"]
+    assert said == [
+        "contended: another process started or stopped using the GPU during 1 of 2 cases; see timer_drift_us"
+    ]
     said = notes([replace(one, device="cpu") for one in rows], Names([one.case for one in rows]))
-    assert said == ["contended: other processes took CPU time from 1 of 2 (cpu_wait_pct says how much)"]
+    assert said == ["contended: other processes took CPU time from 1 of 2 cases; see cpu_wait_pct"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -32,8 +34,8 @@ WHOLE = [
     "±95 %",
     "speed-up",
     "vs base",
-    "TFLOP/s",
-    "GB/s",
+    "FLOP/s",
+    "B/s",
     "% peak",
     "err/tol",
     "peak mem",
@@ -65,7 +67,7 @@ def test_where_there_is_room_all_columns_are_shown():
 def test_rates_go_first_and_the_interval_last():
     gone = [set(WHOLE) - set(heads(drawn(width))) for width in range(130, 56, -1)]
     order = [one for less, more in pairwise(gone) for one in more - less]
-    assert order == ["TFLOP/s", "GB/s", "peak mem", "err/tol", "% peak", "compile", "±95 %"]
+    assert order == ["FLOP/s", "B/s", "peak mem", "err/tol", "% peak", "compile", "±95 %"]
 
 
 def slow(us):
@@ -97,11 +99,29 @@ def test_rounds_that_contradict_the_two_times_are_told():
 
     assert notes(645.3, 2606.0) == ""
     assert notes(645.3, 1290.6) == (
-        "softmax naive: the speed-up is of rounds in which both were sampled in turn; "
-        "of the two times above, taken one after the other, it would be 0.25x\n"
+        "softmax naive: speed-up 0.50x was measured by alternating the two; the separate times above would give 0.25x\n"
     )
     assert notes(645.3, 1290.6, ["gpu_us"]) == ""
 
 
 def test_columns_that_were_asked_for_are_shown_however_wide():
     assert heads(drawn(20, ["gpu_us"])) == ["implementation", "gpu_us", "verdict"]
+
+
+def test_rates_have_si_prefixes():
+    def cells(us, flops, bytes_min):
+        row = lecture("torch", us, 78.0)
+        row = replace(row, metrics={**row.metrics, "flops": flops, "bytes_min": bytes_min, "err_over_tol": 104_832.0})
+        table = terminal.table(derive.lines([row], None), derive.Names([row.case]), 400).plain.splitlines()
+        return dict(zip(*(re.split(r" {3,}", line.strip()) for line in (table[0], table[-1])), strict=False))
+
+    fast = cells(501.9, 2_415_919_104, 2_147_483_648)
+    assert (fast["FLOP/s"], fast["B/s"], fast["err/tol"]) == ("4.81 T", "4.28 T", "105 k")
+    slow = cells(1e6, 999_700, 999.7)
+    assert (slow["time"], slow["FLOP/s"], slow["B/s"]) == ("1 s", "1 M", "1 k")
+
+
+def test_a_chosen_column_is_printed_without_an_exponent():
+    row = replace(ROWS[0], metrics={**ROWS[0].metrics, "gpu_us": 123_456.7})
+    table = terminal.table(derive.lines([row], None), derive.Names([row.case]), 80, ["gpu_us", "flops"]).plain
+    assert table.splitlines()[-1].split()[-3:] == ["123457", "1342160896", "ok"]

@@ -40,7 +40,7 @@ def offline(make, read_wandb, tmp_path_factory):
         make.isolate(patch, top / "home")
         patch.chdir(top)
         folder = make.finished(top / "outputs" / "2025-01-31" / "10-11-12-both", make.sweep())
-        lines = LOG.publish(folder)
+        lines = LOG.publish(folder.relative_to(top))
         _, path = kept(lines, folder)
         yield folder, lines, read_wandb(path.resolve())
 
@@ -316,7 +316,7 @@ def test_without_wandb_one_line_says_so(folder, home, monkeypatch):
 def test_a_client_that_crashes_costs_one_line(folder, home, monkeypatch):
     client(folder, monkeypatch, "import os\nos.abort()")
     assert LOG.publish(folder) == [
-        f"W&B: not logged (it ended with code -6, see {folder}/wandb.log); the results are in {folder}"
+        f"W&B: not logged (it ended with code -6, see wandb.log); the results are in {folder}"
     ]
 
 

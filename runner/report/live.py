@@ -1,0 +1,86 @@
+"""What a running grid shows: a live table and a progress bar on a terminal, one line per row elsewhere."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from runner.experiment.case import CaseRecord, Plan
+from runner.experiment.results import Comparison, Row
+from runner.report.derive import Names, lines
+from runner.report.terminal import row_text, table
+
+SHOWN = 12  # rows of the live table: it must fit a screen and be cheap to draw
+REMEMBERED = 100  # rows that these are derived from: a speed-up needs the baseline's row of the same problem
+
+
+class LiveReport:
+    """Display of a running grid of ``total`` cases. Use it as a context manager.
+
+    What cannot be printed, on a full disk or a closed terminal, is dropped: the journal has it. A closed pipe raises
+    BrokenPipeError.
+    """
+
+    def __init__(self, plan: Plan, console: Console, total: int) -> None:
+        self._plan, self._console, self._total, self._done = plan, console, total, 0
+        self._names = Names(plan.cases)
+        self._rows: deque[Row] = deque(maxlen=REMEMBERED)
+        self._rounds: deque[Comparison] = deque(maxlen=REMEMBERED)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("elapsed"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=False),
+            console=console,
+        )
+        self._task = self._progress.add_task("starting a worker", total=total)
+        # Once a second: drawing takes some milliseconds of a core that a CPU case may need (logging_beside.py).
+        self._live = Live(console=console, refresh_per_second=1, transient=True, get_renderable=self._draw)
+
+    def __enter__(self) -> LiveReport:
+        if self._console.is_terminal:
+            self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def started(self, case: CaseRecord) -> None:
+        """Show that ``case`` runs now."""
+        self._progress.update(self._task, description=f"{case.workload.name} {self._names.impl(case)}")
+
+    def done(self, row: Row) -> None:
+        """Show ``row``."""
+        self._done += 1
+        self._rows.append(row)
+        if self._console.is_terminal:
+            self._progress.advance(self._task)
+        else:
+            self.notice(f"[{self._done}/{self._total}] {row_text(row, self._names)}")
+
+    def compared(self, rounds: Comparison) -> None:
+        """Take ``rounds`` into account for the speed-ups."""
+        self._rounds.append(rounds)
+
+    def notice(self, text: str) -> None:
+        """Print ``text`` on a line of its own."""
+        try:
+            if self._console.is_terminal:
+                self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+            else:  # rich takes ten times as long
+                print(text, file=self._console.file, flush=True)
+        except BrokenPipeError:
+            raise
+        except OSError:
+            pass
+
+    def _draw(self) -> Group:
+        shown = lines(self._rows, self._plan.baseline, self._rounds)[-SHOWN:]
+        return Group(table(shown, self._names, self._console.width, self._plan.columns), self._progress)
