@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import asdict
 
 import pytest
 
-from runner.device import gpus
+from runner.device import gpus, processes
 from runner.device.gpus import Gpu
 from runner.execute.local import Local
 from runner.experiment.schema import BadInput
@@ -117,9 +118,11 @@ def test_a_divided_gpu_is_its_instances(box, monkeypatch):
         (f"1,{A}", [B]),
     ],
 )
-def test_cuda_visible_devices(wanted, seen):
-    found = numbered(A, B, C)
-    assert [gpu.uuid for gpu in gpus._admitted(found, wanted)] == seen
+def test_cuda_visible_devices(wanted, seen, monkeypatch):
+    answer = json.dumps([asdict(gpu) for gpu in numbered(A, B, C)])
+    monkeypatch.setattr(processes, "output", lambda *_: answer)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", wanted)
+    assert [gpu.uuid for gpu in gpus.visible()] == seen
 
 
 def test_what_is_hidden_is_counted_anew_and_said(box, monkeypatch):

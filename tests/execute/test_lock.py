@@ -144,7 +144,7 @@ def test_a_child_that_was_not_does_not():
 
 def test_waiting_tells_of_the_holder_at_once_and_then_from_time_to_time(monkeypatch):
     monkeypatch.setattr(sys, "orig_argv", ["/usr/bin/python", "-m", "runner", "workload=gelu\x1b[31m"])
-    monkeypatch.setattr(lock, "TELL_EVERY_S", 0.1)
+    monkeypatch.setattr(lock, "NOTIFY_EVERY_S", 0.1)
     [mine] = acquire_all([H200], waits)
     said = []
 
@@ -155,7 +155,7 @@ def test_waiting_tells_of_the_holder_at_once_and_then_from_time_to_time(monkeypa
 
     [wanted] = acquire_all([H200], listen, 0.01)
     wanted.release()
-    expected = rf"waiting for GPU 0 \(NVIDIA H200\): held by pid {os.getpid()} on host \S+ since \d\d:\d\d "
+    expected = rf"waiting for GPU 0 \(NVIDIA H200\): held by pid {os.getpid()} on host \S+ since [\d-]+ \d\d:\d\d "
     assert len(said) == 3
     assert re.fullmatch(expected + r"\(python -m runner 'workload=gelu\?\[31m'\)", said[0])
 
@@ -169,12 +169,12 @@ def test_everybody_may_read_who_holds_it_and_no_key(here, monkeypatch):
     lock.release()
 
 
-@pytest.mark.parametrize("inside", [b"", b"\xff", b"[]", b'{"pid": 1}', b'{"since": 3}'])
-def test_a_file_that_says_nothing_is_locked_all_the_same(here, inside):
+@pytest.mark.parametrize(("inside", "holder"), [(b"", "an unknown process"), (b"\xff\n", "\ufffd\\?")])
+def test_a_file_that_says_nothing_is_locked_all_the_same(here, inside, holder):
     mine = GpuLock("cpu", "the CPU")
     mine.acquire(waits)
     (here / "cpu.lock").write_bytes(inside)
-    with pytest.raises(Waits, match=r"^waiting for the CPU: held by somebody unknown$"):
+    with pytest.raises(Waits, match=rf"^waiting for the CPU: held by {holder}$"):
         GpuLock("cpu", "the CPU").acquire(waits)
     mine.release()
 
@@ -186,7 +186,7 @@ def test_instances_of_a_gpu_go_together_but_not_with_the_whole_of_it():
     with pytest.raises(Waits, match="A100 MIG 1g"):
         acquire_all([MIG_1], waits)
     for part in (first, second):
-        with pytest.raises(Waits, match=r"A100.*maybe among others"):
+        with pytest.raises(Waits, match=r"A100.*a shared lock"):
             acquire_all([WHOLE], waits)
         for one in part:
             one.release()
@@ -209,45 +209,16 @@ def test_several_are_taken_in_one_order_and_given_back_if_one_is_not_to_be_had()
         one.release()
 
 
-def test_a_file_that_was_deleted_is_no_lock(here):
-    mine = GpuLock("GPU-aa")
-    mine.acquire(waits)
-    said = []
-
-    def delete(text):
-        said.append(text)
-        (here / "GPU-aa.lock").unlink()
-        mine.release()
-
-    wanted = GpuLock("GPU-aa")
-    wanted.acquire(delete, 0.01)
-    with pytest.raises(Waits):
-        GpuLock("GPU-aa").acquire(waits)
-    assert len(said) == 1
-    wanted.release()
-
-
-def test_a_file_deleted_between_opening_and_locking_is_none_either(here):
-    fd = lock._open(lock.folder() / "GPU-aa.lock")
-    try:
-        (here / "GPU-aa.lock").unlink()
-        assert not lock._taken(fd, here / "GPU-aa.lock", shared=False)
-        (here / "GPU-aa.lock").touch()
-        assert not lock._taken(fd, here / "GPU-aa.lock", shared=False)
-    finally:
-        os.close(fd)
-
-
 def test_everybody_may_use_folder_and_files(here):
     umask = os.umask(0o077)
     try:
-        one = GpuLock("MIG-GPU-aa/1/0")
+        one = GpuLock("GPU-aa")
         one.acquire(waits)
         one.release()
     finally:
         os.umask(umask)
     assert here.stat().st_mode & 0o7777 == 0o1777
-    assert (here / "MIG-GPU-aa_1_0.lock").stat().st_mode & 0o7777 == 0o666
+    assert (here / "GPU-aa.lock").stat().st_mode & 0o7777 == 0o666
 
 
 def test_the_folder_is_the_machine_s_or_else_a_temporary_one(monkeypatch, tmp_path):
@@ -259,7 +230,7 @@ def test_the_folder_is_the_machine_s_or_else_a_temporary_one(monkeypatch, tmp_pa
     monkeypatch.setattr(lock, "MACHINE_WIDE", tmp_path / "file" / "kernel-runner")
     assert lock.folder() == tmp_path / "kernel-runner-locks"
     (tmp_path / "kernel-runner-locks").rmdir()
-    (tmp_path / "kernel-runner-locks").symlink_to(tmp_path)
+    (tmp_path / "kernel-runner-locks").touch()
     with pytest.raises(BadInput, match=f"set {lock.VARIABLE} to one"):
         lock.folder()
 
