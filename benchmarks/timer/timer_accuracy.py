@@ -47,7 +47,7 @@ WARM_METHODS = (WARM, "do_bench_cudagraph", "Timer", "wall clock")  # nothing em
 PIECES = {
     "choosing the instrument, capturing": (instruments, "choose"),
     "warm-up and sampling": (cuda, "take"),
-    "L2 warm": (cuda, "_warm"),
+    "L2 warm": (cuda, "warm_columns"),
     "as the caller sees it": (cuda, "as_seen_by_caller"),
     "asking CUPTI": (cupti, "observe"),
     "asking NVML": (cuda, "gpu_state"),

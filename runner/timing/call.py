@@ -1,11 +1,11 @@
-"""What a timed call gives, whether that is new each time, and the memory it takes."""
+"""A call's outputs, whether they are computed anew each time, and its peak memory; the base class of instruments."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,53 +13,68 @@ from torch import Tensor
 from runner.timing import Call
 
 
+class Instrument:
+    """Base class of what times single calls of ``run``, each after a call of ``before``, which is not timed."""
+
+    name: str  # as in the column ``instrument``
+
+    def __init__(self, run: Callable[[], object], before: Callable[[], object]) -> None:
+        self.clocks_mhz: list[float] = []  # clock of a multiprocessor in each sample; empty if not measured
+        self._run, self._before = run, before
+
+    def samples(self, count: int) -> list[float]:
+        """Return ``count`` times of one call or a few more, in us, in the order they were taken."""
+        raise NotImplementedError
+
+    def outputs(self) -> Iterator[Sequence[Tensor]]:
+        """Yield the outputs of one more call, made in the same way as the timed ones."""
+        self._before()
+        yield tensors(self._run())
+
+
 def tensors(result: object) -> list[Tensor]:
-    """The tensors in ``result``, without the graph that autograd made of them."""
+    """Return the tensors in ``result``, detached from the autograd graph."""
     return [item.detach() for item in result if isinstance(item, Tensor)] if isinstance(result, tuple | list) else []
 
 
 def spoil(call: Call) -> None:
-    """Make one call, and write over what it gives: of a call that merely keeps its results the next ones are wrong."""
+    """Call once and overwrite the outputs with NaN, so that an implementation that returns them again is wrong."""
     call.restore()
     inputs = {tensor.untyped_storage().data_ptr() for tensor in call.inputs}
     for output in tensors(call.run()):
         if output.is_floating_point() and output.untyped_storage().data_ptr() not in inputs:
-            with contextlib.suppress(RuntimeError):  # expanded, or made in inference mode: torch writes to neither
+            with contextlib.suppress(RuntimeError):  # torch does not write to expanded or inference tensors
                 output.fill_(math.nan)
 
 
-def remembers(call: Call) -> bool:
-    """Whether it gives the same bits as before although its inputs are others by then, which are put back.
+def caches_results(call: Call) -> bool:
+    """Return whether ``call`` gives the same bits for other inputs. The inputs are restored afterwards.
 
-    Who hands out copies of a result that it has kept passes every look at the outputs of one set of inputs. Where each
-    output is one number throughout (a softmax of one column, products of zeros), the inputs need not show in it. Where
-    there is no memory for another set of inputs and outputs, nothing is found.
+    This finds an implementation that returns copies of a kept result. Nothing is found if each output has one value
+    throughout, such as a softmax of one column, or if memory is too short for other inputs and outputs.
     """
     try:
-        return _remembers(call)
+        call.restore()
+        before = [output.clone() for output in tensors(call.run())]
+        call.restore()
+        inputs = [tensor.data for tensor in call.inputs if tensor.is_floating_point()]
+        originals = [tensor.clone() for tensor in inputs]
+        try:
+            for tensor in inputs:
+                _change(tensor)
+            same = [torch.equal(now, then) for now, then in zip(tensors(call.run()), before, strict=True)]
+        finally:
+            for tensor, original in zip(inputs, originals, strict=True):
+                tensor.copy_(original)
+            call.restore()
+        found = bool(inputs) and all(same) and any(map(_varies, before))
     except torch.OutOfMemoryError:
         return False
-
-
-def _remembers(call: Call) -> bool:
-    call.restore()
-    before = [output.clone() for output in tensors(call.run())]
-    call.restore()
-    inputs = [tensor.data for tensor in call.inputs if tensor.is_floating_point()]
-    kept = [tensor.clone() for tensor in inputs]
-    try:
-        for tensor in inputs:
-            _change(tensor)
-        same = [torch.equal(now, then) for now, then in zip(tensors(call.run()), before, strict=True)]
-    finally:
-        for tensor, was in zip(inputs, kept, strict=True):
-            tensor.copy_(was)
-        call.restore()
-    return bool(inputs) and all(same) and any(_varies(output) for output in before)
+    return found
 
 
 def _change(tensor: Tensor) -> None:
-    """To other plausible numbers. What overlaps itself, expanded, stays: torch does not write to that."""
+    """Replace the values by other plausible ones. Expanded tensors stay, since torch does not write to them."""
     with contextlib.suppress(RuntimeError):
         if tensor.dtype.itemsize > 1:
             tensor.mul_(-0.5).add_(0.25)
@@ -71,12 +86,11 @@ def _varies(output: Tensor) -> bool:
     return output.numel() > 0 and not bool((output == output.reshape(-1)[0]).all())
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a tensor lies that a CUDA graph writes: it may be looked at after each replay, and holds no memory."""
+class Place(NamedTuple):
+    """Address and layout of a tensor that a CUDA graph writes. It keeps no memory allocated."""
 
     data_ptr: int
-    size_bytes: int  # of its storage
+    size_bytes: int  # of the storage
     offset: int
     shape: torch.Size
     stride: tuple[int, ...]
@@ -85,31 +99,22 @@ class Place:
 
     @classmethod
     def of(cls, tensor: Tensor) -> Place:
-        """The place of ``tensor``."""
-        storage = tensor.untyped_storage()
-        return cls(
-            storage.data_ptr(),
-            storage.nbytes(),
-            int(tensor.storage_offset()),
-            tensor.shape,
-            tensor.stride(),
-            tensor.dtype,
-            tensor.device,
-        )
+        """Return the place of ``tensor``."""
+        storage, offset = tensor.untyped_storage(), int(tensor.storage_offset())
+        layout = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        return cls(storage.data_ptr(), storage.nbytes(), offset, *layout)
 
     def tensor(self) -> Tensor:
-        """What is there now. As torch's own CUDA graph trees do it."""
+        """Return a tensor over the memory at this place, in the way of torch's own CUDA graph trees."""
         storage = torch._C._construct_storage_from_data_pointer(self.data_ptr, self.device, self.size_bytes)
         empty = torch.empty(0, dtype=self.dtype, device=self.device)
         return empty.set_(storage, self.offset, self.shape, self.stride)
 
 
 def peak_bytes(call: Callable[[], object], device: str) -> int:
-    """Bytes, as the allocator counts them. The call's own output is part of the peak."""
-    return _on_gpu(call) if device == "cuda" else _on_cpu(call)
-
-
-def _on_gpu(call: Callable[[], object]) -> int:
+    """Return the peak of the memory that ``call`` allocates, in bytes, its outputs included."""
+    if device == "cpu":
+        return _peak_on_cpu(call)
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -119,10 +124,10 @@ def _on_gpu(call: Callable[[], object]) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-def _on_cpu(call: Callable[[], object]) -> int:
-    """The CPU allocator keeps no count, but reports each allocation to the profiler.
+def _peak_on_cpu(call: Callable[[], object]) -> int:
+    """Add up the allocations that the profiler records, since the CPU allocator keeps no count.
 
-    ``torch.profiler`` would do as well, but its first use imports a second's worth of torch._dynamo.
+    The first use of ``torch.profiler`` would import torch._dynamo, which takes a second.
     """
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
         result = call()

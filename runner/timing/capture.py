@@ -1,10 +1,10 @@
-"""Capturing a call in a CUDA graph, and what is left to do when that fails."""
+"""Capturing a call in a CUDA graph, and inspecting the graph."""
 
 from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -19,20 +19,20 @@ class CaptureError(Exception):
 
 @cache
 def capture_stream() -> torch.cuda.Stream:
-    """The stream on which this process captures.
+    """Return the one stream on which this process captures.
 
-    One for all: cuBLAS keeps tens of MiB for each stream that it has been on, and memory that torch got back on one
-    stream it gives to no other.
+    cuBLAS keeps tens of MiB for each stream that it was used on, and torch does not reuse the memory of one stream on
+    another.
     """
     return torch.cuda.Stream()
 
 
 @contextmanager
 def capturing(graph: torch.cuda.CUDAGraph, *, pool: Any = None) -> Iterator[None]:
-    """What is launched within becomes ``graph``, and is not run. The stream for it is current meanwhile.
+    """Capture what is launched inside into ``graph``, on ``capture_stream()``. It does not run.
 
     Raises:
-        CaptureError: it synchronises, copies to the host, or does whatever else a graph cannot hold.
+        CaptureError: the code synchronizes, copies to the host, or does something else that a graph cannot hold.
 
     """
     before = torch.cuda.current_stream()
@@ -40,13 +40,13 @@ def capturing(graph: torch.cuda.CUDAGraph, *, pool: Any = None) -> Iterator[None
         with torch.cuda.graph(graph, pool=pool, stream=capture_stream()):
             yield
     except Exception as error:
-        torch.cuda.set_stream(before)  # torch leaves its own current when it is the end of a capture that fails
-        _forget()
+        torch.cuda.set_stream(before)  # if the end of a capture fails, torch leaves its own stream current
+        _reset_generators()
         raise CaptureError(str(error).strip().partition("\n")[0] or type(error).__name__) from error
 
 
-def _forget() -> None:
-    """A capture that failed leaves torch's random generator waiting for its end; give it a state that does not."""
+def _reset_generators() -> None:
+    """Give torch's random generators new states: after a failed capture the old ones still wait for its end."""
     torch.cuda.synchronize()
     for index, generator in enumerate(torch.cuda.default_generators):
         fresh = torch.Generator(device=f"cuda:{index}").manual_seed(generator.initial_seed())
@@ -55,71 +55,59 @@ def _forget() -> None:
 
 KERNEL, MEMCPY, MEMSET, HOST, CHILD = 0, 1, 2, 3, 4  # CUgraphNodeType
 WORK = (KERNEL, MEMCPY, MEMSET)
+Kind = tuple[int, int]  # type of a node and, for a kernel, its function
 
 
 @dataclass(frozen=True)
 class Contents:
-    """The nodes of one captured sample {preparation, timestamp, call, timestamp}."""
+    """Nodes of one captured sample: preparation, timestamp, call, timestamp."""
 
-    kinds: Mapping[tuple[int, int], int]  # of the call: (type, function) → how many; children's nodes among them
-    outside: (
-        int  # nodes that neither precede the first timestamp nor lie between the two; all, if it ends with no timestamp
-    )
+    kinds: Mapping[Kind, int]  # nodes of the call by kind, those of child graphs included
+    outside: int  # nodes that neither precede the first timestamp nor lie between the two; all, if no timestamp is last
     hosts: int  # host functions, anywhere
 
     @property
     def work(self) -> int:
-        """Kernels, copies and fills of the call."""
+        """Number of kernels, copies and fills of the call."""
         return sum(count for (kind, _), count in self.kinds.items() if kind in WORK)
 
 
 def contents(graph: int) -> Contents | None:
-    """What ``graph``, a CUgraph, holds; None where the driver does not answer."""
+    """Inspect ``graph``, a CUgraph. None if the driver does not answer."""
     try:
-        nodes, edges = _nodes(graph), _edges(graph)
+        return classify({node: _kinds(node) for node in _nodes(graph)}, _edges(graph))
     except (OSError, AttributeError, _Refused):
         return None
+
+
+def classify(nodes: Mapping[int, Sequence[Kind]], edges: Iterable[tuple[int, int]]) -> Contents:
+    """Return the contents of a graph. ``nodes`` has the kind of each node, or the kinds in its child graph."""
     after: dict[int, list[int]] = {node: [] for node in nodes}
     before: dict[int, list[int]] = {node: [] for node in nodes}
     for start, end in edges:
         after[start].append(end)
         before[end].append(start)
-    what = {node: _what(node) for node in nodes}  # asked once: a call of hundreds of kernels is captured many times
-    last = [node for node in nodes if not after[node] and what[node][0] == KERNEL]
-    timestamps = [node for end in last[:1] for node in nodes if what[node] == what[end]]
-    hosts = sum(kind == HOST for node in nodes for kind, _ in _unfolded(node, what[node]))
+    last = [node for node, kinds in nodes.items() if not after[node] and [kind for kind, _ in kinds] == [KERNEL]]
+    timestamps = [node for end in last[:1] for node, kinds in nodes.items() if kinds == nodes[end]]
+    hosts = sum(kind == HOST for kinds in nodes.values() for kind, _ in kinds)
     if len(last) != 1 or len(timestamps) != 2:
         return Contents(Counter(), outside=len(nodes), hosts=hosts)
     (end,) = last
     (begin,) = set(timestamps) - {end}
-    preparing = _reached(begin, before)
-    call = (_reached(begin, after) & _reached(end, before)) - {begin, end}
-    rest = set(nodes) - preparing - call - {begin, end}
-    return Contents(
-        kinds=Counter(each for node in call for each in _unfolded(node, what[node])),
-        outside=len(rest),
-        hosts=hosts,
-    )
+    call = (_reachable(begin, after) & _reachable(end, before)) - {begin, end}
+    outside = nodes.keys() - _reachable(begin, before) - call - {end}
+    return Contents(Counter(kind for node in call for kind in nodes[node]), outside=len(outside), hosts=hosts)
 
 
-def _reached(start: int, along: Mapping[int, list[int]]) -> set[int]:
-    """Every node on a way from ``start``, itself included."""
+def _reachable(start: int, neighbors: Mapping[int, list[int]]) -> set[int]:
+    """Return ``start`` and every node on a path from it."""
     seen, waiting = {start}, [start]
     while waiting:
-        for node in along[waiting.pop()]:
+        for node in neighbors[waiting.pop()]:
             if node not in seen:
                 seen.add(node)
                 waiting.append(node)
     return seen
-
-
-def _unfolded(node: int, what: tuple[int, int]) -> Iterable[tuple[int, int]]:
-    """Type and function of ``node``, which are ``what``, or of the nodes of the graph that it launches."""
-    if what[0] != CHILD:
-        return [what]
-    child = ctypes.c_void_p()
-    _ask("cuGraphChildGraphNodeGetGraph", node, ctypes.byref(child))
-    return [each for inner in _nodes(child.value or 0) for each in _unfolded(inner, _what(inner))]
 
 
 class _KernelNode(ctypes.Structure):
@@ -136,15 +124,18 @@ class _KernelNode(ctypes.Structure):
     )
 
 
-def _what(node: int) -> tuple[int, int]:
-    """Type, and for a kernel its function."""
+def _kinds(node: int) -> list[Kind]:
     kind = ctypes.c_int()
     _ask("cuGraphNodeGetType", node, ctypes.byref(kind))
+    if kind.value == CHILD:
+        child = ctypes.c_void_p()
+        _ask("cuGraphChildGraphNodeGetGraph", node, ctypes.byref(child))
+        return [each for inner in _nodes(child.value or 0) for each in _kinds(inner)]
     if kind.value != KERNEL:
-        return kind.value, 0
+        return [(kind.value, 0)]
     params = _KernelNode()
     _ask("cuGraphKernelNodeGetParams_v2", node, ctypes.byref(params))
-    return kind.value, params.func or params.kern or 0
+    return [(KERNEL, params.func or params.kern or 0)]
 
 
 def _nodes(graph: int) -> list[int]:
@@ -156,7 +147,7 @@ def _nodes(graph: int) -> list[int]:
 
 
 def _edges(graph: int) -> list[tuple[int, int]]:
-    """By the second form of the question: the first refuses graphs with programmatic launches."""
+    """Return pairs of nodes. The first version of the driver's function refuses programmatic launches."""
     count = ctypes.c_size_t()
     _ask("cuGraphGetEdges_v2", graph, None, None, None, ctypes.byref(count))
     starts, ends = (ctypes.c_void_p * count.value)(), (ctypes.c_void_p * count.value)()
@@ -166,7 +157,7 @@ def _edges(graph: int) -> list[tuple[int, int]]:
 
 
 class _Refused(Exception):
-    """The driver says no."""
+    """The driver returned an error."""
 
 
 def _ask(function: str, handle: int, *arguments: Any) -> None:

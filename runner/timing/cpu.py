@@ -1,4 +1,4 @@
-"""``measure=benchmark`` on a CPU."""
+"""Everything that ``measure=benchmark`` measures of a call on a CPU, with its threads pinned."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count, groupby
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from runner.experiment.case import Scalar
 from runner.timing import Call, TimingSettings
-from runner.timing.call import peak_bytes, tensors
+from runner.timing.call import Instrument, peak_bytes
 from runner.timing.procedure import Taken, side_by_side, take
 from runner.timing.statistics import FLOORS
 
 
 def warm_up() -> None:
-    """OpenMP starts its threads, and the profiler itself."""
+    """Start the threads of OpenMP and the profiler."""
     numbers = torch.zeros(2**16)
     with pinned(numbers.zero_):
         peak_bytes(numbers.zero_, "cpu")
 
 
 def prepare(settings: TimingSettings) -> None:
-    """Nothing that calls could share: each has its own clock and threads."""
+    """Do nothing: calls on a CPU share no calibration."""
 
 
 def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Taken, PerfCounter]:
-    """The columns of the host's clock, and how much of the CPU other processes took; with the series behind them."""
+    """Return the columns of ``call``, with the series and the instrument behind ``wall_us``."""
     instrument = PerfCounter(call.run, call.reset)
     with pinned(lambda: instrument.samples(2)) as cpus:
-        started, waited_s = time.perf_counter(), _waited_s()
+        started, before_s = time.perf_counter(), waited_s()
         taken = take(instrument, settings)
     could_have_run_s = (time.perf_counter() - started) * torch.get_num_threads()
     columns: dict[str, Scalar] = taken.columns("wall_us", FLOORS[instrument.name]) | {
         "instrument": instrument.name,
         "calls_per_sample": instrument.calls_per_sample,
         "cpus": cpus,
-        "cpu_wait_pct": 100 * (_waited_s() - waited_s) / could_have_run_s,
+        "cpu_wait_pct": 100 * (waited_s() - before_s) / could_have_run_s,
     }
     return columns, taken, instrument
 
@@ -50,64 +50,54 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
 def compare(
     calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: TimingSettings
 ) -> list[tuple[str, list[float]]] | None:
-    """Side by side, the threads pinned as they are for one."""
-    again = [PerfCounter(call.run, call.reset) for call, _ in calls]
-    with pinned(lambda: [instrument.samples(2) for instrument in again]):
-        return side_by_side(again, settings.paired_rounds, settings.max_s)
+    """Sample ``calls`` in paired rounds, with the threads pinned as for a single call."""
+    instruments = [PerfCounter(call.run, call.reset) for call, _ in calls]
+    with pinned(lambda: [instrument.samples(2) for instrument in instruments]):
+        return side_by_side(instruments, settings.paired_rounds, settings.max_s)
 
 
-def _waited_s() -> float:
-    """Seconds that the threads of this process were ready to run and had no core. 0 where there is no Linux to ask."""
+def waited_s() -> float:
+    """Return the seconds for which threads of this process were ready to run and had no core; 0 except on Linux."""
     waited_ns = 0
-    for path in Path("/proc/self/task").glob("*/schedstat"):
-        try:
+    for path in TASKS.glob("*/schedstat"):
+        with suppress(OSError, IndexError):  # the thread has just ended
             waited_ns += int(path.read_text().split()[1])
-        except (OSError, IndexError):  # the thread has just ended
-            continue
     return waited_ns / 1e9
 
 
-SHORTEST_SAMPLE_NS = 20_000  # what is taken off for the clock's own cost, about 100 ns, is then below 1 %
-OFTEN = 100  # the shortest of so many readings of nothing is what every sample has in it at least
-TRIES = 3  # the shortest counts: a call of 1 us that was interrupted once would else be timed singly, 5 % too long
+SHORTEST_SAMPLE_NS = 20_000  # the subtracted overhead of the clock, about 100 ns, is then below 1 %
+OFTEN = 100  # readings of the clock's overhead, of which the shortest is subtracted
+TRIES = 3  # the shortest counts: otherwise an interrupted call of 1 us would be timed singly, 5 % too long
 
 
-class PerfCounter:
-    """Times several calls at once where one is too short for the clock, unless each needs a ``reset`` before it.
+class PerfCounter(Instrument):
+    """Times by the host's clock, less its overhead. Short calls are timed several at a time, unless they need a reset.
 
-    What the clock reads where nothing happens is taken off each sample: 0.1 us, of which single calls have all.
-    ``clock`` is the clock, in nanoseconds; tests bring their own.
+    ``clock`` returns nanoseconds.
     """
 
     name = "perf_counter"
 
     def __init__(
         self,
-        call: Callable[[], object],
+        run: Callable[[], object],
         reset: Callable[[], None] | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        self._call = call
-        self._reset = reset
+        super().__init__(run, reset or (lambda: None))
         self._clock = clock
         self.calls_per_sample = 1
-        self._nothing_ns = min(self._nothing() for _ in range(OFTEN))
+        self._overhead_ns = min(self._empty_ns() for _ in range(OFTEN))
         while reset is None and (elapsed := min(self._elapsed_ns() for _ in range(TRIES))) < SHORTEST_SAMPLE_NS:
             wanted = int(1.2 * self.calls_per_sample * SHORTEST_SAMPLE_NS / max(elapsed, 1))
             self.calls_per_sample = max(2 * self.calls_per_sample, wanted)
 
     def samples(self, count: int) -> list[float]:
-        """``count`` times of one call, in microseconds, in the order they were taken."""
+        """Return ``count`` times of one call, in us."""
         elapsed = [self._elapsed_ns() for _ in range(count)]
-        return [max(0, ns - self._nothing_ns) / self.calls_per_sample / 1e3 for ns in elapsed]
+        return [max(0, ns - self._overhead_ns) / self.calls_per_sample / 1e3 for ns in elapsed]
 
-    def outputs(self) -> Iterator[Sequence[Tensor]]:
-        """What one more call gives, made as the timed ones were."""
-        if self._reset is not None:
-            self._reset()
-        yield tensors(self._call())
-
-    def _nothing(self) -> int:
+    def _empty_ns(self) -> int:
         inner = range(1)
         start = self._clock()
         for _ in inner:
@@ -115,146 +105,140 @@ class PerfCounter:
         return self._clock() - start
 
     def _elapsed_ns(self) -> int:
-        call, inner = self._call, range(self.calls_per_sample)
-        if self._reset is not None:
-            self._reset()
+        run, inner = self._run, range(self.calls_per_sample)
+        self._before()
         start = self._clock()
         for _ in inner:
-            call()
+            run()
         return self._clock() - start
 
 
 TOPOLOGY = Path("/sys/devices/system/cpu")
 TASKS = Path("/proc/self/task")
 
-_REGION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # what a compiler makes of the body of an OpenMP parallel region
+_REGION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # the body of an OpenMP parallel region, as compilers emit it
 
 
 @contextmanager
 def pinned(call: Callable[[], object] = lambda: None) -> Iterator[str]:
-    """One CPU for the calling thread and for each OpenMP thread that shares its work, until the end.
+    """Pin the calling thread and each OpenMP thread that shares its work to a CPU of its own.
 
-    ``call`` does, pinned, what will be measured, twice or more. If it leaves threads that were not there, none stays
-    pinned: OpenMP ends threads where a region wants fewer and starts others where the next wants more, all on the CPU
-    of the thread that starts them. Threads that come and go within ``call`` are not seen, and share that CPU.
+    ``call`` runs once, pinned; it does what will be measured, at least twice. If it leaves new threads, nothing stays
+    pinned: where parallel regions differ in size, OpenMP ends threads and starts others, all on the CPU of the thread
+    that starts them. Threads that start and end within ``call`` are not noticed, and share that CPU.
 
     Yields:
-        The CPUs, such as ``0-3,8``; "" where the threads are not pinned: there are more of them than CPUs, the system
-        refuses, or there is no Linux or no OpenMP to ask.
+        The CPUs, such as ``0-3,8``; "" if the threads are not pinned: because there are more threads than CPUs, the
+        system refuses, or there is no Linux or no OpenMP.
 
     """
-    buffer_sets = _places()
-    if not buffer_sets:
+    cpus = _assignment()
+    if not cpus:
         yield ""
         return
-    masks, known = {thread: os.sched_getaffinity(thread) for thread in buffer_sets}, _threads()
+    masks, known = {thread: os.sched_getaffinity(thread) for thread in cpus}, all_threads()
     try:
-        cpus = _pin(buffer_sets, call)
-        if not cpus:
+        lasting = _pin(cpus, call)
+        if not lasting:
             _restore(masks, known)
-        yield _text(cpus)
+        yield as_ranges(lasting)
     finally:
         _restore(masks, known)
 
 
-def _pin(buffer_sets: dict[int, int], call: Callable[[], object]) -> set[int]:
-    """The CPUs of those threads that ``call`` leaves alive; none if pinning is refused or would not last."""
+def _pin(cpus: dict[int, int], call: Callable[[], object]) -> set[int]:
+    """Pin threads and run ``call``. Return the CPUs of threads alive afterwards; none if pinning cannot last."""
     try:
-        for thread, cpu in buffer_sets.items():
+        for thread, cpu in cpus.items():
             os.sched_setaffinity(thread, {cpu})
     except OSError:
         return set()
-    before = _threads()
+    before = all_threads()
     call()
-    after = _threads()
-    return set() if after - before else {cpu for thread, cpu in buffer_sets.items() if thread in after}
+    after = all_threads()
+    return set() if after - before else {cpu for thread, cpu in cpus.items() if thread in after}
 
 
 def _restore(masks: dict[int, set[int]], known: set[int]) -> None:
-    """Undo ``_pin``: the calling thread first, whose children inherit from it, then the others, and those not known."""
+    """Undo ``_pin``: first for the calling thread, from which new threads inherit, then for the others and new ones."""
     own = threading.get_native_id()
-    for thread in (own, *(masks.keys() - {own}), *(_threads() - known)):
+    for thread in (own, *(masks.keys() - {own}), *(all_threads() - known)):
         with suppress(OSError):  # it has ended
             os.sched_setaffinity(thread, masks.get(thread, masks[own]))
 
 
-def _threads() -> set[int]:
-    """Every thread of this process."""
+def all_threads() -> set[int]:
+    """Return the ids of all threads of this process."""
     return {int(path.name) for path in TASKS.iterdir()}
 
 
-def _places() -> dict[int, int]:
-    """Thread → CPU, one each; empty if that cannot be."""
+def _assignment() -> dict[int, int]:
+    """Return thread → CPU for all threads that share the work; empty if they cannot be pinned."""
     if not hasattr(os, "sched_setaffinity") or not TASKS.is_dir():
         return {}
     try:
-        here = _team()
-        allowed = set().union(*(os.sched_getaffinity(thread) for thread in here))
-    except (OSError, AttributeError):  # no such function in any library that is loaded
+        current = openmp_threads()
+        allowed = set().union(*(os.sched_getaffinity(thread) for thread in current))
+    except (OSError, AttributeError):  # no loaded library has OpenMP
         return {}
-    return choose(here, {cpu: _core(cpu) for cpu in allowed})
+    return choose(current, {cpu: _core(cpu) for cpu in allowed})
 
 
-def choose(here: dict[int, int], cores: dict[int, str]) -> dict[int, int]:
-    """A CPU of its own for each thread; empty if there are fewer than threads.
+def choose(current: dict[int, int], cores: dict[int, str]) -> dict[int, int]:
+    """Choose a CPU for each thread; none if there are fewer CPUs than threads.
 
-    A thread keeps the CPU it is on, where the system has put it beside no other process, if no other thread has the
-    core. The rest take what is left: a core of their own as long as there is one, then beside the fewest.
+    A thread keeps its CPU, which the system has chosen away from other processes, unless another thread has the core.
+    The others get a core of their own while there is one, then the CPUs whose cores have the fewest threads.
 
     Args:
-        here: thread → the CPU it is on
-        cores: each CPU there is → its core, by any name
+        current: thread → the CPU that it is on
+        cores: allowed CPU → name of its core
 
     """
-    if len(here) > len(cores):
+    if len(current) > len(cores):
         return {}
-    buffer_sets: dict[int, int] = {}
+    chosen: dict[int, int] = {}
 
-    def crowd(cpu: int) -> int:
-        return sum(cores[other] == cores[cpu] for other in buffer_sets.values())
+    def threads_on_core(cpu: int) -> int:
+        return sum(cores[other] == cores[cpu] for other in chosen.values())
 
-    for thread, cpu in here.items():
-        if cpu in cores and not crowd(cpu):
-            buffer_sets[thread] = cpu
-    for thread in [thread for thread in here if thread not in buffer_sets]:
-        buffer_sets[thread] = min(cores.keys() - buffer_sets.values(), key=lambda cpu: (crowd(cpu), cpu))
-    return buffer_sets
+    for thread, cpu in current.items():
+        if cpu in cores and not threads_on_core(cpu):
+            chosen[thread] = cpu
+    for thread in [thread for thread in current if thread not in chosen]:
+        chosen[thread] = min(cores.keys() - chosen.values(), key=lambda cpu: (threads_on_core(cpu), cpu))
+    return chosen
 
 
 def _core(cpu: int) -> str:
-    """The hardware threads that share a core with ``cpu``; itself where the system does not say."""
+    """Return a name of the core of ``cpu``: its hardware threads, or the CPU itself if the system does not say."""
     try:
         return (TOPOLOGY / f"cpu{cpu}/topology/thread_siblings_list").read_text().strip()
     except OSError:
         return str(cpu)
 
 
-def _team() -> dict[int, int]:
-    """Thread → CPU it is on, for the calling thread and those that its OpenMP regions run on.
+def openmp_threads() -> dict[int, int]:
+    """Return thread → current CPU of the calling thread and of those that its OpenMP regions use.
 
-    A region of our own tells, whoever started the threads and whenever, and whatever other threads there are. Its entry
-    point is the first of that name among the libraries loaded, as it is for torch and for what torch compiles.
+    It runs a parallel region of its own. The entry point is the first of that name among the loaded libraries, as for
+    torch and for what torch compiles.
     """
-    here: dict[int, int] = {}
+    current: dict[int, int] = {}
     libraries = ctypes.CDLL(None)
 
     def note(_: object) -> None:
-        here[threading.get_native_id()] = libraries.sched_getcpu()
+        current[threading.get_native_id()] = libraries.sched_getcpu()
 
-    if (count := torch.get_num_threads()) == 1:
+    if (threads := torch.get_num_threads()) == 1:
         note(None)
     else:
-        body = _REGION(note)
-        libraries.GOMP_parallel(body, None, ctypes.c_uint(count), ctypes.c_uint(0))
-    return here
+        libraries.GOMP_parallel(_REGION(note), None, ctypes.c_uint(threads), ctypes.c_uint(0))
+    return current
 
 
-def _text(cpus: set[int]) -> str:
-    """``{0, 1, 2, 3, 8}`` as ``0-3,8``."""
-    runs: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if runs and cpu == runs[-1][-1] + 1:
-            runs[-1].append(cpu)
-        else:
-            runs.append([cpu])
+def as_ranges(cpus: set[int]) -> str:
+    """Return ``{0, 1, 2, 3, 8}`` as ``0-3,8``."""
+    offsets = count()
+    runs = [list(run) for _, run in groupby(sorted(cpus), key=lambda cpu: cpu - next(offsets))]
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

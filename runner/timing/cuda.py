@@ -1,4 +1,4 @@
-"""``measure=benchmark`` on an NVIDIA GPU: everything that is asked about a call, and in which order."""
+"""Everything that ``measure=benchmark`` measures of a call on an NVIDIA GPU, in this order."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import torch
 from runner.experiment.case import Scalar, interpreted
 from runner.timing import Call, TimingSettings, Work, calibration, cupti, instruments, measured_peak
 from runner.timing.calibration import Result, undisturbed
+from runner.timing.call import Instrument
 from runner.timing.capture import CaptureError
 from runner.timing.gpu_state import gpu_state, sustained
-from runner.timing.instruments import HostClock, Instrument, as_seen_by_caller
+from runner.timing.instruments import HostClock, as_seen_by_caller
 from runner.timing.preparation import BufferSets, preparation
 from runner.timing.procedure import Taken, side_by_side, take
 from runner.timing.statistics import FLOORS, trimmed_mean
-from runner.timing.timestamp_buffer import slots, tick_ns
-from runner.timing.timestamps import GraphTimestamps
+from runner.timing.timestamps import GraphTimestamps, tick_ns, timestamp_buffer
 
 WARM_SAMPLES, WARM_LONGEST_S = 90, 0.03
 
 
 @cache
 def warm_up() -> None:
-    """CUDA and CUPTI start, and our own kernels are compiled or loaded. Once a process, before anything is timed.
+    """Start CUDA and CUPTI, and compile or load our own kernels: once per process, before anything is timed.
 
-    A graph captured before CUPTI has started reads less once it has: 0.65 us of a spin of 5, on an H200.
+    A graph that was captured before CUPTI started reads less afterwards: 0.65 us of a spin of 5 us on an H200.
     """
-    if interpreted():  # events need none of it
+    if interpreted():  # CUDA events need no preparation
         return
-    slots(1).begin(0)
+    timestamp_buffer(1).begin(0)
     before = preparation(None, cold_l2=True)
     cupti.observe(calibration.launch_empty, before, calls=2)
     as_seen_by_caller(calibration.launch_empty, before)
@@ -39,7 +39,7 @@ def warm_up() -> None:
 
 
 def prepare(settings: TimingSettings) -> None:
-    """What each process finds out once, of this GPU, for all calls that are timed by ``settings``."""
+    """Measure once per process what all calls that are timed by ``settings`` share."""
     warm_up()
     if settings.instrument in ("auto", GraphTimestamps.name) and not instruments.no_timestamps():
         for cold_l2 in {settings.cold_l2, False}:
@@ -50,32 +50,32 @@ def prepare(settings: TimingSettings) -> None:
 
 
 def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Taken, Instrument]:
-    """The columns of a call on the GPU, with the series and the instrument behind ``gpu_us``."""
+    """Return the columns of ``call``, with the series and the instrument behind ``gpu_us``."""
     warm_up()
     before = preparation(call.reset, cold_l2=settings.cold_l2)
     buffer_sets = BufferSets(call.inputs, settings.buffer_sets)
     instrument, note = instruments.choose(call, settings, buffer_sets)
-    watched = settings.cupti_check and not interpreted()  # CUPTI is asked between kernels of our own
-    seen = cupti.observe(call.run, before, kernels=instruments.nodes(instrument)) if watched else None
+    check = settings.cupti_check and not interpreted()  # it needs kernels of our own
+    seen = cupti.observe(call.run, before, kernels=instruments.nodes(instrument)) if check else None
     instrument, note = instruments.corrected(instrument, note, seen, call, settings)
-    taken, moved_us = _undisturbed(lambda: take(instrument, settings), [instrument])
+    taken, drift_us = _undisturbed(lambda: take(instrument, settings), [instrument])
     columns = taken.columns("gpu_us", FLOORS[instrument.name]) | gpu_state() | as_seen_by_caller(call.run, before)
     columns |= {"instrument": instrument.name, "instrument_note": note, "calls_per_sample": 1}
     if isinstance(instrument, GraphTimestamps):
-        columns |= {"buffer_sets": min(len(buffer_sets), settings.captures), "timer_drift_us": moved_us}
+        columns |= {"buffer_sets": min(len(buffer_sets), settings.captures), "timer_drift_us": drift_us}
     if seen:
         columns |= {"cupti_us": seen.span_us, "gap_us": seen.span_us - seen.busy_us, "n_kernels": seen.kernels}
     elif (held := instruments.nodes(instrument)) is not None:
         columns["n_kernels"] = held
     if instrument.clocks_mhz:
         columns |= {
-            "sm_clock_mhz": statistics.median(instrument.clocks_mhz[-taken.summary.count :]),  # without the warm-up
+            "sm_clock_mhz": statistics.median(instrument.clocks_mhz[-taken.summary.count :]),  # not of the warm-up
             "unloaded_clock_mhz": calibration.unloaded_mhz(),
             "empty_kernel_us": calibration.empty_kernel_us(),
         }
     if isinstance(instrument, GraphTimestamps) and settings.cold_l2:
-        columns |= _warm(call, settings, buffer_sets, taken.summary.estimate)
-    if settings.sustained_s and not isinstance(instrument, HostClock):  # what nobody waits for would pile up
+        columns |= warm_columns(call, settings, buffer_sets, taken.summary.estimate)
+    if settings.sustained_s and not isinstance(instrument, HostClock):  # work that nobody waits for would pile up
         columns |= sustained(call, settings.sustained_s, captured=isinstance(instrument, GraphTimestamps))
     if settings.measured_peak and call.work:
         columns |= _beside_measured_peak(call.work, taken.summary.estimate, settings)
@@ -85,8 +85,8 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
 def compare(
     calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: TimingSettings
 ) -> list[tuple[str, list[float]]] | None:
-    """Sample the calls in turn, each by the instrument that has timed it, in the same buffer sets."""
-    counts = [int(count) for _, columns in calls if (count := columns.get("buffer_sets"))]  # memory may have been short
+    """Sample ``calls`` in paired rounds, each with the instrument that has timed it, in the same buffer sets."""
+    counts = [int(count) for _, columns in calls if (count := columns.get("buffer_sets"))]  # fewer if memory was short
     buffer_sets = BufferSets(calls[0][0].inputs, min(counts, default=settings.buffer_sets))
     again = [
         instruments.build(str(columns["instrument"]), call, settings, buffer_sets=buffer_sets)
@@ -95,21 +95,18 @@ def compare(
     return _undisturbed(lambda: side_by_side(again, settings.paired_rounds, settings.max_s), again)[0]
 
 
-def _undisturbed(take_all: Callable[[], Result], by: Sequence[Instrument]) -> tuple[Result, float]:
-    """What it gives, and by how many microseconds the zero of graphs has moved meanwhile; 0 if ``by`` has none."""
-    if any(isinstance(instrument, GraphTimestamps) for instrument in by):
+def _undisturbed(take_all: Callable[[], Result], used: Sequence[Instrument]) -> tuple[Result, float]:
+    """Return the result of ``take_all`` and the drift of the timer offset in us; 0 if no graphs are ``used``."""
+    if any(isinstance(instrument, GraphTimestamps) for instrument in used):
         return undisturbed(take_all)
     return take_all(), 0.0
 
 
-def _warm(call: Call, settings: TimingSettings, buffer_sets: BufferSets, cold_us: float) -> dict[str, Scalar]:
-    """The time of the same call when the last one has left its data in the L2 cache.
-
-    In one place: the last call would else have been in another, and its data be of no use.
-    """
+def warm_columns(call: Call, settings: TimingSettings, buffer_sets: BufferSets, cold_us: float) -> dict[str, Scalar]:
+    """Return the time of the call when the previous one has left its data in the L2 cache: in one buffer set."""
     try:
         warm = instruments.build("graph_timestamps", call, settings, buffer_sets=buffer_sets.first(), warm=True)
-    except CaptureError:  # it could be captured once, but has changed its mind
+    except CaptureError:  # memory may suffice for the other graphs only
         return {}
     warm.samples(1)
     count = max(5, min(WARM_SAMPLES, int(WARM_LONGEST_S / (cold_us * 1e-6))))
@@ -117,7 +114,7 @@ def _warm(call: Call, settings: TimingSettings, buffer_sets: BufferSets, cold_us
 
 
 def _beside_measured_peak(work: Work, time_us: float, settings: TimingSettings) -> dict[str, Scalar]:
-    """Where ``time_us`` stands against what this GPU can do; nothing where memory is too short to find that out."""
+    """Compare ``time_us`` with the rates measured on this GPU; no columns if memory is too short to measure them."""
     try:
         measured = measured_peak.measured_peak()
     except torch.cuda.OutOfMemoryError:

@@ -1,6 +1,6 @@
-"""Kernels of one warp: a timestamp that writes what time it is, a spin of known length, and two that do nothing.
+"""Kernels of one warp: timestamps, a spin of known length, and empty kernels.
 
-In Triton, so that they need no compiler on the machine and run on whatever GPU Triton runs on.
+They are in Triton, so that they need no compiler on the machine and run on every GPU that Triton supports.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ def _globaltimer():
     return tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
 
 
-@triton.jit(do_not_specialize=["slot"])  # one binary for every slot: another would have another constant
-def timestamp(slots, slot):
-    """Write the GPU's nanoseconds to ``slots[slot]`` and the multiprocessor's cycles to the next one."""
-    tl.store(slots + slot, _globaltimer())
-    tl.store(slots + slot + 1, _clock())
+@triton.jit(do_not_specialize=["index"])  # one binary for every index: another one would have another offset
+def timestamp(buffer, index):
+    """Write the GPU's time in ns to ``buffer[index]`` and the multiprocessor's cycles to ``buffer[index + 1]``."""
+    tl.store(buffer + index, _globaltimer())
+    tl.store(buffer + index + 1, _clock())
 
 
 @triton.jit(do_not_specialize=["cycles"])
@@ -36,16 +36,16 @@ def spin(cycles):
 
 @triton.jit
 def null():
-    """Do nothing: what its launch reads is the constant of an instrument."""
+    """Do nothing. The time of its launch shows the timer's offset."""
 
 
 @triton.jit
 def boundary():
-    """Do nothing, under a name of its own: it parts a call's records from those of its preparation."""
+    """Do nothing. Its name separates the records of a call from those of its preparation."""
 
 
 @triton.jit
 def ticks(times, COUNT: tl.constexpr):
-    """Write ``COUNT`` readings of the GPU's nanoseconds, one after the other: its ticks show between them."""
+    """Write ``COUNT`` consecutive readings of the GPU's timer, in ns, which show its step."""
     for index in range(COUNT):
         tl.store(times + index, _globaltimer())

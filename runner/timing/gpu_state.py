@@ -1,4 +1,7 @@
-"""What the driver says of the GPU just now. It averages over a second, so it tells of a case, not of a sample."""
+"""Power, temperature and limits as the driver reports them, and times under continuous load.
+
+The driver averages over a second, so its figures are of a case and not of a sample.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,11 @@ import torch
 from runner.experiment.case import Scalar
 from runner.timing import Call
 from runner.timing.capture import CaptureError, capture_stream, capturing
-from runner.timing.timestamp_buffer import slots
-from runner.timing.timestamps import PAIRS
+from runner.timing.timestamps import PAIRS, timestamp_buffer
 
 
 def gpu_state() -> dict[str, Scalar]:
-    """``power_w``, ``temperature_c`` and ``throttle``; nothing where NVML cannot be asked."""
+    """Return ``power_w``, ``temperature_c`` and ``throttle``; nothing if NVML is not available."""
     try:
         nvml, handle = _device()
         reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
@@ -31,22 +33,22 @@ def gpu_state() -> dict[str, Scalar]:
             "temperature_c": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
             "throttle": ", ".join(name for bit, name in names.items() if reasons & bit),
         }
-    except Exception:  # no such package, a driver it does not understand, a container without NVML: not known, then
+    except Exception:  # pynvml is not installed, does not fit the driver, or a container has no NVML
         return {}
 
 
 def energy_j() -> float | None:
-    """Energy the board has used since the driver was loaded, in joules; None where it does not count."""
+    """Return the energy in J that the GPU has used since its driver was loaded; None if unknown."""
     try:
         nvml, handle = _device()
         return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3
-    except Exception:  # as above; and GPUs before Volta do not count
+    except Exception:  # as above, or a GPU before Volta
         return None
 
 
 @cache
 def _device() -> tuple[Any, Any]:
-    """The library and its handle of torch's current GPU. Raises whatever NVML raises."""
+    """Return pynvml and its handle of torch's current GPU. Raises whatever NVML raises."""
     import pynvml
 
     pynvml.nvmlInit()
@@ -54,19 +56,20 @@ def _device() -> tuple[Any, Any]:
     return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
 
 
-LEAD_S = 3.0  # until the driver's limiter, which averages power over a second, has settled
-CHUNK_S = 0.05  # between two looks at the clock: the queue stays short, and waits for the host only so often
+LEAD_S = 3.0  # until the driver's power limiter, which averages over a second, has settled
+CHUNK_S = 0.05  # calls between two synchronizations: the queue stays short, and synchronizing costs little
 
 
 def sustained(call: Call, seconds: float, *, captured: bool) -> dict[str, Scalar]:
-    """Means of a call over ``seconds`` of continuous load, after ``LEAD_S`` of it: time, clock, power and energy.
+    """Return the mean time, clock, power and energy of a call over ``seconds`` of load, after ``LEAD_S`` of it.
 
-    ``captured``: in a CUDA graph, so that launching does not slow it down. Only for a call that was timed in graphs:
-    in the graph of another call a part may be missing. The call must wait for all that it starts, since timestamps
-    do not see the rest.
+    ``captured``: replay a CUDA graph, so that launching does not slow the call down. Use it only for a call that was
+    timed in graphs, since the graph of another call may miss a part. The call must wait for all work that it starts:
+    timestamps do not see the rest.
     """
-    run = _captured(call) if captured else partial(_whole, call)
-    count = _calls_in(run, CHUNK_S)
+    run = _captured(call) if captured else partial(_run_whole, call)
+    probe_ns, _ = _chunk(run, 3)
+    count = max(1, int(CHUNK_S * 1e9 / (probe_ns / 3)))
     ended = time.perf_counter() + LEAD_S
     while time.perf_counter() < ended:
         _chunk(run, count)
@@ -86,8 +89,8 @@ def sustained(call: Call, seconds: float, *, captured: bool) -> dict[str, Scalar
 
 
 def _chunk(run: Callable[[], object], count: int) -> tuple[float, float]:
-    """Nanoseconds and cycles of ``count`` calls, one behind the other."""
-    timestamps = slots(PAIRS)
+    """Return nanoseconds and cycles of ``count`` calls, back to back."""
+    timestamps = timestamp_buffer(PAIRS)
     timestamps.begin(0)
     for _ in range(count):
         run()
@@ -96,27 +99,21 @@ def _chunk(run: Callable[[], object], count: int) -> tuple[float, float]:
     return timestamps.read()[0]
 
 
-def _calls_in(run: Callable[[], object], seconds: float) -> int:
-    """How many calls take about ``seconds``."""
-    ns, _ = _chunk(run, 3)
-    return max(1, int(seconds * 1e9 / (ns / 3)))
-
-
 def _captured(call: Call) -> Callable[[], object]:
-    """``call`` as a CUDA graph where that can be."""
+    """Return the replay of a CUDA graph of ``call``; the call itself if memory does not suffice for the graph."""
     graph, stream = torch.cuda.CUDAGraph(), capture_stream()
     stream.wait_stream(torch.cuda.current_stream())
     try:
         with torch.cuda.stream(stream):
-            _whole(call)
+            _run_whole(call)
         torch.cuda.synchronize()
         with capturing(graph):
-            _whole(call)
-    except CaptureError:  # it has changed its mind
-        return partial(_whole, call)
+            _run_whole(call)
+    except CaptureError:
+        return partial(_run_whole, call)
     return graph.replay
 
 
-def _whole(call: Call) -> None:
+def _run_whole(call: Call) -> None:
     call.restore()
     call.run()

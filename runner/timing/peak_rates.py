@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from runner.experiment.case import interpreted
+from runner.timing.call import Instrument
 from runner.timing.capture import CaptureError
 from runner.timing.instruments import CudaEvents
 from runner.timing.preparation import preparation
 from runner.timing.statistics import trimmed_mean
-
-if TYPE_CHECKING:
-    from runner.timing.timestamps import GraphTimestamps
+from runner.timing.timestamps import GraphTimestamps
 
 T = TypeVar("T")
 
 CAPTURES, WARMUP, SAMPLES = 2, 4, 20
-BUFFER_BYTES = 2**30  # of which a cache of 50 MiB can hide 2 % from a copy, by keeping what was written last
-LEAST_OVER_L2 = 4  # a buffer smaller than this many caches says nothing of the memory
+BUFFER_BYTES = 2**30  # an L2 cache of 50 MiB hides 2 % of it from a copy, since it keeps what was written last
+LEAST_OVER_L2 = 4  # smallest buffer, in sizes of the L2 cache, that shows the rate of the memory
 SIZES = {  # square matrices
     "float8_e4m3fn": 8192,
     "float16": 8192,
@@ -32,42 +31,49 @@ SIZES = {  # square matrices
     "float32": 4096,
     "float64": 2048,
 }
-LONGEST_US = 10_000.0  # of one product; where it would take longer, the matrices are smaller
-TENSOR_CORES_32 = (8, 0)  # the compute capability from which on there are tf32 and bfloat16
+LONGEST_US = 10_000.0  # of one product; matrices are smaller if it would take longer
+TENSOR_CORES_32 = (8, 0)  # lowest compute capability with tf32 and bfloat16
+
+
+def measure() -> dict[str, Any]:
+    """Return ``copy_gbps``, ``read_gbps``, ``tflops`` by type, and ``ceiling_tflops``."""
+    copy_gbps, read_gbps = bandwidths()
+    tflops = products()
+    return {"copy_gbps": copy_gbps, "read_gbps": read_gbps, "tflops": tflops, "ceiling_tflops": ceiling(tflops)}
 
 
 def bandwidths() -> tuple[float, float]:
     """Return the rates of a copy and of a reduction, in 1e9 bytes per second.
 
-    The copy changes the sign, so that it is a kernel: a plain one is a copy node in a graph, which on an H100 reaches
-    2450 where kernels, in a graph or not, reach 3040.
+    The copy changes the sign, so that it is a kernel. A plain copy is a copy node in a graph, which reaches 2450 on an
+    H100, whereas kernels reach 3040.
     """
     l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
 
     def attempt(size_bytes: int) -> tuple[float, float]:
-        source = _normal(size_bytes // 4, dtype=torch.float32)
+        source = normal(size_bytes // 4, dtype=torch.float32)
         copy, most = torch.empty_like(source), torch.empty((), device="cuda")
-        copied_us = trimmed_mean(_times_us(lambda: torch.neg(source, out=copy)))
-        read_us = trimmed_mean(_times_us(lambda: torch.amax(source, dim=0, out=most)))
+        copied_us = trimmed_mean(times_us(lambda: torch.neg(source, out=copy)))
+        read_us = trimmed_mean(times_us(lambda: torch.amax(source, dim=0, out=most)))
         return 2 * source.nbytes / copied_us / 1e3, source.nbytes / read_us / 1e3
 
-    torch.cuda.empty_cache()  # what torch merely keeps for later is free too
+    torch.cuda.empty_cache()  # count memory that torch keeps for reuse as free
     size_bytes, least_bytes = min(BUFFER_BYTES, torch.cuda.mem_get_info()[0] // 4), LEAST_OVER_L2 * l2_bytes
     if size_bytes < least_bytes:
-        raise torch.cuda.OutOfMemoryError(f"a measured_peak takes {4 * least_bytes / 2**20:.0f} MiB of free memory")
-    return _shrinking(size_bytes, least_bytes, attempt)
+        raise torch.cuda.OutOfMemoryError(f"the measured peak takes {4 * least_bytes / 2**20:.0f} MiB of free memory")
+    return shrinking(size_bytes, least_bytes, attempt)
 
 
 def products() -> dict[str, float]:
-    """By type, without those that this GPU or its library does not know."""
-    old = torch.cuda.get_device_capability() < TENSOR_CORES_32  # torch takes these types, and does something else
+    """Return the rate of matrix products by type, without types that this GPU or its library does not support."""
+    old = torch.cuda.get_device_capability() < TENSOR_CORES_32  # torch accepts both types and computes in another
     rates = {}
     for name in SIZES:
         if old and name in ("bfloat16", "tf32"):
             continue
-        with _float32_products("high" if name == "tf32" else "highest"):
+        with float32_precision("high" if name == "tf32" else "highest"):
             try:
-                rates[name] = _product_tflops(name, _normal, trimmed_mean)
+                rates[name] = _product_tflops(name, normal, trimmed_mean)
             except torch.cuda.OutOfMemoryError:
                 raise
             except RuntimeError:
@@ -76,9 +82,9 @@ def products() -> dict[str, float]:
 
 
 def ceiling(tflops: Mapping[str, float]) -> float:
-    """The fastest sample of zeros in 16 bits, or whatever was faster in ``tflops``; float8 has one of its own.
+    """Return the rate of the fastest sample of zeros in 16 bits, or a faster one in ``tflops`` other than float8.
 
-    float16 is summed in float16, which is twice as fast on GPUs made for graphics, and open to any kernel.
+    float16 is accumulated in float16, which is twice as fast on GPUs made for graphics, and which any kernel may do.
     """
     matmul = torch.backends.cuda.matmul
     narrow = getattr(matmul, "allow_fp16_accumulation", None)  # torch 2.7 and later
@@ -93,7 +99,7 @@ def ceiling(tflops: Mapping[str, float]) -> float:
 
 
 def _product_tflops(name: str, make: Callable[..., Tensor], of: Callable[[Sequence[float]], float]) -> float:
-    """Rate of square matrices as large as ``SIZES`` says, or as ``LONGEST_US`` and the memory allow."""
+    """Return the rate of square matrices of ``SIZES``, or smaller if ``LONGEST_US`` or the memory require it."""
     dtype = getattr(torch, {"tf32": "float32", "float8_e4m3fn": "float16"}.get(name, name))
 
     def product(size: int) -> Callable[[], object]:
@@ -105,45 +111,35 @@ def _product_tflops(name: str, make: Callable[..., Tensor], of: Callable[[Sequen
         return lambda: torch.mm(a, b, out=c)
 
     def attempt(size: int) -> float:
-        return 2 * size**3 / of(_times_us(product(size))) / 1e6
+        return 2 * size**3 / of(times_us(product(size))) / 1e6
 
     size = SIZES[name]
     probe = size // 4
     expected_us = _roughly_us(product(probe)) * (size / probe) ** 3
     while expected_us > LONGEST_US and size > probe:
         size, expected_us = size // 2, expected_us / 8
-    return _shrinking(size, probe, attempt)
+    return shrinking(size, probe, attempt)
 
 
-def _normal(*shape: int, dtype: torch.dtype, device: str = "cuda") -> Tensor:
-    """Normal numbers that leave torch's own generator as it was."""
+def normal(*shape: int, dtype: torch.dtype, device: str = "cuda") -> Tensor:
+    """Return normal numbers without a change of torch's own generator."""
     return torch.randn(*shape, dtype=dtype, device=device, generator=torch.Generator(device).manual_seed(0))
 
 
-def _times_us(call: Callable[[], object]) -> list[float]:
-    """Samples of ``call`` with the L2 cache cold, by the best instrument there is."""
-    instrument = _instrument(call)
+def times_us(call: Callable[[], object]) -> list[float]:
+    """Sample ``call`` with a cold L2 cache, by timestamps in graphs, or by events if there are none."""
+    before = preparation(None, cold_l2=True)
+    instrument: Instrument | None = None
+    if not interpreted():
+        with suppress(CaptureError):
+            instrument = GraphTimestamps(call, before, captures=CAPTURES, constant_us=0.0)
+    instrument = instrument or CudaEvents(call, before)
     instrument.samples(WARMUP)
     return instrument.samples(SAMPLES)
 
 
-def _instrument(call: Callable[[], object]) -> GraphTimestamps | CudaEvents:
-    """Timestamps in graphs; events where Triton is missing or interpreted, or no graph can be had."""
-    before = preparation(None, cold_l2=True)
-    if interpreted():
-        return CudaEvents(call, before)
-    try:
-        from runner.timing.timestamps import GraphTimestamps
-    except ImportError:
-        return CudaEvents(call, before)
-    try:
-        return GraphTimestamps(call, before, captures=CAPTURES, constant_us=0.0)
-    except CaptureError:
-        return CudaEvents(call, before)
-
-
 def _roughly_us(call: Callable[[], object], calls: int = 3) -> float:
-    """Return the rough time of ``call`` by the host's clock, after a first call that loads what it needs."""
+    """Return the rough time of ``call`` by the host's clock, after a first call that may load something."""
     call()
     torch.cuda.synchronize()
     started = time.perf_counter()
@@ -153,8 +149,8 @@ def _roughly_us(call: Callable[[], object], calls: int = 3) -> float:
     return (time.perf_counter() - started) / calls * 1e6
 
 
-def _shrinking(size: int, least: int, attempt: Callable[[int], T]) -> T:
-    """``attempt(size)``, or of half of it and so on while memory does not suffice, down to ``least``."""
+def shrinking(size: int, least: int, attempt: Callable[[int], T]) -> T:
+    """Return ``attempt(size)``; while memory does not suffice, halve ``size``, down to ``least``."""
     while True:
         try:
             return attempt(size)
@@ -165,14 +161,14 @@ def _shrinking(size: int, least: int, attempt: Callable[[int], T]) -> T:
 
 
 @contextmanager
-def _float32_products(precision: str) -> Iterator[None]:
-    """Products of float32 in "highest" (float32) or "high" (tf32) precision, and then as they were before.
+def float32_precision(precision: str) -> Iterator[None]:
+    """Multiply float32 in "highest" (float32) or "high" (tf32) precision inside, and as before afterwards.
 
-    By the one setting that the worker uses: in torch 2.9 and later ``allow_tf32`` beside it makes reading either fail.
+    This is the setting that the worker uses. Since torch 2.9, reading it raises if ``allow_tf32`` was set too.
     """
     try:
         found = torch.get_float32_matmul_precision()
-    except RuntimeError:  # someone has set it in two ways; this is what holds
+    except RuntimeError:
         found = "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
     torch.set_float32_matmul_precision(precision)
     try:

@@ -1,4 +1,4 @@
-"""What comes before each timed call: its inputs as they were, and an L2 cache without what the last call left in it."""
+"""What precedes each timed call: a reset of its inputs and an L2 flush. Buffer sets at different addresses."""
 
 from __future__ import annotations
 
@@ -12,28 +12,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-FACTOR = 2  # buffer over L2 size: once is not enough, since the cache is not strictly least-recently-used
+FACTOR = 2  # buffer size over L2 size: 1 is not enough, since the cache is not strictly least-recently-used
 
 
 def preparation(reset: Callable[[], None] | None, *, cold_l2: bool) -> Callable[[], None]:
-    """``reset``, if there is one, and then the flush, if the cache is to be cold."""
-    flush = reading_flush() if cold_l2 else None
+    """Return a function that calls ``reset``, if there is one, and flushes the L2 cache if ``cold_l2``."""
+    steps = [step for step in (reset, reading_flush() if cold_l2 else None) if step is not None]
 
     def before() -> None:
-        if reset is not None:
-            reset()
-        if flush is not None:
-            flush()
+        for step in steps:
+            step()
 
     return before
 
 
 @cache
 def reading_flush(factor: float = FACTOR) -> Callable[[], object]:
-    """Reads a buffer ``factor`` times the size of the L2 cache, and writes one number. One a process.
+    """Return a function that reads a buffer of ``factor`` times the L2 cache and writes one number.
 
-    A flush that writes leaves dirty lines that the timed kernel then has to write back: that slowed it by up to
-    15 % on an H200 (softmax 4096 x 1024: 13.1 us behind a reading flush, 14.1 us behind a writing one).
+    A flush that writes leaves dirty lines, which the timed kernel must write back: on an H200 that slowed it by up to
+    15 % (softmax 4096 x 1024: 13.1 us after a reading flush, 14.1 us after a writing one).
     """
     device = torch.cuda.current_device()
     size = int(factor * torch.cuda.get_device_properties(device).L2_cache_size)
@@ -42,21 +40,26 @@ def reading_flush(factor: float = FACTOR) -> Callable[[], object]:
     return lambda: torch.amax(buffer, dim=0, out=result)
 
 
-SHARE = 1 / 64  # of the GPU's memory, and a quarter of what is free, that copies and their outputs may take
-ALIGNED = 512  # bytes, as torch's own allocator does it
-PAGE = 2 * 2**20  # bytes: a copy begins anywhere in one, for large blocks of the allocator all begin with one
+SHARE = 1 / 64  # of the GPU's memory, for copies and their outputs; at most a quarter of the free memory
+ALIGNED = 512  # bytes, as in torch's allocator
+PAGE = 2 * 2**20  # bytes: each copy starts at a random place in a page, since large blocks all start with one
 SEED = 0
 
 
 class BufferSets:
-    """``inputs`` as they are, and copies of them: ``count`` buffer_sets in all, or fewer where memory is short.
+    """``inputs`` and copies of them at other addresses: ``count`` sets in all, or fewer if memory is short.
 
-    Calls that share a ``BufferSets`` have the same input and output buffers. An input that is not contiguous stays.
+    Calls that share a ``BufferSets`` have the same input and output buffers. Inputs that are not contiguous are not
+    copied.
     """
 
     def __init__(self, inputs: Sequence[Tensor] = (), count: int = 1) -> None:
         self._inputs = [tensor for tensor in inputs if tensor.is_cuda and tensor.is_contiguous() and tensor.numel()]
-        self._copies = self._copied(_affordable(self._inputs, count) - 1 if self._inputs else 0)
+        chance = random.Random(SEED)
+        self._copies = [
+            [_copy(tensor, ALIGNED * chance.randrange(PAGE // ALIGNED)) for tensor in self._inputs]
+            for _ in range(_affordable(self._inputs, count) - 1 if self._inputs else 0)
+        ]
         self._pools: list[Any] = [torch.cuda.graph_pool_handle() for _ in range(1 + len(self._copies))]
 
     def __len__(self) -> int:
@@ -64,54 +67,46 @@ class BufferSets:
 
     @contextmanager
     def at(self, index: int) -> Iterator[Any]:
-        """The inputs lie at place ``index``, counted round, as long as this lasts. The pool of memory for the rest."""
-        place = index % len(self)
-        if place == 0:
+        """Move the inputs to set ``index`` modulo their number, and yield the memory pool for the outputs there."""
+        index %= len(self)
+        if index == 0:
             yield self._pools[0]
             return
-        here = [tensor.data for tensor in self._inputs]
+        originals = [tensor.data for tensor in self._inputs]
         try:
-            for tensor, other in zip(self._inputs, self._copies[place - 1], strict=True):
+            for tensor, other in zip(self._inputs, self._copies[index - 1], strict=True):
                 tensor.data = other
-            yield self._pools[place]
+            yield self._pools[index]
         finally:
-            for tensor, data in zip(self._inputs, here, strict=True):
+            for tensor, data in zip(self._inputs, originals, strict=True):
                 tensor.data = data
 
     def first(self) -> BufferSets:
-        """The inputs as they are, with their pool of memory, and no copies."""
+        """Return a ``BufferSets`` of the first set only: the inputs themselves, with the same memory pool."""
         alone = copy(self)
         alone._copies, alone._pools = [], self._pools[:1]
         return alone
 
-    def leave(self) -> None:
-        """All buffer_sets but the first, whose memory goes back to the driver."""
+    def free_copies(self) -> None:
+        """Keep the first set only, and return the memory of the others to the driver."""
         self._copies, self._pools = [], self._pools[:1]
         torch.cuda.empty_cache()
 
     def pointers(self) -> set[int]:
-        """Where the memory of each input and of each copy begins."""
-        every = [*self._inputs, *(other for place in self._copies for other in place)]
-        return {tensor.untyped_storage().data_ptr() for tensor in every}
-
-    def _copied(self, count: int) -> list[list[Tensor]]:
-        chance = random.Random(SEED)
-        return [
-            [_copy(tensor, ALIGNED * chance.randrange(PAGE // ALIGNED)) for tensor in self._inputs]
-            for _ in range(count)
-        ]
+        """Return the addresses of the storages of all inputs and copies."""
+        return {tensor.untyped_storage().data_ptr() for buffers in (self._inputs, *self._copies) for tensor in buffers}
 
 
 def _affordable(inputs: Sequence[Tensor], count: int) -> int:
-    """BufferSets that there is memory for, where outputs are about as large as inputs."""
-    free, whole = torch.cuda.mem_get_info()
-    free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # what torch would give back
-    taken = 2 * sum(tensor.nbytes for tensor in inputs)
-    return min(count, 1 + int(min(SHARE * whole, free / 4) / taken))
+    """Return the number of sets, at most ``count``, that fit in memory if outputs are as large as inputs."""
+    free, total = torch.cuda.mem_get_info()
+    free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # torch can reuse this
+    set_bytes = 2 * sum(tensor.nbytes for tensor in inputs)
+    return min(count, 1 + int(min(SHARE * total, free / 4) / set_bytes))
 
 
 def _copy(tensor: Tensor, offset: int) -> Tensor:
-    """A copy that begins ``offset`` bytes into a block of its own."""
+    """Return a copy that starts ``offset`` bytes into a block of its own."""
     block = torch.empty(offset + tensor.nbytes, dtype=torch.uint8, device=tensor.device)
     other = block[offset:].view(tensor.dtype).view(tensor.shape)
     return other.copy_(tensor.detach())

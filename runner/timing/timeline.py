@@ -1,4 +1,4 @@
-"""What stretches of time cover, and what they leave open between them. In the unit of their starts and ends."""
+"""Time covered by intervals, and the gaps between them, in the unit of their starts and ends."""
 
 from __future__ import annotations
 
@@ -6,36 +6,37 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 
-class Stretch(Protocol):
-    """Anything that begins and ends."""
+class Interval(Protocol):
+    """Anything with a start and an end."""
 
     @property
     def start(self) -> float:
-        """When it begins."""
+        """Start time."""
 
     @property
     def end(self) -> float:
-        """When it ends."""
+        """End time."""
 
 
-def covered(stretches: Sequence[Stretch]) -> float:
-    """Time covered by at least one of ``stretches``, which are sorted by start."""
+def covered(intervals: Sequence[Interval]) -> float:
+    """Return the time covered by at least one of ``intervals``, which are sorted by start."""
     total, reached = 0.0, float("-inf")
-    for stretch in stretches:
-        total += max(0.0, stretch.end - max(stretch.start, reached))
-        reached = max(reached, stretch.end)
+    for interval in intervals:
+        total += max(0.0, interval.end - max(interval.start, reached))
+        reached = max(reached, interval.end)
     return total
 
 
-def gaps(stretches: Sequence[Stretch]) -> Iterator[float]:
-    """Lengths of the times between them in which there is none; they are sorted by start."""
-    reached = stretches[0].end if stretches else 0.0
-    for stretch in stretches:
-        if stretch.start > reached:
-            yield stretch.start - reached
-        reached = max(reached, stretch.end)
+def gaps(intervals: Sequence[Interval]) -> Iterator[float]:
+    """Yield the lengths of the gaps between ``intervals``, which are sorted by start."""
+    reached = intervals[0].end if intervals else 0.0
+    for interval in intervals:
+        if interval.start > reached:
+            yield interval.start - reached
+        reached = max(reached, interval.end)
 
 
-def whole(stretches: Sequence[Stretch]) -> float:
-    """From the first start to the last end: what is covered, and the gaps."""
-    return max(stretch.end for stretch in stretches) - min(stretch.start for stretch in stretches)
+def whole(intervals: Sequence[Interval]) -> float:
+    """Return the time from the first start to the last end; 0 without intervals."""
+    ends = [interval.end for interval in intervals]
+    return max(ends) - min(interval.start for interval in intervals) if ends else 0.0

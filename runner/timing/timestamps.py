@@ -1,45 +1,118 @@
-"""The instrument of choice on a GPU: timestamps around one call in a CUDA graph, replayed one at a time.
+"""GPU timestamps: kernels of one warp before and after a call that write the GPU's timer, in a CUDA graph or a stream.
 
-A graph holds one sample: {reset if the call needs one, reading flush, timestamp, call, timestamp}. There are several
-captures, since no two are quite alike, in several buffer_sets of memory, and they are replayed in shuffled order. The
-timestamps also give the clock of the multiprocessors in each sample.
+A pair of CUDA events in a graph has an offset of 50 to 150 ns that is different for each capture, and that no number of
+replays averages out. For timestamps, which a kernel writes from ``%globaltimer``, it is 3 to 16 ns. They also give the
+clock of a multiprocessor in each sample.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
-from runner.timing.call import Place, tensors
+from runner.timing.call import Instrument, Place, tensors
 from runner.timing.capture import CaptureError, Contents, capture_stream, capturing, contents
-from runner.timing.gpu_kernels import spin
+from runner.timing.gpu_kernels import spin, ticks, timestamp
 from runner.timing.preparation import BufferSets
 from runner.timing.procedure import rest
-from runner.timing.timestamp_buffer import slots, spin_cycles
 
-# From here on captures differ by less than 0.1 % and no more of it comes off with more of them: on an H200, estimates
-# by 5 and by 20 captures spread alike from 275 us on, where at 4.4 us it is 28 ns and 6. But each place has one.
+LINE = 16  # int64 values in a cache line of 128 bytes
+LINES = 2**17  # 16 MiB to choose from: timestamps on neighboring lines have a steady offset
+SEED = 0
+
+
+@cache
+def timestamp_buffer(pairs: int) -> TimestampBuffer:
+    """Return the buffer for ``pairs`` pairs that all instruments of this process and the calibration share.
+
+    A call starts when the timestamp before it has reached memory, and some cache lines are farther away than others:
+    with two buffers of ten pairs, an empty kernel read 1.83 and 1.87 us on an H200. With one buffer, this is part of
+    the timer offset, which is subtracted.
+    """
+    return TimestampBuffer(pairs, random.Random(SEED))
+
+
+class TimestampBuffer:
+    """Pairs of timestamps on random cache lines of one buffer."""
+
+    def __init__(self, pairs: int, chance: random.Random) -> None:
+        self._buffer = torch.zeros(LINE * LINES, dtype=torch.int64, device="cuda")
+        lines = chance.sample(range(LINES), 2 * pairs)
+        self._first = [LINE * line for line in lines[:pairs]]
+        self._last = [LINE * line for line in lines[pairs:]]
+        indices = [start + part for start in self._first + self._last for part in (0, 1)]
+        self._gather = torch.tensor(indices, device="cuda")
+
+    def begin(self, pair: int) -> None:
+        """Launch the timestamp before a call."""
+        timestamp[(1,)](self._buffer, self._first[pair], num_warps=1)
+
+    def end(self, pair: int) -> None:
+        """Launch the timestamp after a call."""
+        timestamp[(1,)](self._buffer, self._last[pair], num_warps=1)
+
+    def read(self) -> list[tuple[float, float]]:
+        """Return nanoseconds and SM cycles between the timestamps of every pair. Waits for the GPU."""
+        values = self._buffer[self._gather].view(2, -1, 2)
+        return [(float(ns), float(cycles)) for ns, cycles in (values[1] - values[0]).tolist()]
+
+
+@cache
+def tick_ns() -> float:
+    """Return the step of the GPU's timer in ns: 32 on an H100 or H200, up to 1024 on older GPUs."""
+    count = 4096
+    times = torch.zeros(count, dtype=torch.int64, device="cuda")
+    ticks[(1,)](times, COUNT=count, num_warps=1)
+    return smallest_step(times)
+
+
+def smallest_step(times: Tensor) -> float:
+    """Return the smallest step between consecutive ``times``; infinite if all are equal."""
+    steps = times.diff()
+    return min(steps[steps > 0].tolist(), default=math.inf)
+
+
+CYCLES_A_SECOND = 2e9  # about the highest clock of any GPU: at a lower clock a spin is longer, which does no harm
+LONGEST_S = 0.005  # of a spin: a call that waits for the GPU waits for the spin too
+SLACK = 1.5  # of the spin over the measured time of a submission
+
+
+def spin_cycles(submit_s: float) -> int:
+    """Return the spin length, in SM cycles, that hides a submission of ``submit_s`` seconds."""
+    return int(min(SLACK * submit_s, LONGEST_S) * CYCLES_A_SECOND)
+
+
 LONG_US = 100.0
 FEW = 5
 
 
-class GraphTimestamps:
-    """Samples of ``call`` from ``captures`` graphs, less ``constant_us``; ``before`` each comes its preparation.
+def captures_needed(us: float, captures: int, buffer_sets: int) -> int:
+    """Return how many of ``captures`` a call of ``us`` needs: one for each buffer set if it is long, and at least five.
 
-    Of a long call there is a graph for each of ``buffer_sets``, and five at least: more of them would tell no more.
+    Captures of long calls differ by less than 0.1 %, and more captures do not reduce that: on an H200, estimates from
+    5 and from 20 captures spread alike from 275 us on. At 4.4 us they spread by 28 and 6 ns.
+    """
+    return captures if us < LONG_US else min(captures, max(FEW, buffer_sets))
 
-    Instruments that share ``buffer_sets`` have outputs at the same addresses, since each gives back its own when it
-    has captured the call.
+
+class GraphTimestamps(Instrument):
+    """Times from replays of CUDA graphs, one at a time, less ``constant_us``. The most precise instrument.
+
+    Each graph holds one sample: preparation, timestamp, call, timestamp. Since no two captures are quite alike, there
+    are ``captures`` graphs, or fewer if the call is long, spread over ``buffer_sets`` and replayed in shuffled order.
+    Instruments that share ``buffer_sets`` have their outputs at the same addresses, since each frees its own after
+    capturing.
 
     Raises:
-        CaptureError: ``call`` synchronises, copies to the host, or does whatever else a graph cannot hold or be
-            trusted with: part of it is not between the timestamps, or not in every graph.
+        CaptureError: a CUDA graph cannot hold the call, for instance because it synchronizes or copies to the host;
+            or part of the call is outside of the timestamps, or not in every graph.
 
     """
 
@@ -47,98 +120,91 @@ class GraphTimestamps:
 
     def __init__(
         self,
-        call: Callable[[], object],
+        run: Callable[[], object],
         before: Callable[[], object],
         *,
         captures: int,
         constant_us: float,
         buffer_sets: BufferSets | None = None,
     ) -> None:
-        self.clocks_mhz: list[float] = []  # of the multiprocessor that timestamps, one a sample
+        super().__init__(run, before)
         self.contents: Contents | None = None  # None: this torch or driver does not show them
         self._chance = random.Random(captures)
-        self._call, self._before = call, before
-        self._outputs: list[list[Place]] = []  # of each graph
-        self._timed: set[int] = set()  # graphs of which there are samples: of a long call, not all
-        self._last = 0  # the one that was replayed last
-        self._slots = slots(captures)
+        self.places: list[list[Place]] = []  # of the outputs of each graph
+        self._timed: set[int] = set()  # graphs with samples: a slow call has samples of some only
+        self._last = 0  # index of the graph that was replayed last
+        self._timestamps = timestamp_buffer(captures)
         self._constant_us = constant_us
-        self._places = BufferSets() if buffer_sets is None else buffer_sets
+        self._buffer_sets = BufferSets() if buffer_sets is None else buffer_sets
         self._stream = capture_stream()
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            eager = self._sample(0)  # libraries make their handles, and Triton its kernels, outside of a capture
+            eager = self._sample(0)  # libraries create handles and Triton compiles kernels, which no capture allows
             self._stream.synchronize()
             self._graphs = [self._capture(0)]
-            self._graphs += [self._capture(pair) for pair in range(1, self._worthwhile(captures))]
-        # Outputs that outlive their call, among them those that are inputs.
-        self._lasting = {Place.of(output).data_ptr for output in tensors(eager)} | self._places.pointers()
+            self._replay([0, 0])  # the first replay loads something
+            needed = captures_needed(self._timestamps.read()[0][0] / 1e3, captures, len(self._buffer_sets))
+            self._graphs += [self._capture(pair) for pair in range(1, needed)]
+        # Storages that outlive a call, inputs that are also outputs included.
+        self._lasting = {Place.of(output).data_ptr for output in tensors(eager)} | self._buffer_sets.pointers()
 
     def samples(self, count: int) -> list[float]:
-        """``count`` times of one call or a few more, in microseconds, as they were taken.
-
-        Whole rounds of captures; or some of them, drawn anew, if fewer samples are wanted than there are captures.
-        """
+        """Return at least ``count`` times in us: whole rounds of all graphs, or ``count`` graphs if fewer."""
         times: list[float] = []
         while len(times) < count:
             order = self._chance.sample(range(len(self._graphs)), min(count, len(self._graphs)))
             started = time.perf_counter()
             self._replay(order)
             busy_s = time.perf_counter() - started
-            pairs = self._slots.read()
+            pairs = self._timestamps.read()
             self._timed.update(order)
             self._last = order[-1]
             times += [pairs[index][0] / 1e3 - self._constant_us for index in order]
-            self.clocks_mhz += [cycles / ns * 1e3 for ns, cycles in map(pairs.__getitem__, order)]
+            self.clocks_mhz += [pairs[index][1] / pairs[index][0] * 1e3 for index in order]
             rest(times[-1], busy_s, partial(self._replay, order[-1:]))
         return times
 
     def outputs(self) -> Iterator[Sequence[Tensor]]:
-        """What the graph timed last gives; and of each one timed, its outputs spoilt before, what differs from that.
+        """Yield the outputs of the last graph, then those of each timed graph that differ from them.
 
-        It is replayed once more: other graphs, such as those of the warm time, have written to the same memory since.
+        Each graph is replayed once more: other graphs, such as those of the warm time, have written to the same memory
+        since. Its outputs are overwritten before.
         """
         self._graphs[self._last].replay()
         torch.cuda.synchronize()
-        timed = [place.tensor() for place in self._outputs[self._last]]
-        right = [output.clone() for output in timed]
-        yield timed
+        last = [place.tensor() for place in self.places[self._last]]
+        expected = [output.clone() for output in last]
+        yield last
         for index in sorted(self._timed):
-            graph, buffer_sets = self._graphs[index], self._outputs[index]
-            outputs = [place.tensor() for place in buffer_sets]
-            for output, place in zip(outputs, buffer_sets, strict=True):
+            outputs = [place.tensor() for place in self.places[index]]
+            for output, place in zip(outputs, self.places[index], strict=True):
                 if place.data_ptr not in self._lasting and output.is_floating_point():
-                    with suppress(RuntimeError):  # expanded: torch does not write to what overlaps
-                        output.mul_(-0.5).add_(0.25)  # plausible numbers, next to none of them right
+                    with suppress(RuntimeError):  # torch does not write to expanded tensors
+                        output.mul_(-0.5).add_(0.25)  # plausible numbers, almost none of them right
             torch.cuda.synchronize()
-            graph.replay()
+            self._graphs[index].replay()
             torch.cuda.synchronize()
-            if not all(torch.equal(now, then) for now, then in zip(outputs, right, strict=True)):
+            if not all(torch.equal(now, then) for now, then in zip(outputs, expected, strict=True)):
                 yield outputs
-
-    def _worthwhile(self, captures: int) -> int:
-        """How many of ``captures``, of which there is one, by how long the call takes in it."""
-        self._replay([0, 0])  # the first of all loads something
-        return captures if self._slots.read()[0][0] < 1e3 * LONG_US else min(captures, max(FEW, len(self._places)))
 
     def _sample(self, pair: int) -> object:
         self._before()
-        self._slots.begin(pair)
-        result = self._call()
-        self._slots.end(pair)
+        self._timestamps.begin(pair)
+        result = self._run()
+        self._timestamps.end(pair)
         return result
 
     def _capture(self, pair: int) -> torch.cuda.CUDAGraph:
-        graph = _keeping_graph()
-        with self._places.at(pair) as pool, capturing(graph, pool=pool):
-            self._outputs.append([Place.of(output) for output in tensors(self._sample(pair))])
-        self._look(graph)
+        can_inspect = hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph")  # torch 2.8 and later
+        graph = torch.cuda.CUDAGraph(keep_graph=True) if can_inspect else torch.cuda.CUDAGraph()
+        with self._buffer_sets.at(pair) as pool, capturing(graph, pool=pool):
+            self.places.append([Place.of(output) for output in tensors(self._sample(pair))])
+        if can_inspect:
+            self._inspect(graph)
         return graph
 
-    def _look(self, graph: torch.cuda.CUDAGraph) -> None:
-        """Raises CaptureError unless all of the call is between the timestamps, and the same as in the other graphs."""
-        if not hasattr(graph, "raw_cuda_graph"):
-            return
+    def _inspect(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Raise CaptureError unless the whole call is between the timestamps, and the same as in the other graphs."""
         found = contents(graph.raw_cuda_graph())
         graph.instantiate()
         if found is None:
@@ -152,63 +218,50 @@ class GraphTimestamps:
         self.contents = found
 
     def _replay(self, order: Sequence[int]) -> None:
-        """One at a time."""
+        """Replay graphs one at a time."""
         with torch.cuda.stream(self._stream):
             for index in order:
                 self._graphs[index].replay()
                 self._stream.synchronize()
 
 
-def _keeping_graph() -> torch.cuda.CUDAGraph:
-    """A graph whose nodes can still be looked at when it has been captured: torch 2.8 and later."""
-    if not hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph"):
-        return torch.cuda.CUDAGraph()
-    return torch.cuda.CUDAGraph(keep_graph=True)
-
-
 PAIRS = 10  # samples between two reads of the timestamps
 
 
-class StreamTimestamps:
-    """Samples of ``call`` on the current stream, less ``constant_us``; ``before`` each comes its preparation."""
+class StreamTimestamps(Instrument):
+    """Times of calls on the current stream, less ``constant_us``. A spin before each hides the launching."""
 
     name = "stream_timestamps"
 
-    def __init__(self, call: Callable[[], object], before: Callable[[], object], *, constant_us: float) -> None:
-        self.clocks_mhz: list[float] = []  # of the multiprocessor that timestamps, one a sample
-        self._call, self._before = call, before
-        self._slots = slots(PAIRS)
+    def __init__(self, run: Callable[[], object], before: Callable[[], object], *, constant_us: float) -> None:
+        super().__init__(run, before)
+        self._timestamps = timestamp_buffer(PAIRS)
         self._constant_us = constant_us
         self._sample(0, 0.0)  # Triton compiles its kernels
         self._submit_s = max(self._sample(0, 0.0) for _ in range(3))
 
     def samples(self, count: int) -> list[float]:
-        """``count`` times of one call or a few more, in microseconds, in the order they were taken."""
+        """Return at least ``count`` times in us: whole rounds of ten."""
         times: list[float] = []
         while len(times) < count:
             started = time.perf_counter()
             for pair in range(PAIRS):
                 self._sample(pair, self._submit_s)
             busy_s = time.perf_counter() - started
-            pairs = self._slots.read()
+            pairs = self._timestamps.read()
             times += [ns / 1e3 - self._constant_us for ns, _ in pairs]
             self.clocks_mhz += [cycles / ns * 1e3 for ns, cycles in pairs]
             rest(times[-1], busy_s, partial(self._sample, 0, self._submit_s))
         return times
 
-    def outputs(self) -> Iterator[Sequence[Tensor]]:
-        """What one more call gives, made as the timed ones were."""
-        self._before()
-        yield tensors(self._call())
-
     def _sample(self, pair: int, submit_s: float) -> float:
-        """Seconds the host took to submit it, which was expected to take ``submit_s``."""
+        """Make one call behind a spin that hides ``submit_s`` seconds; return how long submitting it took."""
         self._before()
         spin[(1,)](spin_cycles(submit_s), num_warps=1)
         started = time.perf_counter()
-        self._slots.begin(pair)
-        self._call()
-        self._slots.end(pair)
+        self._timestamps.begin(pair)
+        self._run()
+        self._timestamps.end(pair)
         submitted_s = time.perf_counter() - started
         torch.cuda.synchronize()
         return submitted_s

@@ -1,50 +1,54 @@
-"""BufferSets of memory, with tensors and pools that only look as if they were a GPU's."""
+"""Buffer sets, with tensors and pools that only look as if they were a GPU's."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 pytest.importorskip("triton")
 
-PLACES = 10
+COUNT = 10
+
+
+class OnGpu(torch.Tensor):
+    """A tensor of the CPU's that says it is a GPU's."""
+
+    is_cuda = True
 
 
 @pytest.fixture
-def buffer_sets(monkeypatch):
-    """Ten of them, for one input."""
-    import torch
-
-    from runner.timing import preparation
-
-    class Input:
-        is_cuda = True
-        nbytes = 8
-
-        def is_contiguous(self):
-            return True
-
-        def numel(self):
-            return 2
-
+def x(monkeypatch):
+    """An input, on a GPU with free memory."""
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", object, raising=False)
-    monkeypatch.setattr(preparation, "_affordable", lambda inputs, count: count)
-    monkeypatch.setattr(preparation, "_copy", lambda tensor, offset: Input())
-    return preparation.BufferSets((Input(),), PLACES)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 2**30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    return torch.randn(2).as_subclass(OnGpu)
 
 
-def test_the_first_place_has_the_inputs_as_they_are_and_its_own_pool(buffer_sets):
-    first = buffer_sets.first()
-    assert (len(buffer_sets), len(first)) == (PLACES, 1)
+@pytest.fixture
+def buffer_sets(x):
+    """Ten of them."""
+    from runner.timing.preparation import BufferSets
+
+    return BufferSets((x,), COUNT)
+
+
+def test_the_first_set_has_the_inputs_as_they_are_and_its_own_pool(buffer_sets, x):
+    first, there = buffer_sets.first(), x.data_ptr()
+    assert (len(buffer_sets), len(first)) == (COUNT, 1)
     with buffer_sets.at(0) as pool, first.at(7) as alone:
         assert pool is alone
-    assert first._inputs is buffer_sets._inputs
+        assert x.data_ptr() == there
+    with buffer_sets.at(7) as pool:
+        assert pool is not alone
+        assert x.data_ptr() != there
 
 
-def test_where_the_outputs_of_all_places_do_not_fit_the_first_is_taken(buffer_sets, monkeypatch):
-    import torch
-
+def test_where_the_outputs_of_all_sets_do_not_fit_the_first_is_taken(buffer_sets, monkeypatch):
     from runner.timing import instruments
     from runner.timing.capture import CaptureError
 
@@ -60,10 +64,10 @@ def test_where_the_outputs_of_all_places_do_not_fit_the_first_is_taken(buffer_se
     monkeypatch.setattr(instruments, "no_timestamps", lambda: "")
     settings = SimpleNamespace(instrument="auto")
     assert instruments.choose(None, settings, buffer_sets) == ("graph_timestamps", "")
-    assert tried == [("graph_timestamps", PLACES), ("graph_timestamps", 1)]
+    assert tried == [("graph_timestamps", COUNT), ("graph_timestamps", 1)]
 
 
-def test_a_warm_time_is_of_one_place_whose_data_the_last_call_has_left(buffer_sets, monkeypatch):
+def test_a_warm_time_is_of_one_set_whose_data_the_last_call_has_left(buffer_sets, monkeypatch):
     from runner.timing import cuda, instruments
 
     asked = []
@@ -73,5 +77,5 @@ def test_a_warm_time_is_of_one_place_whose_data_the_last_call_has_left(buffer_se
         return SimpleNamespace(samples=lambda count: [1.0] * count)
 
     monkeypatch.setattr(instruments, "build", build)
-    assert cuda._warm(None, None, buffer_sets, 10.0) == {"gpu_warm_us": 1.0}
+    assert cuda.warm_columns(None, None, buffer_sets, 10.0) == {"gpu_warm_us": 1.0}
     assert asked == [(1, True)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from runner.timing import Call
-from runner.timing.call import remembers
+from runner.timing.call import caches_results
 
 
 def call(function, *inputs, reset=None):
@@ -26,36 +26,36 @@ def call(function, *inputs, reset=None):
 def test_inputs_show_in_what_is_computed_from_them_and_are_put_back(function, shape, kept):
     x = torch.randn(shape)
     was = x.clone()
-    assert remembers(call(function, x)) == kept
+    assert caches_results(call(function, x)) == kept
     assert torch.equal(x, was)
 
 
 def test_one_input_that_shows_is_enough_and_integers_stay():
     index, x = torch.arange(3), torch.randn(3)
-    assert not remembers(call(lambda i, x: x[i], index, x))
-    assert remembers(call(lambda i, x: i * 1.0, index, x))
-    assert not remembers(call(lambda i: i * 1.0, index))  # there is nothing to change
+    assert not caches_results(call(lambda i, x: x[i], index, x))
+    assert caches_results(call(lambda i, x: i * 1.0, index, x))
+    assert not caches_results(call(lambda i: i * 1.0, index))  # there is nothing to change
     assert index.tolist() == [0, 1, 2]
 
 
 def test_a_call_that_changes_its_inputs_finds_them_as_they_were():
     x = torch.randn(8)
     was = x.clone()
-    assert not remembers(call(lambda x: x.mul_(2), x, reset=lambda: x.copy_(was)))
+    assert not caches_results(call(lambda x: x.mul_(2), x, reset=lambda: x.copy_(was)))
     assert torch.equal(x, was)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn])
 def test_inputs_of_every_type_are_changed(dtype):
     x = torch.randn(8).to(dtype)
-    assert not remembers(call(lambda x: x.float(), x))
+    assert not caches_results(call(lambda x: x.float(), x))
 
 
 def test_where_memory_is_short_nothing_is_found():
     def short(x):
         raise torch.OutOfMemoryError
 
-    assert not remembers(call(short, torch.randn(8)))
+    assert not caches_results(call(short, torch.randn(8)))
 
 
 def test_inputs_are_put_back_where_the_call_fails():
@@ -69,5 +69,5 @@ def test_inputs_are_put_back_where_the_call_fails():
         return x + 1
 
     with pytest.raises(ValueError, match="it fails"):
-        remembers(call(fails, x))
+        caches_results(call(fails, x))
     assert torch.equal(x, was)

@@ -128,15 +128,14 @@ def test_events_know_that_a_short_call_is_beyond_them():
 
 
 def test_the_timers_step_is_known():
-    from runner.timing.timestamp_buffer import tick_ns
+    from runner.timing.timestamps import tick_ns
 
     assert 1 <= tick_ns() <= 1024
 
 
 def test_fewer_samples_than_captures_are_of_graphs_drawn_anew():
     from runner.timing.preparation import preparation
-    from runner.timing.timestamp_buffer import CYCLES_A_SECOND
-    from runner.timing.timestamps import GraphTimestamps
+    from runner.timing.timestamps import CYCLES_A_SECOND, GraphTimestamps
 
     cycles = 20_000
     before = preparation(None, cold_l2=False)

@@ -250,7 +250,7 @@ def test_instruments_to_be_compared_have_their_outputs_in_one_place(made):
         GraphTimestamps(lambda: (gelu(x),), nothing, captures=8, constant_us=0.0, buffer_sets=buffer_sets)
         for _ in range(3)
     ]
-    outputs = [instrument._outputs for instrument in instruments]
+    outputs = [instrument.places for instrument in instruments]
     assert outputs[0] == outputs[1] == outputs[2]
     assert len({place for graph in outputs[0] for place in graph}) == len(buffer_sets) == 4
 
@@ -313,6 +313,6 @@ def test_the_unloaded_clock_is_told_even_after_a_spell_at_the_power_limit():
     a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     for _ in range(300):
         a @ a
-    hot = calibration._unloaded_mhz()
+    hot = calibration.measure_unloaded_mhz()
     torch.cuda.synchronize()
-    assert hot > 0.98 * calibration._unloaded_mhz()
+    assert hot > 0.98 * calibration.measure_unloaded_mhz()

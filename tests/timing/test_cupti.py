@@ -14,7 +14,7 @@ def test_a_call_in_which_nothing_runs_is_told_from_a_profiler_that_sees_nothing(
 
     seen = [Record(float(i), i + 0.5, BOUNDARY, 7) for i in range(6)]
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(cupti, "_records", lambda call, before, calls: seen)
+    monkeypatch.setattr(cupti, "record_calls", lambda call, before, calls: seen)
     assert cupti.observe(lambda: None, lambda: None, calls=2) == CuptiTime(0.0, 0.0, 0, False)
     assert cupti.observe(lambda: None, lambda: None, calls=3) is None  # one of them was not seen at all
 
@@ -26,6 +26,6 @@ def test_a_long_call_is_watched_less_often(monkeypatch, clock, call_s, kernels, 
     asked = []
     monkeypatch.setattr(cupti, "time", clock)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(cupti, "_records", lambda call, before, calls: asked.append(calls) or [])
+    monkeypatch.setattr(cupti, "record_calls", lambda call, before, calls: asked.append(calls) or [])
     assert cupti.observe(lambda: clock.sleep(call_s), lambda: None, kernels=kernels) is None
     assert asked == [calls]

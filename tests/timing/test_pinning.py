@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from runner.timing.cpu import _team, _text, _threads, choose, pinned
+from runner.timing.cpu import all_threads, as_ranges, choose, openmp_threads, pinned
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,7 +27,7 @@ enough = pytest.mark.skipif(
 
 def masks():
     found = {}
-    for thread in _threads():
+    for thread in all_threads():
         with contextlib.suppress(ProcessLookupError):  # one of another test's, which has just ended
             found[thread] = os.sched_getaffinity(thread)
     return found
@@ -48,7 +48,7 @@ def busy_threads(call, seconds=0.4):
 
     def ticks():
         fields = {
-            thread: Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2] for thread in _threads()
+            thread: Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2] for thread in all_threads()
         }
         return {thread: sum(map(int, text.split()[11:13])) for thread, text in fields.items()}
 
@@ -77,11 +77,11 @@ def test_each_thread_that_computes_has_a_cpu_of_its_own_and_the_text_names_them(
     whole = os.sched_getaffinity(0)
     run()  # the pool is there before
     with pinned(run) as cpus:
-        buffer_sets = {thread: min(os.sched_getaffinity(thread)) for thread in _team()}
+        buffer_sets = {thread: min(os.sched_getaffinity(thread)) for thread in openmp_threads()}
         assert all(os.sched_getaffinity(thread) == {cpu} for thread, cpu in buffer_sets.items())
         assert len(buffer_sets) == torch.get_num_threads() == len(set(buffer_sets.values()))
         assert set(buffer_sets.values()) <= whole
-        assert cpus == _text(set(buffer_sets.values()))
+        assert cpus == as_ranges(set(buffer_sets.values()))
         busy = busy_threads(run)
         assert threading.get_native_id() in busy
         assert busy <= buffer_sets.keys()
@@ -95,16 +95,16 @@ def test_what_torch_compiles_runs_on_the_same_threads():
     compiled(x)
     with pinned(lambda: compiled(x)) as cpus:
         assert cpus
-        assert busy_threads(lambda: compiled(x)) <= _team().keys()
+        assert busy_threads(lambda: compiled(x)) <= openmp_threads().keys()
 
 
 @enough
 def test_the_pool_need_not_have_been_started():
     program = (
-        "import os, torch; from runner.timing.cpu import _threads, pinned\n"
+        "import os, torch; from runner.timing.cpu import all_threads, pinned\n"
         "with pinned() as cpus:\n"
         "    torch.nn.functional.gelu(torch.ones(1024, 1024))\n"
-        "    print(cpus, sum(len(os.sched_getaffinity(thread)) == 1 for thread in _threads()))\n"
+        "    print(cpus, sum(len(os.sched_getaffinity(thread)) == 1 for thread in all_threads()))\n"
         "print(os.sched_getaffinity(0))"
     )
     inside, after = subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, text=True).splitlines()
@@ -191,7 +191,7 @@ def test_nothing_is_pinned_where_regions_differ_in_size(threads):
     with pinned(call) as cpus:
         assert cpus == ""
         assert not confined(whole)
-        assert all(os.sched_getaffinity(thread) == whole for thread in _team())
+        assert all(os.sched_getaffinity(thread) == whole for thread in openmp_threads())
 
 
 @pytest.mark.skipif(len(getattr(os, "sched_getaffinity", lambda _: ())(0)) < 3, reason="fewer than three CPUs")
@@ -203,8 +203,8 @@ def test_threads_that_the_call_ends_are_not_named(threads):
         gelu()
 
     with pinned(call) as cpus:
-        assert cpus == _text({min(os.sched_getaffinity(thread)) for thread in _team()})
-        assert len(_team()) == 2
+        assert cpus == as_ranges({min(os.sched_getaffinity(thread)) for thread in openmp_threads()})
+        assert len(openmp_threads()) == 2
 
 
 @linux
@@ -272,4 +272,4 @@ def test_threads_stay_where_they_are_or_get_a_core_of_their_own(here, cpus):
     ("cpus", "text"), [(set(), ""), ({5}, "5"), ({0, 1, 2, 3, 8}, "0-3,8"), ({7, 1, 3, 2}, "1-3,7")]
 )
 def test_cpus_read_as_ranges(cpus, text):
-    assert _text(cpus) == text
+    assert as_ranges(cpus) == text

@@ -98,7 +98,7 @@ def test_a_call_that_reads_as_nothing_has_no_time_and_says_so(clock, us, noise_u
     assert columns["stat_pct"] is columns["interval_pct"] is None
     assert verdict(columns, 0.5) == {
         "verdict": "timer_limited",
-        "verdict_reason": "graph_timestamps cannot tell it from a call that does nothing",
+        "verdict_reason": "graph_timestamps cannot distinguish the call from an empty one",
     }
 
 

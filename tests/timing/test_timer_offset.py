@@ -41,7 +41,7 @@ def captured(monkeypatch):
     """Graphs that were made to settle it."""
     made = []
     graphs = SimpleNamespace(samples=lambda count: None)
-    monkeypatch.setattr(calibration, "_graphs", lambda: made.append(graphs) or graphs)
+    monkeypatch.setattr(calibration, "empty_graphs", lambda: made.append(graphs) or graphs)
     return made
 
 

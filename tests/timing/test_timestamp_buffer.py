@@ -16,6 +16,6 @@ pytest.importorskip("triton")
     ids=["fine", "coarse", "never"],
 )
 def test_the_step_of_a_timer_is_the_least_that_it_was_seen_to_take(times, step):
-    from runner.timing.timestamp_buffer import smallest_step
+    from runner.timing.timestamps import smallest_step
 
     assert smallest_step(torch.tensor(times)) == step

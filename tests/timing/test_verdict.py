@@ -12,11 +12,11 @@ GOOD |= {"cupti_us": 10.1, "latency_us": 40.0}
 
 DOUBTFUL = {
     "impossible": ({"fastest_possible_us": 12.0}, "this GPU cannot do it in less than 12 us"),
-    "contradicted": ({"cupti_us": 13.0}, "CUPTI says 13 us where graph_timestamps says 10 us"),
+    "contradicted": ({"cupti_us": 13.0}, "CUPTI measured 13 us and graph_timestamps 10 us"),
     "contended": ({"cpu_wait_pct": 30.0}, "its threads waited 30 % of the time for other processes"),
     "power_capped": ({"sm_clock_mhz": 1600.0}, "its clock was 1600 of 1980 MHz"),
     "not_converged": ({"converged": False, "stat_pct": 3.0}, "the interval is +-3.0 % after 800 samples"),
-    "timer_limited": ({"interval_pct": 0.8}, "known to +-0.8 % at best with graph_timestamps"),
+    "timer_limited": ({"interval_pct": 0.8}, "graph_timestamps measures so short a call to +-0.8 % at best"),
     "launch_bound": ({"n_kernels": 9, "cupti_us": 10.0}, "a caller waits 40 us"),
 }
 
@@ -50,9 +50,9 @@ def test_an_interval_that_sampling_alone_makes_wide_is_not_the_timers_fault():
     assert verdict(GOOD | {"stat_pct": 0.48, "interval_pct": 0.52}, 0.5)["verdict"] == "ok"
 
 
-def test_a_zero_that_has_moved_is_other_processes_doing():
+def test_a_timer_offset_that_has_dropped_is_due_to_other_processes():
     result = verdict(GOOD | {"timer_drift_us": -0.37}, 0.5)
-    assert (result["verdict"], "reads 0.37 us less" in result["verdict_reason"]) == ("contended", True)
+    assert (result["verdict"], "dropped by 0.37 us" in result["verdict_reason"]) == ("contended", True)
     assert verdict(GOOD | {"timer_drift_us": 0.37}, 0.5)["verdict"] == "ok"
 
 

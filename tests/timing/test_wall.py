@@ -89,16 +89,16 @@ def test_a_reset_is_not_timed_and_comes_before_every_call():
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="asks Linux")
 def test_a_busy_neighbour_is_seen_in_the_time_that_threads_wait():
-    from runner.timing.cpu import _waited_s
+    from runner.timing.cpu import waited_s
 
     core = {min(os.sched_getaffinity(0))}
     spin = f"import os, time; os.sched_setaffinity(0, {core}); e = time.time() + 1.5\nwhile time.time() < e: pass"
     with subprocess.Popen([sys.executable, "-c", spin]) as neighbour:
-        ours = "import os, sys, time; sys.path.insert(0, sys.argv[1]); from runner.timing.cpu import _waited_s; "
+        ours = "import os, sys, time; sys.path.insert(0, sys.argv[1]); from runner.timing.cpu import waited_s; "
         ours += (
-            f"os.sched_setaffinity(0, {core}); e = time.time() + 0.5\nwhile time.time() < e: pass\nprint(_waited_s())"
+            f"os.sched_setaffinity(0, {core}); e = time.time() + 0.5\nwhile time.time() < e: pass\nprint(waited_s())"
         )
         shared = float(subprocess.check_output([sys.executable, "-c", ours, str(ROOT)], text=True))
         neighbour.kill()
     assert shared > 0.1
-    assert _waited_s() >= 0
+    assert waited_s() >= 0

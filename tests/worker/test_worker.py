@@ -203,7 +203,9 @@ def test_a_result_that_is_only_kept_is_wrong_and_one_that_is_written_anew_is_not
 def test_copies_of_a_result_that_is_kept_are_wrong(user):
     row, _ = Worker().run(user("keeps_and_copies"))
     assert row.status == "wrong"
-    assert row.reason == "in the timed calls: they give what they gave before, although the inputs are others"
+    assert row.reason == (
+        "in the timed calls: the outputs did not change with the inputs: the implementation returns a cached result"
+    )
 
 
 def test_no_rounds_on_request(user):
