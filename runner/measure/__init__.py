@@ -1,9 +1,9 @@
-"""Measurements: each turns a bound call and its context into figures, by columns that its file declares.
+"""Measurements: each computes figures of a bound call, and declares them as ``COLUMNS`` in its file.
 
-A measurement that keeps more than figures writes files into ``context.folder``. They stay beside the rows, the row
-names them, and W&B gets them as an artifact. W&B also shows ``*.csv`` as tables; the terminal shows ``summary.txt``.
+A measurement may write files into ``context.folder``. They are kept beside the rows, the row names them, and W&B gets
+them as an artifact. W&B also shows each ``*.csv`` as a table; the terminal shows ``summary.txt``.
 
-One that needs a process of its own, because a tool has to start it, lets that tool run ``context.command()``.
+A measurement whose tool has to start the process gives that tool ``context.command()`` to run.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.experiment import schema
 from runner.experiment.case import CaseRecord, Scalar
@@ -27,64 +27,58 @@ if TYPE_CHECKING:
     from runner.timing import Call
 
 SUMMARY = "summary.txt"
-AGAIN, RESULT = "runner.worker.again", "again.json"  # does a case once more, under a tool; and what came of it
-CALL = "call"  # what the ranges around its calls are named, and those around calls that a profiler watches here
+AGAIN, RESULT = "runner.worker.again", "again.json"  # the program that repeats a case under a tool; its result
+CALL = "call"  # name of the ranges and spans around recorded calls
 
 
 class CannotMeasure(Exception):
     """A tool is missing, refused or saw nothing. One sentence that says which, and what to do.
 
-    The row stays what it is without this measurement, and says so in its column ``not_measured``.
+    The row keeps its other figures, and the sentence goes into its column ``not_measured``.
     """
 
 
 @dataclass(frozen=True)
 class MeasureContext:
-    """What there is to know of a call beside itself."""
+    """What a measurement is told beside the call."""
 
     device: str  # "cpu" or "cuda"
-    case: CaseRecord | None = None  # None: a call of no grid, as in a self-test
-    place: Path | None = None  # where ``folder`` is made; None: nowhere
-    figures: Mapping[str, Scalar] = field(default_factory=dict)  # of the row so far: earlier measurements' among them
+    case: CaseRecord | None = None  # None: a call outside of a grid, as in a self-test
+    place: Path | None = None  # path of ``folder``; None: no files can be kept
+    figures: Mapping[str, Scalar] = field(default_factory=dict)  # of the row so far, from earlier measurements
 
     @cached_property
     def folder(self) -> Path:
-        """For files of this measurement of this case. Raises CannotMeasure if there can be none."""
+        """Folder for the files of this measurement of this case, made on first use. Raises CannotMeasure."""
         if self.place is None:
-            raise CannotMeasure("it keeps files, and there is no folder for any here")
+            raise CannotMeasure("it keeps files, and this call has no folder for them")
         try:
             self.place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise CannotMeasure(f"{self.place} cannot be made: {error.strerror}") from error
+            raise CannotMeasure(f"the folder {self.place} cannot be made: {error.strerror}") from error
         return self.place
 
     @property
     def expected(self) -> int | None:
-        """How many kernels, copies and fills the benchmark saw in a call; None if it has not looked."""
+        """Number of kernels, copies and fills that the benchmark saw in a call; None if it did not count."""
         found = self.figures.get("n_kernels")
         return None if found is None else int(found)
 
     def command(self, calls: int, *, cold_l2: bool = True) -> list[str]:
-        """A program that builds and checks the case anew, and makes ``calls`` calls of it with nothing beside them.
+        """Return the command of a program that builds and checks the case again, then makes ``calls`` calls of it.
 
-        Before each, a GPU's L2 cache is emptied, unless it is to hold what the last one left there. Around those calls
-        it starts and stops CUDA's profiler, and each is in an NVTX range: see ``runner.worker.again``. Raises
-        CannotMeasure if there is no case.
+        CUDA's profiler is on for these calls only, and each is in an NVTX range: see ``runner.worker.again``. Before
+        each, the GPU's L2 cache is emptied if ``cold_l2``. Raises CannotMeasure if there is no case.
         """
+        import torch
+
         if self.case is None:
-            raise CannotMeasure("it starts a process of its own for a case, and this call is of none")
+            raise CannotMeasure("it starts a process of its own for a case, and this call belongs to no case")
         asked = {"calls": calls, "cold_l2": cold_l2, "result": str(self.folder / RESULT)}
         request = {"case": self.case.to_record(), **asked}
         (self.folder / "case.json").write_text(json.dumps(request), encoding="utf-8")
-        _give_back_memory()
+        torch.cuda.empty_cache()  # the other process needs the memory that this one only caches
         return [sys.executable, "-P", "-m", AGAIN, str(self.folder / "case.json")]
-
-
-def _give_back_memory() -> None:
-    """A case that is built once more beside this process wants the memory that this one merely caches."""
-    import torch
-
-    torch.cuda.empty_cache()
 
 
 def columns() -> dict[str, dict[str, Column]]:
@@ -100,7 +94,7 @@ def columns() -> dict[str, dict[str, Column]]:
 
 
 def result(folder: Path) -> dict[str, Any]:
-    """What the program of ``MeasureContext.command`` has left in ``folder``; empty if it did not come to that."""
+    """Return what the program of ``MeasureContext.command`` wrote into ``folder``; empty if it wrote nothing."""
     try:
         found: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -109,56 +103,39 @@ def result(folder: Path) -> dict[str, Any]:
 
 
 class Measurement(Protocol):
-    """Fields are those of its YAML; the class stands in the file of its name, and nothing at its top imports torch."""
+    """A dataclass whose fields are those of its YAML file. Its file imports no torch at the top.
+
+    It may also have these methods:
+
+    - ``prepare(device)`` measures once, before the first case, what the measurement needs to know of the machine.
+    - ``compare(calls, device)`` measures several calls of one problem in turn. It returns the instrument and ten batch
+      means of each call, or None if that is impossible.
+    - ``compile_only(run, context)`` returns figures of a call that cannot run on this machine, or None if none are
+      asked for. Raises CannotMeasure.
+    """
 
     def measure(self, call: Call, context: MeasureContext) -> Mapping[str, Scalar | Sequence[float]]:
-        """Figures of ``call``, which has been called before and is right.
+        """Return figures of ``call``, which has run before and is correct.
 
-        A number, a word, or a series of numbers each. A ``verdict`` of "wrong" makes the row wrong. Raises
+        Each figure is a number, a word, or a series of numbers. The ``verdict`` "wrong" makes the row wrong. Raises
         CannotMeasure.
         """
 
 
-@runtime_checkable
-class Preparing(Protocol):
-    """A measurement that wants to know something of the machine before it can say anything of a call."""
-
-    def prepare(self, device: str) -> None:
-        """Find it out, on "cpu" or "cuda", and remember it. What fails is left for the first call to tell."""
-
-
-@runtime_checkable
-class Comparing(Protocol):
-    """A measurement that can also take several calls of one point side by side."""
-
-    def compare(
-        self, calls: Sequence[tuple[Call, Mapping[str, Scalar]]], device: str
-    ) -> list[tuple[str, list[float]]] | None:
-        """Return the instrument and ten batch means of each call, which comes with its figures; None if impossible."""
-
-
-@runtime_checkable
-class Foreseeing(Protocol):
-    """A measurement that can also say something of a call that cannot run on this machine."""
-
-    def foresee(self, run: Callable[[], object], context: MeasureContext) -> Mapping[str, Scalar] | None:
-        """Figures of ``run``, which nobody has called; None if that is not asked for. Raises CannotMeasure."""
-
-
-def write(path: Path, columns: Sequence[str], lines: Iterable[Mapping[str, object]]) -> None:
-    """``lines`` by ``columns``, which are there even if no line is."""
+def write_csv(path: Path, columns: Sequence[str], lines: Iterable[Mapping[str, object]]) -> None:
+    """Write a header of ``columns``, and ``lines`` with their floats rounded to six decimals."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
-        writer.writerows(lines)
+        for line in lines:
+            writer.writerow({key: round(cell, 6) if isinstance(cell, float) else cell for key, cell in line.items()})
 
 
-def aligned(lines: Sequence[Sequence[str]], left: Collection[int]) -> list[str]:
-    """A line of text each, indented: the columns ``left`` to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+def text_table(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[str]:
+    """Return ``rows`` as indented lines of text; columns ``left`` are aligned to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     sides = ["<" if place in left else ">" for place in range(len(widths))]
     texts = [
-        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(line, sides, widths, strict=True))
-        for line in lines
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)) for row in rows
     ]
     return [f"  {text}".rstrip() for text in texts]

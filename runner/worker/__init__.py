@@ -21,7 +21,6 @@ from runner.device import processes as children
 from runner.device import tools
 from runner.experiment.case import CaseRecord, Scalar
 from runner.experiment.results import ERROR, Comparison, Phase, Row, kept
-from runner.measure import Preparing
 from runner.worker.check import Fault, classify
 from runner.worker.job import Job
 from runner.worker.problem import Problem
@@ -212,8 +211,8 @@ def warm_up(device: str, like: CaseRecord | None = None) -> None:
     with contextlib.suppress(Exception):  # the first case will tell
         importlib.import_module(f"runner.timing.{device}").warm_up()
         for measure in Problem(like).measures if like else ():
-            if isinstance(measure, Preparing):
-                measure.prepare(device)
+            if prepare := getattr(measure, "prepare", None):
+                prepare(device)
 
 
 def calibrations() -> Mapping[str, float]:

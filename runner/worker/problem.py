@@ -14,7 +14,7 @@ from runner.experiment import schema
 from runner.experiment.case import CaseRecord, Choice, Scalar
 from runner.experiment.results import Comparison
 from runner.kernels.unsupported import Unsupported
-from runner.measure import Comparing, Measurement
+from runner.measure import Measurement
 from runner.models.draw import draw_on
 from runner.models.workload import Expected, Workload
 from runner.timing import Call
@@ -113,7 +113,8 @@ class Problem:
             return Comparison(reason="there is nothing to compare")
         calls = on_same_inputs(list(self._calls.values()))
         for measure in self.measures:
-            if isinstance(measure, Comparing) and (found := measure.compare(calls, self.device)):
+            compare = getattr(measure, "compare", None)
+            if compare and (found := compare(calls, self.device)):
                 by_key = dict(zip(self._calls, found, strict=True))
                 return Comparison(
                     batches_us={key: batches for key, (_, batches) in by_key.items()},

@@ -23,7 +23,7 @@ def test_on_a_cpu_the_row_keeps_its_time_and_says_where_to_go(run):
     assert result.code == 0, result.out + result.err
     (row,) = result.rows()
     assert row["metrics"]["wall_us"] > 0
-    assert row["metrics"]["not_measured"].startswith("nsys: nsys looks at what a GPU does")
+    assert row["metrics"]["not_measured"].startswith("nsys: nsys records what a GPU does")
     asked = {measure["name"]: measure for measure in row["case"]["measures"]}
     assert asked["nsys"]["args"] == ["--sample=process-tree"]
     resumed = run("resume=last")

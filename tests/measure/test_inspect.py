@@ -12,7 +12,7 @@ import torch
 
 from runner.experiment.case import CaseRecord, Choice
 from runner.measure import CannotMeasure, MeasureContext
-from runner.measure.inspect import COLUMNS, Inspect, recompile_reasons
+from runner.measure.inspect import Inspect, recompile_reasons
 from runner.measure.inspect.kernel_table import dominant, lines
 from runner.measure.inspect.programs import Program, Seen, of_cuda
 from runner.measure.inspect.why import NAMES, Facts, why
@@ -200,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(1024) spills(const float* x, float*
 @with_nvrtc
 @pytest.mark.parametrize(
     ("name", "source", "where"),
-    [("array", ARRAY, "local memory"), ("spills", SPILLS, "memory for want of registers")],
+    [("array", ARRAY, "local memory"), ("spills", SPILLS, "local memory for lack of registers")],
 )
 def test_an_array_that_is_asked_for_by_an_index_is_no_want_of_registers(tmp_path, name, source, where):
     (tmp_path / "local.cu").write_text(source)
@@ -208,7 +208,7 @@ def test_an_array_that_is_asked_for_by_an_index_is_no_want_of_registers(tmp_path
     slow = {"time_us": 900.0, "pct_of_measured_peak": 30.0, "bound": "memory", "kernels": 1, "kernel": name}
     taken = {field: getattr(line, field) for field in ("registers", "registers_allowed", "spill_bytes")}
     told = why(Facts("float32", **slow, **taken))
-    assert told.startswith(f"{name} keeps {line.spill_bytes} bytes a thread in {where}; ")
+    assert told.startswith(f"{name} keeps {line.spill_bytes} bytes per thread in {where}; ")
 
 
 def test_how_often_a_generated_graph_launches_a_kernel_is_told_by_cupti():
@@ -248,13 +248,13 @@ def test_the_kernels_of_a_generated_module_are_those_it_has_launched(tmp_path, m
     monkeypatch.setattr(codecache.PyCodeCache, "modules", modules)
     unread = []
     assert inductor_programs("source", unread) == [Program("k", "inductor", b"code", {"ptx": "ptx"}, 8)]
-    assert unread == ["triton_1: it is not in Triton's cache any more"]
+    assert unread == ["triton_1: it is no longer in Triton's cache"]
     assert inductor_programs("unknown", unread) == []
 
 
 def test_a_kernel_of_torchs_own_launcher_is_found_in_tritons_cache(tmp_path, monkeypatch):
     """Laid out by hand as Triton's cache is."""
-    from runner.measure.inspect.programs import _of_inductor
+    from runner.measure.inspect.programs import inductor_program
 
     folder = tmp_path / "ABC"
     folder.mkdir()
@@ -262,9 +262,9 @@ def test_a_kernel_of_torchs_own_launcher_is_found_in_tritons_cache(tmp_path, mon
     for name, text in {"k.json": told, "__grp__k.json": "{}", "k.ptx": "ptx", "k.cubin": "code"}.items():
         (folder / name).write_text(text)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    program = _of_inductor("k_0", SimpleNamespace(cache_hash="ABC"))
+    program = inductor_program("k_0", SimpleNamespace(cache_hash="ABC"))
     assert program == Program("k", "inductor", b"code", {"ptx": "ptx"}, 64)  # as CUPTI calls it too
-    assert _of_inductor("k_0", SimpleNamespace(cache_hash="gone")) is None
+    assert inductor_program("k_0", SimpleNamespace(cache_hash="gone")) is None
 
 
 @pytest.mark.gpu

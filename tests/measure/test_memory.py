@@ -18,7 +18,6 @@ from runner.measure.memory.allocations import (
     held_at_peak,
     most_saved,
     parts,
-    peak_of,
     places,
     where,
 )
@@ -150,7 +149,7 @@ def test_a_call_of_more_events_than_are_recorded_is_not_told_of(tmp_path):
 
 def test_a_history_as_a_gpu_writes_it_is_read():
     """Entries as torch documents them; made by hand."""
-    from runner.measure.memory.cuda import _read
+    from runner.measure.memory.observe import read_history
 
     frames = [{"filename": "x.py", "line": 3, "name": "run"}]
     entries = [
@@ -160,20 +159,11 @@ def test_a_history_as_a_gpu_writes_it_is_read():
         {"action": "free_requested", "addr": 2, "size": 10, "frames": []},
         {"action": "alloc", "addr": 2, "size": 4, "frames": []},
     ]
-    seen = _read(entries, [])
+    seen = read_history(entries, [])
     assert [one.size_bytes for one in seen.allocations] == [10, 5, 4]
     assert [one.at_peak for one in seen.allocations] == [True, True, False]
     assert seen.allocations[0].frames == ("x.py:3 run",)
     assert seen.addresses == {2, 3}
-
-
-def test_without_a_gpu_the_history_cannot_be_had():
-    from runner.measure.memory.cuda import _history
-
-    if torch.cuda.is_available():
-        pytest.skip("here is a GPU")
-    with pytest.raises(CannotMeasure, match="keeps no history here"), _history(10):
-        pass
 
 
 def test_parts_nest_and_a_peak_counts_for_all_that_are_open():
@@ -190,8 +180,6 @@ def test_parts_nest_and_a_peak_counts_for_all_that_are_open():
     assert [part.peak_bytes for part in found.values()] == [50, 50, 50]
     assert (found["step_0/forward"].begin_bytes, found["step_0/forward"].end_bytes) == (5, 7)
     assert [part.allocations for part in found.values()] == [5, 3, 1]
-    assert peak_of(found.values(), "forward") == 50
-    assert peak_of(found.values(), "backward") is None
     assert parts([Mark("a", 0, 0, 0), Mark("", 0, 3, 1), Mark("b", 0, 9, 1), Mark("", 0, 4, 2)])[1].peak_bytes == 4
 
 

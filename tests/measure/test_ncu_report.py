@@ -146,7 +146,7 @@ def test_a_part_of_a_call_has_no_figures_of_the_whole(softmax):
     assert columns["dram_pct"] == pytest.approx(82.290783)
 
 
-@pytest.mark.parametrize(("counted", "why"), [(3, "copies and fills are none to it"), (1, "the call is another")])
+@pytest.mark.parametrize(("counted", "why"), [(3, "ncu counts no copies and fills"), (1, "under ncu the call differs")])
 def test_another_number_of_kernels_than_the_benchmarks_is_told(counted, why):
     kernels = report.kernels(RAW)[:2]
     assert why in Profile(kernels, [], "", {"n_kernels": counted}).columns()["ncu_note"]
@@ -154,17 +154,18 @@ def test_another_number_of_kernels_than_the_benchmarks_is_told(counted, why):
 
 def test_a_line_per_kernel(rules):
     profile = Profile(report.kernels(RAW), rules, "", {})
-    lines = list(csv.DictReader(io.StringIO(profile.csv())))
+    lines = profile.lines()
     assert [line["launch"] for line in lines] == ["0", "1", "2", "3"]
-    assert float(lines[3]["gpu_us"]) == pytest.approx(3493.952, rel=1e-4)
-    assert sum(float(line["share_pct"]) for line in lines) == pytest.approx(100, abs=0.01)
-    assert lines[0]["occupancy_allowed_pct"] == "56.25"
+    assert lines[3]["gpu_us"] == pytest.approx(3493.952, rel=1e-4)
+    assert sum(line["share_pct"] for line in lines) == pytest.approx(100, abs=0.01)
+    assert lines[0]["occupancy_allowed_pct"] == 56.25
+    assert (lines[3]["registers"], lines[3]["shared_bytes"]) == (202, 50_176)
     assert "TheoreticalOccupancy" in lines[0]["advice"]
 
 
 def test_the_page_to_read_begins_with_the_slowest_and_stays_narrow(rules):
-    text = Profile(report.kernels(RAW), rules, "", {"gpu_us": 4000.0}).text()
-    assert text.startswith("4 kernels, 4018 us on the GPU (+0.5 % beside the benchmark's 4000 us")
+    text = Profile(report.kernels(RAW), rules, "", {"gpu_us": 4000.0}).summary()
+    assert text.startswith("4 kernels, 4018 us on the GPU (+0.5 % compared with the benchmark's 4000 us")
     assert text.index("cutlass::Kernel2") < text.index("cunn_SoftMaxForwardReg") < text.index("_softmax_rows")
     assert "limited by the number of required registers" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 120

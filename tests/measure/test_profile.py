@@ -17,8 +17,7 @@ from runner.config import CONF
 from runner.kernels.mlp import torch as mlp
 from runner.kernels.spans import span
 from runner.measure import SUMMARY, CannotMeasure, MeasureContext
-from runner.measure import profile as module
-from runner.measure.profile import COLUMNS, Profile, flame, profiled, read
+from runner.measure.profile import COLUMNS, Profile, profiled, read, recorded_calls
 from runner.measure.timeline import calls
 from runner.timing import Call
 
@@ -73,14 +72,15 @@ def test_operations_parts_and_files_of_a_real_call(call, context):
         events = json.load(file)["traceEvents"]
     assert sum(event["name"] == "call" for event in events) == 3
     summary = (context.folder / SUMMARY).read_text()
-    assert "of one call, the mean of 3; under the profiler a call takes" in summary
+    assert "means of 3 calls; under the profiler a call takes" in summary
     assert "aten::addmm" in summary
     assert "kernel" not in summary
 
 
 def test_the_stacks_add_up_to_a_call_and_the_flame_graph_draws_them(call, context):
     profile().measure(call, context)
-    found = flame.unfolded((context.folder / "stacks.txt").read_text())
+    lines = [line.rpartition(" ") for line in (context.folder / "stacks.txt").read_text().splitlines()]
+    found = {tuple(frames.split(";")): int(count) / 1000 for frames, _, count in lines}
     seen, _ = calls(read(context.folder / "trace.json.gz"))
     assert sum(found.values()) == pytest.approx(sum(call.span.us for call in seen) / 3, rel=0.01)
     assert any(frames[:3] == ("call", "forward", "layer_1") for frames in found)
@@ -138,7 +138,7 @@ def test_only_the_first_lines_are_in_the_summary(call, context):
 
 def test_calls_that_take_long_are_fewer_and_the_row_says_so(call, context, monkeypatch):
     monkeypatch.setattr(profiled, "LONGEST_S", 1e-9)
-    assert profile().measure(call, context)["profile_note"] == "2 calls instead of 3, for they are long"
+    assert profile().measure(call, context)["profile_note"] == "2 calls instead of 3, since they are long"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_calls_that_take_long_are_fewer_and_the_row_says_so(call, context, monke
     [(1e-5, (3, 10)), (0.43, (3, 10)), (0.44, (1, 10)), (2.0, (1, 6)), (600.0, (1, 2))],
 )
 def test_how_many_calls_fit(call_s, plan):
-    assert profiled._plan(call_s, replace(profile(), calls=10, warmup=3)) == plan
+    assert profiled.plan(call_s, replace(profile(), calls=10, warmup=3)) == plan
 
 
 def test_where_no_file_can_be_kept_there_is_no_profile(call):
@@ -164,19 +164,19 @@ def test_a_trace_without_kernels_is_not_taken_for_a_gpus(call, context):
     """The real trace of a CPU, read as if it were of a GPU whose CUPTI somebody else has."""
     profile().measure(call, context)
     with pytest.raises(CannotMeasure, match="saw no kernel, copy or fill in a call: run it without nsys"):
-        module._seen(context.folder / "trace.json.gz", gpu=True)
+        recorded_calls(context.folder / "trace.json.gz", gpu=True)
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("{", "cannot be read"), ('{"traceEvents": []}', "recorded none of its calls"), ("{}", "cannot be read")],
+    [("{", "cannot be read"), ('{"traceEvents": []}', "recorded no call"), ("{}", "cannot be read")],
 )
 def test_a_trace_that_is_none_is_told(context, content, said):
     path = context.folder / "trace.json.gz"
     with gzip.open(path, "wt") as file:
         file.write(content)
     with pytest.raises(CannotMeasure, match=said):
-        module._seen(path, gpu=False)
+        recorded_calls(path, gpu=False)
 
 
 @pytest.fixture
@@ -193,9 +193,9 @@ def recorded(monkeypatch):
     def record(call, device, settings, path):
         with gzip.open(path, "wt") as file:
             json.dump({"traceEvents": events}, file)
-        return profiled.Taken(plain_us=[100.0], profiled_us=[112.3])
+        return profiled.Recording(plain_us=[100.0], profiled_us=[112.3])
 
-    monkeypatch.setattr(profiled, "profile", record)
+    monkeypatch.setattr(profiled, "record", record)
 
 
 def test_a_gpus_figures_and_tables(recorded, context):
@@ -221,11 +221,11 @@ def test_a_gpus_figures_and_tables(recorded, context):
     assert text == "call;forward;aten::gelu;void gelu_kernel<4>(int) 30500\n"
     summary = (context.folder / SUMMARY).read_text()
     assert summary.startswith(
-        "kernels, copies and fills of a call: 1, in 30.5 us, 100.0 % of their span; "
-        "idle in between 0 us, 0 us at a time\n"
-        "a launch takes 4.0 us of the host, and its kernel starts 8.0 us later\n"
-        "of one call, the mean of 1 (kernels, copies and fills of a call: 1 here, 9 by the benchmark); "
-        "under the profiler a call takes 1.12 x\n"
+        "kernels, copies and fills of a call: 1, busy for 30.5 us (100.0 % of their span), "
+        "idle for 0 us, longest gap 0 us\n"
+        "a launch takes 4.0 us on the host; its kernel starts 8.0 us later\n"
+        "means of 1 calls (kernels, copies and fills of a call: 1 here, 9 by the benchmark); "
+        "under the profiler a call takes 1.12x the time\n"
     )
     assert re.search(r"aten::gelu +gelu_kernel<4> +1 +30.5 +100 +4 +8\n", summary)
     assert re.search(r"call/forward +1 +60 +30.5 +30.5\n", summary)

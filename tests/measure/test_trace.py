@@ -75,24 +75,38 @@ def two():
 def test_kernels_are_of_the_call_that_launched_them_and_the_flush_is_of_none(two):
     assert [call.span.start for call in two] == [0.0, 1000.0]
     for call in two:
-        assert [work.event.us for work in call.work] == [10.0, 20.0, 30.0]
+        assert [work.us for work in call.work] == [10.0, 20.0, 30.0]
 
 
 def test_a_kernel_that_runs_after_its_call_by_the_gpus_clock_is_of_the_call_that_launched_it():
     records = [span("call", 0, 10), launch(1, 2, 3), kernel("late", 1, 11, 12), span("call", 20, 30)]
     first, second = parse(records)
-    assert [work.event.name for work in first.work] == ["late"]
-    assert second.work == ()
+    assert [work.name for work in first.work] == ["late"]
+    assert second.work == []
 
 
 def test_a_kernel_without_a_launch_is_of_the_call_in_which_it_runs():
     (call,) = parse([span("call", 0, 10), kernel("alone", 5, 2, 3), kernel("before", 6, -2, -1)])
-    assert [(work.event.name, work.launch, work.op) for work in call.work] == [("alone", None, None)]
+    assert [(work.name, work.launch, work.op) for work in call.work] == [("alone", None, None)]
 
 
 def test_a_part_of_a_call_that_is_called_so_is_no_call():
     (call,) = parse([span("call", 0, 10), span("call", 2, 5), kernel("a", 1, 3, 4)])
     assert (call.span.us, len(call.work)) == (10, 1)
+
+
+def test_other_outermost_spans_are_those_outside_of_calls():
+    """A span of autograd's thread during a call is a part of that call, and no part of its own."""
+    records = [span("define_model", 0, 10), span("call", 20, 40), span("forward", 22, 30)]
+    on_autograd = record("user_annotation", "layer_0", 25, 28, tid=AUTOGRAD)
+    (call,), others = calls(profile.events([*records, on_autograd, kernel("init", 9, 3, 4)]))
+    assert [(other.span.name, [work.name for work in other.work]) for other in others] == [("define_model", ["init"])]
+    assert [line["part"] for line in tables.parts([call], others, gpu=False)] == [
+        "call",
+        "call/forward",
+        "call/forward/layer_0",
+        "define_model",
+    ]
 
 
 def test_who_launched_a_kernel_is_the_innermost_operation_on_whatever_thread(two):
@@ -253,18 +267,16 @@ def test_an_annotation_is_not_within_the_python_function_that_begins_it():
     python += [record("python_function", "torch/autograd/profiler.py(9): __enter__", 10, 20)]
     python += [record("python_function", "torch/autograd/profiler.py(9): __exit__", 58, 70)]
     (call,) = parse([span("call", 0, 100), *python, span("forward", 15, 60), op("aten::gelu", 30, 40)])
-    assert [event.name for event, above in call.host if [a.name for a in above] == ["f.py(1): run", "forward"]] == [
+    assert [event.name for event in call.host if [a.name for a in event.stack] == ["f.py(1): run", "forward"]] == [
         "aten::gelu"
     ]
     found = flame.of_host([call])
     assert not any("profiler.py" in frame for frames in found for frame in frames)
 
 
-def test_folded_stacks_are_read_back():
+def test_folded_stacks_are_in_nanoseconds_without_those_that_round_to_none():
     found = {("call", "a b", "k<1> *"): 12.345, ("call",): 0.001, ("call", "short"): 0.0001}
-    text = flame.folded(found)
-    assert text == "call;a b;k<1> * 12345\ncall 1\n"
-    assert flame.unfolded(text) == {("call", "a b", "k<1> *"): 12.345, ("call",): 0.001}
+    assert flame.folded(found) == "call;a b;k<1> * 12345\ncall 1\n"
 
 
 def test_names_that_would_break_a_line_do_not():

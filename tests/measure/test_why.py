@@ -32,7 +32,7 @@ def test_a_fast_one_says_how_fast_and_by_what():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"graph_breaks": 2}, "torch.compile left the graph in 2 places, and ran those eagerly"),
+        ({"graph_breaks": 2}, "torch.compile left the graph in 2 places, which ran eagerly"),
         ({"launch_bound": "a caller waits 90 us"}, "a caller waits 90 us"),
         (
             {"fp64": 12, "fp64_names": "12 DADD"},
@@ -42,17 +42,17 @@ def test_a_fast_one_says_how_fast_and_by_what():
             {"fp64": 3, "fp64_names": "3 DMUL", "spill_bytes": 32},
             "double-precision instructions on a float32 workload, perhaps in a slow path: 3 DMUL",
         ),
-        ({"spill_bytes": 16}, "k keeps 16 bytes a thread in local memory"),
-        ({"spill_bytes": 16, "registers": None}, "k keeps 16 bytes a thread in local memory"),
-        ({"spill_bytes": 16, "registers": 247}, "k keeps 16 bytes a thread in local memory"),
-        ({"spill_bytes": 16, "registers": 250}, "k keeps 16 bytes a thread in memory for want of registers"),
+        ({"spill_bytes": 16}, "k keeps 16 bytes per thread in local memory"),
+        ({"spill_bytes": 16, "registers": None}, "k keeps 16 bytes per thread in local memory"),
+        ({"spill_bytes": 16, "registers": 247}, "k keeps 16 bytes per thread in local memory"),
+        ({"spill_bytes": 16, "registers": 250}, "k keeps 16 bytes per thread in local memory for lack of registers"),
         (
             {"spill_bytes": 16, "registers": 64, "registers_allowed": 64},
-            "k keeps 16 bytes a thread in memory for want of registers",
+            "k keeps 16 bytes per thread in local memory for lack of registers",
         ),
         (
             {"kernels": 9, "pct_of_measured_peak": 11.0},
-            "9 kernels, and 9.1 times the time of moving all bytes once: each moves them again",
+            "9 kernels take 9.1 times the time of moving all bytes once: each kernel moves them again",
         ),
         (
             {"bound": "compute", "dtype": "bfloat16", "tensor": 0},
@@ -69,7 +69,7 @@ def test_a_fast_one_says_how_fast_and_by_what():
         ({"load_bits": 32}, "k loads at most 32 bits at once, of 128"),
         (
             {},
-            "one kernel at 40 % of the rate of a copy, and nothing in what was read says why: counters may (ncu)",
+            "one kernel at 40 % of the rate of a copy, and the code does not show why: try measure=ncu",
         ),
         (
             {"pct_of_measured_peak": None},
@@ -111,5 +111,5 @@ def test_of_torchs_own_kernels_it_says_that_the_name_is_all():
 
 def test_on_a_cpu_there_is_no_measured_peak():
     assert why(Facts("float32", device="cpu", graphs=1)) == (
-        "one generated graph; a CPU has no measured measured_peak to hold its time against"
+        "one generated graph; a CPU has no measured peak to compare its time with"
     )

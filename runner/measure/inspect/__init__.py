@@ -1,16 +1,16 @@
-"""``measure=inspect``: what runs, and why it is fast or slow."""
+"""``measure=inspect``: the code that runs, and why it is fast or slow."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from runner.experiment.case import Scalar
 from runner.experiment.columns import Column
 from runner.kernels.unsupported import Unsupported
 from runner.measure import SUMMARY, CannotMeasure, MeasureContext
-from runner.measure.inspect.assembly import REGISTERS, Code
+from runner.measure.inspect.assembly import REGISTERS
 from runner.measure.inspect.why import Facts, why
 
 if TYPE_CHECKING:
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from runner.timing import Call
 
 NOTHING = {
-    "cuda": "it launched no kernel whose code can be had, as that of Triton's, torch.compile's and CUDA C++'s can be, "
-    "unless a CUDA graph launches them",
+    "cuda": "no kernel with readable code was launched: only those of Triton, torch.compile and CUDA C++ have it, and "
+    "only outside of a CUDA graph",
     "cpu": "torch's own operators on a CPU show no code; impl=compiled shows the C++ that it generates, and "
     "measure.inspect.arch=90 what Triton and CUDA C++ would run on such a GPU",
 }
-
 
 COLUMNS: dict[str, Column] = {
     "why": Column("", "why the call is fast or slow, by its figures and by the code that ran"),
@@ -43,23 +42,33 @@ COLUMNS: dict[str, Column] = {
 
 @dataclass(frozen=True)
 class Inspect:
-    """The code of the kernels that one call launches, for the very types and sizes; and what it says of their speed."""
+    """The code of the kernels that one call launches, and what it says about their speed."""
 
     arch: Annotated[int, "at least 1"] | None
 
     def measure(self, call: Call, context: MeasureContext) -> dict[str, Scalar]:
-        """Figures of the kernel that takes most of the time; files of all of them."""
+        """Return figures of the kernel that takes most of the time; write the code of all kernels as files.
+
+        Raises CannotMeasure if no code was seen.
+        """
         from runner.measure.inspect.programs import compiling_for, seeing
 
         call.restore()
         with compiling_for(self.arch, without_gpu=context.device == "cpu") if self.arch else seeing() as seen:
             call.run()
         call.restore()
-        times = _times(call) if context.device == "cuda" and not self.arch else {}
-        return self._tell(seen, times, context)
+        times: Mapping[str, tuple[int, float]] = {}
+        if context.device == "cuda" and not self.arch:
+            from runner.timing.cupti import each_kernel
 
-    def foresee(self, run: Callable[[], object], context: MeasureContext) -> dict[str, Scalar] | None:
-        """The same of a call that cannot run here, compiled for ``arch``; None if none is asked for."""
+            times = each_kernel(call.run, call.restore)
+        return self._figures(seen, times, context)
+
+    def compile_only(self, run: Callable[[], object], context: MeasureContext) -> dict[str, Scalar] | None:
+        """Return the same for a call that cannot run here, compiled for ``arch``; None without ``arch``.
+
+        Raises CannotMeasure if the call needs a GPU to be compiled.
+        """
         if not self.arch:
             return None
         from runner.measure.inspect.programs import compiling_for
@@ -70,69 +79,51 @@ class Inspect:
         except Unsupported:
             raise
         except Exception as error:
-            why_not = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise CannotMeasure(
-                f"it asks for a GPU, which is not here ({why_not}); run it where there is one"
-            ) from error
-        return self._tell(seen, {}, context)
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise CannotMeasure(f"it needs a GPU ({reason}); run it on a machine that has one") from error
+        return self._figures(seen, {}, context)
 
-    def _tell(self, seen: Seen, times: Mapping[str, tuple[int, float]], context: MeasureContext) -> dict[str, Scalar]:
-        from runner.measure.inspect import compilations
+    def _figures(
+        self, seen: Seen, times: Mapping[str, tuple[int, float]], context: MeasureContext
+    ) -> dict[str, Scalar]:
+        """Write the files and return the figures."""
         from runner.measure.inspect.kernel_table import dominant, lines, summary, write
 
         if not (seen.programs or seen.graphs or seen.unread or times):
             raise CannotMeasure(NOTHING[context.device])
         table = lines(seen, times)
         main = dominant(table)
-        reason = why(replace(_facts(main, table, seen, context), arch=self.arch))
+        reason = why(_facts(main, table, seen, context, self.arch))
         write(table, seen, context.folder)
         notes = [f"not read: {note}" for note in seen.unread]
         if self.arch:
-            notes.append("which kernels, and in what tiles, is what this machine chooses")
+            notes.append("this machine's GPU, or its absence, decides which kernels and tiles are chosen")
         if context.case and context.case.impl.name == "compiled":
             notes += compilations()
         (context.folder / SUMMARY).write_text(summary(reason, table, notes), encoding="utf-8")
-        figures: dict[str, Scalar] = {"why": reason}
-        if main is not None:
-            figures["kernel_name"] = main.kernel
-        if main is not None and main.code is not None:
-            figures |= {
-                "load_bits": main.code.load_bits,
-                "store_bits": main.code.store_bits,
-                "tensor_instructions": main.code.tensor,
-                "fp64_instructions": main.code.fp64,
-                "kernel_shared_bytes": main.shared_bytes,
-            }
-        if main is not None and main.registers is not None:
-            figures |= {"kernel_registers": main.registers, "kernel_spill_bytes": main.spill_bytes}
-        return figures
+        cells = main.cells() if main else {}
+        figures = {"why": reason, "kernel_name": cells.get("kernel")}
+        figures |= {f"kernel_{name}": cells.get(name) for name in ("registers", "spill_bytes", "shared_bytes")}
+        in_code = ("load_bits", "store_bits", "tensor_instructions", "fp64_instructions")
+        figures |= {name: cells.get(name) for name in in_code}
+        return {name: value for name, value in figures.items() if value is not None}
 
 
-def _times(call: Call) -> dict[str, tuple[int, float]]:
-    """Launches and microseconds of each kernel of a call, by CUPTI; nothing where it sees nothing."""
-    from runner.timing.cupti import each_kernel
-
-    return each_kernel(call.run, call.restore)
-
-
-def _facts(main: Line | None, table: list[Line], seen: Seen, context: MeasureContext) -> Facts:
-    """All that is known of the call, from the code and from what earlier measurements have found."""
-    figures = context.figures
+def _facts(main: Line | None, table: list[Line], seen: Seen, context: MeasureContext, arch: int | None) -> Facts:
+    """Return what the code and earlier measurements say about the call, whose longest kernel is ``main``."""
+    figures: Mapping[str, Any] = context.figures
     fields = context.case.workload.fields if context.case else {}
     code = main.code if main else None
-    known = {
-        "time_us": figures.get("gpu_us"),
-        "pct_of_measured_peak": figures.get("pct_of_measured_peak"),
-        "bound": figures.get("bound"),
-        "graph_breaks": figures.get("graph_breaks"),
-        "kernels": figures.get("n_kernels") or sum(line.launches for line in table) or None,
-    }
-    bound_by_launch = figures.get("verdict") == "launch_bound"
+    launch_bound = figures.get("verdict") == "launch_bound"
     return Facts(
-        **known,  # type: ignore[arg-type]  # by the columns' own types
         dtype=str(fields.get("dtype", "")),
         tf32=bool(fields.get("tf32")),
-        launch_bound=str(figures.get("verdict_reason", "")) if bound_by_launch else "",
+        time_us=figures.get("gpu_us"),
+        pct_of_measured_peak=figures.get("pct_of_measured_peak"),
+        bound=figures.get("bound"),
+        kernels=figures.get("n_kernels") or sum(line.launches for line in table) or None,
+        graph_breaks=figures.get("graph_breaks"),
+        launch_bound=str(figures.get("verdict_reason", "")) if launch_bound else "",
         graphs=len(seen.graphs),
         kernel=main.kernel if main and code else None,
         registers=main.registers if main else None,
@@ -141,29 +132,26 @@ def _facts(main: Line | None, table: list[Line], seen: Seen, context: MeasureCon
         load_bits=code.load_bits if code else None,
         tensor=code.tensor if code else None,
         fp64=code.fp64 if code else None,
-        fp64_names=_names(code) if code else "",
+        fp64_names=", ".join(f"{n} {name}" for name, n in code.fp64_names.most_common(3)) if code else "",
         bulk=code.bulk if code else None,
         device=context.device,
+        arch=arch,
     )
 
 
-def _names(code: Code) -> str:
-    """``12 DADD, 3 DMUL``: the instructions in double precision, the most frequent first."""
-    return ", ".join(f"{times} {name}" for name, times in code.fp64_names.most_common(3))
-
-
 def compilations() -> list[str]:
-    """A line for each graph break and each recompilation since the case began, with torch's reason for it."""
+    """Return a line for each graph break and each recompilation since the case began, with torch's reason."""
     from torch._dynamo.utils import counters, get_compilation_metrics
 
-    breaks = [f"graph break, {times}x: {_first(reason)}" for reason, times in counters["graph_break"].items()]
-    return breaks + [f"compiled again: {_first(reason)}" for reason in recompile_reasons(get_compilation_metrics())]
+    breaks = [f"graph break, {times}x: {_first_line(reason)}" for reason, times in counters["graph_break"].items()]
+    again = [f"compiled again: {_first_line(reason)}" for reason in recompile_reasons(get_compilation_metrics())]
+    return breaks + again
 
 
 def recompile_reasons(metrics: Sequence[Any]) -> list[str]:
-    """Return why functions were compiled again, by torch's records of compilations ``metrics``."""
+    """Return why functions were compiled again, from torch's records of compilations."""
     return [str(reason) for one in metrics if (reason := getattr(one, "recompile_reason", None))]
 
 
-def _first(text: str) -> str:
+def _first_line(text: str) -> str:
     return text.strip().splitlines()[0] if text.strip() else "torch gives no reason"

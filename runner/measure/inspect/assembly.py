@@ -1,7 +1,7 @@
-"""What a kernel's code says of it: readers of PTX, of SASS as cuobjdump prints it, and of its table of resources.
+"""Readers of a kernel's code: PTX, SASS as cuobjdump prints it, and cuobjdump's table of resources.
 
-SASS is what runs, so it counts where it can be had. Widths are of single instructions: what the hardware puts together
-of neighbouring threads is another matter. Bulk copies (TMA) have no width; they are counted apart.
+SASS is what runs, so it is preferred to PTX. Widths are those of single instructions, although the hardware combines
+accesses of neighboring threads. Bulk copies (TMA) have no width and are counted separately.
 """
 
 from __future__ import annotations
@@ -31,32 +31,35 @@ FP64 = {
 }
 BULK = {"sass": re.compile(r"UTMA(?:LDG|STG)|UBLKCP"), "ptx": re.compile(r"cp\.async\.bulk\.")}
 BOUND = re.compile(r"^\s*\.(reqntid|maxntid|minnctapersm|maxnreg)\s+([\d, ]+)", re.MULTILINE)
-REGISTERS = 255  # of a thread, at most
-REGISTERS_OF_ALL, REGISTERS_AT_ONCE = 65_536, 8  # of a multiprocessor; and they are given out so many at a time
+REGISTERS = 255  # maximum of a thread
+REGISTERS_OF_ALL, REGISTERS_AT_ONCE = 65_536, 8  # registers of a multiprocessor, and the unit of their allocation
 GLOBAL = re.compile(r"(ld|st)\.(?:[\w:]+\.)*global\b(?:\.[\w:]+)*?(?:\.v(\d))?\.[busf](\d+)$")
-WIDTH = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}  # SASS says nothing for 32
+WIDTH = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}  # SASS names no width for 32
+
+
+LIMIT_S = 120.0  # of cuobjdump
 
 
 @dataclass(frozen=True)
 class Code:
-    """What stands in the code of one kernel, however often it is run through."""
+    """Instructions in the code of one kernel, however often they run."""
 
-    load_bits: int  # widest load from global memory; 0: there is none
+    load_bits: int  # widest load from global memory; 0: none
     store_bits: int  # widest store to it
-    tensor: int  # instructions of tensor cores
-    fp64: int  # instructions in double precision
+    tensor: int  # tensor-core instructions
+    fp64: int  # double-precision instructions
     bulk: int  # bulk copies
-    by_name: Counter[str]  # every instruction
+    by_name: Counter[str]  # all instructions
     fp64_names: Counter[str]  # those in double precision
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a thread, or a block, of a kernel takes."""
+    """Resources that a thread, or a block, of a kernel takes."""
 
     registers: int
-    stack_bytes: int  # local memory: registers spilled, and arrays that found no room in them
-    shared_bytes: int  # without what a launch asks for beside
+    stack_bytes: int  # local memory: spilled registers, and arrays without registers
+    shared_bytes: int  # without the shared memory that a launch requests
 
 
 def read_sass(text: str) -> Code:
@@ -83,25 +86,26 @@ def read_usage(text: str) -> Usage:
 
 
 def registers_allowed(ptx: str) -> int:
-    """Registers that a thread of the kernel may have: what the bounds on its launch leave of 255."""
-    told = {name: prod(int(number) for number in numbers.split(",")) for name, numbers in BOUND.findall(ptx)}
-    threads = told.get("reqntid", told.get("maxntid", 1)) * told.get("minnctapersm", 1)
+    """Return the most registers that a thread of the kernel may have, by the bounds on its launch."""
+    bounds = {name: prod(int(number) for number in numbers.split(",")) for name, numbers in BOUND.findall(ptx)}
+    threads = bounds.get("reqntid", bounds.get("maxntid", 1)) * bounds.get("minnctapersm", 1)
     share = REGISTERS_OF_ALL // threads // REGISTERS_AT_ONCE * REGISTERS_AT_ONCE
-    return min(REGISTERS, share, told.get("maxnreg", REGISTERS))
+    return min(REGISTERS, share, bounds.get("maxnreg", REGISTERS))
 
 
 def _code(kind: str, names: Counter[str], loads: list[int], stores: list[int]) -> Code:
-    def count(pattern: re.Pattern[str]) -> int:
-        return sum(times for name, times in names.items() if pattern.match(name))
+    def matching(pattern: re.Pattern[str]) -> Counter[str]:
+        return Counter({name: times for name, times in names.items() if pattern.match(name)})
 
+    fp64_names = matching(FP64[kind])
     return Code(
         load_bits=max(loads, default=0),
         store_bits=max(stores, default=0),
-        tensor=count(TENSOR[kind]),
-        fp64=count(FP64[kind]),
-        bulk=count(BULK[kind]),
+        tensor=matching(TENSOR[kind]).total(),
+        fp64=fp64_names.total(),
+        bulk=matching(BULK[kind]).total(),
         by_name=names,
-        fp64_names=Counter({name: times for name, times in names.items() if FP64[kind].match(name)}),
+        fp64_names=fp64_names,
     )
 
 
@@ -109,12 +113,9 @@ def _sass_bits(name: str) -> int:
     return next((WIDTH[part] for part in name.split(".") if part in WIDTH), 32)
 
 
-LIMIT_S = 120.0
-
-
 @cache
 def cuobjdump() -> Path | None:
-    """Where it is: in Triton's wheel, else on PATH, else in /usr/local/cuda; None if nowhere."""
+    """Return the path of cuobjdump: in Triton's wheel, else on PATH, else in /usr/local/cuda; None if nowhere."""
     triton = find_spec("triton")
     places = (triton and triton.submodule_search_locations) or ()
     bundled = [file for place in places if (file := Path(place, "backends/nvidia/bin/cuobjdump")).is_file()]
@@ -123,7 +124,7 @@ def cuobjdump() -> Path | None:
 
 
 def disassembled(cubin: bytes) -> tuple[str, Usage] | None:
-    """The SASS of ``cubin``, and what its kernel takes; None where there is no cuobjdump, or it knows no such code."""
+    """Return the SASS of ``cubin`` and the usage of its kernel; None without a cuobjdump that can read it."""
     program = cuobjdump()
     if program is None:
         return None

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
-from runner import measure
 from runner.experiment.case import Scalar
 from runner.experiment.columns import Column
-from runner.measure import SUMMARY, MeasureContext
-from runner.measure.memory.allocations import Part, Place, most_saved, parts, peak_of, places, summary
+from runner.measure import SUMMARY, MeasureContext, write_csv
+from runner.measure.memory.allocations import Part, Place, most_saved, parts, places, summary
 
 if TYPE_CHECKING:
     from runner.timing import Call
 
-PEAKS = {  # of the parts called so
+PEAKS = {  # by the name of a part
     "forward": "peak_forward_bytes",
     "backward": "peak_backward_bytes",
     "optimizer_step": "peak_optimizer_bytes",
 }
 SNAPSHOT = "snapshot.pickle"
-VIEWER = {
-    "cuda": f"{SNAPSHOT} opens in the viewer at https://pytorch.org/memory_viz, which sends it nowhere",
-    "cpu": f"no {SNAPSHOT}: torch's viewer shows the memory of GPUs alone",
-}
-
 
 COLUMNS: dict[str, Column] = {
     "input_bytes": Column("byte", "measure=memory: bytes of the workload's inputs, parameters included"),
@@ -45,46 +38,52 @@ COLUMNS: dict[str, Column] = {
 
 @dataclass(frozen=True)
 class Memory:
-    """Peaks of a call and of its parts, what it saves for backward, and its allocations by where they are made."""
+    """Peaks of a call and of its parts, what it saves for backward, and its allocations by the line that makes them."""
 
     top: Annotated[int, "at least 1"]
     snapshot: bool
     max_events: Annotated[int, "at least 1"]
 
     def measure(self, call: Call, context: MeasureContext) -> dict[str, Scalar]:
-        """Bytes above what was held before the call; files ``parts.csv``, ``allocations.csv``, ``summary.txt``.
+        """Return bytes above those held before the call; write parts.csv, allocations.csv and summary.txt.
 
-        Three calls are made: one for the peak alone, one watched, and one in which what is saved is counted.
+        Three calls are made: one for the peak alone, one whose allocations are recorded, and one that counts what is
+        saved for backward. Raises CannotMeasure.
         """
-        from runner.measure.memory.saved import saving
+        from runner.measure.memory.observe import observe, saving
         from runner.timing.call import peak_bytes
 
-        on = import_module(f"runner.measure.memory.{context.device}")
-        keep = self.snapshot and context.device == "cuda"
+        gpu = context.device == "cuda"
+        snapshot = context.folder / SNAPSHOT if gpu and self.snapshot else None
         call.restore()
         peak = peak_bytes(call.run, context.device)
         call.restore()
-        seen = on.observe(call.run, self.max_events, context.folder / SNAPSHOT if keep else None)
+        seen = observe(call.run, context.device, self.max_events, snapshot)
         call.restore()
         with saving() as saved:
-            again = on.observe(call.run, self.max_events, None)
-        known = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in call.inputs}
+            again = observe(call.run, context.device, self.max_events)
         found, where = parts(seen.marks), places(seen)
+        sizes = [one.size_bytes for one in seen.allocations]
         figures: dict[str, Scalar] = {
             "peak_mem_bytes": peak,
             "saved_bytes": most_saved(saved, again.addresses),
-            "allocations": len(seen.allocations),
-            "allocated_bytes": sum(one.size_bytes for one in seen.allocations),
-            "largest_alloc_bytes": max((one.size_bytes for one in seen.allocations), default=0),
+            "allocations": len(sizes),
+            "allocated_bytes": sum(sizes),
+            "largest_alloc_bytes": max(sizes, default=0),
         }
-        if known:  # not where memory is short, and the call does not hold them
-            figures["input_bytes"] = sum(known.values())
-        peaks = {column: peak_of(found, name) for name, column in PEAKS.items()}
-        figures |= {column: value for column, value in peaks.items() if value is not None}
-        for name, kind, lines in (("parts", Part, found), ("allocations", Place, where)):
+        if call.inputs:  # empty where memory is short, since the call does not hold them then
+            storages = [tensor.untyped_storage() for tensor in call.inputs]
+            figures["input_bytes"] = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+        for name, column in PEAKS.items():
+            if peaks := [part.peak_bytes for part in found if part.part.rpartition("/")[2] == name]:
+                figures[column] = max(peaks)
+        for file, kind, lines in (("parts", Part, found), ("allocations", Place, where)):
             columns = [field.name for field in fields(kind)]
-            measure.write(context.folder / f"{name}.csv", columns, map(asdict, lines))
-        text = summary(figures, found, where[: self.top], len(where))
-        told = VIEWER[context.device] if keep or context.device == "cpu" else ""
-        (context.folder / SUMMARY).write_text(f"{text}{told}\n", encoding="utf-8")
+            write_csv(context.folder / f"{file}.csv", columns, map(asdict, lines))
+        text = summary(figures, found, where, self.top)
+        if not gpu:
+            text += f"  no {SNAPSHOT}: torch's viewer shows the memory of GPUs only\n"
+        elif snapshot:
+            text += f"  {SNAPSHOT} opens in the viewer at https://pytorch.org/memory_viz, which sends it nowhere\n"
+        (context.folder / SUMMARY).write_text(text, encoding="utf-8")
         return figures

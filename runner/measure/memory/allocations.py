@@ -1,6 +1,6 @@
-"""The allocations of a call: in which of its parts, how much at once, and from where in the source.
+"""Allocations of a call: in which of its parts, how much at one time, and from which line of the source.
 
-All bytes of what is held are above what was held when the call began.
+All bytes of held memory are above what was held when the call began.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.experiment.case import Scalar
+from runner.measure import text_table
 
-OTHERS = ("torch/", "triton/", "runner/", "<")  # frames that are not what a reader looks for
+OTHERS = ("torch/", "triton/", "runner/", "<")  # frames that are not the user's code
 NOWHERE = "(no Python: autograd's own thread)"
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A part begins or ends."""
+    """The beginning or the end of a part."""
 
-    name: str  # of the part that begins; empty where one ends
+    name: str  # of the part that begins; empty at an end
     held_bytes: int  # now
-    peak_bytes: int  # most since the mark before
-    allocations: int  # until now
+    peak_bytes: int  # since the mark before
+    allocations: int  # so far
 
 
 @dataclass(frozen=True)
@@ -30,20 +31,20 @@ class Allocation:
 
     size_bytes: int
     frames: tuple[str, ...] = ()  # "file:line function", innermost first
-    operator: str = ""  # of torch, where that is known
+    operator: str = ""  # of torch; empty if unknown
     at_peak: bool = False  # held when the call held most
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What a call did, in its order."""
+    """Allocations and marks of a call, in the order of time."""
 
     allocations: Sequence[Allocation]
     marks: Sequence[Mark]
     addresses: frozenset[int] = field(default_factory=frozenset)  # of all allocations
 
 
-@dataclass(frozen=True)
+@dataclass
 class Part:
     """A named part of a call: ``step_0/forward/layer_1``. The fields are the columns of parts.csv."""
 
@@ -56,7 +57,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Place:
-    """A place in the source from which a part allocates. The fields are the columns of allocations.csv."""
+    """A line of the source from which a part allocates. The fields are the columns of allocations.csv."""
 
     part: str
     where: str
@@ -69,35 +70,29 @@ class Place:
 
 
 def parts(marks: Sequence[Mark]) -> list[Part]:
-    """The parts between ``marks``, in the order in which they begin."""
-    found: dict[int, Part] = {}
-    names: list[str] = []
-    open_parts: list[tuple[int, Mark, int]] = []  # place in the order, its first mark, most bytes so far
-    for order, mark in enumerate(marks):
-        open_parts = [(number, first, max(most, mark.peak_bytes)) for number, first, most in open_parts]
+    """Return the parts between ``marks``, in the order in which they begin."""
+    found: list[Part] = []
+    open_: list[Part] = []
+    for mark in marks:
+        for part in open_:
+            part.peak_bytes = max(part.peak_bytes, mark.peak_bytes)
         if mark.name:
-            names.append(mark.name)
-            open_parts.append((order, mark, mark.held_bytes))
-            found[order] = Part("/".join(names), 0, 0, 0, 0)  # its place in the order
-            continue
-        number, first, most = open_parts.pop()
-        path, count = "/".join(names), mark.allocations - first.allocations
-        found[number] = Part(path, most, first.held_bytes, mark.held_bytes, count)
-        names.pop()
-    return list(found.values())
-
-
-def peak_of(found: Iterable[Part], name: str) -> int | None:
-    """The most that any of the parts called ``name`` reaches; None if there is none."""
-    return max((part.peak_bytes for part in found if part.part.rpartition("/")[2] == name), default=None)
+            path = f"{open_[-1].part}/{mark.name}" if open_ else mark.name
+            open_.append(Part(path, mark.held_bytes, mark.held_bytes, mark.held_bytes, mark.allocations))
+            found.append(open_[-1])
+        else:
+            part = open_.pop()
+            part.end_bytes = mark.held_bytes
+            part.allocations = mark.allocations - part.allocations
+    return found
 
 
 def places(seen: Observed) -> list[Place]:
-    """The allocations together by part, place and operator: those that hold most at the peak first."""
-    together: dict[tuple[str, str, str, str], list[Allocation]] = {}
+    """Return the allocations by part, line and operator; those that hold most at the peak come first."""
+    groups: dict[tuple[str, str, str, str], list[Allocation]] = {}
     for path, one in zip(_paths(seen), seen.allocations, strict=True):
         key = path, where(one.frames), one.operator, " < ".join(one.frames)
-        together.setdefault(key, []).append(one)
+        groups.setdefault(key, []).append(one)
     found = [
         Place(
             part=path,
@@ -109,15 +104,15 @@ def places(seen: Observed) -> list[Place]:
             at_peak_bytes=sum(one.size_bytes for one in some if one.at_peak),
             stack=stack,
         )
-        for (path, place, operator, stack), some in together.items()
+        for (path, place, operator, stack), some in groups.items()
     ]
     return sorted(found, key=lambda place: (-place.at_peak_bytes, -place.total_bytes))
 
 
 def where(frames: Sequence[str]) -> str:
-    """The innermost frame that is neither torch's nor the runner's; else the innermost."""
-    ours = (frame for frame in frames if not frame.startswith(OTHERS))
-    return next(ours, frames[0] if frames else NOWHERE)
+    """Return the innermost frame of the user's code; without one, the innermost frame."""
+    users = (frame for frame in frames if not frame.startswith(OTHERS))
+    return next(users, frames[0] if frames else NOWHERE)
 
 
 def _paths(seen: Observed) -> list[str]:
@@ -131,7 +126,7 @@ def _paths(seen: Observed) -> list[str]:
 
 
 def held_at_peak(changes: Sequence[tuple[int, int]]) -> set[int]:
-    """Which of ``changes``, (address, bytes; below 0 when freed), are allocations held at the highest sum."""
+    """Return which of ``changes``, (address, bytes; negative when freed), are allocations held at the highest sum."""
     held = peak = 0
     at = -1
     for order, (_, size) in enumerate(changes):
@@ -148,9 +143,10 @@ def held_at_peak(changes: Sequence[tuple[int, int]]) -> set[int]:
 
 
 def most_saved(saved: Iterable[tuple[int, int]], made: Collection[int]) -> int:
-    """Most bytes held for backward at one time: of ``saved``, (address, bytes; below 0 when dropped), those ``made``.
+    """Return the most bytes saved for backward at one time, by ``saved``: (address, bytes; negative when dropped).
 
-    A storage counts once, however often it is saved; parameters and inputs are there before the call, so not made.
+    A storage counts once, however often it is saved. Only addresses in ``made`` count: parameters and inputs exist
+    before the call.
     """
     times: dict[int, int] = {}
     held = most = 0
@@ -164,37 +160,36 @@ def most_saved(saved: Iterable[tuple[int, int]], made: Collection[int]) -> int:
     return most
 
 
-def summary(figures: Mapping[str, Scalar], found: Sequence[Part], top: Sequence[Place], every: int) -> str:
-    """What a person reads first."""
-    number = {name: int(value) for name, value in figures.items() if isinstance(value, int)}
+def summary(figures: Mapping[str, Scalar], found: Sequence[Part], where: Sequence[Place], top: int) -> str:
+    """Return the text of summary.txt, with ``top`` lines of the source."""
+    peak, total, largest, saved = (
+        size(int(figures[name] or 0))
+        for name in ("peak_mem_bytes", "allocated_bytes", "largest_alloc_bytes", "saved_bytes")
+    )
     lines = [
-        f"  peak {size(number['peak_mem_bytes'])} above what was held before; "
-        f"{number['allocations']} allocations, {size(number['allocated_bytes'])} in all, "
-        f"the largest {size(number['largest_alloc_bytes'])}; {size(number['saved_bytes'])} saved for backward"
+        f"  peak {peak} above the memory held before; {figures['allocations']} allocations, {total} in all, "
+        f"the largest {largest}; {saved} saved for backward"
     ]
-    if not number["allocations"]:
-        lines.append("  the call allocates nothing: a CUDA graph, for one, is replayed in memory of its own")
+    if not figures["allocations"]:
+        lines.append("  the call allocates nothing, like a CUDA graph, which is replayed in memory that it holds")
     if found:
-        width = max(len(part.part) for part in found)
-        lines.append(f"  {'part':{width}}  {'peak':>10}  {'begins at':>10}  {'ends at':>10}  allocations")
-        lines += [
-            f"  {part.part:{width}}  {size(part.peak_bytes):>10}  {size(part.begin_bytes):>10}  "
-            f"{size(part.end_bytes):>10}  {part.allocations}"
-            for part in found
-        ]
-    if top:
-        lines.append(f"  {'at peak':>10}  {'in all':>10}  {'count':>5}  from where")
-        lines += [
-            f"  {size(place.at_peak_bytes):>10}  {size(place.total_bytes):>10}  {place.count:>5}  "
-            + "  ".join(filter(None, [place.where, place.operator, place.part]))
-            for place in top
-        ]
-    if every > len(top):
-        lines.append(f"  {every - len(top)} more are in allocations.csv")
-    return "\n".join([*lines, "  "])
+        rows = [["part", "peak", "begins at", "ends at", "allocations"]]
+        for part in found:
+            sizes = map(size, (part.peak_bytes, part.begin_bytes, part.end_bytes))
+            rows.append([part.part, *sizes, str(part.allocations)])
+        lines += text_table(rows, left=(0,))
+    if where:
+        rows = [["at peak", "in all", "count", "from where"]]
+        for place in where[:top]:
+            source = "  ".join(filter(None, [place.where, place.operator, place.part]))
+            rows.append([size(place.at_peak_bytes), size(place.total_bytes), str(place.count), source])
+        lines += text_table(rows, left=(3,))
+    if len(where) > top:
+        lines.append(f"  {len(where) - top} more are in allocations.csv")
+    return "\n".join([*lines, ""])
 
 
 def size(count: int) -> str:
-    """Bytes in binary units."""
+    """Return bytes in binary units."""
     power = min(3, max(0, (abs(count).bit_length() - 1) // 10))
     return f"{count / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB')[power]}"

@@ -1,10 +1,10 @@
-"""``measure=profile``: what a call is made of, by torch.profiler."""
+"""``measure=profile``: what a call consists of, by torch.profiler."""
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,8 +18,8 @@ from runner.measure.timeline import Event, Kind, calls, tables
 if TYPE_CHECKING:
     from runner.timing import Call
 
-TRACE, FOLDED, FLAME = "trace.json.gz", "stacks.txt", "flame.svg"
-STEP = "ProfilerStep#"  # torch.profiler's own annotation around each of ours
+TRACE = "trace.json.gz"
+STEP = "ProfilerStep#"  # torch.profiler's own annotation around each call
 KINDS: dict[str, Kind] = {  # by the category in a Chrome trace
     "cpu_op": "op",
     "user_annotation": "span",
@@ -39,8 +39,6 @@ DETAILS = {  # name in the trace → column
     "bytes": "bytes",  # of a copy or fill
     "stream": "stream",
 }
-
-
 COLUMNS = tables.columns("profile", "torch.profiler")
 
 
@@ -58,63 +56,66 @@ class Profile:
     flops: bool
 
     def measure(self, call: Call, context: MeasureContext) -> dict[str, Scalar]:
-        """Figures of ``call`` while it is profiled; tables and graphs of it are in the context's folder.
+        """Return figures of ``call`` under the profiler; write tables and graphs into the context's folder.
 
-        Raises CannotMeasure if the profiler is not there, or saw no call or no kernel.
+        Raises CannotMeasure if there is no profiler, or if it saw no call or no kernel.
         """
         from runner.measure.profile import profiled
 
         folder, gpu = context.folder, context.device == "cuda"
-        taken = profiled.profile(call, context.device, self, folder / TRACE)
-        seen = _seen(folder / TRACE, gpu)
+        taken = profiled.record(call, context.device, self, folder / TRACE)
+        seen = recorded_calls(folder / TRACE, gpu)
         figures: dict[str, Scalar] = tables.figures(seen, "profile") if gpu else {}
         notes = [taken.note, tables.note(seen, context.expected) if gpu else ""]
         figures |= {"profile_slowdown": taken.slowdown, "profile_note": "; ".join(filter(None, notes))}
 
         found = tables.tables(seen, shapes=self.shapes, gpu=gpu)
-        in_python = seen
+        in_stacks = seen
         if self.stacks or self.memory or self.flops:
-            slow = folder / f"slow-{TRACE}"  # no trace for people: it is mostly of its own making
-            if costs := profiled.again(call, context.device, self, slow):
+            slow = folder / f"slow-{TRACE}"  # not kept: most of its time is the profiler's own
+            if costs := profiled.record_details(call, context.device, self, slow):
                 found["costs"] = costs
-            in_python = _seen(slow, gpu) if self.stacks else seen
+            in_stacks = recorded_calls(slow, gpu) if self.stacks else seen
             slow.unlink()
         tables.write(found, folder)
-        _draw(folder, flame.of_gpu(in_python) if gpu else flame.of_host(in_python), gpu)
+        stacks = flame.of_gpu(in_stacks) if gpu else flame.of_host(in_stacks)
+        title = "time of kernels, by what launches them" if gpu else "time on the host, by what spends it"
+        (folder / "stacks.txt").write_text(flame.folded(stacks), encoding="utf-8")
+        (folder / "flame.svg").write_text(flame.draw(stacks, f"One call: {title}"), encoding="utf-8")
         note = f" ({figures['profile_note']})" if figures["profile_note"] else ""
-        head = f"of one call, the mean of {len(seen)}{note}; under the profiler a call takes {taken.slowdown:.2f} x"
-        text = tables.text([*tables.on_gpu(figures, "profile"), head], found, self.rows)
+        head = f"means of {len(seen)} calls{note}; under the profiler a call takes {taken.slowdown:.2f}x the time"
+        text = tables.summary([*tables.gpu_sentences(figures, "profile"), head], found, self.rows)
         (folder / SUMMARY).write_text(text, encoding="utf-8")
         return figures
 
 
-def _seen(path: Path, gpu: bool) -> list[ProfiledCall]:
-    """The calls of the trace at ``path``, with kernels if they are to have some. Raises CannotMeasure."""
+def recorded_calls(path: Path, gpu: bool) -> list[ProfiledCall]:
+    """Return the calls of the trace at ``path``. Raises CannotMeasure if one of a GPU has no work."""
     try:
         found, _ = calls(read(path))
     except (ValueError, KeyError) as error:
         raise CannotMeasure(f"torch.profiler's trace cannot be read: {error}; it is kept at {path}") from error
     if not found:
-        raise CannotMeasure("torch.profiler recorded none of its calls; worker.log may say why")
+        raise CannotMeasure("torch.profiler recorded no call; worker.log may say why")
     if gpu and not all(call.work for call in found):
         raise CannotMeasure(
-            "torch.profiler saw no kernel, copy or fill in a call: run it without nsys, ncu or Proton, since one "
-            "program at a time can have CUPTI; else worker.log may say why"
+            "torch.profiler saw no kernel, copy or fill in a call: run it without nsys, ncu or Proton, since only one "
+            "program at a time can use CUPTI; worker.log may say more"
         )
     return found
 
 
 def read(path: Path) -> list[Event]:
-    """The events of the gzipped Chrome trace at ``path``. Raises OSError, or ValueError if it is no trace."""
+    """Return the events of the gzipped Chrome trace at ``path``. Raises OSError, or ValueError if it is no trace."""
     with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
-        content = json.load(file, strict=False)  # kernels' names may hold control characters
+        content = json.load(file, strict=False)  # kernels' names may contain control characters
     return [*events(content["traceEvents"])]
 
 
 def events(records: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
-    """Those of the ``traceEvents`` of a Chrome trace that are of interest here.
+    """Yield the events of a Chrome trace's ``traceEvents`` that the time line uses.
 
-    "External id" would tell of launches what "correlation" does, but versions of torch fill it in differently.
+    "External id" links launches too, but versions of torch fill it in differently; "correlation" is reliable.
     """
     for record in records:
         kind = KINDS.get(record.get("cat", "")) if record.get("ph") == "X" else None
@@ -126,20 +127,17 @@ def events(records: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
             kind=kind,
             start=start,
             end=start + float(record.get("dur", 0.0)),
-            lane=(record.get("pid"), record.get("tid")),
+            thread=(record.get("pid"), record.get("tid")),
             correlation=given.get("correlation") or None,
             details={DETAILS[name]: _text(value) for name, value in given.items() if name in DETAILS},
-            shapes=" ".join("x".join(map(str, size)) for size in given.get("Input Dims") or () if size),
+            shapes=sizes_text(given.get("Input Dims")),
         )
+
+
+def sizes_text(sizes: Sequence[Sequence[int]] | None) -> str:
+    """Return ``64x128 128`` for ``[[64, 128], [128], []]``."""
+    return " ".join("x".join(map(str, size)) for size in sizes or () if size)
 
 
 def _text(value: object) -> object:
     return "x".join(map(str, value)) if isinstance(value, list) else value
-
-
-def _draw(folder: Path, found: flame.Stacks, gpu: bool) -> None:
-    """The stacks, and a flame graph of what has been written."""
-    text = flame.folded(found)
-    (folder / FOLDED).write_text(text, encoding="utf-8")
-    what = "time of kernels, by what launches them" if gpu else "time on the host, by what spends it"
-    (folder / FLAME).write_text(flame.draw(flame.unfolded(text), f"One call: {what}"), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""torch.profiler around calls, with calls that it does not watch beside them."""
+"""Calls under torch.profiler, and the same calls without it for comparison."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from torch.profiler import ProfilerActivity, record_function, schedule, supporte
 
 from runner.kernels.spans import watched
 from runner.measure import CALL, CannotMeasure
-from runner.measure.profile import Profile
-from runner.measure.timeline.tables import Line, grouped
+from runner.measure.profile import Profile, sizes_text
+from runner.measure.timeline.tables import Line
 from runner.timing import Call
 from runner.timing.preparation import preparation
 from runner.timing.statistics import trimmed_mean
 
-ROUNDS = 3  # of calls without the profiler and with it, in turn: the machine may be slower later
-LONGEST_S = 30.0  # that all of them may take
-FEWEST = 2  # calls, of the slowest
+ROUNDS = 3  # of calls without the profiler and with it, in turn, since the machine may become slower
+LONGEST_S = 30.0  # time limit for all of them
+FEWEST = 2  # calls, however slow
 
 
 @dataclass
-class Taken:
-    """Microseconds of each call by the host's clock, without the profiler and with it; and what was left out."""
+class Recording:
+    """Host time of each call in microseconds, without the profiler and with it; and a note on what was left out."""
 
     plain_us: list[float] = field(default_factory=list)
     profiled_us: list[float] = field(default_factory=list)
@@ -38,7 +38,11 @@ class Taken:
 
 
 class Caller:
-    """Makes one call after the other, each from the same start: inputs as they were, the cache cold, the GPU idle."""
+    """Makes calls one at a time, each from the same start: inputs restored, L2 cache cold, GPU idle.
+
+    The constructor makes one call, whose time decides how many ``count`` calls in ``rounds`` rounds are made. Raises
+    CannotMeasure if this torch has no profiler.
+    """
 
     def __init__(self, call: Call, device: str, settings: Profile) -> None:
         self._run, self._settings, self._gpu = call.run, settings, device == "cuda"
@@ -48,81 +52,75 @@ class Caller:
             raise CannotMeasure(
                 "this torch is built without Kineto or CUPTI, which torch.profiler needs; pip install torch"
             )
+        self.rounds, self.count = plan(self.plain_us() / 1e6, settings)
 
     def plain_us(self) -> float:
-        """What a caller waits for the result of a call, in microseconds."""
-        self._ready()
+        """Make a call; return its host time until the result is there, in microseconds."""
+        self._before()
+        self._wait()
         started = time.perf_counter()
         self._run()
         self._wait()
         return (time.perf_counter() - started) * 1e6
 
-    def profiled_us(self, count: int, path: Path | None, **options: Any) -> tuple[list[float], Any]:
-        """The same of ``count`` calls under the profiler, and the profiler; its trace goes to ``path``."""
-        plan = schedule(wait=0, warmup=self._settings.warmup, active=count, repeat=1)
+    def profiled_us(self, path: Path | None, **options: Any) -> tuple[list[float], Any]:
+        """Make ``count`` calls under the profiler; return their host times and the profiler. ``path``: of its trace."""
+        warmup = self._settings.warmup
+        plan = schedule(wait=0, warmup=warmup, active=self.count, repeat=1)
         save = None if path is None else lambda profiler: profiler.export_chrome_trace(str(path))
         taken = []
         with torch.profiler.profile(
             activities=self._activities, schedule=plan, on_trace_ready=save, **options
         ) as profiler:
-            for _ in range(self._settings.warmup + count):
-                taken.append(self._watched_us())
+            for _ in range(warmup + self.count):
+                self._before()
+                self._wait()
+                started = time.perf_counter()
+                with watched(record_function), record_function(CALL):
+                    self._run()
+                    self._wait()
+                taken.append((time.perf_counter() - started) * 1e6)
                 profiler.step()
-        return taken[self._settings.warmup :], profiler
-
-    def _watched_us(self) -> float:
-        self._ready()
-        started = time.perf_counter()
-        with watched(record_function), record_function(CALL):
-            self._run()
-            self._wait()
-        return (time.perf_counter() - started) * 1e6
-
-    def _ready(self) -> None:
-        self._before()
-        self._wait()
+        return taken[warmup:], profiler
 
     def _wait(self) -> None:
         if self._gpu:
             torch.cuda.synchronize()
 
 
-def profile(call: Call, device: str, settings: Profile, path: Path) -> Taken:
-    """Comparison of calls without the profiler and with it; the trace of the last round is at ``path``.
+def record(call: Call, device: str, settings: Profile, path: Path) -> Recording:
+    """Make calls without the profiler and with it in turn; write the trace of the last round to ``path``.
 
-    Raises CannotMeasure if this torch cannot.
+    Raises CannotMeasure if this torch has no profiler.
     """
-    caller, taken = Caller(call, device, settings), Taken()
-    rounds, count = _plan(caller.plain_us() / 1e6, settings)
-    if count < settings.calls:
-        taken.note = f"{count} calls instead of {settings.calls}, for they are long"
-    for left in reversed(range(rounds)):
-        taken.plain_us += [caller.plain_us() for _ in range(count)]
-        taken.profiled_us += caller.profiled_us(count, None if left else path, record_shapes=settings.shapes)[0]
+    caller, taken = Caller(call, device, settings), Recording()
+    if caller.count < settings.calls:
+        taken.note = f"{caller.count} calls instead of {settings.calls}, since they are long"
+    for left in reversed(range(caller.rounds)):
+        taken.plain_us += [caller.plain_us() for _ in range(caller.count)]
+        taken.profiled_us += caller.profiled_us(None if left else path, record_shapes=settings.shapes)[0]
     return taken
 
 
-def again(call: Call, device: str, settings: Profile, path: Path) -> list[Line]:
-    """A second pass with all that slows a call down; its trace is at ``path``.
+def record_details(call: Call, device: str, settings: Profile, path: Path) -> list[Line]:
+    """Make calls with the options that slow them down; write the trace to ``path``.
 
-    A line for each operation: its calls, the memory that it took less what it gave back, and how many operations it
-    did as far as torch knows, of one call. None if neither is wanted.
+    Return a line for each operation, for one call: its count, the memory that it allocated less what it freed, and its
+    operations as far as torch counts them. No lines if neither is asked for.
     """
     caller = Caller(call, device, settings)
-    _, count = _plan(caller.plain_us() / 1e6, settings)
     _, profiler = caller.profiled_us(
-        count,
         path,
         record_shapes=settings.shapes or settings.flops,
         profile_memory=settings.memory,
         with_flops=settings.flops,
         with_stack=settings.stacks,
     )
-    return _costs(profiler.events(), count, settings, device) if settings.memory or settings.flops else []
+    return _costs(profiler.events(), caller.count, settings, device) if settings.memory or settings.flops else []
 
 
-def _plan(call_s: float, settings: Profile) -> tuple[int, int]:
-    """How many rounds of how many calls, where one takes ``call_s``."""
+def plan(call_s: float, settings: Profile) -> tuple[int, int]:
+    """Return the number of rounds, and of calls in each, for a call of ``call_s`` seconds."""
     if ROUNDS * (settings.warmup + 2 * settings.calls) * call_s <= LONGEST_S:
         return ROUNDS, settings.calls
     fit = int((LONGEST_S / call_s - settings.warmup) / 2)
@@ -132,27 +130,18 @@ def _plan(call_s: float, settings: Profile) -> tuple[int, int]:
 def _costs(events: Any, count: int, settings: Profile, device: str) -> list[Line]:
     on_host = [e for e in events if e.device_type == torch.autograd.DeviceType.CPU]  # type: ignore[attr-defined]
     calls = [event.time_range for event in on_host if event.name == CALL]
-    inside = [
-        event
-        for event in on_host
-        if "::" in event.name and any(c.start <= event.time_range.start <= event.time_range.end <= c.end for c in calls)
-    ]
     memory = "self_device_memory_usage" if device == "cuda" else "self_cpu_memory_usage"
-
-    def key(event: Any) -> tuple[str, str]:
-        sizes = " ".join("x".join(map(str, size)) for size in event.input_shapes or () if size)
-        return event.name, sizes if settings.shapes else ""
-
-    lines: list[Line] = []
-    for (op, sizes), some in grouped(inside, key).items():
-        line: Line = {"op": op, **({"shapes": sizes} if settings.shapes else {}), "count": len(some) / count}
+    lines: dict[tuple[str, str], Line] = {}
+    for event in on_host:
+        time_range = event.time_range
+        if "::" not in event.name or not any(c.start <= time_range.start <= time_range.end <= c.end for c in calls):
+            continue
+        shapes = {"shapes": sizes_text(event.input_shapes)} if settings.shapes else {}
+        line = lines.setdefault((event.name, shapes.get("shapes", "")), {"op": event.name, **shapes, "count": 0.0})
+        line["count"] += 1 / count
         if settings.memory:
-            line["memory_bytes"] = sum(getattr(event, memory) for event in some) / count
+            line["memory_bytes"] = line.get("memory_bytes", 0.0) + getattr(event, memory) / count
         if settings.flops:
-            line["flops"] = sum(event.flops or 0 for event in some) / count
-        lines.append(line)
-    return sorted(lines, key=_largest, reverse=True)
-
-
-def _largest(line: Line) -> tuple[float, ...]:
-    return tuple(abs(line.get(name, 0.0)) for name in ("flops", "memory_bytes"))
+            line["flops"] = line.get("flops", 0.0) + (event.flops or 0) / count
+    largest = ("flops", "memory_bytes")
+    return sorted(lines.values(), key=lambda line: [abs(line.get(name, 0.0)) for name in largest], reverse=True)

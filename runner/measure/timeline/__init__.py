@@ -1,7 +1,7 @@
-"""What the host and the GPU did, taken apart call by call: the time line that profile and nsys share. No torch here.
+"""The time line of recorded calls, which profile and nsys share: what the host and the GPU did in each call.
 
-A kernel and the call of CUDA that launched it bear one correlation number, and so belong together beyond doubt; the
-launch stands on the host's clock, within the operation that made it, on whatever thread that is.
+A kernel and the CUDA call that launched it have the same correlation number. The launch stands on the host's clock,
+inside the operation that made it, on whatever thread that runs. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -9,197 +9,162 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal
 
 from runner.measure import CALL
 
 Kind = Literal["op", "span", "python", "api", "kernel", "copy", "fill"]
-ROUNDING_US = 0.005  # times are written in thousandths of a microsecond
 ON_GPU = ("kernel", "copy", "fill")
+ROUNDING_US = 0.005  # a trace has times in thousandths of a microsecond
 
 
 @dataclass(eq=False)
 class Event:
-    """Something that the host or the GPU did; start and end in microseconds of one clock."""
+    """Something that the host or the GPU did; start and end in microseconds of one clock.
+
+    A reader fills in the first fields; ``calls`` fills in the others.
+    """
 
     name: str
     kind: Kind
     start: float
     end: float
-    lane: object = None  # the thread, or the stream
-    correlation: object = None  # a launch and what it launched have the same; None: none
+    thread: object = None  # of the host
+    correlation: object = None  # equal for a launch and its kernels; None: unknown
     details: Mapping[str, Any] = field(default_factory=dict)  # of a kernel, copy or fill, by column
     shapes: str = ""  # ``64x128 128``: sizes of the tensors among the inputs of an operation
-    parent: Event | None = None  # which encloses it on the same thread
-    below_us: float = 0.0  # of its time, in what it encloses
+    parent: Event | None = None  # the innermost event around it on its thread
+    children_us: float = 0.0  # time in events that it encloses directly
+    launch: Event | None = None  # of a kernel, copy or fill: the CUDA call that launched it; None: not recorded
+    stack: tuple[Event, ...] = ()  # spans, operations and Python functions around it or its launch, outermost first
 
     @property
     def us(self) -> float:
-        """How long it took."""
+        """Duration."""
         return self.end - self.start
 
     @property
     def self_us(self) -> float:
-        """The part of it that is not in children."""
-        return max(0.0, self.us - self.below_us)
-
-
-@dataclass(frozen=True)
-class Work:
-    """A kernel, copy or fill, with where it comes from."""
-
-    event: Event
-    launch: Event | None  # None: the trace has no call of CUDA for it
-    stack: tuple[Event, ...]  # spans, operations and Python functions that enclose the launch, outermost first
-
-    @property
-    def start(self) -> float:
-        """When the GPU began it."""
-        return self.event.start
-
-    @property
-    def end(self) -> float:
-        """When the GPU was done with it."""
-        return self.event.end
+        """Duration without the events that it encloses."""
+        return max(0.0, self.us - self.children_us)
 
     @property
     def op(self) -> Event | None:
-        """The innermost operation of torch that launched it; None for a launch from Python."""
+        """The innermost operation of torch in the stack; None for a launch from Python."""
         return next((event for event in reversed(self.stack) if event.kind == "op"), None)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Call:
-    """One profiled call."""
+    """One recorded call, or another outermost span."""
 
     span: Event
-    work: tuple[Work, ...]  # by start
-    host: tuple[tuple[Event, tuple[Event, ...]], ...]  # what the host did in it, each with what encloses it
+    work: list[Event] = field(default_factory=list)  # kernels, copies and fills that it launched, by start
+    host: list[Event] = field(default_factory=list)  # events of the host in it, without the span itself
 
 
 def calls(events: Iterable[Event]) -> tuple[list[Call], list[Call]]:
-    """The calls, which are spans named ``call``, and the other outermost spans; each with what is in it, by start."""
-    host: list[Event] = []
-    gpu: list[Event] = []
-    for event in events:
-        (gpu if event.kind in ON_GPU else host).append(event)
-    threads = {lane: Thread(own) for lane, own in _by_lane(host).items()}
-    found = sorted(filter(_is_call, host), key=lambda event: event.start)
-    others = [event for event in host if event.kind == "span" and event.parent is None and event.name != CALL]
-    return _filled(found, host, gpu, threads), [_filled([span], host, gpu, threads)[0] for span in others]
+    """Return the calls, which are spans named ``call``, and the outermost spans outside of them; both by start.
 
-
-def _filled(
-    spans: Sequence[Event], host: Sequence[Event], gpu: Sequence[Event], threads: Mapping[object, Thread]
-) -> list[Call]:
-    parts = zip(spans, _work(spans, gpu, host, threads), _host(spans, host, threads), strict=True)
-    return [Call(span, tuple(work), tuple(events)) for span, work, events in parts]
-
-
-class Thread:
-    """What one thread did: events that enclose each other.
-
-    Not all do: an annotation begins within the Python function that begins it, and outlasts that. Such a pair stands
-    side by side.
+    Work belongs to the call that launched it. Work without a recorded launch belongs to the call in which it starts.
     """
-
-    def __init__(self, events: Sequence[Event]) -> None:
-        self._events = sorted(events, key=lambda event: (event.start, -event.end))
-        open_: list[Event] = []
-        for event in self._events:
-            while open_ and (open_[-1].end <= event.start or open_[-1].end + ROUNDING_US < event.end):
-                open_.pop()
-            if open_:
-                event.parent = open_[-1]
-                event.parent.below_us += min(event.end, event.parent.end) - event.start
-            open_.append(event)
-
-    @cached_property
-    def _starts(self) -> list[float]:
-        return [event.start for event in self._events]
-
-    def at(self, time: float) -> Event | None:
-        """The innermost event that goes on at ``time``."""
-        index = bisect.bisect_right(self._starts, time) - 1
-        event = self._events[index] if index >= 0 else None
-        while event is not None and event.end < time:
-            event = event.parent
-        return event
-
-
-def _is_call(event: Event) -> bool:
-    """Whether it is the annotation around a call, rather than one of that name that the call itself makes."""
-    if event.kind != "span" or event.name != CALL:
-        return False
-    above = event.parent
-    while above is not None and above.name != CALL:
-        above = above.parent
-    return above is None
-
-
-def _by_lane(events: Iterable[Event]) -> dict[object, list[Event]]:
-    lanes: dict[object, list[Event]] = {}
-    for event in events:
-        lanes.setdefault(event.lane, []).append(event)
-    return lanes
-
-
-def _work(
-    spans: Sequence[Event], gpu: Sequence[Event], host: Sequence[Event], threads: Mapping[object, Thread]
-) -> list[list[Work]]:
-    """What the GPU did for each of the calls ``spans``."""
+    by_start = sorted(events, key=lambda event: (event.start, -event.end))
+    threads: dict[object, list[Event]] = {}
+    for event in by_start:
+        if event.kind not in ON_GPU:
+            threads.setdefault(event.thread, []).append(event)
+    for own in threads.values():
+        _nest(own)
+    found = _outermost(by_start)
     launches: dict[object, Event] = {}
-    for event in host:
+    for event in by_start:
+        if event.kind in ON_GPU:
+            continue
         if event.kind == "api" and event.correlation:
             known = launches.setdefault(event.correlation, event)
-            if event.us > known.us:  # the runtime's call, within which is the driver's
+            if event.us > known.us:  # the runtime's call contains the driver's call of the same number
                 launches[event.correlation] = event
-    found: list[list[Work]] = [[] for _ in spans]
-    for event in sorted(gpu, key=lambda event: event.start):
-        launch = launches.get(event.correlation) if event.correlation else None
-        index = _index(spans, launch.start if launch else event.start)
-        if index is not None:
-            stack = _stack(launch, spans[index], threads) if launch else ()
-            found[index].append(Work(event, launch, stack))
-    return found
-
-
-def _host(
-    spans: Sequence[Event], host: Sequence[Event], threads: Mapping[object, Thread]
-) -> list[list[tuple[Event, tuple[Event, ...]]]]:
-    """What the host did in each of the calls ``spans``."""
-    found: list[list[tuple[Event, tuple[Event, ...]]]] = [[] for _ in spans]
-    for event in host:
-        index = _index(spans, event.start)
-        if index is None or event is spans[index]:
+        call = _at(found, event.start)
+        if call and event is not call.span and event.end <= call.span.end:  # later: Python code that ends the span
+            event.stack = _stack(event, call.span, threads)
+            call.host.append(event)
+    for event in by_start:
+        if event.kind not in ON_GPU:
             continue
-        if event.end <= spans[index].end:  # else it is the end of the annotation itself, as Python does it
-            found[index].append((event, _stack(event, spans[index], threads)))
+        event.launch = launches.get(event.correlation) if event.correlation else None
+        if call := _at(found, event.launch.start if event.launch else event.start):
+            event.stack = _stack(event.launch, call.span, threads) if event.launch else ()
+            call.work.append(event)
+    return [one for one in found if one.span.name == CALL], [one for one in found if one.span.name != CALL]
+
+
+def _nest(events: Sequence[Event]) -> None:
+    """Set the parents of one thread's events, which are sorted.
+
+    Two events may overlap without one enclosing the other: a span begins inside the Python function that begins it, and
+    outlasts that function. Such events are neighbors.
+    """
+    open_: list[Event] = []
+    for event in events:
+        while open_ and (open_[-1].end <= event.start or open_[-1].end + ROUNDING_US < event.end):
+            open_.pop()
+        if open_:
+            event.parent = open_[-1]
+            event.parent.children_us += min(event.end, event.parent.end) - event.start
+        open_.append(event)
+
+
+def _outermost(events: Sequence[Event]) -> list[Call]:
+    """Return the calls, and the outermost spans that overlap neither a call nor each other, by start."""
+    spans = [event for event in events if event.kind == "span"]
+    found = [Call(span) for span in spans if span.name == CALL and not _inside_call(span)]
+    for span in spans:
+        if span.parent is None and span.name != CALL:
+            index = bisect.bisect_left(found, span.start, key=lambda call: call.span.start)
+            before, after = found[max(0, index - 1) : index], found[index : index + 1]
+            if all(one.span.end <= span.start for one in before) and all(span.end <= one.span.start for one in after):
+                found.insert(index, Call(span))
     return found
 
 
-def _index(spans: Sequence[Event], time: float) -> int | None:
-    """Which of ``spans``, sorted and apart, goes on at ``time``."""
-    index = bisect.bisect_right(spans, time, key=lambda span: span.start) - 1
-    return index if index >= 0 and time <= spans[index].end else None
+def _inside_call(span: Event) -> bool:
+    above = span.parent
+    while above is not None and above.name != CALL:
+        above = above.parent
+    return above is not None
 
 
-def _stack(event: Event, call: Event, threads: Mapping[object, Thread]) -> tuple[Event, ...]:
-    """What encloses ``event`` within ``call``, outermost first.
+def _at(found: Sequence[Call], time: float) -> Call | None:
+    """Return the call that runs at ``time``; ``found`` is sorted and does not overlap."""
+    index = bisect.bisect_right(found, time, key=lambda call: call.span.start) - 1
+    return found[index] if index >= 0 and time <= found[index].span.end else None
 
-    On another thread than the caller's, such as autograd's, what the caller waits in meanwhile comes before it.
+
+def _stack(event: Event, span: Event, threads: Mapping[object, Sequence[Event]]) -> tuple[Event, ...]:
+    """Return what encloses ``event`` within ``span``, outermost first.
+
+    For an event of another thread, such as autograd's, begin with what the caller's thread does at the same time: it
+    waits there.
     """
-    own = _above(event.parent, call)
-    if event.lane != call.lane:
-        own = _above(threads[call.lane].at(event.start), call) + own
+    own = _enclosing(event.parent, span)
+    if event.thread != span.thread:
+        own = _enclosing(_innermost(threads[span.thread], event.start), span) + own
     return tuple(other for other in own if other.kind != "api")
 
 
-def _above(event: Event | None, call: Event) -> list[Event]:
-    """``event`` and what encloses it, outermost first, from ``call`` on and without it."""
+def _innermost(events: Sequence[Event], time: float) -> Event | None:
+    """Return the innermost of one thread's ``events`` at ``time``."""
+    index = bisect.bisect_right(events, time, key=lambda event: event.start) - 1
+    event = events[index] if index >= 0 else None
+    while event is not None and event.end < time:
+        event = event.parent
+    return event
+
+
+def _enclosing(event: Event | None, span: Event) -> list[Event]:
+    """Return ``event`` and what encloses it below ``span``, outermost first."""
     found: list[Event] = []
-    while event is not None and event is not call and event.start >= call.start:
+    while event is not None and event is not span and event.start >= span.start:
         found.append(event)
         event = event.parent
     return found[::-1]

@@ -1,6 +1,6 @@
-"""Calls as figures and tables: by kernel, operation, part, call of CUDA's API, copy, and gap. No torch here.
+"""Figures and tables of recorded calls: by kernel, operation, part, CUDA API call, copy, and gap. No torch here.
 
-Every number is of one call: a sum over all calls, divided by how many there were. Times are in microseconds.
+Every number is for one call: a sum over all calls, divided by their number. Times are in microseconds.
 """
 
 from __future__ import annotations
@@ -11,22 +11,20 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from pathlib import Path
 from typing import Any, TypeVar
 
-from runner import measure
 from runner.experiment.case import Scalar
 from runner.experiment.columns import Column
-from runner.measure import CALL, aligned
-from runner.measure.timeline import Call, Event, Work
+from runner.measure import CALL, text_table, write_csv
+from runner.measure.timeline import Call, Event
 from runner.timing.statistics import trimmed_mean
 from runner.timing.timeline import covered, gaps, whole
 
 T = TypeVar("T")
 Line = dict[str, Any]  # column → cell
 
-SEPARATOR = "/"  # between a part and what it is part of
-DIGITS = 6  # of a time in a file; adding up makes more
+SEPARATOR = "/"  # between a part and the part inside it
 LONGEST_NAME = 60
 WHAT = "kernels, copies and fills of a call"
-NOISE = (  # in what a C++ kernel is called
+NOISE = (  # prefixes in the name of a C++ kernel
     "void ",
     "at::native::",
     "at::detail::",
@@ -34,7 +32,7 @@ NOISE = (  # in what a C++ kernel is called
     "<unnamed>::",
     "std::",
 )
-SHOWN = {  # of each table in summary.txt; its file has more
+SHOWN = {  # columns of each table in summary.txt; its file has more
     "parts": ("part", "count", "host_us", "gpu_us", "gpu_busy_us"),
     "kernels": ("op", "shapes", "kernel", "count", "gpu_us", "share_pct", "launch_us", "launch_to_start_us"),
     "ops": ("op", "shapes", "count", "self_host_us", "host_us", "self_host_pct"),
@@ -46,7 +44,7 @@ SHOWN = {  # of each table in summary.txt; its file has more
 
 
 def columns(tool: str, name: str) -> dict[str, Column]:
-    """Return the columns of what ``tool``, which people call ``name``, saw the GPU do in a call."""
+    """Return the columns of what ``tool``, whose full name is ``name``, saw the GPU do in a call."""
     declared = {
         "gpu_us": Column("us", f"time of one call in which a kernel, copy or fill ran, by {name}: trimmed mean"),
         "kernels": Column("", f"kernels, copies and fills of one call, by {name}"),
@@ -64,80 +62,85 @@ def columns(tool: str, name: str) -> dict[str, Column]:
 
 
 def figures(calls: Sequence[Call], tool: str) -> dict[str, Scalar]:
-    """What the GPU did in a call, by the columns of ``tool`` (profile | nsys). Calls without kernels are left out."""
-    calls = [call for call in calls if call.work]
-    busy = [covered(call.work) for call in calls]
-    spans = [whole(call.work) for call in calls]
+    """Return the columns of ``tool`` (profile | nsys), from the calls in which the GPU worked."""
+    works = [call.work for call in calls if call.work]
+    busy_us = [covered(own) for own in works]
+    span_us = [whole(own) for own in works]
+    every = [work for own in works for work in own]
+    kernels = _grouped(every, lambda work: work.name)
+    top = max(kernels, key=lambda name: _sum_us(kernels[name]))
     found: dict[str, Scalar] = {
-        f"{tool}_gpu_us": trimmed_mean(busy),
-        f"{tool}_kernels": statistics.mode(len(call.work) for call in calls),
-        f"{tool}_idle_us": trimmed_mean([all_us - busy_us for all_us, busy_us in zip(spans, busy, strict=True)]),
-        f"{tool}_busy_pct": 100 * sum(busy) / sum(spans),
-        f"{tool}_longest_gap_us": statistics.median(max(gaps(call.work), default=0.0) for call in calls),
+        "gpu_us": trimmed_mean(busy_us),
+        "kernels": statistics.mode(map(len, works)),
+        "idle_us": trimmed_mean([span - busy for span, busy in zip(span_us, busy_us, strict=True)]),
+        "busy_pct": 100 * sum(busy_us) / sum(span_us),
+        "longest_gap_us": statistics.median(max(gaps(own), default=0.0) for own in works),
+        "top_kernel": short(top),
+        "top_kernel_pct": 100 * _sum_us(kernels[top]) / _sum_us(every),
     }
-    kernels = grouped((work for call in calls for work in call.work), lambda work: work.event.name)
-    longest, some = max(kernels.items(), key=lambda item: _sum_us(item[1]))
-    found |= {f"{tool}_top_kernel": short(longest), f"{tool}_top_kernel_pct": 100 * _sum_us(some) / _all_us(calls)}
-    launches = [_launches(call.work) for call in calls]
-    if any(launches):
-        found[f"{tool}_launch_us"] = statistics.mean(work.launch.us for own in launches for work in own)  # type: ignore[union-attr]
-        found[f"{tool}_launch_to_start_us"] = trimmed_mean([_ahead_us(own) for own in launches if own])
-    return found
+    launched = [own for own in map(_first_of_launches, works) if own]
+    if launched:
+        found["launch_us"] = _launch_us([work for own in launched for work in own])
+        found["launch_to_start_us"] = trimmed_mean([_launch_to_start_us(own) for own in launched])
+    return {f"{tool}_{column}": value for column, value in found.items()}
 
 
 def tables(
     calls: Sequence[Call], others: Sequence[Call] = (), *, shapes: bool = False, gpu: bool = True
 ) -> dict[str, list[Line]]:
-    """Every table that has lines, by its name. ``shapes``: operations on inputs of other sizes are told apart."""
+    """Return every table that has lines, by its name. ``shapes``: one line for each size of an operation's inputs."""
     found = {
         "parts": parts(calls, others, gpu=gpu),
         "kernels": kernels(calls, shapes=shapes),
         "ops": ops(calls, shapes=shapes, gpu=gpu),
         "api": api(calls),
         "copies": copies(calls),
-        "gaps": between(calls),
+        "gaps": gaps_between(calls),
     }
     return {name: lines for name, lines in found.items() if lines}
 
 
 def kernels(calls: Sequence[Call], *, shapes: bool) -> list[Line]:
-    """A line for each operation and kernel that it launches, those that take longest first."""
+    """Return a line for each operation and kernel that it launches, the longest time first."""
     works = [work for call in calls for work in call.work]
-    lines = [
-        {
-            "op": op,
-            **({"shapes": sizes} if shapes else {}),
-            "kernel": name,
-            "count": len(some) / len(calls),
-            "gpu_us": _sum_us(some) / len(calls),
-            "share_pct": 100 * _sum_us(some) / _all_us(calls),
-            "mean_us": statistics.mean(work.event.us for work in some),
-            "min_us": min(work.event.us for work in some),
-            "max_us": max(work.event.us for work in some),
-            "launch_us": statistics.mean(work.launch.us for work in own) if (own := _launches(some)) else None,  # type: ignore[union-attr]
-            "launch_to_start_us": _ahead_us(own) if own else None,
-            **_common([work.event.details for work in some]),
-        }
-        for (op, sizes, name), some in grouped(works, lambda work: (*_of_op(work, shapes), work.event.name)).items()
-    ]
-    columns = dict.fromkeys(name for line in lines for name in line)
-    return sorted(({name: line.get(name) for name in columns} for line in lines), key=lambda line: -line["gpu_us"])
+    lines = []
+    for (op, sizes, name), some in _grouped(works, lambda work: (*_op_of(work, shapes), work.name)).items():
+        own = _first_of_launches(some)
+        lines.append(
+            {
+                "op": op,
+                **({"shapes": sizes} if shapes else {}),
+                "kernel": name,
+                "count": len(some) / len(calls),
+                "gpu_us": _sum_us(some) / len(calls),
+                "share_pct": 100 * _sum_us(some) / _sum_us(works),
+                "mean_us": statistics.mean(work.us for work in some),
+                "min_us": min(work.us for work in some),
+                "max_us": max(work.us for work in some),
+                "launch_us": _launch_us(own) if own else None,
+                "launch_to_start_us": _launch_to_start_us(own) if own else None,
+                **_common([work.details for work in some]),
+            }
+        )
+    names = dict.fromkeys(name for line in lines for name in line)
+    return sorted(({name: line.get(name) for name in names} for line in lines), key=lambda line: -line["gpu_us"])
 
 
 def ops(calls: Sequence[Call], *, shapes: bool, gpu: bool) -> list[Line]:
-    """A line for each operation: its time on the host, with and without what it calls; on a GPU, that of its kernels.
+    """Return a line for each operation: host time with and without the operations it calls; on a GPU, kernel time.
 
     Sorted by the kernels' time, then by the host's own.
     """
-    events = [event for call in calls for event, _ in call.host if event.kind == "op"]
+    events = [event for call in calls for event in call.host if event.kind == "op"]
     total_us = sum(event.self_us for event in events)
-    launched = grouped((work for call in calls for work in call.work), lambda work: _of_op(work, shapes))
+    launched = _grouped((work for call in calls for work in call.work), lambda work: _op_of(work, shapes))
     lines: list[Line] = []
-    for (op, sizes), some in grouped(events, lambda event: (event.name, event.shapes if shapes else "")).items():
+    for (op, sizes), some in _grouped(events, lambda event: (event.name, event.shapes if shapes else "")).items():
+        self_us = sum(event.self_us for event in some)
         line: Line = {"op": op, **({"shapes": sizes} if shapes else {}), "count": len(some) / len(calls)}
-        line["self_host_us"] = sum(event.self_us for event in some) / len(calls)
-        line["host_us"] = sum(event.us for event in some if not _within(event, op)) / len(calls)
-        line["self_host_pct"] = 100 * sum(event.self_us for event in some) / total_us if total_us else 0.0
+        line["self_host_us"] = self_us / len(calls)
+        line["host_us"] = sum(event.us for event in some if not _is_recursive(event)) / len(calls)
+        line["self_host_pct"] = 100 * self_us / total_us if total_us else 0.0
         if gpu:
             own = launched.get((op, sizes), [])
             line |= {"kernels": len(own) / len(calls), "gpu_us": _sum_us(own) / len(calls)}
@@ -146,25 +149,21 @@ def ops(calls: Sequence[Call], *, shapes: bool, gpu: bool) -> list[Line]:
 
 
 def parts(calls: Sequence[Call], others: Sequence[Call] = (), *, gpu: bool) -> list[Line]:
-    """A line for each part that the workload has a name for, below what it is part of, in the order they begin in.
+    """Return a line for each named part of the workload, in the order in which they begin.
 
-    Those of ``others``, which are outside of all calls, come last; their numbers are of one occurrence.
+    The parts of ``others``, which are outside of all calls, come last; their numbers are for one occurrence.
     """
     lines: list[Line] = []
-    for some in ([*calls], *grouped(others, lambda call: call.span.name).values()):
-        named = [
-            (SEPARATOR.join([call.span.name, *_spans(stack), event.name]), event, call)
-            for call in some
-            for event, stack in call.host
-            if event.kind == "span"
-        ]
-        named += [(call.span.name, call.span, call) for call in some]
-        named.sort(key=lambda one: (one[1].start, -one[1].end))
-        for name, own in grouped(named, lambda one: one[0]).items():
+    for some in ([*calls], *_grouped(others, lambda call: call.span.name).values()):
+        named = [(event, call) for call in some for event in (call.span, *call.host) if event.kind == "span"]
+        named.sort(key=lambda pair: (pair[0].start, -pair[0].end))
+        for name, own in _grouped(named, lambda pair: _path(pair[1], pair[0])).items():
             line: Line = {"part": name, "count": len(own) / len(some)}
-            line["host_us"] = sum(event.us for _, event, _ in own) / len(some)
+            line["host_us"] = sum(event.us for event, _ in own) / len(some)
             if gpu:
-                inside = [_inside(event, call) for _, event, call in own]
+                inside = [
+                    [work for work in call.work if event is call.span or event in work.stack] for event, call in own
+                ]
                 line["kernels"] = sum(map(len, inside)) / len(some)
                 line["gpu_us"] = sum(map(_sum_us, inside)) / len(some)
                 line["gpu_busy_us"] = sum(map(covered, inside)) / len(some)
@@ -173,130 +172,121 @@ def parts(calls: Sequence[Call], others: Sequence[Call] = (), *, gpu: bool) -> l
     return lines
 
 
+def _path(call: Call, event: Event) -> str:
+    """Return the part that ``event`` is: ``call/step_0/forward``."""
+    own = [] if event is call.span else [event.name]
+    return SEPARATOR.join([call.span.name, *_spans(event), *own])
+
+
 def api(calls: Sequence[Call]) -> list[Line]:
-    """A line for each function of CUDA's API and part in which it was called, by the host's time."""
-    found = [
-        (event.name, SEPARATOR.join([CALL, *_spans(stack)]), event.us)
-        for call in calls
-        for event, stack in call.host
-        if event.kind == "api"
-    ]
-    return [
-        {"api": name, "part": part, **_times([us for _, _, us in some], len(calls), "host_us")}
-        for (name, part), some in _longest_first(found)
-    ]
+    """Return a line for each function of CUDA's API and part in which it was called, by the host's time."""
+    events = [event for call in calls for event in call.host if event.kind == "api"]
+    found = [((event.name, _part(event)), event.us) for event in events]
+    return _lines(found, ("api", "part"), "host_us", len(calls))
 
 
 def copies(calls: Sequence[Call]) -> list[Line]:
-    """A line for each kind of copy or fill and part in which it was launched, by time."""
-    works = [work for call in calls for work in call.work if work.event.kind != "kernel"]
-    found = [(w.event.name, SEPARATOR.join([CALL, *_spans(w.stack)]), w.event.us, _bytes(w)) for w in works]
-    return [
-        {
-            "copy": name,
-            "part": part,
-            "bytes": sum(one[3] for one in some) / len(calls),
-            **_times([one[2] for one in some], len(calls), "gpu_us"),
-            "gbps": sum(one[3] for one in some) / us / 1e3 if (us := sum(one[2] for one in some)) else None,
-        }
-        for (name, part), some in _longest_first(found)
-    ]
+    """Return a line for each kind of copy or fill and part in which it was launched, by time."""
+    works = [work for call in calls for work in call.work if work.kind != "kernel"]
+    sizes = _grouped(works, lambda work: (work.name, _part(work)))
+    lines = _lines([((work.name, _part(work)), work.us) for work in works], ("copy", "part"), "gpu_us", len(calls))
+    for line in lines:
+        size = sum(int(work.details.get("bytes") or 0) for work in sizes[line["copy"], line["part"]]) / len(calls)
+        line["bytes"] = size
+        line["gbps"] = size / line["gpu_us"] / 1e3 if line["gpu_us"] else None
+    order = ("copy", "part", "bytes", "count", "gpu_us", "mean_us", "max_us", "gbps")
+    return [{name: line[name] for name in order} for line in lines]
 
 
-def between(calls: Sequence[Call]) -> list[Line]:
-    """A line for each pair of kernels between which the GPU did nothing within a call, by the time of that."""
+def gaps_between(calls: Sequence[Call]) -> list[Line]:
+    """Return a line for each pair of kernels with idle time of the GPU between them in a call, by that time."""
     found = []
     for call in calls:
-        last: Work | None = None
+        last: Event | None = None
         for work in call.work:
             if last is not None and work.start > last.end:
-                found.append((last.event.name, work.event.name, work.start - last.end))
+                found.append(((last.name, work.name), work.start - last.end))
             if last is None or work.end > last.end:
                 last = work
-    return [
-        {"after": after, "before": before, **_times([one[2] for one in some], len(calls), "idle_us")}
-        for (after, before), some in _longest_first(found)
+    return _lines(found, ("after", "before"), "idle_us", len(calls))
+
+
+def _lines(
+    times: Sequence[tuple[tuple[str, str], float]], names: tuple[str, str], column: str, calls: int
+) -> list[Line]:
+    """Return a line for each key of ``times``, (key, microseconds), the longest time first."""
+    lines = [
+        {
+            **dict(zip(names, key, strict=True)),
+            "count": len(some) / calls,
+            column: sum(us for _, us in some) / calls,
+            "mean_us": statistics.mean(us for _, us in some),
+            "max_us": max(us for _, us in some),
+        }
+        for key, some in _grouped(times, lambda one: one[0]).items()
     ]
+    return sorted(lines, key=lambda line: -line[column])
 
 
-def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> dict[Any, list[T]]:
-    """``items`` by ``key``, in the order in which keys come."""
+def _grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> dict[Any, list[T]]:
+    """Return ``items`` by ``key``; keys are in the order of their first item."""
     groups: dict[Any, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
 
 
-def _longest_first(found: Sequence[tuple[Any, ...]]) -> list[tuple[Any, list[tuple[Any, ...]]]]:
-    """Tuples of two names, a time and more, by their names."""
-    return sorted(grouped(found, lambda one: one[:2]).items(), key=lambda item: -sum(one[2] for one in item[1]))
-
-
-def _times(each: Sequence[float], calls: int, column: str) -> Line:
-    return {
-        "count": len(each) / calls,
-        column: sum(each) / calls,
-        "mean_us": statistics.mean(each),
-        "max_us": max(each),
-    }
-
-
-def _of_op(work: Work, shapes: bool) -> tuple[str, str]:
-    """The operation that launched ``work``, with the sizes of its inputs if wanted; else the part that did."""
+def _op_of(work: Event, shapes: bool) -> tuple[str, str]:
+    """Return the operation that launched ``work`` and the sizes of its inputs; without an operation, the part."""
     if work.op:
         return work.op.name, work.op.shapes if shapes else ""
-    part = next((event.name for event in reversed(work.stack) if event.kind == "span"), "")
-    return f"({part})" if part else "", ""
+    spans = _spans(work)
+    return f"({spans[-1]})" if spans else "", ""
 
 
-def _spans(stack: Sequence[Event]) -> list[str]:
-    return [event.name for event in stack if event.kind == "span"]
+def _spans(event: Event) -> list[str]:
+    return [above.name for above in event.stack if above.kind == "span"]
 
 
-def _inside(span: Event, call: Call) -> list[Work]:
-    """The work of ``call`` that ``span`` has launched; of the call itself, all."""
-    return [work for work in call.work if span is call.span or any(event is span for event in work.stack)]
+def _part(event: Event) -> str:
+    """Return the part of a call that ``event`` is in, or was launched in."""
+    return SEPARATOR.join([CALL, *_spans(event)])
 
 
-def _within(event: Event, name: str) -> bool:
-    """Whether some operation of that name has called it: its time is in that one's."""
+def _is_recursive(event: Event) -> bool:
+    """Return whether an operation of the same name encloses ``event``, whose time is then in that one's."""
     above = event.parent
-    while above is not None and above.name != name:
+    while above is not None and above.name != event.name:
         above = above.parent
     return above is not None
 
 
-def _sum_us(works: Iterable[Work]) -> float:
-    return sum(work.event.us for work in works)
+def _sum_us(works: Iterable[Event]) -> float:
+    return sum(work.us for work in works)
 
 
-def _all_us(calls: Sequence[Call]) -> float:
-    return sum(_sum_us(call.work) for call in calls)
+def _first_of_launches(works: Sequence[Event]) -> list[Event]:
+    """Return the first kernel of each launch. The launch of a CUDA graph has many."""
+    return list({id(work.launch): work for work in reversed(works) if work.launch}.values())[::-1]
 
 
-def _launches(works: Iterable[Work]) -> list[Work]:
-    """The first kernel of each launch: that of a CUDA graph has many."""
-    return list({id(work.launch): work for work in reversed([*works]) if work.launch}.values())[::-1]
+def _launch_us(works: Sequence[Event]) -> float:
+    return statistics.mean(work.launch.us for work in works if work.launch)
 
 
-def _ahead_us(works: Sequence[Work]) -> float:
-    """How far the host runs ahead: the mean time from the end of a launch to the start of its first kernel."""
+def _launch_to_start_us(works: Sequence[Event]) -> float:
     return statistics.mean(max(0.0, work.start - work.launch.end) for work in works if work.launch)
 
 
-def _bytes(work: Work) -> int:
-    return int(work.event.details.get("bytes") or 0)
-
-
 def _common(details: Sequence[Mapping[str, Any]]) -> Line:
-    """What launches have in common; a value that differs reads "various"."""
+    """Return the details that all launches share; a value that differs reads "various"."""
     names = dict.fromkeys(name for one in details for name in one)
     values = {name: [one.get(name) for one in details] for name in names}
     return {name: some[0] if all(one == some[0] for one in some) else "various" for name, some in values.items()}
 
 
 def note(calls: Sequence[Call], expected: int | None) -> str:
-    """What does not fit in the kernels that were seen, ``expected`` of which the benchmark saw; empty if all does."""
+    """Return how the numbers of kernels differ from each other or from the benchmark's ``expected``, else ""."""
     counts = sorted({len(call.work) for call in calls})
     seen = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     if expected is not None and counts != [expected]:
@@ -305,7 +295,7 @@ def note(calls: Sequence[Call], expected: int | None) -> str:
 
 
 def short(name: str) -> str:
-    """A C++ kernel's name without its arguments and the namespaces that all have: 60 characters at most."""
+    """Return a C++ kernel's name without its arguments and common namespaces, at most 60 characters."""
     name = re.sub(r"\((?!anonymous namespace\)).*\)$", "", name) if name.startswith("void ") else name
     for noise in NOISE:
         name = name.replace(noise, "")
@@ -313,34 +303,28 @@ def short(name: str) -> str:
 
 
 def write(found: Mapping[str, Sequence[Line]], folder: Path) -> None:
-    """Each table as a CSV in ``folder``."""
+    """Write each table as a CSV file into ``folder``."""
     for name, lines in found.items():
-        rounded = [{key: _rounded(cell) for key, cell in line.items()} for line in lines]
-        measure.write(folder / f"{name}.csv", list(lines[0]), rounded)
+        write_csv(folder / f"{name}.csv", list(lines[0]), lines)
 
 
-def _rounded(cell: object) -> object:
-    return round(cell, DIGITS) if isinstance(cell, float) else cell
-
-
-def on_gpu(figures: Mapping[str, Any], tool: str) -> Iterator[str]:
-    """The figures in sentences; nothing of a CPU."""
+def gpu_sentences(figures: Mapping[str, Any], tool: str) -> Iterator[str]:
+    """Yield the figures of ``tool`` as sentences; nothing on a CPU."""
     one = {name.removeprefix(f"{tool}_"): value for name, value in figures.items()}
-    if "kernels" not in one:
-        return
-    yield (
-        f"{WHAT}: {one['kernels']}, in {one['gpu_us']:.4g} us, {one['busy_pct']:.1f} % of their span; "
-        f"idle in between {one['idle_us']:.4g} us, {one['longest_gap_us']:.4g} us at a time"
-    )
+    if "kernels" in one:
+        yield (
+            f"{WHAT}: {one['kernels']}, busy for {one['gpu_us']:.4g} us ({one['busy_pct']:.1f} % of their span), "
+            f"idle for {one['idle_us']:.4g} us, longest gap {one['longest_gap_us']:.4g} us"
+        )
     if "launch_us" in one:
         yield (
-            f"a launch takes {one['launch_us']:.1f} us of the host, and its kernel starts "
+            f"a launch takes {one['launch_us']:.1f} us on the host; its kernel starts "
             f"{one['launch_to_start_us']:.1f} us later"
         )
 
 
-def text(head: Sequence[str], found: Mapping[str, Sequence[Line]], rows: int) -> str:
-    """``head``, and ``rows`` lines of each table: words to the left, numbers to the right."""
+def summary(head: Sequence[str], found: Mapping[str, Sequence[Line]], rows: int) -> str:
+    """Return ``head`` and the first ``rows`` lines of each table as text."""
     lines = [*head]
     for name, wanted in SHOWN.items():
         if table := found.get(name):
@@ -348,7 +332,7 @@ def text(head: Sequence[str], found: Mapping[str, Sequence[Line]], rows: int) ->
             words = [place for place, column in enumerate(columns) if isinstance(table[0][column], str)]
             cells = [columns, *([_cell(line[column]) for column in columns] for line in table[:rows])]
             more = [f"  and {len(table) - rows} more"] if len(table) > rows else []
-            lines += ["", *aligned(cells, left=words), *more]
+            lines += ["", *text_table(cells, left=words), *more]
     return "\n".join([*lines, ""])
 
 

@@ -159,9 +159,6 @@ if how == "no importer":
     print("Importer error status: The importer binary and its dependencies were not found.")
     print("Unable to retrieve the importer version: skipping importation of the QDSTRM file.")
     report = report.with_suffix(".qdstrm")
-if how == "elsewhere":
-    print("Failed to create '" + str(report) + "': File exists.")
-    report = pathlib.Path(os.environ["FAKE_NSYS_ELSEWHERE"])
 print("Generated:")
 if how != "never opened":
     report.write_text("a report")
@@ -179,7 +176,6 @@ def fake_nsys(tmp_path, monkeypatch):
         path.write_text(FAKE.replace("{python}", sys.executable))
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setenv("FAKE_NSYS", how)
-        monkeypatch.setenv("FAKE_NSYS_ELSEWHERE", str(tmp_path / "nsys-report-77aa.nsys-rep"))
         if export is not None:
             monkeypatch.setenv("FAKE_NSYS_EXPORT", str(export.save(tmp_path / "export.sqlite")))
         return str(path)

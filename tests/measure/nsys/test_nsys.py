@@ -12,7 +12,7 @@ from runner.experiment import schema
 from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.schema import BadInput
 from runner.measure import CannotMeasure, MeasureContext
-from runner.measure.nsys import Command, Nsys
+from runner.measure.nsys import Nsys, profile_command, profile_options
 from runner.timing import Call
 
 FIELDS = {"path": None, "preset": "light", "calls": 2, "limit_s": 60.0, "args": ()}
@@ -95,7 +95,7 @@ def test_what_an_earlier_session_left_is_not_taken_for_this_ones(record, case, t
         "usage": "nsys refuses its options: unrecognised option '--bogus=1'; see measure.nsys.args",
         "no importer": "QdstrmImporter is missing or lacks a library",
         "never opened": "the range to capture was never opened",
-        "range ends it": "leave --capture-range-end=stop to the preset",
+        "range ends it": "with exit code 143 before its calls were done: Capture range ended in the application.",
         "locked": "nsys export could not read the report: database is locked",
     }.items(),
 )
@@ -114,12 +114,6 @@ def test_a_raw_file_that_could_not_be_converted_is_kept_and_named(record, tmp_pa
     raw = tmp_path / "files" / "report.qdstrm"
     assert str(raw) in refused(record, "no importer")
     assert raw.is_file()
-
-
-def test_a_report_that_was_written_elsewhere_is_fetched(record, tmp_path):
-    record("elsewhere")
-    assert (tmp_path / "files" / "report.nsys-rep").read_text() == "a report"
-    assert not (tmp_path / "nsys-report-77aa.nsys-rep").exists()
 
 
 def test_one_that_takes_too_long_is_ended_and_what_it_wrote_is_kept(record, tmp_path):
@@ -159,34 +153,35 @@ def test_a_report_without_ranges_says_so(record, export):
 
 def test_no_option_is_given_twice(fake_nsys):
     """nsys refuses one that is; and an end for a range that there is not."""
-    options = Command.of(fake_nsys(), "light", ("--sample=process-tree", "-tcuda,nvtx,osrt")).options
-    assert options[-2:] == ("--sample=process-tree", "-tcuda,nvtx,osrt")
+    options, _ = profile_options(fake_nsys(), "light", ("--sample=process-tree", "--trace=cuda,nvtx,osrt"))
+    assert options[-2:] == ["--sample=process-tree", "--trace=cuda,nvtx,osrt"]
     assert not {"--sample=none", "--trace=cuda,nvtx"} & set(options)
-    assert "--capture-range-end=stop" not in Command.of(fake_nsys(), "light", ("--capture-range=none",)).options
+    assert "--capture-range-end=stop" not in profile_options(fake_nsys(), "light", ("--capture-range=none",))[0]
 
 
 def test_an_option_that_this_version_does_not_have_is_left_out_and_told(fake_nsys):
-    command = Command.of(fake_nsys("renamed"), "full", ("--whatever=1",))
-    assert "--cuda-graph-trace=node" not in command.options
-    assert command.options[-1] == "--whatever=1"  # what was asked for is passed on
-    assert command.notes == ("this nsys has no --cuda-memory-usage", "this nsys has no --cuda-graph-trace")
+    options, notes = profile_options(fake_nsys("renamed"), "full", ("--whatever=1",))
+    assert "--cuda-graph-trace=node" not in options
+    assert options[-1] == "--whatever=1"  # what was asked for is passed on
+    assert notes == ["this nsys has no --cuda-memory-usage", "this nsys has no --cuda-graph-trace"]
 
 
 def test_full_looks_at_the_whole_program(fake_nsys):
-    options = " ".join(Command.of(fake_nsys(), "full", ()).options)
+    options = " ".join(profile_options(fake_nsys(), "full", ())[0])
     assert "capture-range" not in options
     assert "osrt" in options
 
 
-def test_nsyss_own_signs_in_a_path_are_taken_for_what_they_are(fake_nsys):
-    words = Command.of(fake_nsys(), "light", ()).profile(Path("/runs/100%h/report"), ["python"])
+def test_nsyss_own_signs_in_a_path_are_taken_for_what_they_are():
+    words = profile_command("nsys", [], Path("/runs/100%h/report"), ["python"])
     assert words[-2:] == ["--output=/runs/100%%h/report", "python"]
 
 
-def test_a_word_that_is_no_option_is_refused():
-    """nsys would take it for the program to run."""
-    with pytest.raises(BadInput, match="args: 'cuda' is no option of nsys profile"):
-        schema.build(Nsys, FIELDS | {"args": ["-t", "cuda"]}, "measure.nsys")
+@pytest.mark.parametrize("word", ["cuda", "-tcuda"])
+def test_a_word_that_is_no_long_option_is_refused(word):
+    """nsys would take the first for the program to run, and refuses the second beside the preset's own."""
+    with pytest.raises(BadInput, match=f"args: '{word}' is no long option of nsys profile"):
+        schema.build(Nsys, FIELDS | {"args": [word]}, "measure.nsys")
 
 
 def test_a_cpu_case_is_sent_elsewhere(tmp_path):
@@ -224,7 +219,7 @@ def test_a_case_is_run_again_under_it_and_becomes_figures_tables_and_a_summary(t
         "api.csv",
     }
     text = (tmp_path / "files" / "summary.txt").read_text()
-    assert text.startswith("Nsight Systems 2024.2.3.38, preset light, 2 calls; of one call:")
+    assert text.startswith("Nsight Systems 2024.2.3.38, preset light; means of 2 calls:")
     assert (tmp_path / "files" / "command.txt").read_text().strip() in text
     other = MeasureContext("cuda", case, tmp_path / "files", {"latency_us": 1.0, "n_kernels": 6})
     note = nsys(path=program).measure(Call(tuple), other)["nsys_note"]

@@ -155,9 +155,9 @@ def test_a_table_is_a_file_unless_it_is_empty(seen, training, tmp_path):
 
 def test_the_summary_has_figures_and_tables(seen, training):
     report = seen(training)
-    head = tables.on_gpu(tables.figures(report.calls, "nsys"), "nsys")
-    text = tables.text([*head], all_tables(report), 3)
-    for words in ("kernels, copies and fills of a call: 5, in 47 us", "call/step_0 ", "  and 2 more", "gemm"):
+    head = tables.gpu_sentences(tables.figures(report.calls, "nsys"), "nsys")
+    text = tables.summary([*head], all_tables(report), 3)
+    for words in ("kernels, copies and fills of a call: 5, busy for 47 us", "call/step_0 ", "  and 2 more", "gemm"):
         assert words in text, text
 
 
@@ -174,7 +174,7 @@ def test_sums_unions_spans_and_gaps_agree_whatever_overlaps(seen, export, seed):
     gaps = [line["idle_us"] * 3 for line in all_tables(report).get("gaps", [])]
     spans, busy, sums = (
         [of(call.work) for call in report.calls]
-        for of in (whole, covered, lambda works: sum(work.event.us for work in works))
+        for of in (whole, covered, lambda works: sum(work.us for work in works))
     )
     assert sum(spans) - sum(busy) == pytest.approx(sum(gaps))
     assert all(some <= whole + 1e-9 for some, whole in zip(busy, sums, strict=True))

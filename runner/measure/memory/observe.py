@@ -1,0 +1,205 @@
+"""Recording of a call's allocations, and of what autograd saves for backward.
+
+On a GPU, torch's allocator keeps a history if asked to. On a CPU, the allocator keeps no counts, but reports each
+allocation to the profiler.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._profiler import _EventType
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from runner.kernels.spans import watched
+from runner.measure import CannotMeasure
+from runner.measure.memory.allocations import Allocation, Mark, Observed, held_at_peak
+
+Changes = list[tuple[int, int]]  # (address of a storage, its bytes; negative when it is freed or dropped)
+
+FREED = "free_requested"  # the tensor is gone, although another stream may still use its memory
+PART = "part of the call: "  # distinguishes parts from the other records of the profiler
+
+
+def observe(run: Callable[[], object], device: str, max_events: int, snapshot: Path | None = None) -> Observed:
+    """Make one call of ``run`` and return its allocations.
+
+    On a GPU, write the allocator's history to ``snapshot``, and raise CannotMeasure if it keeps none, or if the call
+    has more than ``max_events`` allocations and frees.
+    """
+    return _observe_gpu(run, max_events, snapshot) if device == "cuda" else _observe_cpu(run)
+
+
+def _observe_gpu(run: Callable[[], object], max_events: int, snapshot: Path | None) -> Observed:
+    torch.cuda.synchronize()
+    with _history(max_events):
+        marks: list[Mark] = []
+        begin_bytes, begin = torch.cuda.memory_allocated(), _allocations()
+        torch.cuda.reset_peak_memory_stats()
+
+        def mark(name: str) -> None:
+            held, peak = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            marks.append(Mark(name, held - begin_bytes, peak - begin_bytes, _allocations() - begin))
+
+        @contextmanager
+        def part(name: str) -> Iterator[None]:
+            mark(name)
+            try:
+                yield
+            finally:
+                mark("")
+
+        with watched(part):
+            result = run()
+            del result
+        torch.cuda.synchronize()
+        seen = torch.cuda.memory._snapshot()
+    events = seen["device_traces"][torch.cuda.current_device()]
+    if len(events) >= max_events:
+        raise CannotMeasure(f"a call has more than {max_events} allocations and frees; raise measure.memory.max_events")
+    if snapshot is not None:
+        with open(snapshot, "wb") as file:
+            pickle.dump(seen, file)
+    return read_history([entry for entry in events if entry["action"] in ("alloc", FREED)], marks)
+
+
+@contextmanager
+def _history(max_events: int) -> Iterator[None]:
+    """Let the allocator record what it does, with Python stacks. Its earlier history is lost."""
+    record = torch.cuda.memory._record_memory_history
+    try:
+        record(enabled=None)  # clears the history
+        record(enabled="all", context="all", stacks="python", max_entries=max_events)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise CannotMeasure(
+            f"torch's allocator keeps no history here ({reason}); run without PYTORCH_CUDA_ALLOC_CONF=backend:..."
+        ) from error
+    try:
+        yield
+    finally:
+        record(enabled=None)
+
+
+def read_history(entries: Sequence[Mapping[str, Any]], marks: Sequence[Mark]) -> Observed:
+    """Return the allocations of one call from ``entries`` of the allocator's history."""
+    changes = [(entry["addr"], entry["size"] * (1 if entry["action"] == "alloc" else -1)) for entry in entries]
+    live = held_at_peak(changes)
+    allocations = [
+        Allocation(entry["size"], tuple(map(_gpu_frame, entry.get("frames", ()))), at_peak=order in live)
+        for order, entry in enumerate(entries)
+        if entry["action"] == "alloc"
+    ]
+    return Observed(allocations, marks, frozenset(address for address, size in changes if size > 0))
+
+
+def _gpu_frame(frame: Mapping[str, Any]) -> str:
+    """Return a frame as the profiler writes it: the path begins below the longest entry of ``sys.path`` above it."""
+    path = frame["filename"]
+    places = [place.rstrip("/") + "/" for place in sys.path if place]
+    short = path.removeprefix(max((place for place in places if path.startswith(place)), key=len, default=""))
+    return f"{short}:{frame['line']} {frame['name']}"
+
+
+def _allocations() -> int:
+    """Return the number of allocations that the allocator has made in this process."""
+    return int(torch.cuda.memory_stats().get("allocation.all.allocated", 0))
+
+
+def _observe_cpu(run: Callable[[], object]) -> Observed:
+    with (
+        profile(activities=[ProfilerActivity.CPU], profile_memory=True, with_stack=True) as seen,
+        watched(lambda name: record_function(PART + name)),
+    ):
+        result = run()
+        del result
+    assert seen.profiler is not None
+    moments: list[tuple[int, str, Any]] = []  # time, what happens, its event
+    for event in _walk(seen.profiler.kineto_results.experimental_event_tree()):
+        if event.tag == _EventType.Allocation and event.extra_fields.device.type == "cpu":
+            moments.append((event.start_time_ns, "memory", event))
+        elif event.tag == _EventType.TorchOp and event.name.startswith(PART):
+            moments.append((event.start_time_ns, event.name.removeprefix(PART), event))
+            moments.append((event.end_time_ns, "", event))
+    marks: list[Mark] = []
+    changes: Changes = []
+    made: dict[int, Any] = {}  # index of the change → event of the allocation
+    held = peak = 0
+    for _, what, event in sorted(moments, key=lambda moment: moment[0]):
+        if what != "memory":
+            marks.append(Mark(what, held, peak, len(made)))
+            peak = held
+            continue
+        change = event.extra_fields
+        if change.alloc_size > 0:
+            made[len(changes)] = event
+        changes.append((change.ptr, change.alloc_size))
+        held += change.alloc_size
+        peak = max(peak, held)
+    live = held_at_peak(changes)
+    allocations = [
+        Allocation(event.extra_fields.alloc_size, *_cpu_frames(event), order in live) for order, event in made.items()
+    ]
+    return Observed(allocations, marks, frozenset(event.extra_fields.ptr for event in made.values()))
+
+
+def _walk(events: Sequence[Any]) -> Iterator[Any]:
+    """Yield ``events`` and all events below them, parents first."""
+    waiting = [*reversed(events)]
+    while waiting:
+        event = waiting.pop()
+        yield event
+        waiting += reversed(event.children)
+
+
+def _cpu_frames(event: Any) -> tuple[tuple[str, ...], str]:
+    """Return the Python frames around ``event``, innermost first, and the outermost operator of torch inside them.
+
+    If Python calls torch by a function, the innermost line is that of the call. If it calls torch by an operator such
+    as ``@``, that line is the beginning of the Python function, since the profiler records no other.
+    """
+    frames: list[str] = []
+    operator = ""
+    parent = event.parent
+    while parent is not None:
+        if parent.tag in (_EventType.PyCall, _EventType.PyCCall):
+            if not frames and parent.tag == _EventType.PyCall:
+                frames.append(_cpu_frame(parent.extra_fields.callsite))
+            frames.append(_cpu_frame(parent.extra_fields.caller))
+        elif parent.tag == _EventType.TorchOp and not frames and parent.name.startswith("aten::"):
+            operator = parent.name
+        parent = parent.parent
+    return tuple(frames), operator
+
+
+def _cpu_frame(state: Any) -> str:
+    return f"{state.file_name}:{state.line_number} {state.function_name}"
+
+
+class _Saved:
+    """A tensor saved for backward. Autograd drops it when the backward no longer needs it."""
+
+    def __init__(self, tensor: Tensor, changes: Changes) -> None:
+        storage = tensor.untyped_storage()
+        self.tensor = tensor
+        self._changes, self._address, self._bytes = changes, storage.data_ptr(), storage.nbytes()
+        changes.append((self._address, self._bytes))
+
+    def __del__(self) -> None:
+        self._changes.append((self._address, -self._bytes))
+
+
+@contextmanager
+def saving() -> Iterator[Changes]:
+    """Collect each tensor that autograd saves or drops inside this context."""
+    changes: Changes = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: _Saved(tensor, changes), lambda saved: saved.tensor):
+        yield changes
