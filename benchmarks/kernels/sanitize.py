@@ -130,10 +130,10 @@ def look(sanitizer: str, op: str, name: str, folder: Path) -> Look:
     words = command(op, name) if told is None else [sanitizer, "--tool", name, *told, *command(op, name)]
     ended = tools.run(words, folder / f"{op}-{name}", LIMIT_S, ALONE, GRACE_S)
     found = outcome(ended, by_tool=told is not None)
-    why = f", stopped after {LIMIT_S:g} s" if ended.late else ""
+    why = f", stopped after {LIMIT_S:g} s" if ended.timed_out else ""
     print(f"{op} {name}: {found.cell}{why}", flush=True)
     if not found.clean:
-        print("\n".join([*places(ended.said), *ended.said.splitlines()[-60:]]), file=sys.stderr)
+        print("\n".join([*places(ended.output), *ended.output.splitlines()[-60:]]), file=sys.stderr)
     return found
 
 
@@ -179,10 +179,10 @@ def calls(ops: Sequence[str], name: str) -> int:
 
 def outcome(ended: tools.Ended, *, by_tool: bool = True) -> Look:
     """What a tool that has ended so, or calls without one, have found; of reads see the module."""
-    done = DONE.search(ended.said)
-    told = TOTAL.findall(ended.said) + HAZARDS.findall(ended.said) if by_tool else [done[2]] if done else []
-    found = sum(map(int, told)) - len(READERS.findall(ended.said)) if told else None
-    clean = found == 0 and done is not None and ended.code == 0 and not ended.late
+    done = DONE.search(ended.output)
+    told = TOTAL.findall(ended.output) + HAZARDS.findall(ended.output) if by_tool else [done[2]] if done else []
+    found = sum(map(int, told)) - len(READERS.findall(ended.output)) if told else None
+    clean = found == 0 and done is not None and ended.code == 0 and not ended.timed_out
     return Look(found, int(done[1]) if done else None, clean)
 
 

@@ -150,7 +150,7 @@ def _kill_orphans(workers: set[int]) -> None:
     A profiler that a living worker runs is spared; it may have left its parent, as the agent of nsys does.
     """
     for pid in processes.children(os.getpid()):
-        if pid not in workers and tools.run_by(pid) not in workers:
+        if pid not in workers and tools.owner(pid) not in workers:
             _end(pid, ORPHAN_S)
 
 

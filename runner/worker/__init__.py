@@ -271,7 +271,7 @@ def _is_left(pid: int, me: bytes) -> bool:
         return False
     if command == me:  # forked; the modules that a worker is started with are named in it too
         return True
-    return not INDUCTOR.search(command) and tools.run_by(pid) is None
+    return not INDUCTOR.search(command) and tools.owner(pid) is None
 
 
 def _command(pid: str) -> bytes:

@@ -149,15 +149,15 @@ def look(context: MeasureContext) -> dict[str, Scalar]:
         ended = tools.run([*words, *context.command(calls=1)], log, LIMIT_S, ALONE, GRACE_S)
     except (CannotMeasure, OSError) as error:
         raise Unsupported(f"debug=sanitizer: {error}") from None
-    totals = TOTAL.findall(ended.said)
+    totals = TOTAL.findall(ended.output)
     if found := sum(map(int, totals)):
         raise SanitizerError(
-            f"{found} error{'s' if found > 1 else ''}, the first: {first(ended.said)}; all are in {log}"
+            f"{found} error{'s' if found > 1 else ''}, the first: {first(ended.output)}; all are in {log}"
         )
-    if ended.late:
+    if ended.timed_out:
         raise Unsupported(f"{NAME} was not done after {LIMIT_S:g} s: take a smaller workload; see {log}")
     if not totals:
-        raise Unsupported(f"{NAME} could not look: {first(ended.said)}; see {log}")
+        raise Unsupported(f"{NAME} could not look: {first(ended.output)}; see {log}")
     failed = _failed(context)
     if failed.startswith("unsupported"):  # it may be so there alone: torch without its cache captures no graph
         raise Unsupported(f"debug=sanitizer: under {NAME} the case is {failed}")

@@ -38,7 +38,7 @@ def main(descriptor: int) -> None:
             os._exit(0)
         channel.sendall(json.dumps(message).encode() + b"\n")
 
-    processes.prefer_me_when_memory_is_out()
+    processes.prefer_for_oom_kill()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # asked for before a worker that is late is killed: where is it?
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core of a process with a GPU is many GiB

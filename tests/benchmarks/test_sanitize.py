@@ -74,7 +74,7 @@ def test_without_a_tool_wrong_results_are_what_is_found():
 
 
 def test_a_tool_that_was_stopped_does_not_pass():
-    assert not outcome(Ended(0, "12 calls right, 0 wrong\n========= ERROR SUMMARY: 0 errors", late=True)).clean
+    assert not outcome(Ended(0, "12 calls right, 0 wrong\n========= ERROR SUMMARY: 0 errors", timed_out=True)).clean
 
 
 def test_the_table_has_a_line_an_operation():

@@ -15,8 +15,8 @@ from runner.device import tools
 def test_what_it_says_and_how_it_ends(tmp_path):
     words = [sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)"]
     ended = tools.run(words, tmp_path / "log", 30)
-    assert (ended.code, ended.late) == (7, False)
-    assert set(ended.said.split()) == {"out", "err"}
+    assert (ended.code, ended.timed_out) == (7, False)
+    assert set(ended.output.split()) == {"out", "err"}
 
 
 def test_no_key_is_shown_to_it(tmp_path, monkeypatch):
@@ -25,7 +25,7 @@ def test_no_key_is_shown_to_it(tmp_path, monkeypatch):
     monkeypatch.setenv("SOME_FLAG", "shown")
     said = tools.run(
         [sys.executable, "-c", "import os; print(dict(os.environ))"], tmp_path / "log", 30, {"A": "b"}
-    ).said
+    ).output
     assert "of mine" not in said
     assert "shown" in said
     assert "'A': 'b'" in said
@@ -43,7 +43,7 @@ open({str(pid)!r}, "w").write(str(one.pid))
 time.sleep(1000)
 """
     ended = tools.run([sys.executable, "-c", code], tmp_path / "log", 4.0, grace_s=30)
-    assert ended.late
+    assert ended.timed_out
     assert report.read_text() == "whole"
     deaf = [sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"]
     started = time.monotonic()
@@ -68,10 +68,10 @@ time.sleep(1000)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_what_it_has_started_says_who_runs_it(tmp_path):
-    ask = "from runner.device import tools; import os; print(tools.run_by(os.getpid()))"
+    ask = "from runner.device import tools; import os; print(tools.owner(os.getpid()))"
     start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ask!r}], start_new_session=True)"
-    assert tools.run([sys.executable, "-c", start], tmp_path / "log", 30).said.strip() == str(os.getpid())
-    assert tools.run_by(os.getpid()) is None
+    assert tools.run([sys.executable, "-c", start], tmp_path / "log", 30).output.strip() == str(os.getpid())
+    assert tools.owner(os.getpid()) is None
 
 
 @pytest.mark.parametrize("where", ["path", "place", "given"])

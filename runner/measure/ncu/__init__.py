@@ -153,7 +153,7 @@ class Ncu:
             file.unlink(missing_ok=True)
         words = self.command(ncu, target, context.command(calls=1, cold_l2=self.cold_l2))
         ended = _run(words, log, self.limit_s, {}, GRACE_S)
-        if ended.late:
+        if ended.timed_out:
             raise CannotMeasure(
                 f"ncu was not done after {self.limit_s:g} s: take a smaller measure.ncu.set or measure.ncu.most, or "
                 "a larger measure.ncu.limit_s with a launcher.measure_limit_s that is a minute longer"
@@ -161,7 +161,7 @@ class Ncu:
         failed = result(context.folder).get("error")
         if target.is_file() and not failed:
             return target
-        reason = "" if target.is_file() else _refusal(ended.said)
+        reason = "" if target.is_file() else _refusal(ended.output)
         if not reason and failed:
             reason = f"under ncu the case fails: {failed}"
         raise CannotMeasure(f"{reason or _why_no_report(ended)} (its output is in {log})")
@@ -192,7 +192,7 @@ def _page(ncu: str, found: Path, page: str) -> str:
             f"ncu cannot read its own report back (code {ended.code}): type {' '.join(words)} to see why"
         )
     log.unlink()
-    return ended.said
+    return ended.output
 
 
 def _refusal(said: str) -> str:
@@ -202,7 +202,7 @@ def _refusal(said: str) -> str:
 
 def _why_no_report(ended: tools.Ended) -> str:
     """Return why there is no report, in ncu's words if it gave any."""
-    messages = _messages(ended.said)
+    messages = _messages(ended.output)
     if error := re.search(r"^==ERROR== *(.+)$", messages, re.MULTILINE):
         return f"ncu reports: {error[1]}"
     if "No kernels were profiled" in messages:

@@ -106,7 +106,7 @@ class Nsys:
         log = folder / LOG
         ended = _run(words, log, self.limit_s, GRACE_S)
         again = result(folder)
-        if ended.late:
+        if ended.timed_out:
             raise CannotMeasure(
                 f"it was not done after {self.limit_s:g} s and was ended (its log is {log}); give fewer "
                 "measure.nsys.calls, or more measure.nsys.limit_s and a launcher.measure_limit_s at least 50 s above it"
@@ -170,13 +170,13 @@ def _export(program: str, report: Path, limit_s: float) -> Report:
         database = Path(folder) / "report.sqlite"
         options = ["--type=sqlite", "--force-overwrite=true", "--quiet=true", f"--output={database}"]
         ended = _run([program, "export", *options, str(report)], Path(folder) / "log", limit_s, 1.0)
-        if ended.late:
+        if ended.timed_out:
             raise CannotMeasure(
                 f"reading the report took longer than {limit_s:.0f} s; give fewer measure.nsys.calls; the report is "
                 f"kept: {report}"
             )
         if ended.code or not database.is_file():
-            why = _last(ended.said) or f"exit code {ended.code}"
+            why = _last(ended.output) or f"exit code {ended.code}"
             raise CannotMeasure(f"nsys export could not read the report: {why}; it is kept: {report}")
         return read(database)
 
@@ -191,10 +191,10 @@ def _latency_us(call: Call) -> float:
 
 def _why_no_result(ended: tools.Ended, log: Path) -> str:
     """Return why the case wrote no result."""
-    if "usage: nsys" in ended.said:
-        return f"nsys refuses its options: {next(iter(_printed(ended.said)))}; see measure.nsys.args"
+    if "usage: nsys" in ended.output:
+        return f"nsys refuses its options: {next(iter(_printed(ended.output)))}; see measure.nsys.args"
     how = f"exit code {ended.code}" if ended.code >= 0 else f"signal {-ended.code}"
-    last = _last(ended.said)
+    last = _last(ended.output)
     return f"the case ended under nsys with {how} before its calls were done{last and f': {last}'} (its log is {log})"
 
 
