@@ -15,29 +15,29 @@ HELP = ("--help", "-h")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code: 0 all well, 1 a case failed, 2 bad input with nothing started, 130 interrupted."""
+    """Run a command and return its exit code: 0 all well, 1 a case failed, 2 bad input, 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _main(words)
-    except BaseException as error:  # before the first case, or the second one: of the first the table still came
+    except BaseException as error:  # before the first case, or a second Ctrl-C: the first one still prints the table
         if not _is_interrupt(error):
             raise
-        journaled = not words or not words[0].isidentifier()  # sub-commands have no cases
-        kept = "; every case that was done is in the journal" if journaled else ""
+        has_cases = not words or not words[0].isidentifier()  # sub-commands have none
+        kept = "; every case that was done is in the journal" if has_cases else ""
         print(f"runner: stopped{kept}", file=sys.stderr)
         return 128 + signal.SIGINT
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """Whether ``error`` is one, or what some library has made of it."""
+    """Whether ``error`` is KeyboardInterrupt or was raised from it, as some libraries do."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 def _main(words: Sequence[str]) -> int:
-    """The same, but for KeyboardInterrupt. It imports what takes time, so that an interrupt of that is told too."""
-    if "--version" in words:  # Hydra would tell its own
+    """Run a command. Slow imports are in here, so that an interrupt during them is reported too."""
+    if "--version" in words:  # Hydra would print its own
         print(f"kernel-runner {__version__}")
         return 0
     from runner.execute import CannotStart
@@ -45,33 +45,21 @@ def _main(words: Sequence[str]) -> int:
     from runner.experiment.schema import BadInput
 
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a ★ that a terminal's encoding lacks must not cost the table
+        sys.stdout.reconfigure(errors="replace")  # the encoding of a terminal may lack the ★
     name = words[0] if words and "=" not in words[0] and schema.exists("runner.cli", words[0]) else "run"
     if name == "run" and any(word in HELP or word.startswith("query=") for word in words):
         name, words = "help", ["help", *(word for word in words if word not in HELP)]
     command = import_module(f"runner.cli.{name}")
     try:
-        _check_letters(words)
+        for word in words:
+            if word != word.encode(errors="ignore").decode():  # bytes that are no UTF-8; no file format takes them
+                raise BadInput(f"{word!a} is not UTF-8; rename the file that it names, or set a UTF-8 locale")
         code: int = command.main(words if name == "run" else words[1:])
-        sys.stdout.flush()  # here, where it is no error that the reader has gone
-    except BadInput as error:
+        sys.stdout.flush()  # here, where a closed pipe is no error
+    except (BadInput, CannotStart) as error:
         print(f"runner: {error}", file=sys.stderr)
-        return 2
-    except CannotStart as error:  # rows that there are by then are in the journal
-        print(f"runner: {error}", file=sys.stderr)
-        return 1
-    except BrokenPipeError:  # the reader, `head` say, has seen enough; Python must not try again at exit
+        return 2 if isinstance(error, BadInput) else 1
+    except BrokenPipeError:  # ``head`` has read enough; Python must not try to write again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return code
-
-
-def _check_letters(words: Sequence[str]) -> None:
-    """Raise BadInput at bytes that are no UTF-8, which Python passes on as halves of characters: no file takes them."""
-    from runner.experiment.schema import BadInput
-
-    for word in words:
-        try:
-            word.encode()
-        except UnicodeEncodeError:
-            raise BadInput(f"{word!a} is not UTF-8; rename the file that it names, or set a UTF-8 locale") from None

@@ -1,4 +1,4 @@
-"""``python -m runner doctor``: what this machine can do, and what to type for each thing that it cannot."""
+"""``python -m runner doctor``: what this machine can do, and what to type for each thing that is missing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MARKS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "missing": ("✗", "bo
 
 
 def main(argv: Sequence[str]) -> int:
-    """0 if cases can be run here, 1 if not even torch can be imported. Raises BadInput."""
+    """Print the findings. Return 1 if torch cannot be imported, so that no case can run; else 0. Raises BadInput."""
     Parser(prog="runner doctor", description=__doc__).parse_args(argv)
 
     from rich.console import Console
@@ -21,13 +21,13 @@ def main(argv: Sequence[str]) -> int:
     console, able = Console(soft_wrap=True, highlight=False), True
     for kind, findings in doctor.examine():
         console.print(Text(kind, style="bold"))
-        width = max((len(one.what) for one in findings), default=0)
-        for one in findings:
-            mark, style = MARKS[one.state]
+        width = max((len(finding.what) for finding in findings), default=0)
+        for finding in findings:
+            mark, style = MARKS[finding.state]
             console.print(
-                Text(f"  {mark} ", style=style) + Text(f"{one.what.ljust(width)}  {one.found}", style="default")
+                Text(f"  {mark} ", style=style).append(f"{finding.what.ljust(width)}  {finding.found}", "default")
             )
-            if one.advice:
-                console.print(Text(f"    {' ' * width}  → {one.advice}"))
-            able = able and (one.what, one.state) != ("torch", "missing")
+            if finding.advice:
+                console.print(Text(f"    {' ' * width}  → {finding.advice}"))
+            able = able and (finding.what, finding.state) != ("torch", "missing")
     return 0 if able else 1

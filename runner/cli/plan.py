@@ -1,11 +1,12 @@
-"""``python -m runner plan <overrides>``: the grid that those overrides mean, its keys, and how long it will take.
+"""``python -m runner plan <overrides>``: the cases of that run, their keys, and how long they will take.
 
-Nothing is started, and nothing is written. With ``resume=`` it says which cases are kept, and why the others are run.
+Nothing is started or written. With ``resume=`` it says which cases are kept, and why the others run.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from runner import config
 from runner.cli.run import device_names, options
 from runner.experiment.case import CaseRecord, Plan
+from runner.experiment.schema import BadInput
 from runner.store import journal, resume, run_folder
 from runner.store.fingerprint import Fingerprints
 from runner.store.resume import Work
@@ -23,86 +25,95 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 JSON = "--json"
+MOST_ROWS = 20_000  # rows of the newest runs that are read
+UNKNOWN_S = 1.0  # assumed for a case that resembles none of these rows
+SAME, SAME_WORKLOAD, OTHER_WORKLOAD, ASSUMED = BASES = (
+    "from the same case",
+    "from the same workload and implementation",
+    "from other workloads with the same implementation",
+    f"assumed to take {UNKNOWN_S:g} s",
+)
 
 
 def main(argv: Sequence[str]) -> int:
-    """0, whatever the plan is. Raises BadInput as a run would."""
+    """Print the plan and return 0. Raises BadInput as a run would."""
     plan = config.plan([word for word in argv if word != JSON])
-    if plan is None:  # --help, --cfg: Hydra has answered
+    if plan is None:  # Hydra has answered, as for --cfg
         return 0
     from runner.report.terminal import console
 
     options(plan)
-    names = device_names(plan)
-    work, told = _work(plan, names)
-    guess = estimate([case for case in plan.cases if case.key in work.again], plan.output_dir, names)
+    devices = device_names(plan)
+    work, messages = _work(plan, devices)
+    guess = estimate([case for case in plan.cases if case.key in work.again], plan.output_dir, devices)
     if JSON in argv:
         for case in plan.cases:
             state = {"state": _state(case, work), "why": work.again.get(case.key, "")}
             seconds = guess.seconds.get(case.key, 0.0)
             print(json.dumps({"key": case.key, **case.to_record(), **state, "estimate_s": seconds}))
         return 0
-    for line in lines(plan, work, guess):
+    for line in _lines(plan, work, guess):
         print(line)
-    console().print(table(plan, work))
-    for line in told:
-        print(line)
+    console().print(_table(plan, work))
+    for message in messages:
+        print(message)
     plural = "s" * (len(plan.cases) != 1)
     print(f"{len(plan.cases)} case{plural}, {len(work.again)} to run: {guess}. Nothing has been started.")
     return 0
 
 
-def lines(plan: Plan, work: Work, guess: Estimate) -> Iterator[str]:
-    """One of each case: its key, its label, and what will become of it."""
+def _lines(plan: Plan, work: Work, guess: Estimate) -> Iterator[str]:
+    """Yield a line for each case: its key, its label, and whether it runs, for how long and why."""
     from runner.report.derive import Names
 
     names = Names(plan.cases)
     replicas = any(case.replica for case in plan.cases)
-    said = [names.case(case) + (f" replica={case.replica}" if replicas else "") for case in plan.cases]
-    width = max(map(len, said))
-    for case, text in zip(plan.cases, said, strict=True):
+    labels = [names.case(case) + (f" replica={case.replica}" if replicas else "") for case in plan.cases]
+    width = max(map(len, labels))
+    for case, label in zip(plan.cases, labels, strict=True):
         state = _state(case, work)
         if case.key in work.again:
             state = f"{guess.seconds[case.key]:8.1f} s  {work.again[case.key]}".rstrip()
-        yield f"{case.key}  {text:<{width}}  {state}"
+        yield f"{case.key}  {label:<{width}}  {state}"
 
 
-def table(plan: Plan, work: Work) -> Table:
-    """One line per workload."""
+def _table(plan: Plan, work: Work) -> Table:
+    """Return a table with one line per workload."""
     from rich import box
     from rich.table import Table
 
     from runner.report.derive import Names
 
     names, drawn = Names(plan.cases), Table(box=box.SIMPLE_HEAD, header_style="bold")
-    for title in ("workload", "cases", "to run", "points", "varies", "implementations"):
-        drawn.add_column(title, justify="right" if title in ("cases", "to run", "points") else "left")
-    for workload in dict.fromkeys(case.workload.name for case in plan.cases):
-        some = [case for case in plan.cases if case.workload.name == workload]
+    for title in ("workload", "cases", "to run", "problems", "varies", "implementations"):
+        drawn.add_column(title, justify="right" if title in ("cases", "to run", "problems") else "left")
+    for workload in names.axes:
+        cases = [case for case in plan.cases if case.workload.name == workload]
         drawn.add_row(
             workload,
-            str(len(some)),
-            str(sum(case.key in work.again for case in some)),
-            str(len({case.problem for case in some})),
-            ", ".join(names.problem(some[0])) or "nothing",
-            ", ".join(dict.fromkeys(names.impl(case) for case in some)),
+            str(len(cases)),
+            str(sum(case.key in work.again for case in cases)),
+            str(len({case.problem for case in cases})),
+            ", ".join(names.problem(cases[0])) or "nothing",
+            ", ".join(dict.fromkeys(names.impl(case) for case in cases)),
         )
     return drawn
 
 
-def _work(plan: Plan, names: set[str] | None) -> tuple[Work, list[str]]:
-    """What a run would do, and what it would say of an earlier one."""
+def _work(plan: Plan, devices: set[str] | None) -> tuple[Work, list[str]]:
+    """Return what a run would do, and its messages about the run that it resumes."""
     of = plan.resume.of
     if not of:
         return Work(again={case.key: "" for case in plan.cases}), []
     folder = run_folder.find(of, plan.output_dir, plan.name)
     contents = journal.load(folder)
-    work = resume.work(plan.cases, contents, plan.resume, Fingerprints(), names)
+    work = resume.work(plan.cases, contents, plan.resume, Fingerprints(), devices)
     if plan.resume.whole:
         config.validate([case for case in plan.cases if case.key in work.again])
-    busy = journal.writer(folder)
-    told = [f"{folder} is being written by {busy}: its run is not over"] if busy else []
-    return work, [*resume.summary(folder, work, contents.unreadable), *told]
+    messages = resume.summary(folder, work, contents.unreadable)
+    if writer := journal.writer(folder):
+        messages.append(f"{folder} is being written by {writer}; wait for its end")
+    return work, messages
 
 
 def _state(case: CaseRecord, work: Work) -> str:
@@ -111,73 +122,53 @@ def _state(case: CaseRecord, work: Work) -> str:
     return "run" if case.key in work.again else "lost"
 
 
-ROWS = 20_000  # of the newest runs; older ones are not read
-UNKNOWN_S = 1.0  # of a case whose like was never run
-
-Kind = tuple[str, ...]  # of cases that may be alike
+Kind = tuple[str, ...]  # basis of the estimate, workload, implementation, device: what similar cases share
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimated seconds of some cases in a worker, by key. Starting workers and comparisons come on top."""
+    """Estimated seconds of cases in a worker, by key. Starting workers and paired rounds come on top."""
 
     seconds: dict[str, float]
-    rows: int  # that it is based on
+    bases: Counter[str]  # number of cases by what their estimate is based on
+    rows: int  # rows of earlier runs that were read
     runs: int
-    same: int  # cases that are among them
-    alike: int  # cases whose workload and implementation is, but not they themselves
-    unlike: int  # cases whose implementation is not
-
-    @property
-    def total_s(self) -> float:
-        """Total seconds, one case after the other."""
-        return sum(self.seconds.values())
 
     def __str__(self) -> str:
         if not self.seconds:
             return "nothing to run"
-        count, loosely = len(self.seconds), len(self.seconds) - self.same - self.alike - self.unlike
-        parts = [
-            (self.same, "by the same case"),
-            (self.alike, "by their workload and implementation"),
-            (loosely, "by their implementation, of other workloads"),
-            (self.unlike, f"taken for {UNKNOWN_S:g} s each"),
-        ]
-        basis = ", ".join(how if some == count else f"{some} {how}" for some, how in parts if some)
-        return f"about {duration(self.total_s)} ({basis}; {self.rows} rows of {self.runs} earlier runs known)"
+        counts = [(self.bases[basis], basis) for basis in BASES if self.bases[basis]]
+        basis = ", ".join(f"{count} {basis}" if counts[1:] else basis for count, basis in counts)
+        return f"about {duration(sum(self.seconds.values()))} ({basis}; {self.rows} rows of {self.runs} earlier runs)"
 
 
 def estimate(cases: Sequence[CaseRecord], output_dir: str, devices: Collection[str] | None = None) -> Estimate:
-    """Medians of the seconds that rows of the same case took, on the same device if possible.
+    """Estimate the time of each case by the median of the most similar rows under ``output_dir``.
 
-    Else of the same workload, sizes and all, and implementation; else of that workload in other sizes; else of the
-    implementation, else ``UNKNOWN_S``. ``devices``: the GPUs that will be used, if they are known.
+    These are rows of the same case, on one of ``devices`` if possible; else of the same workload in the same or in
+    other sizes; else of the same implementation.
     """
     found: dict[Kind, list[float]] = {}
     rows = runs = 0
     for folder in sorted((path.parent for path in Path(output_dir).glob(f"*/*/{journal.NAME}")), reverse=True):
-        if rows >= ROWS:
+        if rows >= MOST_ROWS:
             break
-        took = _took(folder)
-        rows, runs = rows + len(took), runs + bool(took)
-        for case, device, seconds in took:
+        timed = _timed(folder)
+        rows, runs = rows + len(timed), runs + bool(timed)
+        for case, device, seconds in timed:
             for kind in _kinds(case, [device]):
                 found.setdefault(kind, []).append(seconds)
-    medians = {kind: median(some) for kind, some in found.items()}
-    guessed: dict[str, float] = {}
-    same = alike = unlike = 0
+    medians = {kind: median(seconds) for kind, seconds in found.items()}
+    guess = Estimate({}, Counter(), rows, runs)
     for case in cases:
-        nearest: Kind = next((kind for kind in _kinds(case, devices or ()) if kind in medians), ())
-        guessed[case.key] = medians[nearest] if nearest else UNKNOWN_S
-        of = nearest[0] if nearest else ""
-        same += of == case.problem
-        alike += of not in ("", case.problem)
-        unlike += not nearest
-    return Estimate(guessed, rows, runs, same, alike, unlike)
+        nearest: Kind = next((kind for kind in _kinds(case, devices or ()) if kind in medians), (ASSUMED,))
+        guess.seconds[case.key] = medians.get(nearest, UNKNOWN_S)
+        guess.bases[nearest[0]] += 1
+    return guess
 
 
 def duration(seconds: float) -> str:
-    """``3 min 20 s``: two units, the larger not 0."""
+    """Return seconds in two units, ``3 min 20 s``, or in one if the second is 0."""
     whole = max(1, round(seconds))
     for size, unit, smaller_size, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if whole >= size:
@@ -186,17 +177,22 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def _took(folder: Path) -> list[tuple[CaseRecord, str, float]]:
-    """Case, device and seconds of each row; none of a journal that this version cannot read."""
+def _timed(folder: Path) -> list[tuple[CaseRecord, str, float]]:
+    """Return case, device and seconds of each row; none if this version cannot read the journal."""
     try:
         rows = journal.read(folder)
-    except (OSError, ValueError, KeyError, TypeError):
+    except BadInput:
         return []
     return [(row.case, row.device, float(seconds)) for row in rows if (seconds := row.metrics.get("wall_s"))]
 
 
 def _kinds(case: CaseRecord, devices: Collection[str]) -> list[Kind]:
-    """Kinds of cases that this one resembles, the nearest first."""
-    on = ["cpu"] if case.device == "cpu" else sorted(devices)
-    near = (case.problem, case.workload.text, case.workload.name)  # with all that is asked of it, with sizes, by name
-    return [(of, case.impl_label, device) for level in (near, ("",)) for device in (*on, "") for of in level]
+    """Return the kinds of cases that ``case`` resembles, the most similar first; each on ``devices``, then on any."""
+    known = ["cpu"] if case.device == "cpu" else sorted(devices)
+    similar = ((SAME, case.problem), (SAME_WORKLOAD, case.workload.text), (SAME_WORKLOAD, case.workload.name))
+    return [
+        (*kind, case.impl_label, device)
+        for kinds in (similar, ((OTHER_WORKLOAD, ""),))
+        for device in (*known, "")
+        for kind in kinds
+    ]

@@ -20,69 +20,55 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    """0 if every check passed, 1 if one failed, 130 if interrupted. Raises BadInput before anything is started."""
-    asked = _arguments(argv)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or torch's profiler tells the user of each time it is asked
+    """Run the self-tests. Return 0 if all passed, 1 if one failed, 130 if interrupted. Raises BadInput."""
+    parser = Parser(prog="runner verify", description=__doc__)
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="what to verify; by default the GPU if there is one")
+    asked = parser.parse_args(argv).device
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would log each time that it starts
     warnings.filterwarnings("ignore", message=".*Profiler clears events")
 
-    from rich.console import Console
-
+    from runner.report.terminal import console
     from runner.timing import verify
 
     device, name = _device(asked)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=400)  # a pipe or a file has room for the whole table
-    count = len(verify.checks(device))
+    out = console()
+    count, done = len(verify.checks(device)), 0
 
     def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        out.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    say(f"Verifying {name}: {count} self-tests of its timings, up to half a minute. Leave it to itself meanwhile.")
-    status = console.status("measuring") if console.is_terminal else nullcontext()
-    ended = 0
+    def on_check(check: str, findings: Sequence[Finding], seconds: float) -> None:
+        nonlocal done
+        done += 1
+        say(f"[{done}/{count}] {check}: {_passed(findings)} ({seconds:.1f} s)")
 
-    def tell(check: str, findings: Sequence[Finding], seconds: float) -> None:
-        nonlocal ended
-        ended += 1
-        say(f"[{ended}/{count}] {check}: {_tally(findings)} ({seconds:.1f} s)")
-
+    say(f"Verifying {name}: {count} self-tests of the timer, up to half a minute. Run nothing else meanwhile.")
     try:
-        with status:
-            findings = verify.run(device, verify.settings(CONF), tell)
+        with out.status("measuring") if out.is_terminal else nullcontext():
+            findings = verify.run(device, verify.settings(CONF), on_check)
     except KeyboardInterrupt:
         say("interrupted: nothing is certified")
         return 128 + signal.SIGINT
-    console.print(table(findings))
-    kept = verify.certify(device, findings)
-    say(f"{_tally(findings)}. " + (f"Certificate: {kept}" if kept else "The cache folder cannot hold a certificate."))
+    out.print(_table(findings))
+    path = verify.certify(device, findings)
+    say(f"{_passed(findings)}. " + (f"Certificate: {path}" if path else "The cache folder cannot hold a certificate."))
     return 0 if all(finding.passed for finding in findings) else 1
 
 
-def table(findings: Sequence[Finding]) -> Table:
-    """One line per finding."""
+def _table(findings: Sequence[Finding]) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(box=box.SIMPLE_HEAD, header_style="bold")
-    for title in ("check", "found", "bar", ""):
-        drawn.add_column(title)
-    for one in findings:
-        word = Text("pass", style="green") if one.passed else Text("FAIL", style="bold red")
-        drawn.add_row(Text(one.name), Text(one.found), Text(one.bar), word)
+    drawn = Table("check", "found", "bar", "", box=box.SIMPLE_HEAD, header_style="bold")
+    for finding in findings:
+        result = Text("pass", style="green") if finding.passed else Text("FAIL", style="bold red")
+        drawn.add_row(Text(finding.name), Text(finding.found), Text(finding.bar), result)
     return drawn
 
 
-def _arguments(argv: Sequence[str]) -> str | None:
-    parser = Parser(prog="runner verify", description=__doc__)
-    parser.add_argument("--device", choices=["cpu", "cuda"], help="what is to be verified; by default the GPU if any")
-    asked: str | None = parser.parse_args(argv).device
-    return asked
-
-
 def _device(asked: str | None) -> tuple[str, str]:
-    """Which device it is, and its name. Raises BadInput if it is not there."""
+    """Return the device to verify and its name. Raises BadInput if it is not there."""
     import torch
 
     from runner.device.identity import cpu_model
@@ -97,5 +83,5 @@ def _device(asked: str | None) -> tuple[str, str]:
     return "cuda", torch.cuda.get_device_name()
 
 
-def _tally(findings: Sequence[Finding]) -> str:
+def _passed(findings: Sequence[Finding]) -> str:
     return f"{sum(finding.passed for finding in findings)} of {len(findings)} passed"

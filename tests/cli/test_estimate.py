@@ -48,13 +48,15 @@ def test_the_same_case_is_nearer_than_its_size_and_that_than_its_workload(took):
     ]
     guess = estimate(asked, folder, ["H200"])
     assert [guess.seconds[one.key] for one in asked] == [2.0, 2.0, 21.0, 9.0, 24.5, UNKNOWN_S]
-    assert (guess.same, guess.alike, guess.unlike, guess.rows) == (2, 2, 1, 4)
-    assert "2 by the same case, 2 by their workload and implementation, 1 by their implementation" in str(guess)
-    assert str(estimate(asked[:1], folder, ["H200"])).startswith("about 2 s (by the same case; 4 rows of 1 earlier")
+    assert str(guess).partition("(")[2] == (
+        "2 from the same case, 2 from the same workload and implementation, "
+        "1 from other workloads with the same implementation, 1 assumed to take 1 s; 4 rows of 1 earlier runs)"
+    )
+    assert str(estimate(asked[:1], folder, ["H200"])) == "about 2 s (from the same case; 4 rows of 1 earlier runs)"
 
 
 def test_this_device_is_nearer_than_the_same_case_on_another(took):
     folder = took((case(cols=8), "cpu", 100.0), (case(cols=4096), "H200", 7.0))
-    assert estimate([case()], folder, ["H200"]).total_s == 7.0
-    assert estimate([case()], folder, ["H100"]).total_s == 100.0
-    assert estimate([case()], folder).total_s == 100.0
+    assert estimate([case()], folder, ["H200"]).seconds[case().key] == 7.0
+    assert estimate([case()], folder, ["H100"]).seconds[case().key] == 100.0
+    assert estimate([case()], folder).seconds[case().key] == 100.0

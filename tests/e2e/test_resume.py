@@ -210,7 +210,7 @@ def test_a_full_disk_costs_no_row(command, run, tmp_path):
 def test_plan_says_what_a_run_would_do_and_does_nothing(command, run, tmp_path):
     grid = [*TINY, "workload.cols=8,16", "impl=naive,torch", "-m"]
     out = planned(command, *grid)
-    assert "4 cases, 4 to run: about 4 s (taken for 1 s each; 0 rows of 0 earlier runs known)" in out
+    assert "4 cases, 4 to run: about 4 s (assumed to take 1 s; 0 rows of 0 earlier runs)" in out
     assert "Nothing has been started." in out
     assert not (tmp_path / "outputs").exists()
     result = run(*grid)
@@ -219,7 +219,7 @@ def test_plan_says_what_a_run_would_do_and_does_nothing(command, run, tmp_path):
     out = planned(command, *TINY, "workload.cols=8,16,32", "impl=naive,torch", "-m", "resume=last")
     assert out.count(" kept") == 4 + 1
     assert out.count("never done") == 2 + 1
-    assert "(by their workload and implementation; 4 rows of 1 earlier runs known)" in out
+    assert "(from the same workload and implementation; 4 rows of 1 earlier runs)" in out
     lines = [json.loads(line) for line in planned(command, "--json", "resume=last").splitlines()]
     assert [line["key"] for line in lines] == keys
     assert {line["state"] for line in lines} == {"kept"}
