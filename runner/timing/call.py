@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -86,29 +85,12 @@ def _varies(output: Tensor) -> bool:
     return output.numel() > 0 and not bool((output == output.reshape(-1)[0]).all())
 
 
-class Place(NamedTuple):
-    """Address and layout of a tensor that a CUDA graph writes. It keeps no memory allocated."""
-
-    data_ptr: int
-    size_bytes: int  # of the storage
-    offset: int
-    shape: torch.Size
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> Place:
-        """Return the place of ``tensor``."""
-        storage, offset = tensor.untyped_storage(), int(tensor.storage_offset())
-        layout = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-        return cls(storage.data_ptr(), storage.nbytes(), offset, *layout)
-
-    def tensor(self) -> Tensor:
-        """Return a tensor over the memory at this place, in the way of torch's own CUDA graph trees."""
-        storage = torch._C._construct_storage_from_data_pointer(self.data_ptr, self.device, self.size_bytes)
-        empty = torch.empty(0, dtype=self.dtype, device=self.device)
-        return empty.set_(storage, self.offset, self.shape, self.stride)
+def alias(tensor: Tensor) -> Tensor:
+    """Return a tensor over the same memory that does not keep it allocated, as torch's CUDA graph trees do."""
+    storage = tensor.untyped_storage()
+    unowned = torch._C._construct_storage_from_data_pointer(storage.data_ptr(), tensor.device, storage.nbytes())
+    empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return empty.set_(unowned, int(tensor.storage_offset()), tensor.shape, tensor.stride())
 
 
 def peak_bytes(call: Callable[[], object], device: str) -> int:

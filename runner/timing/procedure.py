@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -164,6 +164,11 @@ CONTENDED_PCT = 2.0  # of the time without a core: 0.3 on a quiet machine, 37 be
 MOST_DRIFT_US = 0.2  # half of the drift that another process's context was seen to cause
 BOUND_BY_LAUNCH = 2.0  # caller latency over GPU time
 
+# The gravest first.
+UNTRUE = ("impossible", "contradicted")  # an implementation with such a time gets no star
+UNCERTAIN = ("contended", "power_capped", "not_converged", "timer_limited", "launch_bound")
+GRAVITY = ("wrong", "debug", *UNTRUE, "fallback", *UNCERTAIN, "ok")  # the worker adds "debug" and "fallback"
+
 
 def verdict(columns: Mapping[str, Scalar], target_pct: float, wrong: str = "") -> dict[str, Scalar]:
     """Return ``verdict`` and ``verdict_reason``: the gravest doubt about the time in ``columns``, or "ok".
@@ -172,82 +177,54 @@ def verdict(columns: Mapping[str, Scalar], target_pct: float, wrong: str = "") -
     """
     if wrong:
         return {"verdict": "wrong", "verdict_reason": f"in the timed calls: {wrong}"}
-    for word, doubt in DOUBTS.items():
-        if reason := doubt(columns, target_pct):
-            return {"verdict": word, "verdict_reason": reason}
-    return {"verdict": "ok", "verdict_reason": ""}
+    word, reason = next(_doubts(columns, target_pct), ("ok", ""))
+    return {"verdict": word, "verdict_reason": reason}
 
 
-def _power_capped(columns: Mapping[str, Any], target_pct: float) -> str:
-    """Ask the driver too: tensor cores lower the clock without any limit (256^3 in bfloat16: 1848 of 1981 MHz)."""
-    clock, unloaded = columns.get("sm_clock_mhz"), columns.get("unloaded_clock_mhz")
-    limit = columns.get("throttle", "power most likely")  # the driver does not always answer
-    if not clock or not unloaded or clock >= SLOWED * unloaded or not limit:
-        return ""
-    return f"the GPU met a limit ({limit}): its clock was {clock:.0f} of {unloaded:.0f} MHz"
+def _doubts(columns: Mapping[str, Any], target_pct: float) -> Iterator[tuple[str, str]]:
+    """Yield each doubt and its reason, the gravest first. Columns of other devices and instruments are absent."""
+    instrument, time_us, kernels = columns["instrument"], columns.get("gpu_us"), columns.get("n_kernels")
+    least_us, cupti_us, latency_us = map(columns.get, ("fastest_possible_us", "cupti_us", "latency_us"))
 
+    if kernels == 0:
+        yield "impossible", "the call ran no kernel, copy or fill: its outputs were computed before"
+    if least_us is not None and time_us < least_us:
+        yield "impossible", f"this GPU cannot do it in less than {least_us:.3g} us, by the rates measured on it"
 
-def _not_converged(columns: Mapping[str, Any], target_pct: float) -> str:
-    if columns["converged"] or columns["stat_pct"] is None:  # a time of 0 is timer_limited
-        return ""
-    spread = f"the interval is +-{columns['stat_pct']:.1f} % after {columns['samples']} samples"
-    drift = columns["drift_pct"]
-    return f"the time drifts by {drift:+.1f} %; {spread}" if abs(drift) > target_pct else spread
+    if cupti_us is not None and kernels == 1 and instrument != "host_clock":
+        uncertainty_us = columns.get("high_us", time_us) - time_us  # up to 4.4 us for events
+        share = WATCHED_SHARE if cupti_us > time_us else DISAGREE_SHARE
+        if abs(cupti_us - time_us) > max(DISAGREE_US, share * time_us, uncertainty_us):
+            yield "contradicted", f"CUPTI measured {cupti_us:.3g} us and {instrument} {time_us:.3g} us"
 
-
-def _impossible(columns: Mapping[str, Any], target_pct: float) -> str:
-    if columns.get("n_kernels") == 0:
-        return "the call ran no kernel, copy or fill: its outputs were computed before"
-    least = columns.get("fastest_possible_us")
-    if least is None or columns["gpu_us"] >= least:
-        return ""
-    return f"this GPU cannot do it in less than {least:.3g} us, by the rates measured on it"
-
-
-def _contradicted(columns: Mapping[str, Any], target_pct: float) -> str:
-    cupti, time = columns.get("cupti_us"), columns.get("gpu_us")
-    if columns.get("instrument") == "host_clock" or cupti is None or time is None or columns.get("n_kernels") != 1:
-        return ""
-    uncertainty_us = columns.get("high_us", time) - time  # up to 4.4 us for events
-    share = WATCHED_SHARE if cupti > time else DISAGREE_SHARE
-    if abs(cupti - time) <= max(DISAGREE_US, share * time, uncertainty_us):
-        return ""
-    return f"CUPTI measured {cupti:.3g} us and {columns['instrument']} {time:.3g} us"
-
-
-def _timer_limited(columns: Mapping[str, Any], target_pct: float) -> str:
-    if columns["interval_pct"] is None:
-        return f"{columns['instrument']} cannot distinguish the call from an empty one"
-    # What is left of the interval if sampling adds nothing to it.
-    best_pct = math.sqrt(max(0.0, columns["interval_pct"] ** 2 - (columns["stat_pct"] or 0.0) ** 2))
-    if best_pct <= target_pct:
-        return ""
-    return f"{columns['instrument']} measures so short a call to +-{best_pct:.1f} % at best"
-
-
-def _launch_bound(columns: Mapping[str, Any], target_pct: float) -> str:
-    time, latency = columns.get("gpu_us"), columns.get("latency_us")
-    if not time or not latency or (columns.get("n_kernels") or 1) == 1 or latency <= BOUND_BY_LAUNCH * time:
-        return ""
-    return f"a caller waits {latency:.4g} us: launching takes longer than the {time:.4g} us that the GPU works"
-
-
-def _contended(columns: Mapping[str, Any], target_pct: float) -> str:
-    drift_us = columns.get("timer_drift_us") or 0.0
-    if drift_us <= -MOST_DRIFT_US:
+    if (drift_us := columns.get("timer_drift_us", 0.0)) <= -MOST_DRIFT_US:
         change = f"the empty kernel's time dropped by {-drift_us:.2g} us"
-        return f"{change}: another process started or stopped using this GPU"
-    waited = columns.get("cpu_wait_pct", 0.0)
-    return f"its threads waited {waited:.0f} % of the time for other processes" if waited > CONTENDED_PCT else ""
+        yield "contended", f"{change}: another process started or stopped using this GPU"
+    if (waited_pct := columns.get("cpu_wait_pct", 0.0)) > CONTENDED_PCT:
+        yield "contended", f"its threads waited {waited_pct:.0f} % of the time for other processes"
 
+    # The driver must report a limit too, if it can be asked: tensor cores lower the clock without any (256^3 in
+    # bfloat16: 1848 of 1981 MHz).
+    clock, unloaded = columns.get("sm_clock_mhz"), columns.get("unloaded_clock_mhz")
+    limit = columns.get("throttle", "power most likely")
+    if clock and unloaded and clock < SLOWED * unloaded and limit:
+        yield "power_capped", f"the GPU met a limit ({limit}): its clock was {clock:.0f} of {unloaded:.0f} MHz"
 
-UNTRUE = {"impossible": _impossible, "contradicted": _contradicted}  # an implementation with such a time gets no star
-DOUBTS = UNTRUE | {
-    "contended": _contended,
-    "power_capped": _power_capped,
-    "not_converged": _not_converged,
-    "timer_limited": _timer_limited,
-    "launch_bound": _launch_bound,
-}
-# The gravest first. The worker adds "debug" and "fallback", which are no doubts about times.
-GRAVITY = ("wrong", "debug", *UNTRUE, "fallback", *(word for word in DOUBTS if word not in UNTRUE), "ok")
+    stat_pct, interval_pct = columns["stat_pct"], columns["interval_pct"]  # None if the time is 0
+    if not columns["converged"] and stat_pct is not None:
+        drift_pct, spread = (
+            columns["drift_pct"],
+            f"the interval is +-{stat_pct:.1f} % after {columns['samples']} samples",
+        )
+        drifts = abs(drift_pct) > target_pct
+        yield "not_converged", f"the time drifts by {drift_pct:+.1f} %; {spread}" if drifts else spread
+
+    if interval_pct is None:
+        yield "timer_limited", f"{instrument} cannot distinguish the call from an empty one"
+    elif (best_pct := math.sqrt(max(0.0, interval_pct**2 - (stat_pct or 0.0) ** 2))) > target_pct:
+        # This is what is left of the interval if sampling adds nothing to it.
+        yield "timer_limited", f"{instrument} measures so short a call to +-{best_pct:.1f} % at best"
+
+    if time_us and latency_us and (kernels or 1) > 1 and latency_us > BOUND_BY_LAUNCH * time_us:
+        wait = f"a caller waits {latency_us:.4g} us"
+        yield "launch_bound", f"{wait}: launching takes longer than the {time_us:.4g} us that the GPU works"

@@ -17,7 +17,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from runner.timing.call import Instrument, Place, tensors
+from runner.timing.call import Instrument, alias, tensors
 from runner.timing.capture import CaptureError, Contents, capture_stream, capturing, contents
 from runner.timing.gpu_kernels import spin, ticks, timestamp
 from runner.timing.preparation import BufferSets
@@ -130,7 +130,7 @@ class GraphTimestamps(Instrument):
         super().__init__(run, before)
         self.contents: Contents | None = None  # None: this torch or driver does not show them
         self._chance = random.Random(captures)
-        self.places: list[list[Place]] = []  # of the outputs of each graph
+        self.written: list[list[Tensor]] = []  # outputs of each graph
         self._timed: set[int] = set()  # graphs with samples: a slow call has samples of some only
         self._last = 0  # index of the graph that was replayed last
         self._timestamps = timestamp_buffer(captures)
@@ -146,7 +146,9 @@ class GraphTimestamps(Instrument):
             needed = captures_needed(self._timestamps.read()[0][0] / 1e3, captures, len(self._buffer_sets))
             self._graphs += [self._capture(pair) for pair in range(1, needed)]
         # Storages that outlive a call, inputs that are also outputs included.
-        self._lasting = {Place.of(output).data_ptr for output in tensors(eager)} | self._buffer_sets.pointers()
+        self._lasting = {
+            output.untyped_storage().data_ptr() for output in tensors(eager)
+        } | self._buffer_sets.pointers()
 
     def samples(self, count: int) -> list[float]:
         """Return at least ``count`` times in us: whole rounds of all graphs, or ``count`` graphs if fewer."""
@@ -172,13 +174,12 @@ class GraphTimestamps(Instrument):
         """
         self._graphs[self._last].replay()
         torch.cuda.synchronize()
-        last = [place.tensor() for place in self.places[self._last]]
-        expected = [output.clone() for output in last]
-        yield last
+        expected = [output.clone() for output in self.written[self._last]]
+        yield self.written[self._last]
         for index in sorted(self._timed):
-            outputs = [place.tensor() for place in self.places[index]]
-            for output, place in zip(outputs, self.places[index], strict=True):
-                if place.data_ptr not in self._lasting and output.is_floating_point():
+            outputs = self.written[index]
+            for output in outputs:
+                if output.untyped_storage().data_ptr() not in self._lasting and output.is_floating_point():
                     with suppress(RuntimeError):  # torch does not write to expanded tensors
                         output.mul_(-0.5).add_(0.25)  # plausible numbers, almost none of them right
             torch.cuda.synchronize()
@@ -198,7 +199,7 @@ class GraphTimestamps(Instrument):
         can_inspect = hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph")  # torch 2.8 and later
         graph = torch.cuda.CUDAGraph(keep_graph=True) if can_inspect else torch.cuda.CUDAGraph()
         with self._buffer_sets.at(pair) as pool, capturing(graph, pool=pool):
-            self.places.append([Place.of(output) for output in tensors(self._sample(pair))])
+            self.written.append([alias(output) for output in tensors(self._sample(pair))])
         if can_inspect:
             self._inspect(graph)
         return graph

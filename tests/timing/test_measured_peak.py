@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from runner.device import identity
-from runner.timing import Work, measured_peak, peak_rates
+from runner.timing import Work, measured_peak
 from runner.timing import measured_peak as room
 from runner.timing.measured_peak import MeasuredPeak, columns
 
@@ -200,20 +200,16 @@ def measured(monkeypatch, tmp_path):
     calls: list[str] = []
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(room, "identity", lambda: dict(FACTS))
-    monkeypatch.setattr(peak_rates, "measure", lambda: calls.append("measured") or rates_of(H100))
+    monkeypatch.setattr(room, "measure", lambda gpu: calls.append(gpu) or H100)
     room.measured_peak.cache_clear()
     yield calls
     room.measured_peak.cache_clear()
 
 
-def rates_of(peak: MeasuredPeak) -> dict:
-    return {name: value for name, value in dataclasses.asdict(peak).items() if name not in ("gpu", "taken")}
-
-
 def again() -> MeasuredPeak:
-    """As a fresh process would; of the day of ``H100``."""
+    """As a fresh process would."""
     room.measured_peak.cache_clear()
-    return dataclasses.replace(room.measured_peak(), taken=H100.taken)
+    return room.measured_peak()
 
 
 def kept_at() -> Path:
@@ -223,7 +219,7 @@ def kept_at() -> Path:
 def test_a_roof_is_measured_once_a_process_and_once_a_machine(measured):
     assert room.measured_peak() is room.measured_peak()
     assert again() == H100
-    assert len(measured) == 1
+    assert measured == [H100.gpu]
     assert kept_at().name.startswith(FACTS["uuid"])
 
 
@@ -247,14 +243,14 @@ def test_a_file_that_is_torn_is_measured_anew(measured):
 def test_a_cache_that_cannot_be_written_does_no_harm(measured, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert again() == again() == H100
+    assert room.measured_peak() == again() == H100
     assert len(measured) == 2
 
 
 def test_a_roof_that_another_process_has_pressed_down_is_not_kept(measured, monkeypatch):
     pressed = dataclasses.replace(H100, copy_gbps=1400.0)
-    monkeypatch.setattr(peak_rates, "measure", lambda: rates_of(pressed))
-    assert again() == pressed
+    monkeypatch.setattr(room, "measure", lambda gpu: pressed)
+    assert room.measured_peak() == pressed
     assert not kept_at().exists()
 
 
@@ -278,10 +274,10 @@ def test_the_precision_of_float32_is_left_as_found(found):
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision(found)
-        with peak_rates.float32_precision("high"):
+        with room.float32_precision("high"):
             assert torch.backends.cuda.matmul.allow_tf32
         assert torch.get_float32_matmul_precision() == found
-        with peak_rates.float32_precision("highest"):
+        with room.float32_precision("highest"):
             assert not torch.backends.cuda.matmul.allow_tf32
         assert torch.get_float32_matmul_precision() == found
     finally:
@@ -293,7 +289,7 @@ def test_the_precision_is_restored_even_where_it_was_set_in_two_ways():
     try:
         torch.set_float32_matmul_precision("high")
         torch.backends.cuda.matmul.allow_tf32 = False
-        with peak_rates.float32_precision("high"):
+        with room.float32_precision("high"):
             assert torch.backends.cuda.matmul.allow_tf32
         assert not torch.backends.cuda.matmul.allow_tf32
     finally:
@@ -309,20 +305,20 @@ def test_what_does_not_fit_is_tried_smaller_down_to_the_least():
             raise torch.cuda.OutOfMemoryError("full")
         return size
 
-    assert peak_rates.shrinking(1000, 200, attempt) == 250
+    assert room.shrinking(1000, 200, attempt) == 250
     assert tried == [1000, 500, 250]
     with pytest.raises(torch.cuda.OutOfMemoryError):
-        peak_rates.shrinking(1000, 400, attempt)
+        room.shrinking(1000, 400, attempt)
 
 
 # on a GPU
 
 READ = """
 import dataclasses, json
-from runner.timing import measured_peak, peak_rates
+from runner.timing import measured_peak
 print(json.dumps(dataclasses.asdict(measured_peak.measured_peak())))
 """
-READ_ONLY = READ.replace("print", "peak_rates.measure = None; print")
+READ_ONLY = READ.replace("print", "measured_peak.measure = None; print")
 
 
 @pytest.fixture(scope="module")
@@ -332,9 +328,9 @@ def real():
 
     facts = identity.identity()
     torch.cuda.synchronize()
-    peak_rates.times_us(lambda: None)  # compiles the timestamps, makes the flush's buffer
+    room.times_us(lambda: None)  # compiles the timestamps, makes the flush's buffer
     allocated, started = torch.cuda.memory_allocated(), time.perf_counter()
-    found = MeasuredPeak(gpu=facts["gpu"], **peak_rates.measure(), taken="today")
+    found = room.measure(facts["gpu"])
     seconds = time.perf_counter() - started
     torch.cuda.empty_cache()
     print(f"\n{found}\n{seconds:.2f} s")
@@ -385,10 +381,10 @@ def test_measuring_leaves_torchs_settings_and_random_numbers_as_they_were(monkey
 def test_a_copy_and_a_product_stand_near_their_measured_peak(real):
     found, _, _ = real
     work = matmul(4096, "float16")
-    a, b = (peak_rates.normal(4096, 4096, dtype=torch.float16) for _ in range(2))
+    a, b = (room.normal(4096, 4096, dtype=torch.float16) for _ in range(2))
     c = torch.empty_like(a)
     l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
-    time_us = min(peak_rates.times_us(lambda: torch.mm(a, b, out=c)))
+    time_us = min(room.times_us(lambda: torch.mm(a, b, out=c)))
     row = columns(work, time_us, found, l2_bytes, True)
     assert row["bound"] == "compute"
     assert 50 < row["pct_of_measured_peak"] < 120
@@ -415,6 +411,6 @@ def test_a_second_process_reads_the_file_of_the_first(tmp_path):
 def test_events_measure_much_the_same_measured_peak(real, monkeypatch):
     found, _, _ = real
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    copy_gbps, read_gbps = peak_rates.bandwidths()
+    copy_gbps, read_gbps = room.bandwidths()
     assert copy_gbps == pytest.approx(found.copy_gbps, rel=0.05)
     assert read_gbps == pytest.approx(found.read_gbps, rel=0.05)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runner.timing.procedure import DOUBTS, verdict
+from runner.timing.procedure import UNCERTAIN, UNTRUE, verdict
+
+DOUBTS = (*UNTRUE, *UNCERTAIN)
 
 GOOD = {"gpu_us": 10.0, "converged": True, "stat_pct": 0.1, "interval_pct": 0.3, "drift_pct": 0.0, "samples": 800}
 GOOD |= {"instrument": "graph_timestamps", "sm_clock_mhz": 1975.0, "unloaded_clock_mhz": 1980.0, "n_kernels": 1}
