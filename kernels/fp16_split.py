@@ -1,14 +1,17 @@
-"""float32 matrices as pairs of float16, for products at float32 accuracy on tensor cores, at twice the rate of tf32.
+"""Split float32 matrices into pairs of float16, for products with float32 accuracy on tensor cores.
 
-Each row of a matrix (or each column) is scaled by a power of two, so that its largest element lies in [2^11, 2^12), and
-then split: hi = float16(x), lo = float16(x - hi). Both keep 11 bits, so hi + lo is within 2^-23 |x| of x for every x
+Each row (or column) of a matrix is scaled by a power of two, so that its largest element lies in [2^11, 2^12). Then it
+is split: hi = float16(x), lo = float16(x - hi). Both keep 11 bits. So hi + lo is within 2^-23 |x| of x for every x
 above 2^-13 of the largest, and within 2^-36 of the largest below that, where lo is subnormal. A product of two such
-matrices takes three of float16, hi lo + lo hi + hi hi: what is left out, lo lo, is below 2^-22 of a product.
+matrices is the sum of three float16 products, hi lo + lo hi + hi hi. The fourth, lo lo, is below 2^-22 of the product
+and is left out. This is twice as fast as tf32.
 
-Tensor cores cut sums off where float32 arithmetic rounds, so that the error of a long sum grows with its length, in one
-direction. Therefore they only sum a few dozen terms; such partial sums are then added by ordinary float32 instructions
-(as Ootomo & Yokota 2022, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32 theoretical
-peak performance", Int. J. High Perform. Comput. Appl. 36(4), arXiv:2203.03341, who also scale before they split).
+Tensor cores truncate sums where float32 arithmetic rounds, so the error of a long sum grows with its length, in one
+direction. Therefore tensor cores add only a few dozen terms, and ordinary float32 instructions add these partial sums.
+
+Source: Ootomo & Yokota 2022, "Recovering single precision accuracy from Tensor Cores while surpassing the FP32
+theoretical peak performance", Int. J. High Perform. Comput. Appl. 36(4), arXiv:2203.03341. They also scale before they
+split.
 """
 
 from __future__ import annotations
@@ -20,42 +23,42 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Matrices are laid out in whole tiles, so that nobody needs a mask to read them: rows up to a multiple of this many,
-ROWS = 128
-DEPTH = 64  # and the axis that is summed over up to a multiple of this, with zeros
+# Matrices are padded with zeros to whole tiles, so that kernels read them without masks.
+ROWS = 128  # the number of rows is padded to a multiple of this
+DEPTH = 64  # the length of the axis of the sum is padded to a multiple of this
 
-WHOLE = 8192  # elements of a row that a program holds in registers; of longer rows it reads a part at a time, twice
-TOGETHER = 4096  # elements a program takes at least: of short rows several
-LONGEST = tl.constexpr(2**20)  # elements of such a row up to which its norm is rounded only once
-SAMPLES = 32  # rows of each set that are looked at for the centre
-IN_PLACE = 256  # columns up to which each program looks at the samples itself, which saves a launch
-SQUARE = 64  # rows and columns at a time, when columns are split
-CENTRES = 32  # columns a program finds the centre of
+WHOLE = 8192  # elements of a row that a program holds in registers; longer rows are read twice, in parts
+TOGETHER = 4096  # the least number of elements of a program: it takes several short rows
+LONGEST = tl.constexpr(2**20)  # the norm of a row up to this length is rounded only once
+SAMPLES = 32  # rows of each set from which the centre is computed
+IN_PLACE = 256  # up to this many columns each program computes the centre itself, which saves a launch
+SQUARE = 64  # rows and columns of a program that splits columns
+CENTRES = 32  # columns of a program that computes the centre
 
 
 @dataclass(frozen=True)
 class Halves:
-    """A matrix in two parts of float16, one below the other, each filled up to whole tiles.
+    """A matrix as two float16 matrices, hi above lo, each padded to whole tiles.
 
-    Row i of the matrix is (data[i] + data[lo + i]) * scales[i], if it was split by rows. If it was split by columns,
-    its column j is (data[:lo, j] + data[lo:, j]) * scales[j].
+    Split by rows, row i of the matrix is (data[i] + data[lo + i]) * scales[i]. Split by columns, column j is
+    (data[:lo, j] + data[lo:, j]) * scales[j].
     """
 
-    data: Tensor  # [2 lo, width] float16; or [lo, width], if hi alone is the matrix
-    lo: int  # the row where lo begins
+    data: Tensor  # [2 lo, width] float16; [lo, width] if there is only hi
+    lo: int  # the first row of lo
     scales: Tensor  # [rows] or [columns] float32, powers of two
-    norms: Tensor  # [rows] float32, sums of the squares of the rows; only split_points fills it
+    norms: Tensor  # [rows] float32, sums of squares of the rows; only split_points computes them
 
 
 @triton.jit
 def _bits(x):
-    """Return the bits of |x| as an integer: ordered as the numbers, then infinity, then NaN."""
+    """Return the bits of |x| as an integer. They are ordered as the numbers are, then infinity, then NaN."""
     return tl.abs(x).to(tl.int32, bitcast=True)
 
 
 @triton.jit
 def _exponent(peak):
-    """floor(log2(peak)) from the bits of a peak, so far as 2^(11 - it) and 2^(it - 11) are normal numbers."""
+    """Return e = floor(log2(peak)) from the bits of ``peak``, clamped so that 2^(11 - e) and 2^(e - 11) are normal."""
     return tl.minimum(tl.maximum((peak >> 23) - 127, -115), 127)
 
 
@@ -66,14 +69,14 @@ def _power_of_2(exponent):
 
 @triton.jit
 def _scale(peak):
-    """What hi + lo is to be multiplied by; infinity, if the peak is infinite or NaN and nothing can be split."""
+    """Return the factor of hi + lo; infinity if the peak is infinite or NaN, where a split is impossible."""
     return tl.where(peak < 0x7F800000, _power_of_2(_exponent(peak) - 11), float("inf"))
 
 
 @triton.jit
 def _store(x, peak, halves, lo, index, mask, PARTS: tl.constexpr):
-    """Stores ``x`` in halves, and returns what they stand for, scaled: below 2^12."""
-    # What cannot be scaled becomes zeros: its scale or its norm says what the results are.
+    """Store ``x`` in halves, and return the scaled value that they represent, below 2^12."""
+    # Rows that cannot be scaled become zeros; their scale or norm then determines the results.
     scaled = tl.where(peak < 0x7F800000, x * _power_of_2(11 - _exponent(peak)), 0.0)
     hi = scaled.to(tl.float16)
     stored = hi.to(tl.float32)
@@ -87,9 +90,9 @@ def _store(x, peak, halves, lo, index, mask, PARTS: tl.constexpr):
 
 @triton.jit
 def _coarse(scaled, WIDTH: tl.constexpr):
-    """Squares of scaled numbers, rounded to multiples of 2 WIDTH, so that a sum of up to WIDTH of them is exact.
+    """Return squares of scaled numbers, rounded to multiples of 2 WIDTH, so that a sum of up to WIDTH of them is exact.
 
-    What that takes off is small: its sum has next to no error, and both together have one rounding.
+    The remainders are small and their sum has almost no error, so the two sums together are rounded once.
     """
     most: tl.constexpr = 16777216.0 * WIDTH
     return tl.fma(scaled, scaled, most) - most
@@ -157,7 +160,7 @@ def _split_rows(
     peak = tl.max(most, axis=1)
     norm = tl.sum(squares, axis=1)
     if NORMS:
-        # A row whose squares overflow is infinitely far from the others. Its own products must not say otherwise.
+        # A row whose squares overflow is infinitely far from all others, so its products are set to 0.
         peak = tl.maximum(peak, tl.where(norm < float("inf"), 0, 0x7F800000))
         tl.store(scales + row, tl.where(norm < float("inf"), _scale(peak), 0.0), mask=row < rows)
     else:
@@ -181,8 +184,8 @@ def _split_rows(
         coarse = _coarse(value, BLOCK)
         fine = tl.fma(value, value, -coarse)
     if NORMS:
-        # Of the row as it is stored: then what splitting has rounded off moves a point, rather than making two that
-        # are close cancel less.
+        # The norm is that of the stored row. The rounding of the split then moves a point a little, and does not
+        # disturb the cancellation between two close points.
         unit = _power_of_2(_exponent(peak) - 11)
         exact = (tl.sum(coarse, axis=1) + tl.sum(fine, axis=1)) * unit * unit
         tl.store(norms + row, tl.where(norm < float("inf"), exact, norm), mask=row < rows)
@@ -216,14 +219,20 @@ def _split_both(
 
 
 def split_points(a: Tensor, b: Tensor, *, depth: int, parts: int) -> tuple[Halves, Halves]:
-    """Rows of ``a`` [n, d] and ``b`` [m, d], each scaled and split, with their norms; d up to a multiple of ``depth``.
+    """Scale and split the rows of ``a`` [n, d] and ``b`` [m, d], and compute their norms.
 
-    If there are two ``parts``, all rows are first moved by a common centre, which distances do not notice but
-    cancellation does. Of each coordinate it is the middle of what 64 sampled rows span, if they have one sign and lie
-    within a factor of 2, else 0; so no sampled row gets longer by it. One part holds what 11 bits hold: float16, and
-    bfloat16.
+    Args:
+        a: points, float32, or a dtype of at most 11 significant bits.
+        b: points, of the dtype of ``a``.
+        depth: d is padded to a multiple of this.
+        parts: 2 for hi and lo. 1 for hi alone, which is exact for float16 and bfloat16.
+
+    With 2 parts all rows are first moved by a common centre. That does not change distances, and reduces cancellation.
+    A coordinate of the centre is the middle of the range of 64 sampled rows, if these have one sign and lie within a
+    factor of 2; else it is 0. So no sampled row gets longer.
 
     A row whose norm is infinite or NaN becomes zeros.
+
     """
     centred = parts == 2
     d = a.shape[1]
@@ -239,7 +248,7 @@ def split_points(a: Tensor, b: Tensor, *, depth: int, parts: int) -> tuple[Halve
 
 
 def split_rows(a: Tensor, b: Tensor) -> tuple[Halves, Halves]:
-    """Rows of ``a`` [n, d] and of ``b`` [m, d], each scaled and split. One with an infinity or a NaN becomes zeros."""
+    """Scale and split the rows of ``a`` [n, d] and ``b`` [m, d], float32. A row with infinity or NaN becomes zeros."""
     return _launch(a, b, DEPTH, parts=2, norms=False, centre=a, samples=0)
 
 
@@ -261,7 +270,7 @@ def _launch(
 
 
 def warps_for(elements: int) -> int:
-    """Warps of a program that splits so many elements: 32 a thread."""
+    """Return the warps of a program that splits ``elements`` elements: 32 elements for each thread."""
     return max(4, elements // 1024)
 
 
@@ -296,7 +305,7 @@ def _split_columns(x, x_row, x_col, rows, cols, peaks, halves, lo, width, scales
 
 
 def split_columns(x: Tensor) -> Halves:
-    """Columns of ``x`` [d, m], each scaled and split, where they stand; one with an infinity or a NaN becomes zeros."""
+    """Scale and split the columns of ``x`` [d, m], float32, in place. A column with infinity or NaN becomes zeros."""
     rows, cols = x.shape
     lo, width = triton.cdiv(rows, DEPTH) * DEPTH, triton.cdiv(cols, ROWS) * ROWS
     data = torch.empty(2 * lo, width, dtype=torch.float16, device=x.device)

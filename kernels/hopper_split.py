@@ -1,8 +1,8 @@
 """Products and distances of matrices in halves (see ``kernels.fp16_split``) on Hopper GPUs, in Gluon.
 
-Warps have roles, as ``kernels.hopper_pipeline`` says: tiles of both operands pass by in a ring. Half of a tile of y
-takes 64 registers of each thread of its warpgroup, and so do the sums that tensor cores make of a few dozen terms,
-before float32 instructions add them to it.
+Warps are specialized, as ``kernels.hopper_pipeline`` describes, and a ring holds tiles of both operands. Half a tile of
+y takes 64 registers of each thread of its warpgroup. The partial sums from the tensor cores take another 64, until
+float32 instructions add them to y.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .fp16_split import Halves
 from .hopper_pipeline import barriers, leave, place, room, root, wait_empty, wait_full
 from .tensor_cores import processors
 
-ROWS = gl.constexpr(128)  # of a tile of y
-OWN = gl.constexpr(64)  # of them, each warpgroup's
+ROWS = gl.constexpr(128)  # rows of a tile of y
+OWN = gl.constexpr(64)  # rows of a warpgroup's half of it
 COLS = gl.constexpr(128)
-# Of a warpgroup's half of a tile, as tensor cores leave it.
+# The layout of half a tile in the registers of a warpgroup, as tensor cores write it.
 LAYOUT = gl.constexpr(gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16]))
-# What warps start with. A warpgroup that multiplies then takes 240 registers a thread, and the loader keeps 24.
+# Registers of a thread: at the start of the kernel, then in a warpgroup that multiplies, and in the loader.
 REGISTERS = gl.constexpr(168)
 MULTIPLY = gl.constexpr(240)
 LOAD = gl.constexpr(24)
@@ -40,7 +40,7 @@ LOAD = gl.constexpr(24)
 
 @gluon.jit
 def product(a_hi, a_lo, b_hi, b_lo, zero, ALL: gl.constexpr):
-    """As ``tensor_cores.product``, of b as [depth, columns]; begins it."""
+    """Start the product of ``tensor_cores.product``, with b as [depth, columns]. It is asynchronous."""
     if ALL:
         part = warpgroup_mma(a_lo, b_lo, zero, use_acc=False, is_async=True)
         part = warpgroup_mma(a_hi, b_lo, part, is_async=True)
@@ -52,14 +52,14 @@ def product(a_hi, a_lo, b_hi, b_lo, zero, ALL: gl.constexpr):
 
 @gluon.jit
 def of_rows(x, row, n):
-    """What ``x`` has for each row of a half tile, [OWN, 1]."""
+    """Load the elements of ``x`` for the rows of a half tile, [OWN, 1]."""
     rows = row + gl.arange(0, OWN, gl.SliceLayout(1, LAYOUT))
     return gl.expand_dims(gl.load(x + rows, mask=rows < n, other=0.0), 1)
 
 
 @gluon.jit
 def of_cols(x, col, m):
-    """What ``x`` has for each column of a tile, [1, COLS]."""
+    """Load the elements of ``x`` for the columns of a tile, [1, COLS]."""
     cols = col + gl.arange(0, COLS, gl.SliceLayout(0, LAYOUT))
     return gl.expand_dims(gl.load(x + cols, mask=cols < m, other=0.0), 0)
 
@@ -67,13 +67,13 @@ def of_cols(x, col, m):
 @gluon.jit
 def distances(dots, a_norm, a_scale, b_norm, b_scale):
     """Compute the distances of a half tile from norms [OWN, 1] and [1, COLS] and scaled products."""
-    # In this order, not norms first: the sum that is rounded on the way is then the smaller one.
+    # In this order, since the intermediate sum that is rounded is then smaller than a sum of the norms.
     return root((a_norm - dots * b_scale * (2 * a_scale)) + b_norm)
 
 
 @gluon.jit
 def store(y, tile, row, col, n, m):
-    """A half tile, so far as it lies in y [n, m]."""
+    """Store the part of a half tile that lies inside y [n, m]."""
     rows = row + gl.arange(0, OWN, gl.SliceLayout(1, LAYOUT))
     cols = col + gl.arange(0, COLS, gl.SliceLayout(0, LAYOUT))
     inside = gl.expand_dims(rows < n, 1) & gl.expand_dims(cols < m, 0)
@@ -138,7 +138,7 @@ def _multiply_ring(
             b_norm = of_cols(b_norms, col, m)
             tile = distances(dots, a_norm, a_scale, b_norm, b_scale)
         else:
-            # The smaller one first: a huge row times a tiny column must not overflow on the way.
+            # The smaller factor first, or a huge row times a tiny column would overflow in between.
             tile = dots * gl.minimum(a_scale, b_scale) * gl.maximum(a_scale, b_scale)
         store(y, tile, row, col, n, m)
 
@@ -177,7 +177,7 @@ def _ring(
 
 
 def tiles_of(x: Tensor, rows: int, cols: int) -> Any:
-    """What a kernel copies tiles of the contiguous ``x`` by."""
+    """Return a descriptor that copies rows x cols tiles of the contiguous ``x``."""
     element = gl.float16 if x.dtype == torch.float16 else gl.float32
     return TensorDescriptor.from_tensor(x, [rows, cols], gl.NVMMASharedLayout.get_default_for([rows, cols], element))
 
@@ -186,10 +186,22 @@ def ring(
     a: Halves, b: Halves, y: Tensor, *, distances: bool, b_columns: bool, all_products: bool, depth: int, slots: int,
     group: int,
 ) -> object:  # fmt: skip
-    """Fills y [n, m] float32 with distances of the rows of ``a`` and ``b``, or with products; returns what ran.
+    """Write distances between the rows of ``a`` and ``b``, or a product, into y [n, m] float32.
 
-    ``a`` was split by rows, and so was ``b``, or by columns. ``depth`` terms are summed on a tensor core before float32
-    arithmetic adds them up; ``slots`` such tiles are in flight; ``group`` rows of tiles are walked through together.
+    Args:
+        a: split by rows.
+        b: split by rows, or by columns.
+        y: the result, contiguous.
+        distances: compute distances; else the product.
+        b_columns: ``b`` is split by columns.
+        all_products: compute lo lo as well.
+        depth: terms that a tensor core adds before float32 arithmetic adds the sums.
+        slots: tiles in flight.
+        group: rows of tiles that are visited together.
+
+    Returns:
+        The compiled kernel.
+
     """
     n, m = y.shape
     b_box = (depth, COLS.value) if b_columns else (COLS.value, depth)

@@ -1,4 +1,4 @@
-"""The derivative of a kernel's backward, which none of ours has: asking for it is an error."""
+"""Raise an error if someone asks for a second derivative of a kernel. None of ours has one."""
 
 from __future__ import annotations
 
@@ -11,33 +11,35 @@ from torch import Tensor
 
 Gradients = Tensor | tuple[Tensor | None, ...]
 
-REFUSED = b"this kernel can be differentiated once: for a derivative of its gradient take a function of torch's own"
+REFUSED = b"this kernel can be differentiated once: for a derivative of its gradient use a function of torch's own"
 
 
 def no_second_derivative(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
-    """A ``torch.autograd.Function``'s backward made of ``backward(ctx, saved, *dy)``, whose result has no derivative.
+    """Make the ``backward`` of a ``torch.autograd.Function`` from ``backward(ctx, saved, *dy)``.
 
-    Asking for it raises RuntimeError. torch's ``once_differentiable`` raises too, but only if dy requires a gradient,
-    and only where all leaves are asked for. In a gradient penalty, as of y * c, dy is the constant c; what backward
-    gives is then a constant as well, and the penalty is missing from the gradient without a word.
+    A derivative of its result raises RuntimeError. torch's ``once_differentiable`` is not enough: it raises only if dy
+    requires a gradient and the gradients of all leaves are requested. In a gradient penalty of y * c, for example, dy
+    is the constant c. The result of backward is then a constant as well, and the penalty is silently missing from the
+    gradient.
 
-    Every input of forward that may require a gradient must be ``saved``, or the output be: what backward gives depends
-    on these, so there the error is met on the way to whatever is asked for. They are read once, as checkpoints want it.
+    Forward must save every input that may require a gradient, or its output. The result of backward depends on the
+    saved tensors, so autograd meets the error on its way to any input. The saved tensors are read only once, as
+    checkpointing requires.
     """
 
     @wraps(backward)
     def once(ctx: Any, *dy: Tensor) -> Gradients:
         saved = ctx.saved_tensors
-        if not torch.is_grad_enabled():  # no ``create_graph=True``: nobody can differentiate this
+        if not torch.is_grad_enabled():  # without ``create_graph=True`` nobody can differentiate the result
             return backward(ctx, saved, *dy)
         with torch.no_grad():
             found = backward(ctx, saved, *dy)
-        if torch.compiler.is_compiling():  # traces with gradients on; what it makes refuses a second one by itself
+        if torch.compiler.is_compiling():  # it traces with gradients on, and refuses a second derivative by itself
             return found
         many = found if isinstance(found, tuple) else (found,)
         everything = (*many, *saved, *dy)
-        raising: Any = torch._C._functions.DelayedError(REFUSED, len(everything))  # its types know no None
-        told: Gradients = raising(*everything)[: len(many)]
-        return told
+        raising: Any = torch._C._functions.DelayedError(REFUSED, len(everything))  # its type stubs do not accept None
+        guarded: Gradients = raising(*everything)[: len(many)]
+        return guarded
 
     return once

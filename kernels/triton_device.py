@@ -1,4 +1,4 @@
-"""Where Triton kernels can run."""
+"""Checks whether Triton kernels can run on a tensor."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from torch import Tensor
 from .unsupported import Unsupported
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-OLD = tuple(map(int, triton.__version__.split(".")[:2])) < (
-    3,
-    4,
-)  # its interpreter multiplies no tile of a function's
+# The interpreter of an older Triton cannot multiply a tile that a function returns.
+OLD = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 4)
 
 
 def require_gpu(x: Tensor) -> None:
-    """Passes if a Triton kernel can be launched on ``x``: on a GPU, or anywhere under Triton's interpreter.
+    """Check that a Triton kernel can be launched on ``x``: on a GPU, or on any device under Triton's interpreter.
 
     Raises:
-        Unsupported: ``x`` is elsewhere, or the interpreter would not compute as a GPU does.
+        Unsupported: ``x`` is not on a GPU and the interpreter is off, or the interpreter rounds this dtype differently.
 
     """
     if x.is_cuda:
@@ -33,35 +31,35 @@ def require_gpu(x: Tensor) -> None:
             "or without the runner TRITON_INTERPRET=1"
         )
     if x.dtype == torch.bfloat16:
-        raise Unsupported("Triton's interpreter cuts bfloat16 off where a GPU rounds; check float16, or on a GPU")
+        raise Unsupported("Triton's interpreter truncates to bfloat16 where a GPU rounds; use float16, or a GPU")
 
 
 def require_floats(x: Tensor) -> None:
-    """Passes if ``x`` is of ``FLOATS``: a kernel that computes in float32 would cut its results off to integers.
+    """Check that the dtype of ``x`` is in ``FLOATS``. For integers, a kernel would truncate its float32 results.
 
     Raises:
-        Unsupported: it is of another type.
+        Unsupported: the dtype is another one.
 
     """
     if x.dtype not in FLOATS:
-        raise Unsupported(f"this kernel is of {', '.join(map(str, FLOATS))}; convert from {x.dtype}")
+        raise Unsupported(f"this kernel takes {', '.join(map(str, FLOATS))}; convert from {x.dtype}")
 
 
 def require_products() -> None:
-    """Passes if this Triton is as new as the kernels that multiply tiles want it.
+    """Check that Triton is new enough for kernels that multiply tiles.
 
     Raises:
-        Unsupported: it is older.
+        Unsupported: Triton is older than 3.4.
 
     """
     if OLD:
-        raise Unsupported(f"this kernel needs Triton 3.4, which torch 2.8 brings; here is Triton {triton.__version__}")
+        raise Unsupported(f"this kernel needs Triton 3.4, part of torch 2.8; this is Triton {triton.__version__}")
 
 
 def on_device_of(x: Tensor) -> AbstractContextManager[object]:
-    """The GPU of ``x`` is the current one within, for that is where Triton launches, wherever its tensors may be.
+    """Return a context manager that makes the GPU of ``x`` the current one, since Triton launches on the current GPU.
 
-    Not ``torch.cuda.device_of``, which torch.compile does not trace in what has a backward of its own.
+    ``torch.cuda.device_of`` does the same, but torch.compile cannot trace it inside an autograd function.
     """
     if not x.is_cuda or x.device.index == torch.cuda.current_device():
         return nullcontext()

@@ -1,4 +1,4 @@
-"""Matrix product as PyTorch has it: cuBLAS on an NVIDIA GPU."""
+"""Matrix product of PyTorch: cuBLAS on an NVIDIA GPU."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from torch import Tensor
 
 from ..unsupported import Unsupported
 
-MULTIPLE = 16  # elements, of which cuBLAS wants whole numbers in float8: 16 bytes of alignment
-FLOAT8 = (8, 9)  # the compute capability from which on tensor cores multiply it
+MULTIPLE = 16  # in float8, cuBLAS needs sizes that are multiples of this: rows aligned to 16 bytes
+FLOAT8 = (8, 9)  # the lowest compute capability whose tensor cores multiply float8
 
 
 def matmul(a: Tensor, b: Tensor, *, scale_a: Tensor | None = None, scale_b: Tensor | None = None) -> Tensor:
-    """Product a @ b, as in ``kernels.matmul``. Whether float32 uses tf32 is PyTorch's global setting.
+    """Compute a @ b; shapes and dtypes as in ``kernels.matmul``. PyTorch's global setting decides if float32 uses tf32.
 
-    float8 is summed with ``use_fast_accum``, the faster of two ways. Factors that are not stored along k, in rows that
-    begin at multiples of 16 bytes, are copied, for cuBLAS takes no others.
+    float8 is summed with ``use_fast_accum``, the faster of two modes. cuBLAS needs float8 operands whose rows run along
+    k and begin at multiples of 16 bytes; others are copied.
 
     Raises:
-        Unsupported: float8, and a size, GPU or version of torch that its product is not there for.
+        Unsupported: float8 at a size, or on a GPU or version of torch, that has no such product.
 
     """
     if a.dtype != torch.float8_e4m3fn:
@@ -27,19 +27,19 @@ def matmul(a: Tensor, b: Tensor, *, scale_a: Tensor | None = None, scale_b: Tens
         raise Unsupported(f"cuBLAS multiplies float8 where k and n are multiples of {MULTIPLE}; give such a size")
     if a.is_cuda and torch.cuda.get_device_capability(a.device) < FLOAT8:
         raise Unsupported("cuBLAS multiplies float8 on GPUs of compute capability 8.9 and newer; use one of those")
-    scale_a = _one(a) if scale_a is None else scale_a
-    scale_b = _one(a) if scale_b is None else scale_b
+    scale_a = scale_of_one(a) if scale_a is None else scale_a
+    scale_b = scale_of_one(a) if scale_b is None else scale_b
     if a.is_cuda:
-        a, b = _along_k(a), _along_k(b.t()).t()
+        a, b = rows_along_k(a), rows_along_k(b.t()).t()
     try:
         return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=a.is_cuda)
     except NotImplementedError as error:
         raise Unsupported("this torch has no float8 product on a CPU; use a newer one, or a GPU") from error
 
 
-def _along_k(x: Tensor) -> Tensor:
-    """``x`` [rows, k] as it lies, if cuBLAS can read it so; else a copy."""
-    aligned = torch.compiler.is_compiling() or x.storage_offset() % MULTIPLE == 0  # which it has no graph for
+def rows_along_k(x: Tensor) -> Tensor:
+    """Return ``x`` [rows, k] itself if cuBLAS can read it as it is stored; else a contiguous copy."""
+    aligned = torch.compiler.is_compiling() or x.storage_offset() % MULTIPLE == 0  # torch.compile cannot trace offsets
     in_place = aligned and x.stride(1) == 1 and x.stride(0) >= x.shape[1] and x.stride(0) % MULTIPLE == 0
     return x if in_place else x.clone(memory_format=torch.contiguous_format)
 
@@ -47,13 +47,14 @@ def _along_k(x: Tensor) -> Tensor:
 _ones: dict[torch.device, Tensor] = {}
 
 
-def _one(like: Tensor) -> Tensor:
-    """The scale 1 on the GPU of ``like``: kept, for to fill one is a kernel, which would be timed with the product.
+def scale_of_one(like: Tensor) -> Tensor:
+    """Return the scale 1, float32 [], on the device of ``like``.
 
-    One that is kept has been filled, for any stream and graph, and outlives them. Where that cannot be, as in a graph
-    that is being captured or traced, it is filled anew at each call.
+    It is cached, since filling a tensor launches a kernel that would be timed with the product. A cached tensor is
+    already filled, so any stream and graph may use it. While a graph is captured or traced, a new tensor is filled at
+    each call.
     """
-    if torch.compiler.is_compiling() or type(like) is not Tensor:  # a tensor without data, say
+    if torch.compiler.is_compiling() or type(like) is not Tensor:  # such as a fake tensor, without data
         return torch.ones((), device=like.device)
     if (kept := _ones.get(like.device)) is not None:
         return kept
@@ -63,4 +64,4 @@ def _one(like: Tensor) -> Tensor:
             if torch.cuda.is_current_stream_capturing():
                 return one
             torch.cuda.current_stream().synchronize()
-    return _ones.setdefault(like.device, one)  # of two threads' the first, which a graph may know already
+    return _ones.setdefault(like.device, one)  # if two threads race, keep the first: a graph may use it already

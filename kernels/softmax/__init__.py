@@ -5,7 +5,7 @@ softmax(x) -> y
     x  [..., cols]  float16 | bfloat16 | float32 | float64
     y  shape of x   dtype of x; float16 and bfloat16 are computed in float32
 
-A row that is all -inf, or holds +inf or NaN, is NaN throughout.
+A row is NaN throughout if all its elements are -inf, or if it contains +inf or NaN.
 
-Where autograd can differentiate it, it has a backward as well (``workload.pass=bwd``).
+Implementations that autograd can differentiate have a backward as well (``workload.pass=bwd``).
 """

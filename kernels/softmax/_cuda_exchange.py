@@ -1,8 +1,8 @@
-"""The memory through which the blocks of a launch tell each other of their slices: ``Exchange`` in exchange.cuh.
+"""Memory through which the blocks of a launch exchange results of their slices: ``Exchange`` in exchange.cuh.
 
-Launches that may run at once must not share it. Those of one stream do not; so a stream has one. A captured launch has
-one of its own, since nobody knows on which streams its graph will be replayed, nor beside which other graph; a graph
-cannot run beside itself.
+Launches that may run at the same time need separate memory. Launches on one stream run one after the other, so each
+stream has one piece. Each captured launch has its own piece, since its graph may be replayed on any stream, beside any
+other graph. A graph never runs beside itself.
 """
 
 from __future__ import annotations
@@ -16,57 +16,57 @@ from torch import Tensor
 
 HEAD_BYTES = 128
 SLICE_BYTES = 16
-STOCK = 40  # captured launches that are provided for when a launch was not captured
+RESERVED_CAPTURES = 40  # captured launches for which a launch outside a capture reserves memory
 
-LIMIT_NS = 10 * 10**9  # that a block waits for another; a launch of the largest tensors takes a hundredth of it
+LIMIT_NS = 10 * 10**9  # how long a block waits for another; a launch on the largest tensors takes a hundredth of it
 
 
-class GaveUp(RuntimeError):
-    """A kernel waited longer than ``LIMIT_NS`` for another of its blocks, and its output is wrong."""
+class KernelTimeout(RuntimeError):
+    """A block of a kernel waited longer than ``LIMIT_NS`` for another block, and the output is wrong."""
 
 
 class Exchanges:
-    """All of one device."""
+    """The exchange memory of one device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._of_stream: dict[int, Tensor] = {}
-        self._stock: list[Tensor] = []  # all but the last given out; never freed, since no graph tells of its end
-        self._next = 0  # byte of the last
-        self._given_up = torch.zeros(1, dtype=torch.int32).pin_memory()
-        self._word = ctypes.c_int.from_address(self._given_up.data_ptr())
+        self._reserve: list[Tensor] = []  # all used but the last; never freed, since a graph does not report its end
+        self._next = 0  # the first unused byte of the last one
+        self._timed_out = torch.zeros(1, dtype=torch.int32).pin_memory()
+        self._flag = ctypes.c_int.from_address(self._timed_out.data_ptr())
 
     @property
-    def word(self) -> int:
-        """Address, for the host and the device alike, of what a kernel sets when it gives up."""
-        return self._given_up.data_ptr()
+    def flag_address(self) -> int:
+        """Address of the int, in pinned memory, that a kernel sets to 1 when it times out."""
+        return self._timed_out.data_ptr()
 
-    def raise_if_given_up(self) -> None:
-        """What an earlier launch has to tell. It costs no synchronisation.
+    def raise_if_timed_out(self) -> None:
+        """Raise if an earlier launch timed out, and clear the flag. This does not synchronize.
 
         Raises:
-            GaveUp: once for each time that it was told.
+            KernelTimeout: an earlier launch timed out.
 
         """
-        if self._word.value == 0:
+        if self._flag.value == 0:
             return
-        self._word.value = 0
-        raise GaveUp(
+        self._flag.value = 0
+        raise KernelTimeout(
             f"an earlier softmax on {self._device} is wrong, and NaN in part: one of its blocks waited for another for "
-            f"{LIMIT_NS / 1e9:g} s. Did other kernels fill the GPU, or did one write to memory that is not its own?"
+            f"{LIMIT_NS / 1e9:g} s. Check whether other kernels filled the GPU, or one wrote out of bounds."
         )
 
     def take(self, slices: int) -> Tensor:
-        """For one launch on the current stream, of so many slices in all: zero, or as launches before have left it.
+        """Return memory for a launch of ``slices`` slices on the current stream: zeros, or as the last launch left it.
 
-        To be kept until the launch: another thread may replace it by a larger one, and it would be given to others.
+        Keep the tensor until the launch. Another thread may replace it by a larger one, and then it would be freed.
         """
         size = HEAD_BYTES + -(-slices * SLICE_BYTES // HEAD_BYTES) * HEAD_BYTES
-        with self._turn:  # threads may share a stream, and captures the stock
+        with self._lock:  # threads may share a stream, and captures share the reserve
             if torch.cuda.is_current_stream_capturing():
                 return self._captured(size)
-            self._provide(size)
+            self._refill(size)
             stream = torch._C._cuda_getCurrentRawStream(self._device.index)
             mine = self._of_stream.get(stream)
             if mine is None or mine.numel() < size:
@@ -74,18 +74,18 @@ class Exchanges:
             return mine
 
     def _captured(self, size: int) -> Tensor:
-        if not self._stock or self._next + size > self._stock[-1].numel():
-            return self._zeros(size)  # by a node of the graph: right, and 2 us slower
-        mine = self._stock[-1][self._next : self._next + size]
+        if not self._reserve or self._next + size > self._reserve[-1].numel():
+            return self._zeros(size)  # filled by a node of the graph: correct, and 2 us slower
+        mine = self._reserve[-1][self._next : self._next + size]
         self._next += size
         return mine
 
-    def _provide(self, size: int) -> None:
-        if self._stock and self._stock[-1].numel() - self._next >= STOCK // 2 * size:
+    def _refill(self, size: int) -> None:
+        if self._reserve and self._reserve[-1].numel() - self._next >= RESERVED_CAPTURES // 2 * size:
             return
-        self._stock.append(self._zeros(STOCK * size))
+        self._reserve.append(self._zeros(RESERVED_CAPTURES * size))
         self._next = 0
-        torch.cuda.current_stream().synchronize()  # it will be used on other streams
+        torch.cuda.current_stream().synchronize()  # other streams will use it
 
     def _zeros(self, size: int) -> Tensor:
         return torch.zeros(size, dtype=torch.uint8, device=self._device)
@@ -93,5 +93,5 @@ class Exchanges:
 
 @cache
 def exchanges(index: int) -> Exchanges:
-    """Those of the GPU of this index."""
+    """Return the exchange memory of the GPU ``index``."""
     return Exchanges(torch.device("cuda", index))

@@ -1,12 +1,12 @@
-"""Which kernel of softmax.cu for which rows, and how it is launched. Knows no GPU: all it needs is handed in.
+"""Choose the kernel of softmax.cu and its launch for given rows. All facts about the GPU are arguments.
 
-| a row, in vectors of 16 bytes | kernel |
+| length of a row, in vectors of 16 bytes | kernel |
 | --- | --- |
-| up to 1024; 4096 of float32; 8192 before sm_90 | ``softmax_rows``: in the registers of a block |
-| up to 32768, from sm_90 on | ``softmax_cluster``: in those of 2, 4, 8 or 16 blocks |
-| more, from sm_90 on | ``softmax_ring``: through the shared memory of the whole GPU |
-| more on older GPUs; float64; not contiguous; not whole vectors | ``softmax_general``: read twice |
-| few of those | ``softmax_parts``, then ``softmax_whole``: the same by all blocks, in two launches |
+| up to 1024; float32 up to 4096; before sm_90 up to 8192 | ``softmax_rows``: in the registers of a block |
+| up to 32768, from sm_90 on | ``softmax_cluster``: in the registers of 2, 4, 8 or 16 blocks |
+| longer, from sm_90 on | ``softmax_ring``: through the shared memory of the whole GPU |
+| longer on older GPUs; float64; not contiguous; not whole vectors | ``softmax_general``: read twice |
+| the same, if there are few rows | ``softmax_parts``, then ``softmax_whole``: by all blocks, in two launches |
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 VECTOR = 16  # bytes
-# Rows in registers: the longest in vectors, threads, rows of a block, and blocks that a multiprocessor has room for at
-# least. Of 64 registers a thread, 32 hold x; where the last is 1, rows are short and more registers are faster.
+# Rows in registers: longest row in vectors, threads of a row, rows of a block, and the least number of blocks on a
+# multiprocessor. 32 of the 64 registers of a thread hold x. A 1 at the end allows a thread more registers, which is
+# faster for short rows.
 IN_REGISTERS = (
     (128, 32, 8, 1),
     (256, 32, 4, 1),
@@ -23,52 +24,53 @@ IN_REGISTERS = (
     (1024, 128, 2, 1),
     (2048, 512, 1, 2),
     (4096, 512, 1, 2),
-    (8192, 1024, 1, 1),  # at 83 to 93 % of copy: where there are no clusters
+    (8192, 1024, 1, 1),  # 83 to 93 % of copy; used where there are no clusters
 )
-# Vectors, by bytes of an element, where there are clusters. In bfloat16, of 2048 one block a row is at 97 % of copy and
-# a cluster of 2 at 100; of 4096 one is at 97 and a cluster of 4 at 98. In float32 one block is at 98 % of either.
+# The longest row in registers on GPUs with clusters, in vectors, by bytes of an element. bfloat16 rows of 2048 vectors
+# reach 97 % of copy with one block and 100 % with a cluster of 2; rows of 4096 reach 97 % and 98 % with a cluster of 4.
+# In float32 one block reaches 98 % for both lengths.
 REGISTER_ROW = {2: 1024, 4: 4096}
 
-# Rows in clusters: the longest in vectors; threads of a block, vectors of each, and blocks of a multiprocessor, which
-# then has 64, 128 or 160 KB of x.
+# Rows in clusters: longest row in vectors, threads of a block, vectors of a thread, and blocks of a multiprocessor. A
+# multiprocessor then holds 64, 128 or 160 KB of x.
 IN_CLUSTERS = (
     (2048, 256, 4, 4),
     (4096, 128, 8, 8),
     (32_768, 256, 8, 5),
 )
 
-SLOT_THREADS = 256  # that reduce a slot, and as many that finish it
-SLOT_VECTORS = 8  # of each
+SLOT_THREADS = 256  # threads that reduce a slot; as many others finish it
+SLOT_VECTORS = 8  # vectors of each of these threads
 SLOTS = 6
 RING_THREADS = 2 * SLOT_THREADS + 64
-RING_STATE = 2048  # bytes of shared memory beside the slots, with 1024 that CUDA takes; a test compiles it
+RING_STATE = 2048  # bytes of shared memory beside the slots, 1024 of them for CUDA itself; a test compiles it
 
-GENERAL_ROW = 2048  # elements; shorter ones have a warp
+GENERAL_ROW = 2048  # elements; a shorter row gets one warp
 GENERAL_THREADS = 512
-GENERAL_BLOCKS = 4  # of a multiprocessor
-PART = 16_384  # elements at least
+GENERAL_BLOCKS = 4  # blocks of a multiprocessor
+PART = 16_384  # the least number of elements of a part
 
 
 @dataclass(frozen=True)
 class Processor:
-    """What of a GPU a plan depends on."""
+    """The properties of a GPU that a plan depends on."""
 
     capability: int  # 90 for sm_90
     multiprocessors: int
-    shared: int  # bytes that a block may have
-    cluster: int = 16  # blocks of the largest cluster that it runs; more than 8 are not promised
+    shared: int  # bytes of shared memory that a block may use
+    cluster: int = 16  # blocks of the largest cluster; more than 8 are not guaranteed
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What of a tensor [rows, cols] a plan depends on. Strides are in elements."""
+    """The properties of a tensor [rows, cols] that a plan depends on. Strides are in elements."""
 
     itemsize: int
     rows: int
     cols: int
     stride: int
     column_stride: int
-    aligned: bool  # the first row begins at a multiple of 16 bytes
+    aligned: bool  # the address of the first row is a multiple of 16 bytes
 
     @property
     def vectors(self) -> int:
@@ -81,24 +83,24 @@ class Rows:
 
 @dataclass(frozen=True)
 class Plan:
-    """A launch. ``kernel`` has a ``{T}`` for the type."""
+    """A launch. ``kernel`` contains ``{T}`` in place of the type."""
 
     kernel: str
     blocks: int
     threads: int
-    shared: int = 0  # bytes
-    cluster: int = 1  # blocks
-    slices: int = 1  # of a row, each with one block at a time
-    slice: int = 0  # elements of all but the last
+    shared: int = 0  # bytes of shared memory of a block
+    cluster: int = 1  # blocks of a cluster
+    slices: int = 1  # slices of a row, each for one block
+    slice: int = 0  # elements of a slice; the last one may have fewer
 
     @property
     def design(self) -> str:
-        """Name of the kernel without its arguments."""
+        """Name of the kernel without template arguments."""
         return self.kernel.partition("<")[0]
 
 
 def plan(x: Rows, processor: Processor) -> Plan:
-    """The fastest kernel there is for ``x``."""
+    """Return the launch of the fastest kernel for ``x`` on ``processor``."""
     vectors, hopper = x.vectors, processor.capability >= 90
     if vectors == 0 or x.itemsize == 8 or max(x.rows, vectors) >= 2**31:
         return _general(x, processor)
@@ -119,7 +121,7 @@ def _rows(x: Rows) -> Plan:
 
 
 def _cluster(x: Rows, processor: Processor) -> Plan | None:
-    """None if a row does not fit into a cluster."""
+    """Return a plan with clusters; None if a row does not fit into a cluster."""
     threads, each, blocks = next((rest for longest, *rest in IN_CLUSTERS if x.vectors <= longest), (0, 0, 0))
     if threads == 0:
         return None
@@ -133,7 +135,7 @@ def _cluster(x: Rows, processor: Processor) -> Plan | None:
 
 
 def _ring(x: Rows, processor: Processor) -> Plan | None:
-    """None if a row does not fit into half of the slots there are: the others are filled while it waits."""
+    """Return a plan with the ring; None if a row needs more than half of all slots. The others are filled meanwhile."""
     longest = -(-x.vectors // -(-x.vectors // (SLOT_THREADS * SLOT_VECTORS)))
     slices = -(-x.vectors // longest)
     vectors, sure = -(-longest // SLOT_THREADS), (x.vectors - longest * (slices - 1)) // SLOT_THREADS

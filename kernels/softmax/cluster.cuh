@@ -1,4 +1,4 @@
-// Rows that are shared by a cluster of blocks, each with its slice in registers: read once, written once. From sm_90 on.
+// Rows that a cluster of blocks shares. Each block holds a slice in registers; it is read once and written once. Needs sm_90.
 #pragma once
 
 #include "row.cuh"
@@ -6,8 +6,8 @@
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
-// As softmax_rows, with BLOCKS_A_ROW blocks a row. Each warp sends the partial of what it holds to every block of the
-// cluster, and every block merges all of them: one trip through distributed shared memory, and no barrier of the block.
+// As softmax_rows, with CLUSTER blocks for a row. Each warp sends its partial to every block of the cluster, and every block
+// merges all partials. This takes one trip through distributed shared memory, and no barrier of the block.
 template <typename T, int THREADS, int VECTORS, int SURE, int CLUSTER, int BLOCKS>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, BLOCKS)
     softmax_cluster(const uint4* __restrict__ x, uint4* __restrict__ y, long long x_stride, long long length) {
@@ -31,11 +31,11 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, BLOCK
         received.init(1);
         fence_barrier_init();
     }
-    __syncwarp();  // racecheck takes the two for those of different threads
+    __syncwarp();  // racecheck would report a race, as if different threads executed the two
     if (threadIdx.x == 0) received.arrive_and_expect(PARTS * sizeof(Partial));
     cluster_arrive();
     const Partial part = partial_of<T, 32>(v);
-    cluster_wait();  // every barrier of the cluster is there to be sent to, which it was long before the loads came
+    cluster_wait();  // all barriers of the cluster are initialized; this takes no time, since the loads took longer
     if (lane < CLUSTER) send(part.largest, part.sum, &parts[rank * WARPS + threadIdx.x / 32], received, lane);
     received.wait(0);
 

@@ -1,7 +1,8 @@
 """Softmax in CUDA C++: each row is read once and written once, by as many blocks as its length needs.
 
-What is longer than the registers of a block goes through those of a cluster of up to 16 blocks, or through a ring in
-the shared memory of all multiprocessors (ring.cuh). ``_cuda_plan`` has which, and what is left to two reads.
+A row that does not fit into the registers of a block goes through those of a cluster of up to 16 blocks, or through a
+ring in the shared memory of all multiprocessors (ring.cuh). ``_cuda_plan`` chooses, and lists the rows that are read
+twice.
 """
 
 from __future__ import annotations
@@ -20,20 +21,23 @@ from ._cuda_plan import VECTOR, Plan, Processor, Rows
 
 
 def softmax(x: Tensor, *, variant: str = "default", build: str = "nvrtc") -> Tensor:
-    """Softmax of ``x``, as in ``kernels.softmax``. ``y`` is contiguous; ``x`` need not be.
+    """Compute the softmax of each row of ``x``; shapes and dtypes as in ``kernels.softmax``. ``y`` is contiguous.
 
-    ``variant``: there is but "default". ``build``: "nvrtc" or "extension", as in ``kernels.cuda_build``.
+    Args:
+        x: a tensor of any strides.
+        variant: "default" is the only one.
+        build: "nvrtc" or "extension", as in ``kernels.cuda_build``.
 
     Raises:
-        Unsupported: ``x`` is not on an NVIDIA GPU or not of a type above, or what ``build`` needs is missing.
-        BuildFailed: the compiler refused.
-        GaveUp: an earlier call, on rows of more than 512 KB, could not finish: its blocks waited too long for each
-            other. Its output is wrong; this call has not begun.
+        Unsupported: ``x`` is not on an NVIDIA GPU, or of another dtype, or the builder lacks something.
+        BuildFailed: the source does not compile.
+        KernelTimeout: an earlier call, on rows of more than 512 KB, did not finish, since its blocks waited too long
+            for each other. The output of that call is wrong; this call has not started.
 
     """
     code = source(__file__, variant)
     require_type("softmax", x, "convert x from")
-    _processor(x.device)  # an NVIDIA GPU, or it raises
+    processor_of(x.device)  # raises unless it is an NVIDIA GPU
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel() == 0:
         return y
@@ -59,24 +63,24 @@ def softmax(x: Tensor, *, variant: str = "default", build: str = "nvrtc") -> Ten
         if chosen.design == "softmax_general":
             launch(chosen.kernel, rows, cols, stride, column_stride)
         elif chosen.design == "softmax_parts":
-            # The partial of each part: two numbers of what is computed in.
+            # Maximum and sum of each part, in the arithmetic type.
             runs = torch.empty(2 * chosen.blocks, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
             arguments = (cols, stride, column_stride, chosen.slices, chosen.slice, runs.data_ptr())
             launch(chosen.kernel, *arguments)
             launch(chosen.kernel.replace("softmax_parts", "softmax_whole"), *arguments)
         elif chosen.design == "softmax_ring":
-            shared = _cuda_exchange.exchanges(x.device.index)
-            shared.raise_if_given_up()
-            memory = shared.take(rows * chosen.slices)
-            told = (chosen.slices, memory.data_ptr(), shared.word, _cuda_exchange.LIMIT_NS)
-            launch(chosen.kernel, *_vectors(chosen, flat), *told)
+            exchanges = _cuda_exchange.exchanges(x.device.index)
+            exchanges.raise_if_timed_out()
+            memory = exchanges.take(rows * chosen.slices)
+            exchange = (chosen.slices, memory.data_ptr(), exchanges.flag_address, _cuda_exchange.LIMIT_NS)
+            launch(chosen.kernel, *_vectors(chosen, flat), *exchange)
         else:
             launch(chosen.kernel, *_vectors(chosen, flat))
     return y
 
 
 def _vectors(chosen: Plan, x: Tensor) -> tuple[int, ...]:
-    """Arguments of a kernel that counts in vectors, after those that all have."""
+    """Return the sizes that follow the pointers in the arguments of a kernel that counts in vectors."""
     (rows, cols), width = x.shape, VECTOR // x.element_size()
     stride, length = x.stride(0) // width, cols // width
     return (stride, length) if chosen.design == "softmax_cluster" else (rows, stride, length)
@@ -84,8 +88,8 @@ def _vectors(chosen: Plan, x: Tensor) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def _chosen(x: Rows, code: Path, build: str, dtype: torch.dtype, device: torch.device) -> Plan:
-    """The fastest plan that the GPU can run: of clusters of more than 8 blocks, only it knows."""
-    processor = _processor(device)
+    """Return the fastest plan that the GPU can run. Only the driver knows if clusters of more than 8 blocks fit."""
+    processor = processor_of(device)
     chosen = _cuda_plan.plan(x, processor)
     if chosen.cluster <= 8:
         return chosen
@@ -96,7 +100,8 @@ def _chosen(x: Rows, code: Path, build: str, dtype: torch.dtype, device: torch.d
 
 
 @cache
-def _processor(device: torch.device) -> Processor:
+def processor_of(device: torch.device) -> Processor:
+    """Return the properties of ``device`` that the plan depends on. Raises Unsupported if it is not an NVIDIA GPU."""
     if device.type != "cuda" or torch.version.hip:
         raise Unsupported("CUDA C++ runs on NVIDIA GPUs only; move the tensors to one, or take another implementation")
     properties = torch.cuda.get_device_properties(device)

@@ -1,7 +1,7 @@
-// Rows of any length, stride and alignment, and float64: each is read twice, the second time from a cache if it fits there.
+// Rows of any length, stride and alignment, and float64. Each row is read twice, the second time from a cache if it fits.
 //
-// The first pass keeps, in each thread, the largest x so far and the sum relative to it, and scales the sum down when a
-// larger x comes (Milakov & Gimelshein 2018, arXiv:1805.02867, algorithm 3).
+// In the first pass each thread keeps the largest x so far and the sum relative to it, and rescales the sum when it reads a
+// larger x (Milakov & Gimelshein 2018, arXiv:1805.02867, algorithm 3).
 #pragma once
 
 #include "row.cuh"
@@ -26,7 +26,7 @@ __device__ inline Running<W> merge(Running<W> a, Running<W> b) {
     return {largest, a.sum * exponential(a.largest - base) + b.sum * exponential(b.largest - base)};
 }
 
-// Of THREADS neighbouring threads, one each; every one of them has the result. Other groups of the block do the same.
+// Merges the runs of THREADS neighbouring threads. Each of them gets the result. All groups of the block call it together.
 template <typename W, int THREADS, int GROUPS>
 __device__ inline Running<W> merge_threads(Running<W> run) {
     constexpr int WARPS = THREADS / 32;
@@ -46,13 +46,13 @@ __device__ inline Running<W> merge_threads(Running<W> run) {
     return run;
 }
 
-// Elements `begin` to `end` of a row, by THREADS threads. WIDE: they are contiguous, and whole vectors of 16 bytes.
+// Elements `begin` to `end` of a row, for THREADS threads. WIDE: they are contiguous whole vectors of 16 bytes.
 template <typename T, int THREADS, bool WIDE>
 struct Stretch {
     using W = wide<T>;
-    static constexpr int COUNT = WIDE ? LANES<T> : 1;  // elements at once
+    static constexpr int COUNT = WIDE ? LANES<T> : 1;  // elements of an access
     static constexpr int STEP = THREADS * COUNT;
-    static constexpr int UNROLL = sizeof(T) == 8 ? 1 : 4;  // of float64, more would spill
+    static constexpr int UNROLL = sizeof(T) == 8 ? 1 : 4;  // unrolled, float64 would spill
 
     const T* x;
     long long begin, end, column_stride;
@@ -84,7 +84,7 @@ struct Stretch {
         return run;
     }
 
-    // Backwards, because what was read last is what the cache still holds.
+    // In reverse order, since the cache still holds what was read last.
     __device__ void write(T* y, Running<W> row) const {
         const W factor = 1 / row.sum;
         const long long steps = (end - begin + STEP - 1) / STEP;
@@ -105,17 +105,17 @@ struct Stretch {
     }
 };
 
-// A row has THREADS threads, a block ROWS rows. Lengths and strides are in elements.
+// A row has THREADS threads, and a block ROWS rows. Lengths and strides are in elements.
 template <typename T, int THREADS, int ROWS, bool WIDE>
 __global__ void __launch_bounds__(THREADS* ROWS)
     softmax_general(const T* x, T* y, long long rows, long long length, long long x_stride, long long column_stride) {
     const long long row = blockIdx.x * (long long)ROWS + threadIdx.x / THREADS;
-    const long long end = row < rows ? length : 0;  // no early return: a block's rows wait for each other
+    const long long end = row < rows ? length : 0;  // no early return: the rows of a block wait for each other
     const Stretch<T, THREADS, WIDE> stretch = {x + row * x_stride, 0, end, column_stride, (int)threadIdx.x % THREADS};
     stretch.write(y + row * length, merge_threads<wide<T>, THREADS, ROWS>(stretch.run()));
 }
 
-// Few rows, in two launches: a row has `parts` blocks, of `each` elements but the last.
+// For few rows, in two launches: a row has `parts` blocks of `each` elements; the last block may have fewer.
 template <typename T, int THREADS, bool WIDE>
 __device__ inline Stretch<T, THREADS, WIDE> part_of(const T* x, long long length, long long x_stride, long long column_stride,
                                                     long long parts, long long each) {

@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 def softmax(x: Tensor) -> Tensor:
-    """Softmax of ``x``, as in ``kernels.softmax``."""
-    if x.numel() == 0:  # a row without columns has no max
+    """Compute the softmax of each row of ``x``; shapes and dtypes as in ``kernels.softmax``."""
+    if x.numel() == 0:  # amax raises for a row without columns
         return x.clone()
-    # In float32, because a sum in 16 bits stops growing once it is 2**8 or 2**11 times as large as its terms.
+    # Compute in float32: a sum in 16 bits stops growing once it is 2**8 or 2**11 times as large as its terms.
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    largest = wide.amax(-1, keepdim=True).detach()  # y does not depend on it, so nor does the gradient
+    largest = wide.amax(-1, keepdim=True).detach()  # y does not depend on it, so it needs no gradient
     weights = torch.exp(wide - largest)
     return (weights / weights.sum(-1, keepdim=True)).to(x.dtype)

@@ -1,14 +1,14 @@
-// Rows that are too long for the registers of a cluster: read once, through a ring of slots in every multiprocessor's shared
-// memory. From sm_90 on.
+// Rows that are too long for the registers of a cluster. They are read once, through a ring of slots in the shared memory of
+// every multiprocessor. Needs sm_90.
 //
-// A row is cut into slices of at most a slot, and the slices of all rows are dealt to the blocks in turn. The warps of a
-// block have roles, and each role goes through the block's slices: the loader fills a slot, the reducers find its partial
-// and tell the others, the gatherer merges what all told of that row, and the finishers write its weights and free the slot.
-// The reducers run ahead of the finishers by up to the ring, so that the wait for the other slices of a row hides behind the
-// loads of other rows.
+// A row is cut into slices that fit into a slot, and the slices of all rows are dealt to the blocks in turn. The warps of a
+// block are specialized, and each role visits all slices of the block. The loader fills a slot. The reducers compute its
+// partial and publish it. The gatherer merges the partials of the whole row. The finishers write the weights and free the
+// slot. The reducers may be ahead of the finishers by the length of the ring, so that the wait for the other slices of a row
+// is hidden behind the loads of other rows.
 //
-// No wait is for ever if all blocks run, which a cooperative launch promises, and none has more slices of a row than slots:
-// of the earliest row that is not written, every block can then load what it has, once it has written what came before.
+// There is no deadlock, since all blocks run (the launch is cooperative) and no block has more slices of a row than slots.
+// So for the earliest unwritten row, every block can load its slices once it has written the rows before.
 #pragma once
 
 #include "exchange.cuh"
@@ -18,13 +18,13 @@
 template <int SLOTS, int WARPS>
 struct RingState {
     Barrier full[SLOTS];    // the slot holds its slice
-    Barrier merged[SLOTS];  // the slice's row is known
-    Barrier empty[SLOTS];   // the slot can be filled
+    Barrier merged[SLOTS];  // the result of the slice's row is known
+    Barrier empty[SLOTS];   // the slot may be filled
     Partial row[SLOTS];
     Partial part[2][WARPS];
 };
 
-// Where a role is: at which slice of which row, and in which slot for the how manieth time.
+// The position of a role: row, slice of the row, slot, and parity of the slot's phase.
 template <int SLOTS>
 struct Turn {
     long long row;
@@ -43,18 +43,18 @@ struct Turn {
     }
 };
 
-// A slot is THREADS * VECTORS vectors; of a thread's, the first SURE are in every slice.
+// A slot has THREADS * VECTORS vectors. The first SURE vectors of a thread are inside every slice.
 template <typename T, int SLOTS, int THREADS, int VECTORS, int SURE>
 struct Ring {
     static constexpr int SLOT = THREADS * VECTORS;
-    static constexpr int WARPS = THREADS / 32;  // of the reducers, and of the finishers
+    static constexpr int WARPS = THREADS / 32;  // warps of the reducers, and as many of the finishers
     using At = Turn<SLOTS>;
 
     const uint4* x;
     uint4* y;
     long long rows, x_stride, length;  // in vectors
-    int slices;                        // of a row
-    Patience patience;
+    int slices;                        // slices of a row
+    Timeout timeout;
     uint4* slots;
     RingState<SLOTS, WARPS>& state;
 
@@ -92,7 +92,7 @@ struct Ring {
             sync_threads(1, THREADS);
             if (warp == 0) {
                 const Partial whole = merge_lanes<WARPS>(state.part[side][lane % WARPS]);
-                if (lane == 0) tell(patience.exchange, at.row * slices + at.place, whole, patience.launch);
+                if (lane == 0) publish(timeout.exchange, at.row * slices + at.place, whole, timeout.launch);
             }
         }
     }
@@ -100,7 +100,7 @@ struct Ring {
     __device__ void merge_rows(At at) const {
         for (; at.row < rows; at.next()) {
             state.full[at.slot].wait(at.parity);
-            const Partial row = gather(patience, at.row * slices, slices);
+            const Partial row = gather(timeout, at.row * slices, slices);
             if (threadIdx.x % 32 == 0) {
                 state.row[at.slot] = row;
                 state.merged[at.slot].arrive();
@@ -121,7 +121,7 @@ struct Ring {
             state.merged[at.slot].wait(at.parity);
             const Weights<T> weights(state.row[at.slot]);
             __syncwarp();
-            if (thread % 32 == 0) state.empty[at.slot].arrive();  // it can be filled while this is written
+            if (thread % 32 == 0) state.empty[at.slot].arrive();  // the slot may be filled during the writes below
 #pragma unroll
             for (int i = 0; i < VECTORS; i++) {
                 if (i < SURE || i * THREADS < left) to[i * THREADS] = weights(v[i]);
@@ -133,7 +133,7 @@ struct Ring {
 template <typename T, int SLOTS, int THREADS, int VECTORS, int SURE>
 __global__ void __launch_bounds__(2 * THREADS + 64, 1)
     softmax_ring(const uint4* __restrict__ x, uint4* __restrict__ y, long long rows, long long x_stride, long long length,
-                 long long slices, Exchange* exchange, int* given_up, long long limit_ns) {
+                 long long slices, Exchange* exchange, int* host_flag, long long limit_ns) {
     constexpr int WARPS = THREADS / 32;
     extern __shared__ __align__(128) uint4 slots[];
     __shared__ RingState<SLOTS, WARPS> state;
@@ -146,8 +146,8 @@ __global__ void __launch_bounds__(2 * THREADS + 64, 1)
         fence_barrier_init();
     }
     __syncthreads();
-    const Patience patience = {exchange, given_up, launch_number(exchange), (unsigned long long)limit_ns};
-    const Ring<T, SLOTS, THREADS, VECTORS, SURE> role = {x, y, rows, x_stride, length, (int)slices, patience, slots, state};
+    const Timeout timeout = {exchange, host_flag, launch_number(exchange), (unsigned long long)limit_ns};
+    const Ring<T, SLOTS, THREADS, VECTORS, SURE> role = {x, y, rows, x_stride, length, (int)slices, timeout, slots, state};
     const Turn<SLOTS> first((int)slices);
     const int warp = threadIdx.x / 32;
     if (warp < WARPS) {
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(2 * THREADS + 64, 1)
     } else {
         role.load(first);
     }
-    leave(exchange);
+    finish_block(exchange);
 }
 
 #endif

@@ -1,4 +1,4 @@
-// What the softmax kernels share: sixteen bytes of a row as numbers, and the pair (largest, sum) of a part of a row.
+// Shared by the softmax kernels: 16 bytes of a row as numbers, and the pair (largest, sum) of a part of a row.
 #pragma once
 
 #include "../numbers.cuh"
@@ -20,11 +20,11 @@ __device__ inline float log2_fast(float x) {
     return y;
 }
 
-// exp(x) for x <= 0. The difference x - largest comes before this product: x log2(e) - largest log2(e) would be off by
-// 2^-24 of its terms, which counts at logits of 1e4.
+// exp(x) for x <= 0. Callers subtract first: x log2(e) - largest log2(e) would be off by 2^-24 of its terms, which matters
+// for logits of 1e4.
 __device__ inline float exp_fast(float x) { return exp2_fast(x * 1.44269504f); }
 
-// A register of 32 bits: one float, or two numbers of 16 bits.
+// A 32-bit register: one float, or two 16-bit numbers.
 template <typename T>
 struct Word;
 
@@ -98,12 +98,12 @@ __device__ inline uint4 pack(const float (&x)[LANES<T>]) {
     return make_uint4(Word<T>::pack(x), Word<T>::pack(x + STEP), Word<T>::pack(x + 2 * STEP), Word<T>::pack(x + 3 * STEP));
 }
 
-// Of a part of a row: its largest x, and the sum of exp(x - largest). Where all x are -inf: -inf and 0.
+// The result of a part of a row: its largest x, and the sum of exp(x - largest). If all x are -inf, these are -inf and 0.
 struct Partial {
     float largest, sum;
 };
 
-// What is subtracted from x in the sum: where all are -inf, nothing, since -inf - -inf would be NaN.
+// The number that is subtracted from x in the sum. It is 0 if all x are -inf, since -inf - -inf would be NaN.
 __device__ inline float base_of(float largest) { return largest == -infinity() ? 0.0f : largest; }
 
 template <int COUNT>
@@ -120,7 +120,7 @@ __device__ inline float sum_of_lanes(float x) {
     return x;
 }
 
-// The partials of COUNT neighbouring lanes as one: two rounds of shuffles, and one exponential.
+// Merges the partials of COUNT neighbouring lanes, with two rounds of shuffles and one exponential.
 template <int COUNT>
 __device__ inline Partial merge_lanes(Partial part) {
     const float largest = largest_of_lanes<COUNT>(part.largest);
@@ -133,7 +133,7 @@ __device__ inline Partial merge(Partial a, Partial b) {
     return {largest, a.sum * exp_fast(a.largest - base) + b.sum * exp_fast(b.largest - base)};
 }
 
-// Of what COUNT neighbouring lanes hold, VECTORS each. fmaxf passes NaN over; the sum does not.
+// The partial of the elements that COUNT neighbouring lanes hold, VECTORS vectors each. fmaxf ignores NaN, the sum keeps it.
 template <typename T, int COUNT, int VECTORS>
 __device__ inline Partial partial_of(const uint4 (&v)[VECTORS]) {
     unsigned word = Word<T>::LOWEST;
@@ -146,7 +146,7 @@ __device__ inline Partial partial_of(const uint4 (&v)[VECTORS]) {
     Word<T>::unpack(word, x);
     const float largest = largest_of_lanes<COUNT>(sizeof(T) == 2 ? fmaxf(x[0], x[1]) : x[0]);
     const float base = base_of(largest);
-    float sum[2] = {0.0f, 0.0f};  // two chains of additions
+    float sum[2] = {0.0f, 0.0f};  // two independent chains of additions
 #pragma unroll
     for (int i = 0; i < VECTORS; i++) {
         unpack<T>(v[i], x);
@@ -156,7 +156,7 @@ __device__ inline Partial partial_of(const uint4 (&v)[VECTORS]) {
     return {largest, sum_of_lanes<COUNT>(sum[0] + sum[1])};
 }
 
-// exp(x - largest) / sum. For 16 bits the division is part of the exponent, where its error of 2^-19 does not show.
+// exp(x - largest) / sum. For 16-bit types the division is part of the exponent; its error of 2^-19 is below their rounding.
 template <typename T>
 struct Weights {
     static constexpr bool NARROW = sizeof(T) == 2;
@@ -175,7 +175,7 @@ struct Weights {
     }
 };
 
-// The compiler would else keep unpacked what it unpacked for the sum, in twice the registers.
+// Keeps the vectors packed. Otherwise the compiler keeps the values that it unpacked for the sum, in twice the registers.
 template <int VECTORS>
 __device__ inline void stay_packed(uint4 (&v)[VECTORS]) {
 #pragma unroll

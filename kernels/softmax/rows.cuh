@@ -3,8 +3,9 @@
 
 #include "row.cuh"
 
-// A block has ROWS rows, a row THREADS threads, a thread VECTORS vectors of sixteen bytes. Of these the first SURE are in
-// every row; the others may end beyond it. Strides and lengths are in vectors. BLOCKS: at least so many on a multiprocessor.
+// A block has ROWS rows, a row THREADS threads, and a thread VECTORS vectors of 16 bytes. The first SURE vectors of a thread
+// are always inside the row; the others may lie beyond its end. Strides and lengths are in vectors. BLOCKS is the least
+// number of blocks on a multiprocessor.
 template <typename T, int THREADS, int ROWS, int VECTORS, int SURE, int BLOCKS>
 __global__ void __launch_bounds__(THREADS* ROWS, BLOCKS)
     softmax_rows(const uint4* __restrict__ x, uint4* __restrict__ y, long long rows, long long x_stride, long long length) {

@@ -1,4 +1,4 @@
-// Softmax: which kernel for which rows is for kernels/softmax/_cuda_plan.py to say.
+// Softmax. kernels/softmax/_cuda_plan.py chooses the kernel.
 #include "cluster.cuh"
 #include "general.cuh"
 #include "ring.cuh"

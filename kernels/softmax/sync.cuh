@@ -1,10 +1,10 @@
-// Barriers and copies that PTX has and CUDA C++ has not. From sm_90 on. No wait here is for ever.
+// Barriers and copies that exist in PTX but not in CUDA C++. Requires sm_90. Every wait here ends.
 #pragma once
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
-// What is waited for inside a block or a cluster comes, by the kernel's design and the hardware's promise that a cluster
-// runs together. Should that be mistaken, the kernel ends in a trap, which is an error of the launch.
+// By the kernel's design, and since the hardware runs all blocks of a cluster together, a wait inside a block or a cluster
+// always ends. If it did not, because of a mistake, the kernel would trap after this time, and the launch would fail.
 constexpr unsigned long long NEVER_NS = 60'000'000'000;
 
 __device__ inline unsigned shared_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
@@ -15,7 +15,7 @@ __device__ inline unsigned long long nanoseconds() {
     return now;
 }
 
-// mbarrier of PTX: a phase ends when so many have arrived, and so many bytes, as were expected.
+// PTX's mbarrier: a phase completes when the expected number of threads, and of bytes, have arrived.
 struct Barrier {
     unsigned long long word;
 
@@ -29,7 +29,7 @@ struct Barrier {
     __device__ void arrive_and_expect(int bytes) {
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
     }
-    // Arrives when all copies of 16 bytes that this thread has begun are there.
+    // Arrives when all copies of 16 bytes that this thread has started are complete.
     __device__ void arrive_after_copies() {
         asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address()) : "memory");
     }
@@ -42,7 +42,7 @@ struct Barrier {
             : "memory");
         return done;
     }
-    // For the end of a phase of this parity; the first phase has 0.
+    // Waits until the phase of this parity is complete. The first phase has parity 0.
     __device__ void wait(int parity) const {
         if (passed(parity)) return;
         const unsigned long long start = nanoseconds();
@@ -52,7 +52,7 @@ struct Barrier {
     }
 };
 
-// After init, so that copies and other blocks of the cluster see the barrier.
+// Call it after init, so that copies and the other blocks of the cluster see the barrier.
 __device__ inline void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 __device__ inline void sync_threads(int name, int threads) {
@@ -69,11 +69,11 @@ __device__ inline int cluster_rank() {
     return rank;
 }
 
-// Relaxed: what is told by it, that the barriers are there, has its own fence. A release would wait for the loads.
+// Relaxed, since fence_barrier_init already publishes the barriers. A release would also wait for the loads.
 __device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
-// Writes two floats to the same place in the block `rank` of the cluster, and counts 8 bytes on its barrier.
+// Writes two floats to the same address in block `rank` of the cluster, and counts 8 bytes on that block's barrier.
 __device__ inline void send(float first, float second, const void* to, const Barrier& barrier, int rank) {
     asm volatile(
         "{ .reg .b32 to, barrier; mapa.shared::cluster.u32 to, %0, %2; mapa.shared::cluster.u32 barrier, %1, %2;\n"

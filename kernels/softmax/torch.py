@@ -1,4 +1,4 @@
-"""Softmax as PyTorch has it: one fused kernel."""
+"""Softmax of PyTorch: one fused kernel."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from torch import Tensor
 
 
 def softmax(x: Tensor) -> Tensor:
-    """Softmax of ``x``, as in ``kernels.softmax``."""
+    """Compute the softmax of each row of ``x``; shapes and dtypes as in ``kernels.softmax``."""
     return F.softmax(x, dim=-1)

@@ -1,12 +1,12 @@
-"""Softmax in Triton: rows that fit into registers come from memory once; wider ones twice, with an online sum.
+"""Softmax in Triton. Rows that fit into registers are read once; longer rows are read twice, with an online sum.
 
-The online sum keeps the largest x so far and the sum relative to it, and rescales the sum when a larger x comes
-(Milakov & Gimelshein 2018, arXiv:1805.02867, algorithm 3). Each lane keeps its own pair until the row is through, so
-the loop has no reduction across lanes in it.
+The online sum keeps the largest x so far and the sum relative to it, and rescales the sum when a larger x is read
+(Milakov & Gimelshein 2018, arXiv:1805.02867, algorithm 3). Each lane keeps its own pair until the end of the row, so
+the loop contains no reduction across lanes.
 
-Backward, dx = y (dy - sum y dy), reads y and dy: rows that fit into registers once, and those of 16 bits stay as they
-came until they are used; wider ones twice, the second time from the cache, which is told what will be read again and
-what will not.
+Backward computes dx = y (dy - sum y dy) from y and dy. Rows that fit into registers are read once; 16-bit rows stay
+packed until they are used. Longer rows are read twice, the second time from the cache. Eviction hints tell the cache
+which data is read again.
 """
 
 from __future__ import annotations
@@ -21,30 +21,31 @@ from torch import Tensor
 from ..second_derivative import no_second_derivative
 from ..triton_device import on_device_of, require_floats, require_gpu
 
-# One program holds a whole row up to here: 32768 columns of float32, at 32 warps. At twice that, registers spill.
+# The longest row that a program holds: 32768 columns of float32, with 32 warps. At twice that, registers spill.
 MAX_ROW_BYTES = 32_768 * 4
 
-WARP_BYTES = 4096  # of a row, in the type it is computed in: 32 registers of a thread
-PROGRAM_BYTES = 2048  # of x at least: one warp, with several short rows
+WARP_BYTES = 4096  # bytes of a row for a warp, in the arithmetic type: 32 registers of a thread
+PROGRAM_BYTES = 2048  # the least bytes of x for a program: one warp takes several short rows
 
-# How often a row is read, by bytes of an element and columns; others are read once. A row that is kept from the max to
-# the division takes so many registers that a multiprocessor has room for only half of its threads. One that is read
-# again, from L1, takes fewer; and at 16384 columns of 16 bits, read for each of max, sum and y, half as many. Speed
-# beside a copy on an H200, at one, two and three reads, in bfloat16: 4096 columns 98, 100, 97 %; 16384: 96, 92, 100 %;
-# 32768: 77, 70, 97 %; and in float32, 16384: 98, 101, 101 %. 8192 columns are taken to be as 4096.
+# How often a row is read, by bytes of an element and columns; all other rows are read once. A row that is kept from the
+# maximum to the division takes so many registers that only half of the threads fit on a multiprocessor. A row that is
+# read again, from L1, takes fewer. Three reads, for maximum, sum and y, take half as many at 16384 columns of 16 bits.
+# Speed relative to a copy on an H200 with one, two and three reads, in bfloat16: 4096 columns 98, 100, 97 %; 16384: 96,
+# 92, 100 %; 32768: 77, 70, 97 %. In float32, 16384: 98, 101, 101 %. 8192 columns, not measured, have the value of 4096.
 READS = {(2, 4096): 2, (2, 8192): 2, (2, 16_384): 3, (2, 32_768): 3, (4, 16_384): 2}
 
-WIDE_BYTES = 16_384  # of a wide row that a step of the loop takes: 64 registers in float32, with two sums to keep
-LONGEST = 2**31 - 8192  # columns of a wide row: beyond, those of its last step may not fit into 32 bits
-WIDE_WARPS = 8  # with 16 and twice the bytes, float64 spills, and float32 on sm_80
+WIDE_BYTES = 16_384  # bytes of a long row for a step of the loop: 64 registers in float32, with two accumulators
+LONGEST = 2**31 - 8192  # columns of a long row; beyond, indices of the last step may need more than 32 bits
+WIDE_WARPS = 8  # with 16 warps and twice the bytes, float64 spills, and float32 on sm_80
 
-# Backward, where a row is two tensors.
-HELD = {2: 8_192, 4: 16_384, 8: 4_096}  # columns of a row that a program holds, by bytes of an element
-PAIR_TILE = 4096  # elements a program takes at least: several short rows together
-PAIR_WARP_BYTES = 4096  # of each tensor, in the type it is computed in: 64 of a thread's registers for both
-# Columns that a step of the loop takes, and warps, by bytes of an element: as many as a program can have, so that few
-# rows are in flight, and the cache still holds what was read first. In bfloat16, of 16384: 359 us on an H200; at 16
-# warps, with as much and half of it, 378 and 406; with both rows held, 364. In float64 32 warps spill.
+# Backward, where a row is a pair of rows, of y and dy.
+HELD = {2: 8_192, 4: 16_384, 8: 4_096}  # columns of the longest row that a program holds, by bytes of an element
+PAIR_TILE = 4096  # the least elements of a program: it takes several short rows
+PAIR_WARP_BYTES = 4096  # bytes of each tensor for a warp, in the arithmetic type: 64 registers of a thread for both
+# Columns of a step of the loop, and warps, by bytes of an element. These are the most that a program can have, so that
+# few rows are in flight and the cache still holds what was read first. bfloat16, 16384 columns, on an H200: 359 us;
+# with 16 warps and the same step 378 us, with half the step 406; with both rows held in registers 364. In float64, 32
+# warps spill.
 STEPS = {2: (8192, 32), 4: (4096, 32), 8: (2048, 16)}
 
 
@@ -62,15 +63,15 @@ def _softmax_rows(
     READS: tl.constexpr,
     UNIT: tl.constexpr,
 ):
-    # x_stride and cols count units of so many elements, which is how the compiler knows what may be loaded at once: of
-    # an argument, it sees only whether it is a multiple of 16. Rows are int64, because int32 wraps past 2**31 elements.
+    # x_stride and cols count units of UNIT elements. That shows the compiler how many elements it may load at once; for
+    # an argument it only knows whether it is a multiple of 16. Rows are int64: int32 overflows at 2**31 elements.
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     col = tl.arange(0, BLOCK)[None, :]
-    # Padding is -inf, so that it drops out of both the max and the sum.
+    # Padding is -inf, which changes neither the maximum nor the sum.
     inside = None if WHOLE else (row < rows) & (col < cols * UNIT)
     padding = None if WHOLE else -float("inf")
     at = x_ptr + row * x_stride * UNIT + col
-    # No two reads have the same hint, for the compiler would make one of them.
+    # Each read has another eviction hint, or the compiler would merge them into one.
     x = tl.load(at, mask=inside, other=padding, eviction_policy="" if READS == 1 else "evict_last").to(ARITHMETIC)
     largest = tl.max(x, axis=1)[:, None]
     if READS == 3:
@@ -98,7 +99,7 @@ def _softmax_wide_row(x_ptr, y_ptr, x_stride, cols, ARITHMETIC: tl.constexpr, BL
         col = block * BLOCK + lane
         x = tl.load(x_ptr + col, mask=col < cols, other=-float("inf")).to(ARITHMETIC)
         larger = tl.maximum(largest, x)
-        # A lane that has met only -inf would compute -inf - -inf = NaN.
+        # A lane that has read only -inf would compute -inf - -inf = NaN.
         base = tl.where(larger == -float("inf"), 0.0, larger)
         total = total * tl.exp(largest - base) + tl.exp(x - base)
         largest = larger
@@ -106,7 +107,7 @@ def _softmax_wide_row(x_ptr, y_ptr, x_stride, cols, ARITHMETIC: tl.constexpr, BL
     row_max = tl.max(largest, axis=0)
     scale = 1 / tl.sum(total * tl.exp(largest - row_max), axis=0)
 
-    # Backwards, because what was read last is what the cache still holds.
+    # In reverse order, since the cache still holds what was read last.
     for step in range(blocks):
         col = (blocks - 1 - step) * BLOCK + lane
         x = tl.load(x_ptr + col, mask=col < cols, other=-float("inf")).to(ARITHMETIC)
@@ -115,8 +116,8 @@ def _softmax_wide_row(x_ptr, y_ptr, x_stride, cols, ARITHMETIC: tl.constexpr, BL
 
 
 @triton.jit
-def _as_it_came(tile):
-    """``tile``, of 16 bits, in an instruction that the compiler does not look into, and hence not ahead of."""
+def _keep_packed(tile):
+    """Pass the 16-bit ``tile`` through opaque assembly, so that the compiler does not reuse its earlier conversion."""
     return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [tile], dtype=tile.dtype, is_pure=False, pack=2)
 
 
@@ -141,8 +142,8 @@ def _backward_rows(
     y = tl.load(y_ptr + row * cols + col, mask=inside, other=padding)
     dy = tl.load(dy_ptr + row * dy_stride + col, mask=inside, other=padding)
     row_sum = tl.sum(y.to(ARITHMETIC) * dy.to(ARITHMETIC), axis=1)[:, None]
-    if PACKED:  # or what is widened for the sum would be kept wide until dx, in twice the registers
-        y, dy = _as_it_came(y), _as_it_came(dy)
+    if PACKED:  # else the compiler keeps the values converted for the sum until dx, in twice the registers
+        y, dy = _keep_packed(y), _keep_packed(dy)
     dx = y.to(ARITHMETIC) * (dy.to(ARITHMETIC) - row_sum)
     tl.store(dx_ptr + row * cols + col, dx.to(dx_ptr.dtype.element_ty), mask=inside)
 
@@ -185,12 +186,12 @@ def _backward_wide_row(
 
 
 def softmax(x: Tensor) -> Tensor:
-    """Softmax of ``x``, as in ``kernels.softmax``. ``y`` is contiguous; an ``x`` whose rows are not is copied first.
+    """Compute the softmax of each row of ``x``; shapes and dtypes as in ``kernels.softmax``. ``y`` is contiguous.
 
-    It can be differentiated once.
+    An ``x`` whose rows are not contiguous is copied first. The result can be differentiated once.
 
     Raises:
-        Unsupported: ``x`` is not on a GPU, and Triton's interpreter is off; it is of another type.
+        Unsupported: ``x`` is not on a GPU and Triton's interpreter is off, or ``x`` has another dtype.
 
     """
     if x.requires_grad and torch.is_grad_enabled():
@@ -213,7 +214,7 @@ def softmax(x: Tensor) -> Tensor:
 def _launch(x: Tensor, y: Tensor, cols: int) -> None:
     rows = x.shape[0]
     arithmetic = tl.float64 if x.dtype == torch.float64 else tl.float32
-    itemsize = max(4, x.element_size())  # of the arithmetic
+    itemsize = max(4, x.element_size())  # of the arithmetic type
     block = triton.next_power_of_2(cols)
     if block * itemsize > MAX_ROW_BYTES:
         step = WIDE_BYTES // itemsize
@@ -242,9 +243,13 @@ def _launch(x: Tensor, y: Tensor, cols: int) -> None:
 
 
 def shape_for(block: int, itemsize: int, unit: int) -> tuple[int, int, int]:
-    """Rows of a program, each padded to ``block`` elements; the warps that hold them; and how often each is read.
+    """Return the rows of a program, its warps, and how often each row is read.
 
-    ``unit``: elements that can be loaded at once. If 1, each has its own mask, and a thread room for half as many.
+    Args:
+        block: elements of a row, padded to a power of 2.
+        itemsize: bytes of an element.
+        unit: elements that can be loaded at once. If 1, each element has its own mask, and a thread holds half as many.
+
     """
     rows = max(1, PROGRAM_BYTES // (block * itemsize))
     warps = block * max(4, itemsize) // (WARP_BYTES if unit > 1 else WARP_BYTES // 2)
@@ -252,7 +257,7 @@ def shape_for(block: int, itemsize: int, unit: int) -> tuple[int, int, int]:
 
 
 def _backward(y: Tensor, dy: Tensor) -> Tensor:
-    """The gradient of ``x`` from that of ``y``, which is contiguous."""
+    """Return the gradient of ``x``, given the contiguous ``y`` and the gradient ``dy`` of ``y``."""
     dx = torch.empty_like(y)
     if y.numel() == 0:
         return dx
@@ -303,12 +308,12 @@ def _launch_backward(y: Tensor, dy: Tensor, dx: Tensor, cols: int) -> None:
 
 
 def backward_warps(block: int, itemsize: int) -> int:
-    """Warps whose registers hold both rows of ``block`` elements, computed in ``itemsize`` bytes each."""
+    """Return the warps whose registers hold two rows of ``block`` elements of ``itemsize`` bytes."""
     return max(4, block * itemsize // PAIR_WARP_BYTES)
 
 
 class _Differentiable(torch.autograd.Function):
-    """``softmax``, of which autograd keeps y alone."""
+    """``softmax`` for autograd, which saves y only."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -152,37 +153,44 @@ def test_float8_of_any_layout_is_multiplied(matmul, device, view):
 
 @pytest.mark.parametrize("view", LAYOUTS.values(), ids=LAYOUTS)
 def test_cublas_is_given_float8_in_rows_along_k(view):
-    """Which of a GPU's tensors it refuses is seen of their strides, so these need none."""
+    """The layout depends on strides alone, so tensors of a CPU do."""
     x = torch.randn(32, 64).to(FLOAT8)
-    assert by_torch._along_k(x) is x
-    assert by_torch._along_k(x[4:]).data_ptr() == x[4:].data_ptr()  # nothing is copied that need not be
-    given = by_torch._along_k(view(x))
+    assert by_torch.rows_along_k(x) is x
+    assert by_torch.rows_along_k(x[4:]).data_ptr() == x[4:].data_ptr()  # not copied
+    given = by_torch.rows_along_k(view(x))
     assert given.stride() == (64, 1)
     assert given.storage_offset() == 0
     assert torch.equal(given.float(), view(x).float())
 
 
+@pytest.fixture
+def fresh():
+    """The module of torch's matmul, loaded once more: no scale has been made in it yet."""
+    spec = importlib.util.spec_from_file_location(f"{by_torch.__name__}_fresh", by_torch.__file__)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.mark.parametrize("fake_first", [True, False])
-def test_a_scale_of_one_is_data_whoever_asked_first(monkeypatch, fake_first):
+def test_a_scale_of_one_is_data_whoever_asked_first(fresh, fake_first):
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    monkeypatch.setattr(by_torch, "_ones", {})
     a, b = torch.randn(32, 64).to(FLOAT8), torch.randn(48, 64).to(FLOAT8).t()
     if not fake_first:
-        multiplied(by_torch.matmul, a, b)
+        multiplied(fresh.matmul, a, b)
     with FakeTensorMode():
-        by_torch._one(torch.empty(32, 64, dtype=FLOAT8))
-    assert multiplied(by_torch.matmul, a, b).isfinite().all()
-    assert by_torch._one(a) is by_torch._one(b)
-    assert by_torch._one(a).item() == 1
-    assert all(type(kept) is torch.Tensor for kept in by_torch._ones.values())
+        fresh.scale_of_one(torch.empty(32, 64, dtype=FLOAT8))
+    assert multiplied(fresh.matmul, a, b).isfinite().all()
+    assert fresh.scale_of_one(a) is fresh.scale_of_one(b)
+    assert fresh.scale_of_one(a).item() == 1
+    assert type(fresh.scale_of_one(a)) is torch.Tensor
 
 
 @pytest.mark.gpu
-def test_a_scale_of_one_is_one_on_any_stream_and_in_any_graph(monkeypatch):
+def test_a_scale_of_one_is_one_on_any_stream_and_in_any_graph(fresh):
     if torch.cuda.get_device_capability() < (8, 9):
         pytest.skip("cuBLAS has no float8 here")
-    monkeypatch.setattr(by_torch, "_ones", {})
     a = torch.ones(32, 64, device="cuda").to(FLOAT8)
     b = torch.ones(48, 64, device="cuda").to(FLOAT8).t()
     one = torch.ones((), device="cuda")  # both the same: a scale that is not aligned to 16 bytes is refused
@@ -190,13 +198,12 @@ def test_a_scale_of_one_is_one_on_any_stream_and_in_any_graph(monkeypatch):
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
-        captured = by_torch.matmul(a, b)
-    assert not by_torch._ones
-    y = by_torch.matmul(a, b)
+        captured = fresh.matmul(a, b)
+    y = fresh.matmul(a, b)
     torch.cuda.synchronize()
     torch.cuda._sleep(10**7)  # the current stream is busy, and another one is not
     with torch.cuda.stream(side):
-        other = by_torch.matmul(a, b)
+        other = fresh.matmul(a, b)
     graph.replay()
     torch.cuda.synchronize()
     assert (y == 64).all()

@@ -166,16 +166,6 @@ def test_rows_of_a_million_columns(make, error, cols):
     assert error(workload.reference(x), [import_module("runner.kernels.softmax.triton").softmax(x)]) < 1
 
 
-@pytest.mark.parametrize("cols", [33_000, 40_960])
-def test_a_long_row_of_triton_is_one_like_others(load, device, monkeypatch, cols):
-    softmax = load("softmax", "triton")
-    x, dy = (torch.randn(2, cols, device=device) for _ in range(2))
-    y, dx = softmax(x), gradient(softmax, x, dy)
-    monkeypatch.setattr(import_module("runner.kernels.softmax.triton"), "LONGEST", 0)
-    assert torch.equal(softmax(x), y)
-    assert torch.equal(gradient(softmax, x, dy), dx)
-
-
 @pytest.mark.gpu
 def test_a_row_of_just_below_2_to_the_31():
     from runner.kernels.softmax.triton import softmax

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from runner.kernels import cuda_build, cuda_extension
-from runner.kernels.cuda_kernel import Kernel
 from runner.kernels.softmax import _cuda_exchange, cuda
 from runner.kernels.softmax._cuda_plan import Rows, plan
-from runner.kernels.softmax.cuda import softmax
+from runner.kernels.softmax.cuda import processor_of, softmax
 from runner.kernels.unsupported import Unsupported
 
 INF = torch.inf
@@ -122,7 +124,7 @@ def test_two_streams_of_different_priority_at_once(make, error):
     torch.cuda.synchronize()
     for (workload, inputs), y in zip(drawn, outputs, strict=True):
         assert error(workload.reference(*inputs), [y]) <= 1
-    assert not _cuda_exchange.exchanges(0)._word.value
+    _cuda_exchange.exchanges(0).raise_if_timed_out()
 
 
 @pytest.mark.gpu
@@ -181,38 +183,57 @@ def test_two_graphs_of_one_stream_replayed_at_once_beside_a_call(make, error):
 
 
 @pytest.mark.gpu
-def test_more_captures_than_there_is_stock_for_are_right_all_the_same(make, error, monkeypatch):
+def test_more_captures_than_there_is_memory_reserved_for_are_right_all_the_same(make, error):
+    _needs_the_ring()
     workload, (x,) = make("softmax", dtype="bfloat16", device="cuda", rows=20, cols=WIDE)
-    softmax(x)
-    monkeypatch.setattr(_cuda_exchange.exchanges(0), "_stock", [])
+    exchanges = _cuda_exchange.Exchanges(x.device)
+    through_the_ring(x, exchanges)
+    torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        y = softmax(x)
+        for _ in range(_cuda_exchange.RESERVED_CAPTURES + 1):
+            y = through_the_ring(x, exchanges)
     for _ in range(3):
         graph.replay()
     assert error(workload.reference(x), [y]) <= 1
 
 
+def through_the_ring(x, exchanges=None, blocks=0, limit_ns=_cuda_exchange.LIMIT_NS):
+    """Softmax of ``x`` [rows, cols] by the ring kernel, as on a GPU without clusters of 16 blocks.
+
+    ``blocks``: 0 for all; with 1 a block waits for slices that nobody computes.
+    """
+    exchanges = exchanges or _cuda_exchange.exchanges(0)
+    (rows, cols), per = x.shape, 16 // x.element_size()
+    chosen = plan(Rows(x.element_size(), rows, cols, cols, 1, True), replace(processor_of(x.device), cluster=8))
+    assert chosen.design == "softmax_ring"
+    name = chosen.kernel.format(T=cuda_build.TYPES[x.dtype])
+    kernel = cuda_build.kernel(cuda_build.source(cuda.__file__, "default"), name, "nvrtc", x.device)
+    y = torch.empty_like(x)
+    memory = exchanges.take(rows * chosen.slices)
+    sizes = rows, cols // per, cols // per, chosen.slices
+    pointers = memory.data_ptr(), exchanges.flag_address, limit_ns
+    shape = {"shared": chosen.shared, "cooperative": True}
+    kernel(blocks or chosen.blocks, chosen.threads, x.data_ptr(), y.data_ptr(), *sizes, *pointers, **shape)
+    return y
+
+
 BROKEN = """
-from dataclasses import replace
 import torch
 from runner.kernels.softmax import _cuda_exchange, cuda
-_cuda_exchange.LIMIT_NS = 50_000_000
+from test_softmax_cuda import through_the_ring
 x = torch.randn(2, 524288, device="cuda")
 right = cuda.softmax(x)
-chosen = cuda._chosen
-cuda._chosen = lambda *what: replace(chosen(*what), blocks=1)  # which cannot hold a row, and waits for the rest of it
-_cuda_exchange.exchanges(0)._of_stream.clear()  # is for launches of as many blocks
-wrong = cuda.softmax(x)
+torch.cuda.synchronize()
+with torch.cuda.stream(torch.cuda.Stream()):  # its memory is for launches of as many blocks
+    wrong = through_the_ring(x, blocks=1, limit_ns=50_000_000)
 torch.cuda.synchronize()
 assert wrong.isnan().any()
 try:
     cuda.softmax(x)
-    raise SystemExit("it did not tell")
-except _cuda_exchange.GaveUp as told:
-    print(told)
-cuda._chosen = chosen
-_cuda_exchange.exchanges(0)._of_stream.clear()
+    raise SystemExit("no error was raised")
+except _cuda_exchange.KernelTimeout as error:
+    print(error)
 assert torch.equal(cuda.softmax(x), right)
 """
 
@@ -221,23 +242,18 @@ assert torch.equal(cuda.softmax(x), right)
 def test_a_row_that_no_block_can_finish_ends_in_an_error_and_not_in_a_hang():
     """In a process of its own, so that a hang would be one of that process."""
     _needs_the_ring()
-    ran = subprocess.run([sys.executable, "-c", BROKEN], capture_output=True, text=True, timeout=120)
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    ran = subprocess.run([sys.executable, "-c", BROKEN], capture_output=True, text=True, timeout=120, env=environment)
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert "an earlier softmax on cuda:0 is wrong" in ran.stdout
 
 
 @pytest.mark.gpu
-def test_without_large_clusters_the_ring_takes_over(make, error, monkeypatch):
+def test_the_ring_is_right_for_rows_that_large_clusters_take(make, error):
     _needs_the_ring()
-    monkeypatch.setattr(Kernel, "runs_clusters", lambda *_: False)
-    cuda._chosen.cache_clear()
     workload, (x,) = make("softmax", dtype="bfloat16", device="cuda", rows=70, cols=200_008)
-    y = softmax(x)
-    source = cuda_build.source(cuda.__file__, "default")
-    chosen = cuda._chosen(Rows(2, 70, 200_008, 200_008, 1, True), source, "nvrtc", x.dtype, x.device)
-    cuda._chosen.cache_clear()
-    assert chosen.design == "softmax_ring"
-    assert error(workload.reference(x), [y]) <= 1
+    assert error(workload.reference(x), [through_the_ring(x)]) <= 1
 
 
 @pytest.mark.gpu
@@ -259,5 +275,5 @@ def test_the_other_builder_launches_clusters_of_16_and_cooperatively_too(make, e
 
 def _needs_the_ring():
     x = Rows(2, 40, WIDE, WIDE, 1, True)
-    if plan(x, cuda._processor(torch.device("cuda", 0))).design != "softmax_ring":
+    if plan(x, processor_of(torch.device("cuda", 0))).design != "softmax_ring":
         pytest.skip("no ring on this GPU")
