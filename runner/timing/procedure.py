@@ -183,7 +183,8 @@ def verdict(columns: Mapping[str, Scalar], target_pct: float, wrong: str = "") -
 
 def _doubts(columns: Mapping[str, Any], target_pct: float) -> Iterator[tuple[str, str]]:
     """Yield each doubt and its reason, the gravest first. Columns of other devices and instruments are absent."""
-    instrument, time_us, kernels = columns["instrument"], columns.get("gpu_us"), columns.get("n_kernels")
+    instrument, kernels = columns["instrument"], columns.get("n_kernels")
+    time_us: Any = columns.get("gpu_us")  # None on a CPU
     least_us, cupti_us, latency_us = map(columns.get, ("fastest_possible_us", "cupti_us", "latency_us"))
 
     if kernels == 0:

@@ -1,4 +1,4 @@
-"""Whether the timings of this machine can be trusted: self-tests on calls whose answer is known."""
+"""Self-tests of the timings of this machine, on calls whose answer is known."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from statistics import fmean
+from typing import Any
+
+import torch
 
 from runner.device import identity
-from runner.experiment.case import Scalar
 from runner.timing import Call, TimingSettings
 from runner.timing.statistics import Ratio, pair_floors, paired, shared_us
-
-MODULES = {"cuda": "gpu", "cpu": "cpu"}  # each has ``CHECKS``, by the name that the user sees
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Finding:
 
     name: str
     found: str  # with units
-    bar: str  # what it had to be
+    bar: str  # what is required
     passed: bool
 
 
@@ -33,7 +33,7 @@ Ended = Callable[[str, Sequence[Finding], float], None]
 
 
 def settings(conf: Path) -> TimingSettings:
-    """How a case is timed by default, from the YAML in the folder ``conf``; no comparison with the measured_peak."""
+    """Return the default settings, from the YAML file in the folder ``conf``, without the measured peak."""
     import yaml
 
     values = yaml.safe_load((conf / "measure" / "benchmark.yaml").read_text(encoding="utf-8"))
@@ -42,44 +42,40 @@ def settings(conf: Path) -> TimingSettings:
 
 
 def checks(device: str) -> Mapping[str, Check]:
-    """The checks of ``device``, "cpu" or "cuda", in their order."""
-    found: Mapping[str, Check] = import_module(f"runner.timing.verify.{MODULES[device]}").CHECKS
+    """Return the checks of ``device``, "cpu" or "cuda", in order, by the name that the user sees."""
+    found: Mapping[str, Check] = import_module(f"runner.timing.verify.{device}").CHECKS
     return found
 
 
 def run(device: str, chosen: TimingSettings, ended: Ended = lambda name, findings, seconds: None) -> list[Finding]:
-    """What every check of ``device`` finds under the settings ``chosen``; one that raises has failed.
+    """Run every check of ``device`` with the settings ``chosen``. A check that raises has failed.
 
-    ``ended`` hears of each check when it ends: its name, its findings, and the seconds it took.
+    ``ended`` is called after each check with its name, its findings, and the seconds that it took.
     """
     everything: list[Finding] = []
     gc.collect()
-    gc.freeze()  # modules: 300,000 objects of torch's, which a collection in the middle of a sample would walk
+    gc.freeze()  # torch's 300,000 objects, which a collection during a sample would visit
     for name, check in checks(device).items():
         started = time.perf_counter()
-        findings = _findings(name, check, chosen)
-        gc.collect()  # the buffers of one check are no business of the next
+        try:
+            findings = check(chosen)
+        except Exception as error:
+            line = str(error).strip().partition("\n")[0]
+            findings = [Finding(name, f"{type(error).__name__}: {line}", "it can be done at all", passed=False)]
+        gc.collect()  # frees the buffers of the check
         ended(name, findings, time.perf_counter() - started)
         everything += findings
     return everything
 
 
 def certify(device: str, findings: Sequence[Finding]) -> Path | None:
-    """Keep ``findings`` as what is known of this machine; None if they cannot be kept."""
+    """Keep ``findings`` as the certificate of this machine. None if they cannot be kept."""
     facts = identity.identity() if device == "cuda" else identity.cpu_identity()
     return identity.certify(facts, device, [asdict(finding) for finding in findings])
 
 
-def _findings(name: str, check: Check, chosen: TimingSettings) -> list[Finding]:
-    try:
-        return check(chosen)
-    except Exception as error:
-        line = str(error).strip().partition("\n")[0]
-        return [Finding(name, f"{type(error).__name__}: {line}", "it can be done at all", passed=False)]
-
-
-SURE_US = 8.0  # from here on "same" can be said: below, what an instrument cannot see is too large a share
-SURE_SHARE = 0.9  # of pairs that must be called so
+SURE_US = 8.0  # shortest calls that must be called the same: below, the instrument's error is too large a share
+SURE_SHARE = 0.9  # of those pairs
 
 
 @dataclass(frozen=True)
@@ -91,27 +87,22 @@ class Compared:
 
 
 def compared(
-    settings: TimingSettings, device: str, first: Call, second: Call, columns: Mapping[str, Scalar] | None = None
+    settings: TimingSettings, device: str, first: Call, second: Call, instrument: str = "perf_counter"
 ) -> Compared:
-    """``first`` against ``second``. ``columns`` name the instrument of both, on a GPU.
-
-    Raises:
-        RuntimeError: they cannot be sampled side by side.
-
-    """
-    both = settings.compare([(first, columns or {}), (second, columns or {})], device)
+    """Compare two calls in paired rounds, both timed by ``instrument``. Raises RuntimeError if they are too slow."""
+    both = settings.compare([(call, {"instrument": instrument}) for call in (first, second)], device)
     if both is None:
-        raise RuntimeError("there is no time for rounds in which calls are sampled in turn")
+        raise RuntimeError("the calls are too slow for paired rounds")
     (name, ours), (other, theirs) = both
     return Compared(paired(ours, theirs, pair_floors(name, other), shared_us(name, other)), fmean(theirs))
 
 
 def alike(name: str, pairs: Sequence[Compared], most: int) -> Finding:
     """Check that at most ``most`` pairs of equal calls are called faster or slower."""
-    told = sum(pair.ratio.word in ("faster", "slower") for pair in pairs)
+    different = sum(pair.ratio.word in ("faster", "slower") for pair in pairs)
     widest = 100 * max(abs(pair.ratio.log) for pair in pairs)
-    found = f"{told} of {len(pairs)} called different, the farthest {widest:.2f} % apart"
-    return Finding(f"{name}: different", found, f"at most {most}", told <= most)
+    found = f"{different} of {len(pairs)} called different, the largest difference {widest:.2f} %"
+    return Finding(f"{name}: different", found, f"at most {most}", different <= most)
 
 
 def sure(name: str, pairs: Sequence[Compared]) -> Finding:
@@ -124,7 +115,15 @@ def sure(name: str, pairs: Sequence[Compared]) -> Finding:
 
 def slower(name: str, pairs: Sequence[Compared], share: float, least: int) -> Finding:
     """Check that at least ``least`` calls that are longer by ``share`` are called slower."""
-    told = sum(pair.ratio.word == "slower" for pair in pairs)
+    detected = sum(pair.ratio.word == "slower" for pair in pairs)
     read = 100 * fmean(pair.ratio.log for pair in pairs)
-    found = f"found in {told} of {len(pairs)}, read as {read:+.2f} %"
-    return Finding(f"{name}, {100 * share:g} % longer", found, f"at least {least}", told >= least)
+    found = f"found in {detected} of {len(pairs)}, measured as {read:+.2f} %"
+    return Finding(f"{name}, {100 * share:g} % longer", found, f"at least {least}", detected >= least)
+
+
+def gelu(count: int, device: str) -> Call:
+    """Return GELU (tanh) of ``count`` float32 values into an existing buffer."""
+    function: Any = torch._C._nn.gelu  # takes a buffer for its output, unlike torch.nn.functional.gelu
+    x = torch.randn(count, device=device)
+    y = torch.empty_like(x)
+    return Call(lambda: (function(x, approximate="tanh", out=y),))
