@@ -1,12 +1,14 @@
-"""A case once more, in a process that a tool has started: what nsys, ncu and compute-sanitizer look at.
+"""Runs a case again in a process that a tool has started: nsys, ncu or compute-sanitizer.
 
     python -m runner.worker.again <case.json>
 
-The case is built and checked as ever, within the NVTX range ``define_model``, and called within ``warm_up``. Then come
-its calls, between start and stop of CUDA's profiler, each in a range ``call``; in these are the parts that the workload
-has names for. Before each, outside of its range, inputs are put back and the L2 cache of the GPU is emptied, as the
-benchmark does, unless the request wants it as the last call has left it. The result, with what the calls took by the
-host's clock, is written where the request says. Exit code 1: there are no such calls, and the result says why.
+It builds and checks the case as usual, in the NVTX range ``define_model``, and warms it up in the range ``warm_up``.
+The calls to observe follow while CUDA's profiler is on, each in a range ``call``, with ranges for the parts that the
+workload names. As in the benchmark, inputs are restored and the L2 cache is emptied before each call, outside of its
+range; a request may ask for a warm cache. The result goes into the file that the request names: the time of each call
+by the host's clock, or an error, with exit code 1.
+
+The second half of this file runs compute-sanitizer on a case, for ``debug=sanitizer``.
 """
 
 from __future__ import annotations
@@ -16,8 +18,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +35,17 @@ from runner.worker.job import Job
 from runner.worker.problem import Problem
 
 WARM_UP, WARM_UP_S = 3, 0.05  # calls before the profiler starts, at least so many and for so long
-MODEL, WARM = "define_model", "warm_up"
 
 
 def main(request: Path) -> int:
-    """Do what ``request`` asks for; what came of it is in the file that it names."""
+    """Run the case of ``request``, write the result, and return the exit code."""
     asked = json.loads(request.read_text(encoding="utf-8"))
     case = CaseRecord.from_record(asked["case"])
     job = Job(case, Problem(case), on_phase=lambda phase: None)
     try:
         with watched(_range):
             found = again(job, int(asked["calls"]), cold_l2=bool(asked["cold_l2"]))
-    except (Exception, SystemExit) as error:  # an implementation that exits has no calls either
+    except (Exception, SystemExit) as error:  # an implementation may call sys.exit
         traceback.print_exc()
         fault = classify(error, job.phase)
         found = {"error": f"{fault.status} in phase {job.phase}: {fault.reason}"}
@@ -54,45 +54,44 @@ def main(request: Path) -> int:
 
 
 def again(job: Job, calls: int, *, cold_l2: bool) -> dict[str, Any]:
-    """Build, check and call; microseconds of each call by the host's clock, from launch to result. Or an ``error``."""
-    with span(MODEL):
+    """Build, check and call. Return the us of each call by the host's clock, from launch to result, or an ``error``."""
+    with span("define_model"):
         call = job.ready()
     if job.wrong and not job.case.time_wrong:
         return {"error": f"wrong: {job.wrong}"}
     if job.untimed:
         return {"error": f"unsupported: {job.untimed}"}
     job.enter("measure")
-    before = preparation(call.reset, cold_l2=cold_l2 and job.problem.device == "cuda")
-    with span(WARM):
+    prepare = preparation(call.reset, cold_l2=cold_l2 and job.problem.device == "cuda")
+
+    def before() -> None:
+        prepare()
+        _synchronize()
+
+    def once() -> float:
+        started = time.perf_counter()
+        with span(CALL):
+            call.run()
+            _synchronize()
+        return (time.perf_counter() - started) * 1e6
+
+    with span("warm_up"):
         began, done = time.perf_counter(), 0
         while done < WARM_UP or time.perf_counter() - began < WARM_UP_S:
             before()
             call.run()
-            _wait()
+            _synchronize()
             done += 1
-    _ready(before)  # the first call, before the profiler looks: of one call alone it sees that call alone
-    with _profiled():
-        calls_us = [_once(call.run)]
+    before()  # outside of the profile, so that the profile of a single call holds that call alone
+    with torch.cuda.profiler.profile() if torch.cuda.is_available() else nullcontext():
+        calls_us = [once()]
         while len(calls_us) < calls:
-            _ready(before)
-            calls_us.append(_once(call.run))
+            before()
+            calls_us.append(once())
     return {"calls_us": calls_us, "n": calls}
 
 
-def _ready(before: Callable[[], None]) -> None:
-    before()
-    _wait()
-
-
-def _once(run: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    with span(CALL):
-        run()
-        _wait()
-    return (time.perf_counter() - started) * 1e6
-
-
-def _wait() -> None:
+def _synchronize() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
@@ -101,43 +100,25 @@ def _range(name: str) -> AbstractContextManager[object]:
     return torch.cuda.nvtx.range(name) if torch.cuda.is_available() else nullcontext()
 
 
-@contextmanager
-def _profiled() -> Iterator[None]:
-    """Between start and stop of CUDA's profiler, where there is CUDA."""
-    if not torch.cuda.is_available():
-        yield
-        return
-    torch.cuda.profiler.start()
-    try:
-        yield
-    finally:
-        torch.cuda.profiler.stop()
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
-
-
 NAME = "compute-sanitizer"
 LIMIT_S, GRACE_S = 240.0, 20.0  # within launcher.measure_limit_s
-ALONE = {
-    "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"
-}  # else an allocation has neighbours of its own, and hides what it misses
-TOTAL = re.compile(r"^========= ERROR SUMMARY: (\d+) errors?$", re.MULTILINE)  # one more line is of those not printed
-TOLD = re.compile(r"^========= (?!COMPUTE-SANITIZER|ERROR SUMMARY|Warning)(\S.*)$")  # what belongs to it is indented
-PLACE = re.compile(r"^=========\s+(at .*)$")
+ALONE = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}  # each tensor is an allocation, so that a read past its end is seen
+TOTAL = re.compile(r"^========= ERROR SUMMARY: (\d+) errors?$", re.MULTILINE)  # another line counts errors not printed
+FOUND = re.compile(
+    r"^========= (?!COMPUTE-SANITIZER|ERROR SUMMARY|Warning)(\S.*)$(?:\n=========\s+(at .*)$)?", re.MULTILINE
+)
 
 
 class SanitizerError(Exception):
-    """compute-sanitizer has found something; the message has the number, the first, and where the others are."""
+    """compute-sanitizer found errors. The message has their number, the first one, and the log with all of them."""
 
 
 def look(context: MeasureContext) -> dict[str, Scalar]:
-    """The case of ``context`` once more under memcheck: the column ``sanitizer_errors``, which is 0.
+    """Run the case of ``context`` under memcheck. Return the column ``sanitizer_errors``, which is 0.
 
     Raises:
-        SanitizerError: it is not 0, or the case fails there.
-        Unsupported: there is no compute-sanitizer, it cannot look, or the case cannot be run there.
+        SanitizerError: there are errors, or the case fails under the tool.
+        Unsupported: the tool is missing or cannot run, or the case cannot run under it.
 
     """
     program = tools.find(NAME)
@@ -151,32 +132,26 @@ def look(context: MeasureContext) -> dict[str, Scalar]:
         raise Unsupported(f"debug=sanitizer: {error}") from None
     totals = TOTAL.findall(ended.output)
     if found := sum(map(int, totals)):
-        raise SanitizerError(
-            f"{found} error{'s' if found > 1 else ''}, the first: {first(ended.output)}; all are in {log}"
-        )
+        errors = f"{found} error{'s' if found > 1 else ''}"
+        raise SanitizerError(f"{errors}, the first: {first(ended.output)}; all are in {log}")
     if ended.timed_out:
         raise Unsupported(f"{NAME} was not done after {LIMIT_S:g} s: take a smaller workload; see {log}")
     if not totals:
         raise Unsupported(f"{NAME} could not look: {first(ended.output)}; see {log}")
-    failed = _failed(context)
-    if failed.startswith("unsupported"):  # it may be so there alone: torch without its cache captures no graph
+    done = result(context.folder)
+    failed = str(done.get("error", "")) if done else "it ended early"
+    if failed.startswith("unsupported"):  # perhaps only here: torch without its cache captures no graph
         raise Unsupported(f"debug=sanitizer: under {NAME} the case is {failed}")
-    if failed and not failed.startswith("wrong: "):  # which the worker will find for itself
+    if failed and not failed.startswith("wrong: "):  # the worker will find a wrong result by itself
         raise SanitizerError(f"no error in memory, but under {NAME} the case fails: {failed}; see {log}")
     return {"sanitizer_errors": 0}
 
 
-def first(said: str) -> str:
-    """The first thing told, and in which kernel it was."""
-    lines = said.splitlines()
-    for line, below in zip(lines, [*lines[1:], ""], strict=True):
-        if told := TOLD.match(line):
-            place = PLACE.match(below)
-            return f"{told[1]} {place[1]}" if place else told[1]
-    return "it does not say what"
+def first(output: str) -> str:
+    """Return the first error in the tool's ``output``, with its kernel."""
+    found = FOUND.search(output)
+    return " ".join(filter(None, found.groups())) if found else "it does not say what"
 
 
-def _failed(context: MeasureContext) -> str:
-    """What the case in that process has come to, if it has failed."""
-    done = result(context.folder)
-    return str(done.get("error", "")) if done else "it has ended before its end"
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

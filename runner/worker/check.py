@@ -1,4 +1,4 @@
-"""Outputs against the float64 reference: how far off, and whether that is allowed."""
+"""Compares outputs with the float64 reference, and turns exceptions into statuses."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ import torch
 from torch import Tensor
 
 from runner.experiment.case import Scalar
-from runner.experiment.results import Phase, Status, kept
-from runner.experiment.schema import BadInput
+from runner.experiment.results import Phase, Status, clip
 from runner.kernels.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from runner.models.workload import Expected
     from runner.timing import Call
 
-PLAIN = (Tensor, torch.nn.Parameter)  # another subclass may put off its work until somebody looks at it
+PLAIN = (Tensor, torch.nn.Parameter)  # another subclass may compute its values only when they are read
 CHUNK = 2**24  # elements compared at once: temporaries stay near 1 GiB however large the output
 
 
 @dataclass
-class Comparison:
-    """The worst error of each kind over all outputs."""
+class CheckResult:
+    """The largest error of each kind over all outputs."""
 
     max_abs_err: float = 0.0
     max_rel_err: float = 0.0
     err_over_tol: float = 0.0
     tolerance: list[str] = field(default_factory=list)
-    compared: bool = True  # false: an output is missing or of another shape, and has no error that could be the largest
-    reason: str = ""  # the first output that is wrong, and where it is worst
+    compared: bool = True  # False: an output is missing or has another shape, so there is no largest error
+    reason: str = ""  # the first output that is wrong, and where its error is largest
 
     @property
     def correct(self) -> bool:
@@ -41,40 +40,38 @@ class Comparison:
         return not self.reason
 
     def columns(self) -> dict[str, Scalar]:
-        """By the columns of a row."""
+        """Return the columns of a row. JSON has no infinity: an infinite error is left out."""
         names = ("max_abs_err", "max_rel_err", "err_over_tol") if self.compared else ()
-        errors = {name: error for name in names if math.isfinite(error := getattr(self, name))}  # JSON has no infinity
+        errors = {name: error for name in names if math.isfinite(error := getattr(self, name))}
         return {"correct": self.correct, **errors, "tolerance": "; ".join(dict.fromkeys(self.tolerance))}
 
 
 def repeats(call: Call, outputs: Sequence[object]) -> bool:
-    """True if ``call`` gives the bits of ``outputs`` again, as far as the first ``CHUNK`` elements of each tell."""
-    before = [
-        _head(output).clone() for output in outputs if isinstance(output, Tensor)
-    ]  # the next call may overwrite it
+    """Return whether ``call`` gives the bits of ``outputs`` again, in the first ``CHUNK`` elements of each."""
+    before = [_bits(output).clone() for output in outputs if isinstance(output, Tensor)]  # the call may overwrite them
     call.restore()
-    after = [_head(output) for output in call.run() if isinstance(output, Tensor)]
+    after = [_bits(output) for output in call.run() if isinstance(output, Tensor)]
     return len(before) == len(after) and all(map(torch.equal, before, after))
 
 
-def _head(output: Tensor) -> Tensor:
-    """Bits, as bytes: as numbers, NaN would differ from itself, and 0 not from -0."""
+def _bits(output: Tensor) -> Tensor:
+    """Return the first elements as bytes. As numbers, NaN differs from itself, and 0 equals -0."""
     return output.detach().reshape(-1)[:CHUNK].contiguous().view(torch.uint8)
 
 
-def compare(outputs: Sequence[object], expected: Sequence[Expected], dtype: torch.dtype) -> Comparison:
-    """Every output against what was expected. Equal infinities agree, and so do two NaNs."""
-    comparison = Comparison(compared=len(outputs) == len(expected))
-    if not comparison.compared:
-        comparison.reason = f"{len(outputs)} outputs where {len(expected)} are expected"
+def compare(outputs: Sequence[object], expected: Sequence[Expected], dtype: torch.dtype) -> CheckResult:
+    """Compare every output with its reference. Equal infinities agree, and so do two NaNs."""
+    result = CheckResult(compared=len(outputs) == len(expected))
+    if not result.compared:
+        result.reason = f"{len(outputs)} outputs where {len(expected)} are expected"
     for output, wanted in zip(outputs, expected, strict=False):
-        comparison.tolerance.append(wanted.tolerance)
+        result.tolerance.append(wanted.tolerance)
         if reason := _misfit(output, wanted.value, dtype):
-            comparison.compared = False
+            result.compared = False
         else:
-            reason = _compare(output, wanted, comparison)  # type: ignore[arg-type]
-        comparison.reason = comparison.reason or (reason and f"{wanted.name}: {reason}")
-    return comparison
+            reason = _compare(output, wanted, result)  # type: ignore[arg-type]
+        result.reason = result.reason or (reason and f"{wanted.name}: {reason}")
+    return result
 
 
 def _misfit(output: object, value: Tensor, dtype: torch.dtype) -> str:
@@ -89,8 +86,8 @@ def _misfit(output: object, value: Tensor, dtype: torch.dtype) -> str:
     return ""
 
 
-def _compare(output: Tensor, wanted: Expected, into: Comparison) -> str:
-    """Adds the errors of one output to ``into``; gives the reason if it is wrong."""
+def _compare(output: Tensor, wanted: Expected, into: CheckResult) -> str:
+    """Add the errors of one output to ``into``. Return where it is wrong; "" if it is correct."""
     wrong, worst, place = 0, -1.0, 0
     flat, reference = output.detach().reshape(-1), wanted.value.reshape(-1)
     atols = wanted.atol.reshape(-1) if isinstance(wanted.atol, Tensor) else None
@@ -132,7 +129,7 @@ COMPILERS = (
 
 @dataclass(frozen=True)
 class Fault:
-    """What went wrong. A spoiled process must not run another case: its CUDA context is gone for good."""
+    """What went wrong. A spoiled process must not run another case: its CUDA context is lost."""
 
     status: Status
     reason: str  # one line
@@ -140,32 +137,20 @@ class Fault:
 
 
 def classify(error: BaseException, phase: Phase) -> Fault:
-    """The fault behind ``error``, raised in ``phase``."""
-    said = _said(error)
-    text = next((line.strip() for line in said.splitlines() if line.strip()), "")
-    text = "".join(letter if letter.isprintable() else "?" for letter in kept(text, *LONGEST))
+    """Return the fault behind ``error``, which was raised in ``phase``."""
+    message = str(error)
+    text = next((line.strip() for line in message.splitlines() if line.strip()), "")
+    text = "".join(letter if letter.isprintable() else "?" for letter in clip(text, *LONGEST))
     reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if isinstance(error, Unsupported):
         return Fault("unsupported", text or "unsupported")
-    if isinstance(error, BadInput):  # what was there when the run began is not any more
-        return Fault("build_failed", text)
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or OUT_OF_MEMORY.search(said):
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or OUT_OF_MEMORY.search(message):
         return Fault("oom", reason)
     if "CUDA error" in text or type(error).__name__ == "AcceleratorError":
         return Fault("cuda_error", reason, spoiled=True)
     if isinstance(error, NotImplementedError) or (isinstance(error, RuntimeError) and NO_SUCH_KERNEL.search(text)):
         return Fault("unsupported", reason)
-    if phase == "build" and _is_from_a_compiler(error):
+    compiler = type(error).__module__.startswith(COMPILERS)
+    if phase == "build" and (compiler or isinstance(error, SyntaxError | ImportError | AttributeError)):
         return Fault("build_failed", reason)
     return Fault("error", reason)
-
-
-def _said(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as why:  # the class is the user's own
-        return f"what it says is not known, for its __str__ raises {type(why).__name__}"
-
-
-def _is_from_a_compiler(error: BaseException) -> bool:
-    return isinstance(error, SyntaxError | ImportError | AttributeError) or type(error).__module__.startswith(COMPILERS)

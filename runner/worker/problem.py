@@ -1,4 +1,4 @@
-"""What the cases of one problem share: the inputs, what should come of them, and the calls that can be compared."""
+"""What the cases of one problem share: the inputs, the expected outputs, and the calls to compare."""
 
 from __future__ import annotations
 
@@ -21,34 +21,37 @@ from runner.timing import Call
 
 
 class Problem:
-    """A workload of one size, on one device, from one seed."""
+    """A workload of one size, on one device, from one seed.
+
+    ``low_memory`` becomes true when a case has run out of memory: from then on nothing is kept between cases.
+    """
 
     def __init__(self, case: CaseRecord) -> None:
         self.name = case.problem
+        self.low_memory = False
         self._case = case
         self._inputs: tuple[Tensor, ...] | None = None
         self._expected: tuple[Expected, ...] | None = None
         self._calls: dict[str, tuple[Call, Mapping[str, Scalar]]] = {}
-        self._low_memory = False
 
     @cached_property
     def workload(self) -> Workload:
-        """What is computed."""
+        """The workload of the cases."""
         workload: Workload = option("runner.models", self._case.workload)
         return workload
 
     @cached_property
     def measures(self) -> list[Measurement]:
-        """What is observed of each case."""
+        """The measurements of each case, in their order."""
         return [option("runner.measure", measure) for measure in self._case.measures]
 
     @property
     def device(self) -> str:
-        """Where it runs, "cpu" or "cuda". Raises Unsupported."""
+        """The device, "cpu" or "cuda". Raises Unsupported."""
         return resolve(self._case.device)
 
     def inputs(self) -> tuple[Tensor, ...]:
-        """The same tensors for every case, so that where they lie makes no difference between two."""
+        """Return the inputs: the same tensors for every case, so that their addresses make no difference."""
         torch.set_float32_matmul_precision("high" if self.workload.tf32 else "highest")  # a case may have changed it
         if self._inputs is None:
             draw = draw_on(self.device, self.workload.dtype, self.workload.data, self._case.seed)
@@ -57,17 +60,17 @@ class Problem:
 
     @property
     def input_bytes(self) -> int:
-        """Memory of the inputs, if they have been made."""
+        """Bytes of the inputs; 0 if there are none yet."""
         return sum(tensor.nbytes for tensor in self._inputs or ())
 
     def expected(self) -> tuple[Expected, ...]:
-        """What is right, in float64; computed before any implementation has seen the inputs."""
+        """Return the expected outputs in float64. They are computed before an implementation sees the inputs."""
         if self._expected is None:
             self._expected = self.workload.reference(*self.inputs())
         return self._expected
 
     def redraw(self) -> None:
-        """The inputs may have been changed: put the same numbers into the same tensors, or make new ones."""
+        """Restore inputs that may have been changed: the same numbers in the same tensors, or in new ones."""
         old, self._inputs = self._inputs, None
         if old is None:
             return
@@ -78,36 +81,29 @@ class Problem:
         except Exception:  # their memory is gone, or their shape: then no earlier call can be trusted either
             self._inputs, self._calls = None, {}
 
-    def keep(self, case: CaseRecord, call: Call, metrics: Mapping[str, Scalar]) -> None:
-        """``call`` has been timed, which gave ``metrics``, and takes part in the comparison."""
-        if not self._low_memory:
+    def keep_call(self, case: CaseRecord, call: Call, metrics: Mapping[str, Scalar]) -> None:
+        """Keep ``call``, which has been timed with these ``metrics``, for the comparison."""
+        if not self.low_memory:
             self._calls[case.key] = call, metrics
 
-    @property
-    def holds_much(self) -> bool:
-        """Something is held that a case could do without."""
-        return not self._low_memory and (bool(self._calls) or self._expected is not None)
-
-    def release_caches(self) -> None:
-        """Memory is short: from now on nothing is held but what the case at hand needs."""
-        self._low_memory = True
+    def release_caches(self) -> bool:
+        """Free all that a case can do without, now and from now on. Return False if there was nothing to free."""
+        if self.low_memory or not (self._calls or self._expected):
+            return False
+        self.low_memory = True
         self._expected, self._calls = None, {}
+        return True
 
     def release_expected(self) -> None:
-        """The case at hand has been checked; the next one would like to find it."""
-        if self._low_memory:
+        """Free the expected outputs if memory is short. Otherwise they stay for the next case."""
+        if self.low_memory:
             self._expected = None
 
-    @property
-    def low_memory(self) -> bool:
-        """Memory is short."""
-        return self._low_memory
-
     def compare(self) -> Comparison:
-        """The calls kept, side by side, by the first measurement that can do it."""
+        """Return paired rounds of the calls that were kept, by the first measurement that can make them."""
         self._expected = None
         self.inputs()  # a case may have changed the precision of products
-        if self._low_memory:
+        if self.low_memory:
             return Comparison(reason="not compared side by side: memory is short")
         if len(self._calls) < 2:
             return Comparison(reason="there is nothing to compare")
@@ -126,9 +122,9 @@ class Problem:
 def on_same_inputs(
     calls: Sequence[tuple[Call, Mapping[str, Scalar]]],
 ) -> Sequence[tuple[Call, Mapping[str, Scalar]]]:
-    """Calls with their figures, each with a reset that also undoes what another one does to the inputs of all.
+    """Return ``calls`` with resets that also undo what the other calls do to the inputs, which all of them share.
 
-    Where no call changes its inputs, ``calls`` as they are: a short call on a CPU that needs a reset is timed singly.
+    If no call changes its inputs, ``calls`` stay as they are: on a CPU, short calls with a reset are timed singly.
     """
     undo = [call.restore for call, figures in calls if figures.get("mutates_inputs")]
 
@@ -143,12 +139,12 @@ def on_same_inputs(
 
 
 def option(package: str, choice: Choice) -> Any:  # the class depends on the name
-    """The object that ``choice`` says, of a class in ``package``."""
+    """Return the object of ``choice``, of a class in ``package``."""
     return schema.build(schema.find(package, choice.name), choice.fields, choice.name)
 
 
 def resolve(device: str) -> str:
-    """``auto`` as cpu or cuda. Raises Unsupported if there is no GPU and one is asked for."""
+    """Return "cpu" or "cuda" for auto, cpu or cuda. Raises Unsupported if there is no GPU but "cuda" is asked for."""
     available = torch.cuda.is_available()
     if device == "cuda" and not available:
         raise Unsupported("torch sees no NVIDIA GPU here; run with device=cpu, or on a machine that has one")
@@ -156,5 +152,5 @@ def resolve(device: str) -> str:
 
 
 def device_name(device: str) -> str:
-    """What a row says it ran on: the GPU's own name, or cpu."""
+    """Return the name of the device in a row: the GPU's own name, or "cpu"."""
     return torch.cuda.get_device_name() if device != "cpu" and torch.cuda.is_available() else "cpu"

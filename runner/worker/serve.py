@@ -1,8 +1,8 @@
-"""A worker's own end: cases come in, phases and rows go out.
+"""The worker's side of its channel: cases come in, phases and rows go out.
 
-A message is a line of JSON. The first one says on which device it will measure, if it will. After the cases of one
-problem comes the wish to compare them, and their rounds go out. The channel is a socket of its own, so that nothing an
-implementation prints can be taken for a message.
+A message is a line of JSON. The first one names the device to measure on, if there is one. After the cases of a
+problem, the parent asks for their comparison. The channel is a socket of its own, so that output of an implementation
+cannot be taken for a message.
 """
 
 from __future__ import annotations
@@ -23,35 +23,33 @@ from runner.experiment.case import CaseRecord
 
 
 def main(descriptor: int) -> None:
-    """Serve until the parent goes away, or a case has spoiled this process."""
-    # What Inductor has compiled is loaded as code: by default from a folder of /tmp that others may have made before.
+    """Serve until the parent closes the channel, or a case has spoiled this process."""
+    # Inductor loads compiled code from its cache: by default from a folder of /tmp that another user may have made.
     if not (private := identity.cache_folder("inductor")).is_relative_to(os.devnull):
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(private))
     from runner.device.identity import describe
     from runner.worker import Worker, calibrations, recall, tidy, warm_up
 
     channel = socket.socket(fileno=descriptor)
-    messages, me = channel.makefile("rb"), os.getpid()
+    messages = channel.makefile("rb")
 
     def send(**message: Any) -> None:
-        if os.getpid() != me:  # a case has forked, and both are on their way to a row: one of them is the worker
-            os._exit(0)
         channel.sendall(json.dumps(message).encode() + b"\n")
 
     processes.prefer_for_oom_kill()
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1)  # asked for before a worker that is late is killed: where is it?
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core of a process with a GPU is many GiB
+    faulthandler.register(signal.SIGUSR1)  # the parent sends it before it kills a late worker, to see the stack
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump of a process with a GPU has many GiB
     settings = json.loads(messages.readline())
     if device := settings["begin"]:
         warm_up(device, settings["like"] and CaseRecord.from_record(settings["like"]))
-    tidy()  # before the first case, which would else pay for all that has just been imported
+    tidy()  # otherwise the first case pays for all that has just been imported
     send(environment=describe())
     worker = Worker(lambda phase: send(phase=phase), Path(settings["files"]))
     while True:
         try:
             message = json.loads(messages.readline())
-        except (ValueError, OSError):  # the end of the channel, or of a message amid which the parent has died
+        except (ValueError, OSError):  # the channel ended, perhaps amid a message
             return
         if "recall" in message:
             recall(message["recall"])
@@ -74,11 +72,11 @@ def main(descriptor: int) -> None:
 
 
 def flush() -> None:
-    """What has been printed is in the log, if that can be had: a case may have closed what it printed to."""
+    """Write what was printed to the log, unless a case has closed the streams."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
 
 
-if __name__ == "__main__":  # where nothing forks it: runner.execute.worker_process.Spawner
+if __name__ == "__main__":  # where nothing forks workers: runner.execute.worker_process.Spawner
     main(int(sys.argv[1]))

@@ -43,16 +43,6 @@ def has_children(x):
 def leaves_a_child(x):
     if not hasattr(torch, "left"): torch.left = subprocess.Popen(["sleep", "5000.125"])
     return right(x)
-def leaves_a_thread_that_works(x):
-    if not hasattr(torch, "thread"):
-        def spin():
-            while True: pass
-        torch.thread = threading.Thread(target=spin, daemon=True)
-        torch.thread.start()
-    return right(x)
-def has_no_such_thread(x):
-    assert not hasattr(torch, "thread")
-    return right(x)
 def hurt_by_others(x):
     if hasattr(torch, "spoilt"): os.abort()
     return right(x)
@@ -93,10 +83,6 @@ def sends_half_a_message(x): to_sockets(b'{"row": '); time.sleep(1000)
 def dies_amid_a_message_and_leaves_a_child(x):
     if os.fork() == 0: time.sleep(1000)
     to_sockets(b'{"row": '); os.abort()
-def returns_twice(x):
-    if not hasattr(torch, "forked"):
-        torch.forked = os.fork() or True
-    return right(x)
 def says_much(x): raise ValueError(os.fsdecode(b"caf\\xe9 ") + "x" * 10**7)
 def closes_what_it_prints_to(x): sys.stdout.close(); return right(x)
 def ends_when_told(x):
@@ -195,11 +181,6 @@ def test_a_dead_worker_leaves_no_process_behind(grid):
     assert not sleepers()
 
 
-def test_who_comes_after_a_thread_that_works_has_a_process_of_its_own(grid):
-    rows = grid("leaves_a_thread_that_works", "has_no_such_thread")
-    assert [row.status for row in rows.values()] == ["ok", "ok"]
-
-
 def test_what_a_case_leaves_running_is_ended_before_the_next_size(launch_user):
     running = []
     cases = [("leaves_a_child", 64), ("right", 64), ("right", 65), ("right", 66)]
@@ -282,11 +263,6 @@ def test_nobody_waits_for_the_rest_of_a_message(grid):
         "dies_amid_a_message_and_leaves_a_child": "crashed",
         "right": "ok",
     }
-
-
-def test_a_case_that_forks_and_goes_on_in_both_has_one_row(launch_user):
-    events = launch_user(USER, ("returns_twice", 64), ("right", 64), ("right", 65))
-    assert [event.status for event in events if hasattr(event, "status")] == ["ok"] * 3
 
 
 def test_a_case_that_closes_what_it_prints_to_keeps_its_row(grid):

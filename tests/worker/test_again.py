@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from contextlib import nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,9 +12,12 @@ import pytest
 
 from runner.device import processes
 from runner.experiment.case import CaseRecord, Choice
+from runner.kernels.spans import watched
 from runner.measure import CannotMeasure, MeasureContext
 from runner.timing import Call
 from runner.worker import again
+from runner.worker.job import Job
+from runner.worker.problem import Problem
 
 GELU = {"rows": 8, "cols": 8, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
 MLP = {"dim": 8, "layers": 2, "batch": 4, "steps": 2, "activation": "gelu", "pass": "train_step", "lr": 0.1}
@@ -83,22 +86,19 @@ def test_an_implementation_that_is_not_timed_is_not_called(result, monkeypatch):
     assert result(case) == (1, {"error": "unsupported: it is not timed here"})
 
 
-def test_the_parts_of_a_call_are_ranges_and_no_call_is_in_the_warm_up(result, monkeypatch):
+def test_the_parts_of_a_call_are_ranges_and_no_call_is_in_the_warm_up():
     seen, open_ = [], []
 
-    class Noted(nullcontext):
-        def __init__(self, name):
-            self.name = name
+    @contextmanager
+    def noted(name):
+        open_.append(name)
+        seen.append("/".join(open_))
+        yield
+        open_.pop()
 
-        def __enter__(self):
-            open_.append(self.name)
-            seen.append("/".join(open_))
-
-        def __exit__(self, *_):
-            open_.pop()
-
-    monkeypatch.setattr(again, "_range", Noted)
-    result(CaseRecord(Choice("mlp", MLP), Choice("torch", {}), (), "cpu", 0), calls=2)
+    case = CaseRecord(Choice("mlp", MLP), Choice("torch", {}), (), "cpu", 0)
+    with watched(noted):
+        again.again(Job(case, Problem(case), lambda phase: None), 2, cold_l2=True)
     assert [name for name in seen if "/" not in name] == ["define_model", "warm_up", "call", "call"]
     assert not any("warm_up" in name and "call" in name for name in seen)
     parts = ["", "/forward", "/forward/layer_0", "/forward/layer_1", "/backward", "/optimizer_step"]
@@ -140,7 +140,7 @@ def test_a_tool_starts_it_as_the_scene_says(tmp_path):
 
 
 def test_a_call_of_no_case_cannot_be_done_again(tmp_path):
-    with pytest.raises(CannotMeasure, match="of none"):
+    with pytest.raises(CannotMeasure, match="belongs to no case"):
         MeasureContext("cpu", None, tmp_path).command(1)
     with pytest.raises(CannotMeasure, match="no folder"):
         MeasureContext("cpu", CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (), "cpu", 0)).command(1)

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from runner.device import tools
-from runner.experiment.case import DEBUG_VERDICT, CaseRecord, Choice, useless_debug
+from runner.experiment.case import CaseRecord, Choice, useless_debug
 from runner.kernels.unsupported import Unsupported
 from runner.measure import MeasureContext
 from runner.report import derive
 from runner.worker import Worker, again
 from runner.worker.again import SanitizerError, look
-from runner.worker.job import aided
+from runner.worker.job import debugging
 
 BENCHMARK = {
     "cold_l2": True,
@@ -54,7 +54,6 @@ def test_a_case_under_an_aid_is_another_case_and_a_plain_one_keeps_its_key():
     assert CaseRecord.from_record(other.to_record()) == other
     old = {name: value for name, value in PLAIN.to_record().items() if name != "debug"}
     assert CaseRecord.from_record(old).key == PLAIN.key  # as in a journal from before there were aids
-    assert '"debug"' not in PLAIN.problem
 
 
 def test_rows_under_an_aid_say_so_and_are_neither_compared_nor_the_fastest():
@@ -62,8 +61,8 @@ def test_rows_under_an_aid_say_so_and_are_neither_compared_nor_the_fastest():
     cases = [replace(PLAIN, debug="anomaly", impl=Choice(name, {})) for name in ("torch", "naive")]
     rows = [worker.run(case)[0] for case in cases]
     assert [row.status for row in rows] == ["ok", "ok"]
-    assert {row.metrics["verdict"] for row in rows} == {DEBUG_VERDICT}
-    assert rows[0].metrics["verdict_reason"] == "under debug=anomaly no time is its own"
+    assert {row.metrics["verdict"] for row in rows} == {"debug"}
+    assert rows[0].metrics["verdict_reason"] == "debug=anomaly is a debugging mode; timings are not valid"
     assert worker.compare().reason == "there is nothing to compare"
     assert not any(line.fastest == "yes" for line in derive.lines(rows, None))
     assert any(line.fastest == "yes" for line in derive.lines([worker.run(PLAIN)[0]], None))
@@ -84,7 +83,7 @@ def test_anomaly_names_the_operation_whose_backward_makes_nan_and_where_it_was_c
 
 @pytest.mark.parametrize(("aid", "device"), [("sanitizer", "cpu"), ("launch_blocking", "cpu"), ("interpret", "cuda")])
 def test_an_aid_that_can_find_nothing_there_says_where_it_could(aid, device):
-    with pytest.raises(Unsupported, match=f"^debug={aid} .*device=cpu"), aided(aid, device):
+    with pytest.raises(Unsupported, match=f"^debug={aid} .*device=cpu"), debugging(aid, device):
         pass
     assert useless_debug("anomaly", device) == ""
 
@@ -176,7 +175,7 @@ def test_where_it_cannot_look_the_case_is_unsupported(fake_sanitizer, monkeypatc
 
 def test_without_it_or_without_a_folder_the_case_is_unsupported(monkeypatch, fake_sanitizer):
     context = fake_sanitizer(CLEAN)
-    with pytest.raises(Unsupported, match="there is no folder for any here"):
+    with pytest.raises(Unsupported, match="this call has no folder for them"):
         look(MeasureContext("cuda", PLAIN, None))
     monkeypatch.setattr(tools, "find", lambda name: None)
     with pytest.raises(Unsupported, match="it comes with the CUDA toolkit; put it on PATH"):

@@ -309,4 +309,4 @@ def test_a_time_that_cannot_be_true_is_no_mere_fallback(user, measured, word):
     case = user("right")
     job = Job(case, Problem(case), lambda phase: None)
     job.fallback, job.metrics = "it ran eagerly", {"verdict": measured, "verdict_reason": "why"}
-    assert job._verdict()["verdict"] == word
+    assert job.row(None).metrics["verdict"] == word
