@@ -12,7 +12,7 @@ import torch
 
 from runner.experiment.case import CaseRecord, Choice
 from runner.measure import CannotMeasure, MeasureContext
-from runner.measure.inspect import Inspect, recompile_reasons
+from runner.measure.inspect import Inspect, compilations
 from runner.measure.inspect.kernel_table import dominant, lines
 from runner.measure.inspect.programs import Program, Seen, of_cuda
 from runner.measure.inspect.why import NAMES, Facts, why
@@ -125,16 +125,18 @@ def test_graph_breaks_are_told_with_their_reasons(inspected, tmp_path):
 
 def test_a_recompilation_is_told_with_torchs_reason():
     torch._dynamo.reset()
-    from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
+    from torch._dynamo.utils import clear_compilation_metrics, counters, get_compilation_metrics
 
     clear_compilation_metrics()
+    counters.clear()
     double = torch.compile(lambda x: x * 2, backend="eager", dynamic=False)
     double(torch.ones(3))
-    assert recompile_reasons(get_compilation_metrics()) == []
+    assert compilations() == []
     double(torch.ones(4))
     if not hasattr(get_compilation_metrics()[0], "recompile_reason"):
         pytest.skip("this torch does not say why it compiled again")
-    (reason,) = recompile_reasons(get_compilation_metrics())
+    (reason,) = compilations()
+    assert reason.startswith("compiled again: ")
     assert "size mismatch" in reason
     torch._dynamo.reset()
 
@@ -205,9 +207,8 @@ extern "C" __global__ void __launch_bounds__(1024) spills(const float* x, float*
 def test_an_array_that_is_asked_for_by_an_index_is_no_want_of_registers(tmp_path, name, source, where):
     (tmp_path / "local.cu").write_text(source)
     (line,) = lines(Seen([of_cuda(tmp_path / "local.cu", name, "sm_90a", 0)]), {})
-    slow = {"time_us": 900.0, "pct_of_measured_peak": 30.0, "bound": "memory", "kernels": 1, "kernel": name}
-    taken = {field: getattr(line, field) for field in ("registers", "registers_allowed", "spill_bytes")}
-    told = why(Facts("float32", **slow, **taken))
+    slow = {"gpu_us": 900.0, "pct_of_measured_peak": 30.0, "bound": "memory", "n_kernels": 1}
+    told = why(Facts(slow, "float32", main=line))
     assert told.startswith(f"{name} keeps {line.spill_bytes} bytes per thread in {where}; ")
 
 

@@ -10,10 +10,11 @@ import torch
 
 from runner.kernels.spans import span
 from runner.measure import CannotMeasure, MeasureContext
-from runner.measure.memory import COLUMNS, Memory
-from runner.measure.memory.allocations import (
+from runner.measure.memory import (
+    COLUMNS,
     Allocation,
     Mark,
+    Memory,
     Observed,
     held_at_peak,
     most_saved,

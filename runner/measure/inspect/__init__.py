@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from runner.experiment.case import Scalar
 from runner.experiment.columns import Column
 from runner.kernels.unsupported import Unsupported
 from runner.measure import SUMMARY, CannotMeasure, MeasureContext
-from runner.measure.inspect.assembly import REGISTERS
 from runner.measure.inspect.why import Facts, why
 
 if TYPE_CHECKING:
-    from runner.measure.inspect.kernel_table import Line
     from runner.measure.inspect.programs import Seen
     from runner.timing import Call
 
@@ -93,7 +91,18 @@ class Inspect:
             raise CannotMeasure(NOTHING[context.device])
         table = lines(seen, times)
         main = dominant(table)
-        reason = why(_facts(main, table, seen, context, self.arch))
+        fields = context.case.workload.fields if context.case else {}
+        facts = Facts(
+            context.figures,
+            dtype=str(fields.get("dtype", "")),
+            tf32=bool(fields.get("tf32")),
+            main=main,
+            launches=sum(line.launches for line in table),
+            graphs=len(seen.graphs),
+            device=context.device,
+            arch=self.arch,
+        )
+        reason = why(facts)
         write(table, seen, context.folder)
         notes = [f"not read: {note}" for note in seen.unread]
         if self.arch:
@@ -109,49 +118,12 @@ class Inspect:
         return {name: value for name, value in figures.items() if value is not None}
 
 
-def _facts(main: Line | None, table: list[Line], seen: Seen, context: MeasureContext, arch: int | None) -> Facts:
-    """Return what the code and earlier measurements say about the call, whose longest kernel is ``main``."""
-    figures: Mapping[str, Any] = context.figures
-    fields = context.case.workload.fields if context.case else {}
-    code = main.code if main else None
-    launch_bound = figures.get("verdict") == "launch_bound"
-    return Facts(
-        dtype=str(fields.get("dtype", "")),
-        tf32=bool(fields.get("tf32")),
-        time_us=figures.get("gpu_us"),
-        pct_of_measured_peak=figures.get("pct_of_measured_peak"),
-        bound=figures.get("bound"),
-        kernels=figures.get("n_kernels") or sum(line.launches for line in table) or None,
-        graph_breaks=figures.get("graph_breaks"),
-        launch_bound=str(figures.get("verdict_reason", "")) if launch_bound else "",
-        graphs=len(seen.graphs),
-        kernel=main.kernel if main and code else None,
-        registers=main.registers if main else None,
-        registers_allowed=main.registers_allowed if main else REGISTERS,
-        spill_bytes=main.spill_bytes if main else None,
-        load_bits=code.load_bits if code else None,
-        tensor=code.tensor if code else None,
-        fp64=code.fp64 if code else None,
-        fp64_names=", ".join(f"{n} {name}" for name, n in code.fp64_names.most_common(3)) if code else "",
-        bulk=code.bulk if code else None,
-        device=context.device,
-        arch=arch,
-    )
-
-
 def compilations() -> list[str]:
     """Return a line for each graph break and each recompilation since the case began, with torch's reason."""
     from torch._dynamo.utils import counters, get_compilation_metrics
 
-    breaks = [f"graph break, {times}x: {_first_line(reason)}" for reason, times in counters["graph_break"].items()]
-    again = [f"compiled again: {_first_line(reason)}" for reason in recompile_reasons(get_compilation_metrics())]
-    return breaks + again
-
-
-def recompile_reasons(metrics: Sequence[Any]) -> list[str]:
-    """Return why functions were compiled again, from torch's records of compilations."""
-    return [str(reason) for one in metrics if (reason := getattr(one, "recompile_reason", None))]
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0] if text.strip() else "torch gives no reason"
+    found = [f"graph break, {times}x: {reason}" for reason, times in counters["graph_break"].items()]
+    for metrics in get_compilation_metrics():
+        if reason := getattr(metrics, "recompile_reason", None):
+            found.append(f"compiled again: {reason}")
+    return [line.splitlines()[0] for line in found]

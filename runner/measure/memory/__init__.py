@@ -1,14 +1,17 @@
-"""``measure=memory``: where the memory of a call goes."""
+"""``measure=memory``: how much memory each part of a call takes, and which lines of the source allocate it.
+
+All bytes of held memory are above what was held when the call began.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated
 
 from runner.experiment.case import Scalar
 from runner.experiment.columns import Column
-from runner.measure import SUMMARY, MeasureContext, write_csv
-from runner.measure.memory.allocations import Part, Place, most_saved, parts, places, summary
+from runner.measure import SUMMARY, MeasureContext, text_table, write_csv
 
 if TYPE_CHECKING:
     from runner.timing import Call
@@ -19,6 +22,8 @@ PEAKS = {  # by the name of a part
     "optimizer_step": "peak_optimizer_bytes",
 }
 SNAPSHOT = "snapshot.pickle"
+OTHERS = ("torch/", "triton/", "runner/", "<")  # frames that are not the user's code
+NOWHERE = "(no Python: autograd's own thread)"
 
 COLUMNS: dict[str, Column] = {
     "input_bytes": Column("byte", "measure=memory: bytes of the workload's inputs, parameters included"),
@@ -78,7 +83,7 @@ class Memory:
             if peaks := [part.peak_bytes for part in found if part.part.rpartition("/")[2] == name]:
                 figures[column] = max(peaks)
         for file, kind, lines in (("parts", Part, found), ("allocations", Place, where)):
-            columns = [field.name for field in fields(kind)]
+            columns = [column.name for column in fields(kind)]
             write_csv(context.folder / f"{file}.csv", columns, map(asdict, lines))
         text = summary(figures, found, where, self.top)
         if not gpu:
@@ -87,3 +92,183 @@ class Memory:
             text += f"  {SNAPSHOT} opens in the viewer at https://pytorch.org/memory_viz, which sends it nowhere\n"
         (context.folder / SUMMARY).write_text(text, encoding="utf-8")
         return figures
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The beginning or the end of a part."""
+
+    name: str  # of the part that begins; empty at an end
+    held_bytes: int  # now
+    peak_bytes: int  # since the mark before
+    allocations: int  # so far
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """One allocation of a call."""
+
+    size_bytes: int
+    frames: tuple[str, ...] = ()  # "file:line function", innermost first
+    operator: str = ""  # of torch; empty if unknown
+    at_peak: bool = False  # held when the call held most
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Allocations and marks of a call, in the order of time."""
+
+    allocations: Sequence[Allocation]
+    marks: Sequence[Mark]
+    addresses: frozenset[int] = field(default_factory=frozenset)  # of all allocations
+
+
+@dataclass
+class Part:
+    """A named part of a call: ``step_0/forward/layer_1``. The fields are the columns of parts.csv."""
+
+    part: str
+    peak_bytes: int
+    begin_bytes: int
+    end_bytes: int
+    allocations: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the source from which a part allocates. The fields are the columns of allocations.csv."""
+
+    part: str
+    where: str
+    operator: str
+    count: int
+    total_bytes: int
+    largest_bytes: int
+    at_peak_bytes: int
+    stack: str
+
+
+def parts(marks: Sequence[Mark]) -> list[Part]:
+    """Return the parts between ``marks``, in the order in which they begin."""
+    found: list[Part] = []
+    open_: list[Part] = []
+    for mark in marks:
+        for part in open_:
+            part.peak_bytes = max(part.peak_bytes, mark.peak_bytes)
+        if mark.name:
+            path = f"{open_[-1].part}/{mark.name}" if open_ else mark.name
+            open_.append(Part(path, mark.held_bytes, mark.held_bytes, mark.held_bytes, mark.allocations))
+            found.append(open_[-1])
+        else:
+            part = open_.pop()
+            part.end_bytes = mark.held_bytes
+            part.allocations = mark.allocations - part.allocations
+    return found
+
+
+def places(seen: Observed) -> list[Place]:
+    """Return the allocations by part, line and operator; those that hold most at the peak come first."""
+    groups: dict[tuple[str, str, str, str], list[Allocation]] = {}
+    for path, one in zip(_paths(seen), seen.allocations, strict=True):
+        key = path, where(one.frames), one.operator, " < ".join(one.frames)
+        groups.setdefault(key, []).append(one)
+    found = [
+        Place(
+            part=path,
+            where=place,
+            operator=operator,
+            count=len(some),
+            total_bytes=sum(one.size_bytes for one in some),
+            largest_bytes=max(one.size_bytes for one in some),
+            at_peak_bytes=sum(one.size_bytes for one in some if one.at_peak),
+            stack=stack,
+        )
+        for (path, place, operator, stack), some in groups.items()
+    ]
+    return sorted(found, key=lambda place: (-place.at_peak_bytes, -place.total_bytes))
+
+
+def where(frames: Sequence[str]) -> str:
+    """Return the innermost frame of the user's code; without one, the innermost frame."""
+    users = (frame for frame in frames if not frame.startswith(OTHERS))
+    return next(users, frames[0] if frames else NOWHERE)
+
+
+def _paths(seen: Observed) -> list[str]:
+    """Return the part of the call in which each allocation was made."""
+    names: list[str] = []
+    paths: list[str] = []
+    for mark in seen.marks:
+        paths += ["/".join(names)] * (mark.allocations - len(paths))
+        names = [*names, mark.name] if mark.name else names[:-1]
+    return paths + ["/".join(names)] * (len(seen.allocations) - len(paths))
+
+
+def held_at_peak(changes: Sequence[tuple[int, int]]) -> set[int]:
+    """Return which of ``changes``, (address, bytes; negative when freed), are allocations held at the highest sum."""
+    held = peak = 0
+    at = -1
+    for order, (_, size) in enumerate(changes):
+        held += size
+        if held > peak:
+            peak, at = held, order
+    live: dict[int, int] = {}
+    for order, (address, size) in enumerate(changes[: at + 1]):
+        if size > 0:
+            live[address] = order
+        else:
+            live.pop(address, None)
+    return set(live.values())
+
+
+def most_saved(saved: Iterable[tuple[int, int]], made: Collection[int]) -> int:
+    """Return the most bytes saved for backward at one time, by ``saved``: (address, bytes; negative when dropped).
+
+    A storage counts once, however often it is saved. Only addresses in ``made`` count: parameters and inputs exist
+    before the call.
+    """
+    times: dict[int, int] = {}
+    held = most = 0
+    for address, size in saved:
+        if address not in made:
+            continue
+        before = times.get(address, 0)
+        times[address] = before + (1 if size > 0 else -1)
+        held += size if (before, times[address]) in ((0, 1), (1, 0)) else 0
+        most = max(most, held)
+    return most
+
+
+def summary(figures: Mapping[str, Scalar], found: Sequence[Part], where: Sequence[Place], top: int) -> str:
+    """Return the text of summary.txt, with ``top`` lines of the source."""
+    peak, total, largest, saved = (
+        size(int(figures[name] or 0))
+        for name in ("peak_mem_bytes", "allocated_bytes", "largest_alloc_bytes", "saved_bytes")
+    )
+    lines = [
+        f"  peak {peak} above the memory held before; {figures['allocations']} allocations, {total} in all, "
+        f"the largest {largest}; {saved} saved for backward"
+    ]
+    if not figures["allocations"]:
+        lines.append("  the call allocates nothing, like a CUDA graph, which is replayed in memory that it holds")
+    if found:
+        rows = [["part", "peak", "begins at", "ends at", "allocations"]]
+        for part in found:
+            sizes = map(size, (part.peak_bytes, part.begin_bytes, part.end_bytes))
+            rows.append([part.part, *sizes, str(part.allocations)])
+        lines += text_table(rows, left=(0,))
+    if where:
+        rows = [["at peak", "in all", "count", "from where"]]
+        for place in where[:top]:
+            source = "  ".join(filter(None, [place.where, place.operator, place.part]))
+            rows.append([size(place.at_peak_bytes), size(place.total_bytes), str(place.count), source])
+        lines += text_table(rows, left=(3,))
+    if len(where) > top:
+        lines.append(f"  {len(where) - top} more are in allocations.csv")
+    return "\n".join([*lines, ""])
+
+
+def size(count: int) -> str:
+    """Return bytes in binary units."""
+    power = min(3, max(0, (abs(count).bit_length() - 1) // 10))
+    return f"{count / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB')[power]}"

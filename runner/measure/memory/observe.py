@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from runner.kernels.spans import watched
 from runner.measure import CannotMeasure
-from runner.measure.memory.allocations import Allocation, Mark, Observed, held_at_peak
+from runner.measure.memory import Allocation, Mark, Observed, held_at_peak
 
 Changes = list[tuple[int, int]]  # (address of a storage, its bytes; negative when it is freed or dropped)
 

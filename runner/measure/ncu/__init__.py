@@ -65,11 +65,6 @@ REFUSALS = (
         "driver with measure.ncu.path=<ncu>",
     ),
     (
-        r"driver resource was unavailable|DriverResourceUnavailable",
-        "another program uses the GPU's counters: stop it (DCGM: dcgmi profile --pause; another ncu, nsys with GPU "
-        "metrics), and run again",
-    ),
-    (
         r"LibraryNotLoaded",
         "ncu cannot load its library into the case (LibraryNotLoaded): a sandbox such as gVisor forbids it, so run "
         "outside of it",

@@ -14,9 +14,11 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from runner.experiment.case import Scalar
 from runner.measure import text_table
+from runner.measure.timeline.tables import short
 
 TIME = "gpu__time_duration.sum"
 SM = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
@@ -41,55 +43,12 @@ PREFIXES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 
 SCALES = {f"{prefix}{unit}": scale for prefix, scale in PREFIXES.items() for unit in ("s", "second", "byte", "hz")}
 SCALES |= {f"cycle/{prefix}second": 1 / scale for prefix, scale in PREFIXES.items()}  # ncu before 2023
 ROUNDED = 0.006  # difference between true waves and those that ncu prints with two decimals
+NOT_APPLICABLE = {"MemoryL2Compression"}  # it advises compressible memory, which torch does not allocate
+LONGEST_HINT, LONGEST_NAME = 300, 48  # characters of a hint in a row, and of a kernel's name in the summary
+WIDTH = 118  # of the summary
 RANGE = re.compile(r'"<default domain>:([^:"]+):')
 
-
-@dataclass(frozen=True)
-class Kernel:
-    """One launch. ``figures`` have ncu's names, in seconds, bytes, Hz, % and plain numbers."""
-
-    id: str
-    name: str
-    grid: str
-    block: str
-    within: str  # NVTX ranges of the launching thread, outermost first: "call/step_0/forward"; "" without ranges
-    figures: Mapping[str, float]
-
-    @property
-    def us(self) -> float:
-        """Time on the GPU."""
-        return self.figures.get(TIME, 0.0) * 1e6
-
-    @property
-    def dram_bytes(self) -> int | None:
-        """Bytes read from the GPU's memory and written to it."""
-        if READ not in self.figures or WRITTEN not in self.figures:
-            return None
-        return round(self.figures[READ] + self.figures[WRITTEN])
-
-    @property
-    def limiter(self) -> str:
-        """The resource that limits the blocks on a multiprocessor; "warps": it is full; "": unknown."""
-        limits = {what: self.figures[name] for what, name in LIMITS.items() if name in self.figures}
-        least = [what for what, limit in limits.items() if limit == min(limits.values())]
-        return "warps" if "warps" in least else " and ".join(least)
-
-    @property
-    def waves(self) -> float | None:
-        """Blocks over the number of blocks that fit on the GPU at once; computed exactly where ncu's parts allow it."""
-        printed = self.figures.get(WAVES)
-        limits = [self.figures[name] for name in LIMITS.values() if name in self.figures]
-        places = self.figures.get(SMS, 0.0) * min(limits, default=0.0)
-        if printed is None or not places or BLOCKS not in self.figures:
-            return printed
-        exact = self.figures[BLOCKS] / places
-        return exact if abs(exact - printed) < ROUNDED else printed
-
-    @property
-    def tail_pct(self) -> float | None:
-        """Share of the block slots of all waves that the last wave leaves empty."""
-        waves = self.waves
-        return 100 * (1 - waves / math.ceil(waves)) if waves else None
+Kernel = dict[str, Any]  # one launch, by the columns of kernels.csv; None: unknown
 
 
 @dataclass(frozen=True)
@@ -121,18 +80,44 @@ def kernels(page: str) -> list[Kernel]:
             continue
         line = dict(zip(names, words, strict=True))
         ranges = next((cell for name, cell in line.items() if "Push/Pop_Range" in name), "")
-        figures = {name: _number(line[name], units[name]) for name in (*ASKED, *LIMITS.values()) if name in line}
+        numbers = {name: _number(line[name], units[name]) for name in (*ASKED, *LIMITS.values()) if name in line}
         found.append(
-            Kernel(
-                id=line["ID"],
-                name=line["Kernel Name"],
-                grid=line["Grid Size"],
-                block=line["Block Size"],
-                within="/".join(RANGE.findall(ranges)),
-                figures={name: value for name, value in figures.items() if value is not None},
-            )
+            {
+                "launch": line["ID"],
+                "kernel": line["Kernel Name"],
+                "within": "/".join(RANGE.findall(ranges)),  # "call/step_0/forward"
+                "grid": line["Grid Size"],
+                "block": line["Block Size"],
+                **launch_figures({name: value for name, value in numbers.items() if value is not None}),
+            }
         )
     return found
+
+
+def launch_figures(figures: Mapping[str, float]) -> Kernel:
+    """Return the columns of kernels.csv that follow from ``figures``, which have ncu's names and base units."""
+    limits = {what: figures[name] for what, name in LIMITS.items() if name in figures}
+    least = [what for what, limit in limits.items() if limit == min(limits.values())]
+    waves, places = figures.get(WAVES), figures.get(SMS, 0.0) * min(limits.values(), default=0.0)
+    if waves is not None and places and BLOCKS in figures:
+        exact = figures[BLOCKS] / places
+        waves = exact if abs(exact - waves) < ROUNDED else waves
+    moved = [figures[name] for name in (READ, WRITTEN) if name in figures]
+    return {
+        "gpu_us": figures.get(TIME, 0.0) * 1e6,
+        "sm_pct": figures.get(SM),
+        "memory_pct": figures.get(MEMORY),
+        "dram_pct": figures.get(DRAM),
+        "dram_bytes": round(sum(moved)) if len(moved) == 2 else None,
+        "occupancy_pct": figures.get(OCCUPANCY),
+        "occupancy_allowed_pct": figures.get(ALLOWED),
+        "occupancy_limiter": "warps" if "warps" in least else " and ".join(least),  # "warps": it is full
+        "registers": round(figures[REGISTERS]) if REGISTERS in figures else None,
+        "shared_bytes": round(figures[SHARED]) if SHARED in figures else None,
+        "waves": waves,
+        "tail_pct": 100 * (1 - waves / math.ceil(waves)) if waves else None,
+        "clock_mhz": figures[CLOCK] / 1e6 if CLOCK in figures else None,
+    }
 
 
 def rules(page: str) -> list[Rule]:
@@ -166,11 +151,6 @@ def _number(word: str, unit: str) -> float | None:
     return value * SCALES.get(unit.removesuffix("/block"), 1.0) if math.isfinite(value) else None
 
 
-NOT_APPLICABLE = {"MemoryL2Compression"}  # it advises compressible memory, which torch does not allocate
-LONGEST_HINT, LONGEST_NAME = 300, 48  # characters of a hint in a row, and of a kernel's name in the summary
-WIDTH = 118  # of the summary
-
-
 @dataclass(frozen=True)
 class Profile:
     """Kernels of one call in their order.
@@ -186,15 +166,15 @@ class Profile:
     @cached_property
     def us(self) -> float:
         """Time on the GPU of all profiled kernels."""
-        return sum(kernel.us for kernel in self.kernels)
+        return float(sum(kernel["gpu_us"] for kernel in self.kernels))
 
     @cached_property
     def dominant(self) -> Kernel:
         """The longest launch of the kernel that takes the most time of the call."""
         times: dict[str, float] = {}
         for kernel in self.kernels:
-            times[kernel.name] = times.get(kernel.name, 0.0) + kernel.us
-        return max(self.kernels, key=lambda kernel: (times[kernel.name], kernel.us))
+            times[kernel["kernel"]] = times.get(kernel["kernel"], 0.0) + kernel["gpu_us"]
+        return max(self.kernels, key=lambda kernel: (times[kernel["kernel"]], kernel["gpu_us"]))
 
     def columns(self) -> dict[str, Scalar]:
         """Return the figures of the row: shares weighted by time, and launch figures of the dominant kernel.
@@ -202,32 +182,27 @@ class Profile:
         Figures of a whole call are left out where only a part of it was profiled.
         """
         one = self.dominant
-        registers, clock_hz = one.figures.get(REGISTERS), self._weighted(CLOCK)
-        moved = [kernel.dram_bytes for kernel in self.kernels]
-        dram_bytes = None if self.part or None in moved else sum(filter(None, moved))
+        moved = [kernel["dram_bytes"] for kernel in self.kernels]
+        dram_bytes = None if self.part or None in moved else sum(moved)
         least = self.figures.get("bytes_min")
         found: dict[str, Scalar | None] = {
             "ncu_gpu_us": None if self.part else self.us,
             "dram_bytes": dram_bytes,
             "bytes_ratio": dram_bytes / float(least) if least and dram_bytes is not None else None,
             "ncu_kernels": len(self.kernels),
-            "ncu_kernel": one.name,
-            "sm_pct": self._weighted(SM),
-            "dram_pct": self._weighted(DRAM),
-            "occupancy_pct": self._weighted(OCCUPANCY),
-            "occupancy_limiter": one.limiter or None,
-            "registers": None if registers is None else int(registers),
-            "waves": one.waves,
-            "tail_pct": one.tail_pct,
-            "ncu_clock_mhz": None if clock_hz is None else clock_hz / 1e6,
+            "ncu_kernel": one["kernel"],
+            **{name: self._weighted(name) for name in ("sm_pct", "dram_pct", "occupancy_pct")},
+            **{name: one[name] for name in ("registers", "waves", "tail_pct")},
+            "occupancy_limiter": one["occupancy_limiter"] or None,
+            "ncu_clock_mhz": self._weighted("clock_mhz"),
             "ncu_hint": self.hint or None,
             "ncu_note": self.note or None,
         }
         return {name: value for name, value in found.items() if value is not None}
 
     def _weighted(self, name: str) -> float | None:
-        """Return the mean of figure ``name``, weighted by time, over the kernels that have it."""
-        some = [(kernel.us, kernel.figures[name]) for kernel in self.kernels if name in kernel.figures]
+        """Return the mean of column ``name``, weighted by time, over the kernels that have it."""
+        some = [(kernel["gpu_us"], kernel[name]) for kernel in self.kernels if kernel[name] is not None]
         time = sum(us for us, _ in some)
         return sum(us * value for us, value in some) / time if time else None
 
@@ -243,39 +218,24 @@ class Profile:
     @cached_property
     def hint(self) -> str:
         """The advice that promises most of the call's time; advice on one section only if there is no other."""
-        us = {kernel.id: kernel.us for kernel in self.kernels}
-        names = {kernel.id: plain(kernel.name) for kernel in self.kernels}
+        by_launch = {kernel["launch"]: kernel for kernel in self.kernels}
         some = [rule for rule in self.rules if rule.name not in NOT_APPLICABLE and rule.speedup_pct > 0]
+        some = [rule for rule in some if rule.kernel in by_launch]
         some = [rule for rule in some if rule.of_kernel] or some
-        best = max(some, key=lambda rule: rule.speedup_pct * us.get(rule.kernel, 0.0), default=None)
-        return "" if best is None else _shortened(f"{names.get(best.kernel, '')}: {best.advice}", LONGEST_HINT)
+        best = max(some, key=lambda rule: rule.speedup_pct * by_launch[rule.kernel]["gpu_us"], default=None)
+        if best is None:
+            return ""
+        return _shortened(f"{short(by_launch[best.kernel]['kernel'])}: {best.advice}", LONGEST_HINT)
 
-    def lines(self) -> list[dict[str, object]]:
+    def lines(self) -> list[Kernel]:
         """Return the lines of kernels.csv: one per kernel, in the order of their launches."""
-        return [
-            {
-                "launch": kernel.id,
-                "kernel": kernel.name,
-                "within": kernel.within,
-                "grid": kernel.grid,
-                "block": kernel.block,
-                "gpu_us": kernel.us,
-                "share_pct": 100 * kernel.us / self.us if self.us else None,
-                "sm_pct": kernel.figures.get(SM),
-                "memory_pct": kernel.figures.get(MEMORY),
-                "dram_pct": kernel.figures.get(DRAM),
-                "dram_bytes": kernel.dram_bytes,
-                "occupancy_pct": kernel.figures.get(OCCUPANCY),
-                "occupancy_allowed_pct": kernel.figures.get(ALLOWED),
-                "occupancy_limiter": kernel.limiter,
-                "registers": _whole(kernel.figures.get(REGISTERS)),
-                "shared_bytes": _whole(kernel.figures.get(SHARED)),
-                "waves": kernel.waves,
-                "tail_pct": kernel.tail_pct,
-                "advice": " ".join(dict.fromkeys(rule.name for rule in self.rules if rule.kernel == kernel.id)),
-            }
-            for kernel in self.kernels
-        ]
+        found = []
+        for kernel in self.kernels:
+            first = {name: kernel[name] for name in ("launch", "kernel", "within", "grid", "block", "gpu_us")}
+            first["share_pct"] = 100 * kernel["gpu_us"] / self.us if self.us else None
+            advice = " ".join(dict.fromkeys(rule.name for rule in self.rules if rule.kernel == kernel["launch"]))
+            found.append({**first, **kernel, "advice": advice})
+        return found
 
     def summary(self) -> str:
         """Return kernels with their shares of the peaks, the slowest first, and below each its advice."""
@@ -285,16 +245,16 @@ class Profile:
             change = f"{100 * (self.us / float(gpu_us) - 1):+.1f} %"
             compared = f" ({change} compared with the benchmark's {gpu_us:.4g} us, which contains gaps)"
         text = [f"{len(self.kernels)} kernels, {self.us:.4g} us on the GPU{compared}", *filter(None, [self.note])]
-        slowest = sorted(self.kernels, key=lambda kernel: -kernel.us)
+        slowest = sorted(self.kernels, key=lambda kernel: -kernel["gpu_us"])
         rows = [["kernel", "us", "SM %", "DRAM %", "occ. %", "waves", "limited by"]]
         for kernel in slowest:
-            shares = (_text(kernel.figures.get(name), ".1f") for name in (SM, DRAM, OCCUPANCY))
-            name = _shortened(plain(kernel.name), LONGEST_NAME)
-            rows.append([name, f"{kernel.us:.4g}", *shares, _text(kernel.waves, ".2f"), kernel.limiter])
+            forms = {"gpu_us": ".4g", "sm_pct": ".1f", "dram_pct": ".1f", "occupancy_pct": ".1f", "waves": ".2f"}
+            cells = ["" if kernel[name] is None else format(kernel[name], form) for name, form in forms.items()]
+            rows.append([_shortened(short(kernel["kernel"]), LONGEST_NAME), *cells, kernel["occupancy_limiter"]])
         header, *lines = text_table(rows, left=(0, 6))
         text.append(header)
         for kernel, line in zip(slowest, lines, strict=True):
-            advice = [rule.advice for rule in self.rules if rule.kernel == kernel.id]
+            advice = [rule.advice for rule in self.rules if rule.kernel == kernel["launch"]]
             text += [
                 line,
                 *(textwrap.fill(one, WIDTH, initial_indent="    - ", subsequent_indent=" " * 6) for one in advice),
@@ -302,21 +262,5 @@ class Profile:
         return "\n".join([*text, ""])
 
 
-def plain(name: str) -> str:
-    """Return a kernel's name without its result, arguments and template parameters."""
-    name = name.removeprefix("void ").replace("<unnamed>::", "").replace("(anonymous namespace)::", "")
-    while name != (name := re.sub(r"<[^<>]*>|\([^()]*\)", "", name)):
-        pass
-    return name.strip()
-
-
 def _shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
-
-
-def _text(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else round(value)

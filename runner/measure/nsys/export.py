@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from runner.measure.timeline import Call, Event, calls
+from runner.measure.timeline import Call, Event, Kind, calls
 
 NOTABLE = re.compile(  # messages of nsys that cast doubt on a report
     r"is not supported by this build|size limit on recording|already subscribed|payload extension is incompatible"
@@ -60,7 +60,7 @@ def read(database: Path) -> Report:
     """Return the contents of an exported report. Raises sqlite3.Error."""
     with closing(sqlite3.connect(database)) as connection:
         reader = _Reader(connection)
-        works = [*reader.kernels(), *reader.copies(), *reader.fills()]
+        works = [*reader.kernels(), *reader.copies()]
         found, others = calls([*reader.ranges(), *reader.apis(), *works])
         graphs = sum(1 for _ in reader.rows(f"{PREFIX}GRAPH_TRACE", ["start"]))
         return Report(found, others, len(works), graphs, reader.messages(), reader.version())
@@ -74,14 +74,11 @@ class _Reader:
         names = [str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         self._columns = {name: {row[1] for row in connection.execute(f'PRAGMA table_info("{name}")')} for name in names}
 
-    def rows(self, table: str, columns: Sequence[str], order: str = "") -> Iterator[sqlite3.Row]:
+    def rows(self, table: str, columns: Sequence[str]) -> Iterator[sqlite3.Row]:
         """Yield ``columns`` of ``table``, NULL for those that it lacks; nothing if there is no such table."""
-        if table not in self._columns:
-            return
-        known = self._columns[table]
-        listed = ", ".join(f'"{name}"' if name in known else "NULL" for name in columns)
-        ordered = f' ORDER BY "{order}"' if order else ""
-        yield from self._connection.execute(f'SELECT {listed} FROM "{table}"{ordered}')  # noqa: S608  # our own names
+        if known := self._columns.get(table):
+            listed = ", ".join(f'"{name}"' if name in known else "NULL" for name in columns)
+            yield from self._connection.execute(f'SELECT {listed} FROM "{table}"')  # noqa: S608  # our own names
 
     @cached_property
     def strings(self) -> dict[int, str]:
@@ -91,14 +88,14 @@ class _Reader:
     def ranges(self) -> Iterator[Event]:
         """Yield the NVTX ranges of the default domain. Libraries with ranges have domains of their own."""
         columns = ["text", "textId", "start", "end", "globalTid", "eventType", "domainId"]
-        for text, key, start, end, thread, kind, domain in self.rows("NVTX_EVENTS", columns, "start"):
+        for text, key, start, end, thread, kind, domain in self.rows("NVTX_EVENTS", columns):
             if kind in PUSHED and end is not None and not domain:
                 yield Event(text or self.strings.get(key, ""), "span", start / 1e3, end / 1e3, thread or 0)
 
     def apis(self) -> Iterator[Event]:
         """Yield calls of the CUDA runtime and driver, without the version at the end of their names."""
         columns = ["nameId", "start", "end", "globalTid", "correlationId"]
-        for key, start, end, thread, number in self.rows(f"{PREFIX}RUNTIME", columns, "start"):
+        for key, start, end, thread, number in self.rows(f"{PREFIX}RUNTIME", columns):
             name = re.sub(r"_v\d+$", "", self.strings.get(key, ""))
             yield Event(name, "api", start / 1e3, end / 1e3, thread or 0, _correlation(number, thread))
 
@@ -116,18 +113,14 @@ class _Reader:
             yield Event(text, "kernel", start / 1e3, end / 1e3, None, _correlation(number, process), shape)
 
     def copies(self) -> Iterator[Event]:
-        """Yield copies, named by their direction."""
-        columns = ["start", "end", "correlationId", "globalPid", "copyKind", "bytes"]
-        for start, end, number, process, kind, size in self.rows(f"{PREFIX}MEMCPY", columns):
-            name = f"copy {COPIES.get(kind, f'of kind {kind}')}"
-            yield Event(name, "copy", start / 1e3, end / 1e3, None, _correlation(number, process), {"bytes": size or 0})
-
-    def fills(self) -> Iterator[Event]:
-        """Yield fills of memory with a value."""
-        columns = ["start", "end", "correlationId", "globalPid", "bytes"]
-        for start, end, number, process, size in self.rows(f"{PREFIX}MEMSET", columns):
-            key = _correlation(number, process)
-            yield Event("fill", "fill", start / 1e3, end / 1e3, None, key, {"bytes": size or 0})
+        """Yield copies, named by their direction, and fills of memory with a value."""
+        columns = ["start", "end", "correlationId", "globalPid", "bytes", "copyKind"]
+        kinds: tuple[tuple[str, Kind], ...] = (("MEMCPY", "copy"), ("MEMSET", "fill"))
+        for table, kind in kinds:
+            for start, end, number, process, size, code in self.rows(f"{PREFIX}{table}", columns):
+                name = f"copy {COPIES.get(code, f'of kind {code}')}" if kind == "copy" else "fill"
+                details = {"bytes": size or 0}
+                yield Event(name, kind, start / 1e3, end / 1e3, None, _correlation(number, process), details)
 
     def messages(self) -> tuple[str, ...]:
         """Return notable warnings and errors of nsys, each once."""

@@ -63,11 +63,11 @@ class Profile:
         from runner.measure.profile import profiled
 
         folder, gpu = context.folder, context.device == "cuda"
-        taken = profiled.record(call, context.device, self, folder / TRACE)
+        slowdown, note = profiled.record(call, context.device, self, folder / TRACE)
         seen = recorded_calls(folder / TRACE, gpu)
         figures: dict[str, Scalar] = tables.figures(seen, "profile") if gpu else {}
-        notes = [taken.note, tables.note(seen, context.expected) if gpu else ""]
-        figures |= {"profile_slowdown": taken.slowdown, "profile_note": "; ".join(filter(None, notes))}
+        notes = [note, tables.note(seen, context.expected) if gpu else ""]
+        figures |= {"profile_slowdown": slowdown, "profile_note": "; ".join(filter(None, notes))}
 
         found = tables.tables(seen, shapes=self.shapes, gpu=gpu)
         in_stacks = seen
@@ -83,7 +83,7 @@ class Profile:
         (folder / "stacks.txt").write_text(flame.folded(stacks), encoding="utf-8")
         (folder / "flame.svg").write_text(flame.draw(stacks, f"One call: {title}"), encoding="utf-8")
         note = f" ({figures['profile_note']})" if figures["profile_note"] else ""
-        head = f"means of {len(seen)} calls{note}; under the profiler a call takes {taken.slowdown:.2f}x the time"
+        head = f"means of {len(seen)} calls{note}; under the profiler a call takes {slowdown:.2f}x the time"
         text = tables.summary([*tables.gpu_sentences(figures, "profile"), head], found, self.rows)
         (folder / SUMMARY).write_text(text, encoding="utf-8")
         return figures

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,6 @@ from runner.timing.statistics import trimmed_mean
 ROUNDS = 3  # of calls without the profiler and with it, in turn, since the machine may become slower
 LONGEST_S = 30.0  # time limit for all of them
 FEWEST = 2  # calls, however slow
-
-
-@dataclass
-class Recording:
-    """Host time of each call in microseconds, without the profiler and with it; and a note on what was left out."""
-
-    plain_us: list[float] = field(default_factory=list)
-    profiled_us: list[float] = field(default_factory=list)
-    note: str = ""
-
-    @property
-    def slowdown(self) -> float:
-        """Time of a call under the profiler over its time without."""
-        return trimmed_mean(self.profiled_us) / trimmed_mean(self.plain_us)
 
 
 class Caller:
@@ -88,18 +73,21 @@ class Caller:
             torch.cuda.synchronize()
 
 
-def record(call: Call, device: str, settings: Profile, path: Path) -> Recording:
+def record(call: Call, device: str, settings: Profile, path: Path) -> tuple[float, str]:
     """Make calls without the profiler and with it in turn; write the trace of the last round to ``path``.
 
-    Raises CannotMeasure if this torch has no profiler.
+    Return the time of a call under the profiler over its time without, and a note on what was left out. Raises
+    CannotMeasure if this torch has no profiler.
     """
-    caller, taken = Caller(call, device, settings), Recording()
-    if caller.count < settings.calls:
-        taken.note = f"{caller.count} calls instead of {settings.calls}, since they are long"
+    caller = Caller(call, device, settings)
+    plain_us: list[float] = []
+    profiled_us: list[float] = []
     for left in reversed(range(caller.rounds)):
-        taken.plain_us += [caller.plain_us() for _ in range(caller.count)]
-        taken.profiled_us += caller.profiled_us(None if left else path, record_shapes=settings.shapes)[0]
-    return taken
+        plain_us += [caller.plain_us() for _ in range(caller.count)]
+        profiled_us += caller.profiled_us(None if left else path, record_shapes=settings.shapes)[0]
+    fewer = caller.count < settings.calls
+    note = f"{caller.count} calls instead of {settings.calls}, since they are long" if fewer else ""
+    return trimmed_mean(profiled_us) / trimmed_mean(plain_us), note
 
 
 def record_details(call: Call, device: str, settings: Profile, path: Path) -> list[Line]:

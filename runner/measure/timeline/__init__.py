@@ -75,26 +75,23 @@ def calls(events: Iterable[Event]) -> tuple[list[Call], list[Call]]:
             threads.setdefault(event.thread, []).append(event)
     for own in threads.values():
         _nest(own)
+    # The runtime's call contains the driver's call of the same number, and is the longer one.
+    apis = sorted(
+        (event for event in by_start if event.kind == "api" and event.correlation), key=lambda event: event.us
+    )
+    launches = {event.correlation: event for event in apis}
     found = _outermost(by_start)
-    launches: dict[object, Event] = {}
     for event in by_start:
         if event.kind in ON_GPU:
+            event.launch = launches.get(event.correlation) if event.correlation else None
+            if call := _at(found, event.launch.start if event.launch else event.start):
+                event.stack = _stack(event.launch, call.span, threads) if event.launch else ()
+                call.work.append(event)
             continue
-        if event.kind == "api" and event.correlation:
-            known = launches.setdefault(event.correlation, event)
-            if event.us > known.us:  # the runtime's call contains the driver's call of the same number
-                launches[event.correlation] = event
         call = _at(found, event.start)
         if call and event is not call.span and event.end <= call.span.end:  # later: Python code that ends the span
             event.stack = _stack(event, call.span, threads)
             call.host.append(event)
-    for event in by_start:
-        if event.kind not in ON_GPU:
-            continue
-        event.launch = launches.get(event.correlation) if event.correlation else None
-        if call := _at(found, event.launch.start if event.launch else event.start):
-            event.stack = _stack(event.launch, call.span, threads) if event.launch else ()
-            call.work.append(event)
     return [one for one in found if one.span.name == CALL], [one for one in found if one.span.name != CALL]
 
 
