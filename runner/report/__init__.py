@@ -45,7 +45,7 @@ def conclude(session: Session, chosen: Mapping[str, Reporter]) -> list[Row]:
     file = folder / ASKED
     asked = file.read_text(encoding="utf-8").split() if file.exists() and not session.rows else []
     reporters: dict[str, Reporter] = {
-        "terminal": Terminal(session, rows, rounds, out.width),
+        "terminal": Terminal(plan, rows, rounds, out.width),
         "csv": Csv(lines(session.everything(), plan.baseline, rounds)),
         **{name: reporter for name, reporter in chosen.items() if rows and name not in asked},
     }

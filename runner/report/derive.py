@@ -20,66 +20,28 @@ from runner.timing.statistics import T_975, Ratio, pair_floors, shared_us
 
 @dataclass(frozen=True)
 class Line:
-    """A case, with the derived columns (``DERIVED``) that follow from its rows and from its problem's other cases."""
+    """A case with its derived columns: see ``DERIVED`` of runner/experiment/columns.py."""
 
     row: Row  # the replicas merged into one
-    baseline: bool = False
-    baseline_us: float | None = None  # None for a wrong result, which gets no speed-up
-    ratio: Ratio | None = field(default=None, compare=False)  # time over the baseline's, if both have an interval
-    separate: Ratio | None = field(default=None, compare=False)  # the same from separate times, if ``ratio`` is paired
-    vs_baseline: str | None = None
-    err_ratio: float | None = None
+    tflops: float | None = None
+    gbps: float | None = None
     replicas: int = 1
     between_pct: float | None = None
+    baseline: bool = False
+    err_ratio: float | None = None
+    ratio: Ratio | None = field(default=None, compare=False)  # time over the baseline's, if both have an interval
+    speedup: float | None = None  # None for a wrong result
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    paired: bool | None = None
+    separate_speedup: float | None = None  # from the separate times, if it contradicts a paired speed-up
+    vs_baseline: str | None = None
     fastest: Literal["yes", "no"] = "no"
 
     @property
     def time_us(self) -> float | None:
         """Time of one call in us."""
         return self.row.time_us
-
-    @property
-    def tflops(self) -> float | None:
-        """Operations over the time in TFLOP/s."""
-        return self._rate("flops", 1e-6)
-
-    @property
-    def gbps(self) -> float | None:
-        """Minimum traffic over the time in GB/s."""
-        return self._rate("bytes_min", 1e-3)
-
-    def _rate(self, column: str, scale: float) -> float | None:
-        amount = self.row.metrics.get(column)
-        return float(amount) / self.time_us * scale if amount is not None and self.time_us else None
-
-    @property
-    def paired(self) -> bool | None:
-        """Whether the ratio comes from paired rounds."""
-        return self.ratio.paired if self.ratio else None
-
-    @property
-    def speedup(self) -> float | None:
-        """Baseline's time over this time."""
-        if self.ratio:
-            return math.exp(-self.ratio.log)
-        return self.baseline_us / self.time_us if self.baseline_us and self.time_us else None
-
-    @property
-    def speedup_low(self) -> float | None:
-        """Lower end of the speed-up's 95 % interval."""
-        return math.exp(-self.ratio.log - self.ratio.half) if self.ratio else None
-
-    @property
-    def speedup_high(self) -> float | None:
-        """Upper end of the speed-up's 95 % interval."""
-        return math.exp(-self.ratio.log + self.ratio.half) if self.ratio else None
-
-    @property
-    def contradicted(self) -> bool:
-        """Whether the paired and the separate ratio differ by more than both intervals."""
-        if not self.ratio or not self.separate:
-            return False
-        return abs(self.ratio.log - self.separate.log) > self.ratio.half + self.separate.half
 
     def value(self, column: str) -> Any:
         """Return the value of a measured or derived column; None if it is not known."""
@@ -155,30 +117,40 @@ def lines(rows: Iterable[Row], baseline: str | None, rounds: Iterable[Comparison
 def _problem(cases: Sequence[list[Row]], baseline: str | None, compared: Mapping[str, Comparison]) -> list[Line]:
     """Return the lines of one problem; ``cases`` has the replicas of each case."""
     rows = [merged(replicas) for replicas in cases]
-    base_index = _baseline(rows, baseline)
-    base = None if base_index is None else rows[base_index]
+    base = _baseline(rows, baseline)
     found = []
-    for index, (row, replicas) in enumerate(zip(rows, cases, strict=True)):
-        is_baseline = index == base_index
-        comparable = is_baseline or (row.time_us is not None and _is_right(row))
-        ratio = None
-        if base_index is not None and comparable and not is_baseline:
-            ratio = _ratio(replicas, cases[base_index], compared)
-        found.append(
-            Line(
-                row=row,
-                baseline=is_baseline,
-                baseline_us=base.time_us if base and comparable else None,
-                ratio=ratio,
-                separate=_separate(row, base) if base and ratio and ratio.paired else None,
-                err_ratio=_error(row, base) if base else None,
-                replicas=len(replicas),
-                between_pct=_between_pct(replicas),
-            )
-        )
+    for row, replicas in zip(rows, cases, strict=True):
+        columns = {} if base is None else _against(row, rows[base], replicas, cases[base], compared)
+        columns |= {"tflops": _rate(row, "flops", 1e-6), "gbps": _rate(row, "bytes_min", 1e-3)}
+        found.append(Line(row, replicas=len(replicas), between_pct=_between_pct(replicas), **columns))
     if fastest := _fastest(found):
         found[found.index(fastest)] = replace(fastest, fastest="yes")
     return found
+
+
+def _against(
+    row: Row, base: Row, replicas: Sequence[Row], base_replicas: Sequence[Row], compared: Mapping[str, Comparison]
+) -> dict[str, Any]:
+    """Return the columns that compare a case with the baseline."""
+    error, base_error = row.metrics.get("max_abs_err"), base.metrics.get("max_abs_err")
+    found: dict[str, Any] = {"baseline": row is base}
+    found["err_ratio"] = float(error) / float(base_error) if error is not None and base_error else None
+    if row is base or not row.time_us or not base.time_us or not _is_right(row):
+        return found | ({"speedup": 1.0} if row is base and row.time_us else {})
+    if not (ratio := _ratio(replicas, base_replicas, compared)):
+        return found | {"speedup": base.time_us / row.time_us}
+    found |= {"ratio": ratio, "paired": ratio.paired, "speedup": math.exp(-ratio.log)}
+    found["speedup_low"], found["speedup_high"] = (math.exp(-ratio.log + half) for half in (-ratio.half, ratio.half))
+    separate = _separate(row, base) if ratio.paired else None
+    if separate and abs(ratio.log - separate.log) > ratio.half + separate.half:
+        found["separate_speedup"] = math.exp(-separate.log)
+    return found
+
+
+def _rate(row: Row, column: str, scale: float) -> float | None:
+    """Return ``column`` per microsecond, times ``scale``."""
+    amount = row.metrics.get(column)
+    return float(amount) / row.time_us * scale if amount is not None and row.time_us else None
 
 
 def _is_right(row: Row) -> bool:
@@ -242,12 +214,6 @@ def _fastest(lines: Sequence[Line]) -> Line | None:
     return min(right, key=lambda line: line.time_us or 0.0, default=None)
 
 
-def _error(row: Row, base: Row) -> float | None:
-    """Return the largest error over the baseline's."""
-    error, base_error = row.metrics.get("max_abs_err"), base.metrics.get("max_abs_err")
-    return float(error) / float(base_error) if error is not None and base_error else None
-
-
 def merged(rows: Sequence[Row]) -> Row:
     """Return one row for the replicas of a case.
 
@@ -257,25 +223,23 @@ def merged(rows: Sequence[Row]) -> Row:
         return rows[0]
     if untimed := [row for row in rows if row.time_us is None]:
         return next((row for row in untimed if row.status != "ok"), untimed[0])
-    chosen, time = next((row for row in rows if row.status != "ok"), rows[0]), _mean_time(rows)
-    metrics = {**chosen.metrics, **_scaled(rows, chosen), **time, **_verdict(rows, time["interval_pct"])}
-    return replace(chosen, metrics=metrics)
+    chosen = next((row for row in rows if row.status != "ok"), rows[0])
+    mean, half = fmean(_times(rows)), _half_interval(rows)
+    metrics: dict[str, Any] = dict(chosen.metrics)
+    for name in ("pct_of_measured_peak", "pct_datasheet"):
+        if mean and metrics.get(name):
+            metrics[name] *= (chosen.time_us or 0.0) / mean
+    for name, combine in {"samples": sum, "min_us": min}.items():
+        if all(name in row.metrics for row in rows):
+            metrics[name] = combine(row.metrics[name] for row in rows)
+    metrics["gpu_us" if "gpu_us" in metrics else "wall_us"] = mean
+    metrics |= {"low_us": max(0.0, mean - half), "high_us": mean + half}
+    metrics["interval_pct"] = 100 * half / mean if mean else None
+    return replace(chosen, metrics=metrics | _verdict(rows, metrics["interval_pct"]))
 
 
-def _scaled(rows: Sequence[Row], chosen: Row) -> dict[str, Scalar]:
-    """Return the other figures that belong to the mean time: shares of the peak, number of samples, fastest sample."""
-    mean = fmean(_times(rows))
-    found: dict[str, Any] = {
-        name: chosen.metrics[name] * (chosen.time_us or 0.0) / mean  # type: ignore[operator]
-        for name in ("pct_of_measured_peak", "pct_datasheet")
-        if mean and chosen.metrics.get(name)
-    }
-    combine: dict[str, Any] = {"samples": sum, "min_us": min}
-    return found | {
-        name: function(row.metrics[name] for row in rows)
-        for name, function in combine.items()
-        if all(name in row.metrics for row in rows)
-    }
+def _times(rows: Sequence[Row]) -> list[float]:
+    return [row.time_us for row in rows if row.time_us is not None]
 
 
 def _between_pct(rows: Sequence[Row]) -> float | None:
@@ -284,30 +248,20 @@ def _between_pct(rows: Sequence[Row]) -> float | None:
     return 100 * stdev(times) / fmean(times) if len(times) > 1 and any(times) else None
 
 
-def _times(rows: Sequence[Row]) -> list[float]:
-    return [row.time_us for row in rows if row.time_us is not None]
-
-
-def _mean_time(rows: Sequence[Row]) -> dict[str, Scalar]:
-    """Return the mean of the times with its 95 % interval.
+def _half_interval(rows: Sequence[Row]) -> float:
+    """Return half the 95 % interval of the mean in us.
 
     The instrument's uncertainty may be the same in all processes, so more of them do not reduce it.
     """
     times = _times(rows)
     mean, count = fmean(times), len(times)
-    between = T_975[min(count - 1, max(T_975))] * stdev(times) / math.sqrt(count)
     percents: list[tuple[Any, Any]] = [
         (row.metrics.get("interval_pct") or 0.0, row.metrics.get("stat_pct") or 0.0) for row in rows
     ]
+    between = T_975[min(count - 1, max(T_975))] * stdev(times) / math.sqrt(count)
     sampling = mean * min(stat for _, stat in percents) / 100 / math.sqrt(count)
     instrument = mean * min(math.sqrt(max(0.0, whole**2 - stat**2)) for whole, stat in percents) / 100
-    half = math.hypot(between, sampling, instrument)
-    return {
-        "gpu_us" if "gpu_us" in rows[0].metrics else "wall_us": mean,
-        "low_us": max(0.0, mean - half),
-        "high_us": mean + half,
-        "interval_pct": 100 * half / mean if mean else None,
-    }
+    return math.hypot(between, sampling, instrument)
 
 
 def _verdict(rows: Sequence[Row], interval_pct: Any) -> dict[str, Scalar]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from runner.experiment.case import Labels
 from runner.experiment.columns import COLUMNS, DERIVED
 from runner.experiment.schema import BadInput
-from runner.report.derive import Line, Names, lines
+from runner.report import derive
+from runner.report.derive import Line, Names
 from runner.store import journal, run_folder
 
 if TYPE_CHECKING:
@@ -31,16 +32,19 @@ def load(*folders: str | Path, baseline: str | None = None) -> DataFrame:
         BadInput: there is no run in one of ``folders``, or none is given, or ``baseline`` is in no run.
 
     """
-    runs = [Path(folder) for folder in folders]
-    if not runs:
+    if not folders:
         raise BadInput(f"no folder is given; give one or more, as {EXAMPLE}")
+    runs = [Path(folder) for folder in folders]
     read = [_read(run, baseline) for run in runs]
-    found = [line for some in read for line in some]
+    found = [line for lines in read for line in lines]
     if found:
         Labels(line.row.case.impl for line in found).check(baseline)
+    paths = [run.resolve() for run in runs]
+    names = ["/".join(path.parts[-2:]) for path in paths]
+    names = names if len(set(names)) == len(set(paths)) else [str(path) for path in paths]
     table = frame(found)
-    table.insert(0, "run", [name for name, some in zip(_names(runs), read, strict=True) for _ in some])
-    table.insert(1, "commit", [commit for commit, some in zip(map(_commit, runs), read, strict=True) for _ in some])
+    for place, (column, values) in enumerate({"run": names, "commit": map(_commit, runs)}.items()):
+        table.insert(place, column, [value for value, lines in zip(values, read, strict=True) for _ in lines])
     return table
 
 
@@ -55,14 +59,7 @@ def _read(folder: Path, baseline: str | None) -> list[Line]:
         own: str | None = run_folder.read_head(folder)["baseline"]
     except FileNotFoundError:  # a journal alone
         own = None
-    return lines(contents.rows.values(), baseline or own, contents.rounds)
-
-
-def _names(folders: Sequence[Path]) -> list[str]:
-    """Return ``<date>/<time>-<name>`` of each folder, or whole paths if two are the same."""
-    paths = [folder.resolve() for folder in folders]
-    short = {path: "/".join(path.parts[-2:]) for path in paths}
-    return [short[path] if len(set(short.values())) == len(short) else str(path) for path in paths]
+    return derive.lines(contents.rows.values(), baseline or own, contents.rounds)
 
 
 def _commit(folder: Path) -> str | None:

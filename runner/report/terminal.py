@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -21,14 +21,12 @@ from runner.experiment.results import ERROR, Comparison, Row
 from runner.measure import SUMMARY
 from runner.report.derive import Line, Names, lines
 
-if TYPE_CHECKING:
-    from runner.store.session import Session
-
 FASTEST = "★"
 GAP = "   "
 FILE_WIDTH = 400  # characters: a pipe or a file has room for the whole table
 MOST_SUMMARIES = 8  # printed ones; a grid may have a thousand
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+TIME = ("us", "ms", "s")
 MEMORY = ("B", "KiB", "MiB", "GiB")
 
 
@@ -48,14 +46,14 @@ def console() -> Console:
 class Terminal:
     """The reporter that is always there: the table, summaries of profilers, notes, and where the results are."""
 
-    session: Session
+    plan: Plan
     rows: Sequence[Row]
     rounds: Sequence[Comparison]
     width: int
 
     def publish(self, folder: Path) -> list[Text | str]:
         """Return what to print."""
-        plan, names = self.session.plan, Names(self.session.plan.cases)
+        plan, names = self.plan, Names(self.plan.cases)
         derived = lines(self.rows, plan.baseline, self.rounds)
         found: list[Text | str] = []
         if derived:
@@ -89,16 +87,16 @@ class TableColumn:
 
 
 COLUMNS = (
-    TableColumn("time", lambda line: time_text(line.time_us)),
-    TableColumn("±95 %", lambda line: interval_text(line.row), drop=7),
-    TableColumn("speed-up", lambda line: _speedup(line)),
+    TableColumn("time", lambda line: scaled(line.time_us, TIME)),
+    TableColumn("±95 %", lambda line: _figure(line.row, "interval_pct", "{:.1f} %"), drop=7),
+    TableColumn("speed-up", lambda line: "1 (base)" if line.baseline and line.speedup else _factor(line.speedup)),
     TableColumn("vs base", lambda line: line.vs_baseline or ""),
     TableColumn("FLOP/s", lambda line: _number(line.tflops, 1e12), drop=1),
     TableColumn("B/s", lambda line: _number(line.gbps, 1e9), drop=2),
-    TableColumn("% peak", lambda line: _figure(line, "pct_of_measured_peak", "{:.0f} %"), drop=5),
+    TableColumn("% peak", lambda line: _figure(line.row, "pct_of_measured_peak", "{:.0f} %"), drop=5),
     TableColumn("err/tol", lambda line: _number(line.value("err_over_tol")), drop=4),
     TableColumn("peak mem", lambda line: scaled(line.value("peak_mem_bytes"), MEMORY, 1024), drop=3),
-    TableColumn("compile", lambda line: _figure(line, "compile_s", "{:.1f} s"), drop=6),
+    TableColumn("compile", lambda line: _figure(line.row, "compile_s", "{:.1f} s"), drop=6),
 )
 
 
@@ -136,13 +134,12 @@ def table(lines: Sequence[Line], names: Names, width: int, chosen: Sequence[str]
 
 def _contradictions(lines: Sequence[Line], names: Names) -> str:
     """Explain speed-ups that differ from the ratio of the two printed times."""
-    found = [line for line in lines if line.contradicted]
-    if not found or found[0].separate is None:
+    found = [line for line in lines if line.separate_speedup is not None]
+    if not found:
         return ""
-    paired, separate = _speedup(found[0]), _factor(math.exp(-found[0].separate.log))
     return (
-        f"\n{_and_more([line.row for line in found], names)}: speed-up {paired} was measured by alternating the two; "
-        f"the separate times above would give {separate}\n"
+        f"\n{_and_more([line.row for line in found], names)}: speed-up {_factor(found[0].speedup)} was measured by "
+        f"alternating the two; the separate times above would give {_factor(found[0].separate_speedup)}\n"
     )
 
 
@@ -180,31 +177,31 @@ def _chosen_column(name: str, names: Names) -> TableColumn:
     return TableColumn(name, text)
 
 
+COUNTED = {  # verdicts whose reasons have figures that differ from case to case; by whether it ran on a CPU
+    ("not_converged", True): "times have a wider interval than asked for (measure.benchmark.target_cpu_pct)",
+    ("not_converged", False): "times have a wider interval than asked for (measure.benchmark.target_pct)",
+    ("contended", True): "cases shared their CPUs with other processes; see cpu_wait_pct",
+    ("contended", False): "cases ran while another process started or stopped using the GPU; see timer_drift_us",
+}
+
+
 def notes(rows: Sequence[Row], names: Names) -> list[str]:
     """Return a line for each reason why a case is not plainly ok, with the cases that share it."""
     shared: dict[str, list[Row]] = {}
-    counted: dict[str, list[Row]] = {"not_converged": [], "contended": []}  # their reasons have figures that differ
+    counts: Counter[str] = Counter()
     for row in rows:
         if row.status == "ok" and (not_measured := row.metrics.get("not_measured")):
             shared.setdefault(f"not measured: {not_measured}", []).append(row)
-        if verdict(row) in counted:
-            counted[verdict(row)].append(row)
+        if text := COUNTED.get((verdict(row), row.device == "cpu")):
+            counts[f"{verdict(row)}: {{}} of {len(rows)} {text}"] += 1
         elif reason := _reason(row):
             shared.setdefault(f"{verdict(row)}: {reason}", []).append(row)
+        if row.time_us is not None and row.case.workload.fields.get("data") == "zeros":
+            counts[
+                f"data=zeros: {{}} of {len(rows)} times are for zeros; a GPU may be faster on them than on data"
+            ] += 1
     found = [f"{_and_more(some, names)}: {why}{_traceback(some[0])}" for why, some in shared.items()]
-    wide, contended, total = counted["not_converged"], counted["contended"], len(rows)
-    if zeros := sum(row.case.workload.fields.get("data") == "zeros" and row.time_us is not None for row in rows):
-        found.append(f"data=zeros: {zeros} of {total} times are for zeros, on which a GPU may be faster than on data")
-    if on_cpu := sum(row.device == "cpu" for row in contended):
-        found.append(f"contended: other processes took CPU time from {on_cpu} of {total} cases; see cpu_wait_pct")
-    if on_gpu := len(contended) - on_cpu:
-        change = "another process started or stopped using the GPU"
-        found.append(f"contended: {change} during {on_gpu} of {total} cases; see timer_drift_us")
-    if wide:
-        fields = dict.fromkeys("target_cpu_pct" if row.device == "cpu" else "target_pct" for row in wide)
-        asked = " and ".join(f"measure.benchmark.{field}" for field in fields)
-        found.append(f"not_converged: {len(wide)} of {total} times have a wider interval than asked for ({asked})")
-    return found
+    return [*found, *(text.format(count) for text, count in counts.items())]
 
 
 def _and_more(rows: Sequence[Row], names: Names) -> str:
@@ -214,8 +211,8 @@ def _and_more(rows: Sequence[Row], names: Names) -> str:
 
 def row_text(row: Row, names: Names) -> str:
     """Return the row in one line, for a log or a pipe."""
-    figures = f"{time_text(row.time_us)} {interval_text(row)}"
-    return " ".join(f"{names.case(row.case)}: {figures} {verdict(row)} {_reason(row)}".split())
+    words = [scaled(row.time_us, TIME), _figure(row, "interval_pct", "{:.1f} %"), verdict(row), _reason(row)]
+    return " ".join([f"{names.case(row.case)}:", *filter(None, words)])
 
 
 def _reason(row: Row) -> str:
@@ -245,26 +242,9 @@ def scaled(value: object, units: Sequence[str], base: float = 1000.0, digits: in
     return f"{value:.{digits}g} {units[power]}".rstrip()
 
 
-def time_text(time_us: float | None) -> str:
-    """Return a time with its unit; "" for None."""
-    return scaled(time_us, ("us", "ms", "s"))
-
-
-def interval_text(row: Row) -> str:
-    """Return half the 95 % interval in percent of the time; "" if there is none."""
-    percent = row.metrics.get("interval_pct")
-    return f"{percent:.1f} %" if isinstance(percent, int | float) else ""
-
-
-def _speedup(line: Line) -> str:
-    if line.speedup is None:
-        return ""
-    return "1 (base)" if line.baseline else _factor(line.speedup)
-
-
-def _factor(speedup: float) -> str:
-    """Return a speed-up with two decimals; below 1/100 with two significant digits."""
-    return f"{speedup:.2f}x" if speedup >= 0.01 else f"{speedup:.2g}x"
+def _factor(speedup: float | None) -> str:
+    """Return a speed-up with two decimals; below 1/100 with two significant digits; "" for None."""
+    return "" if speedup is None else f"{speedup:.2f}x" if speedup >= 0.01 else f"{speedup:.2g}x"
 
 
 def _number(value: Any, factor: float = 1.0) -> str:
@@ -272,8 +252,8 @@ def _number(value: Any, factor: float = 1.0) -> str:
     return "" if value is None else scaled(value * factor, PREFIXES, digits=3)
 
 
-def _figure(line: Line, column: str, form: str) -> str:
-    value = line.value(column)
+def _figure(row: Row, column: str, form: str) -> str:
+    value = row.metrics.get(column)
     return form.format(value) if isinstance(value, int | float) else ""
 
 

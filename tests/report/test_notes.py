@@ -75,17 +75,19 @@ def test_a_place_is_neither_the_runners_nor_a_librarys(detail, where):
 def test_what_to_relax_for_an_unsure_time_is_the_field_of_its_device():
     rows = [row("torch", verdict="not_converged"), row("naive", verdict="ok"), row("triton", verdict="not_converged")]
     rows = [replace(one, device=name) for one, name in zip(rows, ("cpu", "cpu", "NVIDIA H200"), strict=True)]
-    said = "times have a wider interval than asked for (measure.benchmark.target_cpu_pct"
-    assert notes(rows[:2], Names([one.case for one in rows])) == [f"not_converged: 1 of 2 {said})"]
-    both = f"not_converged: 2 of 3 {said} and measure.benchmark.target_pct)"
-    assert notes(rows, Names([one.case for one in rows])) == [both]
+    wide, names = "times have a wider interval than asked for", Names([one.case for one in rows])
+    assert notes(rows[:2], names) == [f"not_converged: 1 of 2 {wide} (measure.benchmark.target_cpu_pct)"]
+    assert notes(rows, names) == [
+        f"not_converged: 1 of 3 {wide} (measure.benchmark.target_cpu_pct)",
+        f"not_converged: 1 of 3 {wide} (measure.benchmark.target_pct)",
+    ]
 
 
 def test_who_shares_a_gpu_is_no_matter_of_cpu_time():
     rows = [replace(row("torch", verdict="contended"), device="NVIDIA H200"), row("naive", verdict="ok")]
     said = notes(rows, Names([one.case for one in rows]))
     assert said == [
-        "contended: another process started or stopped using the GPU during 1 of 2 cases; see timer_drift_us"
+        "contended: 1 of 2 cases ran while another process started or stopped using the GPU; see timer_drift_us"
     ]
     said = notes([replace(one, device="cpu") for one in rows], Names([one.case for one in rows]))
-    assert said == ["contended: other processes took CPU time from 1 of 2 cases; see cpu_wait_pct"]
+    assert said == ["contended: 1 of 2 cases shared their CPUs with other processes; see cpu_wait_pct"]
