@@ -87,7 +87,7 @@ def _bad_field(cause: OmegaConfBaseException, folders: Sequence[Path]) -> str:
         return f"{key}: not chosen; name it, as in '{group}=[{','.join(sorted({name, *fields}))}]'"
     if not fields:
         return f"{key}: no such field yet; add it, as in +{key}=..."
-    rest = _meant(key, parent, folders) or f"no such field; {choices(str(cause.key), fields, rare=('axes',))}"
+    rest = _meant(key, parent, folders) or f"no such field; {choices(str(cause.key), fields)}"
     return f"{key}: {rest}"
 
 

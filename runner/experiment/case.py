@@ -1,21 +1,23 @@
-"""Case: one problem of the grid, frozen and complete. Everything a worker needs to repeat it."""
+"""Case: one workload and one implementation, with everything a worker needs to repeat it; Plan: a grid of cases."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, Literal
+
+import orjson
 
 from runner.experiment.schema import BadInput, choices
 
 Scalar = str | int | float | bool | None
 
-_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+def _json(record: object) -> str:
+    return orjson.dumps(record, option=orjson.OPT_SORT_KEYS).decode()
 
 
 @dataclass(frozen=True)
@@ -25,60 +27,48 @@ class Choice:
     name: str
     fields: Mapping[str, Scalar]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
-
     def to_record(self) -> dict[str, Scalar]:
-        """``{"name": ..., field: value, ...}``, the shape it has in the YAML."""
+        """Return ``{"name": ..., field: value, ...}``, as in the YAML."""
         return {"name": self.name, **self.fields}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Scalar]) -> Choice:
-        """The inverse of ``to_record``."""
+        """Return the choice that ``to_record`` made ``record`` of."""
         return cls(str(record["name"]), {key: value for key, value in record.items() if key != "name"})
 
     @cached_property
     def text(self) -> str:
-        """The record as JSON with sorted keys and no spaces."""
+        """The record as JSON with sorted keys: equal choices have equal texts."""
         return _json(self.to_record())
 
 
 @dataclass(frozen=True)
 class CaseRecord:
-    """A workload, an implementation of it, what to observe, and on what device, from which seed."""
+    """A workload, an implementation of it, what to measure, on what device, and from which seed."""
 
     workload: Choice
     impl: Choice
     measures: tuple[Choice, ...]
     device: str  # auto | cpu | cuda
     seed: int
-    time_wrong: bool = False  # measure even where the result is wrong
-    replica: int = 0  # the same again, in a process of its own
-    debug: str | None = None  # an aid of runner.experiment.case, under which it does not run as it would by itself
+    time_wrong: bool = False  # measure even if the result is wrong
+    replica: int = 0  # the number of this repetition, which runs in a process of its own
+    debug: str | None = None  # a debugging mode, see ``Aid``
 
     @property
     def devices(self) -> int:
-        """How many GPUs its worker sees: the workload's field ``devices``, 1 without one."""
+        """The number of GPUs that its worker sees: the workload's field ``devices``, 1 without one."""
         return int(self.workload.fields.get("devices") or 1)
 
     @cached_property
     def key(self) -> str:
         """16 hex digits that are the same wherever and whenever the same case is composed."""
-        text = self._text(f'"impl":{self.impl.text},', f'"replica":{self.replica},')
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return hashlib.sha256(_json(self.to_record()).encode()).hexdigest()[:16]
 
     @cached_property
     def problem(self) -> str:
-        """What two cases must share to be compared: everything but the implementation and the process."""
-        return self._text("", "")
-
-    def _text(self, impl: str, replica: str) -> str:
-        """``to_record`` as JSON with sorted keys; put together here, for a grid has cases by the thousand."""
-        measures = ",".join(measure.text for measure in self.measures)
-        wrong = "true" if self.time_wrong else "false"
-        debug = f'"debug":"{self.debug}",' if self.debug else ""  # left out, a case has the key it has always had
-        head, tail = f'{debug}"device":"{self.device}",', f'"seed":{self.seed},"time_wrong":{wrong},'
-        return f'{{{head}{impl}"measures":[{measures}],{replica}{tail}"workload":{self.workload.text}}}'
+        """What cases must share to be compared: all but the implementation and the replica, as JSON."""
+        return _json({name: value for name, value in self.to_record().items() if name not in ("impl", "replica")})
 
     @property
     def label(self) -> str:
@@ -88,20 +78,20 @@ class CaseRecord:
 
     @property
     def impl_label(self) -> str:
-        """The implementation with the fields that tell it from its namesakes: ``compiled(of=naive, mode=default)``."""
+        """The implementation with its fields, ``compiled(of=naive, mode=default)``."""
         fields = ", ".join(f"{name}={value}" for name, value in self.impl.fields.items() if value is not None)
         return f"{self.impl.name}({fields})" if fields else self.impl.name
 
     @property
     def settings(self) -> dict[str, Scalar]:
-        """What of a case is neither workload nor implementation, replica apart, by the keys of the command line."""
+        """Everything but the workload, the implementation and the replica, by the names of the command line."""
         given = {"device": self.device, "seed": self.seed, "debug": self.debug, "time_wrong": self.time_wrong}
         fields = {f"measure.{one.name}.{name}": value for one in self.measures for name, value in one.fields.items()}
         whole = {**given, "measure": [one.name for one in self.measures], **fields}
-        return {name: _word(value) for name, value in whole.items()}
+        return {name: _scalar(value) for name, value in whole.items()}
 
     def to_record(self) -> dict[str, object]:
-        """The case as JSON-ready values; ``from_record`` reads it back."""
+        """Return the case as JSON-ready values."""
         return {
             "workload": self.workload.to_record(),
             "impl": self.impl.to_record(),
@@ -114,9 +104,8 @@ class CaseRecord:
         }
 
     @classmethod
-    def from_record(cls, record: object) -> CaseRecord:
-        """The inverse of ``to_record``."""
-        assert isinstance(record, Mapping)
+    def from_record(cls, record: Any) -> CaseRecord:
+        """Return the case that ``to_record`` made ``record`` of."""
         values = dict(record)
         return cls(
             workload=Choice.from_record(values.pop("workload")),
@@ -126,29 +115,29 @@ class CaseRecord:
         )
 
 
-def _word(value: object) -> Scalar:
-    """A list as it is typed; what is read from JSON has lists where the class behind an option has tuples."""
-    return value if isinstance(value, Scalar) else f"[{','.join(map(str, value))}]"  # type: ignore[call-overload]
+def _scalar(value: Any) -> Scalar:
+    """Return a list, which is a tuple unless it was read from JSON, as it is typed."""
+    return f"[{','.join(map(str, value))}]" if isinstance(value, list | tuple) else value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
     """Which rows of an earlier run still count."""
 
-    of: str | None = None  # the run's folder, or "last"; None: start afresh
-    whole: bool = False  # the grid is that of the folder
+    of: str | None = None  # the run's folder, or "last"; None: a new run
+    whole: bool = False  # the cases are those of the folder
     retry: tuple[str, ...] = ()  # statuses that do not count
-    trust: bool = False  # go on in a folder that others can write to
-    ignore: tuple[str, ...] = ()  # what may have changed since then: parts of runner.store.fingerprint
+    trust: bool = False  # resume also in a folder that others can write to
+    ignore: tuple[str, ...] = ()  # what may have changed since: PARTS of runner.store.fingerprint
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The whole grid, validated, and what to do with its rows."""
+    """All cases of a run, validated, and what to do with their rows."""
 
     cases: tuple[CaseRecord, ...]  # the cases of one problem stand together
     name: str  # of the run's folder
-    baseline: str | None  # what speed-ups are against, by its label; None: torch, else the first, of right ones
+    baseline: str | None  # label of the implementation that speed-ups are against; None: torch, else the first correct
     output_dir: str
     launcher: Choice
     log: tuple[Choice, ...]  # reporters beside the terminal and rows.csv
@@ -157,28 +146,28 @@ class Plan:
 
 
 class Labels:
-    """Labels of the implementations ``impls``; the same one may occur several times."""
+    """Short labels of the implementations ``impls``, of which some may be equal."""
 
     def __init__(self, impls: Iterable[Choice]) -> None:
         self._impls = {impl.text: impl for impl in impls}
         self._varying = varying(self._impls.values())
 
     def label(self, impl: Choice) -> str:
-        """Its name, and the fields in which those of that name differ."""
+        """Return its name, and the fields in which the implementations of that name differ."""
         shown = [f"{name}={value}" for name, value in impl.fields.items() if name in self._varying[impl.name]]
         return f"{impl.name}({', '.join(shown)})" if shown else impl.name
 
     def check(self, baseline: str | None) -> None:
-        """Raise BadInput unless ``baseline`` is None or means one of them."""
+        """Raise BadInput unless ``baseline`` is None or names one of them."""
         if baseline is not None and not any(is_called(impl, baseline) for impl in self._impls.values()):
             known = choices(baseline, map(self.label, self._impls.values()))
             raise BadInput(f"baseline={baseline}: not in this sweep; {known}")
 
 
 def is_called(impl: Choice, label: str) -> bool:
-    """Whether ``label`` is the name of ``impl``, or that with some of its fields in their order, as a table has them.
+    """Return whether ``label`` is the name of ``impl``, alone or with some of its fields in their order.
 
-    A table of a part of the grid shows fewer fields: of which grid the label is, does not matter.
+    The table of a part of a grid shows fewer fields than that of the whole grid; either label is accepted.
     """
     name, _, fields = label.partition("(")
     if name != impl.name or not fields.endswith(")"):
@@ -190,7 +179,7 @@ def is_called(impl: Choice, label: str) -> bool:
 
 
 def varying(chosen: Iterable[Choice]) -> dict[str, set[str]]:
-    """For each option, the fields that take several values."""
+    """Return, for each option by its name, the fields that take several values."""
     options: dict[str, list[Mapping[str, Any]]] = {}
     for choice in chosen:
         options.setdefault(choice.name, []).append(choice.fields)
@@ -198,7 +187,7 @@ def varying(chosen: Iterable[Choice]) -> dict[str, set[str]]:
 
 
 def several(records: Iterable[Mapping[str, Any]]) -> set[str]:
-    """The fields that take several values in those of ``records`` that have them."""
+    """Return the fields that take several values in ``records``. A record may lack a field."""
     values: dict[str, set[Any]] = {}
     for record in records:
         for name, value in record.items():
@@ -207,32 +196,24 @@ def several(records: Iterable[Mapping[str, Any]]) -> set[str]:
 
 
 Aid = Literal[
-    "launch_blocking",  # each kernel is waited for, so that a fault is raised where it was launched
-    "interpret",  # Triton kernels run as Python, on the CPU
-    "sanitizer",  # the case once more under compute-sanitizer, before it is checked
-    "anomaly",  # autograd names the operation whose backward makes NaN
+    "launch_blocking",  # wait for each kernel, so that a fault is raised where it was launched
+    "interpret",  # run Triton kernels as Python, on the CPU
+    "sanitizer",  # run the case under compute-sanitizer too, before it is checked
+    "anomaly",  # let autograd name the operation whose backward makes NaN
 ]
-DEBUG_ENVIRONMENT: Mapping[
-    str, Mapping[str, str]
-] = {  # of the processes in which such cases run, before they import torch
+DEBUG_ENVIRONMENT: Mapping[str | None, Mapping[str, str]] = {  # of the workers of such cases, before they import torch
     "launch_blocking": {"CUDA_LAUNCH_BLOCKING": "1"},  # read when CUDA starts
     "interpret": {"TRITON_INTERPRET": "1"},  # read when a kernel is decorated, Triton's own among them
 }
-DEBUG_VERDICT = "debug"
-
-
-def debug_environment(aid: str | None) -> Mapping[str, str]:
-    """What ``aid`` wants in the environment of a process from its beginning."""
-    return DEBUG_ENVIRONMENT.get(aid or "", {})
 
 
 def interpreted() -> bool:
-    """Whether Triton kernels run as Python in this process, the runner's own timestamps and spins among them."""
+    """Return whether Triton kernels run as Python in this process, those of the runner's timer included."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def useless_debug(aid: str | None, device: str) -> str:
-    """Why ``aid`` can find nothing on ``device`` (auto | cpu | cuda), and what to type; "" if it can."""
+    """Return why ``aid`` finds nothing on ``device`` (auto | cpu | cuda), and what to type; "" if it can."""
     if aid == "interpret" and device != "cpu":
         return "interpret runs Triton kernels on the CPU; add device=cpu"
     if aid in ("launch_blocking", "sanitizer") and device == "cpu":

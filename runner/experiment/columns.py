@@ -1,6 +1,6 @@
-"""The columns that any row may carry: each figure with its unit and its meaning.
+"""The columns that any row may have: each figure with its unit and its meaning.
 
-A measurement declares those that it alone gives in its own file, as ``COLUMNS``: see ``runner.measure.columns``.
+A measurement declares its own columns in its own file, as ``COLUMNS``: see ``runner.measure.columns``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One figure a row may carry. ``better`` is the sense in which a smaller or larger value wins."""
+    """A figure of a row. ``better`` says whether a lower or a higher value wins, if either does."""
 
     unit: str
     meaning: str
@@ -19,53 +19,35 @@ class Column:
 
 
 TIMES: dict[str, Column] = {
-    "gpu_us": Column(
-        "us",
-        "GPU time of one call, cold L2 cache unless measure.benchmark.cold_l2=false: trimmed mean of the samples",
-        "lower",
-    ),
+    "gpu_us": Column("us", "GPU time of one call, cold L2 cache by default: trimmed mean of the samples", "lower"),
     "wall_us": Column("us", "time of one call by the host's clock (CPU cases): trimmed mean of the samples", "lower"),
-    "low_us": Column(
-        "us",
-        "lower end of the 95 % interval of the time, from ten consecutive batches and the instrument's uncertainty",
-    ),
+    "low_us": Column("us", "lower end of the time's 95 % interval, from ten batches and the instrument's uncertainty"),
     "high_us": Column("us", "upper end of that interval"),
     "median_us": Column("us", "median of the samples"),
     "stat_pct": Column("%", "half the width of the interval from sampling alone, relative to the time"),
-    "interval_pct": Column(
-        "%", "half the width of the whole interval, the instrument's uncertainty included, relative to the time"
-    ),
+    "interval_pct": Column("%", "half the width of the whole interval, instrument included, relative to the time"),
     "q1_us": Column("us", "first quartile of the samples"),
     "q3_us": Column("us", "third quartile of the samples"),
     "min_us": Column("us", "fastest sample"),
     "samples": Column("", "number of samples"),
     "calls_per_sample": Column("", "calls in one sample (CPU cases: short calls are timed several at a time)"),
-    "gpu_warm_us": Column(
-        "us", "GPU time with the L2 cache as the previous call left it, always on the same buffers", "lower"
-    ),
+    "gpu_warm_us": Column("us", "GPU time with a warm L2 cache, always on the same buffers", "lower"),
     "latency_us": Column("us", "one warm call and a synchronize, by the host's clock; launching included", "lower"),
     "host_us": Column("us", "time until the call returns to the caller; the GPU may still be working", "lower"),
     "cupti_us": Column("us", "CUPTI's time from the start of the first kernel to the end of the last"),
-    "pct_of_measured_peak": Column(
-        "%", "share of the peak measured on this GPU: 100 % is as fast as a plain copy, or a matrix product", "higher"
-    ),
+    "pct_of_measured_peak": Column("%", "share of the peak of a plain copy or matrix product on this GPU", "higher"),
     "pct_datasheet": Column("%", "share of the peak in the vendor's data sheet", "higher"),
-    "sustained_us": Column(
-        "us", "mean time of one call under continuous load, with a warm cache; restoring inputs is part of it", "lower"
-    ),
+    "sustained_us": Column("us", "mean time of a call under continuous load, warm; restoring inputs included", "lower"),
     "energy_mj": Column("mJ", "energy of the board for one call under continuous load", "lower"),
     "gap_us": Column("us", "time within cupti_us in which no kernel ran; kernels are launched one by one there"),
     "warmup_s": Column("s", "time spent in calls before the first sample"),
 }
 
+INSTRUMENTS = "graph_timestamps | stream_timestamps | cuda_events | host_clock | perf_counter"
+
 TIMING: dict[str, Column] = {  # what a benchmark knows beside its times
-    "instrument": Column(
-        "", "what measured the time: graph_timestamps | stream_timestamps | cuda_events | host_clock | perf_counter"
-    ),
-    "empty_kernel_us": Column(
-        "us",
-        "timer offset: what an empty kernel reads, by CUPTI; 0 where CUPTI cannot be asked",
-    ),
+    "instrument": Column("", f"what measured the time: {INSTRUMENTS}"),
+    "empty_kernel_us": Column("us", "timer offset: what an empty kernel reads, by CUPTI; 0 without CUPTI"),
     "timer_drift_us": Column("us", "change of an empty kernel's time from the calibration to the end of the samples"),
     "buffer_sets": Column("", "copies of inputs and outputs at different addresses that were used in turn"),
     "instrument_note": Column("", "why the best instrument was not used"),
@@ -75,16 +57,12 @@ TIMING: dict[str, Column] = {  # what a benchmark knows beside its times
     "verdict_reason": Column("", "why the verdict is not ok, in one sentence"),
     "intensity": Column("flop/byte", "operations over the minimum traffic"),
     "bound": Column("", "what limits a call of that intensity, by the measured peaks: memory | compute"),
-    "fastest_possible_us": Column(
-        "us", "time below which a result is impossible on this GPU, by the fastest rates measured on it"
-    ),
+    "fastest_possible_us": Column("us", "no correct call can be faster, by the fastest rates measured on this GPU"),
     "sustained_clock_mhz": Column("MHz", "clock of the multiprocessors under continuous load"),
     "sustained_power_w": Column("W", "board power under continuous load, by its energy counter"),
     "n_kernels": Column("", "kernels, copies and fills of one call"),
     "peak_mem_bytes": Column("byte", "peak memory of one call above its inputs", "lower"),
-    "sm_clock_mhz": Column(
-        "MHz", "clock of the multiprocessors during the samples, by their counters; tensor cores lower it"
-    ),
+    "sm_clock_mhz": Column("MHz", "clock of the multiprocessors in the samples, by counters; tensor cores lower it"),
     "unloaded_clock_mhz": Column("MHz", "clock of the multiprocessors with almost no load"),
     "power_w": Column("W", "board power, averaged by the driver over a second"),
     "temperature_c": Column("C", "temperature of the GPU"),
@@ -97,38 +75,26 @@ CASE: dict[str, Column] = {  # how the case went, and on which part of the machi
     "gpu_uuid": Column("", "UUID of the GPU"),
     "gpu_shared": Column("", "memory of other processes on the GPU when the grid began"),
     "started_at": Column("", "when the case was given to its worker, in UTC by the worker's machine"),
-    "attempt": Column(
-        "", "how often the case was given to a worker; a crash that may be another case's fault is tried twice"
-    ),
+    "attempt": Column("", "how often the case was given to a worker: twice if another case may have caused a crash"),
     "inputs_s": Column("s", "drawing the inputs, or finding those of the previous case"),
     "check_s": Column("s", "computing the float64 reference, once per problem, and comparing with it"),
     "measure_s": Column("s", "all measurements together"),
     "build_s": Column("s", "building the callable: import, wrapping, loading"),
     "first_call_s": Column("s", "first call, synchronized; includes every compilation that it causes"),
     "compile_s": Column("s", "part of the first call that torch.compile, NVRTC or nvcc spent compiling"),
-    "compile_cached": Column(
-        "", "compiled code was found on disk or in the process, so compile_s is not the cost of the first time"
-    ),
-    "precompile_s": Column(
-        "s", "first call in the process that precompiled the case; compile_s is then the time with the filled cache"
-    ),
+    "compile_cached": Column("", "compiled code was found on disk or in the process, which shortens compile_s"),
+    "precompile_s": Column("s", "first call in the precompiling process; compile_s then has the filled cache"),
     "config": Column("", "tiles and similar parameters that the implementation chose for this size"),
     "not_measured": Column("", "measurements whose tool is missing, refused or saw nothing, and what to do about it"),
     "graph_breaks": Column("", "number of graph breaks of torch.compile"),
-    "first_call_peak_bytes": Column(
-        "byte",
-        "GPU: peak memory of the first call above what was held before; includes compiling and tuning",
-        "lower",
-    ),
+    "first_call_peak_bytes": Column("byte", "GPU: peak memory added by the first call, compiling included", "lower"),
     "threads": Column("", "CPU threads that torch may use"),
     "cpus": Column("", "CPUs that the threads were pinned to during the samples; empty if they were not"),
     "wall_s": Column("s", "whole case in the worker, from inputs to result"),
 }
 
 CHECKED: dict[str, Column] = {  # what the check found, and what the workload asks for
-    "mutates_inputs": Column(
-        "", "a call changes its inputs; they are restored before each call, outside the timed part"
-    ),
+    "mutates_inputs": Column("", "a call changes its inputs; they are restored before each call, which is not timed"),
     "bitwise_repeatable": Column("", "two calls gave the same bits, in the first 2^24 numbers of each output"),
     "sanitizer_errors": Column("", "errors that compute-sanitizer found, with debug=sanitizer"),
     "correct": Column("", "every output is within tolerance of the float64 reference"),
@@ -140,9 +106,9 @@ CHECKED: dict[str, Column] = {  # what the check found, and what the workload as
     "bytes_min": Column("byte", "minimum traffic: each input read once, each output written once"),
 }
 
-COLUMNS: dict[str, Column] = {**TIMES, **TIMING, **CASE, **CHECKED}  # and those that measurements declare
+COLUMNS: dict[str, Column] = {**TIMES, **TIMING, **CASE, **CHECKED}  # beside those that measurements declare
 
-DERIVED: dict[str, Column] = {  # worked out from rows by runner.report.derive
+DERIVED: dict[str, Column] = {  # computed from rows by runner.report.derive
     "implementation": Column("", "name in the table: with the fields in which implementations of one name differ"),
     "time_us": Column("us", "gpu_us, or wall_us on a CPU; mean over replicas", "lower"),
     "tflops": Column("TFLOP/s", "the workload's own operations over the time", "higher"),
@@ -151,15 +117,14 @@ DERIVED: dict[str, Column] = {  # worked out from rows by runner.report.derive
     "speedup_low": Column("", "lower end of the speed-up's 95 % interval"),
     "speedup_high": Column("", "upper end of that interval"),
     "vs_baseline": Column(
-        "",
-        "faster | slower | same (shown to be within 1 %) | unclear; empty for wrong results and times of two GPUs",
+        "", "faster | slower | same (within 1 %) | unclear; empty for wrong results and times of two GPUs"
     ),
     "paired": Column("", "the speed-up comes from paired rounds; if false, from two separate times"),
     "err_ratio": Column("", "largest |y - r| as a multiple of the baseline's", "lower"),
     "replicas": Column("", "processes behind the time"),
     "between_pct": Column("%", "standard deviation of the time between processes, relative to the time"),
     "fastest": Column(
-        "", "yes or no: the fastest correct one of its problem whose time is neither impossible nor contradicted"
+        "", "yes or no: fastest correct one of its problem, unless its time is impossible or contradicted"
     ),
 }
 

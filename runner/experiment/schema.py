@@ -1,9 +1,9 @@
-"""The only place that says what is valid: a mapping from the YAML against the fields of a dataclass.
+"""Check the values of a YAML against the fields of a dataclass, and find the dataclass of an option.
 
-Each option of a config group is a frozen dataclass whose fields are the YAML's fields. Their types are the
-rules: ``Size`` is a whole number of at least 1, ``Literal`` lists the allowed words, ``float`` takes whole
-numbers too. A rule that spans fields stands in ``__post_init__`` and raises ValueError. A field named like a
-Python keyword ends in an underscore that the YAML does without.
+Each option of a config group is a frozen dataclass with the fields of its YAML. The types are the rules: ``Size`` is a
+whole number of at least 1, ``Literal`` lists the allowed words, ``float`` takes whole numbers too. A rule over several
+fields stands in ``__post_init__`` and raises ValueError. A field named like a Python keyword ends in an underscore,
+which the YAML leaves out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import argparse
 import difflib
 import types
 import typing
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import cache
 from importlib import import_module
@@ -25,24 +25,24 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, 
 T = TypeVar("T")
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
-Line = Annotated[str, "on one line"]  # a further one would be a command where it ends up in a script
-SENSE: dict[str, Callable[[Any], bool]] = {  # what an annotation promises, and how it is kept
+Line = Annotated[str, "on one line"]  # it is written to a script, where a second line would be a command
+CONSTRAINTS: dict[str, Callable[[Any], bool]] = {  # by the words of an annotation
     "at least 1": lambda value: value >= 1,
     "at least 20": lambda value: value >= 20,
     "at least 0": lambda value: 0 <= value < inf,
-    "above 0": lambda value: 0 < value < inf,  # no clock waits for ever, and nan is neither
+    "above 0": lambda value: 0 < value < inf,  # neither inf nor nan
     "on one line": lambda value: value.isprintable(),
 }
 
 
 def build(cls: type[T], values: Mapping[str, object], where: str) -> T:
-    """An instance of ``cls`` from the YAML's ``values``, which stand under ``where`` ("" at the top).
+    """Return an instance of ``cls`` with the YAML's ``values``. ``where`` is their place in the config, "" at the top.
 
     Raises:
         BadInput: a field is unknown, missing or out of its allowed values; the message names it.
 
     """
-    rules = rules_of(cls)  # type: ignore[arg-type]  # mypy holds a class for unhashable
+    rules = rules_of(cls)  # type: ignore[arg-type]  # mypy takes a class for unhashable
     prefix = f"{where}." if where else ""
     for name in values:
         if name not in rules:
@@ -58,46 +58,39 @@ def build(cls: type[T], values: Mapping[str, object], where: str) -> T:
 
 
 def record(instance: object) -> dict[str, Any]:
-    """The inverse of ``build``: the instance's fields under the names of the YAML."""
+    """Return the fields of ``instance`` under their names in the YAML: the inverse of ``build``."""
     rules = rules_of(type(instance))  # type: ignore[arg-type]  # as above
     return {name: getattr(instance, attribute) for name, (attribute, _) in rules.items()}
 
 
 @cache
 def rules_of(cls: type) -> dict[str, tuple[str, Any]]:
-    """YAML name → (attribute, type) of every field."""
+    """Return the attribute and the type of each field, by its name in the YAML."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {field.name.rstrip("_"): (field.name, hints[field.name]) for field in fields(cls)}
 
 
-def promises(rule: Any, sense: str) -> bool:
-    """Whether ``rule``, or a part of it, is annotated with ``sense``."""
-    return any(part == sense or promises(part, sense) for part in get_args(rule))
-
-
 def _checked(value: object, rule: Any, where: str) -> object:
-    """``value``, which keeps ``rule``, or BadInput. A whole number is taken for a float."""
-    if rule is float and type(value) is int:
-        return float(value)
-    if get_origin(rule) is Annotated and float in get_args(rule) and type(value) is int:
+    """Return ``value``, a whole number as a float and a list as a tuple if ``rule`` asks for it. Raises BadInput."""
+    if type(value) is int and (rule is float or (get_origin(rule) is Annotated and float in get_args(rule))):
         value = float(value)
-    if not _allows(rule, value):
-        text = "null" if value is None else repr(value)
-        raise BadInput(f"{where}: {text} is not allowed; {_sentence(rule, value)}")
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _allows(rule: Any, value: object) -> bool:
-    return _test(rule)(value)
+    if _test(rule)(value):
+        return tuple(value) if isinstance(value, list) else value
+    allowed = f"give {words(rule)}"
+    if get_origin(rule) is Literal:
+        allowed = choices(str(value), map(str, get_args(rule)))
+    elif isinstance(value, float) and not isfinite(value):
+        allowed = allowed.replace("a number", "a finite number")
+    raise BadInput(f"{where}: {'null' if value is None else repr(value)} is not allowed; {allowed}")
 
 
 @cache
 def _test(rule: Any) -> Callable[[object], bool]:
-    """Tells whether a value keeps ``rule``. Made once a rule, for a grid has values by the ten thousand."""
+    """Return the test of a value against ``rule``. It is made once, since a grid has values by the ten thousand."""
     origin, args = get_origin(rule), get_args(rule)
     if origin is Annotated:
-        kind, sense = _test(args[0]), SENSE[args[1]]
-        return lambda value: kind(value) and sense(value)
+        kind, constraint = _test(args[0]), CONSTRAINTS[args[1]]
+        return lambda value: kind(value) and constraint(value)
     if origin is Literal:
         return lambda value: any(type(value) is type(word) and value == word for word in args)
     if origin in (Union, types.UnionType):
@@ -109,17 +102,8 @@ def _test(rule: Any) -> Callable[[object], bool]:
     return lambda value: type(value) is rule
 
 
-def _sentence(rule: Any, asked: object) -> str:
-    """What ``rule`` allows, in words."""
-    origin, args = get_origin(rule), get_args(rule)
-    if origin is Literal:
-        return choices(str(asked), map(str, args))
-    endless = isinstance(asked, float) and not isfinite(asked)
-    return f"give {words(rule).replace('a number', 'a finite number') if endless else words(rule)}"
-
-
 def words(rule: Any) -> str:
-    """What ``rule`` allows, as it ends a sentence that begins with "give"."""
+    """Return what ``rule`` allows, as it follows the word "give"."""
     origin, args = get_origin(rule), get_args(rule)
     if origin is Annotated:
         return f"{words(args[0])} {args[1]}"
@@ -132,27 +116,25 @@ def words(rule: Any) -> str:
     return WORDS[rule]
 
 
-CONF = (
-    Path(__file__).parents[1] / "config" / "conf"
-)  # the folder conf/ of the repository, or its copy in an installed package
+CONF = Path(__file__).parents[1] / "config" / "conf"  # a link to conf/, or its copy in an installed package
 
 
 def exists(package: str, name: str) -> bool:
-    """True if ``package`` has a module called ``name``; nothing is imported but the package."""
+    """Return whether ``package`` has a module called ``name``. Only the package is imported."""
     return name.isidentifier() and find_spec(f"{package}.{name}") is not None
 
 
 def names(package: str) -> list[str]:
-    """The modules that ``package`` has; nothing is imported but the package."""
+    """Return the names of the modules of ``package``. Only the package is imported."""
     return sorted(module.name for module in iter_modules(import_module(package).__path__))
 
 
-def find(package: str, name: str, *must: str) -> type:
-    """The class of module ``package.name`` that is called as the module is, in CamelCase; it has the methods ``must``.
+def find(package: str, name: str, *methods: str) -> type:
+    """Return the class of the module ``package.name`` that is called like the module, in CamelCase.
 
     Raises:
-        LookupError: there is no such module or class, it cannot be imported, or no instance can be made of it; the
-            message names the file.
+        LookupError: there is no such module or class, it cannot be imported, it is no dataclass of its own, or it
+            lacks one of ``methods``; the message names the file.
 
     """
     file = f"{package.replace('.', '/')}/{name}.py"
@@ -164,45 +146,36 @@ def find(package: str, name: str, *must: str) -> type:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise LookupError(f"{file}{line}: {type(error).__name__}: {getattr(error, 'msg', None) or error}") from error
     wanted = name.replace("_", "")
-    for attribute, value in vars(module).items():
-        if attribute.lower().rstrip("_") == wanted and isinstance(value, type):
-            _check(value, file, must)
-            return value
-    raise LookupError(f"no class called {wanted} in {file}")
-
-
-def _check(cls: type, file: str, must: Iterable[str]) -> None:
-    """Raise LookupError unless instances of ``cls`` can be made, by its own fields, and can do what they ``must``."""
-    if "__dataclass_fields__" not in vars(cls):  # a base's are not all of them
+    for attribute, cls in vars(module).items():
+        if attribute.lower().rstrip("_") == wanted and isinstance(cls, type):
+            break
+    else:
+        raise LookupError(f"no class called {wanted} in {file}")
+    if "__dataclass_fields__" not in vars(cls):  # inherited fields are not all of them
         raise LookupError(f"class {cls.__name__} in {file} must be a dataclass whose fields are those of its YAML")
-    lacking = sorted({*getattr(cls, "__abstractmethods__", ()), *(name for name in must if not hasattr(cls, name))})
-    if lacking:
-        raise LookupError(f"class {cls.__name__} in {file} must also have {', '.join(lacking)}")
+    missing = {*getattr(cls, "__abstractmethods__", ()), *(method for method in methods if not hasattr(cls, method))}
+    if missing:
+        raise LookupError(f"class {cls.__name__} in {file} must also have {', '.join(sorted(missing))}")
+    return cls
 
 
 class BadInput(Exception):
-    """Nothing has been started; the message is the whole answer. Takes one argument, so that it survives pickling."""
+    """A mistake of the user. Nothing has been started, and the message is all that is printed."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser of a sub-command's arguments; a mistake raises BadInput, as everywhere else."""
+    """Parser of a sub-command's arguments that raises BadInput at a mistake."""
 
     def error(self, message: str) -> NoReturn:
         """Raise BadInput."""
         raise BadInput(message)
 
 
-NEAR, VERY_NEAR = 0.5, 0.75  # of the letters of both, those in common
 ALSO = {"gpu": "cuda", "half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
 
 
-def choices(asked: str, allowed: Iterable[str], rare: Container[str] = ()) -> str:
-    """``did you mean mlp? One of: ...``: the nearest of ``allowed``, then all of them.
-
-    What is seldom meant, ``rare``, has to be very near.
-    """
+def choices(asked: str, allowed: Iterable[str]) -> str:
+    """Return ``did you mean mlp? One of: ...``: the nearest of ``allowed``, then all of them."""
     names = sorted(set(allowed))
-    near = difflib.get_close_matches(asked, [name for name in names if name not in rare], 1, NEAR)
-    near = difflib.get_close_matches(asked, names, 1, VERY_NEAR) or near
-    near = [ALSO[asked]] if ALSO.get(asked) in names else near
+    near = [ALSO[asked]] if ALSO.get(asked) in names else difflib.get_close_matches(asked, names, 1)
     return (f"did you mean {near[0]}? One of: " if near else "one of: ") + ", ".join(names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.experiment.results import kept, redact, redact_command
+from runner.experiment.results import clip, redact, redact_command
 
 
 def test_the_values_of_secrets_go_and_the_rest_stays(monkeypatch):
@@ -22,9 +22,9 @@ def test_a_command_line_loses_what_is_given_to_such_fields(monkeypatch):
 
 def test_of_a_text_of_any_length_a_row_keeps_the_beginning_and_the_end(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_123456")
-    assert kept(f"{'a' * 96}hf_123456{'b' * 10**6}", 100, 5) == f"{'a' * 96}<red [...] bbbbb"
-    assert kept("as it is\n", 4, 5) == "as it is\n"
+    assert clip(f"{'a' * 96}hf_123456{'b' * 10**6}", 100, 5) == f"{'a' * 96}<red [...] bbbbb"
+    assert clip("as it is\n", 4, 5) == "as it is\n"
 
 
 def test_what_no_file_takes_is_spelt():
-    assert kept("caf\udce9 日本") == r"caf\udce9 日本"
+    assert clip("caf\udce9 日本") == r"caf\udce9 日本"

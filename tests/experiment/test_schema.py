@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import pytest
+import yaml
 
 from runner.experiment import schema
 from runner.experiment.schema import BadInput
@@ -61,18 +62,16 @@ def test_a_broken_rule_is_named(change, line):
         schema.build(Thing, GOOD | change, "thing")
 
 
-def test_what_goes_into_a_script_is_one_line_of_it():
-    fields = {name: rule for name, (_, rule) in schema.rules_of(schema.find("runner.execute", "slurm")).items()}
-    for name in ("partition", "account", "folder"):
-        assert schema.promises(fields[name], "on one line")
-
-    @dataclass(frozen=True)
-    class Script:
-        partition: schema.Line | None
-
-    assert schema.build(Script, {"partition": "gpu"}, "launcher").partition == "gpu"
-    with pytest.raises(BadInput, match="give a word on one line or null"):
-        schema.build(Script, {"partition": "gpu\ntouch x"}, "launcher")
+@pytest.mark.parametrize("field", ["partition", "account", "folder"])
+def test_what_goes_into_a_script_is_one_line_of_it(field):
+    pytest.importorskip("submitit")
+    slurm = schema.find("runner.execute", "slurm")
+    fields = yaml.safe_load((schema.CONF / "launcher" / "slurm.yaml").read_text())
+    fields |= {"cluster": "local"}
+    del fields["name"]
+    assert getattr(schema.build(slurm, fields | {field: "gpu"}, "launcher"), field) == "gpu"
+    with pytest.raises(BadInput, match=rf"launcher\.{field}: .*; give a word on one line"):
+        schema.build(slurm, fields | {field: "gpu\ntouch x"}, "launcher")
 
 
 def test_a_missing_field_is_named():
