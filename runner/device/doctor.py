@@ -1,4 +1,4 @@
-"""What this machine can do, and what to type for each thing that it cannot yet. One file for each kind of thing."""
+"""The checks of ``python -m runner doctor``: what this machine has, and what to type for each thing that it lacks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ State = Literal["ok", "note", "missing"]  # note: it works, but not as well as i
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing: what was found of it, and what to do unless it is ok."""
+    """One thing, what was found, and what to do unless it is ok."""
 
     what: str
     found: str
@@ -33,133 +33,101 @@ class Finding:
 
 
 def examine() -> Iterator[tuple[str, list[Finding]]]:
-    """Yield each kind of thing with its findings; a kind that cannot be examined yields one finding that says so."""
-    kinds = {
+    """Yield each group of checks with its findings."""
+    groups = {
         "gpus": look_at_gpus,
         "profilers": look_at_profilers,
         "software": look_at_software,
         "surroundings": look_at_surroundings,
     }
-    for name, look in kinds.items():
+    for name, look in groups.items():
         try:
             findings = look()
-        except Exception as error:  # one kind that fails must not hide the others
+        except Exception as error:  # a group that fails must not hide the others
             findings = [Finding(name, f"{type(error).__name__}: {error}", "note", "please report this")]
         yield name, findings
 
 
 FIELDS = ("uuid", "persistence_mode", "compute_mode", "power.limit", "power.default_limit", "clocks.max.sm")
-MPS_PIPES = "/tmp/nvidia-mps"  # noqa: S108  where its control daemon listens, unless told otherwise
+MPS_PIPES = "/tmp/nvidia-mps"  # noqa: S108  the default folder of MPS's control daemon
 
 
 def look_at_gpus() -> list[Finding]:
-    """A finding for each GPU, and one for each thing about it that matters."""
+    """Return a finding for each GPU, and one for each setting that makes its timings worse."""
     found, why = gpus.look()
     if not found:
-        advice = "CPU cases can be run; for GPUs see that nvidia-smi lists them here"
-        return [Finding("GPU", why or "none", "note", advice)]
+        return [Finding("GPU", why, "note", "CPU cases can be run; for GPUs see that nvidia-smi lists them here")]
     settings = _settings()
-    return [one for gpu in found for one in _of(gpu, settings.get(gpu.parent_uuid or gpu.uuid, {}))] + _mps()
+    findings = [one for gpu in found for one in _gpu(gpu, settings.get(gpu.parent_uuid or gpu.uuid, {}))]
+    if Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", MPS_PIPES)).exists():
+        advice = "echo quit | nvidia-cuda-mps-control: under it one fatal fault ends every process on the GPU"
+        findings.append(Finding("MPS", "its control daemon has a pipe here", "note", advice))
+    return findings
 
 
-def _of(gpu: gpus.Gpu, settings: dict[str, str]) -> list[Finding]:
-    gib = f"{gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else "memory not told"
+def _gpu(gpu: gpus.Gpu, settings: dict[str, str]) -> list[Finding]:
+    gib = f"{gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else "memory unknown"
     clock = f", up to {settings['clocks.max.sm']} MHz" if settings.get("clocks.max.sm", "").isdigit() else ""
-    name = f"GPU {gpu.index}"
-    said = [Finding(name, f"{gpu.name}, {gib}{clock}, {gpu.uuid}")]
+    name, administer = f"GPU {gpu.index}", f"nvidia-smi -i {gpu.index}"
+    findings = [Finding(name, f"{gpu.name}, {gib}{clock}, {gpu.uuid}")]
     if others := gpus.busy(gpu):
-        said.append(Finding(name, others, "note", "end what uses it, or choose another one with launcher.gpus"))
+        findings.append(Finding(name, others, "note", "end what uses it, or choose another one with launcher.gpus"))
     if settings.get("persistence_mode") == "Disabled":
-        advice = f"nvidia-smi -i {gpu.index} -pm 1 (as root), or every start of a worker waits for the driver"
-        said.append(Finding(name, "persistence mode is off", "note", advice))
-    if settings.get("compute_mode", "Default") not in ("Default", "[N/A]"):
-        advice = f"nvidia-smi -i {gpu.index} -c 0 (as root): else no worker can stand ready, and none compile ahead"
-        said.append(Finding(name, f"compute mode {settings['compute_mode']}", "note", advice))
-    limit, default = (_number(settings.get(key, "")) for key in ("power.limit", "power.default_limit"))
-    if limit and default and limit < default:
-        advice = f"nvidia-smi -i {gpu.index} -pl {default:.0f} (as root) for its own limit; below it, times are longer"
-        said.append(Finding(name, f"power limit {limit:.0f} of {default:.0f} W", "note", advice))
-    return said
-
-
-def _mps() -> list[Finding]:
-    if not Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", MPS_PIPES)).exists():
-        return []
-    advice = "echo quit | nvidia-cuda-mps-control: under it one fatal fault ends every process on the GPU"
-    return [Finding("MPS", "its control daemon has a pipe here", "note", advice)]
+        advice = f"{administer} -pm 1 (as root), or every start of a worker waits for the driver"
+        findings.append(Finding(name, "persistence mode is off", "note", advice))
+    if (mode := settings.get("compute_mode", "Default")) not in ("Default", "[N/A]"):
+        advice = f"{administer} -c 0 (as root): else no worker can stand ready, and none compile ahead"
+        findings.append(Finding(name, f"compute mode {mode}", "note", advice))
+    try:
+        limit, default = (float(settings[key]) for key in ("power.limit", "power.default_limit"))
+    except (KeyError, ValueError):  # [N/A]
+        return findings
+    if limit < default:
+        advice = f"{administer} -pl {default:.0f} (as root) for its own limit; below it, times are longer"
+        findings.append(Finding(name, f"power limit {limit:.0f} of {default:.0f} W", "note", advice))
+    return findings
 
 
 def _settings() -> dict[str, dict[str, str]]:
-    """By UUID, what nvidia-smi says of each GPU."""
+    """Return what nvidia-smi reports, by the UUID of the GPU."""
     lines = output(["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]) or ""
     rows = [[cell.strip() for cell in line.split(",")] for line in lines.splitlines()]
     return {row[0]: dict(zip(FIELDS, row, strict=True)) for row in rows if len(row) == len(FIELDS)}
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
 PARAMETERS = Path("/proc/driver/nvidia/params")
 STATUS = Path("/proc/self/status")
-PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
-SYS_ADMIN = 21  # bit of the capability that the driver asks for, which root in a container need not have
-MOST_PARANOID = 2  # at which processes of one's own may still be sampled
+SYS_ADMIN = 21  # the bit of the capability that the driver asks for; root in a container need not have it
 
 
 def look_at_profilers() -> list[Finding]:
-    """The tools, and the permissions."""
-    return [
-        _tool("nsys", "Nsight Systems"),
-        _tool("ncu", "Nsight Compute"),
-        *_counters(),
-        *_sampling(),
-    ]
+    """Return the profilers, and whether the driver lets them read hardware counters."""
+    return [_profiler("nsys", "Nsight Systems"), _profiler("ncu", "Nsight Compute"), *_counters()]
 
 
-def _tool(name: str, title: str) -> Finding:
+def _profiler(name: str, title: str) -> Finding:
     path = tools.find(name)
     if path is None:
-        return Finding(
-            name, "not found", "missing", f"install {title} (a package of the CUDA toolkit's), or put it on PATH"
-        )
+        advice = f"install {title} (a package of the CUDA toolkit's), or put it on PATH"
+        return Finding(name, "not found", "missing", advice)
     release = re.search(r"[Vv]ersion ([\w.]+)", output([path, "--version"]) or "")
     on_path = "" if shutil.which(name) else f" in {path}, which is not on PATH"
     return Finding(name, (release[1] if release else "does not say its version") + on_path)
 
 
 def _counters() -> list[Finding]:
-    """Hardware counters, which the driver may keep for root."""
     try:
-        only_root = re.search(r"RmProfilingAdminOnly:\s*1", PARAMETERS.read_text(encoding="utf-8")) is not None
+        only_root = re.search(r"RmProfilingAdminOnly:\s*1", PARAMETERS.read_text(encoding="utf-8"))
     except OSError:  # no driver here
         return []
-    if not only_root or _administers():
+    capabilities = re.search(r"^CapEff:\s*([0-9a-f]+)$", STATUS.read_text(encoding="utf-8"), re.MULTILINE)
+    if not only_root or (capabilities and int(capabilities[1], 16) >> SYS_ADMIN & 1):
         return [Finding("GPU counters", "may be read")]
     advice = (
         "run as root, or give a container --cap-add SYS_ADMIN, or load the driver with "
         "NVreg_RestrictProfilingToAdminUsers=0: else ncu says ERR_NVGPUCTRPERM"
     )
     return [Finding("GPU counters", "for root only", "missing", advice)]
-
-
-def _administers() -> bool:
-    told = re.search(r"^CapEff:\s*([0-9a-f]+)$", STATUS.read_text(encoding="utf-8"), re.MULTILINE)
-    return os.geteuid() == 0 if told is None else bool(int(told[1], 16) >> SYS_ADMIN & 1)
-
-
-def _sampling() -> list[Finding]:
-    try:
-        paranoid = int(PARANOID.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
-    if paranoid <= MOST_PARANOID or os.geteuid() == 0:
-        return [Finding("CPU sampling", f"allowed (perf_event_paranoid {paranoid})")]
-    advice = f"sysctl kernel.perf_event_paranoid={MOST_PARANOID} (as root); only nsys's CPU samples need it"
-    return [Finding("CPU sampling", f"not allowed (perf_event_paranoid {paranoid})", "note", advice)]
 
 
 ASK_TORCH = """
@@ -172,32 +140,35 @@ EXTRAS = {"ray": "ray", "submitit": "slurm"}  # package → the extra that insta
 
 
 def look_at_software() -> list[Finding]:
-    """Everything that is installed by pip, and the compilers."""
+    """Return what pip installs, and the compilers."""
     torch, cuda = _torch()
-    return [Finding("Python", sys.version.split()[0]), torch, _triton(), _nvcc(cuda), _cxx(), *_extras()]
+    advice = "pip install triton (Linux only); impl=triton needs it"
+    packages = [_package("Triton", "triton", "missing", advice)]
+    for package, extra in EXTRAS.items():
+        advice = f"pip install -e '.[{extra}]' in the checkout, for launcher={extra}"
+        packages.append(_package(package, package, "note", advice))
+    return [Finding("Python", sys.version.split()[0]), torch, *packages, _nvcc(cuda), _cxx()]
+
+
+def _package(name: str, package: str, state: State, advice: str) -> Finding:
+    try:
+        return Finding(name, version(package))
+    except PackageNotFoundError:
+        return Finding(name, "not installed", state, advice)
 
 
 def _torch() -> tuple[Finding, str | None]:
-    """torch, and the CUDA that it is built for. Asked in a process of its own, which a broken driver may end."""
+    """Return the finding, and the CUDA version of torch. A child process imports it: a broken driver may crash it."""
     answer = re.search(r"^TORCH (.*)$", output([sys.executable, "-c", ASK_TORCH], TORCH_LIMIT_S) or "", re.MULTILINE)
     if not answer:
-        return Finding(
-            "torch", "it cannot be imported", "missing", f"{sys.executable} -c 'import torch' says why"
-        ), None
+        advice = f"{sys.executable} -c 'import torch' says why"
+        return Finding("torch", "it cannot be imported", "missing", advice), None
     installed, cuda, seen = json.loads(answer[1])
     if cuda is None:
         advice = "for GPUs install a build of torch with CUDA, as its site says for this machine"
         return Finding("torch", f"{installed}, for the CPU only", "note", advice), None
-    if not seen:
-        return Finding("torch", f"{installed}, for CUDA {cuda}; it sees no GPU", "note", "see the GPUs"), cuda
-    return Finding("torch", f"{installed}, for CUDA {cuda}; it sees {seen} GPU{'s' * (seen > 1)}"), cuda
-
-
-def _triton() -> Finding:
-    try:
-        return Finding("Triton", version("triton"))
-    except PackageNotFoundError:
-        return Finding("Triton", "not installed", "missing", "pip install triton (Linux only); impl=triton needs it")
+    text = f"{installed}, for CUDA {cuda}; it sees {seen or 'no'} GPU{'s' * (seen > 1)}"
+    return Finding("torch", text) if seen else Finding("torch", text, "note", "see the GPUs"), cuda
 
 
 def _nvcc(cuda: str | None) -> Finding:
@@ -214,20 +185,9 @@ def _nvcc(cuda: str | None) -> Finding:
 def _cxx() -> Finding:
     for name in ("g++", "clang++"):
         if shutil.which(name):
-            return Finding("C++ compiler", ((output([name, "--version"]) or name).splitlines() or [name])[0])
+            return Finding("C++ compiler", (output([name, "--version"]) or name).splitlines()[0])
     advice = "install g++ (apt-get install g++): torch.compile on the CPU and Triton's launchers need it"
     return Finding("C++ compiler", "not found", "missing", advice)
-
-
-def _extras() -> list[Finding]:
-    found = []
-    for package, extra in EXTRAS.items():
-        try:
-            found.append(Finding(package, version(package)))
-        except PackageNotFoundError:
-            advice = f"pip install -e '.[{extra}]' in the checkout, for launcher={extra}"
-            found.append(Finding(package, "not installed", "note", advice))
-    return found
 
 
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
@@ -236,34 +196,32 @@ BUSY_SHARE = 0.2  # of the cores, by the load average
 
 
 def look_at_surroundings() -> list[Finding]:
-    """In the order in which a run meets them."""
-    return [*_cpu(), *_disks(), _locks(), _wandb(), _certificates()]
+    """Return findings about the CPU, disks, locks, W&B and the certificate of ``verify``."""
+    return [
+        *_cpu(),
+        _disk("disk for results", Path("outputs"), "choose another place with output_dir="),
+        _disk("disk for cache", identity.cache_folder(""), "set XDG_CACHE_HOME to another place"),
+        _locks(),
+        _wandb(),
+        _certificate(),
+    ]
 
 
 def _cpu() -> list[Finding]:
     cores, load = processes.cores(), os.getloadavg()[0]
-    busy = load > BUSY_SHARE * cores
-    advice = "wait for it, or end it: CPU times are of a machine that does nothing else" if busy else ""
-    found = [Finding("CPU", f"{cores} cores, load average {load:.2f}", "note" if busy else "ok", advice)]
-    try:
-        governor = GOVERNOR.read_text(encoding="utf-8").strip()
-    except OSError:
-        return found
-    if governor != "performance":
+    text, advice = (
+        f"{cores} cores, load average {load:.2f}",
+        "wait until nothing else runs: CPU times need an idle machine",
+    )
+    found = [Finding("CPU", text, "note", advice) if load > BUSY_SHARE * cores else Finding("CPU", text)]
+    if GOVERNOR.is_file() and (governor := GOVERNOR.read_text(encoding="utf-8").strip()) != "performance":
         advice = "cpupower frequency-set -g performance (as root), for CPU times that repeat"
         found.append(Finding("CPU governor", governor, "note", advice))
     return found
 
 
-def _disks() -> list[Finding]:
-    return [
-        _disk("disk for results", Path("outputs"), "choose another place with output_dir="),
-        _disk("disk for cache", identity.cache_folder(""), "set XDG_CACHE_HOME to another place"),
-    ]
-
-
 def _disk(name: str, folder: Path, advice: str) -> Finding:
-    there = next((one for one in (folder, *folder.absolute().parents) if one.is_dir()), Path("/"))
+    there = next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
     free = shutil.disk_usage(there).free
     text = f"{free / 2**30:.0f} GiB free in {there.absolute()}"
     if not os.access(there, os.W_OK):
@@ -293,7 +251,7 @@ def _wandb() -> Finding:
     return Finding("W&B", "not logged in: runs are kept offline", "note", "wandb login, or log=none")
 
 
-def _certificates() -> Finding:
+def _certificate() -> Finding:
     kept = sorted(identity.cache_folder("certificate").glob("*.json"))
     if kept:
         return Finding("self-tests of the timings", f"done: {len(kept)} kept in {kept[0].parent}")

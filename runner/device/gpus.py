@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -92,10 +91,9 @@ def choose(asked: str, found: Sequence[Gpu], why: str = "") -> list[Gpu]:
     there = f"there is {_names(found)}" + ("" if hidden is None else f" (CUDA_VISIBLE_DEVICES={hidden})")
     chosen: list[Gpu] = []
     for word in (word.strip() for word in asked.split(",")):
-        named = [gpu for gpu in found if str(gpu.index) == word] or _by_uuid(word, found)
+        named = _named(word, found)
         if not named:
-            several = word and any(name.startswith(word) for name in _uuids(found))
-            problem = f"{word} begins several UUIDs" if several else f"no GPU {word or 'without a name'}"
+            problem = f"no single GPU {word or 'without a name'}"
             raise BadInput(f"launcher.gpus={asked}: {problem}; {there}; give all, indices or UUIDs")
         if any(gpu in chosen for gpu in named):
             raise BadInput(f"launcher.gpus={asked}: {word} is named twice; {there}")
@@ -118,35 +116,25 @@ def _names(gpus: Sequence[Gpu]) -> str:
     return ", ".join(f"{gpu.index} ({gpu.name}, {gpu.uuid})" for gpu in gpus)
 
 
-def _uuids(gpus: Sequence[Gpu]) -> set[str]:
-    return {uuid for gpu in gpus for uuid in (gpu.uuid, gpu.parent_uuid) if uuid}
+def _named(word: str, gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Return the GPUs with the index ``word``, or whose UUID is ``word`` or is the only one that begins with it.
 
-
-def _by_uuid(word: str, gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Return the GPU, or the instances of the GPU, whose UUID is ``word`` or is the only one that begins with it."""
-    uuids = _uuids(gpus)
+    The UUID of a divided GPU names its instances.
+    """
+    if same := [gpu for gpu in gpus if str(gpu.index) == word]:
+        return same
+    uuids = {uuid for gpu in gpus for uuid in (gpu.uuid, gpu.parent_uuid) if uuid}
     matches = [word] if word in uuids else [uuid for uuid in uuids if word and uuid.startswith(word)]
     return [gpu for gpu in gpus if matches in ([gpu.uuid], [gpu.parent_uuid])]
 
 
 def _admitted(gpus: Sequence[Gpu], wanted: str) -> list[Gpu]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES=``wanted`` shows, in its order. The rules are those of torch.cuda.
-
-    A list has indices only, GPU-... only or MIG-... only. The first item that is anything else, or is not there, hides
-    the rest of the list. An item that occurs twice hides everything. An index ends where its digits end.
-    """
-    kind = next((kind for kind in ("GPU-", "MIG-") if wanted.strip().startswith(kind)), "")
+    """Return the GPUs that CUDA_VISIBLE_DEVICES=``wanted`` shows, in its order."""
     admitted: list[Gpu] = []
-    for word in (word.strip() for word in wanted.split(",")):
-        digits = re.match(r"\+?\d+", word)
-        if kind:
-            named = _by_uuid(word, gpus) if word.startswith(kind) else []
-        else:
-            named = [gpu for gpu in gpus if digits and gpu.index == int(digits[0])]
-        if not named:
+    for word in wanted.split(","):
+        named = _named(word.strip(), gpus)
+        if not named:  # CUDA ignores the rest of the list too
             break
-        if any(gpu in admitted for gpu in named):
-            return []
         admitted += named
     return admitted
 

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -29,14 +30,14 @@ MACHINE_WIDE = Path("/var/lock/kernel-runner")
 NOTIFY_EVERY_S = 10.0
 
 
+@dataclass(eq=False)
 class GpuLock:
     """The lock named ``uuid``; messages call it ``label``. Holders of a ``shared`` lock hold it together."""
 
-    def __init__(self, uuid: str, label: str = "", *, shared: bool = False) -> None:
-        self.uuid = uuid
-        self.label = label or uuid
-        self.shared = shared
-        self._fd: int | None = None
+    uuid: str
+    label: str = "the GPU"
+    shared: bool = False
+    _fd: int | None = field(default=None, init=False)
 
     def acquire(self, notify: Callable[[str], None], poll_s: float = 0.2) -> None:
         """Wait until the lock is free. Call ``notify`` with its holder at once and then every 10 s.
@@ -92,16 +93,13 @@ def folder() -> Path:
 
     Raises BadInput if there is no such folder.
     """
-    if named := os.environ.get(VARIABLE):
-        if _usable(Path(named)):
-            return Path(named)
-        raise BadInput(f"{VARIABLE}={named} is no folder that this user can write to; set {VARIABLE} to one")
-    temporary = Path(tempfile.gettempdir(), "kernel-runner-locks")
-    for path in (MACHINE_WIDE, temporary):
-        if _usable(path):
-            return path
+    named = os.environ.get(VARIABLE)
+    places = [Path(named)] if named else [MACHINE_WIDE, Path(tempfile.gettempdir(), "kernel-runner-locks")]
+    for path in filter(_usable, places):
+        return path
+    tried = " or ".join(map(str, places))
     raise BadInput(
-        f"no folder for the locks of GPUs: neither {MACHINE_WIDE} nor {temporary} can be written to; "
+        f"no folder for the locks of GPUs: this user cannot write to {tried}; "
         f"set {VARIABLE} to one that all users of this machine share"
     )
 

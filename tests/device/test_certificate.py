@@ -64,22 +64,6 @@ def test_another_version_of_the_runner_has_none(monkeypatch):
     assert identity.summary(FACTS) is None
 
 
-def test_a_record_of_other_facts_in_its_place_counts_for_nothing(monkeypatch):
-    path = identity.certify(FACTS, "cuda", FINDINGS)
-    monkeypatch.setattr(identity, "cache_file", lambda *_: path)
-    assert identity.summary(FACTS | {"driver": "581"}) is None
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"findings": 3}, {"findings": [7]}, {"findings": [{}]}, {"passed": None}, {"of": "many"}, {"identity": []}],
-)
-def test_an_edited_record_is_none_and_no_error(change):
-    path = identity.certify(FACTS, "cuda", FINDINGS)
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    assert identity.summary(FACTS) is None
-
-
 def test_a_disk_that_will_not_have_it_does_no_harm(home):
     (home / "kernel-runner").write_text("a file where the folder should be")
     assert identity.certify(FACTS, "cuda", FINDINGS) is None

@@ -38,7 +38,6 @@ def bare(tmp_path, monkeypatch):
     monkeypatch.setattr(places, "PLACES", {"nsys": (), "ncu": ()})
     monkeypatch.setattr(doctor, "MPS_PIPES", str(tmp_path / "no pipe"))
     monkeypatch.setattr(doctor, "PARAMETERS", tmp_path / "params")
-    monkeypatch.setattr(doctor, "PARANOID", tmp_path / "paranoid")
     monkeypatch.setattr(doctor, "GOVERNOR", tmp_path / "governor")
 
 
@@ -84,12 +83,18 @@ def test_a_command_that_hangs_is_given_up(tool):
 def test_compilers(tool):
     assert by_name(doctor.look_at_software())["C++ compiler"].state == "missing"
     tool("g++", "g++ (Debian) 12.2.0\nand more")
-    tool("nvcc", "Cuda compilation tools, release 12.4, V12.4.131")
     assert by_name(doctor.look_at_software())["C++ compiler"].found == "g++ (Debian) 12.2.0"
-    assert doctor._nvcc(None).state == doctor._nvcc("12.8").state == "ok"
-    other = doctor._nvcc("13.0")
-    assert (other.found, other.state) == ("12.4, while torch is for CUDA 13.0", "note")
-    assert other.advice.startswith("install the CUDA toolkit 13,")
+
+
+@pytest.mark.parametrize(("cuda", "state"), [("null", "ok"), ('"12.8"', "ok"), ('"13.0"', "note")])
+def test_nvcc_is_of_the_cuda_of_torch(monkeypatch, tool, cuda, state):
+    tool("nvcc", "Cuda compilation tools, release 12.4, V12.4.131")
+    monkeypatch.setattr(doctor, "ASK_TORCH", f"""print('TORCH ["2.13.0", {cuda}, 1]')""")
+    nvcc = by_name(doctor.look_at_software())["nvcc"]
+    assert nvcc.state == state
+    if state == "note":
+        assert nvcc.found == "12.4, while torch is for CUDA 13.0"
+        assert nvcc.advice.startswith("install the CUDA toolkit 13,")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +108,7 @@ def test_compilers(tool):
 )
 def test_torch(monkeypatch, said, found, state):
     monkeypatch.setattr(doctor, "ASK_TORCH", f"print('a warning'); print('TORCH', {said!r})")
-    torch, _ = doctor._torch()
+    torch = by_name(doctor.look_at_software())["torch"]
     assert (torch.found, torch.state) == (found, state)
 
 
@@ -140,13 +145,6 @@ def test_counters(monkeypatch, tmp_path, params, capabilities, state):
     assert ("NVreg_RestrictProfilingToAdminUsers=0" in counters.advice) == (state == "missing")
 
 
-@pytest.mark.parametrize(("level", "user", "state"), [("4", 1000, "note"), ("2", 1000, "ok"), ("4", 0, "ok")])
-def test_sampling(monkeypatch, level, user, state):
-    doctor.PARANOID.write_text(level)
-    monkeypatch.setattr(os, "geteuid", lambda: user)
-    assert by_name(doctor.look_at_profilers())["CPU sampling"].state == state
-
-
 def test_a_gpu_and_what_spoils_its_timings(monkeypatch, tool, tmp_path):
     gpu = Gpu(0, "GPU-1", "H200", 141 * 2**30, 2 * 2**30)
     monkeypatch.setattr(doctor.gpus, "look", lambda: ([gpu], ""))
@@ -178,15 +176,18 @@ def test_no_gpu_says_why(monkeypatch):
 
 
 def test_wandb(monkeypatch, tmp_path):
-    assert doctor._wandb().found == "not logged in: runs are kept offline"
+    def found():
+        return by_name(doctor.look_at_surroundings())["W&B"]
+
+    assert found().found == "not logged in: runs are kept offline"
     (tmp_path / "netrc").write_text("machine api.wandb.ai\n  login user\n  password abcdef0123\n")
-    assert doctor._wandb().found == "logged in to api.wandb.ai"
+    assert found().found == "logged in to api.wandb.ai"
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org:8443")
-    assert doctor._wandb().state == "note"
+    assert found().state == "note"
     monkeypatch.setenv("WANDB_API_KEY", "abcdef0123")
-    assert doctor._wandb().found == "a key is in the environment"
+    assert found().found == "a key is in the environment"
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert doctor._wandb().found == "WANDB_MODE=offline"
+    assert found().found == "WANDB_MODE=offline"
 
 
 def test_a_full_disk_and_a_busy_machine(monkeypatch, tmp_path):

