@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from runner.experiment.case import CaseRecord
@@ -20,7 +20,7 @@ Seconds = Annotated[float, "above 0"]
 class Ready:
     """A worker is ready. ``environment`` describes its libraries and its device."""
 
-    environment: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any]
     gpu: Gpu | None = None
 
 

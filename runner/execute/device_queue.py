@@ -17,17 +17,13 @@ from runner.device.gpus import Gpu
 from runner.execute import Event, Limits, Notice, Ready, Started
 from runner.execute.worker_process import IDLE, Gone, Spawner, WorkerProcess, Zygote
 from runner.experiment.case import CaseRecord, Scalar
-from runner.experiment.results import Comparison, Phase, Row, kept
+from runner.experiment.results import Comparison, Phase, Row, clip
 from runner.experiment.schema import BadInput
 
 MOST_STARTS = 2  # failed starts in a row after which the device is out of service
 SMALL_BYTES = 16 * 2**30  # on a GPU with less memory, cases need what the CUDA context of a spare worker takes
 TIMED: tuple[Phase, ...] = ("measure", "compare")  # phases in which nothing else may run on the device
 STUCK = "a killed worker has not ended and holds it: see dmesg; a reboot may be needed"
-
-
-class OutOfService(Exception):
-    """No worker can be started on this device; the message says why. ``block`` holds the cases that are left."""
 
 
 class DeviceQueue:
@@ -48,6 +44,7 @@ class DeviceQueue:
         self.gpus = gpus
         self.block: deque[CaseRecord] = deque()  # the cases of the current problem that have no row yet
         self.worker: WorkerProcess | None = None
+        self.cannot_start = ""  # why no worker can be started here any more
         self._spare: WorkerProcess | None = None  # replaces the worker at once: on a GPU a start takes seconds
         self._calibrations: object = {}  # from the last worker, for the next one
         self._sources = deque(sources)  # the next one is used when the first cannot start workers
@@ -59,7 +56,6 @@ class DeviceQueue:
         self._attempts: Counter[str] = Counter()  # how often each case was given to a worker
         self._failed_starts = 0  # in a row
         self._replica = 0  # of the cases that the worker runs
-        self._cannot_start = ""  # why no worker can be started
         self._reported = False  # the worker is dying, and its case has a row or needs none
 
     @property
@@ -73,10 +69,8 @@ class DeviceQueue:
         return self.worker is not None and not self.worker.dying and self.worker.phase in TIMED
 
     def advance(self) -> Iterator[Event]:
-        """Give an idle worker the next case or comparison. Raises OutOfService."""
-        while not self.busy:
-            if self._cannot_start:
-                raise OutOfService(self._cannot_start)
+        """Give an idle worker the next case or comparison, unless no worker can be started."""
+        while not self.busy and not self.cannot_start:
             if not self.block:
                 if self.worker and self._timed > 1:
                     yield from self._compare()
@@ -118,8 +112,8 @@ class DeviceQueue:
             yield from self._process(message)
 
     def pause_spare(self) -> None:
-        """Stop a spare worker that is still starting while the other one measures."""
-        if self._spare and not self._spare.answered:
+        """Stop the spare worker while the other one measures."""
+        if self._spare:
             self._spare.pause(self.measuring)
 
     def _give(self, case: CaseRecord) -> Iterator[Event]:
@@ -184,7 +178,8 @@ class DeviceQueue:
         if replica != self._replica:
             self._calibrations = {}  # replicas show how much calibrations differ, so each makes its own
         try:
-            worker = self._take_spare() or self._fork(None if self._calibrations else self.block[0])
+            worker, self._spare = self._spare or self._fork(None if self._calibrations else self.block[0]), None
+            worker.pause(False)
             if self._calibrations:
                 worker.send({"recall": self._calibrations})
         except Gone as gone:
@@ -201,7 +196,7 @@ class DeviceQueue:
             self._sources.popleft()
             self._failed_starts = 0
         else:
-            self._cannot_start = why
+            self.cannot_start = why
 
     def _fork(self, like: CaseRecord | None = None) -> WorkerProcess:
         """Raises Gone."""
@@ -214,16 +209,6 @@ class DeviceQueue:
             return
         with contextlib.suppress(Gone):  # the next start will tell why
             self._spare = self._fork()
-
-    def _take_spare(self) -> WorkerProcess | None:
-        spare, self._spare = self._spare, None
-        if spare is None:
-            return None
-        spare.pause(False)
-        if spare.alive:
-            return spare
-        spare.end()
-        return None
 
     def _stop(self) -> None:
         """Kill the worker. It keeps its place until it has ended, since its memory is in use until then."""
@@ -238,7 +223,7 @@ class DeviceQueue:
         """Make room for the next worker: this one has ended, or is stuck."""
         assert self.worker is not None
         if self.worker.stuck:
-            self._cannot_start = STUCK
+            self.cannot_start = STUCK
         self.worker, self._timed, self._reported = None, 0, False
 
     def _late(self) -> Iterator[Event]:
@@ -265,7 +250,7 @@ class DeviceQueue:
         """The worker has ended or was killed: report what it did as ``status``."""
         assert self.worker is not None
         phase, printed, others = self.worker.phase, self.worker.printed(), self.worker.cases > 0
-        if self.worker.reaped:
+        if self.worker.ended:
             self._forget()
         else:
             self._reported = True
@@ -292,7 +277,7 @@ class DeviceQueue:
             metrics |= {"gpu_index": self.gpus[0].index, "gpu_uuid": ",".join(gpu.uuid for gpu in self.gpus)}
         if self._shared:
             metrics["gpu_shared"] = self._shared
-        yield replace(row, metrics=metrics, reason=kept(row.reason), detail=kept(row.detail))
+        yield replace(row, metrics=metrics, reason=clip(row.reason), detail=clip(row.detail))
 
 
 def _row_without_worker(case: CaseRecord) -> Row | None:

@@ -21,10 +21,10 @@ from runner.device import gpus, processes
 from runner.device.gpus import Gpu
 from runner.device.lock import acquire_all
 from runner.execute import CannotStart, Event, Limits, Notice
-from runner.execute.device_queue import DeviceQueue, OutOfService
+from runner.execute.device_queue import DeviceQueue
 from runner.execute.precompile import Precompiler, compiled, process_count
 from runner.execute.worker_process import Gone, Spawner, Zygote
-from runner.experiment.case import CaseRecord, debug_environment
+from runner.experiment.case import DEBUG_ENVIRONMENT, CaseRecord
 from runner.experiment.results import Row
 
 SOURCES = (Zygote, Spawner) if sys.platform == "linux" else (Spawner,)  # of workers, the best first
@@ -48,7 +48,7 @@ class Local(Limits):
         for case in cases:
             kinds.setdefault((case.debug, case.device == "cpu", case.devices), []).append(case)
         for (debug, *_), some in kinds.items():
-            environment = debug_environment(debug)
+            environment = DEBUG_ENVIRONMENT.get(debug, {})
             yield from self._run(some, Path(log_path), environment, None if environment else early)
             early = early if environment else None
 
@@ -81,7 +81,7 @@ class Local(Limits):
             waiting = [] if self.precompile == 0 else compiled(cases)
             count = process_count(self.precompile, processes.cores(), len(waiting), used)
             log = path.with_name("precompile.log")
-            precompiler = Precompiler(sources[0], log, devices, count, waiting, self.start_limit_s)
+            precompiler = Precompiler(sources[0], log, devices, count, waiting)
             try:
                 for event in self._serve(queues, plan, precompiler, path):
                     yield precompiler.observe(event)
@@ -98,13 +98,12 @@ class Local(Limits):
         active = [*queues]
         while active:
             for queue in [*active]:
-                try:
-                    yield from queue.advance()
-                except OutOfService as reason:
+                yield from queue.advance()
+                if reason := queue.cannot_start:
                     plan.give_back(queue)
                     active.remove(queue)
                     if not active:
-                        raise CannotStart(f"no worker could be started: {reason}; see {path}") from None
+                        raise CannotStart(f"no worker could be started: {reason}; see {path}")
                     yield Notice(f"{_name(queue.gpus)} is out of service, others do its work: {reason}")
             workers = [queue.worker for queue in active if queue.worker and queue.busy]
             if not workers:
@@ -137,19 +136,14 @@ class _Plan:
 
     def __init__(self, cases: Sequence[CaseRecord]) -> None:
         blocks = groupby(cases, key=lambda case: (case.replica, case.problem))
-        self._left = deque(list(block) for _, block in blocks)
+        self.left = deque(list(block) for _, block in blocks)  # blocks that no queue has taken
         self._queues: dict[str, DeviceQueue] = {}  # by problem
-
-    @property
-    def left(self) -> bool:
-        """Whether there are blocks that no queue has taken."""
-        return bool(self._left)
 
     def take(self, queue: DeviceQueue) -> Sequence[CaseRecord]:
         """Return the next block of ``queue``'s problems or of a new problem; empty if there is none."""
-        for block in self._left:
+        for block in self.left:
             if self._queues.setdefault(block[0].problem, queue) is queue:
-                self._left.remove(block)
+                self.left.remove(block)
                 return block
         return ()
 
@@ -157,7 +151,7 @@ class _Plan:
         """Let other queues take the problems of ``queue``, which is out of service, first the rest of its block."""
         self._queues = {problem: other for problem, other in self._queues.items() if other is not queue}
         if queue.block:
-            self._left.appendleft(list(queue.block))
+            self.left.appendleft(list(queue.block))
 
 
 def _other_users(used: Sequence[Gpu]) -> dict[Gpu, str]:

@@ -6,7 +6,6 @@ They share the GPU with the worker, so they are stopped while it measures.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,14 +35,12 @@ def process_count(asked: int | None, cores: int, cases: int, gpus: Sequence[Gpu]
 
 def compiled(cases: Iterable[CaseRecord]) -> list[CaseRecord]:
     """Return the cases whose implementation compiles something that a cache on disk keeps."""
-    return [case for case in cases if _kept_on_disk(case)]
-
-
-def _kept_on_disk(case: CaseRecord) -> bool:
-    try:
-        return implementations.build(case.impl).kept_on_disk(case.workload.name)
-    except (BadInput, ValueError):  # the user's file is gone; the row of the case will say so
-        return False
+    found = []
+    for case in cases:
+        with contextlib.suppress(BadInput, ValueError):  # the user's file is gone; the row of the case will say so
+            if implementations.build(case.impl).kept_on_disk(case.workload.name):
+                found.append(case)
+    return found
 
 
 class Precompiler:
@@ -59,9 +56,8 @@ class Precompiler:
         devices: Sequence[Sequence[Gpu]],
         count: int,
         cases: Iterable[CaseRecord],
-        start_limit_s: float,
     ) -> None:
-        self._source, self._log_path, self._start_limit_s = source, log_path, start_limit_s
+        self._source, self._log_path = source, log_path
         self._waiting = {case.key: case for case in cases}
         self._to_start = [devices[place % len(devices)] for place in range(count)]
         self._compiling: dict[WorkerProcess, CaseRecord | None] = {}  # what each process compiles
@@ -87,7 +83,6 @@ class Precompiler:
         while self._to_start and self._waiting:
             with contextlib.suppress(Gone):
                 process = WorkerProcess(self._source, self._log_path, self._to_start.pop(), measures=False)
-                process.enter("start", self._start_limit_s)
                 self._compiling[process] = None
         for process in [*self._compiling]:
             try:
@@ -111,10 +106,8 @@ class Precompiler:
             if "prepared" in message and case and case.key not in self._given:
                 self._columns[case.key] = message["prepared"]
             process.enter(IDLE, 0.0)
-        if not process.paused:
-            late = process.phase == "start" and process.deadline < time.monotonic()
-            if late or process.has_ended():
-                raise Gone("it has ended or does not start")
+        if process.has_ended():
+            raise Gone(process.end())
 
     def _give(self, process: WorkerProcess) -> None:
         """Raises Gone, also if no case is left."""

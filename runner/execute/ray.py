@@ -10,7 +10,6 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,7 +57,8 @@ class Ray(Limits):
                 scheduling_strategy="SPREAD",
             )(Host)
             local = shards.local(self, gpus, precompile=max(0, self.cpus_per_actor - SPARE_CORES) // 2)
-            crew = Crew(ray, hosts.remote, cases, (local, str(Path(log_path).parent.absolute())))
+            folder = str(Path(log_path).parent.absolute())
+            crew = Crew(ray, lambda name: hosts.remote(name, local, folder, os.getcwd()), cases)
             crew.start(self.actors or self.room(ray.nodes(), gpus), at_once=max(1, gpus))
             try:
                 yield from crew.events()
@@ -81,29 +81,32 @@ class Ray(Limits):
 
 
 class Host:
-    """The actor: what runs on another machine."""
+    """The actor ``name``, which runs ``local`` on another machine.
 
-    def hello(self, folder: str) -> dict[str, str]:
-        """Return where this is. ``folder`` is the command's: relative paths hold there, if this machine has it."""
+    ``folder`` is the run's, and relative paths of cases begin at ``cwd``, if this machine has those.
+    """
+
+    def __init__(self, name: str, local: Local, folder: str, cwd: str) -> None:
+        self._name, self._local, self._folder = name, local, folder
+        with contextlib.suppress(OSError):
+            os.chdir(cwd)
+
+    def facts(self) -> dict[str, str]:
+        """Return the names of this machine."""
         import ray
 
-        with contextlib.suppress(OSError):
-            os.chdir(folder)
         context = ray.get_runtime_context()
         ids = ",".join(context.get_accelerator_ids().get("GPU", []))
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", ids)  # Ray can be configured not to set it
         return {"hostname": socket.gethostname(), "ray_node": context.get_node_id()}
 
-    def run(self, name: str, facts: Mapping[str, str], cases: Sequence[CaseRecord], task: Task) -> Iterator[Event]:
+    def run(self, cases: Sequence[CaseRecord]) -> Iterator[Event]:
         """Yield the events of ``cases``."""
-        local, folder = task
-        with ExitStack() as stack:
-            if Path(folder).is_dir():  # this machine sees the run's folder
-                own = Path(folder, "parts", name)
-                own.mkdir(parents=True, exist_ok=True)
-            else:
-                own = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernel-runner-")))
-            yield from serve(local, cases, str(own / "worker.log"), facts)
+        with tempfile.TemporaryDirectory(prefix="kernel-runner-") as own:
+            if Path(self._folder).is_dir():
+                own = f"{self._folder}/parts/{self._name}"
+                os.makedirs(own, exist_ok=True)
+            yield from serve(self._local, cases, f"{own}/worker.log", self.facts())
 
 
 @contextlib.contextmanager
@@ -136,28 +139,24 @@ def _connected(address: str | None) -> Iterator[Any]:
         ray.shutdown()
 
 
-Task = tuple[Local, str]  # of every actor: the Local that it runs, and the run's folder
-
-
 class _Actor(Holder):
-    """The driver's side of an actor. ``pending`` is its answer to ``hello``, then its stream of events."""
+    """The driver's side of an actor. ``pending`` are its facts, then its stream of events."""
 
     def __init__(self, handle: Any, name: str) -> None:
         super().__init__(name)
-        self.handle, self.part = handle, name
-        self.facts: dict[str, str] = {}  # empty until it has started
-        self.pending: Any = handle.hello.remote(os.getcwd())
+        self.handle, self.started = handle, False
+        self.pending: Any = handle.facts.remote()
 
 
 class Crew:
-    """The actors of a run. ``new`` makes another one."""
+    """The actors of a run. ``new`` makes another one, by its name."""
 
-    def __init__(self, ray: Any, new: Callable[[], Any], cases: Sequence[CaseRecord], task: Task) -> None:
-        self._ray, self._new, self._task = ray, new, task
+    def __init__(self, ray: Any, new: Callable[[str], Any], cases: Sequence[CaseRecord]) -> None:
+        self._ray, self._new = ray, new
         self.ledger = Ledger()
         self.ledger.add(cases)
         self._actors: list[_Actor] = []
-        self._started = 0
+        self._count = 0  # of all actors that were started
         self._piece = 1  # problems that an actor gets at a time
 
     def start(self, most: int, at_once: int) -> None:
@@ -170,18 +169,18 @@ class Crew:
     def events(self) -> Iterator[Event]:
         """Yield events until each case has its row."""
         impatient = time.monotonic() + PATIENCE_S
-        while self.ledger.left or any(actor.owed or (actor.facts and actor.pending) for actor in self._actors):
+        while self.ledger.left or any(actor.owed or (actor.started and actor.pending) for actor in self._actors):
             for actor in self._actors:
                 if actor.pending is None and self.ledger.left:
                     actor.give(self.ledger.take(self._piece))
                     run = actor.handle.run.options(num_returns="streaming")
-                    actor.pending = run.remote(actor.part, actor.facts, [*actor.given.values()], self._task)
+                    actor.pending = run.remote([*actor.given.values()])
             pending = [actor.pending for actor in self._actors if actor.pending is not None]
             if self._ray.wait(pending, timeout=LONGEST_WAIT_S)[0]:
                 ready, _ = self._ray.wait(pending, num_returns=len(pending), timeout=0)
                 for actor in [actor for actor in self._actors if any(actor.pending is one for one in ready)]:
                     yield from self._receive(actor)
-            if time.monotonic() > impatient and not any(actor.facts for actor in self._actors):
+            if time.monotonic() > impatient and not any(actor.started for actor in self._actors):
                 impatient = float("inf")
                 yield Notice(f"no actor has started within {PATIENCE_S:g} s: waiting for room on the cluster")
 
@@ -194,18 +193,19 @@ class Crew:
                         yield event
 
     def _add(self) -> None:
-        self._actors.append(_Actor(self._new(), f"actor-{self._started}"))
-        self._started += 1
+        name = f"actor-{self._count}"
+        self._count += 1
+        self._actors.append(_Actor(self._new(name), name))
 
     def _receive(self, actor: _Actor) -> Iterator[Event]:
         """Process the next event of an actor, or its death."""
         try:
-            if actor.facts:
+            if actor.started:
                 if event := self._next(actor):
                     yield event
             else:
-                actor.facts, actor.pending = self._ray.get(actor.pending), None
-                actor.name += f" on {actor.facts['hostname']}"
+                actor.name += f" on {self._ray.get(actor.pending)['hostname']}"
+                actor.started, actor.pending = True, None
         except StopIteration:
             actor.pending = None
             if actor.owed:

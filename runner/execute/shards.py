@@ -11,7 +11,6 @@ import importlib.util
 import json
 import os
 import socket
-import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -32,7 +31,6 @@ from runner.store.journal import Journal
 MOST_DEATHS = 2  # of machines or tasks with the same case in flight: the case may kill them
 MOST_DEATHS_IN_A_ROW = 3  # of machines or tasks, without a row in between, after which no other one is started
 MOST_STARTS = 6  # of a case without a row, in tasks that reached their time limit
-DYING_S = 60.0  # the task's predecessor on another node may hold the journal this long
 
 
 def need(package: str, extra: str) -> None:
@@ -166,10 +164,9 @@ def serve(machine: Local, cases: Sequence[CaseRecord], log_path: str, facts: Map
                 yield Notice(f"{host}: {event.text}")
             case Row():
                 yield replace(event, fingerprint=fingerprints.of_row(event.case))
-            case Started():
-                fingerprints.of(event.case)  # the sources as they are now
-                yield event
-            case Comparison():
+            case _:
+                if isinstance(event, Started):
+                    fingerprints.of(event.case)  # the sources as they are now
                 yield event
 
 
@@ -208,16 +205,6 @@ class Part:
     @job.setter
     def job(self, facts: Mapping[str, Any]) -> None:
         (self.folder / "job.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
-
-    @property
-    def is_void(self) -> bool:
-        """Whether it was given up."""
-        return (self.folder / "void").exists()
-
-    def give_up(self) -> None:
-        """Let no task begin with it any more."""
-        with contextlib.suppress(OSError):
-            (self.folder / "void").touch()
 
     def new_records(self) -> list[dict[str, Any]]:
         """Return the records of the journal that have appeared since the last call.
@@ -268,15 +255,17 @@ def event_of(record: Mapping[str, Any], cases: Mapping[str, CaseRecord]) -> Even
     Raises ValueError, KeyError or TypeError if another version of the runner has written it.
     """
     values = {name: value for name, value in record.items() if name != "record"}
+    if values.get("key", "") not in {"", *cases}:
+        return None
     match record["record"]:
         case "ready":
             return Ready(values["environment"], None if values["gpu"] is None else Gpu(**values["gpu"]))
         case "notice":
             return Notice(values["text"])
         case "start":
-            return Started(cases[values["key"]]) if values["key"] in cases else None
+            return Started(cases[values["key"]])
         case "row":
-            return Row.from_record(values) if values["key"] in cases else None
+            return Row.from_record(values)
         case "rounds":
             rounds = Comparison.from_record(values)
             return rounds if rounds.batches_us.keys() <= cases.keys() else None
@@ -293,9 +282,7 @@ class Shard:
     def __call__(self) -> None:
         """Begin, or continue after a predecessor. Raises whatever prevents that."""
         part = Part(Path(self.folder))
-        if part.is_void:
-            return
-        mine = _locked_journal(part.folder)
+        mine = PartJournal(part.folder)
         with mine:
             try:
                 for event in self._events(part, mine):
@@ -330,15 +317,3 @@ class Shard:
         left.sort(key=lambda case: before.deaths.get(case.key, 0))  # what may have killed the task comes last
         if left:
             yield from serve(self.local, left, str(part.folder / "worker.log"), {"job": JobEnvironment().job_id})
-
-
-def _locked_journal(folder: Path) -> PartJournal:
-    """Raises BadInput if a predecessor does not end."""
-    deadline = time.monotonic() + DYING_S
-    while True:
-        try:
-            return PartJournal(folder)
-        except BadInput:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(1)

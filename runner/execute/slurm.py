@@ -134,12 +134,11 @@ class Array:
                 if not isinstance(event, Notice) and not (isinstance(event, Comparison) and event.reason):
                     yield event
                     rows += isinstance(event, Row)
-            lives = task.job is not None and not task.done and not part.is_void and _state(task.job) in GOING_ON
+            lives = task.job is not None and not task.done and _state(task.job) in GOING_ON
             if lives and task.owed and not task.stale:
                 self._add(task)
                 taken = set(task.given)
             else:
-                part.give_up()
                 if lives:
                     _cancel(task.job)
                 taken = task.given.keys() - task.owed.keys()
@@ -159,8 +158,6 @@ class Array:
             executor = self._executor()
             jobs = executor.submit_array([Shard(str(part.folder), self._local) for part in parts])
         except Exception as error:  # submitit raises a dozen kinds
-            for part in parts:
-                part.give_up()
             raise BadInput(f"launcher=slurm: no task could be submitted: {one_line(error)}") from None
         for part, share, job in zip(parts, shares, jobs, strict=True):
             part.job = {"job": job.job_id, "cluster": executor.cluster, "folder": str(executor.folder)}
@@ -192,7 +189,6 @@ class Array:
     def cancel(self) -> None:
         """End the tasks that have not ended. On this machine, leave no process of any task."""
         for task in self.open:
-            task.part.give_up()
             if task.facts["cluster"] != "local":
                 _cancel(task.job)
         for task in self._tasks:

@@ -31,7 +31,6 @@ DYING_S = 60.0  # the driver may take long to clean up after a process with the 
 REAP_S = 90.0  # longer than the zygote itself waits for the end of a worker and its descendants
 CHUNK_BYTES = 2**16
 ORPHANED = "the zygote, which forks workers, was killed, and its workers with it"
-STUCK = "the worker was killed and has not ended"
 
 
 class Gone(Exception):
@@ -46,10 +45,10 @@ class Zygote:
     """
 
     def __init__(self, environment: Mapping[str, str] = NOTHING) -> None:
-        self._limit_s, self._ready = 0.0, False
+        self._limit_s = 0.0  # for a fork; the first one waits for the imports
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [sys.executable, "-m", "runner.execute.zygote", str(theirs.fileno()), str(os.getpid())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -60,11 +59,6 @@ class Zygote:
                 start_new_session=True,
             )
 
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
     def begin(self, log_path: Path, preload: Sequence[str], keep: Sequence[int], limit_s: float) -> None:
         """Import the modules ``preload``; print to ``log_path``. Workers hold the descriptors ``keep`` open."""
         self._limit_s = limit_s
@@ -73,8 +67,6 @@ class Zygote:
 
     def fork(self, channel: int, log: int, environment: Mapping[str, str]) -> int:
         """Return the process id of a new worker. Raises Gone."""
-        if not self._ready:
-            self._wait_until_ready()
         answer = self._ask({"fork": dict(environment)}, self._limit_s, [channel, log])
         if "error" in answer:
             raise Gone(f"the zygote could not fork a worker: {answer['error']}")
@@ -92,23 +84,10 @@ class Zygote:
         """End the process and all its workers."""
         self._control.close()
         try:
-            self._process.wait(5)
+            self.process.wait(5)
         except subprocess.TimeoutExpired:
-            processes.kill_tree(self._process.pid)
-            self._process.wait()
-
-    def _wait_until_ready(self) -> None:
-        """Raises Gone."""
-        try:
-            self._control.settimeout(self._limit_s)
-            self._ready = bool(self._control.recv(CHUNK_BYTES))
-        except TimeoutError:
-            self.close()
-            raise Gone(f"the zygote was not ready within {self._limit_s:g} s; raise launcher.start_limit_s") from None
-        except OSError:
-            pass
-        if not self._ready:
-            raise Gone(f"the zygote ended with code {self._process.wait()} while it imported torch")
+            processes.kill_tree(self.process.pid)
+            self.process.wait()
 
     def _ask(self, request: Mapping[str, object], limit_s: float, descriptors: Sequence[int] = ()) -> dict[str, Any]:
         """Return the answer to ``request``. Without one within ``limit_s``, end the process. Raises Gone."""
@@ -187,6 +166,7 @@ class WorkerProcess:
         self.deadline = 0.0  # of the phase, on the monotonic clock
         self.paused = False
         self.dying = False  # it was killed or has closed its channel; its memory is free once it has ended
+        self.ended = ""  # how it ended, as a sentence; also if it is stuck
         self.stuck = False  # it was killed and has not ended
         self._source, self._log_path = source, log_path
         self._channel, theirs = socket.socketpair()
@@ -194,51 +174,29 @@ class WorkerProcess:
         with theirs, open(log_path, "ab") as log:
             environment = {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)} if gpus else {}
             self.pid = source.fork(theirs.fileno(), log.fileno(), environment)
-        self._pidfd = self._open() if hasattr(os, "pidfd_open") else None  # readable once the process has ended
-        self._ended = ""  # how it ended
+        # Readable once the process has ended; None where the system has no such thing
+        self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
         self._mark = self._log_size()
         device = "cuda" if gpus else "cpu"
         files = log_path.parent.absolute() / FILES
         example = like.to_record() if like else None
         self.send({"begin": device if measures else "", "files": str(files), "like": example})
 
-    def _open(self) -> int:
-        """Raises Gone if it has ended, and its parent too, which would have kept its process id."""
-        try:
-            return os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            self._channel.close()
-            raise Gone(ORPHANED) from None
-
-    def fileno(self) -> int:
-        """A descriptor that is readable when there is a message."""
-        return self._channel.fileno()
-
     @property
     def watched(self) -> list[int]:
         """Descriptors to wait for: one becomes readable when the worker sends a message or ends."""
-        known = [self.fileno()] if self._pidfd is None else [self.fileno(), self._pidfd]
+        known = [self._channel.fileno()] + ([] if self._pidfd is None else [self._pidfd])
         return known[-1:] if self.dying else known
 
     def has_ended(self) -> bool:
         """Whether the process has ended and all its messages are read."""
         readable = _readable(self.watched)
-        return self._pidfd in readable and self.fileno() not in readable
-
-    @property
-    def reaped(self) -> bool:
-        """Whether nobody waits for its end any more: it has ended, or is stuck."""
-        return bool(self._ended)
+        return self._pidfd in readable and self._channel.fileno() not in readable
 
     @property
     def alive(self) -> bool:
         """Whether the process runs; False where the system cannot tell."""
         return self._pidfd is not None and not _readable([self._pidfd])
-
-    @property
-    def answered(self) -> bool:
-        """Whether there is a message to receive."""
-        return bool(_readable([self.fileno()]))
 
     def pause(self, wanted: bool) -> None:
         """Stop the process and its group, or let them continue."""
@@ -295,7 +253,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Kill it and its descendants without waiting. ``watched`` tells when it has ended. Raises Gone if it has."""
-        if self.reaped or self._pidfd is None:  # without a pidfd nothing would tell
+        if self.ended or self._pidfd is None:  # without a pidfd nothing would tell
             raise Gone(self.end())
         if not self.dying:
             self.dying = True
@@ -305,18 +263,17 @@ class WorkerProcess:
 
     def end(self, limit_s: float = DYING_S) -> str:
         """Kill it and its descendants and wait up to ``limit_s``. Return how it ended, as a sentence."""
-        if not self._ended:
+        if not self.ended:
             self._channel.close()
             try:
                 code = self._source.reap(self.pid, limit_s)
             except Gone as gone:
-                self._ended = str(gone)
+                self.ended = str(gone)
             else:
-                self.stuck = code is None
-                self._ended = STUCK if code is None else f"the worker {_outcome(code)}"
+                self.stuck, self.ended = code is None, _outcome(code)
             if self._pidfd is not None:
                 os.close(self._pidfd)
-        return self._ended
+        return self.ended
 
     def printed(self) -> str:
         """Return what it has printed since the last message to it; from a long output the beginning and the end."""
@@ -344,5 +301,7 @@ def _readable(descriptors: Sequence[int]) -> list[int]:
     return select.select(descriptors, [], [], 0)[0]
 
 
-def _outcome(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+def _outcome(code: int | None) -> str:
+    if code is None:
+        return "the worker was killed and has not ended"
+    return f"the worker {f'was killed by {signal.Signals(-code).name}' if code < 0 else f'exited with code {code}'}"

@@ -2,8 +2,8 @@
 
     python -m runner.execute.zygote <descriptor of its socket> <process id of its parent>
 
-The first message is {"preload": [module, ...]}, with the descriptors of the log and of locks that workers hold; the
-answer {} comes when workers can be forked. The requests after it:
+The first message is {"preload": [module, ...]}, with the descriptors of the log and of locks that workers hold. Then
+come requests:
 
     {"fork": environment}, with the descriptors of the worker's channel and its log → {"pid": ...} or {"error": ...}
     {"reap": pid, "limit_s": ...}: kill a worker and its descendants, and wait for its end → {"code": ... or null}
@@ -51,10 +51,7 @@ def main(control: socket.socket, parent: int) -> NoReturn:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a worker must not touch, and so copy, the pages that all workers share
-    if (threads := len(os.listdir("/proc/self/task"))) > 1:  # a fork has one thread
-        print(f"the zygote has {threads} threads: workers may hang", file=sys.stderr, flush=True)
     _prctl(DEATH_SIGNAL, 0)  # from now on it has workers to kill first
-    control.send(b"{}")
     _serve(control)
     os._exit(0)
 

@@ -95,9 +95,9 @@ def zygote(tmp_path):
 
 
 def test_they_stand_still_while_their_gpu_measures(tmp_path, cold, eventually, zygote):
-    precompiler = Precompiler(zygote, tmp_path / "precompile.log", [()], 1, [compiled(64)], 60.0)
+    precompiler = Precompiler(zygote, tmp_path / "precompile.log", [()], 1, [compiled(64)])
     precompiler.advance()
-    (pid,) = processes.children(zygote.pid)
+    (pid,) = processes.children(zygote.process.pid)
     precompiler.pause_for([()])
     assert eventually(lambda: state(pid) == "T")
     precompiler.pause_for([])
@@ -107,9 +107,9 @@ def test_they_stand_still_while_their_gpu_measures(tmp_path, cold, eventually, z
 
 
 def test_a_process_with_nothing_left_to_compile_gives_back_what_it_holds(tmp_path, cold, eventually, zygote):
-    precompiler = Precompiler(zygote, tmp_path / "precompile.log", [()], 1, [compiled(64)], 60.0)
+    precompiler = Precompiler(zygote, tmp_path / "precompile.log", [()], 1, [compiled(64)])
     precompiler.advance()
-    (pid,) = processes.children(zygote.pid)
+    (pid,) = processes.children(zygote.process.pid)
     assert eventually(lambda: precompiler.advance() or not precompiler.watched)
     assert eventually(lambda: state(pid) == "Z"), "its memory is free"
     row = precompiler.observe(Row(case=compiled(64), status="ok"))
@@ -117,7 +117,7 @@ def test_a_process_with_nothing_left_to_compile_gives_back_what_it_holds(tmp_pat
 
 
 def test_a_case_that_a_worker_has_is_not_compiled(tmp_path, cold, zygote):
-    precompiler = Precompiler(zygote, tmp_path / "precompile.log", [()], 1, [compiled(64)], 60.0)
+    precompiler = Precompiler(zygote, tmp_path / "precompile.log", [()], 1, [compiled(64)])
     precompiler.observe(Started(compiled(64)))
     precompiler.advance()
     assert not precompiler.watched

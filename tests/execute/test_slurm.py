@@ -324,9 +324,6 @@ def test_ctrl_c_ends_the_tasks_after_what_has_come_in(tasks, six, tmp_path, monk
         heard.extend(run)
     assert len(of(Row, heard)) == 3
     assert [job.state for job in tasks.jobs] == ["CANCELLED by the test"] * 2
-    for job in tasks.jobs:
-        assert Part(Path(job.shard.folder)).is_void
-        Shard(job.shard.folder, LOCAL)()  # begins too late, and does nothing
 
 
 def test_the_next_session_takes_in_what_was_done_and_lets_tasks_go_on(tasks, six, tmp_path):
