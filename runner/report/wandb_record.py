@@ -13,7 +13,6 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +26,6 @@ from runner.store import journal, run_folder
 
 if TYPE_CHECKING:
     import wandb
-
-Cell = str | float | bool | None
 
 FIGURES = {"time_us": "time (us)", "tflops": "TFLOP/s", "gbps": "GB/s"}  # charted figures with their titles
 NAME_LENGTH = 128
@@ -61,7 +58,8 @@ def record(folder: Path, settings: dict[str, Any]) -> str:
     import wandb
 
     plan = run_folder.read_head(folder)
-    content = Content(journal.read(folder), plan["baseline"], journal.load(folder).rounds)
+    contents = journal.load(folder)
+    content = Content(list(contents.rows.values()), plan["baseline"], contents.rounds)
     tags = dict.fromkeys(tag[:TAG_LENGTH] for tag in [*settings["tags"], *content.workloads, *content.impls])
     environment = json.loads((folder / run_folder.ENVIRONMENT).read_text(encoding="utf-8"))
     run = wandb.init(
@@ -88,24 +86,22 @@ def _log(run: wandb.Run, content: Content) -> None:
     import wandb
 
     table = content.table()
-    wandb.Table.MAX_ROWS = max(wandb.Table.MAX_ROWS, len(table.data))  # longer tables are cut without an error
-    page: dict[str, Any] = {"rows": wandb.Table(columns=[*table.columns], data=[*table.data])}
+    wandb.Table.MAX_ROWS = max(wandb.Table.MAX_ROWS, len(table["data"]))  # longer tables are cut without an error
+    page: dict[str, Any] = {"rows": wandb.Table(**table)}
     for workload in content.workloads:
-        charts = content.charts(workload)
-        for figure, chart in charts.items():
-            points = [tuple(zip(*line, strict=True)) for line in chart.series.values()]
+        x = content.x(workload)
+        for figure, series in content.charts(workload).items():
+            points = [tuple(zip(*line, strict=True)) for line in series.values()]
             page[f"charts/{workload}/{figure}"] = wandb.plot.line_series(
                 xs=[list(xs) for xs, _ in points],
                 ys=[list(ys) for _, ys in points],
-                keys=list(chart.series),
-                title=chart.title,
-                xname=chart.x,
+                keys=list(series),
+                title=content.title(workload, figure),
+                xname=x,
             )
-        for chart in list(charts.values())[:1]:
-            x = f"{workload}/{chart.x}"
-            run.define_metric(x, summary="none", hidden=True)
-            for figure in FIGURES:  # no summary: the last size says nothing about the sweep
-                run.define_metric(f"{workload}/{figure}/*", step_metric=x, step_sync=False, summary="none")
+            # No summary: the last size says nothing about the sweep.
+            run.define_metric(f"{workload}/{x}", summary="none", hidden=True)
+            run.define_metric(f"{workload}/{figure}/*", step_metric=f"{workload}/{x}", step_sync=False, summary="none")
     run.log(page)
     for workload in content.workloads:
         for step in content.history(workload):
@@ -123,8 +119,7 @@ def _log_files(run: wandb.Run, folder: Path, rows: Sequence[Row]) -> None:
     for file in files:
         artifact.add_file(str(folder / file), name=file)
     run.log_artifact(artifact)
-    found = tables(folder, rows).items()
-    run.log({name: wandb.Table(columns=[*table.columns], data=[*table.data]) for name, table in found})
+    run.log({name: wandb.Table(**table) for name, table in tables(folder, rows).items()})
 
 
 def _no_credentials() -> str:
@@ -138,64 +133,59 @@ def _no_credentials() -> str:
     return "" if known else "no API key"
 
 
-@dataclass(frozen=True)
-class Table:
-    """Columns of one type each: text, float or bool, with None where a row has no value."""
-
-    columns: list[str]
-    data: list[list[Cell]]
-
-
-@dataclass
-class Chart:
-    """One figure of one workload over ``x``, its first swept size. ``series``: label of a line → its points by x."""
-
-    title: str
-    x: str
-    series: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+Cell = str | float | bool | None
+Table = dict[str, Any]  # columns: names; data: rows of cells. The cells of a column have one type or are None
+Series = dict[str, list[tuple[float, float]]]  # label of a chart's line → its points
 
 
 class Content:
     """What a W&B run shows of ``rows``. ``baseline`` and ``rounds`` are those of ``derive.lines``."""
 
     def __init__(self, rows: Sequence[Row], baseline: str | None, rounds: Sequence[Comparison] = ()) -> None:
-        cases = [row.case for row in rows]
         self.lines = derive.lines(rows, baseline, rounds)
         self.rows = [line.row for line in self.lines]
-        self.names = Names(cases)
-        self.workloads = list(dict.fromkeys(case.workload.name for case in cases))
-        self.impls = list(dict.fromkeys(case.impl.name for case in cases))
+        self.names = Names([row.case for row in rows])
+        self.workloads = list(self.names.axes)
+        self.impls = list(dict.fromkeys(row.case.impl.name for row in rows))
 
     def table(self) -> Table:
         """Return one line per case, whatever its status."""
         records = flat_records(self.lines)
         return _table(records, columns(records), _one_type)
 
-    def charts(self, workload: str) -> dict[str, Chart]:
-        """Return the charts by figure: none if no size varies, and only figures that some row has."""
-        axes = self._axes(workload)
-        x = next((axis for axis, values in axes.items() if all(map(_is_number, values))), None)
-        if x is None:
-            return {}
+    def x(self, workload: str) -> str:
+        """Return the first swept size of ``workload``, which its charts are over; "" if there is none."""
+        return next((axis for axis, values in self._axes(workload).items() if all(map(_is_number, values))), "")
+
+    def title(self, workload: str, figure: str) -> str:
+        """Return the title of a chart: ``gelu: time (us) (rows=8)``."""
         constants = ", ".join(f"{name}={value}" for name, value in self.names.constants[workload].items())
-        charts = {figure: Chart(f"{workload}: {title} ({constants})", x) for figure, title in FIGURES.items()}
-        for line in self._lines(workload):
+        return f"{workload}: {FIGURES[figure]} ({constants})"
+
+    def charts(self, workload: str) -> dict[str, Series]:
+        """Return the charts by figure: none if no size varies, and only figures that some row has."""
+        x = self.x(workload)
+        charts: dict[str, Series] = {figure: {} for figure in FIGURES}
+        for line in self._lines(workload) if x else ():
             size = _finite(line.row.case.workload.fields[x])
-            for figure, chart in charts.items():
+            for figure in FIGURES:
                 value = _finite(getattr(line, figure))
                 if size is not None and value is not None:
-                    chart.series.setdefault(self._series(line, x), []).append((size, value))
-        for chart in charts.values():
-            chart.series = {label: sorted(points) for label, points in chart.series.items()}
-        return {figure: chart for figure, chart in charts.items() if chart.series}
+                    charts[figure].setdefault(self._series(line, x), []).append((size, value))
+        return {
+            figure: {label: sorted(points) for label, points in series.items()}
+            for figure, series in charts.items()
+            if series
+        }
 
     def history(self, workload: str) -> list[dict[str, float]]:
         """Return the charts' points as one record per ``<workload>/<x>``, which W&B overlays across runs."""
+        key = f"{workload}/{self.x(workload)}"
         records: dict[float, dict[str, float]] = {}
-        for figure, chart in self.charts(workload).items():
-            for label, points in chart.series.items():
+        for figure, series in self.charts(workload).items():
+            for label, points in series.items():
                 for x, y in points:
-                    records.setdefault(x, {f"{workload}/{chart.x}": x})[f"{workload}/{figure}/{label}"] = y
+                    records.setdefault(x, {key: x})[f"{workload}/{figure}/{label}"] = y
         return [records[x] for x in sorted(records)]
 
     def summary(self) -> dict[str, Cell]:
@@ -270,7 +260,7 @@ def _table(
     records: Sequence[Mapping[str, Any]], names: Sequence[str], convert: Callable[[list[Any]], list[Cell]]
 ) -> Table:
     cells = [convert([record.get(name) for record in records]) for name in names]
-    return Table([*names], [list(row) for row in zip(*cells, strict=True)])
+    return {"columns": list(names), "data": [list(row) for row in zip(*cells, strict=True)]}
 
 
 def _one_type(values: list[Any]) -> list[Cell]:

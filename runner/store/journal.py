@@ -34,7 +34,6 @@ from runner.experiment.schema import BadInput
 
 FORMAT = 1  # of a run's folder: raised only by an incompatible change; a new column is none
 NAME = "rows.jsonl"
-SESSION = b'{"record":"session"'  # how such a record begins
 PAUSE_S = 1.0  # between two flushes: a write during a flush waits for the disk
 
 
@@ -245,7 +244,7 @@ def writer(folder: Path) -> str:
     finally:
         os.close(file)
     with open(folder / NAME, "rb") as lines:
-        sessions = [line for line in lines if line.startswith(SESSION)]
+        sessions = [line for line in lines if line.startswith(b'{"record":"session"')]
     if not sessions:
         return "another process"
     last = orjson.loads(sessions[-1])

@@ -28,7 +28,6 @@ from runner.store.fingerprint import version
 PLAN = "plan.jsonl"
 CONFIGS = "configs.yaml"
 ENVIRONMENT = "environment.json"
-LAST = "last"  # a value of resume.of
 
 PACKAGES = ("torch", "triton", "hydra-core", "omegaconf", "numpy", "pandas", "wandb")
 
@@ -60,7 +59,7 @@ def find(of: str, output_dir: str, name: str | None) -> Path:
 
     Raises BadInput if there is no such folder, or no journal in it.
     """
-    if of == LAST:
+    if of == "last":
         if found := newest(output_dir, name):
             return found
         called = f" called {name}" if name else ""

@@ -21,7 +21,7 @@ from runner.store.resume import Work
 
 
 class Session:
-    """Use it as a context manager: the journal of the folder is locked meanwhile.
+    """Records what happens in the folder of ``plan``, whose journal stays locked. Use it as a context manager.
 
     ``devices`` returns the names of the GPUs that will be used, or None; it is called only if rows of an earlier
     session are judged. Raises BadInput if the folder cannot be written, or another process writes it.
@@ -48,7 +48,7 @@ class Session:
             try:
                 if self.resumed:
                     self._read_earlier_sessions(devices)
-                elif self.cases:
+                else:
                     self._journal.begin()
             except BaseException:
                 self._journal.close()
