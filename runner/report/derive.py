@@ -229,7 +229,8 @@ def merged(rows: Sequence[Row]) -> Row:
     for name in ("pct_of_measured_peak", "pct_datasheet"):
         if mean and metrics.get(name):
             metrics[name] *= (chosen.time_us or 0.0) / mean
-    for name, combine in {"samples": sum, "min_us": min}.items():
+    combined: dict[str, Any] = {"samples": sum, "min_us": min}
+    for name, combine in combined.items():
         if all(name in row.metrics for row in rows):
             metrics[name] = combine(row.metrics[name] for row in rows)
     metrics["gpu_us" if "gpu_us" in metrics else "wall_us"] = mean

@@ -34,8 +34,8 @@ def test_files_that_are_not_here_are_left_out(rows, tmp_path):
 def test_tables_of_all_cases_are_one(rows, tmp_path):
     found = wandb_record.tables(tmp_path, rows)
     assert list(found) == ["profile/kernels"]
-    assert found["profile/kernels"].columns == ["case", "implementation", "name", "calls", "us", "note"]
-    assert found["profile/kernels"].data == [
+    assert found["profile/kernels"]["columns"] == ["case", "implementation", "name", "calls", "us", "note"]
+    assert found["profile/kernels"]["data"] == [
         ["gelu", "torch", "gemm", 2.0, 1.5, None],
         ["gelu", "naive", "add", 9.0, 0.5, "slow"],
         ["gelu", "naive", "mul", 1.0, None, None],
