@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 
 import torch
 
 from runner.experiment.case import Scalar, interpreted
-from runner.timing import Call, TimingSettings, Work, calibration, cupti, instruments, measured_peak
+from runner.timing import Call, TimingSettings, calibration, cupti, instruments, measured_peak
 from runner.timing.calibration import Result, undisturbed
 from runner.timing.call import Instrument
 from runner.timing.capture import CaptureError
@@ -78,7 +79,11 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
     if settings.sustained_s and not isinstance(instrument, HostClock):  # work that nobody waits for would pile up
         columns |= sustained(call, settings.sustained_s, captured=isinstance(instrument, GraphTimestamps))
     if settings.measured_peak and call.work:
-        columns |= _beside_measured_peak(call.work, taken.summary.estimate, settings)
+        l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+        with suppress(torch.cuda.OutOfMemoryError):  # memory may be too short to measure the peak
+            measured = measured_peak.measured_peak()
+            estimate_us = taken.summary.estimate
+            columns |= measured_peak.columns(call.work, estimate_us, measured, l2_bytes, settings.cold_l2)
     return columns, taken, instrument
 
 
@@ -111,13 +116,3 @@ def warm_columns(call: Call, settings: TimingSettings, buffer_sets: BufferSets, 
     warm.samples(1)
     count = max(5, min(WARM_SAMPLES, int(WARM_LONGEST_S / (cold_us * 1e-6))))
     return {"gpu_warm_us": trimmed_mean(warm.samples(count))}
-
-
-def _beside_measured_peak(work: Work, time_us: float, settings: TimingSettings) -> dict[str, Scalar]:
-    """Compare ``time_us`` with the rates measured on this GPU; no columns if memory is too short to measure them."""
-    try:
-        measured = measured_peak.measured_peak()
-    except torch.cuda.OutOfMemoryError:
-        return {}
-    l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
-    return measured_peak.columns(work, time_us, measured, l2_bytes, settings.cold_l2)

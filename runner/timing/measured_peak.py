@@ -7,13 +7,11 @@ products on this GPU, with the same rests between calls as for any other call.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -27,8 +25,6 @@ from runner.timing.instruments import CudaEvents
 from runner.timing.preparation import preparation
 from runner.timing.statistics import trimmed_mean
 from runner.timing.timestamps import GraphTimestamps
-
-T = TypeVar("T")
 
 FORMAT = 3  # of the file and of the measurement: a new number measures again
 SURE = 0.9  # of the shortest time: rates are known to a few per cent, and filling is up to 3 % faster than reading
@@ -55,7 +51,7 @@ def measured_peak() -> MeasuredPeak:
     It is kept as long as ``identity()`` stays the same. After a change of the power limit or clock, delete the file.
 
     Raises:
-        torch.cuda.OutOfMemoryError: too little memory is free for a meaningful copy.
+        torch.cuda.OutOfMemoryError: less than about 1 GiB of memory is free.
 
     """
     facts = identity()
@@ -77,21 +73,14 @@ def columns(work: Work, time_us: float, measured: MeasuredPeak, l2_bytes: int, c
 
     ``intensity``: operations per byte. ``bound``: "memory" or "compute", whichever takes longer at the measured peak.
     ``pct_of_measured_peak``, ``pct_datasheet``: that longer time over ``time_us``; of memory alone if no rate is known.
-    ``fastest_possible_us``: no correct result is faster. It is rather too low than too high.
+    More than 100 % is possible if data stay in the L2 cache, or with a cheaper type: a correct float32 product from
+    three float16 products is several times faster than float32. Far less is no fault of a call below 10 us, or of one
+    that must move more than ``bytes_min``, or whose operations are not matrix products.
 
-    ``pct_of_measured_peak`` is misleading in these cases:
-
-    - Data stay in the L2 cache. More than 100 % is then possible.
-    - An implementation has a good reason to move more than ``bytes_min``, or a call is shorter than about 10 us, in
-      which memory does not reach its full speed. Far less than 100 % is then no fault.
-    - A cheaper type or a better algorithm is used: a correct float32 product from three float16 products is several
-      times faster than float32. Therefore ``fastest_possible_us`` uses the fastest type.
-    - The operations are not matrix products. Tensor-core rates do not apply, and other units may be the bottleneck of a
-      call whose ``bound`` is "memory".
-
-    ``fastest_possible_us`` could be beaten by types below 16 bits, which pass no check of a wider type unless the data
-    are zeros, and by Strassen's algorithm, which saves 1/8 per level, at 97 % of the ceiling or with two levels.
-    Without ``cold_l2`` memory sets no limit; with it, the last ``l2_bytes`` may stay in the cache.
+    ``fastest_possible_us``: no correct result is faster, so it uses the fastest type. It is rather too low than too
+    high. Only types below 16 bits could beat it, which pass no check of a wider type unless the data are zeros, or
+    Strassen's algorithm, which saves 1/8 per level, at 97 % of the ceiling or with two levels. Without ``cold_l2``
+    memory sets no limit; with it, the last ``l2_bytes`` may stay in the cache.
     """
     result: dict[str, Scalar] = {}
     compute_us, memory_us = _compute_us(work, measured.tflops), _transfer_us(work.bytes_min, measured.copy_gbps)
@@ -145,20 +134,16 @@ def bandwidths() -> tuple[float, float]:
     The copy changes the sign, so that it is a kernel. A plain copy is a copy node in a graph, which reaches 2450 on an
     H100, whereas kernels reach 3040.
     """
-    l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
-
-    def attempt(size_bytes: int) -> tuple[float, float]:
-        source = normal(size_bytes // 4, dtype=torch.float32)
-        copy, most = torch.empty_like(source), torch.empty((), device="cuda")
-        copied_us = trimmed_mean(times_us(lambda: torch.neg(source, out=copy)))
-        read_us = trimmed_mean(times_us(lambda: torch.amax(source, dim=0, out=most)))
-        return 2 * source.nbytes / copied_us / 1e3, source.nbytes / read_us / 1e3
-
     torch.cuda.empty_cache()  # count memory that torch keeps for reuse as free
-    size_bytes, least_bytes = min(BUFFER_BYTES, torch.cuda.mem_get_info()[0] // 4), LEAST_OVER_L2 * l2_bytes
+    least_bytes = LEAST_OVER_L2 * torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+    size_bytes = min(BUFFER_BYTES, torch.cuda.mem_get_info()[0] // 4)
     if size_bytes < least_bytes:
         raise torch.cuda.OutOfMemoryError(f"the measured peak takes {4 * least_bytes / 2**20:.0f} MiB of free memory")
-    return shrinking(size_bytes, least_bytes, attempt)
+    source = normal(size_bytes // 4, dtype=torch.float32)
+    copy, most = torch.empty_like(source), torch.empty((), device="cuda")
+    copied_us = trimmed_mean(times_us(lambda: torch.neg(source, out=copy)))
+    read_us = trimmed_mean(times_us(lambda: torch.amax(source, dim=0, out=most)))
+    return 2 * source.nbytes / copied_us / 1e3, source.nbytes / read_us / 1e3
 
 
 def products() -> dict[str, float]:
@@ -196,7 +181,9 @@ def ceiling(tflops: Mapping[str, float]) -> float:
 
 
 def _product_tflops(name: str, make: Callable[..., Tensor], of: Callable[[Sequence[float]], float]) -> float:
-    """Return the rate of square matrices of ``SIZES``, or smaller if ``LONGEST_US`` or the memory require it."""
+    """Return the rate of square matrices of ``SIZES``, or smaller if one product would exceed ``LONGEST_US``."""
+    from torch.utils.benchmark import Timer
+
     dtype = getattr(torch, {"tf32": "float32", "float8_e4m3fn": "float16"}.get(name, name))
 
     def product(size: int) -> Callable[[], object]:
@@ -207,15 +194,12 @@ def _product_tflops(name: str, make: Callable[..., Tensor], of: Callable[[Sequen
         c = torch.empty_like(a)
         return lambda: torch.mm(a, b, out=c)
 
-    def attempt(size: int) -> float:
-        return 2 * size**3 / of(times_us(product(size))) / 1e6
-
     size = SIZES[name]
     probe = size // 4
-    expected_us = _roughly_us(product(probe)) * (size / probe) ** 3
+    expected_us = Timer("call()", globals={"call": product(probe)}).timeit(3).mean * 1e6 * (size / probe) ** 3
     while expected_us > LONGEST_US and size > probe:
         size, expected_us = size // 2, expected_us / 8
-    return shrinking(size, probe, attempt)
+    return 2 * size**3 / of(times_us(product(size))) / 1e6
 
 
 def normal(*shape: int, dtype: torch.dtype, device: str = "cuda") -> Tensor:
@@ -233,28 +217,6 @@ def times_us(call: Callable[[], object]) -> list[float]:
     instrument = instrument or CudaEvents(call, before)
     instrument.samples(WARMUP)
     return instrument.samples(SAMPLES)
-
-
-def _roughly_us(call: Callable[[], object], calls: int = 3) -> float:
-    """Return the rough time of ``call`` by the host's clock, after a first call that may load something."""
-    call()
-    torch.cuda.synchronize()
-    started = time.perf_counter()
-    for _ in range(calls):
-        call()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - started) / calls * 1e6
-
-
-def shrinking(size: int, least: int, attempt: Callable[[int], T]) -> T:
-    """Return ``attempt(size)``; while memory does not suffice, halve ``size``, down to ``least``."""
-    while True:
-        try:
-            return attempt(size)
-        except torch.cuda.OutOfMemoryError:
-            if size // 2 < least:
-                raise
-        size //= 2
 
 
 @contextmanager

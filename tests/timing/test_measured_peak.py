@@ -296,21 +296,6 @@ def test_the_precision_is_restored_even_where_it_was_set_in_two_ways():
         torch.set_float32_matmul_precision(before)
 
 
-def test_what_does_not_fit_is_tried_smaller_down_to_the_least():
-    tried: list[int] = []
-
-    def attempt(size: int) -> int:
-        tried.append(size)
-        if size > 300:
-            raise torch.cuda.OutOfMemoryError("full")
-        return size
-
-    assert room.shrinking(1000, 200, attempt) == 250
-    assert tried == [1000, 500, 250]
-    with pytest.raises(torch.cuda.OutOfMemoryError):
-        room.shrinking(1000, 400, attempt)
-
-
 # on a GPU
 
 READ = """

@@ -1,4 +1,4 @@
-"""Self-tests of the timings of this machine, on calls whose answer is known."""
+"""Self-tests of the timings of this machine, on calls whose answer is known; and the checks on a CPU."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from runner.device import identity
 from runner.timing import Call, TimingSettings
@@ -43,8 +43,11 @@ def settings(conf: Path) -> TimingSettings:
 
 def checks(device: str) -> Mapping[str, Check]:
     """Return the checks of ``device``, "cpu" or "cuda", in order, by the name that the user sees."""
-    found: Mapping[str, Check] = import_module(f"runner.timing.verify.{device}").CHECKS
-    return found
+    if device == "cpu":
+        return CPU_CHECKS
+    from runner.timing.verify.cuda import CUDA_CHECKS
+
+    return CUDA_CHECKS
 
 
 def run(device: str, chosen: TimingSettings, ended: Ended = lambda name, findings, seconds: None) -> list[Finding]:
@@ -127,3 +130,55 @@ def gelu(count: int, device: str) -> Call:
     x = torch.randn(count, device=device)
     y = torch.empty_like(x)
     return Call(lambda: (function(x, approximate="tanh", out=y),))
+
+
+LOOPS_US = (20.0, 200.0, 2000.0)
+NEAR_US, NEAR_SHARE = 1.0, 0.02  # error allowed for the fastest sample: the operating system delays the others
+PAIRS, MOST, LEAST = 10, 1, 9  # number of pairs, those that may be called different, and those that must be
+SMALL = 2**16  # elements, enough for torch to use several threads
+SLOWED_US, SLOWED_SHARE = 200.0, 0.05
+
+
+def loops(settings: TimingSettings) -> list[Finding]:
+    """Time loops that end by the same clock."""
+    return [known_loop(us, settings.time(busy(us), "cpu")) for us in LOOPS_US]
+
+
+def known_loop(us: float, row: Mapping[str, Any]) -> Finding:
+    """Check the fastest sample in ``row``, of a loop that lasts ``us``."""
+    passed = abs(row["min_us"] - us) <= NEAR_US + NEAR_SHARE * us
+    found = f"{row['min_us']:.2f} us at best, {row['wall_us']:.2f} us on average"
+    return Finding(f"loop of {us:g} us", found, f"best within {NEAR_US:g} us + {100 * NEAR_SHARE:g} %", passed)
+
+
+def same(settings: TimingSettings) -> list[Finding]:
+    """Compare calls with themselves."""
+    calls = [gelu(SMALL, "cpu") for _ in range(PAIRS)]
+    return [alike(f"A/A, gelu of {SMALL} elements", [compared(settings, "cpu", call, call) for call in calls], MOST)]
+
+
+def slowed(settings: TimingSettings) -> list[Finding]:
+    """Compare a loop with a longer one."""
+    short, long = busy(SLOWED_US), busy(SLOWED_US * (1 + SLOWED_SHARE))
+    pairs = [compared(settings, "cpu", long, short) for _ in range(PAIRS)]
+    return [slower(f"loop of {SLOWED_US:g} us", pairs, SLOWED_SHARE, LEAST)]
+
+
+def busy(us: float) -> Call:
+    """Return a loop that ends ``us`` after its start, or at the next reading of the clock."""
+    length_ns = round(1e3 * us)
+
+    def loop() -> tuple[Tensor, ...]:
+        end = time.perf_counter_ns() + length_ns
+        while time.perf_counter_ns() < end:
+            pass
+        return ()
+
+    return Call(loop)
+
+
+CPU_CHECKS: Mapping[str, Check] = {
+    "loops of known length": loops,
+    "equal calls": same,
+    "injected slowdown": slowed,
+}

@@ -169,7 +169,7 @@ def _matmul(size: int, dtype: torch.dtype, fill: Callable[..., Tensor]) -> Call:
     return Call(lambda: (torch.mm(a, b, out=c),))
 
 
-CHECKS: Mapping[str, Check] = {
+CUDA_CHECKS: Mapping[str, Check] = {
     "spins of known length": spins,
     "timestamps beside CUPTI": methods,
     "equal calls": same,
