@@ -1,4 +1,4 @@
-"""A run goes on where it ended, whatever ended it: through the real command line, on the CPU."""
+"""A run is resumed whatever ended it: through the real command line, on the CPU."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def folder_of(tmp_path: Path) -> Path:
     return path.parent
 
 
-def test_killed_at_random_moments_and_resumed_nothing_is_lost_and_nothing_done_twice(command, run, tmp_path, survivors):
+def test_random_kills_and_resumes_lose_no_row_and_run_no_case_twice(command, run, tmp_path, survivors):
     draw, mark = random.Random(os.getpid()), f"RESUME_TEST={os.getpid()}-{time.monotonic_ns()}"
     env = dict([mark.split("=")])
     grid = [*TINY, "workload.cols=range(1,121)", "impl=naive,torch", "-m"]
@@ -84,7 +84,7 @@ def records(folder: Path, kind: str) -> list[dict]:
     return found
 
 
-def test_a_changed_file_runs_its_own_cases_again_and_says_so(run, tmp_path):
+def test_cases_of_a_changed_file_run_again(run, tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     words = [*TINY, "workload.cols=8,16", "impl=naive,file", "impl.path=mine.py:gelu", "-m"]
     first = run(*words)
@@ -106,7 +106,7 @@ def test_a_changed_file_runs_its_own_cases_again_and_says_so(run, tmp_path):
     assert not table["paired"].any()  # the old comparisons were with the old file
 
 
-def test_a_grid_that_has_grown_keeps_what_it_had(run, tmp_path):
+def test_a_resumed_grid_may_grow(run, tmp_path):
     run(*TINY, "workload.cols=8,16", "-m")
     result = run(*TINY, "workload.cols=16,32", "-m", "resume=last")
     assert result.code == 0, result.err
@@ -123,7 +123,7 @@ def test_a_grid_that_has_grown_keeps_what_it_had(run, tmp_path):
     assert "3 of 3 cases kept" in run("resume=last").out
 
 
-def test_statuses_that_are_asked_for_are_run_again(run, tmp_path):
+def test_cases_with_the_statuses_in_retry_run_again(run, tmp_path):
     (tmp_path / "mine.py").write_text("def bad(x): raise ValueError('no')\ndef wrong(x): return x\n")
     first = run(*TINY, "workload.cols=8", "impl=torch,file", "impl.path=mine.py:bad,mine.py:wrong", "-m")
     assert [row["status"] for row in first.rows()] == ["ok", "error", "wrong"]
@@ -137,7 +137,7 @@ def test_statuses_that_are_asked_for_are_run_again(run, tmp_path):
     assert [row["status"] for row in wrong.rows()] == ["ok", "error", "wrong", "error", "wrong"]
 
 
-def test_after_an_interrupt_the_rest_is_run(command, run, tmp_path, folder_with_rows):
+def test_the_remaining_cases_run_after_an_interrupt(command, run, tmp_path, folder_with_rows):
     process = start(command, *TINY, "workload.cols=range(1,41)", "-m")
     folder_with_rows(3)
     process.send_signal(signal.SIGINT)
@@ -174,7 +174,7 @@ def printed(err):
     return [json.loads(line) for line in err.splitlines() if line.startswith('{"record":"row"')]
 
 
-def test_a_folder_removed_meanwhile_costs_no_row(command, tmp_path, folder_with_rows):
+def test_removing_the_folder_costs_no_row(command, tmp_path, folder_with_rows):
     process = start(command, *TINY, "workload.cols=range(1,61)", "-m")
     folder = folder_with_rows(5)
     count = len(records(folder, "row"))
@@ -207,7 +207,7 @@ def test_a_full_disk_costs_no_row(command, run, tmp_path):
     assert len({row["key"] for row in records(done.folder, "row")}) == 60
 
 
-def test_plan_says_what_a_run_would_do_and_does_nothing(command, run, tmp_path):
+def test_plan_says_what_a_run_would_do_and_writes_nothing(command, run, tmp_path):
     grid = [*TINY, "workload.cols=8,16", "impl=naive,torch", "-m"]
     out = planned(command, *grid)
     assert "4 cases, 4 to run: about 4 s (assumed to take 1 s; 0 rows of 0 earlier runs)" in out
@@ -228,7 +228,7 @@ def test_plan_says_what_a_run_would_do_and_does_nothing(command, run, tmp_path):
     assert len(list((tmp_path / "outputs").glob("*/*"))) == 1
 
 
-def test_a_plan_that_no_run_could_follow_is_refused(capsys):
+def test_plan_refuses_what_a_run_would_refuse(capsys):
     assert cli.main(["plan", "launcher.start_limit_s=0"]) == 2
     assert "launcher.start_limit_s: 0.0 is not allowed; give a number above 0" in capsys.readouterr().err
 
@@ -250,7 +250,7 @@ def test_a_mistake_is_one_line_and_starts_nothing(run, arguments, line):
     assert result.folder is None
 
 
-def test_a_reader_that_has_seen_enough_ends_the_run_and_no_row_is_lost(command, run, tmp_path, folder_with_rows):
+def test_closing_stdout_ends_the_run_and_costs_no_row(command, run, tmp_path, folder_with_rows):
     process = start(command, *TINY, "workload.cols=range(1,41)", "-m")
     folder_with_rows(3)
     process.stdout.close()

@@ -1,4 +1,4 @@
-"""What an implementation is called is enough to find it."""
+"""A label is enough to find its implementation."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ FILES = [Choice("file", {"path": path}) for path in ("a.py:f", "b (2), c.py:f", 
 
 
 @pytest.mark.parametrize("some", [VARIANTS, VARIANTS[::2], VARIANTS[:2], VARIANTS[1:2], FILES, [*VARIANTS, *FILES]])
-def test_each_of_a_grid_is_called_by_its_own_label_alone(some):
+def test_a_label_names_one_implementation_of_its_grid(some):
     labels = Labels(some)
     for impl in some:
         assert [other for other in some if is_called(other, labels.label(impl))] == [impl]
 
 
-def test_a_label_of_a_part_of_the_grid_and_the_bare_name_mean_the_first_that_they_fit():
+def test_a_shorter_label_names_several_implementations():
     assert [impl for impl in VARIANTS if is_called(impl, "compiled(of=torch)")] == VARIANTS[4:]
     assert all(is_called(impl, "compiled") for impl in VARIANTS)
 
@@ -32,11 +32,11 @@ def test_a_label_of_a_part_of_the_grid_and_the_bare_name_mean_the_first_that_the
     "label",
     ["", "compile", "compiled(", "compiled()", "compiled(of=torch", "compiled(torch)", "compiled(mode=None, of=torch)"],
 )
-def test_what_is_no_label_means_nothing(label):
+def test_a_malformed_label_names_no_implementation(label):
     assert not any(is_called(impl, label) for impl in VARIANTS)
 
 
-def test_an_unknown_baseline_is_told_the_labels_there_are():
+def test_an_unknown_baseline_is_answered_with_all_labels():
     known = Labels([*VARIANTS[:2], Choice("torch", {})])
     known.check("compiled(dynamic=True)")
     known.check(None)

@@ -27,7 +27,7 @@ def test_a_helper_module_is_not_an_option():
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """``package(source)``: the name of a package that can be imported, whose module ``mine`` it is."""
+    """``package(source)`` makes a package whose module ``mine`` has that source, and returns its name."""
 
     def make(source):
         folder = tmp_path / f"own_{tmp_path.name}"
@@ -57,7 +57,7 @@ UNFINISHED = INHERITED.replace("class Mine", "@dataclass(frozen=True, kw_only=Tr
         (UNFINISHED, "must also have bytes_min, flops, inputs, reference"),
     ],
 )
-def test_a_class_that_no_yaml_can_be_built_into_is_named(source, wrong, package):
+def test_a_class_without_its_own_dataclass_fields_is_named(source, wrong, package):
     name = package(source)
     with pytest.raises(LookupError, match=rf"^class Mine in {name}/mine\.py {wrong}$"):
         schema.find(name, "mine")
@@ -76,7 +76,7 @@ def test_a_file_that_cannot_be_imported_is_named(source, why, package):
         schema.find(name, "mine")
 
 
-def test_a_class_that_lacks_what_it_must_have_is_named():
+def test_a_class_without_a_required_method_is_named():
     with pytest.raises(LookupError, match=r"^class \w+ in runner/report/wandb\.py must also have shout$"):
         schema.find("runner.report", "wandb", "publish", "shout")
 

@@ -1,4 +1,4 @@
-"""A row cannot lie, and survives being written."""
+"""A row cannot contradict itself, and is read as it was written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.experiment.columns import COLUMNS
 from runner.experiment.results import HARMLESS, STATUSES, Row
 
 
-def test_a_row_survives_being_written(case):
+def test_a_row_is_read_as_it_was_written(case):
     row = Row(case=case(), status="wrong", reason="off", metrics={"correct": False, "wall_us": 1.5}, detail="why")
     assert Row.from_record(json.loads(json.dumps(row.to_record()))) == row
 
@@ -31,13 +31,13 @@ def test_contradictions_are_refused(case, parts, what):
         Row(case=case(), **parts)
 
 
-def test_the_time_is_the_gpus_where_there_is_one(case):
+def test_the_time_of_the_gpu_has_precedence(case):
     assert Row(case=case(), status="ok", metrics={"gpu_us": 2.0, "wall_us": 9.0}).time_us == 2.0
     assert Row(case=case(), status="ok", metrics={"wall_us": 9.0}).time_us == 9.0
     assert Row(case=case(), status="ok").time_us is None
 
 
-def test_what_fails_a_run():
+def test_three_statuses_do_not_fail_a_run():
     assert {"ok", "unsupported", "skipped"} == HARMLESS
     assert set(STATUSES) > HARMLESS
 

@@ -1,4 +1,4 @@
-"""The rules that a dataclass's types express."""
+"""The types of a dataclass are the rules of its YAML."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Thing:
 GOOD = {"size": 1, "kind": "a", "share": 0.5, "wait_s": 2.0, "flag": True, "maybe": None, "tags": ["x"], "pass": "fwd"}
 
 
-def test_values_become_an_instance_and_come_back():
+def test_build_and_record_are_inverse():
     thing = schema.build(Thing, GOOD, "thing")
     assert thing == Thing(1, "a", 0.5, 2.0, True, None, ("x",), "fwd")
     assert schema.record(thing) == GOOD | {"tags": ("x",)}
@@ -63,7 +63,7 @@ def test_a_broken_rule_is_named(change, line):
 
 
 @pytest.mark.parametrize("field", ["partition", "account", "folder"])
-def test_what_goes_into_a_script_is_one_line_of_it(field):
+def test_a_word_in_a_script_has_one_line(field):
     pytest.importorskip("submitit")
     slurm = schema.find("runner.execute", "slurm")
     fields = yaml.safe_load((schema.CONF / "launcher" / "slurm.yaml").read_text())
@@ -79,11 +79,11 @@ def test_a_missing_field_is_named():
         schema.build(Thing, {k: v for k, v in GOOD.items() if k != "size"}, "thing")
 
 
-def test_at_the_top_a_field_stands_alone():
+def test_a_field_at_the_top_has_no_prefix():
     with pytest.raises(BadInput, match=r"^size: 0"):
         schema.build(Thing, GOOD | {"size": 0}, "")
 
 
-def test_of_a_class_without_fields_none_are_listed():
+def test_no_fields_are_listed_for_a_class_without_fields():
     with pytest.raises(BadInput, match=r"^impl\.of: no such field; there are none$"):
         schema.build(type("Plain", (), {"__dataclass_fields__": {}}), {"of": "naive"}, "impl")

@@ -55,9 +55,7 @@ def test_a_case_depends_on_its_files_what_they_import_and_on_versions():
     assert not any("site-packages" in name for name in found)
 
 
-def test_a_file_elsewhere_depends_on_what_lies_beside_it_and_folders_named_as_ours_are_its_own(
-    here, tmp_path, monkeypatch
-):
+def test_a_file_outside_the_current_folder_depends_on_the_modules_beside_it(here, tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     (here / "models").mkdir()
@@ -65,11 +63,11 @@ def test_a_file_elsewhere_depends_on_what_lies_beside_it_and_folders_named_as_ou
     (here / "mine.py").write_text(KERNEL + "import models\n")
     found = now(path=str(here / "mine.py:f"))
     assert str(here / "helper.py") in found
-    assert str(here / "models/__init__.py") in found  # ours is runner.models, so that this name is the user's
+    assert str(here / "models/__init__.py") in found  # this project's is called runner.models
 
 
 @pytest.mark.parametrize("spelling", ["mine/a.py:f", "{0}/mine/a.py:f"])
-def test_a_file_within_the_checkout_depends_on_what_lies_beside_it(here, tmp_path, monkeypatch, spelling):
+def test_a_file_within_the_checkout_depends_on_the_modules_beside_it(here, tmp_path, monkeypatch, spelling):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.py").write_text(KERNEL)
     (tmp_path / "mine" / "helper.py").write_text(HELPER)
@@ -81,7 +79,7 @@ def test_a_file_within_the_checkout_depends_on_what_lies_beside_it(here, tmp_pat
     assert "mine/__init__.py" not in found  # it is run as a file, and not as a module of a package
 
 
-def test_a_user_s_file_may_import_relatively_and_be_named_like_what_is_installed(here):
+def test_a_relative_import_is_followed_and_an_installed_package_is_not(here):
     (here / "torch.py").write_text("")
     (here / "mine.py").write_text(KERNEL.replace("from helper", "from .helper"))
     found = now()
@@ -95,7 +93,7 @@ def test_a_kernel_depends_on_its_own_file_and_helpers_and_on_no_other_kernel():
     assert "kernels/gelu/torch.py" not in found
 
 
-def test_what_is_compiled_counts():
+def test_the_compiled_function_counts():
     fields = {"mode": "default", "dynamic": None, "fullgraph": False, "cold": False}
     found = now(impl="compiled", of="naive", **fields)
     assert {"kernels/gelu/naive.py", "runner/implementations/compiled.py"} <= set(found)
@@ -120,7 +118,7 @@ def test_comments_docstrings_and_layout_do_not_count(here, old, new):
 
 
 @pytest.mark.parametrize(("old", "new"), [("* 2", "* 3"), ("* 2", "* 2.0"), ("def f(x)", "def f(x, *, form='tanh')")])
-def test_code_does(here, old, new):
+def test_code_counts(here, old, new):
     before = now()
     (here / "mine.py").write_text(KERNEL.replace(old, new))
     assert difference(now(), before) == "mine.py has changed"
@@ -142,12 +140,12 @@ def test_a_file_that_does_not_parse_counts_by_its_bytes(here):
     assert difference(now(), before) == "mine.py has changed"
 
 
-def test_a_file_that_is_added_or_gone_is_told():
+def test_the_reason_names_an_added_or_removed_file():
     assert difference({"a.py": "1", "b.py": "2"}, {"a.py": "1"}) == "b.py has been added"
     assert difference({"a.py": "1"}, {"a.py": "1", "b.py": "2"}) == "b.py is not used any more"
 
 
-def test_native_sources_count_by_their_bytes_where_python_names_any(here):
+def test_native_sources_count_by_their_bytes_if_python_names_any(here):
     (here / "mine.py").write_text(KERNEL + "SOURCE = 'fast.cu'\n")
     (here / "fast.cu").write_text('#include "deep/more.h"\n__global__ void f() {}\n')
     (here / "deep").mkdir()
@@ -158,7 +156,7 @@ def test_native_sources_count_by_their_bytes_where_python_names_any(here):
     assert difference(now(), before) == "deep/more.h has changed"
 
 
-def test_versions_and_measurement_are_told_apart():
+def test_versions_and_measurement_can_be_ignored_separately():
     was = {**now(), "torch": "2.9.0", MEASURE: "0" * 12}
     this = now()
     assert difference(this, was) == f"torch 2.9.0 is now {this['torch']}"
@@ -184,17 +182,17 @@ def test_a_file_edited_while_it_runs_is_neither_old_nor_new(here):
     assert difference(now(), row) == "helper.py was edited while it ran"
 
 
-def test_a_file_that_is_gone_when_its_row_comes_is_no_error_and_is_marked(here):
+def test_a_file_that_is_missing_when_its_row_arrives_is_marked(here):
     (here / "mine.py").write_text(KERNEL + "SOURCE = 'fast.cu'\n")
     prints = Fingerprints()
     first = prints.of(case())
-    (here / "mine.py").rename(here / "mine.py~")  # as an editor does that saves by rename
+    (here / "mine.py").rename(here / "mine.py~")  # some editors save so
     assert prints.of_row(case())["mine.py"] == fingerprint.MISSING + fingerprint.EDITED
     (here / "mine.py~").rename(here / "mine.py")
     assert prints.of_row(case()) == first
 
 
-def test_a_folder_that_is_gone_when_its_row_comes_is_no_error(here):
+def test_a_folder_that_is_missing_when_its_row_arrives_is_marked(here):
     (here / "sub").mkdir()
     (here / "sub" / "helper.py").write_text(HELPER)
     (here / "mine.py").write_text(KERNEL.replace("helper", "sub.helper") + "SOURCE = 'fast.cu'\n")
@@ -204,13 +202,13 @@ def test_a_folder_that_is_gone_when_its_row_comes_is_no_error(here):
     assert prints.of_row(case())["sub/helper.py"] == fingerprint.MISSING + fingerprint.EDITED
 
 
-def test_a_file_that_is_missing_is_no_error_and_counts_when_it_comes(here):
+def test_a_missing_kernel_file_has_a_digest(here):
     (here / "mine.py").write_text(KERNEL + "SOURCE = 'fast.cu'\n")
     before = now(impl="nothing_of_that_name")
     assert before["kernels/gelu/nothing_of_that_name.py"] == fingerprint.MISSING
 
 
-def test_a_measurement_with_a_folder_of_its_own_counts_for_the_cases_that_take_it():
+def test_a_measurement_with_its_own_folder_counts_only_for_cases_that_use_it():
     plain = case()
     looked_at = replace(plain, measures=(*plain.measures, Choice("profile", {})))
     one, other = (Fingerprints().of(each) for each in (plain, looked_at))

@@ -1,4 +1,4 @@
-"""Which rows of an earlier run still count, and what is said of the others."""
+"""Which rows of an earlier run still count, and why the others do not."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def work(folder, cases, *rows, settings=DEFAULT, devices=None, deaths=None):
     return resume.work(cases, contents, settings, Fingerprints(), devices)
 
 
-def test_only_what_is_missing_or_failed_is_run_and_it_says_why(case, tmp_path):
+def test_only_missing_and_failed_cases_run_and_the_summary_says_why(case, tmp_path):
     cases = [case(rows=n) for n in range(6)]
     done = [row(cases[0]), row(cases[1], "timeout"), row(cases[2], "wrong"), row(cases[3], "unsupported")]
     found = work(tmp_path, cases, *done, deaths={cases[5].key: 1})
@@ -91,7 +91,7 @@ def test_a_newer_format_is_refused(case, tmp_path):
         journal.load(tmp_path)
 
 
-def test_a_folder_of_another_user_or_of_everybody_is_not_gone_on_with(monkeypatch, tmp_path):
+def test_a_folder_that_another_user_can_write_to_is_not_resumed(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(BadInput, match=r"another user owns it; .* add resume\.trust=true"):
         run_folder.check_owner(tmp_path)
@@ -104,7 +104,7 @@ def test_a_folder_of_another_user_or_of_everybody_is_not_gone_on_with(monkeypatc
     run_folder.check_owner(tmp_path)
 
 
-def test_a_row_made_by_other_sources_is_run_again(case, tmp_path):
+def test_a_case_runs_again_if_its_sources_have_changed(case, tmp_path):
     old = row(case(), fingerprint={**Fingerprints().of(case()), "kernels/gelu/torch.py": "0"})
     found = work(tmp_path, [case()], old)
     assert found.again == {case().key: "kernels/gelu/torch.py has changed"}
@@ -122,7 +122,7 @@ def test_a_row_made_by_other_sources_is_run_again(case, tmp_path):
         ("", {"NVIDIA H100"}, ""),
     ],
 )
-def test_another_gpu_makes_another_row(case, tmp_path, device, devices, why):
+def test_a_case_runs_again_on_another_gpu(case, tmp_path, device, devices, why):
     anywhere = replace(case(), device="auto")
     again = work(tmp_path, [anywhere], row(anywhere, device=device), devices=devices).again
     assert again == ({anywhere.key: why} if why else {})
@@ -142,7 +142,7 @@ def test_a_case_in_flight_at_two_deaths_is_lost_and_not_tried_again(case, tmp_pa
     assert lost.status == "lost"
     assert lost.reason == "in flight twice when the runner itself died; not tried again: resume.retry=[lost]"
     assert "  1 lost: in flight twice" in "\n".join(resume.summary(tmp_path, found, 0))
-    assert not work(tmp_path, [case()], lost).again  # nor at any later time
+    assert not work(tmp_path, [case()], lost).again  # nor in a later session
     asked = replace(DEFAULT, retry=("lost",))
     assert work(tmp_path, [case()], settings=asked).again == {case().key: "its status was lost"}
 
@@ -153,7 +153,7 @@ def test_rows_outside_the_grid_are_counted(case, tmp_path):
     assert "1 more in the folder" in resume.summary(tmp_path, found, 0)[-1]
 
 
-def test_the_folder_is_named_or_the_last_of_its_name(case, tmp_path):
+def test_resume_finds_a_folder_by_path_or_the_newest_of_a_name(case, tmp_path):
     folders = []
     for day, name in (("2025-01-02", "a"), ("2025-01-01", "a"), ("2025-01-02", "b")):
         folder = tmp_path / day / f"12-00-00-{name}"
@@ -176,7 +176,7 @@ def test_the_folder_is_named_or_the_last_of_its_name(case, tmp_path):
         run_folder.find(str(tmp_path), "", None)
 
 
-def test_a_plan_comes_back_as_it_was_written(case, tmp_path):
+def test_a_plan_is_read_as_it_was_written(case, tmp_path):
     cases = [case(impl=impl, rows=n) for n in range(2) for impl in ("torch", "naive")]
     cases.append(replace(cases[0], replica=1, seed=7, time_wrong=True))
     run_folder.write_plan(tmp_path, plan(cases), cases)

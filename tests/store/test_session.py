@@ -1,4 +1,4 @@
-"""What a session does when its folder fails it: nothing that was measured is lost."""
+"""A session loses no row, whatever happens to its folder."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ def plan(case, tmp_path):
 
 
 @pytest.fixture
-def session(plan, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def session(plan):
     with Session(plan, ["workload=x"], lambda: None) as begun:
         yield begun
 
@@ -61,7 +60,7 @@ def full(monkeypatch, what="write"):
     monkeypatch.setattr(os, what, refuse)
 
 
-def test_rows_know_what_they_were_made_with_and_how_often_they_were_tried(session):
+def test_a_row_has_a_fingerprint_and_the_number_of_attempts(session):
     case = session.plan.cases[0]
     session.started(case)
     session.started(case)
@@ -71,7 +70,7 @@ def test_rows_know_what_they_were_made_with_and_how_often_they_were_tried(sessio
     assert journal.read(session.folder) == [row]
 
 
-def test_whatever_kills_it_a_folder_with_a_journal_says_what_was_asked_for(plan, monkeypatch):
+def test_a_folder_has_its_plan_before_its_journal(plan, monkeypatch):
     found = []
 
     def begin(folder):
@@ -84,7 +83,7 @@ def test_whatever_kills_it_a_folder_with_a_journal_says_what_was_asked_for(plan,
 
 
 def refused(plan, *, after=0):
-    """The folder of a run of ``plan`` that ends in a refusal, after so many cases."""
+    """Return the folder of a run of ``plan`` that is refused after the first ``after`` cases."""
     session = Session(plan, ["workload=x"], lambda: None)
     with suppress(BadInput), session:
         do(session, after)
@@ -98,7 +97,7 @@ def test_a_run_that_is_refused_leaves_no_folder(plan, tmp_path):
 
 
 @pytest.mark.parametrize("begin", [lambda run: run.started(run.plan.cases[0]), lambda run: run.ready({}, "GPU-x")])
-def test_a_run_in_which_something_was_begun_keeps_its_folder(plan, begin):
+def test_a_run_that_has_begun_keeps_its_folder(plan, begin):
     session = Session(plan, ["workload=x"], lambda: None)
     with suppress(BadInput), session:
         begin(session)
@@ -106,7 +105,7 @@ def test_a_run_in_which_something_was_begun_keeps_its_folder(plan, begin):
     assert session.folder.exists()
 
 
-def test_what_it_has_measured_before_stays_and_so_does_an_earlier_run(plan):
+def test_rows_stay_when_a_run_or_its_resumption_is_refused(plan):
     folder = refused(plan, after=1)
     assert len(journal.read(folder)) == 1
     again = replace(plan, resume=Resume(of=str(folder), retry=()))
@@ -115,7 +114,7 @@ def test_what_it_has_measured_before_stays_and_so_does_an_earlier_run(plan):
 
 
 @pytest.mark.parametrize("what", ["write", "fdatasync"])
-def test_rows_that_the_disk_refuses_are_printed_as_json_lines(session, monkeypatch, capsys, what):
+def test_rows_that_cannot_be_written_are_printed_as_json_lines(session, monkeypatch, capsys, what):
     do(session, 2)
     session.settle()
     session.started(session.plan.cases[2])
@@ -127,18 +126,18 @@ def test_rows_that_the_disk_refuses_are_printed_as_json_lines(session, monkeypat
     assert "cannot be written any more: No space left on device. No further case is started" in first
     printed = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert second.startswith(f"{len(printed)} rows could not be saved")
-    lost = session.rows[-1:] if what == "write" else session.rows  # of a failed fdatasync nobody knows what is saved
+    lost = session.rows[-1:] if what == "write" else session.rows  # after a failed fdatasync any row may be lost
     assert [Row.from_record(row) for row in printed] == lost
 
 
-def test_of_a_removed_folder_all_rows_are_printed(session, capsys):
+def test_all_rows_are_printed_if_the_folder_was_removed(session, capsys):
     do(session, 2)
     shutil.rmtree(session.folder)
     assert "it has been removed" in session.give_up(OSError())[0]
     assert len(capsys.readouterr().err.splitlines()) == 2
 
 
-def test_what_is_not_a_row_costs_none(session, monkeypatch):
+def test_an_error_between_rows_costs_no_row(session, monkeypatch):
     do(session, 2)
     with monkeypatch.context() as disk:
         full(disk)
@@ -155,7 +154,7 @@ def test_a_folder_that_cannot_be_written_is_bad_input(plan, tmp_path, monkeypatc
         Session(plan, [], lambda: None)
 
 
-def test_resumed_it_has_the_rows_of_all_sessions_in_the_order_of_the_plan(plan):
+def test_a_resumed_session_has_the_rows_of_all_sessions_in_the_order_of_the_plan(plan):
     with Session(plan, [], lambda: None) as first:
         for case in reversed(plan.cases[2:]):
             first.started(case)
@@ -172,7 +171,7 @@ def test_resumed_it_has_the_rows_of_all_sessions_in_the_order_of_the_plan(plan):
     assert [row.case for row in journal.read(first.folder)] == [plan.cases[i] for i in (3, 2, 0, 1)]
 
 
-def test_a_resume_that_has_nothing_to_do_leaves_the_folder_as_it_was(plan):
+def test_a_resume_without_cases_to_run_changes_no_file(plan):
     with Session(plan, [], lambda: None) as first:
         do(first, 4)
     before = {path.name: path.read_bytes() for path in first.folder.iterdir()}
@@ -184,7 +183,7 @@ def test_a_resume_that_has_nothing_to_do_leaves_the_folder_as_it_was(plan):
 @pytest.mark.parametrize(
     ("error", "raised"),
     [
-        (BrokenPipeError(), pytest.raises(BrokenPipeError)),  # who read it has seen enough
+        (BrokenPipeError(), pytest.raises(BrokenPipeError)),  # as with | head
         (OSError(errno.ENOSPC, "No space left on device"), contextlib.nullcontext()),
     ],
     ids=["a pipe that is closed", "a disk that is full"],
