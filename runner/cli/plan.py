@@ -168,13 +168,9 @@ def estimate(cases: Sequence[CaseRecord], output_dir: str, devices: Collection[s
 
 
 def duration(seconds: float) -> str:
-    """Return seconds in two units, ``3 min 20 s``, or in one if the second is 0."""
-    whole = max(1, round(seconds))
-    for size, unit, smaller_size, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            rest = whole % size // smaller_size
-            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
-    return f"{whole} s"
+    """Return ``4 s``, ``3.3 min`` or ``5.2 h``."""
+    unit, size = ("s", 1) if seconds < 120 else ("min", 60) if seconds < 7200 else ("h", 3600)
+    return f"{max(1, seconds / size):.2g} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"
 
 
 def _timed(folder: Path) -> list[tuple[CaseRecord, str, float]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ class Line:
     between_pct: float | None = None
     baseline: bool = False
     err_ratio: float | None = None
-    ratio: Ratio | None = field(default=None, compare=False)  # time over the baseline's, if both have an interval
+    ratio: Ratio | None = None  # time over the baseline's, if both have an interval
     speedup: float | None = None  # None for a wrong result
     speedup_low: float | None = None
     speedup_high: float | None = None

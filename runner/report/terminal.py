@@ -200,7 +200,10 @@ def notes(rows: Sequence[Row], names: Names) -> list[str]:
             counts[
                 f"data=zeros: {{}} of {len(rows)} times are for zeros; a GPU may be faster on them than on data"
             ] += 1
-    found = [f"{_and_more(some, names)}: {why}{_traceback(some[0])}" for why, some in shared.items()]
+    found = []
+    for reason, some in shared.items():
+        traceback = [f"; its traceback: {file}" for file in some[0].files if PurePath(file).name == ERROR]
+        found.append(f"{_and_more(some, names)}: {reason}{''.join(traceback)}")
     return [*found, *(text.format(count) for text, count in counts.items())]
 
 
@@ -220,11 +223,6 @@ def _reason(row: Row) -> str:
     reason = str(row.reason or row.metrics.get("verdict_reason") or "")
     where = source_line(row.detail)
     return f"{reason} ({where})" if where else reason
-
-
-def _traceback(row: Row) -> str:
-    found = next((file for file in row.files if PurePath(file).name == ERROR), "")
-    return f"; its traceback: {found}" if found else ""
 
 
 def verdict(row: Row) -> str:
