@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import netrc
 import os
@@ -209,10 +210,8 @@ def look_at_surroundings() -> list[Finding]:
 
 def _cpu() -> list[Finding]:
     cores, load = processes.cores(), os.getloadavg()[0]
-    text, advice = (
-        f"{cores} cores, load average {load:.2f}",
-        "wait until nothing else runs: CPU times need an idle machine",
-    )
+    text = f"{cores} cores, load average {load:.2f}"
+    advice = "wait until nothing else runs: CPU times need an idle machine"
     found = [Finding("CPU", text, "note", advice) if load > BUSY_SHARE * cores else Finding("CPU", text)]
     if GOVERNOR.is_file() and (governor := GOVERNOR.read_text(encoding="utf-8").strip()) != "performance":
         advice = "cpupower frequency-set -g performance (as root), for CPU times that repeat"
@@ -243,11 +242,9 @@ def _wandb() -> Finding:
     if os.environ.get("WANDB_API_KEY"):
         return Finding("W&B", "a key is in the environment")
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
-    try:
+    with contextlib.suppress(OSError, netrc.NetrcParseError):
         if netrc.netrc(os.environ.get("NETRC")).authenticators(host):
             return Finding("W&B", f"logged in to {host}")
-    except (OSError, netrc.NetrcParseError):
-        pass
     return Finding("W&B", "not logged in: runs are kept offline", "note", "wandb login, or log=none")
 
 

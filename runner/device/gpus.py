@@ -60,9 +60,9 @@ def look(limit_s: float = 20.0) -> tuple[list[Gpu], str]:
     deadline = time.monotonic() + limit_s
     text = processes.output([sys.executable, "-m", "runner.device.gpus"], limit_s)
     if not text:
-        late = time.monotonic() >= deadline
-        why = f"the NVIDIA driver did not answer within {limit_s:g} s; see whether nvidia-smi does"
-        return [], why if late else "no NVIDIA driver answers here"
+        if time.monotonic() >= deadline:
+            return [], f"the NVIDIA driver did not answer within {limit_s:g} s; see whether nvidia-smi does"
+        return [], "no NVIDIA driver answers here"
     found = [Gpu(**record) for record in json.loads(text.splitlines()[-1])]
     if not found:
         return [], "the NVIDIA driver has no GPU for this process"
@@ -107,9 +107,8 @@ def busy(gpu: Gpu) -> str:
     Look at the GPU again before the call, with its lock held and no worker started. The memory in use decides, since a
     container hides the processes of others.
     """
-    if gpu.used_bytes <= FOREIGN_BYTES:
-        return ""
-    return f"{gpu} holds {gpu.used_bytes / 2**30:.1f} GiB for other processes: timings may suffer"
+    sentence = f"{gpu} holds {gpu.used_bytes / 2**30:.1f} GiB for other processes: timings may suffer"
+    return sentence if gpu.used_bytes > FOREIGN_BYTES else ""
 
 
 def _names(gpus: Sequence[Gpu]) -> str:

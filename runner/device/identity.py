@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib import metadata
@@ -93,21 +94,16 @@ def describe() -> dict[str, Any]:
 
 def cpu_model() -> str:
     """Return the CPU's name in Linux; elsewhere Python's, which may be "" or only the architecture."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            models = (line.partition(":")[2].strip() for line in file if line.startswith("model name"))
-            return next(models, "") or platform.processor()
-    except OSError:
-        return platform.processor()
+    with contextlib.suppress(OSError):
+        if model := re.search(r"^model name\s*: *(.+)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE):
+            return model[1].strip()
+    return platform.processor()
 
 
 def driver() -> str:
     """Return the version of the NVIDIA driver, from its own file or else from NVML; "" if unknown."""
-    try:
-        with open("/sys/module/nvidia/version", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        pass
+    with contextlib.suppress(OSError):
+        return Path("/sys/module/nvidia/version").read_text(encoding="ascii").strip()
     try:
         import pynvml
 
@@ -119,10 +115,9 @@ def driver() -> str:
 
 def _package(name: str) -> str:
     """Return the version of an installed package; "" if there is none, as where torch brings the library itself."""
-    try:
+    with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
+    return ""
 
 
 def certify(facts: Mapping[str, str], device: str, findings: Sequence[Mapping[str, Any]]) -> Path | None:
@@ -180,11 +175,10 @@ def cache_file(kind: str, facts: Mapping[str, str], version: int) -> Path:
 
 def read_record(path: Path) -> dict[str, Any] | None:
     """Return the record in ``path``; None if there is none, or the file is damaged."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return record if isinstance(record, dict) else None
+        return record if isinstance(record, dict) else None
+    return None
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> bool:

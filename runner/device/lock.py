@@ -146,10 +146,8 @@ def _sign(fd: int, *, shared: bool) -> None:
     """Write the holder into the file."""
     words = [os.path.basename(sys.orig_argv[0]), *sys.orig_argv[1:]]
     command = shlex.join(redact_command([word]) for word in words)  # everybody may read it
-    since = f"{datetime.now():%Y-%m-%d %H:%M}"
-    text = (
-        f"pid {os.getpid()} on host {socket.gethostname()} since {since} ({command[:200]}){', a shared lock' * shared}"
-    )
+    where = f"pid {os.getpid()} on host {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M}"
+    text = f"{where} ({command[:200]}){', a shared lock' * shared}"
     with contextlib.suppress(OSError):  # on a full disk the lock holds all the same
         os.ftruncate(fd, 0)
         os.pwrite(fd, text.encode(), 0)

@@ -10,7 +10,6 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-OOM_SCORE = "800"  # of 1000
 OOM_KILLS = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
 ROOT = Path(__file__).resolve().parents[2]  # the folder of the packages
 
@@ -39,18 +38,16 @@ def output(command: Sequence[str], limit_s: float = 20.0) -> str | None:
         return None
     finally:
         if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(1)  # a process that hangs in the driver may never end; it is left behind
+            kill_group(process, 1.0)  # a process that hangs in the driver may never end; it is left behind
     return text.decode(errors="replace") if process.returncode == 0 else None
 
 
-def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill ``process``, which leads a session of its own, and its group."""
+def kill_group(process: subprocess.Popen[bytes], wait_s: float | None = None) -> None:
+    """Kill ``process``, which leads a session of its own, and its group. Wait until it ends, for at most ``wait_s``."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(wait_s)
 
 
 def kill_tree(pid: int) -> None:
@@ -82,7 +79,7 @@ def children(pid: int) -> list[int]:
 def prefer_for_oom_kill() -> None:
     """Make the kernel kill this process, rather than its parents, when the machine runs out of memory."""
     with contextlib.suppress(OSError):  # not Linux
-        Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
+        Path("/proc/self/oom_score_adj").write_text("800")  # of 1000
 
 
 def oom_kills() -> int:

@@ -17,16 +17,11 @@ from pathlib import Path
 from runner.device import processes
 from runner.experiment.results import SECRET
 
-PLACES = {  # where installers put tools that are not on PATH
-    "nsys": (
-        "/usr/local/cuda/bin/nsys",
-        "/opt/nvidia/nsight-systems/*/bin/nsys",
-        "/opt/nvidia/nsight-systems-cli/*/bin/nsys",
-    ),
-    "ncu": ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu"),
-    "compute-sanitizer": ("/usr/local/cuda/bin/compute-sanitizer",),
-    "cuobjdump": ("/usr/local/cuda/bin/cuobjdump",),
-}
+PLACES = (  # where installers put tools beside PATH
+    "/usr/local/cuda/bin/{name}",
+    "/opt/nvidia/nsight-systems*/*/bin/{name}",  # and nsight-systems-cli
+    "/opt/nvidia/nsight-compute/*/{name}",
+)
 GRACE_S = 60.0  # in which a tool past its time limit may write its report
 # A variable in the environment of a tool and of all processes that it starts: <pid of its owner>-<number of the run>.
 MARK = "KERNEL_RUNNER_TOOL"
@@ -45,12 +40,12 @@ def find(name: str, given: str | None = None) -> str | None:
     """Return the path of a tool: ``given``, on PATH, or the newest version that an installer left; None if nowhere."""
     if given is not None:
         return shutil.which(os.path.expanduser(given))
-    installed = (path for pattern in PLACES[name] for path in sorted(glob(pattern), key=_version, reverse=True))
-    return shutil.which(name) or next(installed, None)
-
-
-def _version(path: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", path)]
+    if path := shutil.which(name):
+        return path
+    for place in PLACES:
+        if found := glob(place.format(name=name)):
+            return max(found, key=lambda path: [int(number) for number in re.findall(r"\d+", path)])
+    return None
 
 
 def run(

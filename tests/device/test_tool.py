@@ -77,7 +77,7 @@ def test_what_it_has_started_says_who_runs_it(tmp_path):
 @pytest.mark.parametrize("where", ["path", "place", "given"])
 def test_it_is_found(tmp_path, monkeypatch, where):
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(tools, "PLACES", {"nsys": (f"{tmp_path}/opt/*/nsys",)})
+    monkeypatch.setattr(tools, "PLACES", (f"{tmp_path}/opt/*/{{name}}",))
     assert tools.find("nsys") is None
     file = {"path": tmp_path / "bin" / "nsys", "place": tmp_path / "opt" / "1" / "nsys", "given": tmp_path / "mine"}
     made: Path = file[where]
@@ -90,7 +90,7 @@ def test_it_is_found(tmp_path, monkeypatch, where):
 
 def test_of_several_versions_the_newest_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(tools, "PLACES", {"nsys": (f"{tmp_path}/opt/*/nsys",)})
+    monkeypatch.setattr(tools, "PLACES", (f"{tmp_path}/opt/*/{{name}}",))
     for version in ("2024.10.1", "2025.3.2", "2024.9.1"):
         (tmp_path / "opt" / version).mkdir(parents=True)
         (tmp_path / "opt" / version / "nsys").touch(mode=0o755)
