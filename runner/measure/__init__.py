@@ -52,10 +52,7 @@ class MeasureContext:
         """Folder for the files of this measurement of this case, made on first use. Raises CannotMeasure."""
         if self.place is None:
             raise CannotMeasure("it keeps files, and this call has no folder for them")
-        try:
-            self.place.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CannotMeasure(f"the folder {self.place} cannot be made: {error.strerror}") from error
+        self.place.mkdir(parents=True, exist_ok=True)
         return self.place
 
     @property

@@ -12,7 +12,6 @@ from runner.kernels.spans import span
 from runner.measure import CannotMeasure, MeasureContext
 from runner.measure.memory import (
     COLUMNS,
-    Allocation,
     Mark,
     Memory,
     Observed,
@@ -161,10 +160,10 @@ def test_a_history_as_a_gpu_writes_it_is_read():
         {"action": "alloc", "addr": 2, "size": 4, "frames": []},
     ]
     seen = read_history(entries, [])
-    assert [one.size_bytes for one in seen.allocations] == [10, 5, 4]
-    assert [one.at_peak for one in seen.allocations] == [True, True, False]
-    assert seen.allocations[0].frames == ("x.py:3 run",)
-    assert seen.addresses == {2, 3}
+    assert seen.changes == [(1, -7), (2, 10), (3, 5), (2, -10), (2, 4)]
+    assert seen.sizes == [10, 5, 4]
+    assert held_at_peak(seen.changes) == {1, 2}
+    assert seen.sources[1] == (("x.py:3 run",), "")
 
 
 def test_parts_nest_and_a_peak_counts_for_all_that_are_open():
@@ -186,12 +185,14 @@ def test_parts_nest_and_a_peak_counts_for_all_that_are_open():
 
 def test_allocations_are_put_together_by_part_and_place():
     marks = [Mark("forward", 0, 0, 1), Mark("", 0, 0, 3)]
-    one = Allocation(8, ("a.py:1 f",), "aten::mm", at_peak=True)
-    seen = Observed([Allocation(4), one, one, Allocation(100, ("b.py:2 g",))], marks)
+    one = (("a.py:1 f",), "aten::mm")
+    changes = [(1, 4), (1, -4), (2, 8), (3, 8), (3, -8), (4, 7), (4, -7)]
+    sources = {0: ((), ""), 2: one, 3: one, 5: (("b.py:2 g",), "")}
+    seen = Observed(changes, sources, marks)
     found = places(seen)
     assert [(place.part, place.where, place.count, place.total_bytes, place.at_peak_bytes) for place in found] == [
         ("forward", "a.py:1 f", 2, 16, 16),
-        ("", "b.py:2 g", 1, 100, 0),
+        ("", "b.py:2 g", 1, 7, 0),
         ("", "(no Python: autograd's own thread)", 1, 4, 0),
     ]
 

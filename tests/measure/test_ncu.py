@@ -200,7 +200,7 @@ def test_it_is_ended_when_its_time_is_over(tmp_path, fake_ncu):
 
 
 def test_where_there_is_none_or_no_gpu(tmp_path, monkeypatch):
-    with pytest.raises(CannotMeasure, match="nowhere/ncu is not there: install Nsight Compute"):
+    with pytest.raises(CannotMeasure, match="nowhere/ncu was not found: install Nsight Compute"):
         ncu(path="nowhere/ncu").measure(CALL, context(tmp_path))
     monkeypatch.setattr(tools, "find", lambda name, given: None)
     with pytest.raises(CannotMeasure, match=r"measure\.ncu\.path"):

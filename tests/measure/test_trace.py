@@ -101,7 +101,7 @@ def test_other_outermost_spans_are_those_outside_of_calls():
     on_autograd = record("user_annotation", "layer_0", 25, 28, tid=AUTOGRAD)
     (call,), others = calls(profile.events([*records, on_autograd, kernel("init", 9, 3, 4)]))
     assert [(other.span.name, [work.name for work in other.work]) for other in others] == [("define_model", ["init"])]
-    assert [line["part"] for line in tables.parts([call], others, gpu=False)] == [
+    assert [line["part"] for line in tables.parts([call], others)] == [
         "call",
         "call/forward",
         "call/forward/layer_0",
@@ -205,7 +205,7 @@ def test_a_kernels_name_is_shortened_to_what_tells_it_apart(name, short):
 
 
 def test_the_table_of_kernels_names_operations_and_is_of_one_call(two):
-    lines = {line["op"]: line for line in tables.kernels(two, shapes=True)}
+    lines = {line["op"]: line for line in tables.kernels(two)}
     mul, mm = lines["aten::mul"], lines["aten::mm"]
     assert (mul["count"], mul["gpu_us"], mul["mean_us"], mul["min_us"], mul["max_us"]) == (2, 30, 15, 10, 20)
     assert (mul["shapes"], mul["grid"], mul["stream"]) == ("64x128 128", "various", GPU)
@@ -216,11 +216,11 @@ def test_the_table_of_kernels_names_operations_and_is_of_one_call(two):
 def test_a_kernel_that_no_operation_launches_is_under_its_part():
     records = [span("call", 0, 100), span("layer_0", 5, 50), launch(1, 10, 12, cat="cuda_driver"), launch(2, 60, 61)]
     seen = parse([*records, kernel("in_triton", 1, 20, 30), kernel("bare", 2, 70, 71)])
-    assert [line["op"] for line in tables.kernels(seen, shapes=False)] == ["(layer_0)", ""]
+    assert [line["op"] for line in tables.kernels(seen)] == ["(layer_0)", ""]
 
 
 def test_the_table_of_operations_has_the_hosts_time_with_and_without_what_they_call(two):
-    lines = {line["op"]: line for line in tables.ops(two, shapes=False, gpu=True)}
+    lines = {line["op"]: line for line in tables.ops(two)}
     assert lines["aten::mul"]["host_us"] == 30
     assert lines["aten::mul"]["self_host_us"] == 30 - 4 - 6
     assert (lines["aten::mul"]["kernels"], lines["aten::mul"]["gpu_us"]) == (2, 30)
@@ -231,12 +231,12 @@ def test_the_table_of_operations_has_the_hosts_time_with_and_without_what_they_c
 
 def test_an_operation_that_calls_itself_is_not_counted_twice_in_its_whole_time():
     seen = parse([span("call", 0, 100), op("aten::to", 10, 50), op("aten::to", 20, 40)])
-    (line,) = tables.ops(seen, shapes=False, gpu=False)
+    (line,) = tables.ops(seen)
     assert (line["count"], line["host_us"], line["self_host_us"]) == (2, 40, 40)
 
 
 def test_parts_have_the_kernels_of_other_threads_too(two):
-    lines = {line["part"]: line for line in tables.parts(two, gpu=True)}
+    lines = {line["part"]: line for line in tables.parts(two)}
     assert list(lines) == ["call", "call/forward", "call/backward"]
     assert (lines["call/forward"]["host_us"], lines["call/forward"]["kernels"], lines["call/forward"]["gpu_us"]) == (
         45,

@@ -6,7 +6,7 @@ All bytes of held memory are above what was held when the call began.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Annotated
 
 from runner.experiment.case import Scalar
@@ -68,13 +68,12 @@ class Memory:
         with saving() as saved:
             again = observe(call.run, context.device, self.max_events)
         found, where = parts(seen.marks), places(seen)
-        sizes = [one.size_bytes for one in seen.allocations]
         figures: dict[str, Scalar] = {
             "peak_mem_bytes": peak,
-            "saved_bytes": most_saved(saved, again.addresses),
-            "allocations": len(sizes),
-            "allocated_bytes": sum(sizes),
-            "largest_alloc_bytes": max(sizes, default=0),
+            "saved_bytes": most_saved(saved, {again.changes[order][0] for order in again.sources}),
+            "allocations": len(seen.sizes),
+            "allocated_bytes": sum(seen.sizes),
+            "largest_alloc_bytes": max(seen.sizes, default=0),
         }
         if call.inputs:  # empty where memory is short, since the call does not hold them then
             storages = [tensor.untyped_storage() for tensor in call.inputs]
@@ -94,6 +93,10 @@ class Memory:
         return figures
 
 
+# Frames of Python, "file:line function", innermost first; and the operator of torch, empty if unknown.
+Source = tuple[tuple[str, ...], str]
+
+
 @dataclass(frozen=True)
 class Mark:
     """The beginning or the end of a part."""
@@ -105,22 +108,17 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Allocation:
-    """One allocation of a call."""
-
-    size_bytes: int
-    frames: tuple[str, ...] = ()  # "file:line function", innermost first
-    operator: str = ""  # of torch; empty if unknown
-    at_peak: bool = False  # held when the call held most
-
-
-@dataclass(frozen=True)
 class Observed:
-    """Allocations and marks of a call, in the order of time."""
+    """Allocations, frees and parts of a call, in the order of time."""
 
-    allocations: Sequence[Allocation]
+    changes: Sequence[tuple[int, int]]  # (address, bytes; negative when freed)
+    sources: Mapping[int, Source]  # index of the change → where it was made; of the call's allocations
     marks: Sequence[Mark]
-    addresses: frozenset[int] = field(default_factory=frozenset)  # of all allocations
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each allocation."""
+        return [self.changes[order][1] for order in self.sources]
 
 
 @dataclass
@@ -168,23 +166,15 @@ def parts(marks: Sequence[Mark]) -> list[Part]:
 
 def places(seen: Observed) -> list[Place]:
     """Return the allocations by part, line and operator; those that hold most at the peak come first."""
-    groups: dict[tuple[str, str, str, str], list[Allocation]] = {}
-    for path, one in zip(_paths(seen), seen.allocations, strict=True):
-        key = path, where(one.frames), one.operator, " < ".join(one.frames)
-        groups.setdefault(key, []).append(one)
-    found = [
-        Place(
-            part=path,
-            where=place,
-            operator=operator,
-            count=len(some),
-            total_bytes=sum(one.size_bytes for one in some),
-            largest_bytes=max(one.size_bytes for one in some),
-            at_peak_bytes=sum(one.size_bytes for one in some if one.at_peak),
-            stack=stack,
-        )
-        for (path, place, operator, stack), some in groups.items()
-    ]
+    live = held_at_peak(seen.changes)
+    groups: dict[tuple[str, str, str, str], list[int]] = {}
+    for path, (order, (frames, operator)) in zip(_paths(seen), seen.sources.items(), strict=True):
+        groups.setdefault((path, where(frames), operator, " < ".join(frames)), []).append(order)
+    found = []
+    for (path, place, operator, stack), orders in groups.items():
+        sizes = [seen.changes[order][1] for order in orders]
+        at_peak = sum(seen.changes[order][1] for order in orders if order in live)
+        found.append(Place(path, place, operator, len(sizes), sum(sizes), max(sizes), at_peak, stack))
     return sorted(found, key=lambda place: (-place.at_peak_bytes, -place.total_bytes))
 
 
@@ -201,7 +191,7 @@ def _paths(seen: Observed) -> list[str]:
     for mark in seen.marks:
         paths += ["/".join(names)] * (mark.allocations - len(paths))
         names = [*names, mark.name] if mark.name else names[:-1]
-    return paths + ["/".join(names)] * (len(seen.allocations) - len(paths))
+    return paths + ["/".join(names)] * (len(seen.sources) - len(paths))
 
 
 def held_at_peak(changes: Sequence[tuple[int, int]]) -> set[int]:

@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from runner.kernels.spans import watched
 from runner.measure import CannotMeasure
-from runner.measure.memory import Allocation, Mark, Observed, held_at_peak
+from runner.measure.memory import Mark, Observed, Source
 
 Changes = list[tuple[int, int]]  # (address of a storage, its bytes; negative when it is freed or dropped)
 
@@ -31,8 +31,8 @@ PART = "part of the call: "  # distinguishes parts from the other records of the
 def observe(run: Callable[[], object], device: str, max_events: int, snapshot: Path | None = None) -> Observed:
     """Make one call of ``run`` and return its allocations.
 
-    On a GPU, write the allocator's history to ``snapshot``, and raise CannotMeasure if it keeps none, or if the call
-    has more than ``max_events`` allocations and frees.
+    On a GPU, write the allocator's history to ``snapshot``. Raises CannotMeasure if the call has more than
+    ``max_events`` allocations and frees.
     """
     return _observe_gpu(run, max_events, snapshot) if device == "cuda" else _observe_cpu(run)
 
@@ -75,14 +75,8 @@ def _observe_gpu(run: Callable[[], object], max_events: int, snapshot: Path | No
 def _history(max_events: int) -> Iterator[None]:
     """Let the allocator record what it does, with Python stacks. Its earlier history is lost."""
     record = torch.cuda.memory._record_memory_history
-    try:
-        record(enabled=None)  # clears the history
-        record(enabled="all", context="all", stacks="python", max_entries=max_events)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
-        raise CannotMeasure(
-            f"torch's allocator keeps no history here ({reason}); run without PYTORCH_CUDA_ALLOC_CONF=backend:..."
-        ) from error
+    record(enabled=None)  # clears the history
+    record(enabled="all", context="all", stacks="python", max_entries=max_events)
     try:
         yield
     finally:
@@ -91,14 +85,14 @@ def _history(max_events: int) -> Iterator[None]:
 
 def read_history(entries: Sequence[Mapping[str, Any]], marks: Sequence[Mark]) -> Observed:
     """Return the allocations of one call from ``entries`` of the allocator's history."""
-    changes = [(entry["addr"], entry["size"] * (1 if entry["action"] == "alloc" else -1)) for entry in entries]
-    live = held_at_peak(changes)
-    allocations = [
-        Allocation(entry["size"], tuple(map(_gpu_frame, entry.get("frames", ()))), at_peak=order in live)
-        for order, entry in enumerate(entries)
-        if entry["action"] == "alloc"
-    ]
-    return Observed(allocations, marks, frozenset(address for address, size in changes if size > 0))
+    changes: Changes = []
+    sources: dict[int, Source] = {}
+    for order, entry in enumerate(entries):
+        made = entry["action"] == "alloc"
+        changes.append((entry["addr"], entry["size"] if made else -entry["size"]))
+        if made:
+            sources[order] = tuple(map(_gpu_frame, entry.get("frames", ()))), ""
+    return Observed(changes, sources, marks)
 
 
 def _gpu_frame(frame: Mapping[str, Any]) -> str:
@@ -131,24 +125,20 @@ def _observe_cpu(run: Callable[[], object]) -> Observed:
             moments.append((event.end_time_ns, "", event))
     marks: list[Mark] = []
     changes: Changes = []
-    made: dict[int, Any] = {}  # index of the change → event of the allocation
+    sources: dict[int, Source] = {}
     held = peak = 0
     for _, what, event in sorted(moments, key=lambda moment: moment[0]):
         if what != "memory":
-            marks.append(Mark(what, held, peak, len(made)))
+            marks.append(Mark(what, held, peak, len(sources)))
             peak = held
             continue
         change = event.extra_fields
         if change.alloc_size > 0:
-            made[len(changes)] = event
+            sources[len(changes)] = _cpu_source(event)
         changes.append((change.ptr, change.alloc_size))
         held += change.alloc_size
         peak = max(peak, held)
-    live = held_at_peak(changes)
-    allocations = [
-        Allocation(event.extra_fields.alloc_size, *_cpu_frames(event), order in live) for order, event in made.items()
-    ]
-    return Observed(allocations, marks, frozenset(event.extra_fields.ptr for event in made.values()))
+    return Observed(changes, sources, marks)
 
 
 def _walk(events: Sequence[Any]) -> Iterator[Any]:
@@ -160,7 +150,7 @@ def _walk(events: Sequence[Any]) -> Iterator[Any]:
         waiting += reversed(event.children)
 
 
-def _cpu_frames(event: Any) -> tuple[tuple[str, ...], str]:
+def _cpu_source(event: Any) -> Source:
     """Return the Python frames around ``event``, innermost first, and the outermost operator of torch inside them.
 
     If Python calls torch by a function, the innermost line is that of the call. If it calls torch by an operator such

@@ -101,7 +101,7 @@ class Ncu:
         ncu = tools.find("ncu", self.path)
         if ncu is None:
             raise CannotMeasure(
-                f"{self.path or 'ncu'} is not there: install Nsight Compute (it comes with the CUDA toolkit), or name "
+                f"{self.path or 'ncu'} was not found: install Nsight Compute (it comes with the CUDA toolkit), or name "
                 "it with measure.ncu.path=<ncu>"
             )
         found = self._profile(ncu, context)
@@ -147,7 +147,7 @@ class Ncu:
         for file in (target, context.folder / RESULT):  # of a first attempt that ran out of memory
             file.unlink(missing_ok=True)
         words = self.command(ncu, target, context.command(calls=1, cold_l2=self.cold_l2))
-        ended = _run(words, log, self.limit_s, {}, GRACE_S)
+        ended = tools.run(words, log, self.limit_s, grace_s=GRACE_S)
         if ended.timed_out:
             raise CannotMeasure(
                 f"ncu was not done after {self.limit_s:g} s: take a smaller measure.ncu.set or measure.ncu.most, or "
@@ -170,18 +170,11 @@ class Ncu:
         return ""
 
 
-def _run(words: Sequence[str], log: Path, limit_s: float, more: Mapping[str, str], grace_s: float) -> tools.Ended:
-    try:
-        return tools.run(words, log, limit_s, more, grace_s)
-    except OSError as error:
-        raise CannotMeasure(f"{words[0]} cannot be started ({error.strerror}): see measure.ncu.path") from None
-
-
 def _page(ncu: str, found: Path, page: str) -> str:
     """Return ``page`` of the report ``found`` as CSV. Raises CannotMeasure."""
     log = found.with_name(f"{page}.txt")  # not .csv, which W&B would show as a table of two thousand columns
     words = [ncu, "--import", str(found), "--csv", "--page", page, "--print-units", "base"]
-    ended = _run(words, log, IMPORT_S, {"LC_ALL": "C"}, 1.0)
+    ended = tools.run(words, log, IMPORT_S, {"LC_ALL": "C"}, grace_s=1.0)
     if ended.code:
         raise CannotMeasure(
             f"ncu cannot read its own report back (code {ended.code}): type {' '.join(words)} to see why"

@@ -26,7 +26,7 @@ GRACE_S = 30.0  # after ``limit_s``, for nsys to write what it has recorded
 EXPORT_S = 20.0  # beyond what is left of ``limit_s``, to read the report
 REPORT, LOG, COMMAND = "report", "nsys.log", "command.txt"
 LINES = 24  # of each table in the summary: parts of two steps of four layers
-KEPT = (RESULT, SUMMARY, f"{REPORT}.nsys-rep", f"{REPORT}.qdstrm", *(f"{name}.csv" for name in tables.SHOWN))
+KEPT = (RESULT, SUMMARY, f"{REPORT}.nsys-rep", *(f"{name}.csv" for name in tables.SHOWN))
 
 # Sampling the CPU is nsys's default, and makes tens of megabytes per second of Python. Without graph nodes, the kernels
 # of a CUDA graph are one record. At the end of the range nsys would by default end the program before it writes its
@@ -66,12 +66,10 @@ class Nsys:
                 "nsys records what a GPU does, and this case runs on the CPU; take measure=profile there"
             )
         program = tools.find("nsys", self.path)
-        if program is None and self.path is not None:
-            raise CannotMeasure(f"measure.nsys.path={self.path} is no program")
         if program is None:
             raise CannotMeasure(
-                "Nsight Systems (nsys) was not found: install it (it is a package of the CUDA toolkit; the nsys inside "
-                "Nsight Compute is incomplete), put it on PATH, or name it with measure.nsys.path=..."
+                f"{self.path or 'nsys'} was not found: install Nsight Systems (a package of the CUDA toolkit; the nsys "
+                "inside Nsight Compute is incomplete), put it on PATH, or name it with measure.nsys.path=<nsys>"
             )
         report, again, notes = self.record(program, context.command(self.calls), context.folder)
         latency_us = context.figures.get("latency_us")
@@ -104,7 +102,7 @@ class Nsys:
         words = profile_command(program, options, folder / REPORT, case)
         (folder / COMMAND).write_text(shlex.join(words) + "\n", encoding="utf-8")
         log = folder / LOG
-        ended = _run(words, log, self.limit_s, GRACE_S)
+        ended = tools.run(words, log, self.limit_s, grace_s=GRACE_S)
         again = result(folder)
         if ended.timed_out:
             raise CannotMeasure(
@@ -117,7 +115,11 @@ class Nsys:
             raise CannotMeasure(f"the case could not be run again under nsys: {again['error']}")
         path = folder / f"{REPORT}.nsys-rep"
         if not path.is_file():
-            raise CannotMeasure(_why_no_report(path, log))
+            raise CannotMeasure(
+                "nsys wrote no report: the range to capture was never opened (leave --capture-range to the preset), "
+                "its QdstrmImporter is missing (install a complete Nsight Systems), or its folder cannot be written "
+                f"to; see {log}"
+            )
         report = _export(program, path, max(self.limit_s - (time.monotonic() - began_s), 0.0) + EXPORT_S)
         if fault := report.fault():
             raise CannotMeasure(f"{fault}; the report is {path}")
@@ -153,14 +155,6 @@ def _name(word: str) -> str:
     return word.partition("=")[0]
 
 
-def _run(words: list[str], log: Path, limit_s: float, grace_s: float) -> tools.Ended:
-    try:
-        return tools.run(words, log, limit_s, grace_s=grace_s)
-    except OSError as error:
-        why = f"{words[0]} cannot be started: {error.strerror}; name another nsys with measure.nsys.path=..."
-        raise CannotMeasure(why) from error
-
-
 def _export(program: str, report: Path, limit_s: float) -> Report:
     """Read ``report`` by way of an SQLite file. Raises CannotMeasure.
 
@@ -169,7 +163,8 @@ def _export(program: str, report: Path, limit_s: float) -> Report:
     with tempfile.TemporaryDirectory(prefix="nsys-") as folder:
         database = Path(folder) / "report.sqlite"
         options = ["--type=sqlite", "--force-overwrite=true", "--quiet=true", f"--output={database}"]
-        ended = _run([program, "export", *options, str(report)], Path(folder) / "log", limit_s, 1.0)
+        words = [program, "export", *options, str(report)]
+        ended = tools.run(words, Path(folder) / "log", limit_s, grace_s=1.0)
         if ended.timed_out:
             raise CannotMeasure(
                 f"reading the report took longer than {limit_s:.0f} s; give fewer measure.nsys.calls; the report is "
@@ -196,20 +191,6 @@ def _why_no_result(ended: tools.Ended, log: Path) -> str:
     how = f"exit code {ended.code}" if ended.code >= 0 else f"signal {-ended.code}"
     last = _last(ended.output)
     return f"the case ended under nsys with {how} before its calls were done{last and f': {last}'} (its log is {log})"
-
-
-def _why_no_report(report: Path, log: Path) -> str:
-    """Return why there is no ``report`` although the case made its calls."""
-    raw = report.with_suffix(".qdstrm")
-    if raw.is_file():
-        return (
-            "nsys could not convert its recording: its QdstrmImporter is missing or lacks a library (ldd names it), so "
-            f"install a complete Nsight Systems; the raw file is kept: {raw}"
-        )
-    return (
-        "nsys wrote no report: the range to capture was never opened, or its folder cannot be written to; leave "
-        f"--capture-range to the preset, and see {log}"
-    )
 
 
 def _printed(said: str) -> list[str]:

@@ -16,10 +16,9 @@ NOTABLE = re.compile(  # messages of nsys that cast doubt on a report
     r"is not supported by this build|size limit on recording|already subscribed|payload extension is incompatible"
 )
 NO_WORK = (
-    "no GPU work was seen in the calls: nothing ran on the GPU, another client of CUPTI is active in that process, or "
-    "this nsys is older than the driver (update it)"
+    "no GPU work was seen in the calls: nothing ran on the GPU, another client of CUPTI is active in that process, "
+    "measure.nsys.args traces CUDA graphs as a whole, or this nsys is older than the driver (update it)"
 )
-GRAPHS = "all work ran in CUDA graphs, which were traced as a whole; take --cuda-graph-trace out of measure.nsys.args"
 NO_CALLS = "it recorded no NVTX ranges, so its kernels cannot be told apart by call; let measure.nsys.args trace nvtx"
 PUSHED = (59, 60)  # event types: a range pushed and popped, and a range started and ended
 COPIES = {1: "host to device", 2: "device to host", 8: "device to device", 9: "host to host", 10: "peer to peer"}
@@ -50,8 +49,6 @@ class Report:
         """Return why the report shows nothing of the calls; empty if it does."""
         if any(call.work for call in self.calls):
             return ""
-        if self.graphs and not self.works:
-            return GRAPHS
         fault = NO_CALLS if self.works and not self.calls else NO_WORK
         return f"{fault} ({self.messages[0]})" if self.messages else fault
 

@@ -69,7 +69,7 @@ class Profile:
         notes = [note, tables.note(seen, context.expected) if gpu else ""]
         figures |= {"profile_slowdown": slowdown, "profile_note": "; ".join(filter(None, notes))}
 
-        found = tables.tables(seen, shapes=self.shapes, gpu=gpu)
+        found = tables.tables(seen)
         in_stacks = seen
         if self.stacks or self.memory or self.flops:
             slow = folder / f"slow-{TRACE}"  # not kept: most of its time is the profiler's own
@@ -91,10 +91,7 @@ class Profile:
 
 def recorded_calls(path: Path, gpu: bool) -> list[ProfiledCall]:
     """Return the calls of the trace at ``path``. Raises CannotMeasure if one of a GPU has no work."""
-    try:
-        found, _ = calls(read(path))
-    except (ValueError, KeyError) as error:
-        raise CannotMeasure(f"torch.profiler's trace cannot be read: {error}; it is kept at {path}") from error
+    found, _ = calls(read(path))
     if not found:
         raise CannotMeasure("torch.profiler recorded no call; worker.log may say why")
     if gpu and not all(call.work for call in found):
@@ -129,7 +126,11 @@ def events(records: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
             end=start + float(record.get("dur", 0.0)),
             thread=(record.get("pid"), record.get("tid")),
             correlation=given.get("correlation") or None,
-            details={DETAILS[name]: _text(value) for name, value in given.items() if name in DETAILS},
+            details={
+                DETAILS[name]: sizes_text([value]) if isinstance(value, list) else value
+                for name, value in given.items()
+                if name in DETAILS
+            },
             shapes=sizes_text(given.get("Input Dims")),
         )
 
@@ -137,7 +138,3 @@ def events(records: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
 def sizes_text(sizes: Sequence[Sequence[int]] | None) -> str:
     """Return ``64x128 128`` for ``[[64, 128], [128], []]``."""
     return " ".join("x".join(map(str, size)) for size in sizes or () if size)
-
-
-def _text(value: object) -> object:
-    return "x".join(map(str, value)) if isinstance(value, list) else value

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, record_function, schedule, supported_activities
+from torch.profiler import ProfilerActivity, record_function, schedule
 
 from runner.kernels.spans import watched
-from runner.measure import CALL, CannotMeasure
+from runner.measure import CALL
 from runner.measure.profile import Profile, sizes_text
 from runner.measure.timeline.tables import Line
 from runner.timing import Call
@@ -25,18 +25,13 @@ FEWEST = 2  # calls, however slow
 class Caller:
     """Makes calls one at a time, each from the same start: inputs restored, L2 cache cold, GPU idle.
 
-    The constructor makes one call, whose time decides how many ``count`` calls in ``rounds`` rounds are made. Raises
-    CannotMeasure if this torch has no profiler.
+    The constructor makes one call, whose time decides how many ``count`` calls in ``rounds`` rounds are made.
     """
 
     def __init__(self, call: Call, device: str, settings: Profile) -> None:
         self._run, self._settings, self._gpu = call.run, settings, device == "cuda"
         self._before = preparation(call.reset, cold_l2=settings.cold_l2 and self._gpu)
         self._activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._gpu else [])]
-        if not supported_activities().issuperset(self._activities):
-            raise CannotMeasure(
-                "this torch is built without Kineto or CUPTI, which torch.profiler needs; pip install torch"
-            )
         self.rounds, self.count = plan(self.plain_us() / 1e6, settings)
 
     def plain_us(self) -> float:
@@ -76,8 +71,7 @@ class Caller:
 def record(call: Call, device: str, settings: Profile, path: Path) -> tuple[float, str]:
     """Make calls without the profiler and with it in turn; write the trace of the last round to ``path``.
 
-    Return the time of a call under the profiler over its time without, and a note on what was left out. Raises
-    CannotMeasure if this torch has no profiler.
+    Return the time of a call under the profiler over its time without, and a note on what was left out.
     """
     caller = Caller(call, device, settings)
     plain_us: list[float] = []

@@ -7,8 +7,9 @@ inside the operation that made it, on whatever thread that runs. Nothing here im
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import dropwhile, takewhile
 from typing import Any, Literal
 
 from runner.measure import CALL
@@ -47,6 +48,13 @@ class Event:
     def self_us(self) -> float:
         """Duration without the events that it encloses."""
         return max(0.0, self.us - self.children_us)
+
+    def ancestors(self) -> Iterator[Event]:
+        """Yield the events around it on its thread, innermost first."""
+        above = self.parent
+        while above is not None:
+            yield above
+            above = above.parent
 
     @property
     def op(self) -> Event | None:
@@ -114,7 +122,8 @@ def _nest(events: Sequence[Event]) -> None:
 def _outermost(events: Sequence[Event]) -> list[Call]:
     """Return the calls, and the outermost spans that overlap neither a call nor each other, by start."""
     spans = [event for event in events if event.kind == "span"]
-    found = [Call(span) for span in spans if span.name == CALL and not _inside_call(span)]
+    names = ((span, {above.name for above in span.ancestors()}) for span in spans if span.name == CALL)
+    found = [Call(span) for span, around in names if CALL not in around]
     for span in spans:
         if span.parent is None and span.name != CALL:
             index = bisect.bisect_left(found, span.start, key=lambda call: call.span.start)
@@ -122,13 +131,6 @@ def _outermost(events: Sequence[Event]) -> list[Call]:
             if all(one.span.end <= span.start for one in before) and all(span.end <= one.span.start for one in after):
                 found.insert(index, Call(span))
     return found
-
-
-def _inside_call(span: Event) -> bool:
-    above = span.parent
-    while above is not None and above.name != CALL:
-        above = above.parent
-    return above is not None
 
 
 def _at(found: Sequence[Call], time: float) -> Call | None:
@@ -143,25 +145,13 @@ def _stack(event: Event, span: Event, threads: Mapping[object, Sequence[Event]])
     For an event of another thread, such as autograd's, begin with what the caller's thread does at the same time: it
     waits there.
     """
-    own = _enclosing(event.parent, span)
+
+    def inside(other: Event) -> bool:
+        return other is not span and other.start >= span.start
+
+    own = [*takewhile(inside, event.ancestors())]
     if event.thread != span.thread:
-        own = _enclosing(_innermost(threads[span.thread], event.start), span) + own
-    return tuple(other for other in own if other.kind != "api")
-
-
-def _innermost(events: Sequence[Event], time: float) -> Event | None:
-    """Return the innermost of one thread's ``events`` at ``time``."""
-    index = bisect.bisect_right(events, time, key=lambda event: event.start) - 1
-    event = events[index] if index >= 0 else None
-    while event is not None and event.end < time:
-        event = event.parent
-    return event
-
-
-def _enclosing(event: Event | None, span: Event) -> list[Event]:
-    """Return ``event`` and what encloses it below ``span``, outermost first."""
-    found: list[Event] = []
-    while event is not None and event is not span and event.start >= span.start:
-        found.append(event)
-        event = event.parent
-    return found[::-1]
+        caller = threads[span.thread]
+        last = caller[bisect.bisect_right(caller, event.start, key=lambda other: other.start) - 1]
+        own += takewhile(inside, dropwhile(lambda other: other.end < event.start, (last, *last.ancestors())))
+    return tuple(other for other in reversed(own) if other.kind != "api")

@@ -24,14 +24,8 @@ Line = dict[str, Any]  # column → cell
 SEPARATOR = "/"  # between a part and the part inside it
 LONGEST_NAME = 60
 WHAT = "kernels, copies and fills of a call"
-NOISE = (  # prefixes in the name of a C++ kernel
-    "void ",
-    "at::native::",
-    "at::detail::",
-    "(anonymous namespace)::",
-    "<unnamed>::",
-    "std::",
-)
+# Prefixes in the name of a C++ kernel.
+NOISE = ("void ", "at::native::", "at::detail::", "(anonymous namespace)::", "<unnamed>::", "std::")
 SHOWN = {  # columns of each table in summary.txt; its file has more
     "parts": ("part", "count", "host_us", "gpu_us", "gpu_busy_us"),
     "kernels": ("op", "shapes", "kernel", "count", "gpu_us", "share_pct", "launch_us", "launch_to_start_us"),
@@ -85,14 +79,12 @@ def figures(calls: Sequence[Call], tool: str) -> dict[str, Scalar]:
     return {f"{tool}_{column}": value for column, value in found.items()}
 
 
-def tables(
-    calls: Sequence[Call], others: Sequence[Call] = (), *, shapes: bool = False, gpu: bool = True
-) -> dict[str, list[Line]]:
-    """Return every table that has lines, by its name. ``shapes``: one line for each size of an operation's inputs."""
+def tables(calls: Sequence[Call], others: Sequence[Call] = ()) -> dict[str, list[Line]]:
+    """Return every table that has lines, by its name; ``others`` are outermost spans outside of the calls."""
     found = {
-        "parts": parts(calls, others, gpu=gpu),
-        "kernels": kernels(calls, shapes=shapes),
-        "ops": ops(calls, shapes=shapes, gpu=gpu),
+        "parts": parts(calls, others),
+        "kernels": kernels(calls),
+        "ops": ops(calls),
         "api": api(calls),
         "copies": copies(calls),
         "gaps": gaps_between(calls),
@@ -100,16 +92,16 @@ def tables(
     return {name: lines for name, lines in found.items() if lines}
 
 
-def kernels(calls: Sequence[Call], *, shapes: bool) -> list[Line]:
+def kernels(calls: Sequence[Call]) -> list[Line]:
     """Return a line for each operation and kernel that it launches, the longest time first."""
     works = [work for call in calls for work in call.work]
     lines = []
-    for (op, sizes, name), some in _grouped(works, lambda work: (*_op_of(work, shapes), work.name)).items():
+    for (op, shapes, name), some in _grouped(works, lambda work: (*_op_of(work), work.name)).items():
         own = _first_of_launches(some)
         lines.append(
             {
                 "op": op,
-                **({"shapes": sizes} if shapes else {}),
+                "shapes": shapes,
                 "kernel": name,
                 "count": len(some) / len(calls),
                 "gpu_us": _sum_us(some) / len(calls),
@@ -122,37 +114,47 @@ def kernels(calls: Sequence[Call], *, shapes: bool) -> list[Line]:
                 **_common([work.details for work in some]),
             }
         )
-    names = dict.fromkeys(name for line in lines for name in line)
+    names = dict.fromkeys(name for line in _without_empty_shapes(lines) for name in line)
     return sorted(({name: line.get(name) for name in names} for line in lines), key=lambda line: -line["gpu_us"])
 
 
-def ops(calls: Sequence[Call], *, shapes: bool, gpu: bool) -> list[Line]:
+def ops(calls: Sequence[Call]) -> list[Line]:
     """Return a line for each operation: host time with and without the operations it calls; on a GPU, kernel time.
 
     Sorted by the kernels' time, then by the host's own.
     """
     events = [event for call in calls for event in call.host if event.kind == "op"]
     total_us = sum(event.self_us for event in events)
-    launched = _grouped((work for call in calls for work in call.work), lambda work: _op_of(work, shapes))
+    launched = _grouped((work for call in calls for work in call.work), _op_of)
     lines: list[Line] = []
-    for (op, sizes), some in _grouped(events, lambda event: (event.name, event.shapes if shapes else "")).items():
+    for (op, shapes), some in _grouped(events, lambda event: (event.name, event.shapes)).items():
         self_us = sum(event.self_us for event in some)
-        line: Line = {"op": op, **({"shapes": sizes} if shapes else {}), "count": len(some) / len(calls)}
+        line: Line = {"op": op, "shapes": shapes, "count": len(some) / len(calls)}
         line["self_host_us"] = self_us / len(calls)
-        line["host_us"] = sum(event.us for event in some if not _is_recursive(event)) / len(calls)
+        outer = [event for event in some if all(above.name != op for above in event.ancestors())]  # not recursive
+        line["host_us"] = sum(event.us for event in outer) / len(calls)
         line["self_host_pct"] = 100 * self_us / total_us if total_us else 0.0
-        if gpu:
-            own = launched.get((op, sizes), [])
+        if launched:
+            own = launched.get((op, shapes), [])
             line |= {"kernels": len(own) / len(calls), "gpu_us": _sum_us(own) / len(calls)}
         lines.append(line)
-    return sorted(lines, key=lambda line: (-line.get("gpu_us", 0.0), -line["self_host_us"]))
+    return sorted(_without_empty_shapes(lines), key=lambda line: (-line.get("gpu_us", 0.0), -line["self_host_us"]))
 
 
-def parts(calls: Sequence[Call], others: Sequence[Call] = (), *, gpu: bool) -> list[Line]:
+def _without_empty_shapes(lines: list[Line]) -> list[Line]:
+    """Remove the column ``shapes`` where the sizes of inputs were not recorded."""
+    if not any(line["shapes"] for line in lines):
+        for line in lines:
+            del line["shapes"]
+    return lines
+
+
+def parts(calls: Sequence[Call], others: Sequence[Call] = ()) -> list[Line]:
     """Return a line for each named part of the workload, in the order in which they begin.
 
     The parts of ``others``, which are outside of all calls, come last; their numbers are for one occurrence.
     """
+    gpu = any(call.work for call in calls)
     lines: list[Line] = []
     for some in ([*calls], *_grouped(others, lambda call: call.span.name).values()):
         named = [(event, call) for call in some for event in (call.span, *call.host) if event.kind == "span"]
@@ -236,10 +238,10 @@ def _grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> dict[Any, list
     return groups
 
 
-def _op_of(work: Event, shapes: bool) -> tuple[str, str]:
+def _op_of(work: Event) -> tuple[str, str]:
     """Return the operation that launched ``work`` and the sizes of its inputs; without an operation, the part."""
     if work.op:
-        return work.op.name, work.op.shapes if shapes else ""
+        return work.op.name, work.op.shapes
     spans = _spans(work)
     return f"({spans[-1]})" if spans else "", ""
 
@@ -251,14 +253,6 @@ def _spans(event: Event) -> list[str]:
 def _part(event: Event) -> str:
     """Return the part of a call that ``event`` is in, or was launched in."""
     return SEPARATOR.join([CALL, *_spans(event)])
-
-
-def _is_recursive(event: Event) -> bool:
-    """Return whether an operation of the same name encloses ``event``, whose time is then in that one's."""
-    above = event.parent
-    while above is not None and above.name != event.name:
-        above = above.parent
-    return above is not None
 
 
 def _sum_us(works: Iterable[Event]) -> float:
