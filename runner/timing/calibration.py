@@ -155,6 +155,4 @@ def empty_graphs(*, cold_l2: bool = False, captures: int = CAPTURES) -> GraphTim
     return GraphTimestamps(launch_empty, preparation(None, cold_l2=cold_l2), captures=captures, constant_us=0.0)
 
 
-@cache
-def _reference_graphs() -> GraphTimestamps:
-    return empty_graphs()
+_reference_graphs = cache(empty_graphs)

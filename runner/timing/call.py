@@ -16,6 +16,7 @@ class Instrument:
     """Base class of what times single calls of ``run``, each after a call of ``before``, which is not timed."""
 
     name: str  # as in the column ``instrument``
+    kernels: int | None = None  # kernels, copies and fills of a call in its CUDA graph; None: no graph, or unknown
 
     def __init__(self, run: Callable[[], object], before: Callable[[], object]) -> None:
         self.clocks_mhz: list[float] = []  # clock of a multiprocessor in each sample; empty if not measured

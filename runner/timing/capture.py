@@ -110,20 +110,6 @@ def _reachable(start: int, neighbors: Mapping[int, list[int]]) -> set[int]:
     return seen
 
 
-class _KernelNode(ctypes.Structure):
-    """CUDA_KERNEL_NODE_PARAMS_v2."""
-
-    _fields_ = (
-        ("func", ctypes.c_void_p),
-        ("grid_and_block", ctypes.c_uint * 6),
-        ("shared_bytes", ctypes.c_uint),
-        ("arguments", ctypes.c_void_p),
-        ("extra", ctypes.c_void_p),
-        ("kern", ctypes.c_void_p),
-        ("context", ctypes.c_void_p),
-    )
-
-
 def _kinds(node: int) -> list[Kind]:
     kind = ctypes.c_int()
     _ask("cuGraphNodeGetType", node, ctypes.byref(kind))
@@ -133,9 +119,9 @@ def _kinds(node: int) -> list[Kind]:
         return [each for inner in _nodes(child.value or 0) for each in _kinds(inner)]
     if kind.value != KERNEL:
         return [(kind.value, 0)]
-    params = _KernelNode()
+    params = (ctypes.c_uint64 * 9)()  # CUDA_KERNEL_NODE_PARAMS_v2: the first word is func, the eighth is kern
     _ask("cuGraphKernelNodeGetParams_v2", node, ctypes.byref(params))
-    return [(KERNEL, params.func or params.kern or 0)]
+    return [(KERNEL, params[0] or params[7])]
 
 
 def _nodes(graph: int) -> list[int]:

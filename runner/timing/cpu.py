@@ -121,16 +121,12 @@ _REGION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # the body of an OpenMP paral
 
 @contextmanager
 def pinned(call: Callable[[], object] = lambda: None) -> Iterator[str]:
-    """Pin the calling thread and each OpenMP thread that shares its work to a CPU of its own.
+    """Pin the calling thread and each OpenMP thread that shares its work to a CPU of its own, and yield the CPUs.
 
     ``call`` runs once, pinned; it does what will be measured, at least twice. If it leaves new threads, nothing stays
     pinned: where parallel regions differ in size, OpenMP ends threads and starts others, all on the CPU of the thread
-    that starts them. Threads that start and end within ``call`` are not noticed, and share that CPU.
-
-    Yields:
-        The CPUs, such as ``0-3,8``; "" if the threads are not pinned: because there are more threads than CPUs, the
-        system refuses, or there is no Linux or no OpenMP.
-
+    that starts them. The CPUs are "" then, or if there are more threads than CPUs, the system refuses, or there is no
+    Linux or no OpenMP; otherwise for example ``0-3,8``.
     """
     cpus = _assignment()
     if not cpus:
@@ -189,11 +185,7 @@ def choose(current: dict[int, int], cores: dict[int, str]) -> dict[int, int]:
 
     A thread keeps its CPU, which the system has chosen away from other processes, unless another thread has the core.
     The others get a core of their own while there is one, then the CPUs whose cores have the fewest threads.
-
-    Args:
-        current: thread → the CPU that it is on
-        cores: allowed CPU → name of its core
-
+    ``current``: thread → the CPU that it is on. ``cores``: allowed CPU → name of its core.
     """
     if len(current) > len(cores):
         return {}
@@ -221,8 +213,7 @@ def _core(cpu: int) -> str:
 def openmp_threads() -> dict[int, int]:
     """Return thread → current CPU of the calling thread and of those that its OpenMP regions use.
 
-    It runs a parallel region of its own. The entry point is the first of that name among the loaded libraries, as for
-    torch and for what torch compiles.
+    It runs a parallel region of the OpenMP library that torch and its compiled code use.
     """
     current: dict[int, int] = {}
     libraries = ctypes.CDLL(None)

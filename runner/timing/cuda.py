@@ -57,7 +57,7 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
     buffer_sets = BufferSets(call.inputs, settings.buffer_sets)
     instrument, note = instruments.choose(call, settings, buffer_sets)
     check = settings.cupti_check and not interpreted()  # it needs kernels of our own
-    seen = cupti.observe(call.run, before, kernels=instruments.nodes(instrument)) if check else None
+    seen = cupti.observe(call.run, before, kernels=instrument.kernels) if check else None
     instrument, note = instruments.corrected(instrument, note, seen, call, settings)
     taken, drift_us = _undisturbed(lambda: take(instrument, settings), [instrument])
     columns = taken.columns("gpu_us", FLOORS[instrument.name]) | gpu_state() | as_seen_by_caller(call.run, before)
@@ -66,8 +66,8 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
         columns |= {"buffer_sets": min(len(buffer_sets), settings.captures), "timer_drift_us": drift_us}
     if seen:
         columns |= {"cupti_us": seen.span_us, "gap_us": seen.span_us - seen.busy_us, "n_kernels": seen.kernels}
-    elif (held := instruments.nodes(instrument)) is not None:
-        columns["n_kernels"] = held
+    elif instrument.kernels is not None:
+        columns["n_kernels"] = instrument.kernels
     if instrument.clocks_mhz:
         columns |= {
             "sm_clock_mhz": statistics.median(instrument.clocks_mhz[-taken.summary.count :]),  # not of the warm-up

@@ -47,14 +47,9 @@ class CuptiTime:
 def observe(
     call: Callable[[], object], before: Callable[[], object], *, kernels: int | None = None, calls: int | None = None
 ) -> CuptiTime | None:
-    """Observe ``call``. None if CUPTI saw nothing, not even our own kernels, or not the same kernels in each call.
+    """Observe ``calls`` of ``call``, each after ``before``: by default 30, or fewer if long or of many ``kernels``.
 
-    Args:
-        call: what to observe
-        before: its preparation
-        kernels: expected number of kernels in a call, if known
-        calls: number of calls; by default 30, or fewer if they are long or have many ``kernels``
-
+    None if CUPTI saw nothing, not even our own kernels, or not the same number of kernels in each call.
     """
     if calls is None:
         each_s = min(_seconds(call, before) for _ in range(2))  # the first may load something
@@ -75,10 +70,7 @@ def observe(
 def each_kernel(
     call: Callable[[], object], before: Callable[[], object], calls: int = 5
 ) -> dict[str, tuple[int, float]]:
-    """Return kernel → number of launches, and us of all of them, in one call; empty if CUPTI saw nothing.
-
-    Copies and fills are included, under CUPTI's names.
-    """
+    """Return kernel, copy or fill → number of launches, and us of all of them, in one call. Empty without CUPTI."""
     found: dict[str, list[float]] = {}
     by_call = _by_call(record_calls(call, before, calls))
     for own in by_call:

@@ -63,9 +63,8 @@ CHUNK_S = 0.05  # calls between two synchronizations: the queue stays short, and
 def sustained(call: Call, seconds: float, *, captured: bool) -> dict[str, Scalar]:
     """Return the mean time, clock, power and energy of a call over ``seconds`` of load, after ``LEAD_S`` of it.
 
-    ``captured``: replay a CUDA graph, so that launching does not slow the call down. Use it only for a call that was
-    timed in graphs, since the graph of another call may miss a part. The call must wait for all work that it starts:
-    timestamps do not see the rest.
+    ``captured``: replay a CUDA graph, so that launching does not slow it down. The call was timed in graphs: others may
+    miss a part of it. The call must wait for all work that it starts, since timestamps do not see the rest.
     """
     run = _captured(call) if captured else partial(_run_whole, call)
     probe_ns, _ = _chunk(run, 3)

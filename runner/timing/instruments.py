@@ -29,20 +29,14 @@ def choose(call: Call, settings: TimingSettings, buffer_sets: BufferSets | None 
     if reason := no_timestamps():
         return build("cuda_events", call, settings), reason
     try:
-        return _graphs(call, settings, buffer_sets), ""
+        return build("graph_timestamps", call, settings, buffer_sets=buffer_sets), ""
     except CaptureError as error:
-        return build("stream_timestamps", call, settings), f"no CUDA graph can hold this call: {error}"
-
-
-def _graphs(call: Call, settings: TimingSettings, buffer_sets: BufferSets | None) -> Instrument:
-    """Capture graphs; in the first buffer set alone if the outputs of all do not fit. Raises CaptureError."""
-    try:
-        return build("graph_timestamps", call, settings, buffer_sets=buffer_sets)
-    except CaptureError as error:
-        if buffer_sets is None or len(buffer_sets) == 1 or not isinstance(error.__cause__, torch.OutOfMemoryError):
-            raise
-    buffer_sets.free_copies()  # outside of the except clause: the error keeps the captured graphs alive
-    return build("graph_timestamps", call, settings, buffer_sets=buffer_sets)
+        reason, memory_is_short = str(error), isinstance(error.__cause__, torch.OutOfMemoryError)
+    # Outside of the except clause, since the error keeps the captured graphs alive.
+    if memory_is_short and buffer_sets is not None and len(buffer_sets) > 1:
+        buffer_sets.free_copies()
+        return choose(call, settings, buffer_sets)
+    return build("stream_timestamps", call, settings), f"no CUDA graph can hold this call: {reason}"
 
 
 def corrected(
@@ -54,15 +48,10 @@ def corrected(
     if seen.detached:
         reason = "it leaves work on a stream that nobody waits for: timed by the host's clock, launching included"
         return build("host_clock", call, settings), reason
-    if (held := nodes(instrument)) is not None and held < seen.kernels:
-        reason = f"its CUDA graph holds {held} of the {seen.kernels} kernels of a call"
+    if instrument.kernels is not None and instrument.kernels < seen.kernels:
+        reason = f"its CUDA graph holds {instrument.kernels} of the {seen.kernels} kernels of a call"
         return build("stream_timestamps", call, settings), reason
     return instrument, note
-
-
-def nodes(instrument: Instrument) -> int | None:
-    """Return the number of kernels, copies and fills of a call in the timed graph; None if unknown or without graph."""
-    return instrument.contents.work if isinstance(instrument, GraphTimestamps) and instrument.contents else None
 
 
 def build(

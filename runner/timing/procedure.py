@@ -64,19 +64,15 @@ def take(instrument: Instrument, settings: TimingSettings) -> Taken:
     warmup_s = time.perf_counter() - started
     count = max(FEWEST, min(settings.samples, int(affordable * FIRST_LOOK)))
     times = instrument.samples(count)
-    if _drifts(summarise(times), settings) and affordable >= 3 * count:
+    if abs(summarise(times).drift) * 100 > settings.target_pct and affordable >= 3 * count:
         times, affordable = instrument.samples(count), affordable - count  # the drift was part of the warm-up
     summary, left = summarise(times), affordable - len(times)
     if summary.half_width * 100 > settings.target_pct and left >= len(times):
         wanted = len(times) * (summary.half_width * 100 / settings.target_pct) ** 2  # infinite if the time is 0
         times = times + instrument.samples(max(len(times), int(min(wanted, left))))
         summary = summarise(times)
-    converged = summary.half_width * 100 <= settings.target_pct and not _drifts(summary, settings)
+    converged = max(summary.half_width, abs(summary.drift)) * 100 <= settings.target_pct
     return Taken(summary, times, warmup_s, converged)
-
-
-def _drifts(summary: Summary, settings: TimingSettings) -> bool:
-    return abs(summary.drift) * 100 > settings.target_pct
 
 
 def _warm_up(instrument: Instrument, least_s: float) -> float:
@@ -104,15 +100,8 @@ def side_by_side(
 ) -> list[tuple[str, list[float]]] | None:
     """Sample ``instruments`` in paired rounds: in each round every one takes ten samples, or one, in shuffled order.
 
-    Args:
-        instruments: one for each call
-        rounds: number of rounds; fewer if they would take too long
-        longest_s: time limit, for each instrument
-
-    Returns:
-        Name and ten batch means in us of each instrument; the n-th means are taken at the same time. None if the time
-        does not suffice for ten rounds.
-
+    Return the name and ten batch means in us of each; the n-th means are taken at the same time. There are fewer than
+    ``rounds`` if they would take more than ``longest_s`` for each instrument, and None if there are fewer than ten.
     """
     chance, allowed_s = random.Random(SEED), longest_s * len(instruments)
 

@@ -117,10 +117,7 @@ def consecutive(samples: Sequence[T], parts: int) -> list[Sequence[T]]:
 
 
 def _detrended(batches: Sequence[float]) -> tuple[list[float], int, float]:
-    """Return residuals, their degrees of freedom, and the slope per batch.
-
-    Residuals are those of the regression line if its slope is significant (1 %), else those of the mean.
-    """
+    """Return residuals of the line if its slope is significant (1 %), else of the mean; their freedom; the slope."""
     n, mean = len(batches), fmean(batches)
     slope, intercept = linear_regression(range(n), batches)
     line = [b - intercept - slope * i for i, b in enumerate(batches)]
@@ -167,15 +164,10 @@ class Ratio:
 def paired(
     first: Sequence[float], second: Sequence[float], floors: tuple[Floor, Floor], shared_us: float = 0.0
 ) -> Ratio:
-    """Return the ratio of two calls from their batch means, all above 0; the n-th means were taken at the same time.
+    """Return the ratio of two calls from their batch means in us, above 0; the n-th means were taken at the same time.
 
-    Args:
-        first: batch means in us
-        second: the same of the other call
-        floors: errors of the instruments of both
-        shared_us: largest error in us by which both may read too long. It cancels in their difference, but not in
-            their ratio.
-
+    ``floors``: errors of both instruments. ``shared_us``: largest error by which both may read too long. It cancels in
+    their difference, but not in their ratio.
     """
     logs = [math.log(a / b) for a, b in zip(first, second, strict=True)]
     one_us, other_us = times_us = fmean(first), fmean(second)
@@ -193,10 +185,7 @@ def unpaired(first: tuple[float, float], second: tuple[float, float]) -> Ratio:
 
 
 def pooled(ratios: Sequence[Ratio]) -> Ratio:
-    """Combine the ratios of one pair from several processes: their mean, and the interval between processes.
-
-    The interval is no narrower than the systematic part, which is the same in each process.
-    """
+    """Combine the ratios of one pair from several processes. The systematic part is the same in each process."""
     if len(ratios) == 1:
         return ratios[0]
     logs, freedom = [ratio.log for ratio in ratios], min(len(ratios) - 1, max(T_975))

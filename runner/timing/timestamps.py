@@ -28,27 +28,14 @@ LINES = 2**17  # 16 MiB to choose from: timestamps on neighboring lines have a s
 SEED = 0
 
 
-@cache
-def timestamp_buffer(pairs: int) -> TimestampBuffer:
-    """Return the buffer for ``pairs`` pairs that all instruments of this process and the calibration share.
-
-    A call starts when the timestamp before it has reached memory, and some cache lines are farther away than others:
-    with two buffers of ten pairs, an empty kernel read 1.83 and 1.87 us on an H200. With one buffer, this is part of
-    the timer offset, which is subtracted.
-    """
-    return TimestampBuffer(pairs, random.Random(SEED))
-
-
 class TimestampBuffer:
-    """Pairs of timestamps on random cache lines of one buffer."""
+    """``pairs`` pairs of timestamps on random cache lines of one buffer."""
 
-    def __init__(self, pairs: int, chance: random.Random) -> None:
+    def __init__(self, pairs: int) -> None:
         self._buffer = torch.zeros(LINE * LINES, dtype=torch.int64, device="cuda")
-        lines = chance.sample(range(LINES), 2 * pairs)
-        self._first = [LINE * line for line in lines[:pairs]]
-        self._last = [LINE * line for line in lines[pairs:]]
-        indices = [start + part for start in self._first + self._last for part in (0, 1)]
-        self._gather = torch.tensor(indices, device="cuda")
+        starts = [LINE * line for line in random.Random(SEED).sample(range(LINES), 2 * pairs)]
+        self._first, self._last = starts[:pairs], starts[pairs:]
+        self._gather = torch.tensor([[start, start + 1] for start in starts], device="cuda")
 
     def begin(self, pair: int) -> None:
         """Launch the timestamp before a call."""
@@ -62,6 +49,12 @@ class TimestampBuffer:
         """Return nanoseconds and SM cycles between the timestamps of every pair. Waits for the GPU."""
         values = self._buffer[self._gather].view(2, -1, 2)
         return [(float(ns), float(cycles)) for ns, cycles in (values[1] - values[0]).tolist()]
+
+
+# All instruments share one buffer. A call starts when the timestamp before it has reached memory, and some cache lines
+# are farther away than others: with two buffers, an empty kernel read 1.83 and 1.87 us on an H200. With one buffer, the
+# difference is part of the timer offset, which is subtracted.
+timestamp_buffer = cache(TimestampBuffer)
 
 
 @cache
@@ -107,12 +100,11 @@ class GraphTimestamps(Instrument):
 
     Each graph holds one sample: preparation, timestamp, call, timestamp. Since no two captures are quite alike, there
     are ``captures`` graphs, or fewer if the call is long, spread over ``buffer_sets`` and replayed in shuffled order.
-    Instruments that share ``buffer_sets`` have their outputs at the same addresses, since each frees its own after
-    capturing.
+    Instruments that share ``buffer_sets`` have their outputs at the same addresses.
 
     Raises:
-        CaptureError: a CUDA graph cannot hold the call, for instance because it synchronizes or copies to the host;
-            or part of the call is outside of the timestamps, or not in every graph.
+        CaptureError: a CUDA graph cannot hold the call, or part of it is outside of the timestamps or not in every
+            graph.
 
     """
 
@@ -169,8 +161,7 @@ class GraphTimestamps(Instrument):
     def outputs(self) -> Iterator[Sequence[Tensor]]:
         """Yield the outputs of the last graph, then those of each timed graph that differ from them.
 
-        Each graph is replayed once more: other graphs, such as those of the warm time, have written to the same memory
-        since. Its outputs are overwritten before.
+        Each graph is replayed once more, since other graphs have written to the same memory, with its outputs spoilt.
         """
         self._graphs[self._last].replay()
         torch.cuda.synchronize()
@@ -216,7 +207,7 @@ class GraphTimestamps(Instrument):
             raise CaptureError(f"{found.outside} of its nodes would run outside of the time taken")
         if self.contents is not None and found.kinds != self.contents.kinds:
             raise CaptureError(f"one capture of it holds {self.contents.work} kernels, another {found.work}")
-        self.contents = found
+        self.contents, self.kernels = found, found.work
 
     def _replay(self, order: Sequence[int]) -> None:
         """Replay graphs one at a time."""
