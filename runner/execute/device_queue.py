@@ -95,12 +95,11 @@ class DeviceQueue:
         """Process the worker's messages, its end, and a passed time limit."""
         try:
             yield from self.drain()
-            worker = self.worker
-            if worker is None or not self.busy:
+            if self.worker is None or not self.busy:
                 return
-            late = worker.deadline <= time.monotonic()
-            if worker.has_ended() or (late and worker.dying):
-                yield from self._ended(worker.end(0.0))
+            late = self.worker.deadline <= time.monotonic()
+            if self.worker.has_ended() or (late and self.worker.dying):
+                yield from self._ended(self.worker.end(0.0))
             elif late:
                 yield from self._late()
         except Gone as gone:

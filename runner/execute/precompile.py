@@ -86,9 +86,7 @@ class Precompiler:
                 self._compiling[process] = None
         for process in [*self._compiling]:
             try:
-                self._read(process)
-                if process.phase == IDLE and not process.paused:
-                    self._give(process)
+                self._advance(process)
             except Gone:  # no other process replaces it: a case that kills it tells its own worker why
                 del self._compiling[process]
                 with contextlib.suppress(Gone):
@@ -99,8 +97,8 @@ class Precompiler:
         for process in self._compiling:
             process.pause(process.gpus in measuring)
 
-    def _read(self, process: WorkerProcess) -> None:
-        """Raises Gone."""
+    def _advance(self, process: WorkerProcess) -> None:
+        """Raises Gone if it has ended, or if no case is left for it."""
         case = self._compiling[process]
         while (message := process.receive()) is not None:
             if "prepared" in message and case and case.key not in self._given:
@@ -108,12 +106,10 @@ class Precompiler:
             process.enter(IDLE, 0.0)
         if process.has_ended():
             raise Gone(process.end())
-
-    def _give(self, process: WorkerProcess) -> None:
-        """Raises Gone, also if no case is left."""
-        if not self._waiting:
-            raise Gone("no case is left")
-        _, case = self._waiting.popitem()  # the last one: a worker takes the first one at once
-        self._compiling[process] = case
-        process.enter("build", 0.0)
-        process.send({"prepare": case.to_record()})
+        if process.phase == IDLE and not process.paused:
+            if not self._waiting:
+                raise Gone("no case is left")
+            _, case = self._waiting.popitem()  # the last one: a worker takes the first one at once
+            self._compiling[process] = case
+            process.enter("build", 0.0)
+            process.send({"prepare": case.to_record()})

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -116,18 +117,16 @@ def _connected(address: str | None) -> Iterator[Any]:
     import ray
 
     handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
-    own: dict[str, Any] = {}
+    options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
-        own["object_store_memory"] = STORE_BYTES
-        own["runtime_env"] = {"env_vars": {"PYTHONPATH": processes.environment()["PYTHONPATH"]}}
+        options["object_store_memory"] = STORE_BYTES
+        options["runtime_env"] = {"env_vars": {"PYTHONPATH": processes.environment()["PYTHONPATH"]}}
     try:
         try:
             host, _, port = (address or "").rpartition(":")
             if host and port.isdigit():  # if nobody answers, Ray itself takes two minutes to say so
                 socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
-            ray.init(
-                address or "local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **own
-            )
+            ray.init(address or "local", **options)
         except (OSError, RuntimeError, ValueError) as error:
             raise BadInput(f"launcher.address={address or 'null'}: {one_line(error)}") from None
         finally:
@@ -156,14 +155,14 @@ class Crew:
         self.ledger = Ledger()
         self.ledger.add(cases)
         self._actors: list[_Actor] = []
-        self._count = 0  # of all actors that were started
+        self._numbers = count()  # of actors
         self._piece = 1  # problems that an actor gets at a time
 
     def start(self, most: int, at_once: int) -> None:
         """Start up to ``most`` actors, each of which runs ``at_once`` problems at a time."""
-        count = min(most, self.ledger.left)
-        self._piece = max(at_once, self.ledger.left // (MOST_PIECES * count))
-        for _ in range(count):
+        actors = min(most, self.ledger.left)
+        self._piece = max(at_once, self.ledger.left // (MOST_PIECES * actors))
+        for _ in range(actors):
             self._add()
 
     def events(self) -> Iterator[Event]:
@@ -193,8 +192,7 @@ class Crew:
                         yield event
 
     def _add(self) -> None:
-        name = f"actor-{self._count}"
-        self._count += 1
+        name = f"actor-{next(self._numbers)}"
         self._actors.append(_Actor(self._new(name), name))
 
     def _receive(self, actor: _Actor) -> Iterator[Event]:
@@ -211,7 +209,8 @@ class Crew:
             if actor.owed:
                 yield from self._died(actor, "it ended before its time")
         except self._ray.exceptions.RayError as error:
-            yield from self._died(actor, _why(error))
+            cause = getattr(error, "cause", None)  # what the actor raised, if it did
+            yield from self._died(actor, one_line(cause if isinstance(cause, BaseException) else error))
 
     def _next(self, actor: _Actor) -> Event | None:
         """Raises StopIteration at the end of the stream, RayError."""
@@ -227,11 +226,3 @@ class Crew:
                 self._add()
         elif not self._actors:
             raise CannotStart(f"no actor of Ray could be kept alive: {why}")
-
-
-def _why(error: Any) -> str:
-    """Return Ray's reason in one line."""
-    if isinstance(cause := getattr(error, "cause", None), BaseException):
-        return one_line(cause)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next((line.partition("Worker exit detail:")[0].strip() for line in lines if "because" in line), lines[0])

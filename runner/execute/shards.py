@@ -189,7 +189,7 @@ class Part:
 
     @property
     def cases(self) -> list[CaseRecord]:
-        """The cases of the task. Raises OSError, ValueError, KeyError or TypeError if its writer was killed."""
+        """The cases of the task. Raises OSError or ValueError if its writer was killed."""
         lines = (self.folder / "cases.jsonl").read_text(encoding="utf-8").splitlines()
         return [CaseRecord.from_record(json.loads(line)) for line in lines]
 
@@ -250,25 +250,25 @@ class PartJournal(Journal):
 
 
 def event_of(record: Mapping[str, Any], cases: Mapping[str, CaseRecord]) -> Event | None:
-    """Return the event in a task's ``record``; None for another record, or if its case is none of ``cases``.
+    """Return the event in a task's ``record``.
 
-    Raises ValueError, KeyError or TypeError if another version of the runner has written it.
+    None for another record, or if its case is none of ``cases``, or if another version of the runner has written it.
     """
     values = {name: value for name, value in record.items() if name != "record"}
     if values.get("key", "") not in {"", *cases}:
         return None
-    match record["record"]:
-        case "ready":
-            return Ready(values["environment"], None if values["gpu"] is None else Gpu(**values["gpu"]))
-        case "notice":
-            return Notice(values["text"])
-        case "start":
-            return Started(cases[values["key"]])
-        case "row":
-            return Row.from_record(values)
-        case "rounds":
-            rounds = Comparison.from_record(values)
-            return rounds if rounds.batches_us.keys() <= cases.keys() else None
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        match record["record"]:
+            case "ready":
+                return Ready(values["environment"], None if values["gpu"] is None else Gpu(**values["gpu"]))
+            case "notice":
+                return Notice(values["text"])
+            case "start":
+                return Started(cases[values["key"]])
+            case "row":
+                return Row.from_record(values)
+            case "rounds" if values["batches_us"].keys() <= cases.keys():
+                return Comparison.from_record(values)
     return None
 
 
@@ -282,8 +282,7 @@ class Shard:
     def __call__(self) -> None:
         """Begin, or continue after a predecessor. Raises whatever prevents that."""
         part = Part(Path(self.folder))
-        mine = PartJournal(part.folder)
-        with mine:
+        with PartJournal(part.folder) as mine:
             try:
                 for event in self._events(part, mine):
                     mine.write(event)

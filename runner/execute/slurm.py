@@ -59,6 +59,7 @@ class Slurm(Limits):
     def run(self, cases: Sequence[CaseRecord], log_path: str, early: Zygote | None = None) -> Iterator[Event]:
         """Yield one row per case. Raises BadInput if Slurm does not accept the tasks."""
         folder = Path(log_path).parent.absolute()
+        os.environ["PYTHONPATH"] = processes.environment()["PYTHONPATH"]  # tasks inherit it and find the packages
         gpus = 0 if all(case.device == "cpu" for case in cases) else self.gpus_per_task
         array = Array(folder, lambda: self._executor(folder / self.folder, gpus), shards.local(self, gpus), self.poll_s)
         try:
@@ -97,12 +98,13 @@ class Slurm(Limits):
 
 
 class _Task(Holder):
-    """A part and the job that runs it. ``old``: an earlier session has submitted it."""
+    """A part and the job that runs it; without a ``job``, an earlier session has submitted it."""
 
-    def __init__(self, part: Part, cases: Iterable[CaseRecord], job: Any, *, old: bool = False) -> None:
+    def __init__(self, part: Part, cases: Iterable[CaseRecord], job: Any = None) -> None:
         self.facts = part.job
         super().__init__(f"task {part.folder.name} (job {self.facts.get('job', 'unknown')})", cases)
-        self.part, self.job, self.old = part, job, old
+        self.part, self.old = part, job is None
+        self.job = _earlier_job(self.facts) if self.old else job
         self.gone_since = 0.0  # on the monotonic clock; 0 while it goes on
         self.done = False  # it has written that all its cases have rows
         self.stale = False  # it runs sources that have changed since
@@ -114,7 +116,6 @@ class Array:
     def __init__(self, folder: Path, executor: Callable[[], Any], local: Local, poll_s: float) -> None:
         self._folder, self._executor, self._local = folder, executor, local
         self._settle_s = SETTLE_POLLS * poll_s
-        self._tasks: list[_Task] = []
         self.open: list[_Task] = []  # tasks whose journals may grow
         self._fingerprints = Fingerprints()
         self.ledger = Ledger()
@@ -129,14 +130,14 @@ class Array:
         free = {case.key: case for case in cases if case.key not in known}
         rows = 0
         for part in parts:
-            task = _Task(part, _wanted(part, free), _earlier_job(part.job), old=True)
+            task = _Task(part, _wanted(part, free))
             for event in self._read(task):
                 if not isinstance(event, Notice) and not (isinstance(event, Comparison) and event.reason):
                     yield event
                     rows += isinstance(event, Row)
             lives = task.job is not None and not task.done and _state(task.job) in GOING_ON
             if lives and task.owed and not task.stale:
-                self._add(task)
+                self.open.append(task)
                 taken = set(task.given)
             else:
                 if lives:
@@ -153,7 +154,6 @@ class Array:
         if not shares:
             return
         parts = [Part.create(self._folder / "parts", share) for share in shares]
-        os.environ["PYTHONPATH"] = processes.environment()["PYTHONPATH"]  # tasks inherit it and find the packages
         try:
             executor = self._executor()
             jobs = executor.submit_array([Shard(str(part.folder), self._local) for part in parts])
@@ -161,7 +161,7 @@ class Array:
             raise BadInput(f"launcher=slurm: no task could be submitted: {one_line(error)}") from None
         for part, share, job in zip(parts, shares, jobs, strict=True):
             part.job = {"job": job.job_id, "cluster": executor.cluster, "folder": str(executor.folder)}
-            self._add(_Task(part, share, job))
+            self.open.append(_Task(part, share, job))
         ids = ", ".join(dict.fromkeys(job.job_id.partition("_")[0] for job in jobs))
         yield Notice(f"tasks submitted to {executor.cluster}: {len(jobs)} ({ids})")
 
@@ -187,16 +187,12 @@ class Array:
             yield from self._read(task)
 
     def cancel(self) -> None:
-        """End the tasks that have not ended. On this machine, leave no process of any task."""
+        """End the tasks that have not ended."""
         for task in self.open:
-            if task.facts["cluster"] != "local":
+            if task.facts["cluster"] == "local":
+                _end_here(task.facts)
+            else:
                 _cancel(task.job)
-        for task in self._tasks:
-            _end_here(task.facts)
-
-    def _add(self, task: _Task) -> None:
-        self._tasks.append(task)
-        self.open.append(task)
 
     def _read(self, task: _Task) -> Iterator[Event]:
         """Yield the new events of ``task``.
@@ -208,14 +204,13 @@ class Array:
             if task.old and record["record"] == "row" and self._is_stale(task, record):
                 task.stale = True
                 continue
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # another version has written it
-                event = event_of(record, task.given)
-                if event is None or self.ledger.note(task, event) is None:
-                    continue
-                if isinstance(event, Row):
-                    yield from [Started(event.case)] * self.ledger.begun[event.case.key]
-                if not isinstance(event, Started):
-                    yield event
+            event = event_of(record, task.given)
+            if event is None or self.ledger.note(task, event) is None:
+                continue
+            if isinstance(event, Row):
+                yield from [Started(event.case)] * self.ledger.begun[event.case.key]
+            if not isinstance(event, Started):
+                yield event
 
     def _is_stale(self, task: _Task, record: Mapping[str, Any]) -> bool:
         case = task.given.get(record["key"])
@@ -237,9 +232,10 @@ class Array:
 
 
 def _wanted(part: Part, free: Mapping[str, CaseRecord]) -> list[CaseRecord]:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a kill has cut the file off: no task has it
+    try:
         return [free[case.key] for case in part.cases if case.key in free]
-    return []
+    except (OSError, ValueError):  # its writer was killed, so no task has it
+        return []
 
 
 def _end_state(job: Any) -> str:

@@ -73,10 +73,7 @@ class Zygote:
         return int(answer["pid"])
 
     def reap(self, pid: int, limit_s: float) -> int | None:
-        """Kill worker ``pid`` and its descendants.
-
-        Return its exit code, or None if it has not ended after ``limit_s``. Raises Gone.
-        """
+        """Kill worker ``pid`` and its descendants. Return its exit code, or None after ``limit_s``. Raises Gone."""
         code: int | None = self._ask({"reap": pid, "limit_s": limit_s}, REAP_S)["code"]
         return code
 

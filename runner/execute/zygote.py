@@ -30,6 +30,7 @@ from runner.device import processes, tools
 
 ORPHAN_S = 60.0  # longest wait for the end of a process that a dead worker has left behind
 SUBREAPER, DEATH_SIGNAL = 36, 1  # options of prctl(2)
+prctl = ctypes.CDLL(None).prctl
 MOST_FDS = 64  # descriptors of the first message: a log, and the lock of each GPU
 
 
@@ -37,8 +38,8 @@ def main(control: socket.socket, parent: int) -> NoReturn:
     """Serve until the parent closes its end."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the parent handles them, and this process cleans up
         signal.signal(number, signal.SIG_IGN)
-    _prctl(SUBREAPER, 1)  # processes that a dead worker leaves behind become children of this one
-    _prctl(DEATH_SIGNAL, signal.SIGKILL)  # while it imports, it cannot notice that its parent has died
+    prctl(SUBREAPER, 1)  # processes that a dead worker leaves behind become children of this one
+    prctl(DEATH_SIGNAL, signal.SIGKILL)  # while it imports, it cannot notice that its parent has died
     if os.getppid() != parent:  # the parent died before the line above
         sys.exit(1)
     importlib.import_module("runner.worker")
@@ -51,7 +52,7 @@ def main(control: socket.socket, parent: int) -> NoReturn:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a worker must not touch, and so copy, the pages that all workers share
-    _prctl(DEATH_SIGNAL, 0)  # from now on it has workers to kill first
+    prctl(DEATH_SIGNAL, 0)  # from now on it has workers to kill first
     _serve(control)
     os._exit(0)
 
@@ -104,7 +105,7 @@ def _work(descriptors: list[int], environment: Mapping[str, str], not_ready: int
     from runner.worker import serve
 
     parent = os.getppid()
-    _prctl(DEATH_SIGNAL, signal.SIGKILL)
+    prctl(DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
     os.setsid()
@@ -149,10 +150,6 @@ def _kill_orphans(workers: set[int]) -> None:
     for pid in processes.children(os.getpid()):
         if pid not in workers and tools.owner(pid) not in workers:
             _end(pid, ORPHAN_S)
-
-
-def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None).prctl(option, value)
 
 
 if __name__ == "__main__":
