@@ -27,7 +27,7 @@ T = TypeVar("T")
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
 Line = Annotated[str, "on one line"]  # it is written to a script, where a second line would be a command
 CONSTRAINTS: dict[str, Callable[[Any], bool]] = {  # by the words of an annotation
-    "at least 1": lambda value: value >= 1,
+    "at least 1": lambda value: 1 <= value < 2**63,  # larger numbers fit neither torch nor JSON
     "at least 20": lambda value: value >= 20,
     "at least 0": lambda value: 0 <= value < inf,
     "above 0": lambda value: 0 < value < inf,  # neither inf nor nan
