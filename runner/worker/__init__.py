@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -28,6 +29,8 @@ WIPED_BYTES_S = 3e11  # the driver wipes freed memory: 138 GiB slowed an H200 by
 CALIBRATION = "runner.timing.calibration"  # imports Triton, so it is imported only when it is needed
 # Inductor's own processes: the pool that compiles, also for later cases, and those that time candidates.
 INDUCTOR = re.compile(rb"\btorch[./]_inductor[./](compile_worker|\w*autotune\w*)")
+
+T = TypeVar("T")
 
 _modules_frozen = 0  # modules that were imported when gc.freeze was last called
 
@@ -155,7 +158,7 @@ def settings() -> tuple[object, ...]:
     )
 
 
-def _or_none(read: Callable[[], object]) -> object:
+def _or_none(read: Callable[[], T]) -> T | None:
     with contextlib.suppress(RuntimeError, OSError):
         return read()
     return None
@@ -212,9 +215,5 @@ def left_running() -> list[int]:
 
     A process that has left its parent is not among them. It is killed when the worker ends.
     """
-    found = []
-    for pid in processes.children(os.getpid()):
-        with contextlib.suppress(OSError):  # it has just ended
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()  # empty if it has ended and is not reaped yet
-            found += [pid] if command and not INDUCTOR.search(command) else []
-    return found
+    commands = {pid: _or_none(Path(f"/proc/{pid}/cmdline").read_bytes) for pid in processes.children(os.getpid())}
+    return [pid for pid, command in commands.items() if command and not INDUCTOR.search(command)]  # b"": it has ended

@@ -18,7 +18,7 @@ import re
 import sys
 import time
 import traceback
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ def main(request: Path) -> int:
     case = CaseRecord.from_record(asked["case"])
     job = Job(case, Problem(case), on_phase=lambda phase: None)
     try:
-        with watched(_range):
+        with watched(torch.cuda.nvtx.range if torch.cuda.is_available() else nullcontext):
             found = again(job, int(asked["calls"]), cold_l2=bool(asked["cold_l2"]))
     except (Exception, SystemExit) as error:  # an implementation may call sys.exit
         traceback.print_exc()
@@ -63,16 +63,17 @@ def again(job: Job, calls: int, *, cold_l2: bool) -> dict[str, Any]:
         return {"error": f"unsupported: {job.untimed}"}
     job.enter("measure")
     prepare = preparation(call.reset, cold_l2=cold_l2 and job.problem.device == "cuda")
+    synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
 
     def before() -> None:
         prepare()
-        _synchronize()
+        synchronize()
 
     def once() -> float:
         started = time.perf_counter()
         with span(CALL):
             call.run()
-            _synchronize()
+            synchronize()
         return (time.perf_counter() - started) * 1e6
 
     with span("warm_up"):
@@ -80,7 +81,7 @@ def again(job: Job, calls: int, *, cold_l2: bool) -> dict[str, Any]:
         while done < WARM_UP or time.perf_counter() - began < WARM_UP_S:
             before()
             call.run()
-            _synchronize()
+            synchronize()
             done += 1
     before()  # outside of the profile, so that the profile of a single call holds that call alone
     with torch.cuda.profiler.profile() if torch.cuda.is_available() else nullcontext():
@@ -88,16 +89,7 @@ def again(job: Job, calls: int, *, cold_l2: bool) -> dict[str, Any]:
         while len(calls_us) < calls:
             before()
             calls_us.append(once())
-    return {"calls_us": calls_us, "n": calls}
-
-
-def _synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def _range(name: str) -> AbstractContextManager[object]:
-    return torch.cuda.nvtx.range(name) if torch.cuda.is_available() else nullcontext()
+    return {"calls_us": calls_us}
 
 
 NAME = "compute-sanitizer"
@@ -116,13 +108,9 @@ class SanitizerError(Exception):
 def look(context: MeasureContext) -> dict[str, Scalar]:
     """Run the case of ``context`` under memcheck. Return the column ``sanitizer_errors``, which is 0.
 
-    Raises:
-        SanitizerError: there are errors, or the case fails under the tool.
-        Unsupported: the tool is missing or cannot run, or the case cannot run under it.
-
+    Raises SanitizerError if there are errors or the case fails, and Unsupported if the tool or the case cannot run.
     """
-    program = tools.find(NAME)
-    if program is None:
+    if (program := tools.find(NAME)) is None:
         raise Unsupported(f"debug=sanitizer needs {NAME}: it comes with the CUDA toolkit; put it on PATH")
     words = [program, "--tool", "memcheck", "--target-processes", "all", "--report-api-errors", "no"]
     try:

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,10 +13,8 @@ from torch import Tensor
 from runner.experiment.case import Scalar
 from runner.experiment.results import Phase, Status, clip
 from runner.kernels.unsupported import Unsupported
-
-if TYPE_CHECKING:
-    from runner.models.workload import Expected
-    from runner.timing import Call
+from runner.models.workload import Expected
+from runner.timing import Call
 
 PLAIN = (Tensor, torch.nn.Parameter)  # another subclass may compute its values only when they are read
 CHUNK = 2**24  # elements compared at once: temporaries stay near 1 GiB however large the output

@@ -20,7 +20,6 @@ from runner.experiment.columns import TIMES
 from runner.experiment.results import Phase, Row, clip
 from runner.kernels.unsupported import Unsupported
 from runner.measure import CannotMeasure, MeasureContext
-from runner.models.workload import Expected
 from runner.timing import Call
 from runner.timing.call import peak_bytes
 from runner.timing.procedure import UNTRUE
@@ -30,7 +29,6 @@ from runner.worker.problem import Problem, device_name
 SHARE_PRECOMPILE = 0.1  # of the GPU's memory, for a process that compiles while another case runs
 TIMED_PHASES = ("inputs", "check", "measure")  # each has a column <phase>_s; build has build_s and first_call_s
 CALLS_BEFORE_CHECK = 3  # torch.compile with CUDA graphs warms up, records, and only then replays: check a replay
-FORWARD = "Traceback of forward call"  # in a warning of autograd's anomaly mode
 
 
 @dataclass
@@ -74,12 +72,10 @@ class Job:
             except Unsupported as refusal:
                 self._measure_without_running(refusal)
                 raise
-            if self.wrong and (self.untimed or not self.case.time_wrong):
-                return
-            if self.untimed and self.case.debug:
-                return  # the check is all that was asked for
-            if self.untimed:
+            if self.untimed and not self.wrong and not self.case.debug:
                 raise Unsupported(self.untimed)
+            if self.untimed or (self.wrong and not self.case.time_wrong):
+                return
             self._measure(call)
             call.restore()
             if not self.case.debug:
@@ -101,10 +97,7 @@ class Job:
             self._keep_files(context)
 
     def ready(self) -> Call:
-        """Run all phases before ``measure``. Return the call, whose outputs are correct unless ``wrong`` says not.
-
-        Raises what the implementation raises.
-        """
+        """Run all phases before ``measure`` and return the call. ``wrong`` says what is wrong with its outputs."""
         self.enter("inputs")
         case, problem, device = self.case, self.problem, self.problem.device
         workload, inputs = problem.workload, problem.inputs()
@@ -129,16 +122,16 @@ class Job:
         self.enter("check")
         call.restore()
         outputs = call.run()
-        result = compare(outputs, expected, getattr(torch, workload.output_dtype))
+        dtype = getattr(torch, workload.output_dtype)
+        result = compare(outputs, expected, dtype)
         self.metrics.update(result.columns(), bitwise_repeatable=repeats(call, outputs))
         self.wrong = result.reason
-        del outputs
         self.untimed = implementation.untimed(case.workload.name)
-        judge = None if problem.low_memory or self.wrong else partial(self._judge, expected)
-        call = replace(call, work=workload.work(), judge=judge, inputs=() if problem.low_memory else inputs)
-        del expected
-        problem.release_expected()
-        return call
+        call = replace(call, work=workload.work())
+        if problem.low_memory:
+            return call
+        judge = None if self.wrong else lambda outputs: compare(outputs, expected, dtype).reason
+        return replace(call, judge=judge, inputs=inputs)
 
     def compile_only(self) -> dict[str, Scalar]:
         """Load the implementation and call it once, with little memory and on one core. Return the time in s."""
@@ -157,10 +150,6 @@ class Job:
         """Return the call of the implementation, without its wrapper."""
         function = implementations.build(self.case.impl).load(self.case.workload.name)
         return self.problem.workload.call(function, self.problem.inputs())
-
-    def _judge(self, expected: Sequence[Expected], outputs: Sequence[object]) -> str:
-        """Return what is wrong with ``outputs`` of a timed call; "" if nothing is."""
-        return compare(outputs, expected, getattr(torch, self.problem.workload.output_dtype)).reason
 
     def _first_calls(self, call: Call, inputs: Sequence[Tensor], device: str) -> Call:
         """Call until nothing is compiled any more. Return the call, with a reset of the inputs if it changes them."""
@@ -183,11 +172,7 @@ class Job:
         return call
 
     def _measure(self, call: Call) -> None:
-        """Run all measurements of ``call``. One that cannot measure costs its own figures.
-
-        Raises Unsupported if none can measure, an error of a measurement if there is no time yet, and an error that
-        spoils the process.
-        """
+        """Run all measurements. Once there is a time, an error costs its own figures only. Raises Unsupported."""
         not_measured: dict[str, str] = {}
         for choice, measure in zip(self.case.measures, self.problem.measures, strict=True):
             self.enter("measure")  # each measurement has the whole time limit
@@ -266,15 +251,15 @@ class Job:
 
     def _verdict(self) -> dict[str, Scalar]:
         """Return the gravest doubt about the figures, or "ok"."""
+        verdict, reason = self.metrics.get("verdict", "ok"), self.metrics.get("verdict_reason", "")
         if self.wrong:
-            return {"verdict": "wrong", "verdict_reason": self.wrong}
-        if self.case.debug:
+            verdict, reason = "wrong", self.wrong
+        elif self.case.debug:
+            verdict = "debug"
             reason = self.untimed or f"debug={self.case.debug} is a debugging mode; timings are not valid"
-            return {"verdict": "debug", "verdict_reason": reason}
-        measured = {name: self.metrics[name] for name in ("verdict", "verdict_reason") if name in self.metrics}
-        if self.fallback and measured.get("verdict") not in UNTRUE:
-            return {"verdict": "fallback", "verdict_reason": self.fallback}
-        return {"verdict": "ok", "verdict_reason": ""} | measured
+        elif self.fallback and verdict not in UNTRUE:
+            verdict, reason = "fallback", self.fallback
+        return {"verdict": verdict, "verdict_reason": reason}
 
 
 def _restore(call: Call, changed: Sequence[tuple[Tensor, Tensor]]) -> None:
@@ -294,19 +279,18 @@ def _synchronize(device: str) -> None:
 def debugging(mode: str | None, device: str) -> Iterator[None]:
     """Run a case on ``device`` ("cpu" or "cuda") in a debugging mode. Raises Unsupported if the mode is useless there.
 
-    Under ``anomaly``, an error gets a note that says where the operation was called in the forward.
+    Under ``anomaly``, an error carries autograd's warnings as notes: they say where the forward called the operation.
     """
     if why := useless_debug(mode, device):
         raise Unsupported(f"debug={why}")
     if mode != "anomaly":
         yield
         return
-    with warnings.catch_warnings(record=True) as caught, torch.autograd.set_detect_anomaly(True):
+    with torch.autograd.set_detect_anomaly(True), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             yield
         except Exception as error:
-            for text in (str(warning.message) for warning in caught):
-                if FORWARD in text:
-                    error.add_note(text)
+            for warning in caught:
+                error.add_note(str(warning.message))
             raise

@@ -19,6 +19,8 @@ from runner.models.draw import draw_on
 from runner.models.workload import Expected, Workload
 from runner.timing import Call
 
+TimedCall = tuple[Call, Mapping[str, Scalar]]  # with the figures of its row
+
 
 class Problem:
     """A workload of one size, on one device, from one seed.
@@ -32,7 +34,7 @@ class Problem:
         self._case = case
         self._inputs: tuple[Tensor, ...] | None = None
         self._expected: tuple[Expected, ...] | None = None
-        self._calls: dict[str, tuple[Call, Mapping[str, Scalar]]] = {}
+        self._calls: dict[str, TimedCall] = {}
 
     @cached_property
     def workload(self) -> Workload:
@@ -47,8 +49,11 @@ class Problem:
 
     @property
     def device(self) -> str:
-        """The device, "cpu" or "cuda". Raises Unsupported."""
-        return resolve(self._case.device)
+        """The device, "cpu" or "cuda". Raises Unsupported if there is no GPU but the case asks for one."""
+        available = torch.cuda.is_available()
+        if self._case.device == "cuda" and not available:
+            raise Unsupported("torch sees no NVIDIA GPU here; run with device=cpu, or on a machine that has one")
+        return "cuda" if available and self._case.device != "cpu" else "cpu"
 
     def inputs(self) -> tuple[Tensor, ...]:
         """Return the inputs: the same tensors for every case, so that their addresses make no difference."""
@@ -65,9 +70,9 @@ class Problem:
 
     def expected(self) -> tuple[Expected, ...]:
         """Return the expected outputs in float64. They are computed before an implementation sees the inputs."""
-        if self._expected is None:
-            self._expected = self.workload.reference(*self.inputs())
-        return self._expected
+        expected = self._expected or self.workload.reference(*self.inputs())
+        self._expected = None if self.low_memory else expected
+        return expected
 
     def redraw(self) -> None:
         """Restore inputs that may have been changed: the same numbers in the same tensors, or in new ones."""
@@ -94,11 +99,6 @@ class Problem:
         self._expected, self._calls = None, {}
         return True
 
-    def release_expected(self) -> None:
-        """Free the expected outputs if memory is short. Otherwise they stay for the next case."""
-        if self.low_memory:
-            self._expected = None
-
     def compare(self) -> Comparison:
         """Return paired rounds of the calls that were kept, by the first measurement that can make them."""
         self._expected = None
@@ -111,17 +111,14 @@ class Problem:
         for measure in self.measures:
             compare = getattr(measure, "compare", None)
             if compare and (found := compare(calls, self.device)):
-                by_key = dict(zip(self._calls, found, strict=True))
-                return Comparison(
-                    batches_us={key: batches for key, (_, batches) in by_key.items()},
-                    instruments={key: instrument for key, (instrument, _) in by_key.items()},
+                instruments, batches_us = (
+                    dict(zip(self._calls, each, strict=True)) for each in zip(*found, strict=True)
                 )
+                return Comparison(batches_us, instruments)
         return Comparison(reason="not compared side by side: not asked for, or too slow")
 
 
-def on_same_inputs(
-    calls: Sequence[tuple[Call, Mapping[str, Scalar]]],
-) -> Sequence[tuple[Call, Mapping[str, Scalar]]]:
+def on_same_inputs(calls: Sequence[TimedCall]) -> Sequence[TimedCall]:
     """Return ``calls`` with resets that also undo what the other calls do to the inputs, which all of them share.
 
     If no call changes its inputs, ``calls`` stay as they are: on a CPU, short calls with a reset are timed singly.
@@ -141,14 +138,6 @@ def on_same_inputs(
 def option(package: str, choice: Choice) -> Any:  # the class depends on the name
     """Return the object of ``choice``, of a class in ``package``."""
     return schema.build(schema.find(package, choice.name), choice.fields, choice.name)
-
-
-def resolve(device: str) -> str:
-    """Return "cpu" or "cuda" for auto, cpu or cuda. Raises Unsupported if there is no GPU but "cuda" is asked for."""
-    available = torch.cuda.is_available()
-    if device == "cuda" and not available:
-        raise Unsupported("torch sees no NVIDIA GPU here; run with device=cpu, or on a machine that has one")
-    return "cuda" if available and device != "cpu" else "cpu"
 
 
 def device_name(device: str) -> str:

@@ -27,7 +27,6 @@ def main(descriptor: int) -> None:
     # Inductor loads compiled code from its cache: by default from a folder of /tmp that another user may have made.
     if not (private := identity.cache_folder("inductor")).is_relative_to(os.devnull):
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(private))
-    from runner.device.identity import describe
     from runner.worker import Worker, calibrations, recall, tidy, warm_up
 
     channel = socket.socket(fileno=descriptor)
@@ -44,7 +43,7 @@ def main(descriptor: int) -> None:
     if device := settings["begin"]:
         warm_up(device, settings["like"] and CaseRecord.from_record(settings["like"]))
     tidy()  # otherwise the first case pays for all that has just been imported
-    send(environment=describe())
+    send(environment=identity.describe())
     worker = Worker(lambda phase: send(phase=phase), Path(settings["files"]))
     while True:
         try:
@@ -53,22 +52,20 @@ def main(descriptor: int) -> None:
             return
         if "recall" in message:
             recall(message["recall"])
-            continue
-        if "prepare" in message:
+        elif "prepare" in message:
             send(prepared=worker.prepare(CaseRecord.from_record(message["prepare"])))
-            continue
-        if "case" not in message:
+        elif "case" not in message:
             send(rounds=worker.compare().to_record())
-            continue
-        case = CaseRecord.from_record(message["case"])
-        if leftovers := worker.leftovers(case):
-            send(full=leftovers)
-            return
-        row, spoiled = worker.run(case)
-        flush()
-        send(row=row.to_record(), spoiled=spoiled, calibrations=calibrations())
-        if spoiled:
-            return
+        else:
+            case = CaseRecord.from_record(message["case"])
+            if leftovers := worker.leftovers(case):
+                send(full=leftovers)
+                return
+            row, spoiled = worker.run(case)
+            flush()
+            send(row=row.to_record(), spoiled=spoiled, calibrations=calibrations())
+            if spoiled:
+                return
 
 
 def flush() -> None:

@@ -55,7 +55,7 @@ def user(tmp_path):
 def test_calls_are_made_and_timed(result):
     code, found = result(CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (), "cpu", 0))
     assert code == 0
-    assert found["n"] == len(found["calls_us"]) == 3
+    assert len(found["calls_us"]) == 3
     assert min(found["calls_us"]) > 0
 
 
@@ -75,7 +75,7 @@ def test_why_there_are_no_calls_is_written(result, user, name, error):
 
 
 def test_a_wrong_one_is_called_if_that_is_asked_for(result, user):
-    assert result(user("wrong", time_wrong=True))[1]["n"] == 3
+    assert len(result(user("wrong", time_wrong=True))[1]["calls_us"]) == 3
 
 
 def test_an_implementation_that_is_not_timed_is_not_called(result, monkeypatch):
@@ -136,7 +136,7 @@ def test_a_tool_starts_it_as_the_scene_says(tmp_path):
     )
     ran = subprocess.run(context.command(3), env=processes.environment(), capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
-    assert json.loads((context.folder / "again.json").read_text())["n"] == 3
+    assert len(json.loads((context.folder / "again.json").read_text())["calls_us"]) == 3
 
 
 def test_a_call_of_no_case_cannot_be_done_again(tmp_path):

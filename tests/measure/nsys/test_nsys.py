@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from runner.experiment import schema
 from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.schema import BadInput
 from runner.measure import CannotMeasure, MeasureContext
-from runner.measure.nsys import Nsys, profile_command, profile_options
+from runner.measure.nsys import Nsys, profile_options
 from runner.timing import Call
 
 FIELDS = {"path": None, "preset": "light", "calls": 2, "limit_s": 60.0, "args": ()}
@@ -166,9 +165,13 @@ def test_full_looks_at_the_whole_program(fake_nsys):
     assert "osrt" in options
 
 
-def test_nsyss_own_signs_in_a_path_are_taken_for_what_they_are():
-    words = profile_command("nsys", [], Path("/runs/100%h/report"), ["python"])
-    assert words[-2:] == ["--output=/runs/100%%h/report", "python"]
+def test_nsyss_own_signs_in_a_path_are_taken_for_what_they_are(tmp_path, fake_nsys, training):
+    folder = tmp_path / "100%h"
+    folder.mkdir()
+    writes = WRITES.format(result={"calls_us": [1.0, 1.0], "n": 2}, path=str(folder / "again.json"))
+    nsys().record(fake_nsys("whole", training), [sys.executable, "-c", writes], folder)
+    assert f"--output={tmp_path}/100%%h/report" in (folder / "command.txt").read_text()
+    assert (folder / "report.nsys-rep").is_file()
 
 
 @pytest.mark.parametrize("word", ["cuda", "-tcuda"])
