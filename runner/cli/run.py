@@ -50,9 +50,11 @@ def _run(plan: Plan, argv: Sequence[str], early: Zygote | None) -> int:
         for line in session.summary():
             print(line, flush=True)
         ended = execute(session, launcher, early)
-        failures = session.give_up(ended) if isinstance(ended, OSError) else []
-        for failure in [str(ended)] if isinstance(ended, CannotStart) else failures:
-            print(f"runner: {failure}", file=sys.stderr, flush=True)
+        errors = session.give_up(ended) if isinstance(ended, OSError) else []
+        if isinstance(ended, CannotStart):
+            errors = [str(ended)]
+        for error in errors:
+            print(f"runner: {error}", file=sys.stderr, flush=True)
         rows = conclude(session, reporters)
     if isinstance(ended, int):
         return 128 + ended

@@ -25,7 +25,7 @@ class LiveReport:
     """
 
     def __init__(self, plan: Plan, console: Console, total: int) -> None:
-        self._plan, self._console, self._total, self._done = plan, console, total, 0
+        self._plan, self._console, self._total = plan, console, total
         self._names = Names(plan.cases)
         self._rows: deque[Row] = deque(maxlen=REMEMBERED)
         self._rounds: deque[Comparison] = deque(maxlen=REMEMBERED)
@@ -58,12 +58,11 @@ class LiveReport:
 
     def done(self, row: Row) -> None:
         """Show ``row``."""
-        self._done += 1
         self._rows.append(row)
-        if self._console.is_terminal:
-            self._progress.advance(self._task)
-        else:
-            self.notice(f"[{self._done}/{self._total}] {row_text(row, self._names)}")
+        self._progress.advance(self._task)
+        if not self._console.is_terminal:
+            done = int(self._progress.tasks[0].completed)
+            self.notice(f"[{done}/{self._total}] {row_text(row, self._names)}")
 
     def compared(self, rounds: Comparison) -> None:
         """Take ``rounds`` into account for the speed-ups."""

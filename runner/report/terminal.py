@@ -21,7 +21,6 @@ from runner.experiment.results import ERROR, Comparison, Row
 from runner.measure import SUMMARY
 from runner.report.derive import Line, Names, lines
 
-FASTEST = "★"
 GAP = "   "
 FILE_WIDTH = 400  # characters: a pipe or a file has room for the whole table
 MOST_SUMMARIES = 8  # printed ones; a grid may have a thousand
@@ -106,11 +105,16 @@ def table(lines: Sequence[Line], names: Names, width: int, chosen: Sequence[str]
     It has the usual columns, as far as they fit into ``width`` characters, or the ``chosen`` ones of docs/columns.md.
     A table of rich would take a millisecond per line, too long for ten thousand of them.
     """
-    usual = [column for column in COLUMNS if any(column.text(line) for line in lines)]
-    shown = [_chosen_column(name, names) for name in chosen] or usual
-    first = ["implementation", *(f"{_mark(line)} {names.impl(line.row.case)}" for line in lines)]
+    if chosen:
+        middle = [(0, [name, *(_cell(names.value(line, name)) for line in lines)]) for name in chosen]
+    else:
+        filled = [(column.drop, [column.title, *map(column.text, lines)]) for column in COLUMNS]
+        middle = [(drop, cells) for drop, cells in filled if any(cells[1:])]
+    first = [
+        "implementation",
+        *(f"{'★' if line.fastest == 'yes' else ' '} {names.impl(line.row.case)}" for line in lines),
+    ]
     last = ["verdict", *(verdict(line.row) for line in lines)]
-    middle = [(column.drop, [column.title, *map(column.text, lines)]) for column in shown]
     kept = _fitting([(0, first), *middle, (0, last)], width)
     widths = [max(map(cell_len, column)) for column in kept]
     heads, *rows = zip(*kept, strict=True)
@@ -161,20 +165,11 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
     return " " + GAP.join([cells[0] + spaces[0], *middle, cells[-1]])
 
 
-def _mark(line: Line) -> str:
-    return FASTEST if line.fastest == "yes" else " "
-
-
-def _chosen_column(name: str, names: Names) -> TableColumn:
-    """Return a column of the row as it is. Its name has the unit."""
-
-    def text(line: Line) -> str:
-        value = names.value(line, name)
-        if isinstance(value, float):
-            return f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
-        return "" if value is None else str(value)
-
-    return TableColumn(name, text)
+def _cell(value: object) -> str:
+    """Return a value as it is, in four digits."""
+    if isinstance(value, float):
+        return f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
+    return "" if value is None else str(value)
 
 
 COUNTED = {  # verdicts whose reasons have figures that differ from case to case; by whether it ran on a CPU

@@ -193,7 +193,8 @@ class Content:
         found: dict[str, Cell] = {f"cases/{status}": count for status, count in self._cases().items()}
         found["cases/failed"] = sum(row.failed for row in self.rows)
         for line in self.lines:
-            key, label = self._problem(line.row.case), self.names.impl(line.row.case)
+            case, label = line.row.case, self.names.impl(line.row.case)
+            key = "/".join(filter(None, [case.workload.name, self._varying(case)]))
             if line.fastest == "yes":
                 found |= {f"{key}/fastest": label, f"{key}/fastest_us": _finite(line.time_us)}
             if line.speedup is not None and line.row.status == "ok":
@@ -219,16 +220,13 @@ class Content:
         fields = [line.row.case.workload.fields for line in self._lines(workload)]
         return {axis: list(dict.fromkeys(each[axis] for each in fields)) for axis in self.names.axes[workload]}
 
-    def _problem(self, case: CaseRecord, without: str = "") -> str:
-        """Return the workload and what varies, except ``without``: ``gelu/cols=1024``."""
-        varying = [f"{name}={value}" for name, value in self.names.problem(case).items() if name != without]
-        return "/".join([case.workload.name, ", ".join(varying)]).rstrip("/")
+    def _varying(self, case: CaseRecord, without: str = "") -> str:
+        """Return what varies, except ``without`` and the implementation: ``cols=1024, seed=1``."""
+        return ", ".join(f"{name}={value}" for name, value in self.names.problem(case).items() if name != without)
 
     def _series(self, line: Line, x: str) -> str:
         """Return the label of the chart's line that this case is a point of: everything that varies except ``x``."""
-        case = line.row.case
-        others = self._problem(case, without=x).removeprefix(case.workload.name).removeprefix("/")
-        label = ", ".join(filter(None, [self.names.impl(case), others]))
+        label = ", ".join(filter(None, [self.names.impl(line.row.case), self._varying(line.row.case, without=x)]))
         return label if line.row.status == "ok" else f"{label} ({line.row.status})"
 
 
