@@ -55,12 +55,6 @@ class MeasureContext:
         self.place.mkdir(parents=True, exist_ok=True)
         return self.place
 
-    @property
-    def expected(self) -> int | None:
-        """Number of kernels, copies and fills that the benchmark saw in a call; None if it did not count."""
-        found = self.figures.get("n_kernels")
-        return None if found is None else int(found)
-
     def command(self, calls: int, *, cold_l2: bool = True) -> list[str]:
         """Return the command of a program that builds and checks the case again, then makes ``calls`` calls of it.
 

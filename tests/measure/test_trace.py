@@ -180,14 +180,14 @@ def test_nothing_covers_nothing():
     ],
 )
 def test_fewer_kernels_than_the_benchmark_saw_are_told(two, expected, said):
-    assert tables.note(two, expected) == said
+    assert tables.note(two, {"n_kernels": expected} if expected else {}) == said
 
 
 def test_calls_that_are_not_alike_are_told():
     records = [span("call", 0, 10), kernel("a", 1, 2, 3), span("call", 20, 30), kernel("a", 2, 22, 23)]
     seen = parse([*records, kernel("b", 3, 24, 25)])
-    assert tables.note(seen, None) == "kernels, copies and fills of a call: 1 to 2, not the same each time"
-    assert tables.note(seen, 2).endswith("1 to 2 here, 2 by the benchmark")
+    assert tables.note(seen, {}) == "kernels, copies and fills of a call: 1 to 2, not the same each time"
+    assert tables.note(seen, {"n_kernels": 2}).endswith("1 to 2 here, 2 by the benchmark")
 
 
 @pytest.mark.parametrize(

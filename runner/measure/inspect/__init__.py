@@ -122,8 +122,8 @@ def compilations() -> list[str]:
     """Return a line for each graph break and each recompilation since the case began, with torch's reason."""
     from torch._dynamo.utils import counters, get_compilation_metrics
 
-    found = [f"graph break, {times}x: {reason}" for reason, times in counters["graph_break"].items()]
+    found = [f"graph break, {times}x: {reason.strip()}" for reason, times in counters["graph_break"].items()]
     for metrics in get_compilation_metrics():
         if reason := getattr(metrics, "recompile_reason", None):
-            found.append(f"compiled again: {reason}")
+            found.append(f"compiled again: {reason.strip()}")
     return [line.splitlines()[0] for line in found]

@@ -163,29 +163,25 @@ def inductor_program(name: str, launcher: Any) -> Program | None:
     if binary is not None and hasattr(binary, "asm"):
         return replace(of_triton(binary), origin="inductor")
     key = getattr(launcher, "cache_hash", None)
-    folder = _triton_folder(key) if key else None
-    if folder is None:
+    by_stage = _cached_files(key) if key else {}
+    if not {"json", "cubin"} <= by_stage.keys():
         return None
-    records = [path for path in folder.glob("*.json") if not path.name.startswith("__grp__")]
-    cubin = next(iter(folder.glob("*.cubin")), None)
-    if cubin is None or not records:
-        return None
-    metadata = json.loads(records[0].read_text(encoding="utf-8"))
-    stages = {path.suffix[1:]: path for path in folder.iterdir() if path.suffix[1:] in STAGES}
-    texts = {stage: path.read_text(encoding="utf-8") for stage, path in stages.items()}
-    return Program(metadata.get("name", name), "inductor", cubin.read_bytes(), texts, int(metadata.get("shared", 0)))
+    metadata = json.loads(by_stage["json"].read_text(encoding="utf-8"))
+    texts = {stage: by_stage[stage].read_text(encoding="utf-8") for stage in STAGES if stage in by_stage}
+    cubin, shared_bytes = by_stage["cubin"].read_bytes(), int(metadata.get("shared", 0))
+    return Program(metadata.get("name", name), "inductor", cubin, texts, shared_bytes)
 
 
-def _triton_folder(key: str) -> Path | None:
+def _cached_files(key: str) -> dict[str, Path]:
+    """Return the files of a kernel in Triton's cache, by their suffixes; empty if they are gone."""
     import torch
 
     try:
         from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
     except ImportError:  # other versions of torch have it elsewhere
-        return None
-    device = torch.cuda.current_device() if torch.cuda.is_available() else 0
-    folder = Path(triton_cache_dir(device), key)
-    return folder if folder.is_dir() else None
+        return {}
+    folder = Path(triton_cache_dir(torch.cuda.current_device() if torch.cuda.is_available() else 0), key)
+    return {path.suffix[1:]: path for path in folder.glob("*.*") if not path.name.startswith("__grp__")}
 
 
 @contextmanager

@@ -38,30 +38,35 @@ def observe(run: Callable[[], object], device: str, max_events: int, snapshot: P
 
 
 def _observe_gpu(run: Callable[[], object], max_events: int, snapshot: Path | None) -> Observed:
+    marks: list[Mark] = []
+
+    def mark(name: str) -> None:
+        held, peak = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        marks.append(Mark(name, held - begin_bytes, peak - begin_bytes, _allocations() - begin))
+
+    @contextmanager
+    def part(name: str) -> Iterator[None]:
+        mark(name)
+        try:
+            yield
+        finally:
+            mark("")
+
     torch.cuda.synchronize()
-    with _history(max_events):
-        marks: list[Mark] = []
+    record = torch.cuda.memory._record_memory_history
+    record(enabled=None)  # clears the history
+    record(enabled="all", context="all", stacks="python", max_entries=max_events)
+    try:
         begin_bytes, begin = torch.cuda.memory_allocated(), _allocations()
         torch.cuda.reset_peak_memory_stats()
-
-        def mark(name: str) -> None:
-            held, peak = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
-            marks.append(Mark(name, held - begin_bytes, peak - begin_bytes, _allocations() - begin))
-
-        @contextmanager
-        def part(name: str) -> Iterator[None]:
-            mark(name)
-            try:
-                yield
-            finally:
-                mark("")
-
         with watched(part):
             result = run()
             del result
         torch.cuda.synchronize()
         seen = torch.cuda.memory._snapshot()
+    finally:
+        record(enabled=None)
     events = seen["device_traces"][torch.cuda.current_device()]
     if len(events) >= max_events:
         raise CannotMeasure(f"a call has more than {max_events} allocations and frees; raise measure.memory.max_events")
@@ -69,18 +74,6 @@ def _observe_gpu(run: Callable[[], object], max_events: int, snapshot: Path | No
         with open(snapshot, "wb") as file:
             pickle.dump(seen, file)
     return read_history([entry for entry in events if entry["action"] in ("alloc", FREED)], marks)
-
-
-@contextmanager
-def _history(max_events: int) -> Iterator[None]:
-    """Let the allocator record what it does, with Python stacks. Its earlier history is lost."""
-    record = torch.cuda.memory._record_memory_history
-    record(enabled=None)  # clears the history
-    record(enabled="all", context="all", stacks="python", max_entries=max_events)
-    try:
-        yield
-    finally:
-        record(enabled=None)
 
 
 def read_history(entries: Sequence[Mapping[str, Any]], marks: Sequence[Mark]) -> Observed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -90,7 +90,7 @@ class Ncu:
         except ValueError as error:
             raise ValueError(f"args: {self.args!r} is no command line: {error}") from None
 
-    def measure(self, call: Call, context: MeasureContext) -> Mapping[str, Scalar | Sequence[float]]:
+    def measure(self, call: Call, context: MeasureContext) -> dict[str, Scalar]:
         """Return figures by hardware counters of one call, made in a separate process under ncu.
 
         The files are ncu's report, kernels.csv with a line per kernel, and summary.txt with the advice. Raises
@@ -111,15 +111,16 @@ class Ncu:
         if not kernels:
             raise CannotMeasure(f"ncu wrote {found}, but no kernel can be read from it: open it with ncu-ui")
         rules = report.rules(_page(ncu, found, "details"))
-        profile = report.Profile(kernels, rules, self._part(len(kernels), context.expected), context.figures)
+        part = self._part(len(kernels), context.figures.get("n_kernels"))
+        profile = report.Profile(kernels, rules, part, context.figures)
         lines = profile.lines()
         write_csv(context.folder / "kernels.csv", list(lines[0]), lines)
         (context.folder / SUMMARY).write_text(profile.summary(), encoding="utf-8")
         calls_us, latency_us = again.get("calls_us"), context.figures.get("latency_us")
-        slowdown = (
-            {"ncu_slowdown": sum(calls_us) / len(calls_us) / float(latency_us)} if calls_us and latency_us else {}
-        )
-        return {**profile.columns(), **slowdown}
+        figures = profile.columns()
+        if calls_us and latency_us:
+            figures["ncu_slowdown"] = sum(calls_us) / len(calls_us) / float(latency_us)
+        return figures
 
     def command(self, ncu: str, target: Path, program: Sequence[str]) -> list[str]:
         """Return the command that profiles ``program`` into ``target``.
@@ -153,15 +154,13 @@ class Ncu:
                 f"ncu was not done after {self.limit_s:g} s: take a smaller measure.ncu.set or measure.ncu.most, or "
                 "a larger measure.ncu.limit_s with a launcher.measure_limit_s that is a minute longer"
             )
-        failed = result(context.folder).get("error")
+        failed = str(result(context.folder).get("error", ""))
         if target.is_file() and not failed:
             return target
-        reason = "" if target.is_file() else _refusal(ended.output)
-        if not reason and failed:
-            reason = f"under ncu the case fails: {failed}"
-        raise CannotMeasure(f"{reason or _why_no_report(ended)} (its output is in {log})")
+        reason = f"under ncu the case fails: {failed}" if target.is_file() else _why_no_report(ended, failed)
+        raise CannotMeasure(f"{reason} (its output is in {log})")
 
-    def _part(self, profiled: int, expected: int | None) -> str:
+    def _part(self, profiled: int, expected: Scalar | None) -> str:
         """Return why the profiled kernels may not be all of the call's; "" if they are."""
         if self.kernels:
             return f"only the call's kernels that match measure.ncu.kernels={self.kernels}"
@@ -183,21 +182,16 @@ def _page(ncu: str, found: Path, page: str) -> str:
     return ended.output
 
 
-def _refusal(said: str) -> str:
-    """Return the known reason for which ncu refused, by its output ``said``; "" if none matches."""
-    return next((reason for pattern, reason in REFUSALS if re.search(pattern, _messages(said), re.IGNORECASE)), "")
-
-
-def _why_no_report(ended: tools.Ended) -> str:
-    """Return why there is no report, in ncu's words if it gave any."""
-    messages = _messages(ended.output)
-    if error := re.search(r"^==ERROR== *(.+)$", messages, re.MULTILINE):
+def _why_no_report(ended: tools.Ended, failed: str) -> str:
+    """Return why ncu wrote no report, in its own words if no other reason is known. ``failed``: error of the case."""
+    own = "\n".join(line for line in ended.output.splitlines() if line.startswith("=="))  # without the case's output
+    for pattern, reason in REFUSALS:
+        if re.search(pattern, own or ended.output, re.IGNORECASE):
+            return reason
+    if failed:
+        return f"under ncu the case fails: {failed}"
+    if error := re.search(r"^==ERROR== *(.+)$", own, re.MULTILINE):
         return f"ncu reports: {error[1]}"
-    if "No kernels were profiled" in messages:
+    if "No kernels were profiled" in own:
         return "ncu saw no kernel: measure.ncu.kernels matches none, or the call launches none"
     return f"ncu ended with code {ended.code} and wrote no report: check measure.ncu.args"
-
-
-def _messages(said: str) -> str:
-    """Return the lines of ncu itself, without the output of the case; everything if none can be told apart."""
-    return "\n".join(line for line in said.splitlines() if line.startswith("==")) or said

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from runner.device import tools
 from runner.device.processes import output
 from runner.experiment.case import Scalar
-from runner.measure import RESULT, SUMMARY, CannotMeasure, MeasureContext, result
+from runner.measure import RESULT, SUMMARY, CannotMeasure, MeasureContext, result, write_csv
 from runner.measure.nsys.export import Report, read
 from runner.measure.timeline import tables
 from runner.timing.statistics import trimmed_mean
@@ -73,12 +73,17 @@ class Nsys:
             )
         report, again, notes = self.record(program, context.command(self.calls), context.folder)
         latency_us = context.figures.get("latency_us")
-        plain_us = _latency_us(call) if latency_us is None else float(latency_us)
-        notes += [*report.notes(self.calls), *filter(None, [tables.note(report.calls, context.expected)])]
-        slowdown = trimmed_mean(again["calls_us"]) / plain_us
+        if latency_us is None:  # no benchmark has measured it
+            from runner.timing.instruments import as_seen_by_caller
+            from runner.timing.preparation import preparation
+
+            latency_us = as_seen_by_caller(call.run, preparation(call.reset, cold_l2=True))["latency_us"] or 0.0
+        notes += [*report.notes(self.calls), *filter(None, [tables.note(report.calls, context.figures)])]
+        slowdown = trimmed_mean(again["calls_us"]) / float(latency_us)
         figures = tables.figures(report.calls, "nsys") | {"nsys_slowdown": slowdown, "nsys_note": "; ".join(notes)}
         found = tables.tables(report.calls, report.others)
-        tables.write(found, context.folder)
+        for name, lines in found.items():
+            write_csv(context.folder / f"{name}.csv", list(lines[0]), lines)
         head = [
             f"Nsight Systems {report.version}, preset {self.preset}; means of {len(report.calls)} calls:",
             *tables.gpu_sentences(figures, "nsys"),
@@ -99,7 +104,8 @@ class Nsys:
         for name in KEPT:  # from an earlier session in this folder
             (folder / name).unlink(missing_ok=True)
         options, notes = profile_options(program, self.preset, self.args)
-        words = profile_command(program, options, folder / REPORT, case)
+        path = str((folder / REPORT).absolute()).replace("%", "%%")  # nsys replaces %h and %p by host and process
+        words = [program, "profile", *options, f"--output={path}", *case]  # without "--" before it, which nsys refuses
         (folder / COMMAND).write_text(shlex.join(words) + "\n", encoding="utf-8")
         log = folder / LOG
         ended = tools.run(words, log, self.limit_s, grace_s=GRACE_S)
@@ -113,16 +119,16 @@ class Nsys:
             raise CannotMeasure(_why_no_result(ended, log))
         if "error" in again:
             raise CannotMeasure(f"the case could not be run again under nsys: {again['error']}")
-        path = folder / f"{REPORT}.nsys-rep"
-        if not path.is_file():
+        recording = folder / f"{REPORT}.nsys-rep"
+        if not recording.is_file():
             raise CannotMeasure(
                 "nsys wrote no report: the range to capture was never opened (leave --capture-range to the preset), "
                 "its QdstrmImporter is missing (install a complete Nsight Systems), or its folder cannot be written "
                 f"to; see {log}"
             )
-        report = _export(program, path, max(self.limit_s - (time.monotonic() - began_s), 0.0) + EXPORT_S)
+        report = _export(program, recording, max(self.limit_s - (time.monotonic() - began_s), 0.0) + EXPORT_S)
         if fault := report.fault():
-            raise CannotMeasure(f"{fault}; the report is {path}")
+            raise CannotMeasure(f"{fault}; the report is {recording}")
         return report, again, notes
 
 
@@ -140,15 +146,6 @@ def profile_options(program: str, preset: str, args: Sequence[str]) -> tuple[lis
     missing = [word for word in wanted if known and _name(word) not in known]
     notes = [f"this nsys has no {_name(word)}" for word in missing]
     return [*(word for word in wanted if word not in missing), *args], notes
-
-
-def profile_command(program: str, options: Sequence[str], report: Path, case: Sequence[str]) -> list[str]:
-    """Return the command that runs ``case`` under nsys, which adds a suffix to ``report``.
-
-    There is no ``--`` before ``case``, since nsys refuses that.
-    """
-    path = str(report.absolute()).replace("%", "%%")  # nsys replaces %h and %p by host and process
-    return [program, "profile", *options, f"--output={path}", *case]
 
 
 def _name(word: str) -> str:
@@ -174,14 +171,6 @@ def _export(program: str, report: Path, limit_s: float) -> Report:
             why = _last(ended.output) or f"exit code {ended.code}"
             raise CannotMeasure(f"nsys export could not read the report: {why}; it is kept: {report}")
         return read(database)
-
-
-def _latency_us(call: Call) -> float:
-    """Return the host time of an unprofiled call, where no benchmark has measured it."""
-    from runner.timing.instruments import as_seen_by_caller
-    from runner.timing.preparation import preparation
-
-    return float(as_seen_by_caller(call.run, preparation(call.reset, cold_l2=True))["latency_us"] or 0.0)
 
 
 def _why_no_result(ended: tools.Ended, log: Path) -> str:

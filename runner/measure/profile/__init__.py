@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from runner.experiment.case import Scalar
-from runner.measure import SUMMARY, CannotMeasure, MeasureContext
+from runner.measure import SUMMARY, CannotMeasure, MeasureContext, write_csv
 from runner.measure.profile import flame
 from runner.measure.timeline import Call as ProfiledCall
 from runner.measure.timeline import Event, Kind, calls, tables
@@ -66,7 +66,7 @@ class Profile:
         slowdown, note = profiled.record(call, context.device, self, folder / TRACE)
         seen = recorded_calls(folder / TRACE, gpu)
         figures: dict[str, Scalar] = tables.figures(seen, "profile") if gpu else {}
-        notes = [note, tables.note(seen, context.expected) if gpu else ""]
+        notes = [note, tables.note(seen, context.figures) if gpu else ""]
         figures |= {"profile_slowdown": slowdown, "profile_note": "; ".join(filter(None, notes))}
 
         found = tables.tables(seen)
@@ -77,7 +77,8 @@ class Profile:
                 found["costs"] = costs
             in_stacks = recorded_calls(slow, gpu) if self.stacks else seen
             slow.unlink()
-        tables.write(found, folder)
+        for name, lines in found.items():
+            write_csv(folder / f"{name}.csv", list(lines[0]), lines)
         stacks = flame.of_gpu(in_stacks) if gpu else flame.of_host(in_stacks)
         title = "time of kernels, by what launches them" if gpu else "time on the host, by what spends it"
         (folder / "stacks.txt").write_text(flame.folded(stacks), encoding="utf-8")

@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from runner.experiment.case import Scalar
 from runner.experiment.columns import Column
-from runner.measure import CALL, text_table, write_csv
+from runner.measure import CALL, text_table
 from runner.measure.timeline import Call, Event
 from runner.timing.statistics import trimmed_mean
 from runner.timing.timeline import covered, gaps, whole
@@ -279,8 +278,9 @@ def _common(details: Sequence[Mapping[str, Any]]) -> Line:
     return {name: some[0] if all(one == some[0] for one in some) else "various" for name, some in values.items()}
 
 
-def note(calls: Sequence[Call], expected: int | None) -> str:
-    """Return how the numbers of kernels differ from each other or from the benchmark's ``expected``, else ""."""
+def note(calls: Sequence[Call], benchmark: Mapping[str, Scalar]) -> str:
+    """Return how the numbers of kernels differ from each other, or from the figures of ``benchmark``; else ""."""
+    expected = benchmark.get("n_kernels")
     counts = sorted({len(call.work) for call in calls})
     seen = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     if expected is not None and counts != [expected]:
@@ -294,12 +294,6 @@ def short(name: str) -> str:
     for noise in NOISE:
         name = name.replace(noise, "")
     return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
-
-
-def write(found: Mapping[str, Sequence[Line]], folder: Path) -> None:
-    """Write each table as a CSV file into ``folder``."""
-    for name, lines in found.items():
-        write_csv(folder / f"{name}.csv", list(lines[0]), lines)
 
 
 def gpu_sentences(figures: Mapping[str, Any], tool: str) -> Iterator[str]:

@@ -137,7 +137,7 @@ if words[0] == "export":
         sys.exit("database is locked")
     shutil.copy(os.environ["FAKE_NSYS_EXPORT"], options["--output"])
     sys.exit(0)
-report = pathlib.Path(options["--output"] + ".nsys-rep")
+report = pathlib.Path(options["--output"].replace("%%", "%") + ".nsys-rep")
 program = words[next(place for place, word in enumerate(words) if place and not word.startswith("-")):]
 if how == "usage":
     print("unrecognised option '--bogus=1'\\n\\nusage: nsys profile [<args>] [application] [<application args>]")
