@@ -60,7 +60,8 @@ class TimingSettings:
 
     def prepare(self, device: str) -> None:
         """Measure the timer offset, the unloaded clock and this GPU's peak rates: half a second of the first case."""
-        _on(device).prepare(self)
+        if device == "cuda":
+            _on(device).prepare(self)
 
     def time(self, call: Call, device: str) -> dict[str, Scalar | Sequence[float]]:
         """Return the times of ``call`` on "cpu" or "cuda", its peak memory, and a verdict on them."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TypeVar
 
@@ -30,23 +30,13 @@ FORMAT = 1  # of the file in the cache folder
 COOLING_S = 0.2  # after work at the power limit, until the clock is back
 SPIN_CYCLES = 20_000  # about 10 us of one warp: no power limit acts
 
-_known: dict[str, float] = {}
-
-
-def known() -> Mapping[str, float]:
-    """Return all calibrations of this process so far, by name."""
-    return _known
-
-
-def recall(found: Mapping[str, float]) -> None:
-    """Use the calibrations of another process on this GPU."""
-    _known.update(found)
+known: dict[str, float] = {}  # all calibrations of this process so far; those of another process may be added
 
 
 def _once(name: str, measure: Callable[[], float]) -> float:
-    if name not in _known:
-        _known[name] = measure()
-    return _known[name]
+    if name not in known:
+        known[name] = measure()
+    return known[name]
 
 
 def graph_constant_us(*, cold_l2: bool, captures: int) -> float:
@@ -57,11 +47,8 @@ def graph_constant_us(*, cold_l2: bool, captures: int) -> float:
 
 def stream_constant_us(*, cold_l2: bool) -> float:
     """Return the same for ``StreamTimestamps``."""
-
-    def measure() -> float:
-        return _constant_us(StreamTimestamps(launch_empty, preparation(None, cold_l2=cold_l2), constant_us=0.0))
-
-    return _once(f"stream_{'cold' if cold_l2 else 'warm'}_us", measure)
+    name, before = f"stream_{'cold' if cold_l2 else 'warm'}_us", preparation(None, cold_l2=cold_l2)
+    return _once(name, lambda: _constant_us(StreamTimestamps(launch_empty, before, constant_us=0.0)))
 
 
 def _constant_us(instrument: Instrument) -> float:
@@ -123,11 +110,14 @@ MOST = 8  # times CAPTURES that ``settle`` makes; some tens of captures were eno
 Result = TypeVar("Result")
 
 
-def undisturbed(take: Callable[[], Result]) -> tuple[Result, float]:
+def undisturbed(take: Callable[[], Result], instruments: Sequence[Instrument]) -> tuple[Result, float]:
     """Return the result of ``take`` and the drift of the timer offset in us. Repeat ``take`` if the offset has dropped.
 
-    When another process creates or destroys its context on this GPU, kernels of a graph follow each other faster.
+    When another process creates or destroys its context on this GPU, kernels of a graph follow each other faster. The
+    drift is 0 if no graphs are among ``instruments``.
     """
+    if not any(isinstance(instrument, GraphTimestamps) for instrument in instruments):
+        return take(), 0.0
     for _ in range(TRIES - 1):
         taken, drift_us = take(), shift_us()
         if drift_us > -MOST_DRIFT_US:

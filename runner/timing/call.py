@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -29,7 +30,10 @@ class Instrument:
     def outputs(self) -> Iterator[Sequence[Tensor]]:
         """Yield the outputs of one more call, made in the same way as the timed ones."""
         self._before()
-        yield tensors(self._run())
+        result = tensors(self._run())
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()  # the call may leave work on another stream
+        yield result
 
 
 def tensors(result: object) -> list[Tensor]:
@@ -96,8 +100,13 @@ def alias(tensor: Tensor) -> Tensor:
 
 def peak_bytes(call: Callable[[], object], device: str) -> int:
     """Return the peak of the memory that ``call`` allocates, in bytes, its outputs included."""
-    if device == "cpu":
-        return _peak_on_cpu(call)
+    if device == "cpu":  # the allocator keeps no count; torch.profiler would import torch._dynamo, in a second
+        with torch.autograd.profiler.profile(profile_memory=True) as profile:
+            result = call()
+        del result
+        events = profile.kineto_results.events()
+        changes: list[int] = [event.nbytes() for event in events if event.name() == "[memory]"]
+        return max(accumulate(changes, initial=0))
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -105,19 +114,3 @@ def peak_bytes(call: Callable[[], object], device: str) -> int:
     torch.cuda.synchronize()
     del result
     return torch.cuda.max_memory_allocated() - before
-
-
-def _peak_on_cpu(call: Callable[[], object]) -> int:
-    """Add up the allocations that the profiler records, since the CPU allocator keeps no count.
-
-    The first use of ``torch.profiler`` would import torch._dynamo, which takes a second.
-    """
-    with torch.autograd.profiler.profile(profile_memory=True) as profile:
-        result = call()
-    del result
-    held = peak = 0
-    for event in profile.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            peak = max(peak, held)
-    return peak

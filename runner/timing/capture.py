@@ -41,20 +41,14 @@ def capturing(graph: torch.cuda.CUDAGraph, *, pool: Any = None) -> Iterator[None
             yield
     except Exception as error:
         torch.cuda.set_stream(before)  # if the end of a capture fails, torch leaves its own stream current
-        _reset_generators()
+        torch.cuda.synchronize()
+        for index, generator in enumerate(torch.cuda.default_generators):  # they still wait for the end of the capture
+            fresh = torch.Generator(device=f"cuda:{index}").manual_seed(generator.initial_seed())
+            generator.graphsafe_set_state(fresh.graphsafe_get_state())
         raise CaptureError(str(error).strip().partition("\n")[0] or type(error).__name__) from error
 
 
-def _reset_generators() -> None:
-    """Give torch's random generators new states: after a failed capture the old ones still wait for its end."""
-    torch.cuda.synchronize()
-    for index, generator in enumerate(torch.cuda.default_generators):
-        fresh = torch.Generator(device=f"cuda:{index}").manual_seed(generator.initial_seed())
-        generator.graphsafe_set_state(fresh.graphsafe_get_state())
-
-
 KERNEL, MEMCPY, MEMSET, HOST, CHILD = 0, 1, 2, 3, 4  # CUgraphNodeType
-WORK = (KERNEL, MEMCPY, MEMSET)
 Kind = tuple[int, int]  # type of a node and, for a kernel, its function
 
 
@@ -65,11 +59,7 @@ class Contents:
     kinds: Mapping[Kind, int]  # nodes of the call by kind, those of child graphs included
     outside: int  # nodes that neither precede the first timestamp nor lie between the two; all, if no timestamp is last
     hosts: int  # host functions, anywhere
-
-    @property
-    def work(self) -> int:
-        """Number of kernels, copies and fills of the call."""
-        return sum(count for (kind, _), count in self.kinds.items() if kind in WORK)
+    work: int  # kernels, copies and fills of the call
 
 
 def contents(graph: int) -> Contents | None:
@@ -91,12 +81,14 @@ def classify(nodes: Mapping[int, Sequence[Kind]], edges: Iterable[tuple[int, int
     timestamps = [node for end in last[:1] for node, kinds in nodes.items() if kinds == nodes[end]]
     hosts = sum(kind == HOST for kinds in nodes.values() for kind, _ in kinds)
     if len(last) != 1 or len(timestamps) != 2:
-        return Contents(Counter(), outside=len(nodes), hosts=hosts)
+        return Contents(Counter(), outside=len(nodes), hosts=hosts, work=0)
     (end,) = last
     (begin,) = set(timestamps) - {end}
     call = (_reachable(begin, after) & _reachable(end, before)) - {begin, end}
     outside = nodes.keys() - _reachable(begin, before) - call - {end}
-    return Contents(Counter(kind for node in call for kind in nodes[node]), outside=len(outside), hosts=hosts)
+    kinds = Counter(kind for node in call for kind in nodes[node])
+    work = sum(count for (kind, _), count in kinds.items() if kind in (KERNEL, MEMCPY, MEMSET))
+    return Contents(kinds, outside=len(outside), hosts=hosts, work=work)
 
 
 def _reachable(start: int, neighbors: Mapping[int, list[int]]) -> set[int]:

@@ -27,10 +27,6 @@ def warm_up() -> None:
         peak_bytes(numbers.zero_, "cpu")
 
 
-def prepare(settings: TimingSettings) -> None:
-    """Do nothing: calls on a CPU share no calibration."""
-
-
 def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Taken, PerfCounter]:
     """Return the columns of ``call``, with the series and the instrument behind ``wall_us``."""
     instrument = PerfCounter(call.run, call.reset)
@@ -113,10 +109,7 @@ class PerfCounter(Instrument):
         return self._clock() - start
 
 
-TOPOLOGY = Path("/sys/devices/system/cpu")
 TASKS = Path("/proc/self/task")
-
-_REGION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # the body of an OpenMP parallel region, as compilers emit it
 
 
 @contextmanager
@@ -205,7 +198,7 @@ def choose(current: dict[int, int], cores: dict[int, str]) -> dict[int, int]:
 def _core(cpu: int) -> str:
     """Return a name of the core of ``cpu``: its hardware threads, or the CPU itself if the system does not say."""
     try:
-        return (TOPOLOGY / f"cpu{cpu}/topology/thread_siblings_list").read_text().strip()
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
     except OSError:
         return str(cpu)
 
@@ -224,7 +217,8 @@ def openmp_threads() -> dict[int, int]:
     if (threads := torch.get_num_threads()) == 1:
         note(None)
     else:
-        libraries.GOMP_parallel(_REGION(note), None, ctypes.c_uint(threads), ctypes.c_uint(0))
+        body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(note)  # as compilers emit the body of a parallel region
+        libraries.GOMP_parallel(body, None, ctypes.c_uint(threads), ctypes.c_uint(0))
     return current
 
 

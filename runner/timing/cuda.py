@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 
@@ -11,7 +11,7 @@ import torch
 
 from runner.experiment.case import Scalar, interpreted
 from runner.timing import Call, TimingSettings, calibration, cupti, instruments, measured_peak
-from runner.timing.calibration import Result, undisturbed
+from runner.timing.calibration import undisturbed
 from runner.timing.call import Instrument
 from runner.timing.capture import CaptureError
 from runner.timing.gpu_state import gpu_state, sustained
@@ -58,8 +58,9 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
     instrument, note = instruments.choose(call, settings, buffer_sets)
     check = settings.cupti_check and not interpreted()  # it needs kernels of our own
     seen = cupti.observe(call.run, before, kernels=instrument.kernels) if check else None
-    instrument, note = instruments.corrected(instrument, note, seen, call, settings)
-    taken, drift_us = _undisturbed(lambda: take(instrument, settings), [instrument])
+    if seen:
+        instrument, note = instruments.corrected(instrument, note, seen, call, settings)
+    taken, drift_us = undisturbed(lambda: take(instrument, settings), [instrument])
     columns = taken.columns("gpu_us", FLOORS[instrument.name]) | gpu_state() | as_seen_by_caller(call.run, before)
     columns |= {"instrument": instrument.name, "instrument_note": note, "calls_per_sample": 1}
     if isinstance(instrument, GraphTimestamps):
@@ -97,14 +98,7 @@ def compare(
         instruments.build(str(columns["instrument"]), call, settings, buffer_sets=buffer_sets)
         for call, columns in calls
     ]
-    return _undisturbed(lambda: side_by_side(again, settings.paired_rounds, settings.max_s), again)[0]
-
-
-def _undisturbed(take_all: Callable[[], Result], used: Sequence[Instrument]) -> tuple[Result, float]:
-    """Return the result of ``take_all`` and the drift of the timer offset in us; 0 if no graphs are ``used``."""
-    if any(isinstance(instrument, GraphTimestamps) for instrument in used):
-        return undisturbed(take_all)
-    return take_all(), 0.0
+    return undisturbed(lambda: side_by_side(again, settings.paired_rounds, settings.max_s), again)[0]
 
 
 def warm_columns(call: Call, settings: TimingSettings, buffer_sets: BufferSets, cold_us: float) -> dict[str, Scalar]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from runner.experiment.case import Scalar, interpreted
 from runner.timing import Call, TimingSettings, calibration
-from runner.timing.call import Instrument, tensors
+from runner.timing.call import Instrument
 from runner.timing.capture import CaptureError
 from runner.timing.cupti import CuptiTime
 from runner.timing.preparation import BufferSets, preparation
@@ -40,11 +39,9 @@ def choose(call: Call, settings: TimingSettings, buffer_sets: BufferSets | None 
 
 
 def corrected(
-    instrument: Instrument, note: str, seen: CuptiTime | None, call: Call, settings: TimingSettings
+    instrument: Instrument, note: str, seen: CuptiTime, call: Call, settings: TimingSettings
 ) -> tuple[Instrument, str]:
     """Return ``instrument`` and ``note``, or others if it misses work that CUPTI saw in an ordinary call."""
-    if seen is None:
-        return instrument, note
     if seen.detached:
         reason = "it leaves work on a stream that nobody waits for: timed by the host's clock, launching included"
         return build("host_clock", call, settings), reason
@@ -129,25 +126,18 @@ class HostClock(Instrument):
 
     def samples(self, count: int) -> list[float]:
         """Return ``count`` times of one call, in us."""
-        return [self._sample() for _ in range(count)]
-
-    def outputs(self) -> Iterator[Sequence[Tensor]]:
-        """Yield the outputs of one more call when the GPU has finished."""
-        self._before()
-        result = tensors(self._run())
-        torch.cuda.synchronize()
-        yield result
-
-    def _sample(self) -> float:
-        self._before()
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        self._run()
-        returned = time.perf_counter()
-        torch.cuda.synchronize()
-        done = time.perf_counter()
-        self.submitted_us.append((returned - start) * 1e6)
-        return (done - start) * 1e6
+        times: list[float] = []
+        for _ in range(count):
+            self._before()
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            self._run()
+            returned = time.perf_counter()
+            torch.cuda.synchronize()
+            done = time.perf_counter()
+            self.submitted_us.append((returned - start) * 1e6)
+            times.append((done - start) * 1e6)
+        return times
 
 
 MOST = 50  # calls for ``as_seen_by_caller``

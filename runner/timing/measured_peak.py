@@ -118,7 +118,6 @@ LEAST_OVER_L2 = 4  # smallest buffer, in sizes of the L2 cache, that shows the r
 # Square matrices.
 SIZES = {"float8_e4m3fn": 8192, "float16": 8192, "bfloat16": 8192, "tf32": 8192, "float32": 4096, "float64": 2048}
 LONGEST_US = 10_000.0  # of one product; matrices are smaller if it would take longer
-TENSOR_CORES_32 = (8, 0)  # lowest compute capability with tf32 and bfloat16
 
 
 def measure(gpu: str) -> MeasuredPeak:
@@ -148,7 +147,7 @@ def bandwidths() -> tuple[float, float]:
 
 def products() -> dict[str, float]:
     """Return the rate of matrix products by type, without types that this GPU or its library does not support."""
-    old = torch.cuda.get_device_capability() < TENSOR_CORES_32  # torch accepts both types and computes in another
+    old = torch.cuda.get_device_capability() < (8, 0)  # without tf32 and bfloat16: torch computes in another type
     rates = {}
     for name in SIZES:
         if old and name in ("bfloat16", "tf32"):
@@ -221,14 +220,8 @@ def times_us(call: Callable[[], object]) -> list[float]:
 
 @contextmanager
 def float32_precision(precision: str) -> Iterator[None]:
-    """Multiply float32 in "highest" (float32) or "high" (tf32) precision inside, and as before afterwards.
-
-    This is the setting that the worker uses. Since torch 2.9, reading it raises if ``allow_tf32`` was set too.
-    """
-    try:
-        found = torch.get_float32_matmul_precision()
-    except RuntimeError:
-        found = "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
+    """Multiply float32 in "highest" (float32) or "high" (tf32) precision inside, and as before afterwards."""
+    found = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
         yield

@@ -202,12 +202,12 @@ def warm_up(device: str, like: CaseRecord | None = None) -> None:
 def calibrations() -> Mapping[str, float]:
     """Return what this process has measured of its instruments."""
     module = sys.modules.get(CALIBRATION)
-    return module.known() if module else {}
+    return module.known if module else {}
 
 
 def recall(found: Mapping[str, float]) -> None:
     """Take over the ``calibrations`` of another process of this run on the same GPU."""
-    importlib.import_module(CALIBRATION).recall(found)
+    importlib.import_module(CALIBRATION).known.update(found)
 
 
 def left_running() -> list[int]:

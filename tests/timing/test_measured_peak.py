@@ -284,18 +284,6 @@ def test_the_precision_of_float32_is_left_as_found(found):
         torch.set_float32_matmul_precision(before)
 
 
-def test_the_precision_is_restored_even_where_it_was_set_in_two_ways():
-    before = torch.get_float32_matmul_precision()
-    try:
-        torch.set_float32_matmul_precision("high")
-        torch.backends.cuda.matmul.allow_tf32 = False
-        with room.float32_precision("high"):
-            assert torch.backends.cuda.matmul.allow_tf32
-        assert not torch.backends.cuda.matmul.allow_tf32
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 # on a GPU
 
 READ = """

@@ -7,6 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from runner.timing import calibration
+from runner.timing.call import Instrument
+from runner.timing.timestamps import GraphTimestamps
+
+GRAPHS = [object.__new__(GraphTimestamps)]
 
 
 @pytest.fixture
@@ -32,8 +36,15 @@ def test_a_series_is_taken_anew_as_long_as_the_zero_has_moved_down(shifts, after
     found, times_settled = shifts
     found += after_each
     series = iter(["first", "second", "third"])
-    assert calibration.undisturbed(lambda: next(series)) == (["first", "second", "third"][taken - 1], after_each[-1])
+    assert calibration.undisturbed(lambda: next(series), GRAPHS) == (
+        ["first", "second", "third"][taken - 1],
+        after_each[-1],
+    )
     assert len(times_settled) == settled
+
+
+def test_a_series_of_other_instruments_is_taken_once(shifts):
+    assert calibration.undisturbed(lambda: "first", [object.__new__(Instrument)]) == ("first", 0.0)
 
 
 @pytest.fixture
@@ -60,7 +71,7 @@ def test_settling_ends(monkeypatch, captured):
 
 @pytest.mark.gpu
 def test_a_context_that_comes_is_noticed_if_it_moves_the_zero_and_settling_undoes_that(other_context):
-    assert calibration.undisturbed(lambda: None)[1] > -0.1  # a clock that is held down moves it up
+    assert calibration.undisturbed(lambda: None, GRAPHS)[1] > -0.1  # a clock that is held down moves it up
     with other_context():
         moved_us = calibration.shift_us()  # -0.37 on H200s
         calibration.settle()

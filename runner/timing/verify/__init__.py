@@ -29,7 +29,6 @@ class Finding:
 
 
 Check = Callable[[TimingSettings], list[Finding]]
-Ended = Callable[[str, Sequence[Finding], float], None]
 
 
 def settings(conf: Path) -> TimingSettings:
@@ -50,7 +49,7 @@ def checks(device: str) -> Mapping[str, Check]:
     return CUDA_CHECKS
 
 
-def run(device: str, chosen: TimingSettings, ended: Ended = lambda name, findings, seconds: None) -> list[Finding]:
+def run(device: str, chosen: TimingSettings, ended: Callable[[str, Sequence[Finding], float], None]) -> list[Finding]:
     """Run every check of ``device`` with the settings ``chosen``. A check that raises has failed.
 
     ``ended`` is called after each check with its name, its findings, and the seconds that it took.
