@@ -189,16 +189,13 @@ class DeviceQueue:
 
     def _start_failed(self, why: str) -> None:
         self._failed_starts += 1
-        if self._failed_starts < MOST_STARTS:
-            return
-        if len(self._sources) > 1:
+        if self._failed_starts >= MOST_STARTS and len(self._sources) > 1:
             self._sources.popleft()
             self._failed_starts = 0
-        else:
+        elif self._failed_starts >= MOST_STARTS:
             self.cannot_start = why
 
     def _fork(self, like: CaseRecord | None = None) -> WorkerProcess:
-        """Raises Gone."""
         return WorkerProcess(self._sources[0], self._log_path, self.gpus, measures=True, like=like)
 
     def _keep_spare(self) -> None:

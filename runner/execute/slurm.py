@@ -28,7 +28,6 @@ SETTLE_POLLS = 6  # polls for which a task must have ended: Slurm may queue it a
 GOING_ON = frozenset(  # states that are not the end; QUEUED is submitit's own
     ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING", "QUEUED")
 ) | {"RESV_DEL_HOLD", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED", "SUSPENDED"}
-UNKNOWN = "UNKNOWN"  # Slurm has not told a state yet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,14 +241,14 @@ def _end_state(job: Any) -> str:
     """Return the state in which the job has ended; "" if it has not, or if that is unknown."""
     job.done()  # asks Slurm, not too often; with cluster=debug it runs the job
     state = _state(job)
-    if state not in GOING_ON and state != UNKNOWN:
+    if state not in GOING_ON and state != "UNKNOWN":  # which sacct or submitit says
         return state
     return "FAILED" if job.paths.result_pickle.exists() else ""  # it has returned or raised, and Slurm has not told yet
 
 
 def _state(job: Any) -> str:
     """Return the first word: ``CANCELLED by 1000`` is CANCELLED."""
-    return (str(job.state).upper().split() or [UNKNOWN])[0]
+    return (str(job.state).upper().split() or ["UNKNOWN"])[0]
 
 
 def _cancel(job: Any) -> None:

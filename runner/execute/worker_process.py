@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from runner.device import processes
@@ -22,7 +21,6 @@ from runner.experiment.case import CaseRecord
 from runner.experiment.results import Phase
 
 FILES = "files"  # beside the log: the folder for files that measurements keep
-NOTHING: Mapping[str, str] = MappingProxyType({})
 IDLE: Phase = "plan"  # the phase of a worker between two cases
 MESSAGES = {"environment", "phase", "row", "rounds", "full", "prepared"}  # a worker's message has one of these keys
 STACK_S = 0.05  # time for a late worker to print its stacks
@@ -44,7 +42,7 @@ class Zygote:
     variables. If it is killed it is not started again.
     """
 
-    def __init__(self, environment: Mapping[str, str] = NOTHING) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._limit_s = 0.0  # for a fork; the first one waits for the imports
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -55,7 +53,7 @@ class Zygote:
                 stdout=subprocess.DEVNULL,  # until it has the log
                 stderr=subprocess.DEVNULL,
                 # numpy must start no thread before a fork
-                env=_environment() | {"OPENBLAS_NUM_THREADS": "1"} | dict(environment),
+                env=_environment() | {"OPENBLAS_NUM_THREADS": "1"} | dict(environment or {}),
                 start_new_session=True,
             )
 
@@ -101,7 +99,7 @@ class Zygote:
 class Spawner:
     """Starts each worker as a new Python, which imports torch itself. It stands in for a Zygote, as on macOS."""
 
-    def __init__(self, environment: Mapping[str, str] = NOTHING) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self._keep: Sequence[int] = ()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}

@@ -134,12 +134,9 @@ def _end(pid: int, limit_s: float) -> int | None:
     """Kill the child ``pid`` and its descendants. Return its exit code; None if it has not ended after ``limit_s``."""
     processes.kill_tree(pid)
     pidfd = os.pidfd_open(pid)
-    try:
-        if not select.select([pidfd], [], [], limit_s)[0]:
-            return None
-    finally:
-        os.close(pidfd)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    ended = select.select([pidfd], [], [], limit_s)[0]
+    os.close(pidfd)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if ended else None
 
 
 def _kill_orphans(workers: set[int]) -> None:

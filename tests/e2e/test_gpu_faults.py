@@ -1,4 +1,4 @@
-"""What goes wrong on a GPU in the middle of a grid: its own row, little time, and nobody else's figures."""
+"""Faults on a GPU in the middle of a grid: they cost their own row and little time, and change no other figure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.store import journal
 pytestmark = pytest.mark.gpu
 
 HANG_LIMIT_S, LOST_BAR_S = 5.0, 1.5
-GRID_LIMIT_S = 120.0  # four times what one takes, after which the runner shows where it stands
+GRID_LIMIT_S = 120.0  # four times the time of a grid; then the runner prints its stack
 SIZES = range(1024, 1024 + 15 * 128, 128)
 FAULTS = {SIZES[2]: "cuda_error", SIZES[5]: "cuda_error", SIZES[8]: "timeout", SIZES[11]: "oom"}
 NAMES = dict(zip(FAULTS, ("far_away", "asserts", "endless", "fills"), strict=True))
@@ -57,7 +57,7 @@ def mixed(x):
 
 @pytest.fixture
 def grid(command, tmp_path):
-    """Run the grid of one function; exit code, output, rows by size, and when the line of each was printed."""
+    """Run the grid of one function. Return exit code, output, rows by size, and when each line was printed."""
     (tmp_path / "user.py").write_text(USER)
 
     def go(function):
@@ -91,7 +91,7 @@ def grid(command, tmp_path):
     return go
 
 
-def test_faults_in_the_middle_of_a_grid_cost_seconds_and_nobody_elses_figures(grid, tmp_path, survivors):
+def test_faults_in_the_middle_of_a_grid_cost_seconds_and_change_no_other_figure(grid, tmp_path, survivors):
     code, out, expected, clean_moments = grid("clean")
     assert code == 0, out
     code, out, rows, mixed_moments = grid("mixed")

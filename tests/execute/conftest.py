@@ -1,4 +1,4 @@
-"""Grids of a user's functions, run by the launcher itself."""
+"""Grids of a user's functions, run by ``launcher=local``."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def case(path, name, cols=64, replica=0, device="cpu"):
 
 @pytest.fixture
 def user_case():
-    """A case of a function of a file, there or not."""
+    """Make a case of a function in a user's file. The file need not exist."""
     return case
 
 
 @pytest.fixture
 def begin_user(tmp_path):
-    """Events to come of cases (function, cols, replica, device) of a file of functions."""
+    """Begin a grid of cases (function, cols, replica, device) of a user's file; an iterator of its events."""
     path = tmp_path / "user.py"
 
     def go(source, *cases, device="cpu", **limits):
@@ -63,7 +63,7 @@ def begin_user(tmp_path):
 
 @pytest.fixture
 def launch_user(begin_user):
-    """All of them, without Started."""
+    """Run such a grid; a list of its events without Started."""
 
     def go(source, *cases, on_row=lambda: None, device="cpu", **limits):
         events = []

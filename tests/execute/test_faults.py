@@ -1,4 +1,4 @@
-"""Every way for a case to go wrong in its process: one row each, the rest of the grid unharmed, nothing left behind."""
+"""Cases that crash, hang or damage their process: each has one row, the other cases are right, no process is left."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def ends_when_told(x):
 
 @pytest.fixture
 def grid(launch_user):
-    """Name → row, of a grid of one problem of the functions above; every other case is ``right``, of another size."""
+    """Run a grid of the functions above, each at a size of its own; its rows by function."""
 
     def go(*names, **limits):
         events = launch_user(USER, *[(name, 64 + place) for place, name in enumerate(names)], **limits)
@@ -116,7 +116,7 @@ def sleepers() -> list[str]:
     return found
 
 
-def test_each_way_to_die_has_its_word_and_the_next_case_is_right(grid):
+def test_each_way_to_fail_has_its_status_and_the_next_case_is_right(grid):
     names = ["segfault", "abort", "leaves", "exits", "out_of_memory", "raises", "wrong", "right"]
     rows = grid(*names)
     assert {name: row.status for name, row in rows.items()} == {
@@ -138,14 +138,14 @@ def test_each_way_to_die_has_its_word_and_the_next_case_is_right(grid):
 
 
 @pytest.mark.parametrize("name", ["loops", "loops_in_c", "sleeps_in_c", "stops", "deadlocks"])
-def test_whatever_does_not_end_is_ended_at_its_limit(grid, name):
+def test_a_case_that_hangs_is_killed_at_its_limit(grid, name):
     started = time.monotonic()
     rows = grid(name, "right", build_limit_s=2)
     assert (rows[name].status, rows[name].phase, rows["right"].status) == ("timeout", "build", "ok")
     assert "raise launcher.build_limit_s if it needs longer" in rows[name].reason
     assert time.monotonic() - started < 60
-    if name != "stops":  # a stopped process prints nothing any more
-        assert f"in {name}" in rows[name].detail, "the stack at the limit"
+    if name != "stops":  # a stopped process prints nothing
+        assert f"in {name}" in rows[name].detail, "its stack at the limit"
 
 
 def test_signals_of_other_kinds_are_named(grid):
@@ -157,19 +157,21 @@ def test_signals_of_other_kinds_are_named(grid):
         "reads_past_the_end_of_a_file": ("crashed", "the worker was killed by SIGBUS"),
         "right": ("ok", ""),
     }
-    assert all(row.metrics["wall_s"] > 0 for row in rows.values())  # also of those that are lost: estimates go by it
+    assert all(
+        row.metrics["wall_s"] > 0 for row in rows.values()
+    )  # a killed worker's rows have it too: estimates use it
 
 
-def test_a_worker_that_the_kernel_takes_for_want_of_memory_is_oom(grid, monkeypatch):
+def test_a_worker_that_the_kernel_kills_for_lack_of_memory_is_oom(grid, monkeypatch):
     taken = iter(range(100))
-    monkeypatch.setattr("runner.device.processes.oom_kills", lambda: next(taken))  # one more each time one looks
+    monkeypatch.setattr("runner.device.processes.oom_kills", lambda: next(taken))  # one more at each look
     row = grid("is_killed")["is_killed"]
     assert (row.status, row.metrics["attempt"]) == ("oom", 1)
     assert row.reason.startswith("the machine, or this run's share of it, was out of memory: ")
     assert row.reason.endswith("the worker was killed by SIGKILL by the kernel")
 
 
-def test_the_kernel_would_take_a_worker_first(launch_user):
+def test_the_kernel_would_kill_a_worker_first(launch_user):
     (_, row) = launch_user(
         "def right(x):\n    raise ValueError(open('/proc/self/oom_score_adj').read())", ("right", 64)
     )
@@ -181,7 +183,7 @@ def test_a_dead_worker_leaves_no_process_behind(grid):
     assert not sleepers()
 
 
-def test_what_a_case_leaves_running_is_ended_before_the_next_size(launch_user):
+def test_processes_that_a_case_leaves_are_killed_before_the_next_size(launch_user):
     running = []
     cases = [("leaves_a_child", 64), ("right", 64), ("right", 65), ("right", 66)]
     events = launch_user(USER, *cases, on_row=lambda: running.append(len(sleepers())))
@@ -211,14 +213,14 @@ def test_no_key_is_in_a_row(grid, monkeypatch):
     assert "abcdef0123" not in str([row.to_record() for row in rows.values()])
 
 
-def test_of_what_a_case_prints_the_beginning_and_the_end_are_kept(grid, cold):
+def test_a_row_keeps_the_beginning_and_the_end_of_long_output(grid, cold):
     detail = grid("prints")["prints"].detail
     assert "from C: first" in detail
     assert "from C: last" in detail
     assert len(detail) < 5000
 
 
-def test_of_what_an_exception_says_a_row_keeps_what_a_file_takes(grid):
+def test_a_row_keeps_a_part_of_a_long_message_in_utf_8(grid):
     row = grid("says_much")["says_much"]
     assert row.reason.startswith(r"ValueError: caf\udce9 xxx")
     assert len(row.reason) < 1100
@@ -226,7 +228,7 @@ def test_of_what_an_exception_says_a_row_keeps_what_a_file_takes(grid):
     row.detail.encode()
 
 
-def test_what_a_case_has_printed_is_not_read_as_a_whole(grid):
+def test_a_gigabyte_of_output_is_not_read_as_a_whole(grid):
     tracemalloc.start()
     try:
         row = grid("prints_a_gigabyte")["prints_a_gigabyte"]
@@ -238,7 +240,7 @@ def test_what_a_case_has_printed_is_not_read_as_a_whole(grid):
 
 
 @pytest.mark.parametrize("what", ["nothing", "another file"])
-def test_a_log_that_somebody_removes_costs_no_case(launch_user, tmp_path, what):
+def test_a_log_that_is_removed_costs_no_case(launch_user, tmp_path, what):
     def on_row():
         (tmp_path / "worker.log").unlink(missing_ok=True)
         if what == "another file":
@@ -250,13 +252,13 @@ def test_a_log_that_somebody_removes_costs_no_case(launch_user, tmp_path, what):
 
 
 @pytest.mark.parametrize("name", ["sends_what_is_no_message", "sends_what_is_no_object", "sends_an_empty_object"])
-def test_a_worker_whose_channel_is_written_to_by_its_case_costs_that_case(grid, name):
+def test_a_case_that_writes_to_the_worker_s_channel_has_crashed(grid, name):
     rows = grid(name, "right")
     assert (rows[name].status, rows["right"].status) == ("crashed", "ok")
     assert rows[name].reason == "the worker sent an invalid message and was killed in phase build"
 
 
-def test_nobody_waits_for_the_rest_of_a_message(grid):
+def test_the_parent_does_not_wait_for_the_rest_of_a_message(grid):
     rows = grid("sends_half_a_message", "dies_amid_a_message_and_leaves_a_child", "right", build_limit_s=5)
     assert {name: row.status for name, row in rows.items()} == {
         "sends_half_a_message": "timeout",
@@ -265,11 +267,11 @@ def test_nobody_waits_for_the_rest_of_a_message(grid):
     }
 
 
-def test_a_case_that_closes_what_it_prints_to_keeps_its_row(grid):
+def test_a_case_that_closes_stdout_has_its_row(grid):
     assert grid("closes_what_it_prints_to", "right")["closes_what_it_prints_to"].status == "ok"
 
 
-def test_a_worker_that_ends_between_two_cases_harms_none_of_them(launch_user, tmp_path):
+def test_a_worker_that_ends_between_two_cases_costs_neither(launch_user, tmp_path):
     told, pid = tmp_path / "told", tmp_path / "pid"
 
     def on_row():
@@ -285,7 +287,7 @@ def test_a_worker_that_ends_between_two_cases_harms_none_of_them(launch_user, tm
     assert [(row.status, row.metrics["attempt"]) for row in rows] == [("ok", 1)] * 3
 
 
-def test_the_process_that_forks_workers_may_be_killed_too(launch_user, cold):
+def test_after_a_kill_of_the_zygote_workers_are_spawned(launch_user, cold):
     events = launch_user(USER, ("right", 64), ("right", 65), ("right", 66), on_row=kill_zygote)
     assert [event.status for event in events if hasattr(event, "status")] == ["ok"] * 3
 
@@ -301,7 +303,7 @@ def kill_zygote(seen=[]):  # noqa: B006  # once
         raise AssertionError("no such process")
 
 
-def test_where_there_is_no_linux_workers_are_spawned(grid, monkeypatch):
+def test_without_linux_workers_are_spawned(grid, monkeypatch):
     monkeypatch.setattr(local, "SOURCES", (Spawner,))
     monkeypatch.delattr(os, "pidfd_open")
     rows = grid("segfault", "loops", "right", build_limit_s=5)
@@ -312,12 +314,12 @@ def test_where_there_is_no_linux_workers_are_spawned(grid, monkeypatch):
     }
 
 
-def test_where_forked_workers_do_not_start_they_are_spawned(grid, monkeypatch):
+def test_workers_that_cannot_be_forked_are_spawned(grid, monkeypatch):
     monkeypatch.setattr(Zygote, "fork", lambda *_: (_ for _ in ()).throw(Gone("CUDA was started before the fork")))
     assert grid("right")["right"].status == "ok"
 
 
-def test_where_none_start_the_reason_is_told(grid, monkeypatch):
+def test_if_no_worker_starts_the_error_says_why(grid, monkeypatch):
     monkeypatch.setattr(local, "SOURCES", (Zygote,))
     monkeypatch.setattr(Zygote, "fork", lambda *_: (_ for _ in ()).throw(Gone("CUDA was started before the fork")))
     with pytest.raises(CannotStart, match="no worker could be started: CUDA was started before the fork; see"):

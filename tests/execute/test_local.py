@@ -1,4 +1,4 @@
-"""Workers that end or hang where rows have been written already."""
+"""``launcher=local``: the order of its events, and workers that end or hang after their cases have rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def tells(x):
 
 @pytest.fixture
 def launch(launch_user):
-    """Events of a grid of the functions above, without Started."""
+    """Run a grid of the functions above; its events without Started."""
     return lambda *cases, **limits: launch_user(USER, *cases, **limits)
 
 
@@ -72,13 +72,13 @@ def test_a_comparison_that_fails_costs_no_row_and_the_grid_goes_on(launch, name,
     assert not rounds.batches_us
 
 
-def test_each_point_is_compared_when_its_cases_are_done(launch):
+def test_each_problem_is_compared_when_its_cases_are_done(launch):
     events = launch(("right", 64), ("fails", 64), ("right", 32))
     assert kinds(events) == [Ready, Row, Row, Comparison, Row]
 
 
 @pytest.mark.parametrize("name", ["more_threads", "float64", "no_grad", "autocast", "leaves"])
-def test_what_a_case_sets_for_its_process_is_not_for_the_next_one(launch, name):
+def test_settings_that_a_case_changes_do_not_reach_the_next_one(launch, name):
     events = launch((name, 64), ("right", 64), ("right", 32))
     assert kinds(events) == [Ready, Row, Ready, Row, Row]
     assert [event.status for event in events if isinstance(event, Row)] == ["ok"] * 3
@@ -94,11 +94,11 @@ def test_each_replica_has_a_process_of_its_own(launch):
     assert kinds(events) == [Ready, Row, Row, Ready, Row, Row]
 
 
-def test_interrupted_it_hands_on_what_its_worker_has_sent_and_begins_no_more(begin_user):
+def test_an_interrupt_keeps_the_row_that_has_arrived_and_starts_no_case(begin_user):
     events = begin_user(USER, ("right", 64), ("right", 32))
     while not isinstance(next(events), Started):
         pass
-    time.sleep(5)  # it is done by then, and nobody has asked
+    time.sleep(5)  # the worker is done by then, and its row has not been read
     row = events.throw(KeyboardInterrupt())
     assert (row.case.workload.fields["cols"], row.status) == (64, "ok")
     with pytest.raises(KeyboardInterrupt):
@@ -106,7 +106,7 @@ def test_interrupted_it_hands_on_what_its_worker_has_sent_and_begins_no_more(beg
 
 
 def test_a_row_says_when_its_case_began(launch):
-    began = datetime.now(UTC) - timedelta(milliseconds=1)  # to which it is told
+    began = datetime.now(UTC) - timedelta(milliseconds=1)  # the column has milliseconds
     rows = [event for event in launch(("right", 32), ("right", 64)) if isinstance(event, Row)]
     first, second = (datetime.fromisoformat(row.metrics["started_at"]) for row in rows)
     assert began < first < second < datetime.now(UTC)
@@ -125,8 +125,8 @@ def test_a_file_that_vanishes_costs_its_cases_alone(launch, tmp_path):
     assert rows[1].reason.startswith(f"impl.path: there is no file {file}")
 
 
-def test_one_that_has_vanished_when_the_next_workers_start_is_no_error(user_case, tmp_path):
-    """Those of another aid have an environment of their own, and so start when the others are done."""
+def test_a_file_that_vanishes_before_the_next_workers_start_is_no_error(user_case, tmp_path):
+    """Cases with another ``debug`` start when the others are done, since their workers have another environment."""
     gone = user_case(tmp_path / "user.py", "right")
     assert local.modules_to_preload([gone], on_gpu=False) == [
         "runner.implementations.file",

@@ -1,4 +1,4 @@
-"""One at a time, however its holder ends, and until the last process that has inherited the lock is gone."""
+"""The lock of a GPU: one holder at a time, until the last process that has inherited it has ended."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def here(monkeypatch, tmp_path):
 
 
 class Waits(Exception):
-    """Somebody else has it; the message is what is said."""
+    """Another process holds the lock; the message is what the user is told."""
 
 
 def waits(text):

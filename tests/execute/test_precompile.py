@@ -1,4 +1,4 @@
-"""Processes that compile the coming cases, and stand still while one is measured."""
+"""Processes that compile coming cases, and are stopped while a case is measured."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_coming_cases_are_compiled_into_the_cache_that_their_worker_finds(tmp_pa
     assert all(row.metrics["compile_s"] < row.metrics["precompile_s"] for row in ahead)
 
 
-def test_what_no_cache_keeps_is_not_compiled_ahead():
+def test_cases_that_no_cache_keeps_are_not_compiled():
     torch = CaseRecord(compiled(64).workload, Choice("torch", {}), (), "cpu", 0)
     triton = CaseRecord(compiled(64).workload, Choice("triton", {}), (), "cpu", 0)
     kept = compiled(64)
@@ -77,7 +77,7 @@ def test_what_no_cache_keeps_is_not_compiled_ahead():
         (0, 64, 99, [80], 0),
     ],
 )
-def test_processes_are_as_many_as_cores_memory_and_cases_are_worth(asked, cores, cases, gib, count):
+def test_the_number_of_processes_depends_on_cores_memory_and_cases(asked, cores, cases, gib, count):
     gpus = [Gpu(index, f"GPU-{index}", "", size * 2**30, 0) for index, size in enumerate(gib)]
     assert precompile.process_count(asked, cores, cases, gpus) == count
 
@@ -94,7 +94,7 @@ def zygote(tmp_path):
     found.close()
 
 
-def test_they_stand_still_while_their_gpu_measures(tmp_path, cold, eventually, zygote):
+def test_processes_are_stopped_while_their_gpu_measures(tmp_path, cold, eventually, zygote):
     precompiler = Precompiler(zygote, tmp_path / "precompile.log", [()], 1, [compiled(64)])
     precompiler.advance()
     (pid,) = processes.children(zygote.process.pid)
@@ -106,7 +106,7 @@ def test_they_stand_still_while_their_gpu_measures(tmp_path, cold, eventually, z
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_a_process_with_nothing_left_to_compile_gives_back_what_it_holds(tmp_path, cold, eventually, zygote):
+def test_a_process_with_no_case_left_frees_its_memory(tmp_path, cold, eventually, zygote):
     precompiler = Precompiler(zygote, tmp_path / "precompile.log", [()], 1, [compiled(64)])
     precompiler.advance()
     (pid,) = processes.children(zygote.process.pid)

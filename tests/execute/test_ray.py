@@ -1,4 +1,4 @@
-"""Grids on a real Ray of this machine: an actor and a whole node are killed, and every case has its row once."""
+"""``launcher=ray`` on a Ray of this machine: actors and a node are killed, and each case has one row."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def kills(x): kill_actor("kills")
 
 @pytest.fixture
 def grid(tmp_path):
-    """Cases of the functions above, each with its size."""
+    """Make cases of the functions above, given as (function, cols)."""
     (tmp_path / "user.py").write_text(USER)
 
     def build(*asked):
@@ -82,7 +82,7 @@ def of(kind, events):
 
 @pytest.fixture
 def left_behind(monkeypatch, tmp_path, survivors):
-    """Processes that this test has set off and that live on, after a moment for them to end."""
+    """Return the processes of this test that do not end."""
     mark = f"TEST_OF_RAY={tmp_path}"
     monkeypatch.setenv(*mark.split("="))
     return lambda: survivors(mark)

@@ -1,4 +1,4 @@
-"""What a ``Local`` on another machine says, and how it travels."""
+"""A ``Local`` on another machine, and how its events reach the parent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EVENTS = [
 ]
 
 
-def test_an_event_comes_back_as_it_went_and_that_of_another_case_does_not(tmp_path):
+def test_an_event_is_read_as_it_was_written_unless_it_is_of_another_case(tmp_path):
     with PartJournal(tmp_path) as mine:
         for event in EVENTS:
             mine.write(event)
@@ -41,7 +41,7 @@ def test_an_event_comes_back_as_it_went_and_that_of_another_case_does_not(tmp_pa
     assert of_others == [*EVENTS[:3], None, None, None, EVENTS[6]]
 
 
-def test_a_machine_says_who_it_is_and_what_made_its_rows(monkeypatch):
+def test_events_get_the_host_and_rows_their_fingerprint(monkeypatch):
     told = [
         Ready({"torch": "2.13"}, GPU),
         Notice("it is busy"),
@@ -59,19 +59,19 @@ def test_a_machine_says_who_it_is_and_what_made_its_rows(monkeypatch):
     assert [started, rounds] == [told[2], told[4]]
 
 
-def test_gpus_that_are_asked_for_and_are_not_there(monkeypatch):
+def test_a_machine_without_the_gpus_that_are_asked_for_cannot_start(monkeypatch):
     monkeypatch.setattr(gpus, "look", lambda: ([], "no NVIDIA driver answers here"))
     with pytest.raises(CannotStart, match="no NVIDIA driver answers here"):
         next(serve(shards.local(LIMITS, 1), [CASE], "worker.log", {}))
 
 
-def test_without_gpus_none_is_seen(monkeypatch):
+def test_on_the_cpu_no_gpu_is_visible(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setattr(Local, "run", lambda self, cases, log: iter([Notice(os.environ["CUDA_VISIBLE_DEVICES"])]))
     (notice,) = serve(shards.local(LIMITS, 0), [CASE], "worker.log", {})
     assert notice.text.endswith(": ")
 
 
-def test_replicas_of_a_point_stay_together():
+def test_replicas_of_a_problem_stay_together():
     again = CaseRecord(CASE.workload, CASE.impl, (), "auto", 0, replica=1)
     assert problems([CASE, OTHER, again]) == [[CASE, again], [OTHER]]

@@ -1,4 +1,4 @@
-"""Arrays of tasks: by submitit's local executor, under a Slurm of our own, and as jobs that only say what they are."""
+"""``launcher=slurm``: by submitit's local executor, with a stand-in for Slurm's commands, and with fake jobs."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ elif command == "scontrol":
 
 @pytest.fixture
 def grid(tmp_path):
-    """Cases of the functions above, each with its size."""
+    """Make cases of the functions above, given as (function, cols)."""
     (tmp_path / "user.py").write_text(USER)
 
     def build(*asked):
@@ -126,7 +126,7 @@ def grid(tmp_path):
 
 @pytest.fixture
 def left_behind(monkeypatch, tmp_path, survivors):
-    """Processes that this test has set off and that live on, after a moment for them to end."""
+    """Return the processes of this test that do not end."""
     mark = f"TEST_OF_SLURM={tmp_path}"
     monkeypatch.setenv(*mark.split("="))
     return lambda: survivors(mark)
@@ -170,7 +170,7 @@ def test_a_task_is_killed_and_another_one_goes_on(grid, tmp_path, left_behind):
     assert not left_behind()
 
 
-def test_a_cluster_with_an_array_of_which_a_task_is_preempted_and_one_dies(grid, tmp_path, left_behind, monkeypatch):
+def test_an_array_with_a_preempted_task_and_one_that_dies(grid, tmp_path, left_behind, monkeypatch):
     bin_ = tmp_path / "bin"
     bin_.mkdir()
     for command in ("sbatch", "srun", "sacct", "scontrol"):
@@ -194,7 +194,7 @@ def test_a_cluster_with_an_array_of_which_a_task_is_preempted_and_one_dies(grid,
 
 
 class Tasks:
-    """An executor whose jobs are in the state that the test says, and do what it does."""
+    """An executor of fake jobs: the test sets their states and writes their journals."""
 
     cluster = "slurm"
 
@@ -203,7 +203,7 @@ class Tasks:
         self._ids = count(1)
 
     def update_parameters(self, **_):
-        """As submitit's."""
+        """Ignore them."""
 
     def submit_array(self, shards):
         if self.refuses:
@@ -217,7 +217,7 @@ class Tasks:
         return new
 
     def does(self, place, rows, *, begins=0, done=False):
-        """The next ``rows`` of a job, then ``begins`` cases more."""
+        """Write the next ``rows`` of a job, then the start of ``begins`` more cases."""
         job = self.jobs[place]
         job.state = "RUNNING"
         part = Part(Path(job.shard.folder))
@@ -232,7 +232,7 @@ class Tasks:
 
 
 def killed_with(part, *cases):
-    """Write what a task has left that was killed with ``cases`` in flight."""
+    """Write the journal of a task that was killed with ``cases`` in flight."""
     with open(part.folder / journal.NAME, "a") as file:
         for record in ({"record": "session"}, *({"record": "start", "key": case.key} for case in cases)):
             file.write(json.dumps(record) + "\n")
@@ -240,7 +240,7 @@ def killed_with(part, *cases):
 
 @pytest.fixture
 def tasks(tmp_path, monkeypatch):
-    """``tasks.array()`` is what the parent has of them; a task that is seen to have ended has ended."""
+    """Fake jobs. ``tasks.array()`` is the parent's side; it replaces a dead task at the first poll by default."""
     found = Tasks(tmp_path)
     found.array = lambda poll_s=0.0: Array(tmp_path, lambda: found, LOCAL, poll_s)
     earlier = lambda folder, job_id: next(job for job in found.jobs if job.job_id == job_id)  # noqa: E731
@@ -267,7 +267,7 @@ def test_a_task_that_slurm_queues_again_is_not_replaced(tasks, six):
     assert len(tasks.jobs) == 1
 
 
-def test_cases_of_a_task_that_dies_are_submitted_once_more_what_was_in_flight_last_and_then_are_lost(tasks, six):
+def test_cases_of_a_dead_task_are_submitted_again_and_the_case_in_flight_is_lost_the_second_time(tasks, six):
     parent = tasks.array()
     list(parent.submit([six]))
     tasks.does(0, 2, begins=1)
@@ -313,7 +313,7 @@ def test_tasks_that_die_in_a_row_without_a_row_are_not_replaced_for_ever(tasks, 
     assert rows[-1].reason.startswith("task 002 (job 9_3) ended as NODE_FAIL, and then 3 tasks in a row have died")
 
 
-def test_ctrl_c_ends_the_tasks_after_what_has_come_in(tasks, six, tmp_path, monkeypatch):
+def test_ctrl_c_yields_the_rows_that_have_arrived_and_cancels_the_tasks(tasks, six, tmp_path, monkeypatch):
     monkeypatch.setattr("submitit.AutoExecutor", lambda *_, **__: tasks)
     run = launcher().run(six, str(tmp_path / "worker.log"))
     next(run)
@@ -326,14 +326,14 @@ def test_ctrl_c_ends_the_tasks_after_what_has_come_in(tasks, six, tmp_path, monk
     assert [job.state for job in tasks.jobs] == ["CANCELLED by the test"] * 2
 
 
-def test_the_next_session_takes_in_what_was_done_and_lets_tasks_go_on(tasks, six, tmp_path):
+def test_the_next_session_takes_over_rows_and_running_tasks(tasks, six, tmp_path):
     first, second = tasks.array(), tasks.array()
-    list(first.submit([six[:2], six[2:4], six[4:]]))  # and then this process was killed
+    list(first.submit([six[:2], six[2:4], six[4:]]))  # then the parent was killed
     tasks.does(0, 1)
     tasks.jobs[0].state = "FAILED"
     tasks.does(1, 1, begins=1)
     with Journal(tmp_path) as main:
-        main.row(Row(case=six[4], status="ok"))  # to be done again: the grid has it, and it has a row
+        main.row(Row(case=six[4], status="ok"))  # it has a row and is in the grid, so it runs again
     events, left = exhaust(second.take_over(six))
     assert keys(of(Row, events)) == keys([six[0], six[2]])
     assert left == [six[1], six[4]]
@@ -345,7 +345,7 @@ def test_the_next_session_takes_in_what_was_done_and_lets_tasks_go_on(tasks, six
     assert not any(job.state.startswith("CANCELLED") for job in tasks.jobs)
 
 
-def test_rows_and_tasks_of_other_sources_are_not_taken(tasks, six, tmp_path):
+def test_rows_and_tasks_of_other_sources_are_not_taken_over(tasks, six, tmp_path):
     list(tasks.array().submit([six]))
     tasks.does(0, 2)
     with Journal(tmp_path):
@@ -394,7 +394,7 @@ def test_a_task_that_is_queued_again_tries_a_suspect_last_and_gives_up_in_the_en
     killed_with(part, six[1])
     for _ in range(6):
         with PartJournal(part.folder) as mine:
-            mine.write(Started(six[2]))  # and then its time had come
+            mine.write(Started(six[2]))  # then the task reached its time limit
     Shard(str(part.folder), LOCAL)()
     assert asked[1:] == [[six[3]]]
     reasons = [row.reason for row in journal.read(part.folder) if row.status == "lost"]
@@ -402,7 +402,7 @@ def test_a_task_that_is_queued_again_tries_a_suspect_last_and_gives_up_in_the_en
     assert "begun 6 times, and no task had the time for it (launcher.time_min)" in reasons[1]
 
 
-def test_an_error_of_a_task_is_told(tmp_path, six, monkeypatch):
+def test_an_error_of_a_task_becomes_a_notice(tmp_path, six, monkeypatch):
     def serve(*_):
         raise RuntimeError("no worker could be started\nat all")
 
@@ -438,5 +438,5 @@ def test_without_slurm_or_submitit_nothing_is_started(monkeypatch):
         launcher()
 
 
-def test_states_that_submitit_waits_for_for_ever_are_ends_here():
+def test_states_for_which_submitit_would_wait_for_ever_are_ends():
     assert not {"PREEMPTED", "NODE_FAIL", "TIMEOUT", "CANCELLED", "FAILED", "COMPLETED"} & slurm.GOING_ON

@@ -1,4 +1,4 @@
-"""On a GPU a worker takes seconds to be ready, so another one is, before it is needed."""
+"""The spare worker: on a GPU a start takes seconds, so the next worker starts before it is needed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def told(x):
             file.write(json.dumps([x.shape[1], os.getpid(), begun(), time.clock_gettime(time.CLOCK_BOOTTIME)]) + "\\n")
     return torch.nn.functional.gelu(x, approximate="tanh")
 
-def keeps(x):  # as a module that holds on to its tensors on a GPU
+def keeps(x):  # like a module that keeps its tensors on a GPU
     import runner.worker
     runner.worker.Worker._left_bytes = lambda self: 2**30
     return told(x)
@@ -48,7 +48,7 @@ def dies(x):
 
 @pytest.fixture
 def launch(launch_user, tmp_path, monkeypatch):
-    """Rows by size and the times a worker was ready, of cases (function, cols, replica) on a GPU that is none."""
+    """Run a grid on a fake GPU; its rows, the number of workers that were ready, and what each function noted."""
     monkeypatch.setattr(gpus, "visible", lambda: [Gpu(0, "GPU-of-nobody", "none", 0, 0)])
     monkeypatch.setenv("KERNEL_RUNNER_LOCK_DIR", str(tmp_path))
     told = tmp_path / "told"
@@ -63,7 +63,7 @@ def launch(launch_user, tmp_path, monkeypatch):
 
 @pytest.fixture
 def workers(monkeypatch):
-    """The workers that were started, and of each whether it was to find out what instruments want to know."""
+    """The workers that were started, each with whether it was to calibrate its instruments."""
     started, real = [], device_queue.WorkerProcess
 
     def fork(*given, like, **more):
@@ -74,14 +74,14 @@ def workers(monkeypatch):
     return started
 
 
-def test_a_worker_that_dies_is_replaced_by_one_that_was_there_before(launch):
+def test_a_worker_that_dies_is_replaced_by_the_spare_one(launch):
     rows, ready, calls = launch(("told", 64), ("told", 56), ("dies", 48), ("told", 32))
     assert [row.status for row in rows] == ["ok", "ok", "crashed", "ok"]
     assert ready == 3
     (_, first, *_), (_, same, *_), (_, dead, _, died), (_, second, begun, _), (_, third, *_) = calls
     assert first == same == dead
     assert len({first, second, third}) == 3
-    assert begun <= died + 0.02  # both are known to 0.01 s
+    assert begun <= died + 0.02  # the resolution of both is 0.01 s
 
 
 def test_a_grid_of_one_case_starts_no_second_worker(launch, workers):
@@ -89,7 +89,7 @@ def test_a_grid_of_one_case_starts_no_second_worker(launch, workers):
     assert len(workers) == 1
 
 
-def test_the_first_worker_alone_finds_out_what_the_others_are_told(launch, workers):
+def test_only_the_first_worker_calibrates(launch, workers):
     launch(("told", 64), ("told", 56), ("dies", 48), ("told", 32))
     (_, first), *others = workers
     assert first
@@ -103,7 +103,7 @@ def test_a_gpu_with_little_memory_has_no_spare(launch, workers, monkeypatch, gib
     assert len(workers) == count
 
 
-def test_a_spare_that_is_dead_is_not_taken(launch, workers, gone):
+def test_a_dead_spare_costs_no_case(launch, workers, gone):
     def on_row():
         if len(workers) == 2:
             spare, _ = workers[1]
@@ -116,20 +116,20 @@ def test_a_spare_that_is_dead_is_not_taken(launch, workers, gone):
     assert len(workers) > 3
 
 
-def test_a_worker_whose_memory_is_not_given_back_gets_no_further_problem(launch):
+def test_a_worker_that_keeps_memory_gets_no_further_problem(launch):
     rows, ready, calls = launch(("told", 64), ("keeps", 48), ("told", 48), ("told", 32))
     assert [(row.status, row.metrics["attempt"]) for row in rows] == [("ok", 1)] * 4
     assert ready == 2
     assert [pid == calls[0][1] for _, pid, *_ in calls] == [True, True, True, False]
 
 
-def test_what_does_not_fit_is_tried_in_a_fresh_process_only_if_memory_was_missing(launch):
+def test_an_oom_is_tried_in_a_fresh_process_only_if_the_old_one_kept_memory(launch):
     rows, _, _ = launch(("told", 64), ("too_much", 48))
     assert [(row.status, row.metrics["attempt"]) for row in rows] == [("ok", 1), ("oom", 1)]
     rows, _, _ = launch(("told", 64), ("keeps", 48), ("too_much", 48))
     assert [(row.status, row.metrics["attempt"]) for row in rows] == [("ok", 1), ("ok", 1), ("oom", 2)]
 
 
-def test_none_is_left_when_the_grid_ends(launch):
+def test_no_worker_is_left_when_the_grid_ends(launch):
     _, _, calls = launch(("told", 64), ("dies", 48), ("told", 32))
     assert not [pid for _, pid, *_ in calls if Path(f"/proc/{pid}").exists()]

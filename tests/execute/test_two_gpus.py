@@ -1,6 +1,6 @@
-"""Two GPUs under one launcher: who does what, and what becomes of it when one of them goes.
+"""Two GPUs under one launcher: how cases are distributed, also when one GPU fails.
 
-They are stand-ins: only their names are there, and the cases run on the CPU, each in the process of its GPU.
+The GPUs are fake: the cases run on the CPU, in the worker of their GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runner.execute.worker_process import Gone
 from runner.experiment.case import CaseRecord
 from runner.experiment.results import Comparison, Row
 
-NAMES = [f"GPU-{uuid.uuid4()}" for _ in range(2)]  # anew each time: their locks are files that others may look at
+NAMES = [f"GPU-{uuid.uuid4()}" for _ in range(2)]  # new ones each time, since the files of their locks stay
 USER = f"""
 import os, time, torch
 
@@ -36,7 +36,7 @@ SIZES = (64, 32, 16, 8)
 
 @pytest.fixture
 def launch(launch_user, monkeypatch):
-    """Events of a grid of the functions above on both."""
+    """Run a grid of the functions above on both; its events."""
     found = [Gpu(index, name, "a stand-in", 80 * 2**30, 0) for index, name in enumerate(NAMES)]
     monkeypatch.setattr(gpus, "visible", lambda limit_s=20.0: found)
     return lambda *cases, **more: launch_user(USER, *cases, device="auto", gpus="all", **more)
@@ -44,7 +44,7 @@ def launch(launch_user, monkeypatch):
 
 @pytest.fixture
 def workers(monkeypatch):
-    """How many workers a GPU gives, by its index; as many as are wanted where nothing is said."""
+    """How many workers can be started on a GPU, by its index; no limit without an entry."""
     left: dict[int, int] = {}
     real = device_queue.WorkerProcess
 
@@ -63,7 +63,7 @@ def of(kind, events):
 
 
 def places(rows):
-    """(index, UUID) of each row's GPU, by its size."""
+    """Return (index, UUID) of the rows' GPUs, by size."""
     found: dict[int, set] = {}
     for row in rows:
         place = row.metrics["gpu_index"], row.metrics["gpu_uuid"]
@@ -81,7 +81,7 @@ def test_both_work_and_the_cases_of_one_size_stay_together(launch):
     assert sum(bool(rounds.batches_us) for rounds in of(Comparison, events)) == len(SIZES)
 
 
-def test_what_gives_no_worker_is_out_of_service_and_the_other_does_its_cases(launch, workers):
+def test_a_gpu_without_workers_is_out_of_service_and_the_other_runs_its_cases(launch, workers):
     workers[1] = 0
     events = launch(*(("right", cols) for cols in SIZES))
     assert [row.status for row in of(Row, events)] == ["ok"] * 4
@@ -90,7 +90,7 @@ def test_what_gives_no_worker_is_out_of_service_and_the_other_does_its_cases(lau
     assert notice.text == f"GPU 1 ({NAMES[1]}) is out of service, others do its work: it fell off the bus"
 
 
-def test_what_goes_amid_a_point_leaves_the_rest_of_it_to_the_other(launch, workers):
+def test_a_gpu_that_fails_amid_a_problem_leaves_its_rest_to_the_other(launch, workers):
     workers[1] = 1
     events = launch(*((name, cols) for cols in SIZES[:2] for name in ("dies_on_1", "right", "other")))
     rows = of(Row, events)
@@ -102,14 +102,14 @@ def test_what_goes_amid_a_point_leaves_the_rest_of_it_to_the_other(launch, worke
     assert len(of(Notice, events)) == 1
 
 
-def test_what_goes_when_the_other_is_done_leaves_its_rest_to_it(launch, workers):
+def test_a_gpu_that_fails_when_the_other_is_done_leaves_its_rest_to_it(launch, workers):
     workers[1] = 1
     rows = of(Row, launch(*((name, cols) for cols in SIZES[:2] for name in ("dies_late_on_1", "right"))))
     assert sorted(row.status for row in rows) == ["crashed", "ok", "ok", "ok"]
     assert {row.metrics["gpu_index"] for row in rows if row.status == "ok"} == {0}
 
 
-def test_a_worker_that_takes_its_time_to_die_holds_up_no_other_gpu(launch, monkeypatch):
+def test_a_worker_that_dies_slowly_delays_no_other_gpu(launch, monkeypatch):
     has_ended, others = device_queue.WorkerProcess.has_ended, []
     longest = time.monotonic() + 60
 
@@ -131,7 +131,7 @@ def test_cases_on_the_cpu_run_one_at_a_time_and_on_no_gpu(launch):
     assert {row.metrics["gpu_index"] for row in rows[2:]} == {0, 1}
 
 
-def test_replicas_of_one_point_need_one_gpu(launch, monkeypatch):
+def test_replicas_of_one_problem_need_one_gpu(launch, monkeypatch):
     locked, acquire_all = [], local.acquire_all
     monkeypatch.setattr(local, "acquire_all", lambda gpus, say: locked.extend(gpus) or acquire_all(gpus, say))
     launch(*(("right", SIZES[0], replica) for replica in range(2)))
@@ -150,7 +150,7 @@ def test_a_case_may_ask_for_two_which_are_locked_and_seen_together(launch_user, 
     )
 
 
-def test_where_none_is_left_it_is_said(launch, workers):
+def test_if_no_gpu_is_left_the_error_says_why(launch, workers):
     workers |= {0: 0, 1: 0}
     with pytest.raises(CannotStart, match="no worker could be started: it fell off the bus"):
         launch(*(("right", cols) for cols in SIZES))

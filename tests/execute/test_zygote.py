@@ -1,4 +1,4 @@
-"""What a dead worker leaves behind is ended, and the tools of others are not."""
+"""The zygote: it kills what a dead worker leaves behind, and workers die with it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print([one.poll() is None for one in (worker, agent)])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_a_tool_that_has_left_its_parent_goes_with_the_worker_that_runs_it():
+def test_a_tool_that_has_left_its_parent_is_killed_with_its_worker():
     done = subprocess.run([sys.executable, "-c", ORPHANS], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines() == ["[True, True, False, False]", "[False, False]"], done.stderr
 
@@ -49,7 +49,7 @@ print(zygote._end(sleeper.pid, 60.0))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs pidfd_open")
-def test_what_cannot_be_killed_is_not_waited_for_for_ever():
+def test_the_wait_for_a_process_that_cannot_be_killed_ends():
     done = subprocess.run([sys.executable, "-c", UNKILLABLE], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.split() == ["None", "-9"], done.stderr
 
@@ -72,7 +72,7 @@ def source(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
-def test_one_that_does_not_answer_in_time_is_ended(source, tmp_path, monkeypatch, gone):
+def test_a_zygote_that_does_not_answer_is_killed(source, tmp_path, monkeypatch, gone):
     worker = WorkerProcess(source, tmp_path / "log", (), measures=False)
     os.kill(source.process.pid, signal.SIGSTOP)
     monkeypatch.setattr(worker_process, "REAP_S", 0.1)
@@ -81,7 +81,7 @@ def test_one_that_does_not_answer_in_time_is_ended(source, tmp_path, monkeypatch
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
-def test_one_that_is_not_ready_in_time_is_ended(tmp_path, gone):
+def test_a_zygote_that_does_not_start_is_killed(tmp_path, gone):
     source = Zygote()
     os.kill(source.process.pid, signal.SIGSTOP)
     source.begin(tmp_path / "log", [], [], 0.1)
@@ -91,7 +91,7 @@ def test_one_that_is_not_ready_in_time_is_ended(tmp_path, gone):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
-def test_workers_die_with_what_forked_them_and_it_gives_no_more(source, tmp_path, gone):
+def test_workers_die_with_the_zygote_and_it_forks_no_more(source, tmp_path, gone):
     worker = WorkerProcess(source, tmp_path / "log", (), measures=False)
     os.kill(source.process.pid, signal.SIGKILL)
     assert gone(worker.pid)
@@ -103,16 +103,16 @@ def test_workers_die_with_what_forked_them_and_it_gives_no_more(source, tmp_path
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
-def test_a_worker_that_was_stopped_at_once_dies_with_what_forked_it(source, tmp_path, gone):
+def test_a_stopped_worker_dies_with_the_zygote(source, tmp_path, gone):
     worker = WorkerProcess(source, tmp_path / "log", (), measures=False)
-    worker.pause(True)  # as a spare one is while the other measures
+    worker.pause(True)  # like a spare worker while the other one measures
     os.kill(source.process.pid, signal.SIGKILL)
     assert gone(worker.pid)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_to_all_processes_of_a_run_does_not_end_it_before_its_parent(source, tmp_path, number):
+def test_a_signal_to_all_processes_of_a_run_does_not_end_the_zygote(source, tmp_path, number):
     worker = WorkerProcess(source, tmp_path / "log", (), measures=False)
     os.kill(source.process.pid, number)
     assert source.reap(worker.pid, 60.0) == -signal.SIGKILL

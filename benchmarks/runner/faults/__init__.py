@@ -1,1 +1,1 @@
-"""What a grid loses when its cases, the runner itself, or the disk fail: see ``__main__``."""
+"""Faults in cases, the runner and the disk, and what a grid loses by them: see ``__main__``."""

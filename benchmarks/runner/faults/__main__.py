@@ -1,12 +1,12 @@
-"""What a grid loses when its cases, the runner itself, or the disk fail: faults are injected, and losses counted.
+"""Inject faults into cases, the runner and the disk, and count what a grid loses.
 
     python -m benchmarks.runner.faults [--cases 1000] [--kills 20] [--parts mix overhead kills lock disk] [--write]
     python -m benchmarks.runner.faults --parts many    # half an hour
 
-All but the lock goes through the real command line, since what is promised is a command's: its rows, its exit code,
-what it leaves behind. The cases are a user's functions on tiny inputs, so that a fault's cost shows beside them: of
-about 40 ms where time is compared, else of about 15. The lock is taken by processes of this script, whose workers
-outlive their parent for a while, as those on a GPU do.
+All parts but the lock run the real command line and look at its rows, its exit code and the processes that it leaves.
+The cases are a user's functions on tiny inputs, so that the cost of a fault is visible: a case takes about 40 ms where
+times are compared, and about 15 ms elsewhere. The lock is taken by processes of this script. Their workers outlive
+them for a while, as workers on a GPU do.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.runner.hydra_multirun import GRID
 
 
 def main() -> None:
-    """Runs all, prints and perhaps writes the page."""
+    """Run the parts, print their tables, and write the page if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--kills", type=int, default=20)
@@ -37,7 +37,9 @@ def main() -> None:
     options, load = parser.parse_args(), load_average()
     with tempfile.TemporaryDirectory(prefix="faults-") as scratch:
         folder = Path(scratch)
-        facts = run([*GRID[:3], "workload.cols=1", *GRID[4:]], folder / "first").facts  # and the disk is warm
+        facts = run(
+            [*GRID[:3], "workload.cols=1", *GRID[4:]], folder / "first"
+        ).facts  # this also fills the disk's cache
         parts = []
         for name in options.parts:
             started = time.perf_counter()
@@ -48,7 +50,7 @@ def main() -> None:
 
 
 def report(parts: Sequence[Part]) -> str:
-    """All bars, and then each part."""
+    """Return the page: all bars, then each part."""
     bars = "## Bars\n\n" + table(["bar", "seen", ""], [bar for part in parts for bar in part.bars])
     return "\n\n".join([bars, *(f"## {part.title}\n\n{part.text}" for part in parts)])
 

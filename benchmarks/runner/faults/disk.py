@@ -1,4 +1,4 @@
-"""A disk that is full, one without any room, and a folder that is gone, each in the middle of a grid."""
+"""The disk fails in the middle of a grid: the journal cannot grow, no file can be written, or the folder is removed."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from benchmarks.common import LIMIT_S, table, word
 from benchmarks.runner.faults.grids import Part, ends, grid, journal_folder, records, sizes, start, user_file
 from runner.store import journal
 
-BREAK_AT = 0.4  # of the cases have their row when the disk breaks
+BREAK_AT = 0.4  # share of the cases that have a row when the disk fails
 DISK_CASES = 300
 GONE = "nothing to resume"  # the folder has been removed: its rows were printed
 
 
 @dataclass(frozen=True)
 class Broken:
-    """A grid whose disk broke in the middle."""
+    """What is left of a grid whose disk failed in the middle."""
 
-    begun: Sequence[int]  # sizes of the cases that a worker has called, in their order, by their own account
-    found: Mapping[str, Collection[int]]  # by place, the sizes that have a row there
+    begun: Sequence[int]  # sizes of the cases that ran, in their order: the function writes them down
+    found: Mapping[str, Collection[int]]  # sizes that have a row, by the place where the row is
     code: int
-    went_on: str  # what became of a resume
+    went_on: str  # how a resume ended
 
     @property
     def lost(self) -> int:
-        """Cases that were done, for another one had begun, and have no row anywhere."""
+        """Number of cases that were done, since another one had begun, and that have no row anywhere."""
         return len(set(self.begun[:-1]) - {one for some in self.found.values() for one in some})
 
 
 def disk(folder: Path, cases: int, kills: int) -> Part:
-    """A full disk, one without any room, and a folder that is gone."""
+    """Run a grid for each way in which the disk fails."""
     ways: dict[str, Callable[[int, Path], None]] = {
         "full: the journal may not grow": lambda pid, there: limit(pid, (there / journal.NAME).stat().st_size + 300),
         "no room anywhere": lambda pid, there: limit(pid, 0),
@@ -46,12 +46,12 @@ def disk(folder: Path, cases: int, kills: int) -> Part:
 
 
 def limit(pid: int, size: int) -> None:
-    """Files that ``pid`` alone writes may be of ``size`` bytes: the next write is cut off, and the others fail."""
+    """Limit the files of process ``pid`` to ``size`` bytes: the next write is cut off, and later ones fail."""
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 def broken(folder: Path, act: Callable[[int, Path], None]) -> Broken:
-    """``act`` on the process and the folder of a run in its middle, and what is left; then it is resumed."""
+    """Start a grid, call ``act`` on its process and folder in the middle, and resume it after its end."""
     place, counter, spare = folder / "out", folder / "counter", folder / "tmp"
     spare.mkdir(parents=True)
     file = user_file(folder, {}, counter)
@@ -60,7 +60,7 @@ def broken(folder: Path, act: Callable[[int, Path], None]) -> Broken:
     deadline, there = time.monotonic() + LIMIT_S, None
     while there is None or len(records(there)) < BREAK_AT * DISK_CASES:
         if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"it never came so far:\n{process.communicate()}")
+            raise RuntimeError(f"the grid ended too early or took too long:\n{process.communicate()}")
         time.sleep(0.01)
         there = journal_folder(place)
     act(process.pid, there)
@@ -75,14 +75,14 @@ def broken(folder: Path, act: Callable[[int, Path], None]) -> Broken:
 
 
 def goes_on(words: Sequence[str], folder: Path, place: Path) -> str:
-    """What becomes of ``resume=<folder>``."""
+    """Return how ``resume=<folder>`` ends."""
     ended = ends(start([*words, f"resume={folder}"], place))
     rows = Counter(row.status for row in journal.read(folder))
     return f"{rows['ok']} ok" if ended.code == 0 else f"code {ended.code}, {dict(rows)}"
 
 
 def disk_part(found: Mapping[str, Broken]) -> Part:
-    """What follows."""
+    """Return the bars and the table."""
     lines = [
         (name, len(one.begun), *(len(some) or "" for some in one.found.values()), one.lost, one.code, one.went_on)
         for name, one in found.items()
@@ -103,5 +103,5 @@ def disk_part(found: Mapping[str, Broken]) -> Part:
             ["", "begun", *(f"rows in {name}" for name in places), "lost", "exit code", "resumed to its end"],
             lines,
         )
-        + f"\n\n{DISK_CASES} cases. Begun: by the function's own account; the last of them was in flight.",
+        + f"\n\n{DISK_CASES} cases. Begun: the function writes it down; the last of them was in flight.",
     )

@@ -1,4 +1,4 @@
-"""The runner killed again and again, and resumed each time."""
+"""Kill the runner at random moments, and resume it each time."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from benchmarks.runner.faults.grids import (
 from runner.experiment.results import Row
 from runner.store import journal
 
-LATEST_KILL_S = 4.0  # after the command's start: about half of the kills come before its first case
+LATEST_KILL_S = 4.0  # after the start of the command; about half of the kills come before its first case
 LATEST_OF_MANY_S = 40.0
-MANY = 100  # times the cases of the other parts, in the one of that name
+MANY = 100  # the part "many" has this many times the cases of the others
 NOTHING = ["workload.rows=1", "measure.benchmark.max_s=0.001", "measure.benchmark.warmup_s=0"]
 
 
 def killed(folder: Path, cases: int, kills: int) -> Part:
-    """The mixed grid."""
+    """Kill and resume the grid with faults."""
     injected = mixture(cases)
     words = grid(user_file(folder, injected), "mixed", cases)
     seen = kill_and_resume(words, folder / "out", kills, LATEST_KILL_S, code=1)
@@ -45,19 +45,19 @@ def killed(folder: Path, cases: int, kills: int) -> Part:
 
 
 def many(folder: Path, cases: int, kills: int) -> Part:
-    """A hundred times as many cases, of next to nothing and without faults."""
+    """Kill and resume a grid of a hundred times as many tiny cases without faults."""
     words = [*grid(user_file(folder, {}), "clean", MANY * cases), *NOTHING]
     seen = kill_and_resume(words, folder / "out", kills, LATEST_OF_MANY_S, code=0)
     return kills_part("of next to nothing", {}, MANY * cases, seen, LATEST_OF_MANY_S)
 
 
 def kill_and_resume(words: Sequence[str], place: Path, kills: int, latest_s: float, code: int) -> Kills:
-    """A grid's parent killed again and again and resumed each time; at last left alone, it is to end with ``code``."""
+    """Kill a grid's parent and resume it, ``kills`` times. The last command must end with ``code``."""
     draw = random.Random(1)
     gone_s: list[float] = []
     left: list[str] = []
     caught, deaths = 0, dict[str, int]()
-    kept: set[str] = set()  # keys of rows that were there after some kill
+    kept: set[str] = set()  # keys of rows that existed after a kill
     for turn in range(kills):
         process = start(resumed(words, place), place)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -76,25 +76,25 @@ def kill_and_resume(words: Sequence[str], place: Path, kills: int, latest_s: flo
         print(f"  kill {turn + 1} of {kills}: {len(kept)} rows", flush=True)
     ended = ends(start(resumed(words, place), place))
     if ended.code != code:
-        raise RuntimeError(f"the last one ended with code {ended.code}:\n{ended.err}")
+        raise RuntimeError(f"the last command ended with code {ended.code}:\n{ended.err}")
     there = journal_folder(place)
     return Kills(gone_s, left, caught, kept, records(there), journal.read(there))
 
 
 @dataclass(frozen=True)
 class Kills:
-    """What was seen of them."""
+    """What the kills have cost."""
 
-    gone_s: Sequence[float]  # after each, until the last process of the command was gone
-    left: Sequence[str]  # processes that were not gone after a second, of all kills
+    gone_s: Sequence[float]  # after each kill, until the last process of the command was gone
+    left: Sequence[str]  # processes that were not gone a second after a kill
     caught: int  # kills with a case in flight
-    kept: Collection[str]  # keys of the rows that were there after some kill
-    records: Sequence[str]  # keys of all records of rows, in the end
-    rows: Sequence[Row]  # in the end
+    kept: Collection[str]  # keys of the rows that existed after a kill
+    records: Sequence[str]  # keys of all row records at the end
+    rows: Sequence[Row]  # at the end
 
 
 def kills_part(kind: str, injected: Mapping[int, str], cases: int, seen: Kills, latest_s: float) -> Part:
-    """What follows."""
+    """Return the bars and the text."""
     lost = len(set(seen.kept) - {row.case.key for row in seen.rows}) + cases - len(seen.rows)
     twice = len(seen.records) - len(set(seen.records))
     wrong = len(not_as(injected, seen.rows, cases))

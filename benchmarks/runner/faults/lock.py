@@ -1,4 +1,4 @@
-"""Two sweeps and one GPU, the holder of its lock killed while the other one waits."""
+"""Two sweeps share one GPU: kill the holder of its lock while the other one waits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.common import ROOT, table, word
 from benchmarks.runner.faults.grids import Part
 from runner.device.lock import VARIABLE
 
-LINGER_S = 0.3  # that a worker of a killed holder goes on using its GPU
+LINGER_S = 0.3  # for which the worker of a killed holder still uses its GPU
 HOLDER = """
 import subprocess, sys, time
 from runner.device.lock import GpuLock
@@ -48,20 +48,20 @@ while ends is None or time.monotonic() < ends:
 
 
 def locked(folder: Path, cases: int, kills: int) -> Part:
-    """Holders killed while the next one waits; and the same where the worker does not hold the lock too."""
+    """Kill holders while the next one waits, with workers that hold the lock too and with workers that do not."""
     return lock_part(*(handovers(folder / str(inherits), kills, inherits=inherits) for inherits in (True, False)))
 
 
 @dataclass(frozen=True)
 class Handovers:
-    """From each holder to the next."""
+    """How the lock went from each holder to the next."""
 
     seconds: Sequence[float]  # from the kill until the next one's worker runs
     overlaps: int  # workers that began before another had ended
 
 
 def handovers(folder: Path, kills: int, *, inherits: bool) -> Handovers:
-    """``kills`` holders, each killed at a random moment. ``inherits``: whether their workers hold the lock."""
+    """Kill ``kills`` holders, each at a random moment. ``inherits``: whether their workers hold the lock."""
     folder.mkdir()
     draw, beats, seconds = random.Random(2), folder / "beats", []
 
@@ -93,16 +93,16 @@ def handovers(folder: Path, kills: int, *, inherits: bool) -> Handovers:
 
 
 def hears(process: subprocess.Popen[str], wanted: str) -> None:
-    """Wait until ``process`` says ``wanted``."""
+    """Wait until ``process`` prints ``wanted``."""
     assert process.stdout is not None
     for line in process.stdout:
         if line.strip() == wanted:
             return
-    raise RuntimeError(f"it ended with code {process.wait()} and never said {wanted}")
+    raise RuntimeError(f"the process ended with code {process.wait()} and never printed {wanted}")
 
 
 def overlaps(beats: str) -> int:
-    """Processes whose first beat came before the last one of another that had begun earlier; a line a beat."""
+    """Return how many processes began before an earlier one had ended. Each line of ``beats`` is a pid and a moment."""
     spans: dict[str, list[int]] = {}
     for line in beats.splitlines():
         pid, moment = line.split()
@@ -112,7 +112,7 @@ def overlaps(beats: str) -> int:
 
 
 def lock_part(shared: Handovers, alone: Handovers) -> Part:
-    """What follows, of workers that hold the lock and of those that do not."""
+    """Return the bar and the table, for workers that hold the lock and workers that do not."""
     count = len(shared.seconds)
     lines = [
         (name, len(one.seconds), one.overlaps, 1e3 * median(one.seconds), 1e3 * max(one.seconds))

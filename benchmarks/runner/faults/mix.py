@@ -1,4 +1,4 @@
-"""The same grid with and without faults."""
+"""Run the same grid with and without faults."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from runner.experiment.results import Row
 from runner.store import journal
 
 MIX_BAR = 1.3
-LONGER = ["measure.benchmark.max_s=0.06", "measure.benchmark.samples=1000"]  # still a tenth of what a case takes
+LONGER = ["measure.benchmark.max_s=0.06", "measure.benchmark.samples=1000"]  # a tenth of a case's time
 
 
 def mix(folder: Path, cases: int, kills: int) -> Part:
-    """The grid without faults, with them, and without again."""
+    """Run the grid without faults, with them, and without them again."""
     injected = mixture(cases)
     file = user_file(folder, injected)
     ran = []
@@ -45,16 +45,16 @@ def mix(folder: Path, cases: int, kills: int) -> Part:
 
 
 def mix_part(injected: Mapping[int, str], rows: Sequence[Row], cases: int, clean_s: Sequence[float], s: float) -> Part:
-    """What follows: ``rows`` of the grid with faults took ``s``, and those without ``clean_s``."""
+    """Return the bars and the table. The grid with faults took ``s`` seconds, and those without ``clean_s``."""
     right = cases - len(not_as(injected, rows, cases))
     hangs_s = LIMIT * sum(fault == "hang" for fault in injected.values())
     ratio = (s - hangs_s) / (sum(clean_s) / len(clean_s))
     lines = []
     for fault, status in STATUS.items():
-        buffer_sets = [place for place, name in injected.items() if name == fault]
-        some = [row for row in rows if size(row) in buffer_sets]
+        sizes = [one for one, name in injected.items() if name == fault]
+        some = [row for row in rows if size(row) in sizes]
         again = sum(int(row.metrics.get("attempt", 1)) > 1 for row in some)
-        lines.append((fault, len(buffer_sets), status, sum(row.status == status for row in some), again))
+        lines.append((fault, len(sizes), status, sum(row.status == status for row in some), again))
     without = ", ".join(digits(one) for one in clean_s)
     a_case_s = sum(clean_s) / len(clean_s) / cases
     lasting = sum(fault != "wrong" for fault in injected.values())

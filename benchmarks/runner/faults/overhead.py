@@ -1,4 +1,4 @@
-"""What a case costs outside its phases, beside Hydra's launcher and a process per case."""
+"""Overhead of a case outside its phases, beside Hydra's launcher and a process per case."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CASE_BAR_MS = 2.0
 
 
 def overhead(folder: Path, cases: int, kills: int) -> Part:
-    """A grid of next to nothing, beside Hydra's launcher and a process per case."""
+    """Run a grid of tiny cases, beside Hydra's launcher and a process per case."""
     first, word_of_size, *rest = GRID[:3], f"workload.cols=range(1,{cases + 1})", *GRID[4:]
     ours = run([*first, word_of_size, *rest], folder / "ours")
     single = run([*first, "workload.cols=1", *rest], folder / "single")
