@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from runner.timing import Call
 
-__all__ = ["FirstCalls", "Implementation", "Kernel", "Wrapper", "build", "find", "kind"]
-
 KERNELS = ROOT / "runner" / "kernels"
 CALL = re.compile(r"^(\w+\(.*\)) -> \w+$", re.MULTILINE)  # in the docstring of kernels.<op>
 COMPILES = re.compile(r"^\s*(import|from) (triton|torch\.utils\.cpp_extension)\b", re.MULTILINE)
@@ -46,9 +44,9 @@ def kind(choice: Choice) -> type[Implementation]:
     A choice with a ``path`` and a name that no implementation has is a user's function under a name of its own:
     ``impl=file``.
     """
-    known = schema.exists("runner.implementations", choice.name) or choice.name in names()
+    named = "path" in choice.fields and choice.name not in names()
     try:
-        return find("file" if "path" in choice.fields and not known else choice.name)
+        return find("file" if named and not schema.exists("runner.implementations", choice.name) else choice.name)
     except LookupError as error:
         raise BadInput(f"impl={choice.name}: {error}") from None
 
@@ -60,9 +58,17 @@ def find(name: str) -> type[Implementation]:
     return kernel(name)
 
 
+@cache
 def names() -> list[str]:
     """Return the names of the implementations in ``kernels/``, of all operations."""
     return sorted({path.stem for path in KERNELS.glob("*/[!_]*.py")})
+
+
+@cache
+def defaults() -> dict[str, Choice]:
+    """Return all implementations by name, with the fields of their YAML files. A kernel may have none."""
+    files = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in CONF.glob("impl/*.yaml")]
+    return {name: Choice(name, {}) for name in names()} | {one["name"]: Choice.from_record(one) for one in files}
 
 
 def call_line(op: str) -> str:
@@ -203,22 +209,19 @@ class Wrapper(Implementation):
     EXCLUDED: ClassVar[tuple[str, ...]]  # names that ``of`` may not be, beside "file"
 
     def __post_init__(self) -> None:
-        allowed = {*names(), *(path.stem for path in CONF.glob("impl/*.yaml"))} - {"file", *self.EXCLUDED}
-        if ":" not in self.of and self.of not in allowed:
+        allowed = defaults().keys() - {"file", *self.EXCLUDED}
+        if ":" in self.of:
+            try:
+                assert self.inner
+            except BadInput as error:
+                raise ValueError(f"of: {str(error).removeprefix('impl.path: ')}") from None
+        elif self.of not in allowed:
             raise ValueError(f"of: no implementation {self.of!r} to wrap; {choices(self.of, allowed)}")
-        try:
-            assert self.inner
-        except BadInput as error:
-            raise ValueError(f"of: {str(error).removeprefix('impl.path: ')}") from None
 
     @cached_property
     def inner(self) -> Implementation:
         """The implementation ``of``, with the fields of its YAML file."""
-        if ":" in self.of:
-            return build(Choice("file", {"path": self.of}))
-        described = CONF / "impl" / f"{self.of}.yaml"
-        fields = yaml.safe_load(described.read_text(encoding="utf-8")) if described.is_file() else {}
-        return build(Choice(self.of, {name: fields[name] for name in fields if name != "name"}))
+        return build(Choice("file", {"path": self.of}) if ":" in self.of else defaults()[self.of])
 
     def missing(self, op: str) -> str:
         """Return why the wrapped implementation is missing; "" if it exists."""

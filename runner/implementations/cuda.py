@@ -22,7 +22,6 @@ class Cuda(Kernel):
     """``build`` and ``variant`` are keyword arguments of the function in ``kernels/<op>/cuda.py``."""
 
     name = "cuda"
-
     build: Literal["nvrtc", "extension"]
     variant: str
 
