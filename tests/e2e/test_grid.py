@@ -375,7 +375,7 @@ def test_without_a_key_wandb_is_kept_offline_and_the_line_to_sync_it_printed(run
     result = run("impl=naive,torch", *SMALL, *QUICK, "-m", log="wandb", env={"HOME": str(tmp_path)})
     assert result.code == 0, result.err
     line = next(line for line in result.out.splitlines() if line.startswith("W&B: "))
-    assert "kept offline (no API key); to upload: wandb sync outputs/" in line
+    assert "kept offline (no API key); to upload: wandb sync " in line
     assert list((tmp_path / line.partition("wandb sync ")[2]).glob("*.wandb"))
 
 
@@ -386,7 +386,7 @@ def test_what_cannot_be_printed_ends_no_run(command, tmp_path):
         done = subprocess.run(
             words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False, **options
         )
-    assert "the table cannot be printed: No space left on device. The results are in outputs/" in done.stderr
+    assert "the table cannot be printed: No space left on device. The results are in " in done.stderr
     (table,) = tmp_path.glob("outputs/*/*/rows.csv")
     assert table.read_text().count("\n") == 3
 
