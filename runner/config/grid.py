@@ -20,7 +20,7 @@ from runner.store.fingerprint import PARTS
 
 NODES = ("workload", "impl", "measure", "launcher", "log", "resume", "axes", "columns")  # all but single values
 RUN_FIELDS = ("launcher", "log", "resume", "columns", "name", "baseline", "output_dir")  # they choose no cases
-ONE_VALUE = ("name", "baseline", "replicas", "output_dir")  # of Globals; the same in all cases
+ONE_VALUE = ("name", "baseline", "replicas", "output_dir")  # fields of Globals that are the same in all cases
 EXAMPLES = {"measure": "benchmark: {...}", "resume": "of: last"}
 MOST_SEED = 2**64 - 1  # the largest that torch's generators take
 ROOMS = {"workload": "runner.models", "measure": "runner.measure"}  # where the class of an option is

@@ -1,4 +1,4 @@
-"""Hydra's configs are loaded once for all tests."""
+"""Load Hydra's configs once for all tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every YAML of conf/ composes, is valid, and says what its class expects."""
+"""Every YAML file of conf/ composes, is valid, and explains the fields of its class."""
 
 from __future__ import annotations
 

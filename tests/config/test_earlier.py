@@ -1,4 +1,4 @@
-"""`resume=` on the command line: how it is normalized, and whose grid is meant."""
+"""`resume=` on the command line: how it is normalized, and when it takes the grid of the earlier run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SWEEP = ["workload=gelu", "workload.cols=8,16", "impl=naive,torch", "-m"]
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A run in `outputs`, with settings of its own."""
+    """A run in `outputs` whose settings are not the defaults."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["runner"])
     plan = config.plan([*SWEEP, "log=none", "launcher.measure_limit_s=7", "baseline=naive", "columns=[wall_us]"])

@@ -1,4 +1,4 @@
-"""Resolved configs → a plan."""
+"""Resolved configs become a plan."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_replicas_run_one_after_the_other_each_over_the_whole_grid():
 
 @pytest.mark.parametrize(("field", "values"), [("replicas", (1, 5)), ("baseline", ("torch", "naive"))])
 def test_what_a_run_has_one_of_cannot_be_swept(field, values):
-    """The first of two would be taken without a word."""
+    """Otherwise the run would silently take the first of two values."""
     configs = [config(impl, **{field: value}) for value in values for impl in ("naive", "torch")]
     with pytest.raises(BadInput, match=f"{field}={values[0]},{values[1]}: the whole run has one; give one"):
         grid.plan(configs)

@@ -1,4 +1,4 @@
-"""What is wrong with a command line is said in one sentence, with what to type. As tests/e2e does, in this process."""
+"""A mistake on the command line is reported in one line that says what to type. tests/e2e tests the same by commands."""
 
 from __future__ import annotations
 

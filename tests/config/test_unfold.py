@@ -1,4 +1,4 @@
-"""Command line → the overrides of every case, through Hydra's own parser and config loader."""
+"""A command line unfolds into the overrides of every case, by Hydra's own parser and config loader."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_composed_config_equals_hydras_own(compose, overrides):
     ],
 )
 def test_a_resolved_config_is_the_composed_one(compose, arguments):
-    """The short way, which writes values into a dict, and the long one through Hydra and OmegaConf."""
+    """Writing values into a template gives the same config as Hydra and OmegaConf."""
     grid = list(sweep.unfold(compose, arguments, multirun=True))
     fresh = Composer()  # has no overrides but those it parsed
     for point in grid:

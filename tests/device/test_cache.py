@@ -1,4 +1,4 @@
-"""Records that outlive a run: found again under the same facts, and no harm where nothing can be kept."""
+"""Records in the cache folder are found again under the same facts; a folder that cannot be written does no harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was certified is found again under the very same facts, and worth nothing under any other."""
+"""A certificate is found again under the same facts, and under no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine has and lacks, on machines of our own making: tools that print what we want, files that say so."""
+"""The findings of `doctor` on simulated machines: tools and files with known content."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.device.gpus import Gpu
 
 @pytest.fixture
 def tool(tmp_path, monkeypatch):
-    """``tool(name, text)`` is a command on a PATH that has no other."""
+    """``tool(name, text)`` puts a command that prints ``text`` on an otherwise empty PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -30,7 +30,7 @@ def tool(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def bare(tmp_path, monkeypatch):
-    """No keys, no settings, no profilers beside PATH."""
+    """The machine has no keys, no settings, and no profilers beside PATH."""
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL", "CUDA_MPS_PIPE_DIRECTORY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))

@@ -1,4 +1,4 @@
-"""A tool's end is always told, and nothing of it stays behind."""
+"""The end of a tool is always reported, and none of its processes stays behind."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ MISTAKES = {
     ),
     "a compile mode that is none": (
         ["impl=compiled", "impl.mode=fast"],
-        "impl.mode: 'fast' is not allowed; did you mean default? One of: default, max-autotune, ",
+        "impl.mode: 'fast' is not allowed; one of: default, max-autotune, ",
     ),
     "compiled of compiled": (
         ["impl=compiled", "impl.of=compiled"],

@@ -1,4 +1,4 @@
-"""What Hydra answers by itself works as everywhere else, and quickly."""
+"""--help, --cfg, completion and flags work as in other Hydra programs, and start quickly."""
 
 from __future__ import annotations
 
