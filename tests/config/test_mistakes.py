@@ -1,4 +1,4 @@
-"""A mistake on the command line is reported in one line that says what to type. tests/e2e tests the same by commands."""
+"""A mistake on the command line is reported in one line that says what to type. tests/e2e tests whole commands."""
 
 from __future__ import annotations
 
