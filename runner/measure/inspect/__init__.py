@@ -113,8 +113,7 @@ class Inspect:
         cells = main.cells() if main else {}
         figures = {"why": reason, "kernel_name": cells.get("kernel")}
         figures |= {f"kernel_{name}": cells.get(name) for name in ("registers", "spill_bytes", "shared_bytes")}
-        in_code = ("load_bits", "store_bits", "tensor_instructions", "fp64_instructions")
-        figures |= {name: cells.get(name) for name in in_code}
+        figures |= {name: cells.get(name) for name in COLUMNS if name not in figures}
         return {name: value for name, value in figures.items() if value is not None}
 
 

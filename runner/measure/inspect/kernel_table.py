@@ -50,9 +50,6 @@ class Line:
         }
 
 
-COLUMNS = tuple(Line("", BY_NAME, 0).cells())
-
-
 def lines(seen: Seen, times: Mapping[str, tuple[int, float]]) -> list[Line]:
     """Return the kernels in ``seen``, and those that only CUPTI saw, the longest time first.
 
@@ -82,16 +79,13 @@ def dominant(table: Sequence[Line]) -> Line | None:
     """Return the kernel that takes most of the time; without times, the likeliest by its launches and its code."""
     if any(line.total_us for line in table):
         return table[0]
-
-    def weight(line: Line) -> tuple[int, ...]:
-        return line.launches, *((line.code.tensor, line.code.by_name.total()) if line.code else (0, 0))
-
-    return max(table, key=weight, default=None)
+    sizes = {id(line): (line.code.tensor, line.code.by_name.total()) for line in table if line.code}
+    return max(table, key=lambda line: (line.launches, sizes.get(id(line), (0, 0))), default=None)
 
 
 def write(table: Sequence[Line], seen: Seen, folder: Path) -> None:
     """Write ``kernels.csv``, a file for each kernel and stage of its code, and a file for each generated graph."""
-    write_csv(folder / "kernels.csv", COLUMNS, [line.cells() for line in table])
+    write_csv(folder / "kernels.csv", list(Line("", BY_NAME, 0).cells()), [line.cells() for line in table])
     taken: Counter[str] = Counter()
     for line in table:
         name = re.sub(r"\W+", "_", line.kernel).strip("_")[:LONGEST_NAME]

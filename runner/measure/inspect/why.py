@@ -59,7 +59,7 @@ def _reasons(facts: Facts) -> Iterator[str]:
     yield from _slow_instructions(facts)
     if bound == "memory" and pct is not None and kernels > 1 and 100 / pct >= AGAIN * kernels:
         yield f"{count} take {100 / pct:.1f} times the time of moving all bytes once: each kernel moves them again"
-    yield from _missing_instructions(facts)
+    yield from _missing_instructions(facts, kernels, count)
     if pct is not None:
         yield f"{count} at {pct:.0f} % of {RATE[bound]}, and the code does not show why: try measure=ncu"
     if facts.device == "cpu":
@@ -82,7 +82,7 @@ def _slow_instructions(facts: Facts) -> Iterator[str]:
         yield f"{main.kernel} keeps {main.spill_bytes} bytes per thread in local memory{cause}"
 
 
-def _missing_instructions(facts: Facts) -> Iterator[str]:
+def _missing_instructions(facts: Facts, kernels: int, count: str) -> Iterator[str]:
     """Yield what a call below the measured peak could use and does not."""
     figures, main = facts.figures, facts.main
     code, bound = main.code if main else None, figures.get("bound")
@@ -90,11 +90,9 @@ def _missing_instructions(facts: Facts) -> Iterator[str]:
     if main and code and bound == "compute" and on_tensor_cores and not code.tensor:
         yield f"{main.kernel} has no tensor-core instruction, on a product of {facts.dtype}"
     pct, us = figures.get("pct_of_measured_peak"), figures.get("gpu_us")
-    kernels = figures.get("n_kernels") or facts.launches
     if pct is None or pct >= SLOW_PCT:
         return
     if us is not None and kernels and us <= SHORT_US * kernels:
-        count = "one kernel" if kernels == 1 else f"{kernels} kernels"
         yield f"{count} in {us:.2g} us: much of it is starting them and waiting for the first bytes"
     if main and code and bound == "memory" and 0 < code.load_bits < WIDE_BITS and not code.bulk:
         yield f"{main.kernel} loads at most {code.load_bits} bits at once, of {WIDE_BITS}"

@@ -31,9 +31,7 @@ COLUMNS: dict[str, Column] = {
     "peak_backward_bytes": Column("byte", "the same for a backward", "lower"),
     "peak_optimizer_bytes": Column("byte", "the same for an optimizer step", "lower"),
     "saved_bytes": Column(
-        "byte",
-        "most bytes saved for backward at one time: tensors that the call created, each storage once",
-        "lower",
+        "byte", "most bytes saved for backward at one time: tensors that the call created, each storage once", "lower"
     ),
     "allocations": Column("", "allocations of memory in one call", "lower"),
     "allocated_bytes": Column("byte", "bytes of all allocations of one call", "lower"),

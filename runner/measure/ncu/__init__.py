@@ -175,9 +175,7 @@ def _page(ncu: str, found: Path, page: str) -> str:
     words = [ncu, "--import", str(found), "--csv", "--page", page, "--print-units", "base"]
     ended = tools.run(words, log, IMPORT_S, {"LC_ALL": "C"}, grace_s=1.0)
     if ended.code:
-        raise CannotMeasure(
-            f"ncu cannot read its own report back (code {ended.code}): type {' '.join(words)} to see why"
-        )
+        raise CannotMeasure(f"ncu cannot read its own report back: type {shlex.join(words)} to see why")
     log.unlink()
     return ended.output
 

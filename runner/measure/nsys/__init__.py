@@ -62,9 +62,7 @@ class Nsys:
         Raises CannotMeasure.
         """
         if context.device != "cuda":
-            raise CannotMeasure(
-                "nsys records what a GPU does, and this case runs on the CPU; take measure=profile there"
-            )
+            raise CannotMeasure("nsys records what a GPU does, and this case is on the CPU; take measure=profile there")
         program = tools.find("nsys", self.path)
         if program is None:
             raise CannotMeasure(

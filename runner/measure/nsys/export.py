@@ -22,7 +22,7 @@ NO_WORK = (
 NO_CALLS = "it recorded no NVTX ranges, so its kernels cannot be told apart by call; let measure.nsys.args trace nvtx"
 PUSHED = (59, 60)  # event types: a range pushed and popped, and a range started and ended
 COPIES = {1: "host to device", 2: "device to host", 8: "device to device", 9: "host to host", 10: "peer to peer"}
-WARNING, ERROR = 2, 3  # severities of nsys's messages
+SEVERE = (2, 3)  # severities of warnings and errors of nsys
 PREFIX = "CUPTI_ACTIVITY_KIND_"
 
 
@@ -60,7 +60,13 @@ def read(database: Path) -> Report:
         works = [*reader.kernels(), *reader.copies()]
         found, others = calls([*reader.ranges(), *reader.apis(), *works])
         graphs = sum(1 for _ in reader.rows(f"{PREFIX}GRAPH_TRACE", ["start"]))
-        return Report(found, others, len(works), graphs, reader.messages(), reader.version())
+        severe = [
+            text for severity, text in reader.rows("DIAGNOSTIC_EVENT", ["severity", "text"]) if severity in SEVERE
+        ]
+        messages = dict.fromkeys(str(text).strip() for text in severe if NOTABLE.search(str(text)))
+        facts = dict(tuple(row) for row in reader.rows("META_DATA_EXPORT", ["name", "value"]))
+        version = str(facts.get("EXPORT_PRODUCT_VERSION", ""))
+        return Report(found, others, len(works), graphs, tuple(messages), version)
 
 
 class _Reader:
@@ -118,17 +124,6 @@ class _Reader:
                 name = f"copy {COPIES.get(code, f'of kind {code}')}" if kind == "copy" else "fill"
                 details = {"bytes": size or 0}
                 yield Event(name, kind, start / 1e3, end / 1e3, None, _correlation(number, process), details)
-
-    def messages(self) -> tuple[str, ...]:
-        """Return notable warnings and errors of nsys, each once."""
-        rows = self.rows("DIAGNOSTIC_EVENT", ["severity", "text"])
-        texts = (str(text).strip() for severity, text in rows if severity in (WARNING, ERROR))
-        return tuple(dict.fromkeys(text for text in texts if NOTABLE.search(text)))
-
-    def version(self) -> str:
-        """Return the version of the nsys that exported the report; empty if it is not there."""
-        facts = dict(tuple(row) for row in self.rows("META_DATA_EXPORT", ["name", "value"]))
-        return str(facts.get("EXPORT_PRODUCT_VERSION", ""))
 
 
 def _correlation(number: int | None, owner: int | None) -> object:

@@ -58,7 +58,7 @@ class Profile:
     def measure(self, call: Call, context: MeasureContext) -> dict[str, Scalar]:
         """Return figures of ``call`` under the profiler; write tables and graphs into the context's folder.
 
-        Raises CannotMeasure if there is no profiler, or if it saw no call or no kernel.
+        Raises CannotMeasure if it saw no call, or, on a GPU, no kernel.
         """
         from runner.measure.profile import profiled
 
@@ -120,6 +120,7 @@ def events(records: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
         if kind is None or str(record["name"]).startswith(STEP):
             continue
         given, start = record.get("args", {}), float(record["ts"])
+        details = {DETAILS[name]: value for name, value in given.items() if name in DETAILS}
         yield Event(
             name=str(record["name"]),
             kind=kind,
@@ -127,11 +128,7 @@ def events(records: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
             end=start + float(record.get("dur", 0.0)),
             thread=(record.get("pid"), record.get("tid")),
             correlation=given.get("correlation") or None,
-            details={
-                DETAILS[name]: sizes_text([value]) if isinstance(value, list) else value
-                for name, value in given.items()
-                if name in DETAILS
-            },
+            details={key: sizes_text([one]) if isinstance(one, list) else one for key, one in details.items()},
             shapes=sizes_text(given.get("Input Dims")),
         )
 

@@ -65,8 +65,7 @@ def folded(stacks: Stacks) -> str:
 
 def draw(stacks: Stacks, title: str) -> str:
     """Return the SVG of ``stacks``, which all begin with ``call``; the widest box is at the bottom."""
-    rows = max(map(len, stacks), default=1)
-    height = HEAD + ROW * rows + MARGIN
+    height = HEAD + ROW * max(map(len, stacks), default=1) + MARGIN
     total_us = sum(stacks.values())
     return "\n".join(
         [

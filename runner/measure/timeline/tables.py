@@ -20,7 +20,6 @@ from runner.timing.timeline import covered, gaps, whole
 T = TypeVar("T")
 Line = dict[str, Any]  # column → cell
 
-SEPARATOR = "/"  # between a part and the part inside it
 LONGEST_NAME = 60
 WHAT = "kernels, copies and fills of a call"
 # Prefixes in the name of a C++ kernel.
@@ -175,8 +174,7 @@ def parts(calls: Sequence[Call], others: Sequence[Call] = ()) -> list[Line]:
 
 def _path(call: Call, event: Event) -> str:
     """Return the part that ``event`` is: ``call/step_0/forward``."""
-    own = [] if event is call.span else [event.name]
-    return SEPARATOR.join([call.span.name, *_spans(event), *own])
+    return "/".join([call.span.name, *_spans(event), *([] if event is call.span else [event.name])])
 
 
 def api(calls: Sequence[Call]) -> list[Line]:
@@ -251,7 +249,7 @@ def _spans(event: Event) -> list[str]:
 
 def _part(event: Event) -> str:
     """Return the part of a call that ``event`` is in, or was launched in."""
-    return SEPARATOR.join([CALL, *_spans(event)])
+    return "/".join([CALL, *_spans(event)])
 
 
 def _sum_us(works: Iterable[Event]) -> float:
