@@ -1,4 +1,4 @@
-// Numbers of 16, 32 and 64 bits: what each is computed in, and how sixteen bytes of them are loaded and stored at once.
+// Numbers of 16, 32 and 64 bits: their arithmetic types, and loads and stores of 16 bytes at once.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,17 +17,17 @@ struct Wide<double> {
 };
 
 template <typename T>
-using wide = typename Wide<T>::type;  // float, but double for double
+using wide = typename Wide<T>::type;  // the arithmetic type: double for double, float for all others
 
 template <typename T>
-constexpr int LANES = 16 / sizeof(T);  // that one access moves
+constexpr int LANES = 16 / sizeof(T);  // elements of one access
 
 __device__ inline double widen(double x) { return x; }
 __device__ inline float widen(float x) { return x; }
 __device__ inline float widen(float16 x) { return __half2float(x); }
 __device__ inline float widen(bfloat16 x) { return __bfloat162float(x); }
 
-// Two at a time, since that is one instruction for the 16-bit types.
+// Converts two numbers at a time, which is one instruction for the 16-bit types.
 template <typename T>
 struct Pair {
     T low, high;
@@ -43,7 +43,7 @@ __device__ inline T narrow(wide<T> x) {
     return reinterpret_cast<T&>(pair);
 }
 
-// Sixteen bytes at an address that is a multiple of sixteen.
+// Loads 16 bytes. The address must be a multiple of 16.
 template <typename T>
 __device__ inline void load(const T* from, wide<T> (&x)[LANES<T>]) {
     const uint4 bits = *reinterpret_cast<const uint4*>(from);
@@ -62,6 +62,6 @@ __device__ inline void store(T* to, const wide<T> (&x)[LANES<T>]) {
     *reinterpret_cast<uint4*>(to) = bits;
 }
 
-__device__ inline void store(double* to, const double (&x)[2]) {  // the general one is compiled into two stores
+__device__ inline void store(double* to, const double (&x)[2]) {  // the template above would compile to two stores
     *reinterpret_cast<double2*>(to) = make_double2(x[0], x[1]);
 }

@@ -1,17 +1,17 @@
-// y_ij = finish(sum_k term(a_ik, b_kj)) for any term: a tile of y in registers, tiles of a and b in shared memory.
+// y_ij = finish(sum_k term(a_ik, b_kj)) for any term. A tile of y is in registers, tiles of a and b are in shared memory.
 //
-// A block of 16 x 16 threads computes a tile of y. A thread has ROWS x COLS elements of it, in squares that are sixteen
-// bytes wide, so that what it needs of a and b comes from shared memory sixteen bytes at a time and without conflicts.
+// A block of 16 x 16 threads computes a tile of y. A thread computes ROWS x COLS elements of it, in squares that are 16 bytes
+// wide, so that it reads a and b from shared memory 16 bytes at a time and without bank conflicts.
 #pragma once
 
 #include "numbers.cuh"
 
 constexpr int SIDE = 16;  // threads along each side of a tile
 constexpr int THREADS = SIDE * SIDE;
-constexpr int DEPTH = 8;  // of a step along k
-constexpr int GROUP = 8;  // tiles, one below the other, that run together, so that their columns of b stay in L2
+constexpr int DEPTH = 8;  // length of a step along k
+constexpr int GROUP = 8;  // rows of tiles that run together, so that their columns of b stay in L2
 
-// Sixteen bytes of `from`, of which the first `valid` elements exist; what does not exist is 0, and changes no sum.
+// Loads 16 bytes from `from`. Only the first `valid` elements exist; the others become 0 and change no sum.
 template <typename T, bool ALIGNED>
 __device__ inline uint4 fetch(const T* from, int valid) {
     uint4 bits = {0, 0, 0, 0};
@@ -35,22 +35,23 @@ struct Bytes<8> {
     using type = uint2;
 };
 
-__device__ inline int few(long long count) { return count < 4096 ? (int)count : 4096; }  // more than any tile has
+// Clamps a count to an int that is larger than any tile.
+__device__ inline int few(long long count) { return count < 4096 ? (int)count : 4096; }
 
-// Tiles [DEPTH, WIDTH] of an operand, one after the other along k, on their way from global to shared memory. BY_K: k
-// runs along its rows in memory, as in a of a product; else along its columns, as in b. Each thread moves COUNT vectors,
-// and keeps them in registers while the tile before is computed with.
+// Moves tiles [DEPTH, WIDTH] of an operand, one after the other along k, from global to shared memory. BY_K: the rows in
+// memory run along k, as those of a in a product; else its columns do, as those of b. Each thread moves COUNT vectors, and
+// keeps them in registers while the block computes with the previous tile.
 template <typename T, int WIDTH, bool BY_K, bool ALIGNED>
 struct Operand {
-    static constexpr int PADDED = WIDTH + 16 / sizeof(wide<T>);  // to spread the banks
+    static constexpr int PADDED = WIDTH + 16 / sizeof(wide<T>);  // avoids bank conflicts
     static constexpr int ALONG = (BY_K ? DEPTH : WIDTH) / LANES<T>;  // vectors of one row in memory
     static constexpr int ROWS = BY_K ? WIDTH : DEPTH;
-    static constexpr int APART = THREADS / ALONG;  // rows, from one vector of a thread to its next
+    static constexpr int APART = THREADS / ALONG;  // rows between a thread's vector and its next one
     static constexpr int COUNT = (ROWS + APART - 1) / APART;
     static_assert(THREADS % ALONG == 0, "a thread stays in its column");
 
-    const int row = threadIdx.x / ALONG, column = threadIdx.x % ALONG * LANES<T>;  // of the first vector, in the tile
-    const T* from;  // that vector in memory
+    const int row = threadIdx.x / ALONG, column = threadIdx.x % ALONG * LANES<T>;  // position of the first vector in the tile
+    const T* from;  // address of that vector
     const long long stride;
     const int along_y;  // rows, or elements of a row, that exist from that vector on, in the direction of y
     uint4 vectors[COUNT];
@@ -60,7 +61,7 @@ struct Operand {
           stride(stride),
           along_y(few(size - first - (BY_K ? row : column))) {}
 
-    // The next tile, of which `along_k` rows or columns exist.
+    // Loads the next tile into registers. `along_k` of its rows or columns exist.
     __device__ void get(int along_k) {
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
@@ -88,7 +89,7 @@ struct Operand {
     }
 };
 
-// COUNT numbers of one line of a tile, in squares of WIDE, as thread `place` of SIDE has them.
+// Reads the COUNT numbers of one line of a tile that belong to thread `place` out of SIDE, in squares of WIDE.
 template <typename W, int COUNT, int WIDE>
 __device__ inline void take(const W* line, int place, W (&x)[COUNT]) {
 #pragma unroll
@@ -97,10 +98,10 @@ __device__ inline void take(const W* line, int place, W (&x)[COUNT]) {
     }
 }
 
-// y [m, n], a [m, k], and b [k, n], or [n, k] if B_BY_K. Rows of a and b lie their strides apart, rows of y n.
-// After every CHUNK terms, a multiple of DEPTH, the sum so far goes into a second one (0: never): the error of adding
-// k numbers of one sign grows with the square root of k, and so with that of CHUNK + k / CHUNK instead.
-// ALIGNED: rows of a, b and y begin at multiples of sixteen bytes, and are multiples of them long.
+// Computes y [m, n] from a [m, k] and b [k, n], or [n, k] if B_BY_K. Rows of a and b have strides, and y is contiguous.
+// After every CHUNK terms, a multiple of DEPTH, the sum is added to a second one and starts again (0: never). The error of a
+// sum of k numbers of one sign grows with the square root of k; with chunks it grows with that of CHUNK + k / CHUNK.
+// ALIGNED: address and length of all rows of a, b and y are multiples of 16 bytes.
 template <typename T, int ROWS, int COLS, int CHUNK, bool B_BY_K, bool ALIGNED, typename Term, typename Finish>
 __device__ inline void tiled(
     const T* a, const T* b, T* y, long long m, long long n, long long k, long long a_stride, long long b_stride,
@@ -154,7 +155,7 @@ __device__ inline void tiled(
                 }
             }
         }
-        if (more) {  // the other half: the last that read it have passed the barrier since
+        if (more) {  // into the other half: all threads that read it have passed the barrier since
             next_a.put(a_tiles[1 - now]);
             next_b.put(b_tiles[1 - now]);
         }
@@ -178,7 +179,7 @@ __device__ inline void tiled(
             }
             T* to = y + row * n + col;
             if constexpr (ALIGNED) {
-                if (row < m && col < n) __stwb(reinterpret_cast<Square*>(to), square);  // one store; an assignment is split
+                if (row < m && col < n) __stwb(reinterpret_cast<Square*>(to), square);  // one store; an assignment splits
             } else if (row < m) {
 #pragma unroll
                 for (int lane = 0; lane < WIDE; lane++) {

@@ -1,4 +1,4 @@
-"""Sum of two tensors: y = a + b, the first operation that Stanford CS336, lecture 6, profiles."""
+"""Sum of two tensors: y = a + b. It is the first operation that lecture 6 of Stanford CS336 profiles."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Add(Workload):
     cols: Size
 
     def inputs(self, draw: Draw) -> tuple[Tensor, ...]:
-        """Inputs a, b [rows, cols]."""
+        """Return a and b, [rows, cols] each."""
         return draw(self.rows, self.cols), draw(self.rows, self.cols)
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
-        """Output y [rows, cols]. A correct y carries the rounding of its sum, and the one to ``dtype``."""
+        """Return y [rows, cols]. The tolerance allows one rounding of the sum, and one to ``dtype``."""
         a, b = (tensor.double() for tensor in inputs)
         rtol = UNIT[self.dtype] + ARITHMETIC[self.dtype]
         return (Expected(name="y", value=a + b, atol=FLOOR[self.dtype], rtol=rtol, tolerance=f"{rtol:.1e} |r|"),)
@@ -34,5 +34,5 @@ class Add(Workload):
         return self.rows * self.cols
 
     def bytes_min(self) -> int:
-        """Inputs a and b read, y written."""
+        """Bytes of a and b, read once, and of y, written once."""
         return 3 * self.rows * self.cols * ITEMSIZE[self.dtype]

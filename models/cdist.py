@@ -24,23 +24,23 @@ class Cdist(Workload):
     p: Literal[2]  # the norm: Euclidean
 
     def inputs(self, draw: Draw) -> tuple[Tensor, ...]:
-        """Inputs a [n, d] and b [m, d]."""
+        """Return a [n, d] and b [m, d]."""
         return draw(self.n, self.d), draw(self.m, self.d)
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
-        """Output y [n, m].
+        """Return y [n, m].
 
-        Most implementations expand y^2 = |a|^2 + |b|^2 - 2 a.b, and cancel where points are close, so what can be asked
-        of y^2 is an error of c units of |a|^2 + |b|^2. c = 4 for the sum of the three terms, and d^(1/2) / 2 for the
-        squares: d positive numbers added in any order, whose error deviates by d^(1/2) / 4 (see softmax), twice over.
-        tf32 rounds both factors of every product, or the norms themselves where they ride along in the product, as in
-        torch.cdist: 2 * 2^-10 more.
+        Most implementations expand y^2 = |a|^2 + |b|^2 - 2 a.b, which cancels where points are close. So the tolerance
+        of y^2 is c units of |a|^2 + |b|^2. c is 4 for the sum of the three terms, plus d^(1/2) / 2 for the squares: the
+        error of a sum of d positive numbers, in any order, has a standard deviation of d^(1/2) / 4 units (see softmax),
+        and two of them are allowed. tf32 rounds both factors of every product, or the norms if they are part of the
+        product, as in torch.cdist. This adds 2 * 2^-10.
 
-        An error e of y^2 is one of e / y in y, or of sqrt(e) where y is smaller than that. Then y is rounded to
+        An error e of y^2 is an error of e / y in y, or of sqrt(e) if y is smaller than sqrt(e). Then y is rounded to
         ``dtype``, after a square root that may be off by two units.
 
-        The reference expands as well: n m d differences in float64 would take longer than what they check. Its own
-        error lies far below float32; for float64 it is of the kind allowed here, and c holds it.
+        The reference uses the expansion too, since n m d differences in float64 would take longer than the
+        implementations. Its error is far below float32. For float64 it is of the same kind, and c allows it.
         """
         a, b = (stored.double() for stored in inputs)
         squares = a.square().sum(-1, keepdim=True) + b.square().sum(-1)
@@ -61,13 +61,13 @@ class Cdist(Workload):
         )
 
     def options(self) -> Mapping[str, object]:
-        """The norm."""
+        """Return the norm p."""
         return {"p": self.p}
 
     def flops(self) -> int:
-        """2 n m d, as for the product a b^T that dominates it; norms, square roots and differences are left out."""
+        """2 n m d, as for the product a b^T that dominates. Norms, square roots and differences are left out."""
         return 2 * self.n * self.m * self.d
 
     def bytes_min(self) -> int:
-        """Both a and b read, y written."""
+        """Bytes of a and b, read once, and of y, written once."""
         return (self.n * self.d + self.m * self.d + self.n * self.m) * ITEMSIZE[self.dtype]

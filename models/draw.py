@@ -1,4 +1,4 @@
-"""Draw: random input tensors on a device, the same for the same seed. Imports torch, so only the worker imports it."""
+"""Draw random input tensors on a device from a seed. Only the worker imports this module, since it imports torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from runner.models.workload import Data, Draw, Stored
 
-# Each fills a new tensor in place: x, scale, generator -> x.
+# Functions that fill a new tensor in place: x, scale, generator -> x.
 FILL: dict[str, Callable[[Tensor, float, Generator], Tensor]] = {
     "normal": lambda x, scale, generator: x.normal_(std=scale, generator=generator),
     "uniform": lambda x, scale, generator: x.uniform_(-scale, scale, generator=generator),
@@ -18,13 +18,13 @@ FILL: dict[str, Callable[[Tensor, float, Generator], Tensor]] = {
 
 
 def draw_on(device: str | torch.device, dtype: Stored, data: Data, seed: int) -> Draw:
-    """A Draw with a generator of its own on ``device``: the n-th tensor depends on the seed and the n-1 before it.
+    """Return a Draw with its own generator on ``device``. A tensor depends on the seed and the tensors drawn before it.
 
-    Values are drawn in float32 and rounded to ``dtype`` (float64 is drawn in float64), so narrower types hold the
-    float32 values to within one rounding. A CPU and a GPU draw different values from one seed.
+    Values are drawn in float32 and rounded to ``dtype``; float64 is drawn in float64. So narrower dtypes hold the
+    float32 values after one rounding. A CPU and a GPU draw different values from the same seed.
     """
     stored: torch.dtype = getattr(torch, dtype)
-    drawn = torch.float64 if stored == torch.float64 else torch.float32  # promote_types refuses float8
+    drawn = torch.float64 if stored == torch.float64 else torch.float32  # promote_types does not accept float8
     generator = Generator(device).manual_seed(seed)
     fill = FILL[data]
 

@@ -1,11 +1,11 @@
 """GELU (Hendrycks & Gimpel 2016, arXiv:1606.08415): y = x * Phi(x), with Phi the normal distribution function.
 
     form="erf"    Phi(x) = (1 + erf(x / sqrt(2))) / 2                                       exact
-    form="tanh"   Phi(x) ~ (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2                off by at most 4.7e-4
+    form="tanh"   Phi(x) ~ (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2                error at most 4.7e-4
 
-Backward: dx = dy y'(x), with y' = Phi(x) + x Phi'(x) of the same form.
+Backward: dx = dy y'(x), where y' = Phi(x) + x Phi'(x) with the same form of Phi.
 
-The two are different workloads: at each dtype offered here, the tolerance of one rejects the other.
+The two forms are different workloads: in every dtype here, the tolerance of one rejects the other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from runner.timing import Call
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Phi without the cancellation of 1 + tanh or 1 + erf in the left tail: (1 + tanh(u)) / 2 = sigmoid(2 u).
+# Phi in forms that do not cancel in the left tail, as 1 + tanh and 1 + erf do: (1 + tanh(u)) / 2 = sigmoid(2 u).
 PHI: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": lambda x: (2 * sqrt(2 / pi) * (x + 0.044715 * x**3)).sigmoid(),
     "erf": lambda x: (-x / sqrt(2)).erfc() / 2,
@@ -31,17 +31,17 @@ PHI: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _slope(x: Tensor) -> Tensor:
-    """Derivative of 2 u(x), of which the tanh form's Phi is the sigmoid."""
+    """Return the derivative of 2 u(x), where sigmoid(2 u) is Phi of the tanh form."""
     return 2 * sqrt(2 / pi) * (1 + 3 * 0.044715 * x**2)
 
 
-# Phi'. The product of both tails, rather than p - p^2, keeps its digits where p is next to 1.
+# Phi'. The product of both tails is accurate where p is close to 1; p - p^2 is not.
 DENSITY: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": lambda x: PHI["tanh"](x) * PHI["tanh"](-x) * _slope(x),
     "erf": lambda x: (-(x**2) / 2).exp() / sqrt(2 * pi),
 }
 
-# As written, from left to right, with tanh, erf and exp as one operation each:
+# Operations of the formulas as written, from left to right, with tanh, erf and exp as one operation each:
 #   y  = x (1 + tanh(t)) / 2               y  = x (1 + erf(x / c)) / 2
 #   dx = dy ((1 + tanh(t)) / 2 + x / 2 (1 - tanh(t)^2) c (1 + b x^2))
 #                                          dx = dy ((1 + erf(x / c)) / 2 + x exp(-x^2 / 2) c)
@@ -55,20 +55,20 @@ OPERATIONS: dict[tuple[str, str], int] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Gelu(Workload):
-    """y = GELU(x), or the gradient dx of x from the gradient dy of y, for x, y, dx, dy [rows, cols]."""
+    """y = GELU(x), or the gradient dx of x from the gradient dy of y; all tensors are [rows, cols]."""
 
     rows: Size  # tokens
     cols: Size  # features of a token
     form: Literal["tanh", "erf"]  # the approximation of GPT-2, or the exact function
-    pass_: Literal["fwd", "bwd"]  # y from x; or dx from x and dy, y having been computed before
+    pass_: Literal["fwd", "bwd"]  # fwd: y from x; bwd: dx from x and dy, without the forward
 
     def inputs(self, draw: Draw) -> tuple[Tensor, ...]:
-        """Input x [rows, cols], three times wider than usual so that both tails are reached; and dy [rows, cols]."""
+        """Return x [rows, cols], with a standard deviation of 3 so that it reaches both tails; for bwd also dy."""
         x = draw(self.rows, self.cols, scale=3.0)
         return (x,) if self.pass_ == "fwd" else (x, draw(self.rows, self.cols))
 
     def call(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Call:
-        """The pass, with ``function`` for its forward."""
+        """Return the pass, with ``function`` as its forward."""
         if self.pass_ == "fwd":
             return super().call(function, inputs)
         from runner.models import training
@@ -77,16 +77,17 @@ class Gelu(Workload):
         return training.backward_only(partial(function, **self.options_for(function, 1)), x, dy)
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
-        """For fwd, y [rows, cols]; for bwd, dx [rows, cols].
+        """Return y [rows, cols] for fwd, dx [rows, cols] for bwd.
 
-        A correct y carries one rounding to ``dtype``, and those of its arithmetic, of unit a. Some are relative to y.
-        The others are absolute in Phi, where 1 + tanh or 1 + erf cancels, and so a multiple of |x| in y: 8 a leaves
-        room for the polynomials that stand in for erf (PyTorch's own for CPUs errs by 5.4 a in Phi).
-        Beyond |x| = 8 both forms of Phi are 0 or 1 in float32, nothing cancels any more, and |x| counts as 8.
+        A correct y has one rounding to ``dtype``, and roundings of its arithmetic, with unit a. Some of these are
+        relative to y. The others are absolute in Phi, where 1 + tanh or 1 + erf cancels, and so a multiple of |x| in y.
+        The tolerance of 8 a is large enough for polynomials that approximate erf: that of PyTorch for CPUs has an error
+        of 5.4 a in Phi. Beyond |x| = 8 both forms of Phi are 0 or 1 in float32 and nothing cancels, so |x| counts as 8.
 
-        A correct dx likewise, with |dy| in place of |x|. Of its second term, x Phi', the form erf errs by few a, since
-        it is below 1/4, and its exponent x^2 / 2 too small by then to matter: 12 a in all. The form tanh has
-        1 - tanh^2, which errs absolutely, by 2 a, where tanh is next to 1, times |x| u': 4 a |x| u' more.
+        A correct dx has the same errors, with |dy| in place of |x|. In the erf form the second term, x Phi', is below
+        1/4 and adds a few a, 12 a in all; its exponent x^2 / 2 is too small to matter. The tanh form contains
+        1 - tanh^2, which has an absolute error of 2 a where tanh is close to 1. Multiplied by |x| u', this adds
+        4 a |x| u'.
         """
         stored = inputs[0]
         x = stored.double()
@@ -114,14 +115,14 @@ class Gelu(Workload):
         )
 
     def options(self) -> Mapping[str, object]:
-        """The form."""
+        """Return the form."""
         return {"form": self.form}
 
     def flops(self) -> int:
-        """9 per element for tanh, 5 for erf; 19 and 11 backward: each operation of the formula counts one."""
+        """9 per element for tanh and 5 for erf, 19 and 11 for bwd: each operation of the formula counts 1."""
         return OPERATIONS[self.pass_, self.form] * self.rows * self.cols
 
     def bytes_min(self) -> int:
-        """Input x read, y written; backward, x and dy read, dx written."""
+        """Bytes of x and y; for bwd of x, dy and dx."""
         tensors = 2 if self.pass_ == "fwd" else 3
         return tensors * self.rows * self.cols * ITEMSIZE[self.dtype]

@@ -15,44 +15,46 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Matmul(Workload):
-    """y [m, n] = a [m, k] @ b [k, n]. float8_e4m3fn is the type of a and b, drawn and then rounded; y is bfloat16."""
+    """y [m, n] = a [m, k] @ b [k, n]. With float8_e4m3fn, a and b are drawn and then rounded, and y is bfloat16."""
 
-    dtype: Stored  # type: ignore[assignment]  # one more than other workloads take
-    size: Size  # sets m, n and k, unless they are given; nothing else reads it
+    dtype: Stored  # type: ignore[assignment]  # one dtype more than other workloads
+    size: Size  # the default of m, n and k; nothing else reads it
     m: Size  # rows of a and y
     n: Size  # columns of b and y
     k: Size  # terms of each sum
 
     @property
     def output_dtype(self) -> DType:
-        """bfloat16 of float8, as in ``torch._scaled_mm``; else that of the inputs."""
+        """bfloat16 for float8, as in ``torch._scaled_mm``; else that of the inputs."""
         return "bfloat16" if self.dtype == "float8_e4m3fn" else self.dtype
 
     def inputs(self, draw: Draw) -> tuple[Tensor, ...]:
-        """Inputs a [m, k] and b [k, n]. In float8, b is stored along k: cuBLAS takes no other, nor do tensor cores."""
+        """Return a [m, k] and b [k, n]. In float8, b is stored along k, as cuBLAS and tensor cores require."""
         if self.dtype == "float8_e4m3fn":
             return draw(self.m, self.k), draw(self.n, self.k).t()
         return draw(self.m, self.k), draw(self.k, self.n)
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
-        """Output y [m, n].
+        """Return y [m, n].
 
-        The terms are independent and centred, as drawn, so a partial sum is a random walk: it measures about
-        w = (sum_k a_ik^2 b_kj^2)^(1/2), and rounding errors are to be compared with w rather than with the much larger
+        The drawn terms are independent and centred, so a partial sum is a random walk of size
+        w = (sum_k a_ik^2 b_kj^2)^(1/2). Rounding errors are therefore compared with w, and not with the much larger
         sum of |a_ik b_kj| (Higham & Mary 2020, "Sharper probabilistic backward error analysis for basic linear algebra
-        kernels with random data", SIAM J. Sci. Comput. 42(5)). What a correct y carries, in units of its arithmetic:
+        kernels with random data", SIAM J. Sci. Comput. 42(5)). A correct y has these errors, in units of its
+        arithmetic:
 
-            accumulation   k roundings of partial sums, in any order: a random walk again, of standard deviation
-                           0.3 k^(1/2) w one after the other, with heavy tails, since walks differ in length: the
-                           largest of 4096^2 was 3.8 k^(1/2) w on an H200; 6 k^(1/2) w leaves room for more of them
-            float8         the same of its own, coarser arithmetic: emulated, the standard deviation is 0.2 k^(1/2) w
-                           from k = 32 to 32768, and the largest of 192^2 is 2.1 k^(1/2) w
-            storing y      one rounding of y to its type
-            narrow dtype   cuBLAS may split k, and round the part sums to the type of y before adding them
-                           (allow_bf16_reduced_precision_reduction is on by default): a few roundings of size w; 6
-                           are six standard deviations of two such parts
-            tf32           each factor off by at most 2^-10. Truncation is one-sided, which scales y by up to 2 * 2^-10;
-                           the scatter about that adds to 2 * 2^-10 w at six standard deviations
+            accumulation   k roundings of partial sums, in any order. Their sum is a random walk again. If terms are
+                           added one after the other, its standard deviation is 0.3 k^(1/2) w. Its tails are heavy,
+                           since walks differ in length: the largest of 4096^2 errors was 3.8 k^(1/2) w on an H200.
+                           6 k^(1/2) w is allowed, for larger matrices
+            float8         the same in its coarser arithmetic. Emulated, the standard deviation is 0.2 k^(1/2) w from
+                           k = 32 to 32768, and the largest of 192^2 errors is 2.1 k^(1/2) w
+            storing y      one rounding of y to its dtype
+            narrow dtype   cuBLAS may split k, and round the partial sums to the dtype of y before it adds them
+                           (allow_bf16_reduced_precision_reduction is on by default). These are a few roundings of
+                           size w; 6 are six standard deviations for two parts
+            tf32           an error of at most 2^-10 in each factor. Truncation has one sign, which scales y by up to
+                           2 * 2^-10; the scatter around that is 2 * 2^-10 w at six standard deviations
         """
         a, b = (stored.double() for stored in inputs)
         value = a @ b
@@ -78,6 +80,6 @@ class Matmul(Workload):
         return 2 * self.m * self.n * self.k
 
     def bytes_min(self) -> int:
-        """Both a and b read, y written."""
+        """Bytes of a and b, read once, and of y, written once."""
         read = (self.m * self.k + self.k * self.n) * ITEMSIZE[self.dtype]
         return read + self.m * self.n * ITEMSIZE[self.output_dtype]

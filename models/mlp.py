@@ -1,6 +1,6 @@
-"""Multilayer perceptron of Stanford CS336, lecture 6: h = activation(h W^T + b), after the last layer too.
+"""Multilayer perceptron of Stanford CS336, lecture 6: h = activation(h W^T + b) in every layer, the last one included.
 
-An implementation is the forward pass; loss, backward and update are the same for all and live in
+An implementation computes the forward pass. Loss, backward and update are the same for all implementations, in
 ``runner.models.training``.
 """
 
@@ -30,19 +30,19 @@ class Mlp(Workload):
     steps: Size  # passes in one call
     activation: Literal["gelu", "relu"]  # gelu is the exact form
     pass_: Literal["fwd", "fwd_bwd", "train_step"]  # forward; with backward; with backward and SGD update
-    zero_grad: Literal["every_step", "accumulate"]  # accumulate: cleared once a call, then summed, as in the lecture
+    zero_grad: Literal["every_step", "accumulate"]  # accumulate: clear once per call, then sum, as in the lecture
     lr: Annotated[float, "above 0"]  # learning rate of train_step
-    print_loss: bool  # after each step; reading it makes the host wait for the GPU
+    print_loss: bool  # print it after each step, for which the host waits for the GPU
 
     def __post_init__(self) -> None:
         if self.print_loss and self.pass_ == "fwd":
             raise ValueError("print_loss: pass=fwd has no loss to print; give pass=fwd_bwd or pass=train_step")
 
     def inputs(self, draw: Draw) -> tuple[Tensor, ...]:
-        """Input x [batch, dim], then weight [dim, dim] and bias [dim] of each layer.
+        """Return x [batch, dim], then weight [dim, dim] and bias [dim] of each layer.
 
-        The standard deviation of the weights, (2 / dim)^(1/2), keeps activations and gradients of about the same size
-        through all layers (He et al. 2015, arXiv:1502.01852).
+        The standard deviation of the weights, (2 / dim)^(1/2), keeps the size of activations and gradients about the
+        same through all layers (He et al. 2015, arXiv:1502.01852).
         """
         params: list[Tensor] = []
         for _ in range(self.layers):
@@ -50,11 +50,11 @@ class Mlp(Workload):
         return (draw(self.batch, self.dim), *params)
 
     def options(self) -> Mapping[str, object]:
-        """The activation."""
+        """Return the activation."""
         return {"activation": self.activation}
 
     def call(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Call:
-        """The pass, with ``function`` for its forward. A training step changes copies of ``inputs``."""
+        """Return the pass, with ``function`` as its forward. A training step changes copies of ``inputs``."""
         from runner.models import training
 
         x, *given = inputs
@@ -63,20 +63,20 @@ class Mlp(Workload):
             return training.forward_only(lambda: function(*inputs, **options), self.steps)
         params = training.copies(given) if self.pass_ == "train_step" else training.leaves(given)
         accumulate = self.zero_grad == "accumulate"
-        told = training.print_loss if self.print_loss else None
+        on_loss = training.print_loss if self.print_loss else None
 
         def forward() -> Tensor:
             return function(x, *params, **options)
 
         if self.pass_ == "fwd_bwd":
-            return training.forward_backward(forward, self.steps, params, accumulate=accumulate, told=told)
-        return training.train(forward, self.steps, params, accumulate=accumulate, lr=self.lr, told=told)
+            return training.forward_backward(forward, self.steps, params, accumulate=accumulate, on_loss=on_loss)
+        return training.train(forward, self.steps, params, accumulate=accumulate, lr=self.lr, on_loss=on_loss)
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
-        """For fwd, y; for fwd_bwd, y and the gradient of each parameter; for train_step, the updated parameters.
+        """Return y for fwd, y and the gradient of each parameter for fwd_bwd, the updated parameters for train_step.
 
-        The error allowed at each element is what correct implementations may make of roundings on the way to it
-        (``runner.models.mlp_errors``), and of gradients ``_common_error`` more.
+        The tolerance of each element comes from rounding errors that are propagated through the network
+        (``runner.models.mlp_errors``). Gradients also have ``_common_error``.
         """
         x, *params = (tensor.double() for tensor in inputs)
         if self.pass_ == "train_step":
@@ -99,19 +99,19 @@ class Mlp(Workload):
         )
 
     def flops(self) -> int:
-        """Matrix products alone: 2 batch dim^2 per layer forward, and twice that backward, all times ``steps``.
+        """Matrix products only: 2 batch dim^2 per layer forward, and twice that backward, all times ``steps``.
 
-        Backward has a product for the gradient of the weight and one for that of the layer's input; the first layer
-        has none of the latter, since x needs no gradient. Biases, activations, loss and update are left out.
+        Backward has one product for the gradient of the weight and one for that of the layer's input. The first layer
+        lacks the second one, since x needs no gradient. Biases, activations, loss and update are left out.
         """
         product = 2 * self.batch * self.dim**2
         products = self.layers if self.pass_ == "fwd" else 3 * self.layers - 1
         return self.steps * products * product
 
     def bytes_min(self) -> int:
-        """Input and parameters read; y written (fwd), or y and gradients (fwd_bwd), or parameters (train_step).
+        """Bytes of x and parameters, read once, and of y (fwd), y and gradients (fwd_bwd) or parameters (train_step).
 
-        Once per call, however many steps it has: all but the first may find them in the cache.
+        They count once per call with any number of steps, since later steps may find them in the cache.
         """
         rows = self.batch * self.dim
         params = self.layers * (self.dim + 1) * self.dim
@@ -122,12 +122,12 @@ class Mlp(Workload):
         return [f"{kind}{layer + 1}" for layer in range(self.layers) for kind in "wb"]
 
     def _rounding(self) -> Rounding:
-        """What an operation of this type adds.
+        """Return the variances of the errors of one operation in this dtype.
 
-        Rounding to nearest errs by half of the unit roundoff, in the mean of squares. See the workload matmul: a sum of
-        n centred terms errs by n^(1/2) / 4 in units of the arithmetic; of tf32, each factor by up to 2^-10; and narrow
-        part sums may be rounded before they are added. Where the terms have one sign, as in the gradients of a deep net
-        of gelu, the part sums grow with their number and not with its root: n^(1/2) / 4 then is relative to the sum.
+        The root mean square error of rounding to nearest is half of the unit roundoff. As in the workload matmul, the
+        error of a sum of n centred terms is n^(1/2) / 4 units of the arithmetic, tf32 adds up to 2^-10 for each factor,
+        and narrow partial sums may be rounded before they are added. If the terms have one sign, as in the gradients of
+        a deep net with gelu, partial sums grow with n and not with its root; then n^(1/2) / 4 is relative to the sum.
         """
         stored, arithmetic = (UNIT[self.dtype] / 2) ** 2, ARITHMETIC[self.dtype]
         factors = 2 * TF32 if self.tf32 and self.dtype == "float32" else 0.0
@@ -141,26 +141,28 @@ class Mlp(Workload):
         )
 
     def _deviations(self) -> float:
-        """How many of its deviations an error may have, the largest of all elements.
+        """Return how many standard deviations the largest error of all elements may have.
 
-        Errors are not quite independent, and of relu what tells most is a few flips of a derivative, the fewer the
-        finer the type. So these are found by trying torch and naive on a CPU, with gradients and training steps. Up to
-        8 layers of 16 to 64 features none of 28,800 right results was called wrong: gradients erred by 0.68 of what is
-        allowed at most, updates by 0.74. Of 5,400 of 9 to 32 layers and up to 128 features 9 were, 7 of them in gelu.
+        Errors are not fully independent, and with relu a few flips of a derivative dominate, fewer for more precise
+        dtypes. So these numbers come from experiments with torch and naive on a CPU, with gradients and training steps.
+        With up to 8 layers of 16 to 64 features, none of 28,800 correct results was rejected; the largest errors were
+        0.68 of the tolerance for gradients and 0.74 for updates. With 9 to 32 layers and up to 128 features, 9 of 5,400
+        were rejected, 7 of them with gelu.
 
-        What passes: up to 8 layers no gradients of 0, and updates of 0 in 38 of 2570 cases of relu in 16 bits, in one
-        of 1500 of gelu there, and in none in float32. Of 9 to 32 layers, gradients of 0 in one case of 1240, but
-        updates of 0 in a quarter of those of relu in 16 bits: of several steps, each of which knows less of the last.
+        Some wrong results pass. With up to 8 layers, gradients of 0 never pass. Updates of 0 pass in 38 of 2570 cases
+        of relu in 16 bits, in one of 1500 of gelu in 16 bits, and never in float32. With 9 to 32 layers, gradients of 0
+        pass in one of 1240 cases, and updates of 0 in a quarter of the cases of relu in 16 bits that have several
+        steps, since the errors grow from step to step.
         """
         if UNIT[self.dtype] == ARITHMETIC[self.dtype]:
             return 32.0
         return 16.0 if self.activation == "gelu" else 6.0
 
     def _common_error(self) -> float:
-        """Relative error that all elements of a gradient have in common: that of 1 / (batch dim), handed on by mean().
+        """Return the relative error that all elements of a gradient share: that of 1 / (batch dim), from mean().
 
-        That is 1.5e-5 at 256 x 256, which float16 keeps as a multiple of 6e-8. From 2^24 elements on nothing is left of
-        float16 gradients, and anything passes: take bfloat16.
+        This number is 1.5e-5 at 256 x 256, and float16 rounds it to a multiple of 6e-8. From 2^24 elements on, float16
+        gradients are 0 and any result passes: use bfloat16.
         """
         return UNIT[self.dtype] + TINY[self.dtype] / 2 * self.batch * self.dim
 
@@ -174,13 +176,13 @@ class Mlp(Workload):
         )
 
     def _expect_updated(self, x: Tensor, start: list[Tensor]) -> tuple[Expected, ...]:
-        """Parameters after all steps. Each rounds them, and what they are off by then is off in the next gradients.
+        """Return the parameters after all steps. Each step rounds them, and their errors change the next gradients.
 
-        An update that is smaller than the last digit of its parameter is lost, whatever its direction. This adds up:
-        where all are lost, the next gradient is the last one. So of the difference between the two, that share is
-        allowed which is lost of the update, by the norm, at each element and of the mean.
+        An update that is smaller than the last digit of its parameter is lost, whatever its sign. If all updates are
+        lost, the next gradient equals the last one. So the tolerance includes a share of the difference between the
+        two gradients, at each element and in the mean. The share is the part of the update, by its norm, that is lost.
         """
-        unit, most = UNIT[self.dtype] + UNIT["float64"], self._deviations()  # what is compared with is rounded as well
+        unit, most = UNIT[self.dtype] + UNIT["float64"], self._deviations()  # the reference is rounded as well
         params = [Value(param) for param in start]
         zeros = [param.new_zeros(param.shape) for param in start]
         summed, bounds, allowed, before, lost = zeros, zeros, zeros, zeros, 0.0
@@ -200,8 +202,8 @@ class Mlp(Workload):
                 so_far + self.lr * bound + unit * (value.abs() + self.lr * total.abs())
                 for so_far, bound, value, total in zip(allowed, bounds, moved, summed, strict=True)
             ]
-            # An error of a gradient is made of rows of h, and shifts z by its product with the same rows: of one row,
-            # all terms of that sum have one sign.
+            # The error of a gradient is a combination of rows of h, and shifts z by its product with the same rows. For
+            # a single row, all terms of that sum have one sign.
             alike, stored = 1 + self.dim / self.batch, (step + 1) * self._rounding().stored
             params = [
                 Value(value, alike * (bound / most).square() + stored * value.square())

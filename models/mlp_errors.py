@@ -1,13 +1,13 @@
-"""Which errors a correct MLP may carry: propagated from layer to layer, as variances beside the float64 values.
+"""Rounding errors of a correct MLP, propagated from layer to layer as variances of the float64 values.
 
-Every stored number is rounded, and every sum of products errs by a share of its terms; these errors are taken to be
-independent, but in rows that are alike, and followed to first order (the delta method), forward through the activations
-and back through their derivatives. So a bound grows where the network makes errors grow, and is tight where nothing
-blurs the result.
+Every stored number is rounded, and every sum of products has an error that is a share of its terms. These errors are
+treated as independent, except in rows that are alike. They are propagated to first order (the delta method), forward
+through the activations and back through their derivatives. So a bound is large where the network amplifies errors, and
+tight elsewhere.
 
-The kink of relu. Where an input z of relu has a deviation s, its derivative may come out on the other side of 0. The
-chance that it does is taken to be exp(-(z / 2s)^2 / 2) / 2, that is with twice the deviation, since s is an estimate;
-this is the variance of the derivative. Where z is exact, as with zeros throughout, there is no doubt.
+The kink of relu. If an input z of relu has a standard deviation s, its sign may be wrong, and so its derivative. The
+probability is taken as exp(-(z / 2s)^2 / 2) / 2, with twice the deviation, since s is an estimate. It is the variance
+of the derivative. If z is exact, as with inputs of zeros, the variance is 0.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor in float64, and the variance of the error that a correct one has, of its shape; 0: it is exact."""
+    """A float64 tensor, and the variance of the error of a correct result, of the same shape. 0 means exact."""
 
     value: Tensor
     variance: Tensor | float = 0.0
 
     @property
-    def mT(self) -> Value:  # noqa: N802 - as of a tensor
+    def mT(self) -> Value:  # noqa: N802 - the name of the tensor's attribute
         """Both transposed."""
         return self._both(lambda tensor: tensor.mT)
 
     @property
     def column(self) -> Value:
-        """The only one, as a vector."""
+        """The only column, as a vector."""
         return self._both(lambda tensor: tensor[:, 0])
 
     @property
@@ -44,9 +44,9 @@ class Value:
         return (self.value * 0 + self.variance).sqrt().copysign(self.value)
 
     def bound(self, deviations: float) -> Tensor:
-        """The largest error allowed at each element.
+        """Return the largest error allowed at each element.
 
-        A share of the mean variance is added, for what happens to few elements: a flip of relu that was unlikely.
+        A share of the mean variance is added for rare events, such as an unlikely flip of relu.
         """
         assert not isinstance(self.variance, float)
         return deviations * (self.variance + self.variance.mean() / 4).sqrt()
@@ -61,17 +61,18 @@ class Rounding:
 
     stored: float  # of a stored number, relative to its square
     product: float  # of a term of a sum of products, relative to its square
-    summed: float  # of a sum, relative to its square: where all terms have one sign, the part sums are as large
+    summed: float  # of a sum, relative to its square: if all terms have one sign, partial sums are as large as the sum
     arithmetic: float  # of erf, relative to 1
-    smallest: float  # of a number that is too small for its type
+    smallest: float  # of a number that is too small for its dtype
 
 
 def gradients(
     x: Tensor, params: Sequence[Value], activation: str, rounding: Rounding, *, backward: bool
 ) -> tuple[Value, list[Value]]:
-    """Output y [batch, dim] of h = activation(h w^T + b), layer after layer, and of y.mean() the gradient of each w, b.
+    """Return the output y [batch, dim] of the network, and the gradients of y.mean() for each w and b.
 
-    ``params`` are w [dim, dim] and b [dim] of each layer. No gradients unless ``backward``.
+    Each layer is h = activation(h w^T + b). ``params`` are w [dim, dim] and b [dim] of each layer. Without
+    ``backward`` there are no gradients.
     """
     h = Value(x)
     kept = []
@@ -96,7 +97,7 @@ def _stored(value: Tensor, variance: Tensor | float, rounding: Rounding) -> Valu
 
 
 def _product(a: Value, b: Value, rounding: Rounding) -> Value:
-    """Matrix product."""
+    """Return the matrix product of ``a`` and ``b``."""
     squares = a.value.square()
     variance = (a.variance + rounding.product * squares) @ b.value.square()
     if not isinstance(b.variance, float):
@@ -106,9 +107,10 @@ def _product(a: Value, b: Value, rounding: Rounding) -> Value:
 
 
 def _over_rows(dz: Value, h: Value, rounding: Rounding) -> Value:
-    """dz^T h, a sum over rows. A deep net of gelu forgets its input: its rows become alike, and so do their errors.
+    """Return dz^T h, a sum over rows.
 
-    They then do not cancel. So what errors would add up to that have the signs of their values is allowed as well.
+    In a deep net with gelu, rows become alike, and so do their errors, which then do not cancel. So the variance
+    includes the sum of errors that have the signs of their values.
     """
     total = _product(dz.mT, h, rounding)
     alike = (dz.deviation.mT @ h.value).square() + (dz.value.mT @ h.deviation).square()
@@ -116,14 +118,14 @@ def _over_rows(dz: Value, h: Value, rounding: Rounding) -> Value:
 
 
 def _times(a: Value, b: Value, rounding: Rounding) -> Value:
-    """Product of the elements; of the second, too, a rounded one is used."""
+    """Return the elementwise product. ``b`` is rounded before it is used."""
     value = a.value * b.value
     variance = a.variance * (b.value.square() + b.variance) + (a.value.square() * b.variance)
     return _stored(value, variance + rounding.stored * value.square(), rounding)
 
 
 def _activated(z: Value, activation: str, rounding: Rounding) -> tuple[Value, Value]:
-    """Output of the activation, and its derivative."""
+    """Return the output of the activation, and its derivative."""
     if activation == "relu":
         y, slope, doubt = z.value.relu(), (z.value > 0).double(), _chance_to_flip(z)
     else:

@@ -1,6 +1,6 @@
 """Softmax over the last dimension: y_j = exp(x_j - m) / sum_k exp(x_k - m), with m the largest x of the row.
 
-Backward: dx_j = y_j (dy_j - sum_k y_k dy_k), from y as it was stored.
+Backward: dx_j = y_j (dy_j - sum_k y_k dy_k), where y is the stored result of the forward.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from runner.timing import Call
 if TYPE_CHECKING:
     from torch import Tensor
 
-# exp of anything lower is 0 even in float64.
+# Below this, exp is 0 even in float64.
 LOWEST_EXPONENT = -746.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Softmax(Workload):
-    """y = softmax(x) along each row, or the gradient dx of x from the gradient dy of y, for all [rows, cols]."""
+    """y = softmax(x) of each row, or the gradient dx of x from the gradient dy of y; all tensors are [rows, cols]."""
 
     rows: Size  # independent rows
-    cols: Size  # elements that are normalised together
-    pass_: Literal["fwd", "bwd"]  # y from x; or dx from dy, y having been computed before
+    cols: Size  # elements of a row
+    pass_: Literal["fwd", "bwd"]  # fwd: y from x; bwd: dx from y and dy, without the forward
 
     def inputs(self, draw: Draw) -> tuple[Tensor, ...]:
-        """Input x [rows, cols]; backward, dy [rows, cols] as well."""
+        """Return x [rows, cols]; for bwd also dy [rows, cols]."""
         x = draw(self.rows, self.cols)
         return (x,) if self.pass_ == "fwd" else (x, draw(self.rows, self.cols))
 
     def call(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Call:
-        """The pass, with ``function`` for its forward."""
+        """Return the pass, with ``function`` as its forward."""
         if self.pass_ == "fwd":
             return super().call(function, inputs)
         from runner.models import training
@@ -44,19 +44,20 @@ class Softmax(Workload):
         return training.backward_only(function, x, dy)
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
-        """For fwd, y [rows, cols]; for bwd, dx [rows, cols].
+        """Return y [rows, cols] for fwd, dx [rows, cols] for bwd.
 
-        All errors of a correct y are relative. One rounding to ``dtype``; some for the last bits of exp and of the
-        division; those of the sum; and those of the exponent x - m, which count |x - m| times over: one for the
-        difference, one for its conversion to a power of two.
+        All errors of a correct y are relative: one rounding to ``dtype``; the last bits of exp and of the division; the
+        error of the sum; and the error of the exponent x - m, which is multiplied by |x - m|. The exponent has two
+        roundings: one of the difference, and one of its conversion to a power of two.
 
-        The sum is of cols positive numbers in any order. In the worst order, one after the other, its error is a
-        random walk of standard deviation cols^(1/2) / 4 units (each step rounds a partial sum, and is uniform):
-        four deviations are allowed.
+        The sum has cols positive terms in any order. In the worst order, one after the other, its error is a random
+        walk with a standard deviation of cols^(1/2) / 4 units, since each step rounds a partial sum uniformly. Four
+        standard deviations are allowed.
 
-        A correct dx takes y with its error e, and so errs by e |dy - s|, with s = sum y dy, and by y times the error
-        of s: sum e |dy|, and that of the summation, as above but of sum y |dy|. Then it is rounded. PyTorch's computes
-        y dy - y s, and rounds y dy to ``dtype`` before it is summed: a rounding of each of the two products.
+        A correct dx uses y with its error e. So it has an error of e |dy - s|, with s = sum y dy, and y times the error
+        of s. The latter is sum e |dy|, plus that of the summation, as above but with sum y |dy|. Then dx is rounded.
+        PyTorch computes y dy - y s, and rounds y dy to ``dtype`` before the sum: one rounding for each of the two
+        products.
         """
         x = inputs[0].double()
         exponent = (x - x.amax(-1, keepdim=True)).clamp(min=LOWEST_EXPONENT)
@@ -87,9 +88,9 @@ class Softmax(Workload):
         )
 
     def flops(self) -> int:
-        """5 per element: max, subtract, exp, sum, divide; 4 backward: multiply, sum, subtract, multiply."""
+        """5 per element (max, subtract, exp, sum, divide), or 4 for bwd (multiply, sum, subtract, multiply)."""
         return (5 if self.pass_ == "fwd" else 4) * self.rows * self.cols
 
     def bytes_min(self) -> int:
-        """Input x read, y written; backward, y and dy read, dx written."""
+        """Bytes of x and y; for bwd of y, dy and dx."""
         return (2 if self.pass_ == "fwd" else 3) * self.rows * self.cols * ITEMSIZE[self.dtype]

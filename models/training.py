@@ -1,14 +1,14 @@
-"""Training: what workloads with a backward do with a forward function. Imports torch, so they import it when called.
+"""Calls of workloads with a backward, made from a forward function. Workloads import this late, since it imports torch.
 
-Gradients and compilation. A function compiled with ``mode="reduce-overhead"`` returns tensors that its next call
-overwrites, gradients among them, and autograd makes the first gradient it gets for a parameter the parameter's
-``.grad``, without a copy. So nothing here holds an output over a step, and gradients that accumulate do so in buffers
-made beforehand: autograd then adds to those, rather than keep what is about to be overwritten.
+Gradients and compilation. A function compiled with ``mode="reduce-overhead"`` returns tensors, gradients among them,
+that its next call overwrites. Autograd uses the first gradient of a parameter as its ``.grad`` without a copy. So
+nothing here keeps an output across a step, and accumulated gradients have buffers that exist before: autograd then adds
+to these buffers, and does not keep a tensor that will be overwritten.
 
-Backward alone. It runs on the stream that its forward ran on, whichever is current, and what gathers the gradient of a
-leaf on the one where that leaf was first used; a CUDA graph captures a stream. So each stream has a leaf and a forward,
-made when a call first comes on it: whoever captures has called before, to warm up. All of them are kept, for a captured
-backward reads what its forward has saved.
+Backward alone. Backward runs on the stream of its forward, whichever stream is current. The gradient of a leaf is
+accumulated on the stream where the leaf was first used. A CUDA graph captures one stream. So each stream has its own
+leaf and forward, made by the first call on that stream; a capture comes after warm-up calls on the same stream. All of
+them are kept, since a captured backward reads what its forward has saved.
 """
 
 from __future__ import annotations
@@ -26,21 +26,24 @@ from runner.timing import Call
 Forward = Callable[[], Tensor]
 Outputs = tuple[Tensor, ...]
 Clear = Callable[[], None]
-Told = Callable[[Tensor], None]  # of the loss, a scalar on the device, after each step
+OnLoss = Callable[[Tensor], None]  # called with the loss, a scalar on the device, after each step
 
 
 def leaves(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The same memory as parameters: autograd gathers gradients for them, and nothing may change them."""
+    """Return parameters that share the memory of ``tensors``, for which autograd accumulates gradients.
+
+    Do not change them.
+    """
     return [tensor.detach().requires_grad_() for tensor in tensors]
 
 
 def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Parameters that may be changed."""
+    """Return parameters with copies of ``tensors``, which may be changed."""
     return [tensor.detach().clone().requires_grad_() for tensor in tensors]
 
 
 def forward_only(forward: Forward, steps: int) -> Call:
-    """``steps`` forward passes without autograd. Output: y of the last."""
+    """Return a call of ``steps`` forward passes without autograd. Its output is y of the last pass."""
 
     def step(index: int) -> Tensor:
         with span(f"step_{index}"), span("forward"):
@@ -56,7 +59,7 @@ def forward_only(forward: Forward, steps: int) -> Call:
 
 
 def backward_only(function: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor) -> Call:
-    """The gradient of x from that of ``function(x)``, whose forward is not part of the call. Output: dx.
+    """Return a call of the backward of ``function`` without its forward. Its output is dx, given x and dy.
 
     The call raises Unsupported if ``function`` has no backward.
     """
@@ -69,7 +72,7 @@ def backward_only(function: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor) -
             (leaf,) = leaves([x])
             y = function(leaf)
             if not y.requires_grad:
-                raise Unsupported("it has no backward: autograd does not know how it makes y of x")
+                raise Unsupported("it has no backward: autograd cannot differentiate y; use pass=fwd")
             forwards[stream] = leaf, y
         leaf, y = forwards[stream]
         return torch.autograd.grad(y, leaf, dy, retain_graph=True)
@@ -78,16 +81,17 @@ def backward_only(function: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor) -
 
 
 def print_loss(loss: Tensor) -> None:
-    """Print a number that is on the device: the host waits until all before it is done, and copies it."""
+    """Print the loss. The host waits for all earlier work on the device."""
     print(f"loss {loss.item():.6g}")
 
 
 def forward_backward(
-    forward: Forward, steps: int, params: list[Tensor], *, accumulate: bool, told: Told | None = None
+    forward: Forward, steps: int, params: list[Tensor], *, accumulate: bool, on_loss: OnLoss | None = None
 ) -> Call:
-    """``steps`` times ``y.mean().backward()``. Outputs: y of the last step, and the gradient of every parameter.
+    """Return a call of ``steps`` times forward and ``y.mean().backward()``.
 
-    Gradients are those of the last step, or summed over the steps if they ``accumulate``. ``told`` gets each loss.
+    Its outputs are y of the last step and the gradient of every parameter, of the last step or, with ``accumulate``,
+    summed over all steps. ``on_loss`` is called with each loss.
     """
     _let_backward_reuse_buffers(True)
     clear, between = _clearing(params, accumulate)
@@ -95,8 +99,8 @@ def forward_backward(
     def step(index: int) -> Tensor:
         with span(f"step_{index}"):
             y, loss = _step(forward)
-            if told:
-                told(loss)
+            if on_loss:
+                on_loss(loss)
             return y
 
     def run() -> Outputs:
@@ -110,12 +114,12 @@ def forward_backward(
 
 
 def train(
-    forward: Forward, steps: int, params: list[Tensor], *, accumulate: bool, lr: float, told: Told | None = None
+    forward: Forward, steps: int, params: list[Tensor], *, accumulate: bool, lr: float, on_loss: OnLoss | None = None
 ) -> Call:
-    """``steps`` times ``y.mean().backward()`` and p -= lr * gradient (SGD), in place. Outputs: the parameters.
+    """Return a call of ``steps`` times forward, ``y.mean().backward()`` and p -= lr * gradient (SGD), in place.
 
-    They are the parameters themselves, not copies: the next ``run`` changes them, and ``reset`` puts them back.
-    ``told`` gets each loss.
+    Its outputs are the parameters themselves, not copies: the next ``run`` changes them, and ``reset`` restores them.
+    ``on_loss`` is called with each loss.
     """
     _let_backward_reuse_buffers(True)
     clear, between = _clearing(params, accumulate)
@@ -126,8 +130,8 @@ def train(
             _, loss = _step(forward)
             with span("optimizer_step"), torch.no_grad():
                 torch._foreach_add_(params, _gradients(params), alpha=-lr)
-            if told:
-                told(loss)
+            if on_loss:
+                on_loss(loss)
 
     def run() -> Outputs:
         clear()
@@ -146,7 +150,7 @@ def train(
 
 
 def _step(forward: Forward) -> tuple[Tensor, Tensor]:
-    """Forward, loss and backward; y and the loss."""
+    """Run forward, loss and backward. Return y and the loss."""
     with span("forward"):
         y = forward()
         loss = y.mean()
@@ -156,9 +160,10 @@ def _step(forward: Forward) -> tuple[Tensor, Tensor]:
 
 
 def _let_backward_reuse_buffers(may: bool) -> None:
-    """Whether a compiled backward writes over what was saved for it, and so runs once only: by default it may.
+    """Set whether a compiled backward may overwrite the tensors saved for it, and so can run only once.
 
-    torch looks when a forward is compiled and again when a backward runs, so this stays until the next call is made.
+    torch allows it by default. It reads the setting when a forward is compiled and again when a backward runs, so the
+    setting stays until the next call is made.
     """
     from torch._functorch import config
 
@@ -167,7 +172,7 @@ def _let_backward_reuse_buffers(may: bool) -> None:
 
 
 def _clearing(params: list[Tensor], accumulate: bool) -> tuple[Clear, Clear]:
-    """How to clear all gradients, and what to do about them between two steps."""
+    """Return two functions: one clears all gradients before a call, one treats them between two steps."""
     if not accumulate:
         clear = partial(_drop_gradients, params)
         return clear, clear
@@ -178,7 +183,7 @@ def _clearing(params: list[Tensor], accumulate: bool) -> tuple[Clear, Clear]:
 
 def _drop_gradients(params: list[Tensor]) -> None:
     for param in params:
-        param.grad = None  # cheaper than zeros: the next gradient is kept as it comes, instead of added
+        param.grad = None  # cheaper than zeros: autograd keeps the next gradient instead of adding it
 
 
 def _gradients(params: list[Tensor]) -> list[Tensor]:

@@ -1,7 +1,6 @@
-"""What every workload declares. No torch here, and none in the workloads: their tensors come in from outside.
+"""The base class of workloads. Neither this module nor the workloads import torch; tensors are arguments.
 
-That keeps them readable as declarations, and lets the command line check a config against their fields
-without importing torch.
+So they read as declarations, and the command line checks a config against their fields without importing torch.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DType = Literal["float32", "float16", "bfloat16", "float64"]
-Stored = Literal[DType, "float8_e4m3fn"]  # of inputs: a workload says so if it takes the last one too
+Stored = Literal[DType, "float8_e4m3fn"]  # dtype of inputs, for workloads that accept float8
 Data = Literal["normal", "uniform", "zeros"]
-Size = Annotated[int, "at least 1"]  # the schema checks every field annotated so
+Size = Annotated[int, "at least 1"]  # the schema checks every field with this annotation
 
 # Bytes.
 ITEMSIZE: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "float8_e4m3fn": 1}
 
-# Unit roundoff: the largest relative error of rounding a real number to the type (IEEE 754, to nearest).
+# Unit roundoff: the largest relative error of rounding a real number to the dtype (IEEE 754, to nearest).
 UNIT: dict[str, float] = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}
 
-# Smallest positive number of the type: below it, rounding loses everything.
+# Smallest positive number of the dtype. Numbers below half of it round to 0.
 TINY: dict[str, float] = {"float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133, "float64": 2.0**-1074}
 
-# Types narrower than float32 are stored narrow and computed in float32, so that is where arithmetic errs. Not float8: a
-# Hopper GPU adds 32 products to a sum at a time, and keeps 13 bits below the first one of the largest of them.
+# Unit roundoff of the arithmetic. Dtypes narrower than float32 are computed in float32. float8 is the exception: a
+# Hopper GPU adds 32 products to a sum at a time, and keeps 13 bits below the leading bit of the largest of them.
 ARITHMETIC: dict[str, float] = {name: min(UNIT[name], UNIT["float32"]) for name in UNIT} | {"float8_e4m3fn": 2.0**-13}
 
 
@@ -40,12 +39,12 @@ class Draw(Protocol):
     """Makes input tensors of the workload's dtype, on the case's device, from its seed and its ``data``."""
 
     def __call__(self, *shape: int, scale: float = 1.0) -> Tensor:
-        """A tensor of ``shape``: normal with standard deviation ``scale``, uniform in +-``scale``, or zeros."""
+        """Return a tensor of ``shape``: normal with standard deviation ``scale``, uniform in +-``scale``, or zeros."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """One output as it should be: right is ``|y - value| <= atol + rtol * |value|`` at every element."""
+    """The expected value of one output. It is correct if ``|y - value| <= atol + rtol * |value|`` at every element."""
 
     name: str  # "y", or "grad of w1"
     value: Tensor  # float64, of the output's shape
@@ -56,9 +55,9 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload(ABC):
-    """A computation of given sizes. Subclasses add their sizes as fields; the YAML holds the defaults."""
+    """A computation of given sizes. Subclasses add their sizes as fields; the YAML file holds the defaults."""
 
-    dtype: DType  # storage type of inputs, and of outputs unless ``output_dtype`` says otherwise
+    dtype: DType  # storage type of inputs, and of outputs unless ``output_dtype`` differs
     tf32: bool  # may float32 products run on tensor cores, with operands rounded to 10 bits of mantissa?
     data: Data  # what the inputs hold; zeros are labelled, since they can run faster than real data
 
@@ -69,22 +68,22 @@ class Workload(ABC):
 
     @abstractmethod
     def inputs(self, draw: Draw) -> tuple[Tensor, ...]:
-        """The input tensors, in the order in which an implementation takes them."""
+        """Return the input tensors, in the order of an implementation's arguments."""
 
     @abstractmethod
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
-        """Every output, computed in float64 from the inputs as stored, with the error allowed at each element."""
+        """Return every output, computed in float64 from the stored inputs, with the tolerance of each element."""
 
     @abstractmethod
     def flops(self) -> int:
-        """Floating-point operations of the definition, whatever an implementation does."""
+        """Return the floating-point operations of the definition, independent of the implementation."""
 
     @abstractmethod
     def bytes_min(self) -> int:
-        """Bytes that must move at least: each input read once, each output written once."""
+        """Return the least bytes of memory traffic: each input is read once, and each output is written once."""
 
     def work(self) -> Work:
-        """Both, with the type they are done in."""
+        """Return ``flops`` and ``bytes_min``, with the dtype of the arithmetic."""
         return Work(self.flops(), self.bytes_min(), self.dtype, self.tf32)
 
     def options(self) -> Mapping[str, object]:

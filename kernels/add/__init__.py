@@ -1,4 +1,4 @@
-"""Sum of two tensors, element by element: the least that a kernel can do.
+"""Sum of two tensors, element by element: the simplest kernel.
 
 add(a, b) -> y
 

@@ -1,9 +1,10 @@
-// Sum: a thread reads sixteen bytes of either tensor and writes sixteen, so it runs at the speed of memory.
+// Sum. A thread reads 16 bytes of each tensor and writes 16 bytes, so the speed is that of memory.
 #include "../numbers.cuh"
 
 constexpr int THREADS = 256;
 
-// y[i] = a[i] + b[i], i < count. A block takes THREADS * LANES<T> elements. y is a multiple of 16; a and b are if ALIGNED.
+// y[i] = a[i] + b[i] for i < count. A block computes THREADS * LANES<T> elements. The address of y is a multiple of 16 bytes;
+// those of a and b are if ALIGNED.
 template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(THREADS) add_kernel(const T* a, const T* b, T* y, long long count) {
     const long long first = blockIdx.x * (long long)(THREADS * LANES<T>);

@@ -8,19 +8,23 @@ from torch import Tensor
 from ..cuda_build import TYPES, kernel, require_type, source
 from ._alike import require_alike
 
-THREADS = 256  # a block, as in add.cu
-ACCESS = 16  # bytes a thread reads at once
+THREADS = 256  # threads of a block, as in add.cu
+ACCESS = 16  # bytes that a thread reads at once
 
 
 def add(a: Tensor, b: Tensor, *, variant: str = "default", build: str = "nvrtc") -> Tensor:
-    """``a + b``, as in ``kernels.add``. ``y`` is contiguous; what is not is copied first.
+    """Compute ``a + b``; shapes and dtypes as in ``kernels.add``. ``y`` is contiguous.
 
-    ``variant``: there is but "default". ``build``: "nvrtc" or "extension", as in ``kernels.cuda_build``.
+    Args:
+        a: a tensor; it is copied first if it is not contiguous.
+        b: a tensor like ``a``.
+        variant: "default" is the only one.
+        build: "nvrtc" or "extension", as in ``kernels.cuda_build``.
 
     Raises:
-        Unsupported: ``a`` is not on an NVIDIA GPU or not of a type above, or what ``build`` needs is missing.
-        BuildFailed: the compiler refused.
-        ValueError: the two differ in shape, type or device.
+        Unsupported: ``a`` is not on an NVIDIA GPU, or of another dtype, or the builder lacks something.
+        BuildFailed: the source does not compile.
+        ValueError: ``a`` and ``b`` differ in shape, dtype or device.
 
     """
     code = source(__file__, variant)

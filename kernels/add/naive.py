@@ -1,4 +1,4 @@
-"""Sum by PyTorch's operator by its name: there is nothing simpler to make it of."""
+"""Sum by ``torch.add``: there is no simpler operation to build it from."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from torch import Tensor
 
 
 def add(a: Tensor, b: Tensor) -> Tensor:
-    """``a + b``, as in ``kernels.add``."""
+    """Compute ``a + b``; shapes and dtypes as in ``kernels.add``."""
     return torch.add(a, b)

@@ -1,4 +1,4 @@
-"""Sum as PyTorch has it: one kernel."""
+"""Sum of PyTorch: one kernel."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from torch import Tensor
 
 
 def add(a: Tensor, b: Tensor) -> Tensor:
-    """``a + b``, as in ``kernels.add``."""
+    """Compute ``a + b``; shapes and dtypes as in ``kernels.add``."""
     return a + b

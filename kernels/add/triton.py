@@ -1,4 +1,4 @@
-"""Sum in Triton: two elements are read and one is written, so it runs at the speed of memory."""
+"""Sum in Triton. It reads two elements and writes one, so its speed is that of memory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 from ..triton_device import on_device_of, require_gpu
 from ._alike import require_alike
 
-BLOCK = 1024  # elements a program: at 4 warps one 128-bit access a thread in 16 bits, and two in float32
+BLOCK = 1024  # elements of a program: with 4 warps, one 128-bit access of a thread in 16 bits, two in float32
 
 
 @triton.jit
 def _add(a_ptr, b_ptr, y_ptr, count, BLOCK: tl.constexpr):
-    # int64, because int32 offsets wrap past 2**31 elements.
+    # int64, because int32 offsets overflow at 2**31 elements.
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
     a, b = tl.load(a_ptr + index, mask=inside), tl.load(b_ptr + index, mask=inside)
@@ -23,11 +23,13 @@ def _add(a_ptr, b_ptr, y_ptr, count, BLOCK: tl.constexpr):
 
 
 def add(a: Tensor, b: Tensor) -> Tensor:
-    """``a + b``, as in ``kernels.add``. ``y`` is contiguous; what is not is copied first.
+    """Compute ``a + b``; shapes and dtypes as in ``kernels.add``. ``y`` is contiguous.
+
+    Operands that are not contiguous are copied first.
 
     Raises:
-        Unsupported: ``a`` is not on a GPU, and Triton's interpreter is off.
-        ValueError: the two differ in shape, type or device.
+        Unsupported: ``a`` is not on a GPU and Triton's interpreter is off.
+        ValueError: ``a`` and ``b`` differ in shape, dtype or device.
 
     """
     require_gpu(a)

@@ -5,5 +5,5 @@ cdist(a, b, *, p) -> y
     a  [n, d]  float16 | bfloat16 | float32 | float64
     b  [m, d]  dtype of a
     y  [n, m]  dtype of a; float16 and bfloat16 are computed in float32
-    p  2, the only norm there is
+    p  2, the only norm
 """

@@ -1,8 +1,9 @@
 """Distances of points with few coordinates on Hopper GPUs, in Gluon.
 
-Reading operands and writing y cost as much as the products here. So a tile of a stays while tiles of b pass by, and y
-leaves through shared memory while the next tile is being made. Warps have roles (see ``kernels.hopper_pipeline``); the
-programs are as many as processors, with equal numbers of tiles, so that any number of points keeps all of them busy.
+Reading operands and writing y cost as much as the products here. So a program keeps a tile of a while it reads tiles of
+b, and stores y through shared memory while it computes the next tile. Warps are specialized (see
+``kernels.hopper_pipeline``). There is one program for each multiprocessor, and all have about the same number of tiles,
+so that any number of points keeps all of them busy.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def _multiply_stay(
             leave(empty, step, SLOTS)
             tile = distances(dots, a_norm, a_scale, b_norm, b_scale)
             if STORES:
-                tma.store_wait(0)  # the last tile has been read
+                tma.store_wait(0)  # the buffer's previous tile has been read
                 out.index(HALF).store(tile)
                 fence_async_shared()
                 tma.async_copy_shared_to_global(y, [row, j * COLS], out.index(HALF))
@@ -119,7 +120,7 @@ def _multiply_stay(
         at += count
         turn += 1
     if STORES:
-        tma.store_wait(0)  # when the program ends, its shared memory is another's
+        tma.store_wait(0)  # the shared memory belongs to another program after this one ends
 
 
 @gluon.jit
@@ -129,10 +130,10 @@ def _stay(
 ):  # fmt: skip
     a_stay = room(a, 2 * PARTS)  # hi and lo of each part of the coordinates
     b_ring = room(b, 2 * PARTS * SLOTS)
-    if STORES:  # noqa: SIM108 - only one of them is compiled
-        out = room(y, 2)  # one of each warpgroup
+    if STORES:  # noqa: SIM108 - an expression would compile both
+        out = room(y, 2)  # one for each warpgroup
     else:
-        out = b_ring  # never used
+        out = b_ring  # not used
     a_full = barriers(1, 1)
     a_empty = barriers(1, 2)
     full = barriers(SLOTS, 1)
@@ -161,9 +162,22 @@ def _stay(
 
 
 def stay(a: Halves, b: Halves, y: Tensor, *, all_products: bool, depth: int, slots: int) -> object:
-    """Fills y [n, m] float32 with distances of rows of one or two times ``depth`` elements; returns what ran."""
+    """Write the distances between rows of ``depth`` or 2 ``depth`` coordinates into y [n, m] float32.
+
+    Args:
+        a: points, split.
+        b: points, split.
+        y: the result, contiguous.
+        all_products: compute lo lo as well.
+        depth: coordinates that a tensor core adds before float32 arithmetic adds the sums.
+        slots: tiles of b in flight.
+
+    Returns:
+        The compiled kernel.
+
+    """
     n, m = y.shape
-    stores = m % 4 == 0  # a descriptor's rows are 16 bytes apart, or a multiple of that
+    stores = m % 4 == 0  # the row stride of a descriptor is a multiple of 16 bytes
     tiles = triton.cdiv(n, ROWS.value) * triton.cdiv(m, COLS.value)
     return _stay[(min(tiles, processors(y)),)](
         tiles_of(a.data, ROWS.value, depth), tiles_of(b.data, COLS.value, depth),

@@ -1,8 +1,8 @@
-// Distances from the differences themselves, so they stay exact where points are close. The expansion into a product,
-// |a|^2 + |b|^2 - 2 a.b, is faster on tensor cores, and loses such distances to cancellation.
+// Distances from differences, which stay accurate where points are close. The expansion |a|^2 + |b|^2 - 2 a.b is faster on
+// tensor cores, and loses such distances to cancellation.
 #include "../tiled.cuh"
 
-// Terms are all positive, so their roundings add up: 2048 of them in one go would miss the tolerance.
+// All terms are positive, so their rounding errors add up: a single sum of 2048 terms would miss the tolerance.
 constexpr int CHUNK = 64;
 
 template <typename T, bool ALIGNED>

@@ -1,4 +1,4 @@
-"""Pairwise distances in CUDA C++, from the differences themselves: exact where points are close."""
+"""Pairwise distances in CUDA C++, from differences, which stay accurate where points are close."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ THREADS = 256
 
 
 def cdist(a: Tensor, b: Tensor, *, p: int, variant: str = "default", build: str = "nvrtc") -> Tensor:
-    """Distances between the rows of ``a`` and ``b``, as in ``kernels.cdist``. Rows not in one piece are copied first.
+    """Compute the distances between the rows of ``a`` and ``b``; shapes and dtypes as in ``kernels.cdist``.
 
-    ``variant``: "default" is the only one. ``build``: "nvrtc" or "extension", as in ``kernels.cuda_build``.
+    Args:
+        a: points; they are copied first if their rows are not contiguous.
+        b: points, likewise.
+        p: the norm, 2.
+        variant: "default" is the only one.
+        build: "nvrtc" or "extension", as in ``kernels.cuda_build``.
 
     Raises:
-        Unsupported: ``a`` is not on an NVIDIA GPU or not of a type above, or what ``build`` needs is missing.
-        BuildFailed: the compiler refused.
-        ValueError: the two differ in type, device or number of coordinates, or ``p`` is not 2.
+        Unsupported: ``a`` is not on an NVIDIA GPU, or of another dtype, or the builder lacks something.
+        BuildFailed: the source does not compile.
+        ValueError: ``a`` and ``b`` differ in dtype, device or number of coordinates, or ``p`` is not 2.
 
     """
     require_points(a, b, p)

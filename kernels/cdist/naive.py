@@ -1,7 +1,7 @@
 """Pairwise distances from elementary operations: subtract, square, sum, square root, for a block of rows at a time.
 
-It takes the differences themselves, so it stays exact where points are close. The usual |a|^2 + |b|^2 - 2 a.b is a
-matrix product, far faster, and loses such distances to cancellation. All n m d differences go through memory.
+Differences stay accurate where points are close. The usual expansion |a|^2 + |b|^2 - 2 a.b is a matrix product and much
+faster, and loses such distances to cancellation. Here all n m d differences go through memory.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-DIFFERENCES = 2**27  # held at a time: 512 MiB in float32. At least one row of a is taken, m * d differences
+DIFFERENCES = 2**27  # differences in memory at a time: 512 MiB in float32. One row of a, m * d of them, is the least
 
 
 def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
-    """Distances between the rows of ``a`` and ``b``, as in ``kernels.cdist``."""
+    """Compute the distances between the rows of ``a`` and ``b``; shapes and dtypes as in ``kernels.cdist``."""
     assert p == 2
-    # In float32, because a sum in 16 bits loses the terms that are much smaller than it.
+    # Compute in float32: a sum in 16 bits loses terms that are much smaller than it.
     wide = torch.promote_types(a.dtype, torch.float32)
     rows = max(1, DIFFERENCES // max(1, b.numel()))
     b = b.to(wide)

@@ -1,4 +1,4 @@
-"""Pairwise distances as PyTorch has them: beyond 25 rows one matrix product of the expanded square, else directly."""
+"""Pairwise distances of PyTorch. Beyond 25 rows it expands the square into a matrix product, else it subtracts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DTYPES = (torch.float32, torch.float64)
 
 
 def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
-    """Distances between the rows of ``a`` and ``b``, as in ``kernels.cdist``.
+    """Compute the distances between the rows of ``a`` and ``b``; shapes and dtypes as in ``kernels.cdist``.
 
     Raises:
         Unsupported: ``a`` is float16 or bfloat16, for which PyTorch has no such kernel.

@@ -1,10 +1,10 @@
-"""Pairwise distances on tensor cores: y^2 = |a|^2 + |b|^2 - 2 a.b, where a.b is a sum of products of float16.
+"""Pairwise distances on tensor cores: y^2 = |a|^2 + |b|^2 - 2 a.b, where a.b is a sum of float16 products.
 
-Such an expansion cancels where points are close compared with their distance from the origin. So float32 points are
-first moved by a common centre, and the products have float32's accuracy (see ``kernels.fp16_split``): the error of y^2
-is a few units of |a - c|^2 + |b - c|^2. float16 and bfloat16 fit into one float16 a number, and stay where they are.
-float64 takes the differences themselves. On Hopper GPUs the warps of large float32 cases have roles
-(``kernels.hopper_split``, ``_hopper.py``); all else is in this file.
+This expansion cancels where points are close compared with their distance from the origin. So float32 points are first
+moved by a common centre c, and the products have float32 accuracy (see ``kernels.fp16_split``). The error of y^2 is
+then a few units of |a - c|^2 + |b - c|^2. A float16 or bfloat16 number fits into one float16; these points are not
+moved. float64 uses differences. On Hopper GPUs the warps of large float32 cases are specialized
+(``kernels.hopper_split``, ``_hopper.py``). All other kernels are in this file.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ from ..tensor_cores import (
 from ..triton_device import require_floats, require_gpu, require_products
 from ._points import require_points
 
-GROUP = 8  # rows of tiles that are walked through together
+GROUP = 8  # rows of tiles that are visited together
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How the work is cut up."""
+    """A kernel and its tiles."""
 
-    rows: int  # of a tile of y
-    cols: int
-    depth: int  # coordinates that are summed on a tensor core before float32 arithmetic adds them up
+    rows: int  # rows of a tile of y
+    cols: int  # columns of it
+    depth: int  # coordinates that a tensor core adds before float32 arithmetic adds the sums
     warps: int
     stages: int  # tiles in flight
-    programs: int  # a processor; 0: one a tile
-    store: int  # columns of y that are stored at a time by descriptor: all, or half for half the buffer; 0: by pointer
-    resident: bool = False  # one tile of a stays, and tiles of b pass by
-    roles: bool = False  # warps have roles: kernels.hopper_split, and its tiles, whatever is said here of them
+    programs: int  # programs of a multiprocessor; 0: a program for each tile
+    store: int  # columns of y that a descriptor stores at a time: all, or half to halve the buffer; 0: store by pointer
+    resident: bool = False  # a program keeps a tile of a, and reads tiles of b
+    roles: bool = False  # specialized warps: kernels.hopper_split, whose tiles are fixed
 
     @property
     def multiple(self) -> int:
-        """Multiple of coordinates to which points are padded: ``_resident`` always takes two parts."""
+        """Multiple to which the number of coordinates is padded. ``_resident`` always reads two parts."""
         return 2 * self.depth if self.resident and not self.roles else self.depth
 
 
-# The smallest number of tiles of b that are worth keeping a tile of a for: until it has come, tensor cores wait.
+# The least number of tiles of b for which a program keeps a tile of a: tensor cores wait until that one has arrived.
 PASSING = 8
 
 
 def plan_for(n: int, m: int, d: int, *, processors: int, descriptors: bool, roles: bool) -> Plan:
-    """What was fastest on an H200 for [n, d] and [m, d]; on older GPUs, what fits.
+    """Return the plan that was fastest on an H200 for points [n, d] and [m, d]; on older GPUs, one that fits.
 
-    Of float32 points, whose warps have roles there, in microseconds, in the same run, on 2026-11-21:
+    Times in us of float32 points with specialized warps on an H200, and of torch.cdist in the same run, on 2026-11-21:
 
         n = m, d      2048, 2048   8192, 2048   16384, 64   8192, 128
         this          93.0         1202         427         140
@@ -97,7 +97,7 @@ def _finish(
     cols = col + tl.arange(0, COLS)
     b_scale = tl.load(b_scales + cols, mask=cols < m, other=0.0)
     b_norm = tl.load(b_norms + cols, mask=cols < m, other=0.0)
-    # In this order, not norms first: the sum that is rounded on the way is then the smaller one.
+    # In this order, since the intermediate sum that is rounded is then smaller than a sum of the norms.
     square = tl.fma(dots * b_scale[None, :], (-2 * a_scale)[:, None], a_norm[:, None]) + b_norm[None, :]
     y_tile = root(square)
     if STORE == COLS:
@@ -116,7 +116,7 @@ def _finish(
 def _halves(
     x, lo, row, k, width, PARTS: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, DESCRIPTORS: tl.constexpr
 ):  # fmt: skip
-    """Hi and lo [ROWS, DEPTH]; hi twice, where that is all."""
+    """Load hi and lo, [ROWS, DEPTH] each; hi twice if there is no lo."""
     hi = tile(x, row, k, width, ROWS, DEPTH, DESCRIPTORS)
     low = hi
     if PARTS == 2:
@@ -128,7 +128,7 @@ def _halves(
 def _dots(a_hi, a_low, b_hi, b_low, PARTS: tl.constexpr, ALL: tl.constexpr):
     if PARTS == 2:
         return product(a_hi, a_low, b_hi, b_low, ALL)
-    else:  # noqa: RET505 - without it both branches are compiled
+    else:  # noqa: RET505 - without else both branches are compiled
         return tl.dot(a_hi, b_hi.T)
 
 
@@ -138,10 +138,10 @@ def _tiles(
     PARTS: tl.constexpr, ALL: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr,
     GROUP: tl.constexpr, STAGES: tl.constexpr, LOADS: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
-    """Any number of coordinates: tile after tile of y, each a loop over them."""
+    """Compute distances for any number of coordinates. A program computes tile after tile of y."""
     n_tiles = tl.cdiv(n, ROWS)
     m_tiles = tl.cdiv(m, COLS)
-    # Not flattened: the buffer of the store then shares its memory with the tiles in flight.
+    # Not flattened, so that the buffer of the store shares memory with the tiles in flight.
     for index in tl.range(tl.program_id(0), n_tiles * m_tiles, tl.num_programs(0), flatten=False):
         i, j = place(index, n_tiles, m_tiles, GROUP)
         row = i * ROWS
@@ -163,7 +163,7 @@ def _resident(
     PARTS: tl.constexpr, ALL: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr,
     STAGES: tl.constexpr, LOADS: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
-    """Up to 2 DEPTH coordinates: a tile of a is read once, and all tiles of b, or a share of them, pass by it."""
+    """Compute distances for up to 2 DEPTH coordinates. A program reads a tile of a once, then a share of b's tiles."""
     n_tiles = tl.cdiv(n, ROWS)
     row = tl.program_id(0) % n_tiles * ROWS
     each = tl.cdiv(tl.cdiv(m, COLS), shares) * COLS
@@ -201,13 +201,14 @@ def _differences(
 
 
 def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
-    """Distances between the rows of ``a`` and ``b``, as in ``kernels.cdist``, at any strides.
+    """Compute the distances between the rows of ``a`` and ``b``; shapes and dtypes as in ``kernels.cdist``.
 
-    A row whose squares overflow float32, as one of 1e20 does, is infinitely far from all others.
+    Any strides are accepted. A row whose squares overflow float32, such as one of 1e20, is infinitely far from all
+    others.
 
     Raises:
-        Unsupported: ``a`` is not on a GPU, and Triton's interpreter is off; it is of another type.
-        ValueError: the two differ in type, device or number of coordinates, or ``p`` is not 2.
+        Unsupported: ``a`` is not on a GPU and Triton's interpreter is off, or ``a`` has another dtype.
+        ValueError: ``a`` and ``b`` differ in dtype, device or number of coordinates, or ``p`` is not 2.
 
     """
     require_gpu(a)
@@ -217,7 +218,7 @@ def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
     y = torch.empty(a.shape[0], b.shape[0], dtype=a.dtype, device=a.device)
     if y.numel() == 0 or a.shape[1] == 0:
         return y.zero_()
-    # Triton launches on the current device, wherever a may be.
+    # Triton launches on the current device, which may not be that of a.
     with torch.cuda.device_of(a):
         if a.dtype == torch.float64:
             grid = (triton.cdiv(y.shape[0], 32) * triton.cdiv(y.shape[1], 32),)
@@ -234,15 +235,15 @@ def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
 
 
 def launch(a: Halves, b: Halves, y: Tensor, d: int, plan: Plan, *, descriptors: bool) -> object:
-    """Fills ``y`` [n, m], for points of ``d`` coordinates, by ``plan``; returns what was launched.
+    """Write the distances between points of ``d`` coordinates into ``y`` [n, m], by ``plan``.
 
-    ``descriptors`` says whether tiles can be copied by them.
+    ``descriptors``: the tensor memory accelerator copies tiles. Returns the compiled kernel.
     """
     every = d <= ALL_PRODUCTS
     if plan.roles:
         return _launch_roles(a, b, y, plan, every=every)
     n, m = y.shape
-    # A descriptor's rows are 16 bytes apart, or a multiple of that.
+    # The row stride of a descriptor is a multiple of 16 bytes.
     store = plan.store if descriptors and m * y.element_size() % 16 == 0 else 0
     points = (
         tiles_of(a.data, plan.rows, plan.depth, descriptors=descriptors), a.lo, a.norms, a.scales,
@@ -271,7 +272,7 @@ def launch(a: Halves, b: Halves, y: Tensor, d: int, plan: Plan, *, descriptors: 
 
 
 def _launch_roles(a: Halves, b: Halves, y: Tensor, plan: Plan, *, every: bool) -> object:
-    # Imported where it is used: older versions of Triton have no such thing.
+    # Imported here, since older versions of Triton lack Gluon for Hopper.
     if plan.resident:
         from ._hopper import stay
 

@@ -7,5 +7,5 @@ gelu(x, *, form) -> y
     form  "erf":  Phi(x) = (1 + erf(x / sqrt(2))) / 2
           "tanh": Phi(x) = (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2
 
-Where autograd can differentiate it, it has a backward as well (``workload.pass=bwd``).
+Implementations that autograd can differentiate have a backward as well (``workload.pass=bwd``).
 """

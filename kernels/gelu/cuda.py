@@ -1,4 +1,4 @@
-"""GELU in CUDA C++: ``gelu.cu`` as it should be, ``gelu_lecture.cu`` as it is first written."""
+"""GELU in CUDA C++: ``gelu.cu`` is the fast version, ``gelu_lecture.cu`` the version that one writes first."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from ..cuda_build import TYPES, kernel, require_type, source
 from ..unsupported import Unsupported
 from ._form import is_tanh
 
-THREADS = 256  # a block, as in gelu.cu
-ACCESS = 16  # bytes a thread reads at once
+THREADS = 256  # threads of a block, as in gelu.cu
+ACCESS = 16  # bytes that a thread reads at once
 LECTURE_THREADS = 1024
 
 
 def gelu(x: Tensor, *, form: str, variant: str = "default", build: str = "nvrtc") -> Tensor:
-    """GELU of ``x``, as in ``kernels.gelu``. ``y`` is contiguous; an ``x`` that is not is copied first.
+    """Compute GELU of each element of ``x``; shapes and dtypes as in ``kernels.gelu``. ``y`` is contiguous.
 
-    ``variant``: "default" or "lecture". ``build``: "nvrtc" or "extension", as in ``kernels.cuda_build``.
+    Args:
+        x: a tensor; it is copied first if it is not contiguous.
+        form: "erf" or "tanh".
+        variant: "default", or "lecture" for float32 and the tanh form only.
+        build: "nvrtc" or "extension", as in ``kernels.cuda_build``.
 
     Raises:
-        Unsupported: ``x`` is not on an NVIDIA GPU or not of a type above, what ``build`` needs is missing, or the
-            variant is not for ``x``.
-        BuildFailed: the compiler refused.
-        ValueError: there is no such ``form``.
+        Unsupported: ``x`` is not on an NVIDIA GPU, or of another dtype, or the builder lacks something.
+        BuildFailed: the source does not compile.
+        ValueError: ``form`` is neither "erf" nor "tanh".
 
     """
     tanh = is_tanh(form)
@@ -33,7 +36,7 @@ def gelu(x: Tensor, *, form: str, variant: str = "default", build: str = "nvrtc"
     y = torch.empty_like(x)
     if variant == "lecture":
         if x.dtype != torch.float32 or not tanh:
-            raise Unsupported("variant=lecture is of float32 and the tanh form only; the default variant has all")
+            raise Unsupported("variant=lecture computes float32 and form=tanh only; use the default variant")
         name, threads, elements = "gelu_kernel", LECTURE_THREADS, LECTURE_THREADS
     else:
         aligned = "true" if x.data_ptr() % ACCESS == 0 else "false"

@@ -1,6 +1,6 @@
-// GELU: a thread reads sixteen bytes, computes in registers, and writes sixteen bytes, so it runs at the speed of memory.
+// GELU. A thread reads 16 bytes, computes in registers, and writes 16 bytes, so the speed is that of memory.
 //
-// Plain accesses, one vector a thread: several of them, larger blocks and hints to the cache all lose 2 to 10 %.
+// Accesses are plain, one vector for each thread. More vectors, larger blocks or cache hints all lose 2 to 10 %.
 #include "../numbers.cuh"
 
 constexpr int THREADS = 256;
@@ -11,7 +11,7 @@ __device__ inline float exp2_fast(float x) {  // 0 below 2^-126, where exp2f wou
     return y;
 }
 
-// x (1 + tanh u) / 2 = x sigmoid(2 u). It cancels nowhere, and where exp overflows it ends in x / inf = 0.
+// x (1 + tanh u) / 2 = x sigmoid(2 u). Nothing cancels, and if exp overflows the result is x / inf = 0.
 __device__ inline float tanh_form(float x) {
     const float minus_2_u = x * (-2.30220820f - 0.102943240f * x * x);  // log2(e) -2 sqrt(2 / pi) (x + 0.044715 x^3)
     return __fdividef(x, 1.0f + exp2_fast(minus_2_u));
@@ -21,9 +21,9 @@ __device__ inline double tanh_form(double x) {
     return x / (1.0 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)));
 }
 
-// x Phi(x), by a polynomial close to log2 Phi(-|x|), which is nearly a parabola: fewer instructions than a quotient takes,
-// and close in the left tail too, where 1 + erf cancels. Fitted by Remez' exchange; off by 5e-8 in Phi for float, and by
-// 3e-7 for types of 16 bits, which at x = -4 is a relative 4e-5 and 3e-4.
+// x Phi(x), from a polynomial that approximates log2 Phi(-|x|), which is nearly a parabola. It takes fewer instructions than
+// a quotient, and is accurate in the left tail too, where 1 + erf cancels. The coefficients are from the Remez algorithm. The
+// error of Phi is 5e-8 for float and 3e-7 for 16-bit types; at x = -4 the relative error is 4e-5 and 3e-4.
 template <typename T>
 __device__ inline float erf_form(float x) {
     const float a = fabsf(x);
@@ -66,7 +66,8 @@ __device__ inline wide<T> gelu(wide<T> x) {
     }
 }
 
-// y[i] = GELU(x[i]), i < count. A block takes THREADS * LANES<T> elements. y is a multiple of 16; x is if ALIGNED.
+// y[i] = GELU(x[i]) for i < count. A block computes THREADS * LANES<T> elements. The address of y is a multiple of 16 bytes;
+// that of x is if ALIGNED.
 template <typename T, bool TANH, bool ALIGNED>
 __global__ void __launch_bounds__(THREADS) gelu_kernel(const T* x, T* y, long long count) {
     const long long first = blockIdx.x * (long long)(THREADS * LANES<T>);

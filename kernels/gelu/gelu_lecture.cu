@@ -1,7 +1,7 @@
-// The GELU that is written first: one element a thread, and the formula as it stands in a book.
+// The GELU that one writes first: one element for each thread, and the formula of the paper.
 //
-// 0.5 and 1.0 are doubles, and so is all that they touch: tanh and every product are computed in float64, which a GPU
-// for games has 1/64 of the units for, and an H200 half. The other file of this folder says what it takes to do better.
+// 0.5 and 1.0 are doubles, so tanh and every product are computed in float64. A consumer GPU has 1/64 as many units for
+// float64 as for float32, an H200 half as many. gelu.cu shows how to do better.
 __global__ void gelu_kernel(const float* x, float* y, long long count) {
     const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     if (i < count) {

@@ -1,4 +1,4 @@
-"""GELU from elementary operations: every one is a kernel of its own, which reads and writes all of memory."""
+"""GELU from elementary operations. Each is a separate kernel that reads and writes the whole tensor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORMS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": _tanh, "erf": _erf}
 
 
 def gelu(x: Tensor, *, form: str) -> Tensor:
-    """GELU of ``x``, as in ``kernels.gelu``."""
-    # Rounding to 16 bits after each step would leave nothing of 1 + tanh in the left tail.
+    """Compute GELU of each element of ``x``; shapes and dtypes as in ``kernels.gelu``."""
+    # Compute in float32: rounded to 16 bits after each step, 1 + tanh would be 0 in the left tail.
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     return FORMS[form](wide).to(x.dtype)

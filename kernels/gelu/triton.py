@@ -1,15 +1,16 @@
-"""GELU in Triton: each element is read once and written once, so it runs at the speed of memory.
+"""GELU in Triton. Each element is read once and written once, so the speed is that of memory.
 
-The tanh form is computed as x * sigmoid(2 u) = x / (1 + exp(-2 u)): the same, since 1 + tanh(u) = 2 sigmoid(2 u).
-It cancels nowhere, and where exp overflows it ends in x / inf = 0; the usual (e - 1) / (e + 1) with e = exp(2 u) is NaN
-from x = 10.07 on in float32.
+The tanh form is computed as x * sigmoid(2 u) = x / (1 + exp(-2 u)), since 1 + tanh(u) = 2 sigmoid(2 u). Nothing
+cancels, and if exp overflows the result is x / inf = 0. The usual (e - 1) / (e + 1) with e = exp(2 u) is NaN from
+x = 10.07 on in float32.
 
-At that speed the form erf has room for some 25 instructions an element of 16 bits, too few for a library's erf, and for
-a quotient as in Abramowitz & Stegun 7.1.26. So Phi(x) comes of one exp2: log2 Phi(-|x|) is nearly a parabola, and a
-polynomial in |x|, fitted by Remez' exchange, is close to it, in the left tail too, where 1 + erf cancels.
+At the speed of memory there is time for about 25 instructions for a 16-bit element. That is too few for a library's
+erf, or for a quotient as in Abramowitz & Stegun 7.1.26. So Phi(x) is computed from one exp2: log2 Phi(-|x|) is nearly a
+parabola, and a polynomial in |x|, fitted by the Remez algorithm, approximates it, also in the left tail, where 1 + erf
+cancels.
 
-Backward reads x and dy and writes dx. The form erf takes one exp2 for Phi and one for the density; the form tanh, the
-sigmoid and its complement from one exp.
+Backward reads x and dy and writes dx. The erf form uses one exp2 for Phi and one for the density. The tanh form
+computes the sigmoid and its complement from one exp.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from ..second_derivative import no_second_derivative
 from ..triton_device import on_device_of, require_floats, require_gpu
 from ._form import is_tanh
 
-BLOCK = 1024  # elements a program: at 4 warps one 128-bit access a thread in 16 bits, and two in float32
+BLOCK = 1024  # elements of a program: with 4 warps, one 128-bit access of a thread in 16 bits, two in float32
 
 MINUS_2_SQRT_2_OVER_PI = tl.constexpr(-1.5957691216057308)
 SQRT_HALF = tl.constexpr(0.7071067811865476)
 
-# Of each tensor a program of the backward: at 4 warps, two 128-bit accesses a thread in 16 bits, and one in others.
+# Bytes of each tensor for a program of the backward, by bytes of an element. With 4 warps, a thread makes two 128-bit
+# accesses in 16 bits, and one in other dtypes.
 BACKWARD_BYTES = {2: 4096, 4: 2048, 8: 2048}
 
 MINUS_HALF_LOG2_E = tl.constexpr(-0.7213475204444817)
@@ -38,13 +40,13 @@ MINUS_2_SQRT_2_OVER_PI_LOG2_E = tl.constexpr(-2.302208198144325)
 SQRT_1_OVER_2_PI = tl.constexpr(0.3989422804014327)
 LOG2_SQRT_1_OVER_2_PI = tl.constexpr(-1.3257480647361592)
 
-# From here on y' is 0 or 1 up to 2e-20; and e = exp(80.6) is still a float32.
+# Beyond this |x|, y' differs from 0 or 1 by less than 2e-20; and e = exp(80.6) still fits into float32.
 SATURATED = tl.constexpr(9.7)
 
 
 @triton.jit
 def _gelu(x_ptr, y_ptr, count, TANH: tl.constexpr, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr):
-    # int64, because int32 offsets wrap past 2**31 elements.
+    # int64, because int32 offsets overflow at 2**31 elements.
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
     x = tl.load(x_ptr + index, mask=inside).to(ARITHMETIC)
@@ -59,9 +61,9 @@ def _gelu(x_ptr, y_ptr, count, TANH: tl.constexpr, ARITHMETIC: tl.constexpr, BLO
 
 @triton.jit
 def normal_cdf(x, FINE: tl.constexpr):
-    """Phi(x) in float32, off by 5e-8 where ``FINE``, else by 3e-7, both besides the roundings of float32 itself.
+    """Return Phi(x) in float32, with an error of 5e-8 if ``FINE``, else 3e-7, in addition to float32 rounding.
 
-    In the left tail, to a relative 4e-4 and 3e-3 at x = -8, and to a tenth of that at x = -4.
+    The relative error in the left tail is 4e-4 (``FINE``) and 3e-3 at x = -8, and a tenth of that at x = -4.
     """
     a = tl.abs(x)
     if FINE:
@@ -89,7 +91,7 @@ def normal_cdf(x, FINE: tl.constexpr):
 
 @triton.jit
 def normal_cdf_and_slope(x, FINE: tl.constexpr):
-    """Phi(x), and the derivative of x Phi(x), for finite ``x``; ``FINE`` as above."""
+    """Return Phi(x) and the derivative of x Phi(x), for finite ``x``. ``FINE`` is as for ``normal_cdf``."""
     if x.dtype == tl.float64:
         p, density = 0.5 + 0.5 * tl.erf(x * SQRT_HALF), tl.exp(-0.5 * x * x) * SQRT_1_OVER_2_PI
     else:
@@ -99,7 +101,7 @@ def normal_cdf_and_slope(x, FINE: tl.constexpr):
 
 @triton.jit
 def _slope(x, TANH: tl.constexpr, FINE: tl.constexpr):
-    """y'(x), which is 0 or 1 at either infinity, and NaN where x is."""
+    """Return y'(x). It is 0 at -inf, 1 at +inf, and NaN at NaN."""
     near = tl.where(x > SATURATED, SATURATED, tl.where(x < -SATURATED, -SATURATED, x))
     if TANH:
         cube = near * near * 0.044715
@@ -122,13 +124,13 @@ def _gelu_backward(x_ptr, dy_ptr, dx_ptr, count, TANH: tl.constexpr, ARITHMETIC:
 
 
 def gelu(x: Tensor, *, form: str) -> Tensor:
-    """GELU of ``x``, as in ``kernels.gelu``. ``y`` is contiguous; an ``x`` that is not is copied first.
+    """Compute GELU of each element of ``x``; shapes and dtypes as in ``kernels.gelu``. ``y`` is contiguous.
 
-    It can be differentiated once.
+    An ``x`` that is not contiguous is copied first. The result can be differentiated once.
 
     Raises:
-        Unsupported: ``x`` is not on a GPU, and Triton's interpreter is off; it is of another type.
-        ValueError: there is no such ``form``.
+        Unsupported: ``x`` is not on a GPU and Triton's interpreter is off, or ``x`` has another dtype.
+        ValueError: ``form`` is neither "erf" nor "tanh".
 
     """
     tanh = is_tanh(form)
@@ -149,7 +151,7 @@ def gelu(x: Tensor, *, form: str) -> Tensor:
 
 
 def _backward(x: Tensor, dy: Tensor, form: str) -> Tensor:
-    """The gradient of ``x`` from that of ``y``."""
+    """Return the gradient of ``x``, given the gradient ``dy`` of ``y``."""
     x, dy = x.contiguous(), dy.contiguous()
     dx = torch.empty_like(x)
     if x.numel() == 0:
@@ -163,7 +165,7 @@ def _backward(x: Tensor, dy: Tensor, form: str) -> Tensor:
 
 
 class _Differentiable(torch.autograd.Function):
-    """``gelu``, of which autograd keeps x alone."""
+    """``gelu`` for autograd, which saves x only."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, form: str) -> Tensor:

@@ -1,8 +1,7 @@
-"""Which kernel of ``triton.py`` computes a product, and in what tiles: a plain function of sizes, type and GPU.
+"""Choose the kernel of ``triton.py`` and its tiles for a product, by a plain function of sizes, dtype and GPU.
 
-Nothing is timed when a product is asked for. Few tiles are worth having, and which of them a product wants follows from
-how many of them it is cut into: a GPU works in waves of one tile a multiprocessor, and a wave that is nearly empty
-takes as long as a full one.
+Nothing is timed during a call. Only a few tile shapes are useful, and the best one follows from the number of tiles: a
+GPU works in waves of one tile for each multiprocessor, and a wave that is nearly empty takes as long as a full one.
 """
 
 from __future__ import annotations
@@ -11,30 +10,30 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-HOPPER_SHARED = 232_448 - 1024  # bytes of shared memory of a multiprocessor for its programs, less what barriers take
-K_BYTES = 128  # of a row of a tile: what the widest swizzle of shared memory spans
-CORE_BYTES = 4096 * 1.56e3  # of a, for each of b's columns, that a multiprocessor multiplies in 1 us, at a steady clock
-STORE_ELEMENTS = 128 * 128  # of y that a multiprocessor stores in 1 us; alone on it, a program multiplies nothing then
-PART_BYTES = 3e6  # of part sums that all of them write, and read again, in 1 us, from and to L2
-LAUNCH_US = 3.0  # of the kernel that adds them up
+HOPPER_SHARED = 232_448 - 1024  # bytes of shared memory of a multiprocessor for its programs, without barriers
+K_BYTES = 128  # bytes of a row of a tile along k: the span of the widest swizzle of shared memory
+CORE_BYTES = 4096 * 1.56e3  # bytes of a, for each column of b, that a multiprocessor multiplies in 1 us
+STORE_ELEMENTS = 128 * 128  # elements of y that a multiprocessor stores in 1 us; a lone program multiplies nothing then
+PART_BYTES = 3e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
+LAUNCH_US = 3.0  # time of the kernel that adds the partial sums
 
 ITEMSIZE = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A kernel and its tiles: ``block_m`` x ``block_n`` of y at a time, ``block_k`` terms a step."""
+    """A kernel and its tiles: ``block_m`` x ``block_n`` of y, with ``block_k`` terms in a step."""
 
     kernel: Literal["roles", "descriptors", "skinny", "pointers"]
     block_m: int
     block_n: int
     block_k: int
-    stages: int  # steps that are loaded ahead, this one included
+    stages: int  # steps in flight, the current one included
     warps: int
-    group_m: int = 1  # rows of tiles that are walked together
-    split_k: int = 1  # parts that a sum is cut into
-    programs: int = 1  # that a multiprocessor has at a time: one multiplies while the other stores
-    halves: bool = False  # y is stored in two halves, which leaves shared memory for one more stage
+    group_m: int = 1  # rows of tiles that are visited together
+    split_k: int = 1  # parts of a sum
+    programs: int = 1  # programs on a multiprocessor: one multiplies while the other stores
+    halves: bool = False  # store y in two halves, which leaves shared memory for one more stage
 
     def __str__(self) -> str:
         tile = f"{self.kernel} {self.block_m}x{self.block_n}x{self.block_k}, {self.stages} stages, {self.warps} warps"
@@ -48,13 +47,13 @@ class _Tile:
     block_m: int
     block_n: int
     warps: int
-    rate: float  # of the tensor cores' own that its loop reaches: small tiles load more for each product
+    rate: float  # share of the tensor cores' rate that the loop reaches; small tiles load more for each product
     programs: int = 1
     k_bytes: int = K_BYTES
 
 
-# A wgmma has 64 rows, four warps, and at most 256 columns; the accumulator takes up to 128 registers a thread.
-# Small tiles take longer steps: with few products a step, waiting for tiles and handing them back is what counts.
+# A wgmma has 64 rows, four warps and at most 256 columns; its accumulator takes up to 128 registers of a thread.
+# Small tiles use longer steps: with few products in a step, the waits for tiles and their release dominate.
 TILES = (
     _Tile(128, 256, 8, 1.0),
     _Tile(128, 128, 4, 0.92, programs=2),
@@ -63,12 +62,10 @@ TILES = (
     _Tile(64, 64, 4, 0.55, k_bytes=2 * K_BYTES),
     _Tile(64, 32, 4, 0.3, k_bytes=2 * K_BYTES),
 )
-STORED = 8  # elements of 16 bits: a descriptor stores rows that are a multiple of 16 bytes long
-FEWEST_STEPS = (
-    8  # to a tile of y whose loading and multiplying warps differ: more than it is stored in, or the ring has
-)
-LONGEST = 2**31 - 256  # elements of m, n and k: beyond, places in the last tile may need more than 32 bits
-SKINNY_ROWS = 128  # of the narrow operand at most: from there on its own tile is no smaller than the wide one's
+STORED = 8  # n must be a multiple of this in 16 bits: a descriptor stores rows of a multiple of 16 bytes
+FEWEST_STEPS = 8  # along k for kernel "roles": more than the parts that y is stored in, and the slots of the ring
+LONGEST = 2**31 - 256  # of m, n and k; beyond, indices in the last tile may need more than 32 bits
+SKINNY_ROWS = 128  # rows of the narrow operand, at most; beyond, its tile is no smaller than that of the wide operand
 
 
 @lru_cache(maxsize=4096)
@@ -83,7 +80,19 @@ def configuration(
     tf32: bool = False,
     roles: bool = False,
 ) -> Configuration:
-    """For a [m, k] @ b [k, n], both ``dtype``; whether float32 may be rounded to tf32, and warps can have roles."""
+    """Return the configuration for a [m, k] @ b [k, n].
+
+    Args:
+        m: rows of a.
+        n: columns of b.
+        k: columns of a.
+        dtype: of both, a key of ``ITEMSIZE``.
+        capability: compute capability of the GPU.
+        multiprocessors: number of multiprocessors of the GPU.
+        tf32: float32 may be rounded to tf32.
+        roles: kernels with specialized warps are available.
+
+    """
     exact = dtype == "float64" or (dtype == "float32" and not tf32)
     if capability[0] != 9 or exact or max(m, n, k) > LONGEST:
         return pointers(m, n, dtype, tf32=tf32)
@@ -91,8 +100,8 @@ def configuration(
         return _skinny(min(m, n), max(m, n), k, ITEMSIZE[dtype], multiprocessors)
     itemsize = ITEMSIZE[dtype]
     if roles and itemsize <= 2 and n % STORED == 0 and _cdiv(k * itemsize, K_BYTES) >= FEWEST_STEPS:
-        # Of 4 to 16 rows of tiles, 12 were the fastest or within 0.2 % of it for nine large shapes in two types, but
-        # for 16384 cubed in float16, where 8 were 1.2 % faster, in a run of its own.
+        # group_m: of 4 to 16, 12 was the fastest or within 0.2 % of it for nine large shapes in two dtypes. The
+        # exception is 16384 cubed in float16, where 8 was 1.2 % faster, in a separate run.
         chosen = Configuration("roles", 128, 256, K_BYTES // itemsize, stages=4, warps=4, group_m=12)
         if _cdiv(m, chosen.block_m) * _cdiv(n, chosen.block_n) >= multiprocessors:
             return chosen
@@ -100,7 +109,7 @@ def configuration(
 
 
 def _wave(m: int, n: int, k: int, itemsize: int, multiprocessors: int) -> Configuration:
-    """The tile, and the parts of k, whose waves are over first."""
+    """Return the tile, and the number of parts of k, with the shortest estimated time."""
 
     def microseconds(choice: tuple[_Tile, int]) -> float:
         tile, split = choice
@@ -134,7 +143,10 @@ def _wave(m: int, n: int, k: int, itemsize: int, multiprocessors: int) -> Config
 
 
 def _skinny(narrow: int, wide: int, k: int, itemsize: int, multiprocessors: int) -> Configuration:
-    """64 rows of the wide operand a program; it is read once, so what counts is how much of it is on its way."""
+    """Return the skinny kernel: 64 rows of the wide operand for each program.
+
+    The wide operand is read once, so the number of bytes in flight decides.
+    """
     block_m = max(16, 1 << (narrow - 1).bit_length())
     k_bytes = 512 if block_m <= 32 else 256
     tiles = _cdiv(wide, 64)
@@ -153,7 +165,7 @@ def _skinny(narrow: int, wide: int, k: int, itemsize: int, multiprocessors: int)
 
 
 def pointers(m: int, n: int, dtype: str, *, tf32: bool) -> Configuration:
-    """The general kernel. Its tiles fit the 99 KiB of shared memory of sm_86 and sm_89."""
+    """Return the general kernel for y [m, n]. Its tiles fit the 99 KiB of shared memory of sm_86 and sm_89."""
     if dtype == "float64":
         return Configuration("pointers", 64, 64, 16, stages=3, warps=4, group_m=8)
     if dtype == "float32" and not tf32:

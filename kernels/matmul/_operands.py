@@ -1,4 +1,4 @@
-"""What a tensor memory descriptor can read, and copies of what it cannot."""
+"""Operands that a tensor memory descriptor can read, and copies of those that it cannot."""
 
 from __future__ import annotations
 
@@ -11,39 +11,42 @@ from torch import Tensor
 from ..tensor_cores import TensorDescriptor
 
 HAVE_DESCRIPTORS = TensorDescriptor is not None
-ALIGNED = 16  # bytes, of the base and of every stride but the last of what a descriptor describes
+ALIGNED = 16  # the base address and all strides but the last are multiples of this many bytes
 
 
 class _Described(TensorDescriptor or object):  # type: ignore[misc]
-    """One that is known to be right: looking again takes 1 us of the host, of the 10 or so that a launch has."""
+    """A descriptor without checks. Checking takes 1 us of the about 10 us that a launch takes on the host."""
 
     def __post_init__(self) -> None:
-        """What TensorDescriptor would look at ``strides_of`` has looked at."""
+        """Skip the checks of TensorDescriptor: ``strides_of`` has made them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor [rows, k], or its transpose, in the order in which a descriptor can read it."""
+    """A tensor [rows, k], or its transpose, as a descriptor reads it."""
 
     base: Tensor
     shape: list[int]
     strides: list[int]
-    along_k: bool  # the rows of what is described run along k
+    along_k: bool  # shape is [rows, k], else [k, rows]
 
     def tiles(self, block_rows: int, block_k: int) -> TensorDescriptor:
-        """A descriptor that loads so many rows by so many of k. It holds an address, so it is made at each call."""
+        """Return a descriptor of ``block_rows`` x ``block_k`` tiles. It holds an address, so make one for each call."""
         block = [block_rows, block_k] if self.along_k else [block_k, block_rows]
         return _Described(self.base, self.shape, self.strides, block)
 
 
 def described(y: Tensor, block: list[int]) -> TensorDescriptor | None:
-    """``y`` as a descriptor that stores tiles of ``block``; None if its rows are not aligned."""
+    """Return a descriptor that stores tiles of shape ``block`` into ``y``; None if its rows are not aligned."""
     strides = strides_of(y)
     return _Described(y, list(y.shape), strides, block) if strides else None
 
 
 def in_place(x: Tensor, along_k: bool) -> Operand | None:
-    """``x`` [rows, k] as a descriptor can read it where it lies; None if it cannot."""
+    """Return ``x`` [rows, k] as an operand without a copy; None if a descriptor cannot read it.
+
+    ``along_k``: the rows must run along k.
+    """
     if strides := strides_of(x):
         return Operand(x, list(x.shape), strides, along_k=True)
     if not along_k and (strides := strides_of(x.t())):
@@ -52,7 +55,10 @@ def in_place(x: Tensor, along_k: bool) -> Operand | None:
 
 
 def strides_of(x: Tensor) -> list[int] | None:
-    """Return the strides of ``x`` if a descriptor takes them; along a dimension of 1 any stride will do."""
+    """Return the strides of ``x`` for a descriptor, or None if it cannot have them.
+
+    The stride of a dimension of size 1 does not matter.
+    """
     rows, cols = x.shape
     unit = ALIGNED // x.itemsize
     down = x.stride(0) if rows > 1 else unit * triton.cdiv(cols, unit)
@@ -61,7 +67,7 @@ def strides_of(x: Tensor) -> list[int] | None:
 
 
 def copied(x: Tensor, along_k: bool) -> Operand:
-    """A copy of ``x`` [rows, k] that a descriptor can read, in the order that ``x`` has, if that will do."""
+    """Copy ``x`` [rows, k] so that a descriptor can read it. The copy has the order of ``x`` unless ``along_k``."""
     if not along_k and x.stride(0) < x.stride(1):
         flipped = copied(x.t(), along_k=True)
         return replace(flipped, along_k=False)

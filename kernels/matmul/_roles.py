@@ -1,4 +1,4 @@
-"""How the kernel of ``_triton_roles.py`` is launched, whose warps have roles."""
+"""Launch the kernel of ``_triton_roles.py``, whose warps are specialized."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ TYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float8_e4
 def by_roles(
     how: Configuration, a: Operand, b: Operand, y: Tensor, scale_a: Tensor | None, scale_b: Tensor | None
 ) -> None:
-    """Write the product of two operands [rows, k] into the contiguous ``y``."""
+    """Write the product of ``a`` [m, k] and ``b`` [n, k] into the contiguous ``y`` [m, n], as ``how`` says.
+
+    ``scale_a`` and ``scale_b`` are float32 [] tensors, or None.
+    """
     (m, n), k = y.shape, a.shape[1 if a.along_k else 0]
     tiles = triton.cdiv(m, how.block_m) * triton.cdiv(n, how.block_n)
     matmul_roles[(min(tiles, processors(y)),)](
@@ -56,5 +59,5 @@ def _described(x: Tensor, shape: list[int], strides: list[int], block: list[int]
 
 
 @cache
-def _layout(dtype: torch.dtype, rows: int, cols: int) -> Any:  # of shared memory
+def _layout(dtype: torch.dtype, rows: int, cols: int) -> Any:  # a layout of shared memory
     return gl.NVMMASharedLayout.get_default_for([rows, cols], TYPES[dtype])

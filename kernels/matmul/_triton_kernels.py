@@ -1,4 +1,4 @@
-"""Triton's kernels for ``triton.py``, which tells what each is for."""
+"""Triton kernels of ``triton.py``, which describes when each is used."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def matmul_descriptors(
     m,
     n,
     k,
-    A_ALONG_K: tl.constexpr,  # a is described as [m, k], else as its transpose; b likewise as [n, k], or as [k, n]
+    A_ALONG_K: tl.constexpr,  # the descriptor of a is [m, k], else [k, m]; that of b is [n, k], else [k, n]
     B_ALONG_K: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -50,11 +50,11 @@ def matmul_descriptors(
     GROUP_M: tl.constexpr,
     SPLIT_K: tl.constexpr,
     HALVES: tl.constexpr,
-    DESCRIBED: tl.constexpr,  # y is stored through its descriptor, else by pointers
+    DESCRIBED: tl.constexpr,  # store y by its descriptor, else by pointers
     FLATTEN: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Multiply a, [m, k], by b, [k, n]; tiles are read through tensor descriptors, and a program takes several of them.
+    """Multiply a [m, k] by b [k, n]. Tiles are read by descriptors, and a program computes several of them.
 
     Sums are float32. ``scale_a_ptr`` and ``scale_b_ptr`` point to one float32 each, or are None.
     """
@@ -75,9 +75,9 @@ def matmul_descriptors(
                 b_tile = b.load([col * BLOCK_N, block * BLOCK_K]).T
             else:
                 b_tile = b.load([block * BLOCK_K, col * BLOCK_N])
-            acc = tl.dot(a_tile, b_tile, acc, input_precision="tf32")  # float32 comes here only if it may be rounded
+            acc = tl.dot(a_tile, b_tile, acc, input_precision="tf32")  # float32 gets here only if tf32 is allowed
         acc = _scaled(acc, scale_a_ptr, scale_b_ptr)
-        # Part sums lie one below the other, each padded to whole tiles.
+        # Partial sums are stored one below the other, each padded to whole tiles.
         top = (part * tiles_m + row) * BLOCK_M
         bottom = m if SPLIT_K == 1 else SPLIT_K * tiles_m * BLOCK_M
         if HALVES:
@@ -102,16 +102,16 @@ def matmul_skinny(
     stride_col,
     WIDE_ALONG_K: tl.constexpr,
     NARROW_ALONG_K: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,  # of the narrow operand
-    BLOCK_COLS: tl.constexpr,  # of the wide one
+    BLOCK_ROWS: tl.constexpr,  # rows of the narrow operand
+    BLOCK_COLS: tl.constexpr,  # rows of the wide one
     BLOCK_K: tl.constexpr,
     SPLIT_K: tl.constexpr,
-    ROTATED: tl.constexpr,  # each tile begins a block farther along k than the one before it
+    ROTATED: tl.constexpr,  # each tile begins one block farther along k than the previous one
     STAGES: tl.constexpr,
 ):
-    """Multiply where one side has few rows or columns. Each element of ``wide`` is read once; sums are float32.
+    """Multiply if one side has few rows or columns. Each element of ``wide`` is read once; sums are float32.
 
-    y is [rows, cols] with the strides given. There is one program for each block of the wide side and part of k.
+    y is [rows, cols] with the given strides. There is one program for each block of the wide side and part of k.
     """
     tile = tl.program_id(0) // SPLIT_K
     part = tl.program_id(0) % SPLIT_K
@@ -125,7 +125,7 @@ def matmul_skinny(
             wide_tile = wide.load([tile * BLOCK_COLS, block * BLOCK_K])
         else:
             wide_tile = wide.load([block * BLOCK_K, tile * BLOCK_COLS]).T
-        if NARROW_ALONG_K:  # noqa: SIM108  # the two have types of their own, which Triton's ternary cannot join
+        if NARROW_ALONG_K:  # noqa: SIM108  # the two have different types, which Triton's ternary does not accept
             narrow_tile = narrow.load([0, block * BLOCK_K]).T
         else:
             narrow_tile = narrow.load([block * BLOCK_K, 0])
@@ -141,8 +141,8 @@ def matmul_skinny(
 
 @triton.jit
 def sum_parts(parts_ptr, y_ptr, count, stride, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """Add up ``PARTS`` float32 arrays of ``count`` elements, ``stride`` apart, into y of any type."""
-    # Always in the same order, so that the same product has the same bits.
+    """Add ``PARTS`` float32 arrays of ``count`` elements, ``stride`` apart, into y of any dtype."""
+    # The order is fixed, so that the same product always has the same bits.
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
     total = tl.zeros((BLOCK,), tl.float32)
@@ -166,30 +166,30 @@ def matmul_pointers(
     stride_ak,
     stride_bk,
     stride_bn,
-    ACCUMULATE: tl.constexpr,  # the type that sums are kept in
-    PRECISION: tl.constexpr,  # "tf32" or "ieee", of float32 products
-    EVEN_K: tl.constexpr,  # k is a multiple of BLOCK_K: no mask along it
-    LONG: tl.constexpr,  # rounded up to a tile, a length does not fit into 32 bits
+    ACCUMULATE: tl.constexpr,  # the dtype of sums
+    PRECISION: tl.constexpr,  # of float32 products: "tf32" or "ieee"
+    EVEN_K: tl.constexpr,  # k is a multiple of BLOCK_K, so it needs no mask
+    LONG: tl.constexpr,  # a length, rounded up to a tile, needs more than 32 bits
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Multiply a, [m, k], by b, [k, n], of any strides; elements are read by pointers, with masks at the edges.
+    """Multiply a [m, k] by b [k, n] of any strides. Elements are read by pointers, with masks at the edges.
 
     Sums are kept in ``ACCUMULATE``. ``scale_a_ptr`` and ``scale_b_ptr`` point to one float32 each, or are None.
     """
     if LONG:
         zero = tl.full((), 0, tl.int64)
-        m, n, k = m + zero, n + zero, k + zero  # by a sum, since a length of 1 is a constant, which has no ``to``
+        m, n, k = m + zero, n + zero, k + zero  # a sum, since a length of 1 is a constant and has no method ``to``
     row, col = place(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), GROUP_M)
     rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = col * BLOCK_N + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
     in_m = (rows < m)[:, None]
     in_n = (cols < n)[None, :]
-    # int64, because int32 offsets wrap past 2**31 elements.
+    # int64, because int32 offsets overflow at 2**31 elements.
     step = tl.full((), BLOCK_K, tl.int64)
     a_at = a_ptr + rows[:, None].to(tl.int64) * stride_am + ks[None, :].to(tl.int64) * stride_ak
     b_at = b_ptr + ks[:, None].to(tl.int64) * stride_bk + cols[None, :].to(tl.int64) * stride_bn

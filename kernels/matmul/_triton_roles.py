@@ -1,10 +1,10 @@
-"""A matrix product for Hopper in Gluon, whose warps have roles; ``_configurations.py`` tells when it is worth having.
+"""A matrix product for Hopper in Gluon with specialized warps. ``_configurations.py`` decides when it is used.
 
-One warp loads tiles of a and b into a ring in shared memory, for one tile of y after another, and never waits for y to
-be stored. Two warpgroups multiply what it loads: a tile of y is both of theirs, half of its rows each, so that b is
-loaded once for both. And y is stored while the next tile is multiplied, a quarter of its columns beside each of the
-first steps. That the second warpgroup runs a step behind the first, so that one multiplies while the other is between
-two tiles of y, gains nothing beside that: 0.5 % slower over twelve products on an H200.
+One warp loads tiles of a and b into a ring in shared memory, for one tile of y after another, and never waits for the
+store of y. Two warpgroups multiply these tiles. Each computes half of the rows of a tile of y, so that b is loaded once
+for both. They store y during the next tile: a quarter of its columns in each of the first steps. Delaying the second
+warpgroup by a step, so that one multiplies while the other changes tiles, gives no further gain: it is 0.5 % slower
+over twelve products on an H200.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from ..hopper_pipeline import part_of, place
 
-# Registers a thread: the sum of a tile, what is stored of the last one, and little for the warp that loads.
+# Registers of a thread: in the warps that multiply (the sum of a tile, and the last tile that is being stored), in the
+# warp that loads, and in all warps at the start of the kernel.
 MULTIPLYING, LOADING, AT_FIRST = gl.constexpr(240), gl.constexpr(24), 168
-PARTS = gl.constexpr(4)  # that a tile of y is stored in
-BUFFERS = gl.constexpr(2)  # that they pass through
+PARTS = gl.constexpr(4)  # parts in which a tile of y is stored
+BUFFERS = gl.constexpr(2)  # buffers for these parts
 
 
 @gluon.jit
@@ -49,7 +50,7 @@ def _load(
         for block in range(blocks):
             slot = step % STAGES
             ready = full.index(slot)
-            # A phase that has not begun counts as complete if it is odd: the first turn of the ring waits for nobody.
+            # A new barrier counts as complete at odd parity, so the first round of the ring does not wait.
             mbarrier.wait(empty.index(slot), (step // STAGES & 1) ^ 1)
             mbarrier.expect(ready, 2 * a.block_type.nbytes + b.block_type.nbytes)
             for half in gl.static_range(2):
@@ -69,7 +70,7 @@ def _load(
 @gluon.jit
 def _step(
     acc,
-    add,  # to acc, else it is overwritten
+    add,  # add to acc, else overwrite it
     step,
     ring,
     HALF: gl.constexpr,
@@ -87,7 +88,7 @@ def _step(
         b_tile = b_tile.permute((1, 0))
     mbarrier.wait(full.index(slot), step // STAGES & 1)
     acc = warpgroup_mma(a_tile, b_tile, acc, use_acc=add, is_async=True)
-    acc = warpgroup_mma_wait(1, deps=[acc])  # the product of the step before is complete: its tiles are free
+    acc = warpgroup_mma_wait(1, deps=[acc])  # the product of the previous step is complete, so its tiles are free
     mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=add)
     return acc
 
@@ -96,7 +97,7 @@ def _step(
 def _store(y, out, tile, row, col, PART: gl.constexpr):
     part = part_of(tile, PART, PARTS)
     buffer = out.index(PART % BUFFERS)
-    tma.store_wait(BUFFERS - 1)  # what was stored from this buffer before has been read
+    tma.store_wait(BUFFERS - 1)  # the previous store from this buffer has read it
     buffer.store(part)
     fence_async_shared()
     tma.async_copy_shared_to_global(y, [row, col + PART * part.shape[1]], buffer)
@@ -110,7 +111,7 @@ def _multiply(
     scale_a_ptr,
     scale_b_ptr,
     counts,
-    HALF: gl.constexpr,  # of a tile's rows
+    HALF: gl.constexpr,  # which half of a tile's rows
     A_ALONG_K: gl.constexpr,
     B_ALONG_K: gl.constexpr,
     BLOCK_M: gl.constexpr,
@@ -123,7 +124,7 @@ def _multiply(
     depth: gl.constexpr = 256 // ring[0].dtype.primitive_bitwidth
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, depth])
     acc = gl.zeros((rows, BLOCK_N), gl.float32, layout)
-    done = gl.zeros((rows, BLOCK_N), y.dtype, layout)  # the tile before this one, which is yet to be stored
+    done = gl.zeros((rows, BLOCK_N), y.dtype, layout)  # the previous tile, which is not stored yet
     done_row = 0
     done_col = 0
     step = 0
@@ -152,28 +153,28 @@ def _multiply(
     if turn > 0:
         for part in gl.static_range(PARTS):
             _store(y, out, done, done_row, done_col, part)
-    tma.store_wait(0)  # this shared memory is another program's once this one has ended
+    tma.store_wait(0)  # the shared memory belongs to another program after this one ends
 
 
 @gluon.jit(do_not_specialize=["m", "n", "k"])
 def matmul_roles(
-    a,  # half the rows of a tile at a time
+    a,  # descriptor of half the rows of a tile
     b,
-    y,  # half the rows and a quarter of the columns
+    y,  # descriptor of half the rows and a quarter of the columns of a tile
     scale_a_ptr,
     scale_b_ptr,
     m,
     n,
     k,
-    A_ALONG_K: gl.constexpr,  # a is described as [m, k], else as its transpose; b likewise as [n, k], or as [k, n]
+    A_ALONG_K: gl.constexpr,  # the descriptor of a is [m, k], else [k, m]; that of b is [n, k], else [k, n]
     B_ALONG_K: gl.constexpr,
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr,
-    STAGES: gl.constexpr,  # at most as many as there are blocks of k: else phases of a barrier could be mistaken
+    STAGES: gl.constexpr,  # at most the number of blocks of k, or phases of a barrier would be ambiguous
 ):
-    """Multiply a, [m, k], by b, [k, n], on Hopper: a warp loads tiles, and two warpgroups multiply.
+    """Multiply a [m, k] by b [k, n] on Hopper: one warp loads tiles, and two warpgroups multiply.
 
     Sums are float32. ``scale_a_ptr`` and ``scale_b_ptr`` point to one float32 each, or are None.
     """
@@ -186,7 +187,7 @@ def matmul_roles(
     for slot in gl.static_range(STAGES):
         mbarrier.init(full.index(slot), count=1)
         mbarrier.init(empty.index(slot), count=2)
-    fence_async_shared()  # what loads tiles sees the barriers
+    fence_async_shared()  # so that the accelerator sees the barriers
     ring = (a_ring, b_ring, full, empty)
     counts = (gl.cdiv(m, BLOCK_M), gl.cdiv(n, BLOCK_N), gl.cdiv(k, BLOCK_K))
     gl.warp_specialize(

@@ -1,17 +1,17 @@
-// y = a b on tensor cores, for types of 16 bits, summed in float: mma.sync, which every GPU from sm_80 on has.
+// y = a b on tensor cores, for 16-bit types, summed in float. It uses mma.sync, which every GPU from sm_80 on has.
 //
-// A block computes a tile [BM, BN] of y, a warp of it a tile [WM, WN], in registers. Tiles [BM, BK] of a and [BK, BN]
-// of b come through STAGES buffers in shared memory, filled by cp.async while earlier ones are computed with. Chunks of
-// sixteen bytes stand in a permuted order there, so that neither filling nor ldmatrix has bank conflicts.
+// A block computes a tile [BM, BN] of y, and a warp a tile [WM, WN] of that, in registers. Tiles [BM, BK] of a and [BK, BN]
+// of b pass through STAGES buffers in shared memory; cp.async fills some while the block computes with others. Chunks of 16
+// bytes are permuted there, so that neither the copies nor ldmatrix have bank conflicts.
 #include "../numbers.cuh"
 
-constexpr int GROUP = 8;  // tiles, one below the other, that run together, so that their columns of b stay in L2
-constexpr int CHUNK = 8;  // elements of sixteen bytes
+constexpr int GROUP = 8;  // rows of tiles that run together, so that their columns of b stay in L2
+constexpr int CHUNK = 8;  // elements in 16 bytes
 
-// Place of chunk `column` of row `row`, in a tile whose rows have CHUNKS of them.
+// The index of chunk `column` of row `row`, in a tile whose rows have CHUNKS chunks.
 template <int CHUNKS>
 __device__ inline int permuted(int row, int column) {
-    // Eight rows at one column, which ldmatrix reads together, must fall into different sixteenths of 128 bytes.
+    // ldmatrix reads eight rows of one column together. They must be in different 16-byte parts of 128 bytes.
     return row * CHUNKS + (column ^ (CHUNKS >= 8 ? row & 7 : (row / (8 / CHUNKS)) & (CHUNKS - 1)));
 }
 
@@ -19,7 +19,7 @@ __device__ inline unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// Sixteen bytes into shared memory, the first `valid` elements of `from`, the rest 0. All or none are valid if ALIGNED.
+// Copies 16 bytes to shared memory: the first `valid` elements of `from`, and zeros. If ALIGNED, all or none are valid.
 template <typename T, bool ALIGNED>
 __device__ inline void fill(uint4* to, const T* from, long long valid) {
     if constexpr (ALIGNED) {
@@ -37,7 +37,7 @@ __device__ inline void fill(uint4* to, const T* from, long long valid) {
     }
 }
 
-// A tile [ROWS, COLS] from (row, col) of a matrix [height, width] on.
+// Copies the tile [ROWS, COLS] at (row, col) of a matrix [height, width].
 template <typename T, int ROWS, int COLS, int THREADS, bool ALIGNED>
 __device__ inline void fill_tile(
     uint4* tile, const T* base, long long stride, long long row, long long height, long long col, long long width) {
@@ -47,7 +47,7 @@ __device__ inline void fill_tile(
     for (int i = 0; i < ROWS * CHUNKS / THREADS; i++) {
         const int index = threadIdx.x + i * THREADS, r = index / CHUNKS, c = index % CHUNKS;
         const long long valid = row + r < height ? width - col - c * CHUNK : 0;
-        const T* from = valid > 0 ? base + (row + r) * stride + col + c * CHUNK : base;  // an address that exists
+        const T* from = valid > 0 ? base + (row + r) * stride + col + c * CHUNK : base;  // always a valid address
         fill<T, ALIGNED>(tile + permuted<CHUNKS>(r, c), from, valid);
     }
 }
@@ -76,9 +76,9 @@ __device__ inline void multiply(float (&sum)[4], const unsigned (&a)[4], unsigne
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// y [m, n], a [m, k], b [k, n]. Rows of a and b lie their strides apart, rows of y n. ALIGNED: rows of a, b and y begin
-// at multiples of sixteen bytes, and are multiples of them long. Dynamic shared memory: STAGES (BM BK + BK BN) elements,
-// and at least BM BN.
+// Computes y [m, n] from a [m, k] and b [k, n]. Rows of a and b have strides, and y is contiguous. ALIGNED: address and
+// length of all rows of a, b and y are multiples of 16 bytes. Dynamic shared memory: STAGES (BM BK + BK BN) elements, and at
+// least BM BN.
 template <typename T, int BM, int BN, int BK, int WM, int WN, int STAGES, bool ALIGNED>
 __global__ void __launch_bounds__(32 * (BM / WM) * (BN / WN)) matmul_kernel(
     const T* a, const T* b, T* y, long long m, long long n, long long k, long long a_stride, long long b_stride) {
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(32 * (BM / WM) * (BN / WN)) matmul_kernel(
     int stage = 0;
     for (long long step = 0; step < steps; step++) {
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
-        __syncthreads();  // this stage is full for all, and the one before it has been read by all
+        __syncthreads();  // this stage is full, and all threads have read the previous one
         const long long coming = step + STAGES - 1;
         if (coming < steps) fill_stage(stage == 0 ? STAGES - 1 : stage - 1, coming * BK);
         commit();
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(32 * (BM / WM) * (BN / WN)) matmul_kernel(
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
 
-    // Through shared memory, since the four lanes that have eight neighbours of y would write sixteen bytes at a time.
+    // Through shared memory: directly, the four lanes that hold eight neighbours of y would write 16 bytes together.
     asm volatile("cp.async.wait_group 0;" ::: "memory");
     __syncthreads();
     using Two = decltype(narrow(0.0f, 0.0f, T()));

@@ -1,19 +1,21 @@
-"""float32 matrix product at float32 accuracy on tensor cores, from three products of float16.
+"""float32 matrix product with float32 accuracy on tensor cores, from three products of float16.
 
-Rows of a and columns of b are scaled and split in two (see ``kernels.fp16_split``), a_ik = s_i (hi + lo), and
-hi lo + lo hi + hi hi of each 64 terms are summed on tensor cores, those sums then in float32 arithmetic.
+Rows of a and columns of b are scaled and split in two (see ``kernels.fp16_split``): a_ik = s_i (hi + lo). Tensor cores
+add hi lo + lo hi + hi hi over 64 terms, and float32 arithmetic adds these sums.
 
-The error. Let A be the largest |a_ik| of row i, and B the largest |b_kj| of column j. A term a_ik b_kj is off by
+Error. Let A be the largest |a_ik| of row i, and B the largest |b_kj| of column j. The error of a term a_ik b_kj is at
+most
 
-    splitting    2^-23 of itself for each factor, at worst, if that is above 2^-13 of A or B
-    lo lo        2^-22 of itself, at worst: it is left out, if there are more than 32 terms
-    tiny factor  2^-36 A |b_kj|, or 2^-36 B |a_ik|, at worst, instead: lo is subnormal there
+    splitting    2^-23 of the term for each factor, if the factor is above 2^-13 of A or B
+    lo lo        2^-22 of the term, since it is left out in sums of more than 32 terms
+    tiny factor  2^-36 A |b_kj|, or 2^-36 B |a_ik|, in place of the first, since lo is subnormal
 
-and the sum by what tensor cores cut off, below 2^-23 of a sum of 64 terms at each of 12 steps, and by k / 64 roundings.
-A result below 2^-126, where float32 has fewer bits, is off by up to 2^-149 more.
-Float32 arithmetic has exact terms and rounds k times: it is the less accurate one from some dozens of terms on, at
-k = 4096 by a factor of 7. It is the more accurate one where nearly all of a sum comes from factors below 2^-13 of the
-largest of their row or column, as in a row of one huge element that meets a zero.
+The error of the sum is what tensor cores truncate, below 2^-23 of a sum of 64 terms in each of 12 steps, and k / 64
+roundings. A result below 2^-126, where float32 has fewer bits, has an additional error of up to 2^-149.
+
+Float32 arithmetic has exact terms and rounds k times. From some dozens of terms on it is less accurate, at k = 4096 by
+a factor of 7. It is more accurate if nearly all of a sum comes from factors below 2^-13 of the largest of their row or
+column, such as in a row with one huge element that is multiplied by zero.
 """
 
 from __future__ import annotations
@@ -41,26 +43,27 @@ from ..triton_device import require_gpu, require_products
 from ..unsupported import Unsupported
 from ._product import require_product
 
-GROUP = 8  # rows of tiles that are walked through together
-REPAIR = 64  # rows and columns at a time, of what cannot be split
+GROUP = 8  # rows of tiles that are visited together
+REPAIR = 64  # rows and columns of a program that recomputes rows and columns which cannot be split
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How the work is cut up."""
+    """A kernel and its tiles."""
 
-    rows: int  # of a tile of y
-    cols: int
-    depth: int  # terms that are summed on a tensor core before float32 arithmetic adds them up
+    rows: int  # rows of a tile of y
+    cols: int  # columns of it
+    depth: int  # terms that a tensor core adds before float32 arithmetic adds the sums
     warps: int
     stages: int  # tiles in flight
-    roles: bool = False  # warps have roles: kernels.hopper_split, and its tiles, whatever is said here of them
+    roles: bool = False  # specialized warps: kernels.hopper_split, whose tiles are fixed
 
 
 def plan_for(m: int, n: int, *, processors: int, descriptors: bool, roles: bool) -> Plan:
-    """What was fastest on an H200 for [m, n]; on older GPUs, what fits.
+    """Return the plan that was fastest on an H200 for y [m, n]; on older GPUs, one that fits.
 
-    At 4096, beside float32 in cuBLAS in the same run, on 2026-11-21: 4.10 times as fast with roles, 3.34 without.
+    At 4096 cubed, 2026-11-21: 4.10 times as fast as float32 of cuBLAS in the same run with specialized warps, 3.34
+    times without.
     """
     if triton.cdiv(m, 128) * triton.cdiv(n, 128) < processors:
         return Plan(rows=64, cols=64, depth=64, warps=4, stages=2)
@@ -75,7 +78,7 @@ def plan_for(m: int, n: int, *, processors: int, descriptors: bool, roles: bool)
 def _operand(
     halves, lo, row, k, width, COLUMNS: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, DESCRIPTORS: tl.constexpr
 ):  # fmt: skip
-    """Hi and lo [ROWS, DEPTH]: of rows that were split, or of columns."""
+    """Load hi and lo, [ROWS, DEPTH] each, of a matrix that was split by rows or by columns."""
     if COLUMNS:
         hi = tile(halves, k, row, width, DEPTH, ROWS, DESCRIPTORS).T
         low = tile(halves, lo + k, row, width, DEPTH, ROWS, DESCRIPTORS).T
@@ -93,7 +96,7 @@ def _tiles(
 ):  # fmt: skip
     m_tiles = tl.cdiv(m, ROWS)
     n_tiles = tl.cdiv(n, COLS)
-    # Not flattened: the buffer of the store then shares its memory with the tiles in flight.
+    # Not flattened, so that the buffer of the store shares memory with the tiles in flight.
     for index in tl.range(tl.program_id(0), m_tiles * n_tiles, tl.num_programs(0), flatten=False):
         i, j = place(index, m_tiles, n_tiles, GROUP)
         row = i * ROWS
@@ -107,7 +110,7 @@ def _tiles(
         cols = col + tl.arange(0, COLS)
         a_scale = tl.load(a_scales + rows, mask=rows < m, other=0.0)[:, None]
         b_scale = tl.load(b_scales + cols, mask=cols < n, other=0.0)[None, :]
-        # The smaller one first: a huge row times a tiny column must not overflow on the way.
+        # The smaller factor first, or a huge row times a tiny column would overflow in between.
         y_tile = y_tile * tl.minimum(a_scale, b_scale) * tl.maximum(a_scale, b_scale)
         if STORES:
             half: tl.constexpr = COLS // 2
@@ -123,7 +126,7 @@ def _tiles(
 def _repair(
     a, a_row, a_col, a_scales, b, b_row, b_col, b_scales, y, m, n, k, SQUARE: tl.constexpr, DEPTH: tl.constexpr
 ):  # fmt: skip
-    """Rows and columns with an infinity or a NaN, from the inputs themselves. There are next to never any."""
+    """Recompute rows and columns with infinity or NaN from the inputs. They are rare."""
     across = tl.cdiv(n, SQUARE)
     row = (tl.program_id(0) // across).to(tl.int64) * SQUARE + tl.arange(0, SQUARE)
     col = (tl.program_id(0) % across).to(tl.int64) * SQUARE + tl.arange(0, SQUARE)
@@ -143,11 +146,13 @@ def _repair(
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """Product a @ b, as in ``kernels.matmul``, of float32 at any strides. Infinities and NaN are as in float32.
+    """Compute a @ b of float32 matrices; shapes as in ``kernels.matmul``. Any strides are accepted.
+
+    Infinities and NaN give the same results as float32 arithmetic.
 
     Raises:
-        Unsupported: not float32; or ``a`` is not on a GPU, and Triton's interpreter is off.
-        ValueError: the shapes or types do not make a product.
+        Unsupported: the dtype is not float32, or ``a`` is not on a GPU and Triton's interpreter is off.
+        ValueError: the shapes, dtypes or devices do not match.
 
     """
     if a.dtype != torch.float32:
@@ -157,9 +162,9 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     require_product(a, b)
     (m, k), n = a.shape, b.shape[1]
     y = torch.empty(m, n, dtype=a.dtype, device=a.device)
-    if y.numel() == 0 or k == 0:  # a descriptor has no room for nothing
+    if y.numel() == 0 or k == 0:  # a descriptor cannot be empty
         return y.zero_()
-    # Triton launches on the current device, wherever a may be.
+    # Triton launches on the current device, which may not be that of a.
     with torch.cuda.device_of(a):
         plan = plan_for(m, n, processors=processors(a), descriptors=has_descriptors(a), roles=has_roles(a))
         x, z, columns = split(a, b, roles=plan.roles)
@@ -172,13 +177,17 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 
 
 def split(a: Tensor, b: Tensor, *, roles: bool) -> tuple[Halves, Halves, tuple[bool, bool]]:
-    """The operands in halves, and whether they were split by columns: along memory, as they stand.
+    """Split both operands, each along memory if possible.
 
-    For warps that have ``roles`` a is always split by rows, across memory if need be.
+    With ``roles``, a is always split by rows.
+
+    Returns:
+        The halves of a and b, and for each whether it was split by columns.
+
     """
     a_columns, b_columns = a.stride(0) < a.stride(1) and not roles, b.stride(1) <= b.stride(0)
     if not a_columns and not b_columns:
-        return *split_rows(a, b.mT), (False, False)  # in one launch
+        return *split_rows(a, b.mT), (False, False)  # one launch for both
     x = split_columns(a.mT) if a_columns else split_rows(a, a[:0])[0]
     z = split_columns(b) if b_columns else split_rows(b.mT, b.mT[:0])[0]
     return x, z, (a_columns, b_columns)
@@ -187,13 +196,14 @@ def split(a: Tensor, b: Tensor, *, roles: bool) -> tuple[Halves, Halves, tuple[b
 def launch(
     a: Halves, b: Halves, y: Tensor, k: int, plan: Plan, *, columns: tuple[bool, bool], descriptors: bool
 ) -> object:
-    """Fills ``y`` [m, n] by ``plan``; returns what was launched.
+    """Write the product of ``a`` and ``b``, with ``k`` terms, into ``y`` [m, n] by ``plan``.
 
-    ``columns`` is what ``split`` says, ``descriptors`` whether tiles can be copied by them.
+    ``columns`` is the last result of ``split``. ``descriptors``: the tensor memory accelerator copies tiles. Returns
+    the compiled kernel.
     """
     every = k <= ALL_PRODUCTS
     if plan.roles:
-        from ..hopper_split import ring  # older versions of Triton have no such thing
+        from ..hopper_split import ring  # imported here, since older versions of Triton lack Gluon for Hopper
 
         return ring(
             a, b, y, distances=False, b_columns=columns[1], all_products=every, depth=plan.depth, slots=plan.stages,
@@ -204,7 +214,7 @@ def launch(
         (plan.depth, rows) if by_column else (rows, plan.depth)
         for rows, by_column in zip((plan.rows, plan.cols), columns, strict=True)
     )
-    # A descriptor's rows are 16 bytes apart, or a multiple of that.
+    # The row stride of a descriptor is a multiple of 16 bytes.
     stores = descriptors and n % 4 == 0
     tiles = triton.cdiv(m, plan.rows) * triton.cdiv(n, plan.cols)
     return _tiles[(min(tiles, processors(y)) if descriptors else tiles,)](

@@ -1,17 +1,16 @@
 """Matrix product in Triton: four kernels, chosen by ``_configurations``.
 
-    roles         Hopper, 8 and 16 bits, a tile of y for every multiprocessor and more: a warp loads, two warpgroups
-                  multiply, and y is stored while the next tile is multiplied, which Triton's compiler does not do by
-                  itself. Hence it is in Gluon, Triton's language below the tile
-    descriptors   Hopper: tiles come by the tensor memory accelerator and are multiplied by warpgroup instructions
-                  (wgmma); one program a multiprocessor takes tile after tile, so that the next tile's loads are on
-                  their way while this one is stored
-    skinny        Hopper, at most 128 rows or columns: the wide operand stands where the instruction wants at least 64
-                  rows, y^T = b^T a^T, and is read once, at the speed of memory
-    pointers      any GPU, stride and alignment: tiles come by cp.async where they are aligned
+    roles         Hopper, 8 and 16 bits, at least one tile of y for each multiprocessor. One warp loads, two warpgroups
+                  multiply, and y is stored during the next tile. Triton's compiler does not do that by itself, so this
+                  kernel is in Gluon, Triton's lower-level language
+    descriptors   Hopper. The tensor memory accelerator loads tiles, and warpgroup instructions (wgmma) multiply them.
+                  A program computes several tiles, so that loads of the next tile overlap with the store of this one
+    skinny        Hopper, at most 128 rows or columns. The wide operand is the one for which the instruction needs at
+                  least 64 rows, y^T = b^T a^T, and is read once, at the speed of memory
+    pointers      any GPU, stride and alignment. Tiles are loaded by cp.async if they are aligned
 
-On Hopper an operand that descriptors cannot take (a base or stride that is no multiple of 16 bytes; in tf32 and float8,
-one whose rows do not run along k) is copied first if the product is large: the copy is O(n^2), the product O(n^3).
+On Hopper, descriptors cannot read an operand whose base or stride is not a multiple of 16 bytes, or in tf32 and float8
+one whose rows do not run along k. It is copied first if the product is large: the copy is O(n^2), the product O(n^3).
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from ._operands import ALIGNED, HAVE_DESCRIPTORS, Operand, copied, described, in
 from ._product import require_product
 from ._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny, sum_parts
 
-WORTH_A_COPY = 2**27  # products from which on a copy of the operands costs less than loading them by pointers
-INTERPRETED = ((9, 0), 132)  # what the interpreter is taken for: the kernels for Hopper are those to check
+WORTH_A_COPY = 2**27  # from this many products on, copying operands costs less than loading them by pointers
+INTERPRETED = ((9, 0), 132)  # the interpreter counts as this GPU, so that the kernels for Hopper are checked
 BEFORE_HOPPER = (8, 9)
-SUM_BLOCK = 1024  # elements a program adds up
-FEW_ROWS = 16  # of the narrow operand: with so few, programs that begin at different places along k are 2 % faster
+SUM_BLOCK = 1024  # elements that a program of sum_parts computes
+FEW_ROWS = 16  # up to this many rows of the narrow operand, it is 2 % faster if tiles begin at different places along k
 
 
 def matmul(
@@ -46,15 +45,22 @@ def matmul(
     scale_b: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Product a @ b, as in ``kernels.matmul``, at any sizes, strides and alignment; into ``out``, if that is given.
+    """Compute a @ b; shapes and dtypes as in ``kernels.matmul``. Any sizes, strides and alignment are accepted.
 
-    float32 is multiplied as float32 unless torch's setting for products on CUDA allows tf32; float8 is summed in the
-    tensor cores' own accumulators, as cuBLAS does with ``use_fast_accum=True``.
+    float32 is multiplied as float32 unless torch's setting for products on CUDA allows tf32. float8 is summed in the
+    accumulators of the tensor cores, as by cuBLAS with ``use_fast_accum=True``.
+
+    Args:
+        a: a matrix [m, k].
+        b: a matrix [k, n].
+        scale_a: factor of a, float32 [], for float8.
+        scale_b: factor of b, likewise.
+        out: where to write the result; it must be contiguous.
 
     Raises:
-        Unsupported: not on a GPU and Triton's interpreter is off, or on one that is too old for the type, or not of a
-            type above.
-        ValueError: the shapes or types do not make a product, or it does not fit ``out``.
+        Unsupported: ``a`` is not on a GPU and Triton's interpreter is off, or the GPU is too old for the dtype, or the
+            dtype is another one.
+        ValueError: the shapes, dtypes or devices do not match, or ``out`` does not fit the result.
 
     """
     require_gpu(a)
@@ -72,11 +78,11 @@ def matmul(
         capability = min(capability, BEFORE_HOPPER)
     dtype = str(a.dtype).removeprefix("torch.")
     if dtype not in ITEMSIZE:
-        raise Unsupported(f"matmul in Triton is of {', '.join(ITEMSIZE)}; convert a and b from {dtype}")
+        raise Unsupported(f"matmul in Triton takes {', '.join(ITEMSIZE)}; convert a and b from {dtype}")
     if capability < ((8, 9) if dtype == "float8_e4m3fn" else (8, 0)):
         raise Unsupported(f"{dtype} products need a GPU newer than compute capability {capability[0]}.{capability[1]}")
     tf32 = a.dtype == torch.float32 and tf32_allowed()
-    roles = has_roles(a) and y.data_ptr() % ALIGNED == 0  # they store by a descriptor alone, others by pointers as well
+    roles = has_roles(a) and y.data_ptr() % ALIGNED == 0  # this kernel stores by descriptor only
     machine = {"capability": capability, "multiprocessors": multiprocessors, "roles": roles}
     how = configuration(m, n, k, dtype, tf32=tf32, **machine)
     run(how, a, b, y, scale_a, scale_b, tf32=tf32)
@@ -84,19 +90,19 @@ def matmul(
 
 
 def tf32_allowed() -> bool:
-    """Whether torch lets products of float32 on CUDA be rounded to tf32, by whichever of its settings that was said."""
+    """Return whether torch allows float32 products on CUDA to use tf32, by its older or its newer setting."""
     setting = torch.backends.cuda.matmul
-    # From torch 2.9 on; there allow_tf32 raises once this one has been set, and this one follows it.
+    # From torch 2.9 on: if fp32_precision has been set, reading allow_tf32 raises; if not, it follows allow_tf32.
     precision = getattr(setting, "fp32_precision", None)
     return bool(setting.allow_tf32) if precision is None else precision == "tf32"
 
 
 def chosen() -> str:
-    """How the last product was computed, in words; empty before the first."""
+    """Return a description of the last product's configuration; empty before the first product."""
     return ", ".join(map(str, _last))
 
 
-_last: list[Configuration | str] = []  # put into words only when somebody asks: that takes as long as a launch
+_last: list[Configuration | str] = []  # formatted only on request, since that takes as long as a launch
 
 
 def run(
@@ -109,9 +115,12 @@ def run(
     *,
     tf32: bool = False,
 ) -> None:
-    """Write a @ b into ``y`` as ``how`` says, or by pointers if descriptors want a copy that is not worth it."""
+    """Write a @ b into ``y`` with the configuration ``how``.
+
+    Use the kernel "pointers" instead if descriptors would need a copy that costs more than it saves.
+    """
     global _last
-    along_k = a.dtype.itemsize != 2  # other types are multiplied only if their tiles lie so in shared memory
+    along_k = a.dtype.itemsize != 2  # tensor cores multiply other dtypes only if the rows of a tile run along k
     dtype = str(a.dtype).removeprefix("torch.")
     notes: list[str] = [("tf32" if tf32 else "ieee")] if dtype == "float32" else []
     with on_device_of(a):
@@ -129,15 +138,15 @@ def run(
 
 
 def _worth_descriptors(how: Configuration, a: Operand | None, b: Operand | None, y: Tensor, k: int) -> bool:
-    """Whether both are there, or a copy of the one that is not costs little beside the product."""
+    """Return whether descriptors can read both operands, or the copies cost little compared with the product."""
     if how.kernel == "skinny":
-        return (b if y.shape[0] <= y.shape[1] else a) is not None  # the narrow one is next to nothing
+        return (b if y.shape[0] <= y.shape[1] else a) is not None  # a copy of the narrow operand is cheap
     return (a is not None and b is not None) or y.numel() * k >= WORTH_A_COPY
 
 
 @cache
 def _machine(device: torch.device) -> tuple[tuple[int, int], int]:
-    """Compute capability and multiprocessors."""
+    """Return the compute capability and the number of multiprocessors."""
     if device.type == "cpu":
         return INTERPRETED
     properties = torch.cuda.get_device_properties(device)

@@ -8,5 +8,5 @@ mlp(x, w1, b1, ..., wL, bL, *, activation) -> y
     y  [batch, dim]  dtype of x; float16 and bfloat16 are rounded after each linear layer and each activation
     activation       "gelu", exact (erf), or "relu"
 
-It must be differentiable by autograd: training calls backward on what it returns.
+Autograd must be able to differentiate the result, since training calls backward on it.
 """

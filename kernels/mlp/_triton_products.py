@@ -1,9 +1,9 @@
-"""Products in Triton with what an MLP does before and after them as their epilogue.
+"""Products of an MLP in Triton, with bias and activation, or its derivative, as their epilogue.
 
-On Hopper a program has a processor, and tiles of 128 x 256 one after the other; what it does to one of them when it is
-complete keeps the tensor cores waiting, so the activation is made of few instructions.
+On Hopper one program runs on each multiprocessor and computes tiles of 128 x 256 one after the other. Tensor cores wait
+during the epilogue of a tile, so the activation uses few instructions.
 
-Elsewhere, and where the copy engine cannot address the operands, these come through pointers.
+On other GPUs, and if the tensor memory accelerator cannot address the operands, tiles are loaded by pointers.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from ..gelu.triton import normal_cdf_and_slope
 from ..tensor_cores import TensorDescriptor, processors
 from ..triton_device import on_device_of
 
-BAND = 128  # rows of a tile, always: column sums are kept a band
+BAND = 128  # rows of every tile; column sums are computed for each band of so many rows
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a product is cut up, in tiles of ``BAND`` x ``n``."""
+    """The tiles of a product: ``BAND`` x ``n``, with ``k`` terms in a step."""
 
     n: int
     k: int
     warps: int
     stages: int  # tiles of operands in flight
-    resident: int  # programs that share a processor, each with a queue of tiles; 0: a program a tile
-    copy_engine: bool
-    group: int = 8  # rows of tiles that run at the same time, for their operands to be in the cache
+    resident: int  # programs on a multiprocessor, each with a queue of tiles; 0: a program for each tile
+    copy_engine: bool  # use descriptors (the tensor memory accelerator)
+    group: int = 8  # rows of tiles that run at the same time, so that their operands stay in the cache
 
 
 HOPPER = Tiling(n=256, k=64, warps=8, stages=4, resident=1, copy_engine=True)
-POINTERS = Tiling(n=128, k=32, warps=8, stages=4, resident=0, copy_engine=False)  # 4 warps would spill
+POINTERS = Tiling(n=128, k=32, warps=8, stages=4, resident=0, copy_engine=False)  # with 4 warps, registers spill
 
 
 @triton.jit
 def activation_and_slope(z, RELU: tl.constexpr, FINE: tl.constexpr):
-    """The activation of ``z``, and its derivative there; of relu, what is 0 where the derivative is."""
+    """Return the activation y of ``z`` and its derivative; for relu y twice, which is 0 where the derivative is."""
     if RELU:
-        y = tl.where(z <= 0, 0.0, z)  # and NaN stays NaN
+        y = tl.where(z <= 0, 0.0, z)  # NaN stays NaN
         slope = y
     else:
         p, slope = normal_cdf_and_slope(z, FINE)
@@ -59,7 +59,7 @@ def _places(row, col, rows, cols, ROWS: tl.constexpr, COLS: tl.constexpr):
 
 @triton.jit
 def _get(matrix, row, col, rows, cols, ROWS: tl.constexpr, COLS: tl.constexpr, COPY_ENGINE: tl.constexpr):
-    """A tile of a row-major matrix; beyond its edges, zeros."""
+    """Load a tile of a row-major matrix, with zeros beyond its edges."""
     if COPY_ENGINE:
         tile = matrix.load([row, col])
     else:
@@ -93,7 +93,7 @@ def _finish(
     KEEP: tl.constexpr,
     COPY_ENGINE: tl.constexpr,
 ):
-    """The epilogue of a tile."""
+    """Compute the epilogue of a tile and store it."""
     height: tl.constexpr = z.shape[0]
     width: tl.constexpr = z.shape[1]
     j = col + tl.arange(0, width)
@@ -135,7 +135,7 @@ def _product(
     half: tl.constexpr = BLOCK_N // 2
     tiles_m, tiles_n = tl.cdiv(rows, BLOCK_M), tl.cdiv(cols, BLOCK_N)
     wave = GROUP * tiles_n
-    # Flattened, the operands of the next tile are on their way while this one is finished. Backward that gains nothing.
+    # Flattened, so that the operands of the next tile load during the epilogue. In the backward this gains nothing.
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=FORWARD and COPY_ENGINE):
         first = tile // wave * GROUP
         together = min(tiles_m - first, GROUP)
@@ -150,44 +150,62 @@ def _product(
             else:
                 right = _get(b, k, col, depth, cols, BLOCK_K, BLOCK_N, COPY_ENGINE)
             z = tl.dot(left, right, z)
-        # By halves, because what is stored lies in shared memory meanwhile, beside the operands of the next tile.
+        # In halves, since the store needs shared memory beside the operands of the next tile.
         one, two = tl.split(z.reshape(BLOCK_M, 2, half).permute(0, 2, 1))
         _finish(one, out, slope, bias, sums, row, col, rows, cols, FORWARD, RELU, KEEP, COPY_ENGINE)
         _finish(two, out, slope, bias, sums, row, col + half, rows, cols, FORWARD, RELU, KEEP, COPY_ENGINE)
 
 
 def linear(h: Tensor, w: Tensor, b: Tensor, relu: bool, y: Tensor, slope: Tensor | None, tiling: Tiling) -> None:
-    """A layer, y = activation(h w^T + b), and the derivative into ``slope``, if that is wanted. All without gaps."""
+    """Write a layer, activation(h w^T + b), into ``y``, and the derivative into ``slope`` unless it is None.
+
+    Args:
+        h: input [rows, depth], float16 or bfloat16. All tensors are contiguous.
+        w: weight [cols, depth].
+        b: bias [cols].
+        relu: the activation is relu, else gelu.
+        y: output [rows, cols].
+        slope: derivative of the activation [rows, cols], or None.
+        tiling: ``HOPPER`` or ``POINTERS``.
+
+    """
     right = (tiling.n, tiling.k)
     _launch(tiling, h, w, right, y, y if slope is None else slope, b, y, relu, forward=True, keep=slope is not None)
 
 
 def chained(dz: Tensor, w: Tensor, slope: Tensor, relu: bool, out: Tensor, sums: Tensor, tiling: Tiling) -> None:
-    """Backward through a product and the activation below it, out = (dz w) * slope; all without gaps.
+    """Compute the backward of a product and of the activation below it: out = (dz w) * slope.
 
-    Also the sum of each column over each band of rows, into ``sums`` [bands, columns].
-    Of relu, ``slope`` is anything that is 0 where the derivative is.
+    Args:
+        dz: gradient of the layer's z [rows, depth], float16 or bfloat16. All tensors are contiguous.
+        w: weight of the layer [depth, cols].
+        slope: derivative of the activation below [rows, cols]; for relu, any tensor that is 0 where it is 0.
+        relu: the activation is relu, else gelu.
+        out: gradient of the z of the layer below [rows, cols].
+        sums: sums of the columns of ``out`` over each band of rows [bands, cols], float32.
+        tiling: ``HOPPER`` or ``POINTERS``.
+
     """
     _launch(tiling, dz, w, (tiling.k, tiling.n), out, slope, out, sums, relu, forward=False, keep=True)
 
 
 def tiling_for(*operands: Tensor) -> Tiling:
-    """The fastest that ``operands`` allow, which lie without gaps where they are."""
+    """Return the fastest tiling for contiguous ``operands``."""
     (where, *_) = {tensor.device for tensor in operands}
     if TensorDescriptor is None or where.type != "cuda" or torch.cuda.get_device_capability(where)[0] != 9:
-        return POINTERS  # newer GPUs too: there are some with less than half of the shared memory that HOPPER takes
-    # The copy engine wants whole rows, and the first of them, at multiples of 16 bytes.
+        return POINTERS  # on newer GPUs too: some have less than half of the shared memory that HOPPER needs
+    # A descriptor needs a base address and rows that are multiples of 16 bytes.
     addresses = [address for x in operands for address in (x.data_ptr(), x.shape[-1] * x.element_size())]
     return POINTERS if any(address % 16 for address in addresses) else HOPPER
 
 
 def bands(rows: int) -> int:
-    """Number of bands of ``BAND`` rows; the last one may have fewer."""
+    """Return the number of bands of ``BAND`` rows; the last one may have fewer."""
     return -(-rows // BAND)
 
 
 def _measured(x: Tensor) -> Tensor:
-    """``x``, whose rows follow each other, with the stride that says so: of a single one it may be anything else."""
+    """Return the contiguous ``x`` with a row stride of its width. A single row may have any stride before."""
     return x if x.stride(0) == x.shape[1] else x.view(-1).view(x.shape)
 
 

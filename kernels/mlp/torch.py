@@ -1,4 +1,4 @@
-"""MLP as PyTorch has it: two calls a layer, the bias added within the product."""
+"""MLP of PyTorch: two calls for each layer; the bias is added within the product."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.
 
 
 def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
-    """Forward pass, as in ``kernels.mlp``."""
+    """Compute the forward pass; shapes and dtypes as in ``kernels.mlp``."""
     activate = ACTIVATIONS[activation]
     for index, (w, b) in enumerate(zip(params[::2], params[1::2], strict=True)):
         with span(f"layer_{index}"):

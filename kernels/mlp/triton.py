@@ -1,13 +1,13 @@
-"""MLP in Triton: each layer's product has the bias and the activation, or its derivative, as its epilogue.
+"""MLP in Triton. The product of each layer has the bias and the activation, or its derivative, as its epilogue.
 
-Forward keeps y'(z) beside y = activation(z) of each layer's z = h w^T + b, in place of z: both come of one exp, and
-backward has then nothing left to evaluate. It is a chain of products, dz = (dz' w') * y'(z), each of which sums the
-columns of its tiles as well, for the gradient of the bias; and for each layer dw = dz^T h, by ``kernels.matmul`` or
-cuBLAS. No layer waits for the dw of another: where they take long they have a stream of their own, and so one fills the
-processors that the last tiles of the other leave idle.
+Forward computes z = h w^T + b and y = activation(z) for each layer, and keeps the derivative y'(z) instead of z. Both
+come from one exp, and backward has no activation left to evaluate. Backward is a chain of products, dz = (dz' w') *
+y'(z). Each of them also adds the columns of its tiles, for the gradient of the bias. For each layer there is a product
+dw = dz^T h, by ``kernels.matmul`` or cuBLAS. No layer waits for the dw of another. If these products are long they run
+on a side stream, and fill the multiprocessors that the last tiles of the chain leave idle.
 
-Products of float32 and float64 are cuBLAS's too, since tensor cores do not take them whole; what is between them is one
-kernel a layer. But small ones of float32 are ours, forward and backward a kernel a layer: see ``_triton_small``.
+float32 and float64 are multiplied by cuBLAS, since tensor cores would round them; between the products there is one
+kernel for each layer. Small float32 layers have their own kernels, one for each layer: see ``_triton_small``.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from . import _triton_small
 from ._triton_products import BAND, activation_and_slope, bands, chained, linear, tiling_for
 
 NARROW = (torch.float16, torch.bfloat16)
-COLS, WARPS = 64, 8  # a program's part of a band where there is no product; with 4 warps, float64 spills
-ELEMENTS = 1024  # a program where there are no columns to sum
-LONG = 2**32  # multiplications of a product from which on a second stream is worth its host time
+COLS, WARPS = 64, 8  # columns and warps of a program of _through_activation; with 4 warps, float64 spills
+ELEMENTS = 1024  # elements of a program of _activate
+LONG = 2**32  # from this many multiplications of a product on, a side stream gains more than its host time
 
 
 @triton.jit
@@ -72,11 +72,13 @@ def _through_activation(
 
 
 def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
-    """Forward pass, as in ``kernels.mlp``, in the type of ``x`` under autocast too. It can be differentiated once.
+    """Compute the forward pass; shapes and dtypes as in ``kernels.mlp``. Autocast does not change the dtype.
+
+    The result can be differentiated once.
 
     Raises:
-        Unsupported: ``x`` is not on a GPU, and Triton's interpreter is off.
-        ValueError: a parameter is not of the shape that the width of ``x`` asks for; there is no such ``activation``.
+        Unsupported: ``x`` is not on a GPU and Triton's interpreter is off.
+        ValueError: the shape of a parameter does not fit the width of ``x``, or ``activation`` is unknown.
 
     """
     require_gpu(x)
@@ -99,7 +101,7 @@ def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
 
 
 class _Differentiable(torch.autograd.Function):
-    """``mlp`` of tensors without gaps as one step of autograd's, which keeps the input and the slope of each layer."""
+    """``mlp`` of contiguous tensors as one autograd function, which saves the input and the slope of each layer."""
 
     @staticmethod
     def forward(ctx: Any, relu: bool, x: Tensor, *params: Tensor) -> Tensor:
@@ -110,7 +112,7 @@ class _Differentiable(torch.autograd.Function):
                 y, slope = _layer(y, w, b, relu, keep=True)
             slopes.append(slope)
         ctx.relu, ctx.layers = relu, len(slopes)
-        # The biases too, which no gradient takes: the error of a second derivative is to be met on the way to them.
+        # Save the biases too, although no gradient needs them: a second derivative must raise on its way to them.
         ctx.save_for_backward(*inputs, *params[::2], *slopes, *params[1::2])
         return y
 
@@ -133,13 +135,13 @@ class _Differentiable(torch.autograd.Function):
                 of_weights.append(_of_weight(dz, inputs[layer], side))
             of_x = torch.mm(dz, weights[0], out=torch.empty_like(inputs[0])) if ctx.needs_input_grad[1] else None
             of_biases = sums.sum(1).to(dy.dtype).unbind()
-        finally:  # as where memory runs out
+        finally:  # also after an out-of-memory error
             side.join()
         return None, of_x, *chain(*zip(reversed(of_weights), of_biases, strict=True))
 
 
 def _layer(h: Tensor, w: Tensor, b: Tensor, relu: bool, keep: bool) -> tuple[Tensor, Tensor | None]:
-    """A layer's activation, and its derivative, if that is to be kept; of relu, the activation itself shows it."""
+    """Return a layer's activation, and its derivative if ``keep``. For relu the second is the activation itself."""
     y = torch.empty_like(h)
     if h.dtype in NARROW:
         slope = torch.empty_like(h) if keep and not relu else None
@@ -148,7 +150,7 @@ def _layer(h: Tensor, w: Tensor, b: Tensor, relu: bool, keep: bool) -> tuple[Ten
         slope = torch.empty_like(h) if keep and not relu else None
         _triton_small.linear(h, w, b, relu, y, slope)
     else:
-        # z, until its derivative is written over it. Into what is there already, autocast does not round it to 16 bits.
+        # slope holds z until the derivative overwrites it. With ``out=``, autocast does not round z to 16 bits.
         slope = torch.addmm(b, h, w.t(), out=torch.empty_like(h))
         if y.numel():
             with on_device_of(h):
@@ -166,7 +168,7 @@ def _small_backward(
     relu: bool,
     of_input: bool,
 ) -> list[Tensor | None]:
-    """The gradients of x, if it is wanted, and of the parameters."""
+    """Return the gradients of x, None unless ``of_input``, and of the parameters."""
     dz: Tensor | None = dy
     slope: Tensor | None = slopes[-1]
     found: list[Tensor | None] = []
@@ -182,16 +184,19 @@ def _small_backward(
 
 
 def _of_weight(dz: Tensor, h: Tensor, side: SideStream) -> Tensor:
-    """The gradient of a weight, which nothing waits for."""
+    """Return the gradient of a weight, which the side stream computes."""
     dw = torch.empty(dz.shape[1], h.shape[1], dtype=h.dtype, device=h.device)
-    ours = side.active and h.dtype in NARROW and has_roles(h)  # 3 % faster there; where it is short, the host counts
+    ours = side.active and h.dtype in NARROW and has_roles(h)  # 3 % faster; for short products host time dominates
     product = matmul if ours else torch.mm
     side.run(lambda: product(dz.t(), h, out=dw), dz, h)
     return dw
 
 
 def _below(dz: Tensor, w: Tensor, slope: Tensor, sums: Tensor, relu: bool) -> Tensor:
-    """The gradient of the z of the layer below that with ``w``, whose own is ``dz``; and its sums."""
+    """Return the gradient of the z of the layer below, and write its sums into ``sums``.
+
+    ``dz`` and ``w`` belong to the layer above, ``slope`` to the layer below.
+    """
     out = torch.empty_like(slope)
     if dz.dtype in NARROW:
         chained(dz, w, slope, relu, out, sums, tiling_for(dz, w))
@@ -200,7 +205,10 @@ def _below(dz: Tensor, w: Tensor, slope: Tensor, sums: Tensor, relu: bool) -> Te
 
 
 def _through(dy: Tensor, slope: Tensor, dz: Tensor, sums: Tensor, relu: bool) -> Tensor:
-    """The gradient of z from that of y, of any strides, into ``dz``, which may be ``dy``; and the sums."""
+    """Write the gradient of z into ``dz`` and its sums into ``sums``, given ``dy``, the gradient of y, at any strides.
+
+    ``dz`` may be ``dy``. Returns ``dz``.
+    """
     rows, cols = dy.shape
     if dy.numel():
         with on_device_of(dy):

@@ -20,7 +20,7 @@ DTYPES = ["float32", "float16", "bfloat16", "float64"]
 ALWAYS = ["naive", "torch"]  # what every op has, everywhere
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
-MLP = {"dim": 37, "layers": 3, "batch": 19, "steps": 2, "zero_grad": "every_step", "lr": 0.1}
+MLP = {"dim": 37, "layers": 3, "batch": 19, "steps": 1, "zero_grad": "every_step", "lr": 0.1}
 POINTS: dict[str, list[dict[str, object]]] = {
     "add": [{"rows": rows, "cols": cols} for rows, cols in ((1, 1), (3, 127), (64, 64), (41, 1001))],
     "gelu": [
@@ -40,9 +40,9 @@ POINTS: dict[str, list[dict[str, object]]] = {
     ],
     "cdist": [{"n": n, "m": m, "d": d, "p": 2} for n, m, d in ((1, 1, 1), (33, 65, 3), (20, 25, 127), (64, 64, 512))],
     "mlp": [
-        {"activation": activation, "pass_": pass_, **MLP}
+        {"activation": activation, "pass_": pass_, **MLP, "steps": steps}
         for activation in ("gelu", "relu")
-        for pass_ in ("fwd", "fwd_bwd", "train_step")
+        for pass_, steps in (("fwd", 1), ("fwd_bwd", 1), ("train_step", 2))
     ]
     + [{"activation": "relu", "pass_": "fwd_bwd", "data": "zeros", **MLP}],  # relu has a derivative at 0 too
 }

@@ -159,7 +159,7 @@ def test_operands_that_make_no_product_are_refused(device):
     a = torch.randn(4, 5, device=device)
     with pytest.raises(ValueError, match=r"a \(4, 5\) and b \(4, 5\) make no product"):
         triton.matmul(a, a)
-    with pytest.raises(ValueError, match="give one type, in one place"):
+    with pytest.raises(ValueError, match="give one dtype on one device"):
         triton.matmul(a, a.t().double())
     with pytest.raises(Unsupported, match="convert a and b from int32"):
         triton.matmul(a.int(), a.t().int())
