@@ -82,9 +82,8 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
     if settings.measured_peak and call.work:
         l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
         with suppress(torch.cuda.OutOfMemoryError):  # memory may be too short to measure the peak
-            measured = measured_peak.measured_peak()
-            estimate_us = taken.summary.estimate
-            columns |= measured_peak.columns(call.work, estimate_us, measured, l2_bytes, settings.cold_l2)
+            peak = measured_peak.measured_peak()
+            columns |= measured_peak.columns(call.work, taken.summary.estimate, peak, l2_bytes, settings.cold_l2)
     return columns, taken, instrument
 
 

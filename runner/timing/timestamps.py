@@ -138,9 +138,7 @@ class GraphTimestamps(Instrument):
             needed = captures_needed(self._timestamps.read()[0][0] / 1e3, captures, len(self._buffer_sets))
             self._graphs += [self._capture(pair) for pair in range(1, needed)]
         # Storages that outlive a call, inputs that are also outputs included.
-        self._lasting = {
-            output.untyped_storage().data_ptr() for output in tensors(eager)
-        } | self._buffer_sets.pointers()
+        self._lasting = self._buffer_sets.pointers() | {y.untyped_storage().data_ptr() for y in tensors(eager)}
 
     def samples(self, count: int) -> list[float]:
         """Return at least ``count`` times in us: whole rounds of all graphs, or ``count`` graphs if fewer."""
@@ -161,7 +159,8 @@ class GraphTimestamps(Instrument):
     def outputs(self) -> Iterator[Sequence[Tensor]]:
         """Yield the outputs of the last graph, then those of each timed graph that differ from them.
 
-        Each graph is replayed once more, since other graphs have written to the same memory, with its outputs spoilt.
+        Other graphs have written to the same memory since, so each graph is replayed once more, after its outputs were
+        overwritten.
         """
         self._graphs[self._last].replay()
         torch.cuda.synchronize()
