@@ -34,5 +34,5 @@ class Add(Workload):
         return self.rows * self.cols
 
     def bytes_min(self) -> int:
-        """Bytes of a and b, read once, and of y, written once."""
+        """Inputs a and b, read once, and output y, written once."""
         return 3 * self.rows * self.cols * ITEMSIZE[self.dtype]

@@ -69,5 +69,5 @@ class Cdist(Workload):
         return 2 * self.n * self.m * self.d
 
     def bytes_min(self) -> int:
-        """Bytes of a and b, read once, and of y, written once."""
+        """Inputs a and b, read once, and output y, written once."""
         return (self.n * self.d + self.m * self.d + self.n * self.m) * ITEMSIZE[self.dtype]

@@ -123,6 +123,6 @@ class Gelu(Workload):
         return OPERATIONS[self.pass_, self.form] * self.rows * self.cols
 
     def bytes_min(self) -> int:
-        """Bytes of x and y; for bwd of x, dy and dx."""
+        """Input x, read once, and output y, written once; for bwd x, dy and dx."""
         tensors = 2 if self.pass_ == "fwd" else 3
         return tensors * self.rows * self.cols * ITEMSIZE[self.dtype]

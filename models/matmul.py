@@ -80,6 +80,6 @@ class Matmul(Workload):
         return 2 * self.m * self.n * self.k
 
     def bytes_min(self) -> int:
-        """Bytes of a and b, read once, and of y, written once."""
+        """Inputs a and b, read once, and output y, written once."""
         read = (self.m * self.k + self.k * self.n) * ITEMSIZE[self.dtype]
         return read + self.m * self.n * ITEMSIZE[self.output_dtype]

@@ -92,5 +92,5 @@ class Softmax(Workload):
         return (5 if self.pass_ == "fwd" else 4) * self.rows * self.cols
 
     def bytes_min(self) -> int:
-        """Bytes of x and y; for bwd of y, dy and dx."""
+        """Input x, read once, and output y, written once; for bwd y, dy and dx."""
         return (2 if self.pass_ == "fwd" else 3) * self.rows * self.cols * ITEMSIZE[self.dtype]
