@@ -45,7 +45,7 @@ class LiveReport:
 
     def __enter__(self) -> LiveReport:
         if self._console.is_terminal:
-            self._live.start(refresh=True)
+            self._live.start()
         return self
 
     def __exit__(self, *failure: object) -> None:

@@ -60,11 +60,12 @@ class Wandb:
             return ["W&B: off (WANDB_MODE=disabled)"]
         deadline, url = time.monotonic() + self.timeout_s, ""
         try:
-            environment = _environment(folder.resolve(), self.timeout_s)
-            recorded, why = self._record(folder.resolve(), environment)
+            absolute = folder.resolve()
+            environment = _environment(absolute, self.timeout_s)
+            recorded, why = self._record(absolute, environment)
             if recorded and not (why := self._offline() or why):
                 late = f"not uploaded within log.wandb.timeout_s={self.timeout_s:g}"
-                url, why = _sync(folder.resolve(), Path(recorded), environment, deadline - time.monotonic(), late)
+                url, why = _sync(absolute, Path(recorded), environment, deadline - time.monotonic(), late)
         except Exception as error:  # a failure of W&B must not change the exit code of a run
             recorded, why = None, f"{type(error).__name__}: {error}"
         if not recorded:
