@@ -30,7 +30,7 @@ class Call:
     run: Callable[[], tuple[Tensor, ...]]
     reset: Callable[[], None] | None = None  # restores, in place, what ``run`` changes for good; None: nothing
     work: Work | None = None  # None: not known, such as for a kernel without a workload
-    judge: Callable[[Sequence[object]], str] | None = None  # outputs → what is wrong with them; empty if correct
+    judge: Callable[[Sequence[object]], str] | None = None  # outputs → a sentence about their error; empty if correct
     inputs: tuple[Tensor, ...] = ()  # tensors that ``run`` reads and that may be moved in memory while it is timed
 
     def restore(self) -> None:

@@ -14,7 +14,7 @@ from runner.timing import Call
 
 
 class Instrument:
-    """Base class of what times single calls of ``run``, each after a call of ``before``, which is not timed."""
+    """Base class of all instruments: they time single calls of ``run``, each after an untimed call of ``before``."""
 
     name: str  # as in the column ``instrument``
     kernels: int | None = None  # kernels, copies and fills of a call in its CUDA graph; None: no graph, or unknown

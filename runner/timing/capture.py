@@ -29,7 +29,7 @@ def capture_stream() -> torch.cuda.Stream:
 
 @contextmanager
 def capturing(graph: torch.cuda.CUDAGraph, *, pool: Any = None) -> Iterator[None]:
-    """Capture what is launched inside into ``graph``, on ``capture_stream()``. It does not run.
+    """Capture all launches inside into ``graph``, on ``capture_stream()``. They do not run.
 
     Raises:
         CaptureError: the code synchronizes, copies to the host, or does something else that a graph cannot hold.

@@ -40,7 +40,7 @@ def warm_up() -> None:
 
 
 def prepare(settings: TimingSettings) -> None:
-    """Measure once per process what all calls that are timed by ``settings`` share."""
+    """Measure once per process: the timer offset, the unloaded clock, and the measured peak."""
     warm_up()
     if settings.instrument in ("auto", GraphTimestamps.name) and not instruments.no_timestamps():
         for cold_l2 in {settings.cold_l2, False}:

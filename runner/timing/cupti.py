@@ -20,7 +20,7 @@ MOST_CALLS = 30  # calls that are profiled: the mean is then good to a few nanos
 MOST_RECORDS = 300  # reading a record takes some microseconds of Python
 LONGEST_S = 0.1  # for all calls, if there are more than two
 
-STREAM_S = 0.002  # spin that keeps the GPU busy while a call is launched whose streams are to be told apart
+STREAM_S = 0.002  # spin before a call: work on a stream that does not wait for it starts earlier
 BOUNDARY, SPIN = "boundary", "spin"  # names of our own kernels
 
 

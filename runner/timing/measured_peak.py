@@ -113,7 +113,7 @@ def _transfer_us(size_bytes: float, gbps: float) -> float:
 
 
 CAPTURES, WARMUP, SAMPLES = 2, 4, 20
-BUFFER_BYTES = 2**30  # an L2 cache of 50 MiB hides 2 % of it from a copy, since it keeps what was written last
+BUFFER_BYTES = 2**30  # an L2 cache of 50 MiB hides 2 % of it from a copy: it keeps the last data written
 LEAST_OVER_L2 = 4  # smallest buffer, in sizes of the L2 cache, that shows the rate of the memory
 # Square matrices.
 SIZES = {"float8_e4m3fn": 8192, "float16": 8192, "bfloat16": 8192, "tf32": 8192, "float32": 4096, "float64": 2048}
@@ -121,7 +121,7 @@ LONGEST_US = 10_000.0  # of one product; matrices are smaller if it would take l
 
 
 def measure(gpu: str) -> MeasuredPeak:
-    """Measure the rates of the current GPU, whose name is ``gpu``."""
+    """Measure the rates of the current GPU, named ``gpu``."""
     copy_gbps, read_gbps = bandwidths()
     tflops = products()
     return MeasuredPeak(gpu, copy_gbps, read_gbps, tflops, ceiling(tflops), datetime.now(UTC).date().isoformat())

@@ -1,4 +1,4 @@
-"""What precedes each timed call: a reset of its inputs and an L2 flush. Buffer sets at different addresses."""
+"""Preparation of each timed call: a reset of its inputs and an L2 flush. Buffer sets at different addresses."""
 
 from __future__ import annotations
 

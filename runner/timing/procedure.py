@@ -212,7 +212,7 @@ def _doubts(columns: Mapping[str, Any], target_pct: float) -> Iterator[tuple[str
     if interval_pct is None:
         yield "timer_limited", f"{instrument} cannot distinguish the call from an empty one"
     elif (best_pct := math.sqrt(max(0.0, interval_pct**2 - (stat_pct or 0.0) ** 2))) > target_pct:
-        # This is what is left of the interval if sampling adds nothing to it.
+        # The rest of the interval remains however many samples are taken.
         yield "timer_limited", f"{instrument} measures so short a call to +-{best_pct:.1f} % at best"
 
     if time_us and latency_us and (kernels or 1) > 1 and latency_us > BOUND_BY_LAUNCH * time_us:

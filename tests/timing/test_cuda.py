@@ -50,7 +50,7 @@ def test_a_spin_of_known_length_reads_its_length(cycles, instrument):
 
 
 @pytest.mark.parametrize("log2", [10, 14, 18, 20, 22, 24, 26])
-def test_stamps_agree_with_cupti_within_a_third_of_a_microsecond_or_1_percent(log2):
+def test_timestamps_agree_with_cupti_within_a_third_of_a_microsecond_or_1_percent(log2):
     """The bar is a quarter (benchmarks/timer_accuracy.py); 2^20 elements, at 0.19 to 0.31, stand on its edge."""
     row = measure(gelu(2**log2))
     assert abs(row["gpu_us"] - row["cupti_us"]) <= max(0.35, 0.01 * row["cupti_us"])
@@ -90,7 +90,7 @@ def test_what_fits_the_cache_is_faster_warm():
     assert row["latency_us"] >= row["host_us"] > 0
 
 
-def test_it_is_so_where_cold_samples_have_their_inputs_in_several_places():
+def test_it_is_so_where_cold_samples_have_their_inputs_in_several_buffer_sets():
     """Ten buffer sets of 2^22 elements are five times the L2 cache of an H200."""
     import torch
 

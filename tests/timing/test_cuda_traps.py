@@ -239,7 +239,7 @@ def test_replays_write_their_outputs_anew_wherever_these_lie(made):
     assert measure(naive, judge)["verdict"] != "wrong"
 
 
-def test_instruments_to_be_compared_have_their_outputs_in_one_place(made):
+def test_instruments_to_be_compared_have_their_outputs_at_one_address(made):
 
     from runner.timing.preparation import BufferSets, preparation
     from runner.timing.timestamps import GraphTimestamps
@@ -284,7 +284,7 @@ def test_what_is_not_contiguous_stays_where_it_is():
         assert x.data_ptr() == there
 
 
-def test_memory_that_torch_only_keeps_is_there_for_places(monkeypatch):
+def test_memory_that_torch_only_keeps_is_there_for_buffer_sets(monkeypatch):
     import torch
 
     from runner.timing.preparation import BufferSets
@@ -295,7 +295,7 @@ def test_memory_that_torch_only_keeps_is_there_for_places(monkeypatch):
     assert len(BufferSets([x], 10)) == 10
 
 
-def test_places_are_fewer_where_copies_would_take_too_much_memory():
+def test_buffer_sets_are_fewer_where_copies_would_take_too_much_memory():
     import torch
 
     from runner.timing.preparation import BufferSets
@@ -305,7 +305,7 @@ def test_places_are_fewer_where_copies_would_take_too_much_memory():
     assert len(BufferSets([], 10)) == 1
 
 
-def test_the_unloaded_clock_is_told_even_after_a_spell_at_the_power_limit():
+def test_the_unloaded_clock_is_right_even_after_work_at_the_power_limit():
     import torch
 
     from runner.timing import calibration

@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("triton")
 
 
-def test_a_call_in_which_nothing_runs_is_told_from_a_profiler_that_sees_nothing(monkeypatch):
+def test_a_call_in_which_nothing_runs_differs_from_a_profiler_that_sees_nothing(monkeypatch):
     from runner.timing import cupti
     from runner.timing.cupti import BOUNDARY, CuptiTime, Record
 

@@ -28,11 +28,11 @@ def test_a_call_that_launches_nothing_holds_nothing():
     assert (found.work, found.outside) == (0, 0)
 
 
-def test_a_branch_that_does_not_wait_for_the_first_stamp_is_outside():
+def test_a_branch_that_does_not_wait_for_the_first_timestamp_is_outside():
     assert contents({3: (KERNEL, GELU)}, (1, 3), (2, 9), (3, 9)).outside == 1
 
 
-def test_a_branch_that_the_last_stamp_does_not_wait_for_is_outside():
+def test_a_branch_that_the_last_timestamp_does_not_wait_for_is_outside():
     assert contents({3: (MEMSET, 0)}, (2, 3), (2, 9)).outside == 1
     assert contents({3: (KERNEL, GELU)}, (2, 3), (2, 9)).outside
 

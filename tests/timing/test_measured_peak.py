@@ -1,4 +1,4 @@
-"""The measured_peak: what the columns say against one of known rates, when it is kept, and what a real GPU reaches."""
+"""The measured peak: columns for known rates, when it is kept, and the rates of a real GPU."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_tf32_on_a_gpu_without_it_is_float32():
     assert against(matmul(4096, tf32=True), 1e4, old) == against(matmul(4096), 1e4, old)
 
 
-def test_a_product_by_three_cheaper_ones_passes_its_own_types_roof_and_is_possible():
+def test_a_product_by_three_cheaper_ones_passes_its_own_types_peak_and_is_possible():
     """Split each float32 into two float16 and leave out the least of the four products: right, and 4 times as fast."""
     work = matmul(8192)
     time_us = 3 * work.flops / 700e6
@@ -216,7 +216,7 @@ def kept_at() -> Path:
     return identity.cache_file("measured_peak", FACTS, room.FORMAT)
 
 
-def test_a_roof_is_measured_once_a_process_and_once_a_machine(measured):
+def test_a_peak_is_measured_once_a_process_and_once_a_machine(measured):
     assert room.measured_peak() is room.measured_peak()
     assert again() == H100
     assert measured == [H100.gpu]
@@ -247,14 +247,14 @@ def test_a_cache_that_cannot_be_written_does_no_harm(measured, monkeypatch, tmp_
     assert len(measured) == 2
 
 
-def test_a_roof_that_another_process_has_pressed_down_is_not_kept(measured, monkeypatch):
+def test_a_peak_that_another_process_has_pressed_down_is_not_kept(measured, monkeypatch):
     pressed = dataclasses.replace(H100, copy_gbps=1400.0)
     monkeypatch.setattr(room, "measure", lambda gpu: pressed)
     assert room.measured_peak() == pressed
     assert not kept_at().exists()
 
 
-def test_the_identity_has_what_a_roof_depends_on(monkeypatch):
+def test_the_identity_has_what_a_peak_depends_on(monkeypatch):
     class Properties:
         name, uuid = "NVIDIA H200", "4f1c-aa"
 
@@ -330,7 +330,7 @@ def test_no_type_is_faster_than_the_ceiling(real):
 
 
 @pytest.mark.gpu
-def test_a_roof_takes_seconds_and_no_memory(real):
+def test_a_peak_takes_seconds_and_no_memory(real):
     _, seconds, kept_bytes = real
     assert seconds < 5
     workspaces_bytes = 12 * 2**25  # of cuBLAS, one a stream, which torch keeps; graphs that live may still use them

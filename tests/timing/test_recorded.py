@@ -239,7 +239,7 @@ def test_the_floor_of_events_makes_the_whole_interval_hold_what_other_processes_
 
 
 @pytest.mark.parametrize("case", VISITED)
-def test_stamps_spread_between_processes_by_a_quarter_of_what_events_do_at_most(case):
+def test_timestamps_spread_between_processes_by_a_quarter_of_what_events_do_at_most(case):
     """2.8 to 9.2 ns against 43 to 120 ns, in the same three processes."""
     spread = {
         clock: np.std([trimmed_mean(p.ravel().tolist()) for p in recorded(f"visits/{case}|{clock}")], ddof=1)

@@ -1,4 +1,4 @@
-"""A series is taken anew when what does nothing has meanwhile come to read less."""
+"""A series is repeated if the time of an empty kernel has dropped meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shifts(monkeypatch):
         ([-0.37, -0.34, -0.37], 3, 2),  # it does not pass: the last series is given, and by how much
     ],
 )
-def test_a_series_is_taken_anew_as_long_as_the_zero_has_moved_down(shifts, after_each, taken, settled):
+def test_a_series_is_taken_anew_as_long_as_the_timer_offset_has_dropped(shifts, after_each, taken, settled):
     found, times_settled = shifts
     found += after_each
     series = iter(["first", "second", "third"])
@@ -49,7 +49,7 @@ def test_a_series_of_other_instruments_is_taken_once(shifts):
 
 @pytest.fixture
 def captured(monkeypatch):
-    """Graphs that were made to settle it."""
+    """Graphs that were captured to settle it."""
     made = []
     graphs = SimpleNamespace(samples=lambda count: None)
     monkeypatch.setattr(calibration, "empty_graphs", lambda: made.append(graphs) or graphs)
@@ -70,7 +70,7 @@ def test_settling_ends(monkeypatch, captured):
 
 
 @pytest.mark.gpu
-def test_a_context_that_comes_is_noticed_if_it_moves_the_zero_and_settling_undoes_that(other_context):
+def test_a_context_that_comes_is_noticed_if_it_moves_the_timer_offset_and_settling_undoes_that(other_context):
     assert calibration.undisturbed(lambda: None, GRAPHS)[1] > -0.1  # a clock that is held down moves it up
     with other_context():
         moved_us = calibration.shift_us()  # -0.37 on H200s

@@ -122,7 +122,7 @@ class TestOnAGpu:
         ("graphs_us", "stream_us", "passed"),
         [(10.3, 9.7, True), (10.4, 10.0, False), (10.0, 10.7, True), (10.0, 10.9, False)],
     )
-    def test_both_kinds_of_stamps_must_agree_with_cupti(self, graphs_us, stream_us, passed):
+    def test_both_kinds_of_timestamps_must_agree_with_cupti(self, graphs_us, stream_us, passed):
         graphs = {"gpu_us": graphs_us, "cupti_us": 10.1, "latency_us": 18.0}
         finding = self.gpu.beside_cupti(22, graphs, {"gpu_us": stream_us, "cupti_us": 9.9}, events_us=13.0)
         assert finding.passed is passed

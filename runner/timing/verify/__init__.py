@@ -1,4 +1,4 @@
-"""Self-tests of the timings of this machine, on calls whose answer is known; and the checks on a CPU."""
+"""Self-tests of the timings of this machine, on calls of known result; and the checks on a CPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Finding:
 
     name: str
     found: str  # with units
-    bar: str  # what is required
+    bar: str  # requirement
     passed: bool
 
 

@@ -23,7 +23,7 @@ SPIN_US, SPIN_SHARE = 0.3, 0.005  # error allowed, the larger of the two
 
 SIZES_LOG2 = (10, 14, 18, 20, 22, 24, 26)  # elements
 CUPTI_US, CUPTI_SHARE = 0.35, 0.01  # difference from CUPTI allowed, the larger of the two
-STREAM_US = 2 * FLOORS["stream_timestamps"].us  # the same for timestamps on a stream: what their interval includes
+STREAM_US = 2 * FLOORS["stream_timestamps"].us  # the same for timestamps on a stream: their interval includes it
 EVENT_SAMPLES = 100
 
 SAME_LOG2, SAME_EACH, SAME_MOST = (22, 24), 10, 1  # pairs of each size; how many may be called different in all
