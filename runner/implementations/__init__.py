@@ -103,7 +103,7 @@ def under_interpreter(module: str) -> str:
     It runs them in Python on the CPU, so their results can be checked, but their times mean nothing.
     """
     for member in vars(sys.modules[module]).values():
-        while type(member).__name__ in ("Autotuner", "Heuristics"):  # of Triton: decorators, with the kernel inside
+        while type(member).__name__ in ("Autotuner", "Heuristics"):  # decorators of Triton, with the kernel inside
             member = getattr(member, "fn", None)
         if type(member).__name__ == "InterpretedFunction":
             return "correct under Triton's interpreter; a time there would say nothing about a GPU"
@@ -112,7 +112,7 @@ def under_interpreter(module: str) -> str:
 
 @dataclass
 class FirstCalls:
-    """What an implementation reports about its first calls."""
+    """Report of an implementation about its first calls."""
 
     metrics: dict[str, Scalar] = field(default_factory=dict)  # by runner.experiment.columns.COLUMNS
     fallback: str = ""  # why it did not run as asked, in one sentence; "" if it did

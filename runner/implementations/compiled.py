@@ -54,7 +54,7 @@ class Compiled(Wrapper):
         counters.clear()
         clear_compilation_metrics()  # measure=inspect reports those of this case
         report = FirstCalls()
-        starts, ends = list[float](), list[float]()  # of each compilation; torch nests none of them
+        starts, ends = list[float](), list[float]()  # clock of each compilation; torch nests none
 
         def start(*_: object) -> None:  # torch passes an argument from 2.7 on
             starts.append(time.perf_counter())
@@ -76,9 +76,9 @@ class Compiled(Wrapper):
             report.fallback = "torch.compile captured no graph: this is eager code"
         elif breaks:
             reason = next(iter(counters["graph_break"])).splitlines()[0]
-            report.fallback = f"torch.compile left the graph in {breaks} places, and ran those eagerly: {reason}"
+            report.fallback = f"torch.compile left the graph in {breaks} places, which ran eagerly: {reason}"
         elif device == "cpu" and self.mode in ("reduce-overhead", "max-autotune"):
-            report.fallback = f"there are no CUDA graphs on a CPU: mode {self.mode} did what it does without them"
+            report.fallback = f"mode {self.mode} ran without CUDA graphs, which a CPU does not have"
         elif skips := counters["inductor"]["cudagraph_skips"]:
             report.fallback = (
                 f"mode {self.mode} recorded no CUDA graph ({skips} skipped): its kernels were launched one by one"

@@ -125,7 +125,7 @@ def look(context: MeasureContext) -> dict[str, Scalar]:
     if ended.timed_out:
         raise Unsupported(f"{NAME} was not done after {LIMIT_S:g} s: take a smaller workload; see {log}")
     if not totals:
-        raise Unsupported(f"{NAME} could not look: {first(ended.output)}; see {log}")
+        raise Unsupported(f"{NAME} could not run: {first(ended.output)}; see {log}")
     done = result(context.folder)
     failed = str(done.get("error", "")) if done else "it ended early"
     if failed.startswith("unsupported"):  # perhaps only here: torch without its cache captures no graph
@@ -138,7 +138,7 @@ def look(context: MeasureContext) -> dict[str, Scalar]:
 def first(output: str) -> str:
     """Return the first error in the tool's ``output``, with its kernel."""
     found = FOUND.search(output)
-    return " ".join(filter(None, found.groups())) if found else "it does not say what"
+    return " ".join(filter(None, found.groups())) if found else "it does not name one"
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ COMPILERS = (
 
 @dataclass(frozen=True)
 class Fault:
-    """What went wrong. A spoiled process must not run another case: its CUDA context is lost."""
+    """The failure of a case. A spoiled process must not run another case: its CUDA context is lost."""
 
     status: Status
     reason: str  # one line

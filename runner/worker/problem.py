@@ -1,4 +1,4 @@
-"""What the cases of one problem share: the inputs, the expected outputs, and the calls to compare."""
+"""State that the cases of one problem share: inputs, expected outputs, and the calls to compare."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_a_wrong_triton_kernel_is_found_out_without_a_gpu(run, tmp_path):
     assert result.statuses() == {"file": "wrong"}
 
 
-def test_one_command_may_sweep_the_aids_and_each_has_workers_of_its_own(run, tmp_path):
+def test_one_command_may_sweep_the_debugging_modes_and_each_has_workers_of_its_own(run, tmp_path):
     (tmp_path / "user.py").write_text(ENVIRONMENT)
     result = run(*SMALL, *QUICK, "impl=file", "impl.path=user.py:gelu", "device=cpu", "debug=null,interpret", "-m")
     reasons = {row["case"]["debug"]: row["reason"] for row in result.rows()}
@@ -72,7 +72,7 @@ def test_one_command_may_sweep_the_aids_and_each_has_workers_of_its_own(run, tmp
         (["debug=sanitizer", "device=cpu"], "runner: debug: sanitizer looks at kernels on a GPU; leave out device=cpu"),
     ],
 )
-def test_an_aid_that_can_find_nothing_there_is_refused_before_anything_runs(run, words, told):
+def test_a_debugging_mode_that_can_find_nothing_there_is_refused_before_anything_runs(run, words, told):
     result = run(*SMALL, *words)
     assert result.code == 2
     assert result.err.startswith(told)

@@ -1,4 +1,4 @@
-"""Aids for finding faults: what they find, that their rows are no plain ones, and how their tools' ends are told."""
+"""Debugging modes: what they find, how their rows are marked, and how a tool's end is reported."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def right_forward_and_nan_backward(x, w, b):
 """
 
 
-def test_a_case_under_an_aid_is_another_case_and_a_plain_one_keeps_its_key():
+def test_a_case_in_a_debugging_mode_is_another_case_and_a_plain_one_keeps_its_key():
     other = replace(PLAIN, debug="anomaly")
     assert other.key != PLAIN.key
     assert other.problem != PLAIN.problem
     assert CaseRecord.from_record(other.to_record()) == other
     old = {name: value for name, value in PLAIN.to_record().items() if name != "debug"}
-    assert CaseRecord.from_record(old).key == PLAIN.key  # as in a journal from before there were aids
+    assert CaseRecord.from_record(old).key == PLAIN.key  # as in a journal from before there were debugging modes
 
 
-def test_rows_under_an_aid_say_so_and_are_neither_compared_nor_the_fastest():
+def test_rows_of_a_debugging_mode_say_so_and_are_neither_compared_nor_the_fastest():
     worker = Worker()
     cases = [replace(PLAIN, debug="anomaly", impl=Choice(name, {})) for name in ("torch", "naive")]
     rows = [worker.run(case)[0] for case in cases]
@@ -73,7 +73,7 @@ def test_anomaly_names_the_operation_whose_backward_makes_nan_and_where_it_was_c
     path.write_text(USER)
     impl = Choice("file", {"path": f"{path}:right_forward_and_nan_backward"})
     case = replace(PLAIN, workload=Choice("mlp", MLP), impl=impl)
-    assert Worker().run(case)[0].status == "wrong"  # which is all that is known of it without the aid
+    assert Worker().run(case)[0].status == "wrong"  # which is all that is known of it outside of the debugging mode
     row, _ = Worker().run(replace(case, debug="anomaly"))
     assert row.status == "error"
     assert row.reason == "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output."
@@ -81,9 +81,9 @@ def test_anomaly_names_the_operation_whose_backward_makes_nan_and_where_it_was_c
     assert not torch.is_anomaly_enabled()
 
 
-@pytest.mark.parametrize(("aid", "device"), [("sanitizer", "cpu"), ("launch_blocking", "cpu"), ("interpret", "cuda")])
-def test_an_aid_that_can_find_nothing_there_says_where_it_could(aid, device):
-    with pytest.raises(Unsupported, match=f"^debug={aid} .*device=cpu"), debugging(aid, device):
+@pytest.mark.parametrize(("mode", "device"), [("sanitizer", "cpu"), ("launch_blocking", "cpu"), ("interpret", "cuda")])
+def test_a_debugging_mode_that_can_find_nothing_there_says_where_it_could(mode, device):
+    with pytest.raises(Unsupported, match=f"^debug={mode} .*device=cpu"), debugging(mode, device):
         pass
     assert useless_debug("anomaly", device) == ""
 
@@ -112,7 +112,7 @@ sys.exit(code)
 
 @pytest.fixture
 def fake_sanitizer(tmp_path, monkeypatch):
-    """``fake_sanitizer(behaviour)``: a stand-in, which tries how its ends are told, and not whether it finds a thing.
+    """``fake_sanitizer(behaviour)``: a stand-in, which tries how its ends are reported, not whether it finds anything.
 
     What it prints is in the form that compute-sanitizer's manual has; none of it was recorded.
     """
@@ -163,7 +163,7 @@ def test_a_case_that_cannot_be_run_under_it_was_not_looked_at(fake_sanitizer, tm
 @pytest.mark.parametrize(
     ("behaviour", "told"),
     [
-        ("print('========= Error: Device not supported')", "could not look: Error: Device not supported"),
+        ("print('========= Error: Device not supported')", "could not run: Error: Device not supported"),
         ("time.sleep(60)", r"was not done after 0\.5 s: take a smaller workload"),
     ],
 )
