@@ -1,11 +1,11 @@
-"""How long until a run of 10,000 finished cases goes on: from the command to the first new case.
+"""Time to resume a run of 10,000 finished cases: from the command to the first new case.
 
     python -m benchmarks.runner.resume [--cases 10000] [--rounds 5] [--write]
 
-The journal is made by the runner's own code: as many rows as asked, each as large as one of a GPU, and one case that
-was never done. Then the real command line resumes it. The first new case has begun when its `start` record, with which
-it is given to a worker, is in the journal: Python, the plan, the journal, the sources' fingerprints and the start of a
-worker, which imports torch, are all in that time. Each round takes a journal of its own.
+The runner's own code writes the journal: the rows of all cases but one, each as large as a row of a GPU. Then the real
+command line resumes the run. The first new case has begun when its `start` record is in the journal. The time includes
+Python, the plan, the journal, the fingerprints of the sources, and the start of a worker, which imports torch. Each
+round has its own journal.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NUMBERS = ["build_s", "first_call_s", "max_abs_err", "max_rel_err", "err_over_to
 
 
 def main() -> None:
-    """Runs all, prints and perhaps writes the page."""
+    """Run all rounds, print the page, and write it if asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
@@ -66,12 +66,12 @@ def main() -> None:
 
 
 def finished(plan: Plan, output_dir: Path) -> None:
-    """A folder under ``output_dir`` in which all cases of ``plan`` but the last are done."""
+    """Write a folder under ``output_dir`` in which all cases of ``plan`` but the last are done."""
     folder, draw = run_folder.claim(str(output_dir), plan.name), random.Random(0)
     run_folder.write_plan(folder, plan, plan.cases)
     run_folder.write_environment(folder, run_folder.environment([]))
     fingerprints = Fingerprints()
-    synced, os.fdatasync = os.fdatasync, lambda file: None  # nobody will pull the plug
+    synced, os.fdatasync = os.fdatasync, lambda file: None  # this journal need not survive a power cut
     with journal.Journal(folder) as file:
         for case in plan.cases[:-1]:
             figures = {name: draw.random() * 1e3 for name in [*TIMES, *NUMBERS]}
@@ -91,7 +91,7 @@ def finished(plan: Plan, output_dir: Path) -> None:
 
 
 def first_case(words: Sequence[str], output_dir: Path) -> tuple[float, dict[str, Any]]:
-    """Seconds from the start of the command until a new case is, and what is known of the machine."""
+    """Return the seconds from the start of the command to the start of a new case, and facts of the machine."""
     command = [sys.executable, "-m", "runner", *words, f"output_dir={output_dir}"]
     old = next(iter(output_dir.glob(f"*/*/{journal.NAME}")), None)
     size = old.stat().st_size if old else 0
@@ -111,7 +111,7 @@ def first_case(words: Sequence[str], output_dir: Path) -> tuple[float, dict[str,
 
 
 def report(found: dict[str, list[float]], cases: int) -> str:
-    """The bar and the table."""
+    """Return the bar and the table."""
     alone = found["alone"]
     bar = (f"{cases:,} finished cases: first new case within {BAR_S:g} s, median", digits(median(alone)))
     lines = [(name, median(some), min(some), max(some)) for name, some in found.items()]
