@@ -40,7 +40,7 @@ class CannotMeasure(Exception):
 
 @dataclass(frozen=True)
 class MeasureContext:
-    """What a measurement is told beside the call."""
+    """Facts that a measurement gets beside the call."""
 
     device: str  # "cpu" or "cuda"
     case: CaseRecord | None = None  # None: a call outside of a grid, as in a self-test

@@ -1,4 +1,4 @@
-"""Readers of PTX and SASS, on what compilers write here for GPUs that need not be here."""
+"""Readers of PTX and SASS, on output of real compilers for GPUs that this machine may not have."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ with_nvrtc = pytest.mark.skipif(importlib.util.find_spec("cuda") is None, reason
 
 @pytest.fixture
 def inspected(tmp_path):
-    """The row of a case, and the files of its inspection by their names."""
+    """Run a case; return its row and the files of its inspection by their names."""
 
     def go(impl, fields=None, *, workload=("gelu", GELU), device="cpu", arch=None):
         measures = (Choice("inspect", {"arch": arch}),)
@@ -232,7 +232,7 @@ def test_the_same_program_twice_is_two_launches():
 
 
 def test_the_kernels_of_a_generated_module_are_those_it_has_launched(tmp_path, monkeypatch):
-    """Modules made by hand, as torch's list of them holds them."""
+    """The modules are made by hand, in the form in which torch lists them."""
     import torch._inductor.codecache as codecache
 
     from runner.measure.inspect.programs import inductor_programs
@@ -254,7 +254,7 @@ def test_the_kernels_of_a_generated_module_are_those_it_has_launched(tmp_path, m
 
 
 def test_a_kernel_of_torchs_own_launcher_is_found_in_tritons_cache(tmp_path, monkeypatch):
-    """Laid out by hand as Triton's cache is."""
+    """The folder is made by hand, with the layout of Triton's cache."""
     from runner.measure.inspect.programs import inductor_program
 
     folder = tmp_path / "ABC"

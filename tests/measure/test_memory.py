@@ -1,4 +1,4 @@
-"""``measure=memory``: figures of calls whose memory is known, and what becomes of the records behind them."""
+"""``measure=memory``: figures of calls whose memory is known, and how records become figures."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_an_allocation_is_told_by_the_line_that_made_it(device, tmp_path):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("steps", [1, 2])
 def test_saved_for_backward_are_the_calls_own_tensors_each_once(device, steps, tmp_path):
-    """``h`` and ``e``, which is saved twice; not the input, the weight, or ``h * e``. Two steps are not added up."""
+    """``h`` and ``e`` count once, inputs, weights and ``h * e`` never; ``e`` is saved twice, and steps do not add up."""
     x = torch.ones(256, 256, device=device)
     w = torch.ones(256, 256, device=device, requires_grad=True)
 
@@ -148,7 +148,7 @@ def test_a_call_of_more_events_than_are_recorded_is_not_told_of(tmp_path):
 
 
 def test_a_history_as_a_gpu_writes_it_is_read():
-    """Entries as torch documents them; made by hand."""
+    """The entries are made by hand, as torch documents them."""
     from runner.measure.memory.observe import read_history
 
     frames = [{"filename": "x.py", "line": 3, "name": "run"}]

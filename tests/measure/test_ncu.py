@@ -1,6 +1,6 @@
-"""measure=ncu around a stand-in for Nsight Compute: it replays what ncu was seen or is documented to do.
+"""``measure=ncu`` with a stand-in for Nsight Compute, which does what ncu was seen to do or is documented to do.
 
-That proves how its ends are handled, not that ncu works; the test at the end asks a real one.
+These tests prove that failures of ncu are handled. The tests at the end use the real ncu.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ sys.exit(code)
 
 @pytest.fixture
 def fake_ncu(tmp_path):
-    """``fake_ncu(behaviour, **fields)``: a measurement that starts the stand-in, and where that tells its words."""
+    """``fake_ncu(behaviour, **fields)``: return a measurement that starts the stand-in, and the file of its arguments."""
 
     def make(behaviour: str, **fields: object) -> tuple[Ncu, Path]:
         seen, program = tmp_path / "words.json", tmp_path / "fake_ncu"
@@ -70,13 +70,13 @@ def fake_ncu(tmp_path):
 
 
 def ncu(**fields: object) -> Ncu:
-    """As its YAML has it, but for ``fields``."""
+    """Return the measurement with the fields of its YAML file, changed by ``fields``."""
     values = yaml.safe_load((schema.CONF / "measure" / "ncu.yaml").read_text())
     return schema.build(Ncu, {name: value for name, value in values.items() if name != "name"} | fields, "measure.ncu")
 
 
 def context(tmp_path: Path, case: CaseRecord = CASE, **figures: object) -> MeasureContext:
-    """A case that a process of its own can do without a GPU, said to be on one."""
+    """Return the context of a case on the CPU that claims to be on a GPU."""
     return MeasureContext("cuda", case, tmp_path / "ncu", figures)
 
 

@@ -1,4 +1,4 @@
-"""Pages that Nsight Compute has printed on an H200 become kernels, advice and columns."""
+"""Pages that Nsight Compute printed on an H200, read as kernels, advice and columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEAST = 2 * 16384 * 4096 * 4  # bytes: each element of a softmax read once and w
 
 
 def in_base_units(page: str) -> str:
-    """``page`` as ``--print-units base`` would have it: worked out here, not recorded."""
+    """Return ``page`` in the units of ``--print-units base``: computed here, not recorded."""
     names, units, *lines = csv.reader(io.StringIO(page))
     scales = [BASE.get(unit, (unit, None)) for unit in units]
     told = io.StringIO()

@@ -1,4 +1,4 @@
-"""``measure=profile`` on the CPU, with the real torch.profiler; and what it says when there is nothing to see."""
+"""``measure=profile`` on the CPU, with the real torch.profiler, and its messages when it sees nothing."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_where_no_file_can_be_kept_there_is_no_profile(call):
 
 
 def test_a_trace_without_kernels_is_not_taken_for_a_gpus(call, context):
-    """The real trace of a CPU, read as if it were of a GPU whose CUPTI somebody else has."""
+    """Read a real trace of a CPU as if it came from a GPU whose CUPTI another program uses."""
     profile().measure(call, context)
     with pytest.raises(CannotMeasure, match="saw no kernel, copy or fill in a call: run it without nsys"):
         recorded_calls(context.folder / "trace.json.gz", gpu=True)
@@ -171,7 +171,7 @@ def test_a_trace_without_calls_is_told(context):
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """``measure`` as on a GPU, of a trace made by hand: a GELU of one kernel, 20 to 50.5 us after the call begins."""
+    """Replace the recording by a trace made by hand: one kernel, 20 to 50.5 us after the start of the call."""
 
     def event(cat, name, start, dur, **args):
         return {"ph": "X", "cat": cat, "name": name, "ts": start, "dur": dur, "pid": 1, "tid": 1, "args": args}

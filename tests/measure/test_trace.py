@@ -1,4 +1,4 @@
-"""Traces made by hand, whose answers are known: calls, kernels, who launched them, and what is between."""
+"""Traces made by hand with known answers: calls, kernels, their launches, and gaps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CALLER, AUTOGRAD, GPU = 11, 12, 7
 
 
 def parse(records):
-    """The calls of a trace."""
+    """Return the calls of a trace."""
     return calls(profile.events(records))[0]
 
 
@@ -42,7 +42,7 @@ def kernel(name, correlation, start, end, cat="kernel", **args):
 
 
 def call_of_two(at=0.0, correlation=1):
-    """At 0: aten::mul launches twice, 10 us and 20 us long, 5 us apart; autograd's thread launches 30 us after 15."""
+    """aten::mul launches 10 us and 20 us of work, 5 us apart; autograd's thread launches 30 us, 15 us later."""
     first, second, third = correlation, correlation + 1, correlation + 2
     return [
         record("user_annotation", "ProfilerStep#3", at - 50, at + 210),
@@ -96,7 +96,7 @@ def test_a_part_of_a_call_that_is_called_so_is_no_call():
 
 
 def test_other_outermost_spans_are_those_outside_of_calls():
-    """A span of autograd's thread during a call is a part of that call, and no part of its own."""
+    """A span on autograd's thread during a call is a part of that call only."""
     records = [span("define_model", 0, 10), span("call", 20, 40), span("forward", 22, 30)]
     on_autograd = record("user_annotation", "layer_0", 25, 28, tid=AUTOGRAD)
     (call,), others = calls(profile.events([*records, on_autograd, kernel("init", 9, 3, 4)]))

@@ -1,4 +1,4 @@
-"""Why a call is fast or slow: each reason holds under its condition, and under no other."""
+"""Why a call is fast or slow: each reason is given under its condition, and under no other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIGURES = {"gpu_us": 100.0, "pct_of_measured_peak": 40.0, "bound": "memory", "n_
 
 
 def told(**changes):
-    """Why a slow call is slow, with some facts changed: figures, and what is known of its kernel and of its code."""
+    """Return why a slow call is slow, with changed figures, and changed facts about its kernel and code."""
 
     def of(owner):
         return {name: value for name, value in changes.items() if name in owner}

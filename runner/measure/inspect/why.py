@@ -26,7 +26,7 @@ NAMES = "only the kernel's name is known, as for all of torch's own kernels and 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a call."""
+    """Known facts about a call."""
 
     figures: Mapping[str, Any]  # of earlier measurements, by column
     dtype: str  # of the workload

@@ -109,7 +109,7 @@ def _observe_cpu(run: Callable[[], object]) -> Observed:
         result = run()
         del result
     assert seen.profiler is not None
-    moments: list[tuple[int, str, Any]] = []  # time, what happens, its event
+    moments: list[tuple[int, str, Any]] = []  # time; "memory", the name of a part, or "" at its end; event
     for event in _walk(seen.profiler.kineto_results.experimental_event_tree()):
         if event.tag == _EventType.Allocation and event.extra_fields.device.type == "cpu":
             moments.append((event.start_time_ns, "memory", event))

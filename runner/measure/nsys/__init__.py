@@ -22,15 +22,14 @@ from runner.timing.statistics import trimmed_mean
 if TYPE_CHECKING:
     from runner.timing import Call
 
-GRACE_S = 30.0  # after ``limit_s``, for nsys to write what it has recorded
-EXPORT_S = 20.0  # beyond what is left of ``limit_s``, to read the report
+GRACE_S = 30.0  # time after ``limit_s`` for nsys to write its recording
+EXPORT_S = 20.0  # time to read the report, beyond the rest of ``limit_s``
 REPORT, LOG, COMMAND = "report", "nsys.log", "command.txt"
 LINES = 24  # of each table in the summary: parts of two steps of four layers
 KEPT = (RESULT, SUMMARY, f"{REPORT}.nsys-rep", *(f"{name}.csv" for name in tables.SHOWN))
 
-# Sampling the CPU is nsys's default, and makes tens of megabytes per second of Python. Without graph nodes, the kernels
-# of a CUDA graph are one record. At the end of the range nsys would by default end the program before it writes its
-# result.
+# By default nsys samples the CPU, which makes tens of megabytes per second of Python; it records a CUDA graph as one
+# event; and it ends the program at the end of the range, before the result is written.
 COMMON = ("--sample=none", "--cpuctxsw=none", "--cuda-graph-trace=node", "--force-overwrite=true")
 PRESETS = {
     "light": ("--trace=cuda,nvtx", "--capture-range=cudaProfilerApi", "--capture-range-end=stop"),

@@ -1,4 +1,4 @@
-"""A timeline with a known answer as nsys exports it, and a stand-in that fails as nsys was seen to fail."""
+"""An export of nsys with known answers, and a stand-in that fails as nsys was seen to fail."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLES = {
 
 
 class Export:
-    """What nsys would export. Times are given in microseconds; a table without rows is not made, as nsys has it."""
+    """An export of nsys. Times are given in microseconds; like nsys, it has no tables without rows."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[tuple]] = {name: [] for name in TABLES}
@@ -109,7 +109,7 @@ def export():
 
 @pytest.fixture
 def training():
-    """The model being made, a flush, and two calls."""
+    """The definition of the model, then two calls, each after an L2 flush."""
     export = Export()
     export.range("define_model", 0, 100)
     export.api("cudaLaunchKernel_v7000", 10, 12, 1)
@@ -123,7 +123,7 @@ def training():
 
 
 FAKE = '''#!{python}
-"""No nsys: it does what one was seen to do. FAKE_NSYS says what."""
+"""Stand-in for nsys. The variable FAKE_NSYS chooses its behaviour."""
 import os, pathlib, shutil, signal, subprocess, sys, time
 
 how, words = os.environ["FAKE_NSYS"], sys.argv[1:]
@@ -169,7 +169,7 @@ sys.exit(code)
 
 @pytest.fixture
 def fake_nsys(tmp_path, monkeypatch):
-    """``fake_nsys("usage", export)``: the path of a stand-in that does as told; its export is ``export``."""
+    """``fake_nsys("usage", export)``: return the path of a stand-in with that behaviour, which exports ``export``."""
 
     def make(how: str = "whole", export: Export | None = None) -> str:
         path = tmp_path / "fake_nsys"

@@ -1,4 +1,4 @@
-"""Cuts a report of nsys down to what a test needs: the tables and columns that are read, and nothing of the machine.
+"""Reduces a report of nsys to the tables and columns that are read, without facts about the machine.
 
     nsys export --type=sqlite --output=report.sqlite report.nsys-rep
     python tests/measure/nsys/record.py report.sqlite tests/measure/nsys/<what>_<version>.sql
@@ -31,7 +31,7 @@ FACTS = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION
 
 
 def main(database: Path, target: Path) -> None:
-    """Writes ``target``, an SQL script, from the export ``database``."""
+    """Write ``target``, an SQL script, from the export ``database``."""
     source, cut = sqlite3.connect(database), sqlite3.connect(":memory:")
     texts: set[int] = set()
     for table, wanted in KEPT.items():
@@ -53,13 +53,13 @@ def main(database: Path, target: Path) -> None:
 
 
 def keep(cut: sqlite3.Connection, table: str, columns: list[str], rows: list[tuple]) -> None:
-    """A table of ``rows``."""
+    """Add a table of ``rows``."""
     cut.execute(f"CREATE TABLE {quoted(table)} ({', '.join(map(quoted, columns))})")
     cut.executemany(f"INSERT INTO {quoted(table)} VALUES ({', '.join('?' * len(columns))})", rows)
 
 
 def quoted(name: str) -> str:
-    """A column may be called ``end``."""
+    """Return ``name`` in quotes, since a column may have the name ``end``."""
     return f'"{name}"'
 
 

@@ -1,4 +1,4 @@
-"""The case under nsys: what is asked of it, and what is said when it fails. A stand-in fails as real ones did."""
+"""The case under nsys: its options, and the messages when it fails. A stand-in fails as real ones did."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def nsys(**changes):
 
 @pytest.fixture
 def case(tmp_path):
-    """``case(result)``: a program that writes ``result`` of itself; None: it ends without."""
+    """``case(result)``: return a program that writes ``result`` as its own; None: it writes nothing."""
 
     def build(result=None, code=0):
         path = str(tmp_path / "files" / "again.json")
@@ -37,7 +37,7 @@ def case(tmp_path):
 
 @pytest.fixture
 def record(tmp_path, fake_nsys, training, case):
-    """What is said of a case under a stand-in that does as told."""
+    """Record a case with a stand-in that has the given behaviour."""
     (tmp_path / "files").mkdir()
 
     def go(how="whole", result=None, export=training, code=0, **changes):
@@ -48,7 +48,7 @@ def record(tmp_path, fake_nsys, training, case):
 
 
 def refused(record, *words, **fields) -> str:
-    """The sentence."""
+    """Return the message of CannotMeasure."""
     with pytest.raises(CannotMeasure) as caught:
         record(*words, **fields)
     return str(caught.value)
@@ -145,7 +145,7 @@ def test_a_report_without_ranges_says_so(record, export):
 
 
 def test_no_option_is_given_twice(fake_nsys):
-    """nsys refuses one that is; and an end for a range that there is not."""
+    """nsys refuses an option that is given twice, and an end of a range without the range."""
     options, _ = profile_options(fake_nsys(), "light", ("--sample=process-tree", "--trace=cuda,nvtx,osrt"))
     assert options[-2:] == ["--sample=process-tree", "--trace=cuda,nvtx,osrt"]
     assert not {"--sample=none", "--trace=cuda,nvtx"} & set(options)
@@ -176,7 +176,7 @@ def test_nsyss_own_signs_in_a_path_are_taken_for_what_they_are(tmp_path, fake_ns
 
 @pytest.mark.parametrize("word", ["cuda", "-tcuda"])
 def test_a_word_that_is_no_long_option_is_refused(word):
-    """nsys would take the first for the program to run, and refuses the second beside the preset's own."""
+    """nsys takes the first for the program to run, and refuses the second beside the preset's --trace."""
     with pytest.raises(BadInput, match=f"args: '{word}' is no long option of nsys profile"):
         schema.build(Nsys, FIELDS | {"args": [word]}, "measure.nsys")
 
@@ -195,7 +195,7 @@ def test_without_nsys_it_says_what_to_install(tmp_path, monkeypatch):
 
 
 def test_a_case_is_run_again_under_it_and_becomes_figures_tables_and_a_summary(tmp_path, fake_nsys, training):
-    """The case is a real one, on the CPU; what nsys would see of it is made."""
+    """The case really runs, on the CPU; the export of nsys is made by hand."""
     program = fake_nsys("whole", training)
     case = CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (Choice("nsys", FIELDS),), "cpu", 0)
     context = MeasureContext("cuda", case, tmp_path / "files", {"latency_us": 1.0, "n_kernels": 5})

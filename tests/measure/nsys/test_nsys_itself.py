@@ -1,4 +1,4 @@
-"""The real nsys, where there is one, on programs that want no GPU: reports, refusals and ends as they really are."""
+"""The real nsys, where it is installed, on programs without GPU work: its reports, refusals and ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def record(tmp_path):
-    """What is said of a program that ends with a result, of one call that did nothing."""
+    """Return the message about a program that writes the result of one call that did nothing."""
     result = tmp_path / "again.json"
 
     def go(preset="full", *args, before="", limit_s=120.0):

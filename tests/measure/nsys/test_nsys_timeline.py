@@ -1,4 +1,4 @@
-"""Exports of nsys → figures and tables, against timelines whose answer is known, and reports that real ones wrote."""
+"""Figures and tables from exports of nsys: made by hand with known answers, and recorded from real versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture
 def seen(tmp_path):
-    """``seen(export)``: the report that is read from it."""
+    """``seen(export)``: return the report that is read from it."""
     return lambda export: read(export.save(tmp_path / "report.sqlite"))
 
 
@@ -26,13 +26,13 @@ def all_tables(report):
 
 
 def figures(report, *names):
-    """The figures of these names, without the tool's."""
+    """Return the figures ``names``, which have no prefix of the tool."""
     found = tables.figures(report.calls, "nsys")
     return {name: found.get(f"nsys_{name}") for name in names}
 
 
 def by(table, *names):
-    """The lines of a table by the values of some columns."""
+    """Return the lines of a table by the values of some columns."""
     return {tuple(line[name] for name in names) if names[1:] else line[names[0]]: line for line in table}
 
 
@@ -185,7 +185,7 @@ def test_there_are_recorded_reports():
 
 @pytest.mark.parametrize("recorded", sorted(HERE.glob("nvtx_*.sql")), ids=lambda path: path.stem)
 def test_ranges_that_a_real_nsys_recorded_are_read(recorded, tmp_path):
-    """Three calls of two steps, from each of two threads; 2 ms asleep forward, and 1 ms backward."""
+    """Two threads make three calls of two steps each; a forward sleeps 2 ms, a backward 1 ms."""
     path = tmp_path / "report.sqlite"
     connection = sqlite3.connect(path)
     connection.executescript(recorded.read_text(encoding="utf-8"))
