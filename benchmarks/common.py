@@ -1,4 +1,4 @@
-"""What the benchmarks share: running our command, Markdown tables, and the page a result is kept in."""
+"""Shared parts of the benchmarks: running the command, Markdown tables, and pages of results."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from runner.store import journal
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results"
-POLL_S = 0.002  # how late the start of a worker can be seen
-LIMIT_S = 1800.0  # of any one command
-PHASES = {  # columns of a row, and what people call them
+POLL_S = 0.002  # largest delay in noticing the start of a worker
+LIMIT_S = 1800.0  # time limit of a command
+PHASES = {  # columns of a row, and their titles
     "inputs_s": "inputs",
     "first_call_s": "first call",
     "check_s": "checks",
@@ -31,10 +31,10 @@ PHASES = {  # columns of a row, and what people call them
 
 @dataclass(frozen=True)
 class Run:
-    """One run of ``python -m runner`` as seen from outside."""
+    """One run of ``python -m runner``, observed from outside."""
 
     wall_s: float  # from the start of the command to its end
-    startup_s: float  # of which: from the start of the worker process until it was ready
+    startup_s: float  # the part from the start of the worker process until it was ready
     folder: Path
     rows: tuple[Row, ...]
 
@@ -45,13 +45,13 @@ class Run:
 
 
 def environment(folder: Path) -> dict[str, Any]:
-    """``environment.json`` of a run's folder."""
+    """Return ``environment.json`` of a run's folder."""
     facts: dict[str, Any] = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     return facts
 
 
 def run(words: Sequence[str], output_dir: Path) -> Run:
-    """``python -m runner <words>`` into ``output_dir``, printing into a pipe. Raises RuntimeError unless it exits 0."""
+    """Run ``python -m runner <words>`` into ``output_dir``, with a pipe as stdout. Raises RuntimeError if it fails."""
     command = [sys.executable, "-m", "runner", *words, f"output_dir={output_dir}"]
     started, worker = time.perf_counter(), None
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -68,20 +68,20 @@ def run(words: Sequence[str], output_dir: Path) -> Run:
 
 
 def timed(command: Sequence[str], cwd: Path = ROOT) -> tuple[float, str]:
-    """Wall time of ``command`` in seconds, and what it printed. Raises CalledProcessError, TimeoutExpired."""
+    """Return the wall time of ``command`` in s, and its output. Raises CalledProcessError, TimeoutExpired."""
     started = time.perf_counter()
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=True, timeout=LIMIT_S)
     return time.perf_counter() - started, done.stdout
 
 
 def table(titles: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    """A Markdown table; floats get three significant digits."""
+    """Return a Markdown table; floats get three significant digits."""
     drawn = [titles, ["---"] + ["---:"] * (len(titles) - 1), *lines]
     return "\n".join("| " + " | ".join(_cell(value) for value in line) + " |" for line in drawn)
 
 
 def phase_table(kinds: Mapping[str, Sequence[Row]]) -> str:
-    """Where the seconds of a case go, on average over the rows of each kind."""
+    """Return a table of the mean seconds of each phase of a case, over the rows of each kind."""
     lines: list[tuple[object, ...]] = []
     for kind, rows in kinds.items():
         wall_s, *parts_s = (fmean(float(row.metrics.get(name) or 0.0) for row in rows) for name in ("wall_s", *PHASES))
@@ -90,7 +90,7 @@ def phase_table(kinds: Mapping[str, Sequence[Row]]) -> str:
 
 
 def page(title: str, body: str, facts: dict[str, Any], load: float) -> str:
-    """``body`` under its title, date, machine, versions and command line. ``load``: of the machine beforehand."""
+    """Return ``body`` under a title, date, machine, versions and command line. ``load``: the load average before."""
     worker = facts["worker"]
     where = worker["gpu"]["name"] if worker["gpu"] else f"{worker['cpu']}, {worker['cpu_cores']} cores"
     versions = {"python": platform.python_version(), **facts["packages"], "torch": worker["torch"]}
@@ -110,7 +110,7 @@ def page(title: str, body: str, facts: dict[str, Any], load: float) -> str:
 
 
 def _script() -> str:
-    """The module that was started, as it is typed after ``python -m``."""
+    """Return the module that was started, as typed after ``python -m``."""
     spec = sys.modules["__main__"].__spec__
     return spec.name.removesuffix(".__main__") if spec else sys.argv[0]
 
@@ -127,7 +127,7 @@ def publish(name: str, text: str, facts: dict[str, Any], write: bool) -> None:
 
 
 def word(kept: bool) -> str:
-    """PASS or MISS."""
+    """Return PASS or MISS."""
     return "PASS" if kept else "MISS"
 
 
@@ -137,7 +137,7 @@ def load_average() -> float:
 
 
 def digits(value: float) -> str:
-    """Three significant digits; four and more before the point are kept."""
+    """Return three significant digits; all digits before the point are kept."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:#.3g}"
 
 
@@ -146,7 +146,10 @@ def _cell(value: object) -> str:
 
 
 def fields_of(group: str, name: str) -> dict[str, Any]:
-    """What the YAML of an option says, without its name; nothing if it has none. What another field sets is 1."""
+    """Return the fields of an option's YAML file, without its name; {} if there is no file.
+
+    A field whose default is another field gets 1.
+    """
     import yaml
 
     path = ROOT / "conf" / group / f"{name}.yaml"

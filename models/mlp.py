@@ -109,7 +109,7 @@ class Mlp(Workload):
         return self.steps * products * product
 
     def bytes_min(self) -> int:
-        """Input x and parameters, read once, and y (fwd), y and gradients (fwd_bwd) or parameters (train_step), written.
+        """Input x and parameters, read, and y (fwd), y and gradients (fwd_bwd) or parameters (train_step), written.
 
         They count once per call with any number of steps, since later steps may find them in the cache.
         """

@@ -1,10 +1,10 @@
-"""Our kernels beside torch, torch.compile, the vendor's libraries and a copy, in the same rounds, against their bars.
+"""Compare our kernels with torch, torch.compile, the vendor's libraries and a copy, in paired rounds, against bars.
 
     python -m benchmarks.kernels [gelu softmax matmul cdist mlp] [--write]
 
-Every arm is checked against float64 first. All arms of a race share their inputs and their output buffers. They are
-sampled in turn by the project's GPU timestamps, behind a flush of the L2 cache that reads. Ratios come from the same
-rounds, with their 95 % interval. ``copy`` moves the bytes that the workload has to move at least.
+Every arm is checked against float64 first. All arms of a race share their inputs and output buffers. They are sampled
+in turn by GPU timestamps, after a flush of the L2 cache that only reads. Ratios are from the same rounds, with a 95 %
+interval. ``copy`` moves the least bytes of the workload.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.kernels.tables import brief, report
 
 
 def main() -> int:
-    """Race, print, and with --write keep the pages. 1 if a bar is missed, or an op's races broke off."""
+    """Run the races and print the pages; with --write keep them. Return 1 if a bar is missed or a race crashed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("ops", nargs="*", metavar="op", help=f"which of {', '.join(OPS)}; all by default")
     parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def race(ops: Sequence[str], only: Sequence[str], folder: Path) -> int:
-    """The races of each op, and their results in ``<op>.pickle``, which our parent alone reads."""
+    """Run the races of each op, and write the results to ``<op>.pickle``, which only the parent process reads."""
     from benchmarks.kernels.race import held
 
     for op in ops:
@@ -61,7 +61,7 @@ def race(ops: Sequence[str], only: Sequence[str], folder: Path) -> int:
             if any(part in each.title for part in only):
                 results.append(held(each))
                 print(brief(results[-1]), file=sys.stderr)
-                (folder / f"{op}.pickle").write_bytes(pickle.dumps(results))  # what comes later may break off
+                (folder / f"{op}.pickle").write_bytes(pickle.dumps(results))  # now, since a later race may crash
         print(f"{op}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
     return 0
 

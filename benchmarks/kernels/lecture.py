@@ -1,11 +1,11 @@
-"""The GELU and the softmax that a Stanford lecture timed (CS336, 2025, lecture 6), at its size, beside its own harness.
+"""Time the GELU and softmax of a Stanford lecture (CS336, 2025, lecture 6), at its size, and compare with its harness.
 
     python -m benchmarks.kernels.lecture [--repeats 5] [--write]
 
-First the table, by this project's command line. Then, in a process of its own, the same implementations by the
-lecture's harness as published: one call to warm up; three that are timed one by one, with ``time.time()`` around the
-call and ``torch.cuda.synchronize()``; their mean. And once more as its page was made: in a Python tracer, which at
-every line walks the stack and prints the line, between the two readings of the clock too.
+First the table of this project's command line. Then, in a separate process, the same implementations by the lecture's
+harness as published: one warm-up call, then three calls that are timed one by one, with ``time.time()`` around the call
+and ``torch.cuda.synchronize()``, and their mean. Then the same harness in a Python tracer, as the lecture's page was
+made. The tracer walks the stack and prints the line at every line of Python, also between the readings of the clock.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ WORDS = [
     "log=none",
     "-m",
 ]
-WIDTH = 130  # of the terminal whose table is shown: all columns fit
+WIDTH = 130  # characters of the terminal's table, enough for all columns
 
 OPTIONS: dict[str, dict[str, str]] = {"gelu": {"form": "tanh"}, "softmax": {}}
-TRIALS = 3  # as the lecture has it, after one call to warm up
+TRIALS = 3  # timed calls, as in the lecture, after one warm-up call
 SEED = 0
 
-# What the lecture's page says, in ms, of its own implementations on an H100; its CUDA C++ is left out.
+# Times on the lecture's page, in ms, of its own implementations on an H100; its CUDA C++ is left out.
 PUBLISHED_MS = {
     ("gelu", "naive"): 8.1,
     ("gelu", "torch"): 1.1,
@@ -70,7 +70,7 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True)
 class Harness:
-    """What the lecture's harness says of one implementation, each time it was asked."""
+    """The times of one implementation by the lecture's harness, one for each repetition."""
 
     op: str
     impl: str
@@ -82,7 +82,7 @@ class Harness:
 
 
 def figures_table(lines: Sequence[Line]) -> str:
-    """A line a case: what a caller waits, what the GPU does, and how it compares."""
+    """Return a table with a line for each case: caller latency, GPU time, and speed-up."""
     titles = ["implementation", "wall, ms", "submit, ms", "device, ms", "±95 %, %", "warm, ms", "kernels"]
     rows = [
         (
@@ -101,7 +101,7 @@ def figures_table(lines: Sequence[Line]) -> str:
 
 
 def speedup(line: Line) -> str:
-    """``1.26x (1.25 to 1.27), faster``."""
+    """Return the speed-up as text, such as ``1.26x (1.25 to 1.27), faster``."""
     if line.baseline:
         return "1 (base)"
     if line.speedup is None:
@@ -111,7 +111,7 @@ def speedup(line: Line) -> str:
 
 
 def harness_table(lines: Sequence[Line], heard: Sequence[Harness]) -> str:
-    """A line an implementation: what the lecture's page says, its harness here, the same in a tracer, the device."""
+    """Return a table with a line for each implementation: published, harness here, harness in a tracer, GPU time."""
     device_us = _device_us(lines)
     rows = []
     for one in heard:
@@ -140,7 +140,7 @@ def harness_table(lines: Sequence[Line], heard: Sequence[Harness]) -> str:
 
 
 def orders_table(lines: Sequence[Line], heard: Sequence[Harness]) -> str:
-    """Say for each operation and way of timing which comes first, and how far apart the fused ones seem."""
+    """Return a table of the order of the implementations, by operation and way of timing, and the fused ones' range."""
     ways: dict[str, Mapping[Key, float]] = {
         "published, H100": PUBLISHED_MS,
         "its harness here": {(one.op, one.impl): median(one.plain_ms) for one in heard},
@@ -158,7 +158,7 @@ def orders_table(lines: Sequence[Line], heard: Sequence[Harness]) -> str:
 
 
 def shuffles(heard: Sequence[Harness]) -> dict[str, int]:
-    """Count the different orders that the plain harness gave for each operation."""
+    """Return the number of different orders that the plain harness gave for each operation."""
     orders: dict[str, set[tuple[str, ...]]] = {}
     for op, group in groupby(heard, key=lambda one: one.op):
         each = list(group)
@@ -169,7 +169,7 @@ def shuffles(heard: Sequence[Harness]) -> dict[str, int]:
 
 
 def terminal_text(lines: Sequence[Line]) -> str:
-    """The table that the command ends with."""
+    """Return the table that the command prints at its end."""
     console = Console(width=WIDTH, file=io.StringIO())
     names = Names([line.row.case for line in lines])
     console.print(terminal.table(lines, names, WIDTH))
@@ -222,7 +222,7 @@ def _plain(value: object, how: str) -> str:
 
 
 def lecture_ms(call: Run, wait: Run) -> float:
-    """As published: one call to warm up, then the mean of three."""
+    """Time ``call`` as published: one warm-up call, then the mean of three, in ms."""
     call()
     wait()
     times = []
@@ -237,11 +237,11 @@ def lecture_ms(call: Run, wait: Run) -> float:
 
 @contextmanager
 def traced(visible: Collection[str], sink: TextIO) -> Iterator[None]:
-    """Inside, as its page was made: every event in a file that is ``visible`` walks the stack, and prints the line."""
+    """Trace as the lecture's page did: every event in a ``visible`` file walks the stack and prints the line."""
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
         if frame.f_code.co_filename in visible:
-            for _ in range(2):  # it walks it twice: once to see that it begins as expected
+            for _ in range(2):  # the lecture's tracer walks the stack twice
                 traceback.extract_stack(frame)
             if event != "return":
                 print(linecache.getline(frame.f_code.co_filename, frame.f_lineno), file=sink)
@@ -256,7 +256,7 @@ def traced(visible: Collection[str], sink: TextIO) -> Iterator[None]:
 
 
 def harness(op: str, impl: str, size: int, device: str, repeats: int) -> Harness:
-    """What the lecture's harness says, here and now, of ``impl`` on a matrix of ``size``."""
+    """Time ``impl`` on a ``size`` x ``size`` matrix with the lecture's harness, plain and in a tracer."""
     import torch
 
     def wait() -> None:
@@ -271,7 +271,7 @@ def harness(op: str, impl: str, size: int, device: str, repeats: int) -> Harness
     def call() -> object:
         return function(x, **options)
 
-    call()  # compiles; the lecture's was compiled by its check, at another size
+    call()  # compiles; in the lecture, a check at another size compiled it
     plain = [lecture_ms(call, wait) for _ in range(repeats)]
     with open(os.devnull, "w", encoding="utf-8") as sink:
         inside = []
@@ -282,14 +282,14 @@ def harness(op: str, impl: str, size: int, device: str, repeats: int) -> Harness
 
 
 def every_harness(repeats: int) -> list[Harness]:
-    """Time all implementations of both operations in a process that does nothing else."""
+    """Time all implementations of both operations in a separate process."""
     command = [sys.executable, "-m", "benchmarks.kernels.lecture", "--harness", "--repeats", str(repeats)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT_S)
     return [Harness(**record) for record in json.loads(done.stdout.splitlines()[-1])]
 
 
 def main() -> None:
-    """Runs all, prints and perhaps writes the page."""
+    """Run everything and print the page; with --write keep it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5, help="times that the lecture's harness is asked")
     parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")

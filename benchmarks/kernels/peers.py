@@ -1,4 +1,4 @@
-"""Public kernels as functions that ``impl=file`` can run; each needs its package, and is left out without it."""
+"""Public kernels as functions for ``impl=file``. Each needs its package, and is left out without it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def liger_softmax(x: Tensor) -> Tensor:
-    """Liger's softmax in Triton: https://github.com/linkedin/Liger-Kernel."""
+    """Compute the softmax of each row of ``x`` [rows, cols] with Liger: https://github.com/linkedin/Liger-Kernel."""
     from liger_kernel.ops.softmax import LigerSoftmaxFunction
 
     y: Tensor = LigerSoftmaxFunction.apply(x)

@@ -1,4 +1,4 @@
-"""One race: its arms built and checked against float64, then sampled side by side."""
+"""Run one race: build its arms, check them against float64, and sample them in paired rounds."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from runner.worker import forget_compiled, tidy
 from runner.worker.check import compare
 
 CALLS_BEFORE_CHECK = 3  # a compiled function with CUDA graphs warms up, records, and only then replays
-LONGEST_S = 0.6  # an arm, side by side: the largest products take 11 ms and rest as long
+LONGEST_S = 0.6  # sampling time of an arm: the largest products take 11 ms, and pauses of the same length
 
 
 def held(race: Race) -> Result:
-    """All arms that can run; those that raise or are wrong are left out, with the reason."""
+    """Run all arms. Arms that raise or are wrong are left out, with the reason."""
     workload: Workload = schema.build(
         schema.find("runner.models", race.op), fields_of("workload", race.op) | dict(race.fields), race.op
     )
@@ -59,7 +59,7 @@ def held(race: Race) -> Result:
 
 
 def _checked(workload: Workload, fields: Mapping[str, Any], inputs: Any, expected: Any) -> tuple[Call, float]:
-    """The call of an implementation, and its error as a share of what is allowed. Raises what it raises."""
+    """Return the call of an implementation, and its error relative to the tolerance. Raises what the call raises."""
     given = dict(fields)
     name = given.pop("name")
     implementation = implementations.build(Choice(name, fields_of("impl", name) | given))
@@ -76,10 +76,10 @@ def _checked(workload: Workload, fields: Mapping[str, Any], inputs: Any, expecte
 
 
 def _copy(size_bytes: int) -> Call:
-    """Moves ``size_bytes``, half of them read and half written.
+    """Return a call that moves ``size_bytes``, half of them read and half written.
 
-    It changes the sign, so that it is a kernel: in a CUDA graph a plain one is a copy node, which above half a GiB
-    reaches two thirds of the rate. At the same time it is what torch's own elementwise kernels reach at best.
+    It changes the sign, so that it is a kernel. A plain copy would be a copy node in a CUDA graph, which reaches only
+    two thirds of the rate above half a GiB. It is also the best that torch's elementwise kernels reach.
     """
     source = torch.randn(size_bytes // 8, device="cuda")
     target = torch.empty_like(source)

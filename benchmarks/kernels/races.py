@@ -1,7 +1,7 @@
-"""Who runs against whom, at which sizes, and what is promised. Declarations only; imports no torch.
+"""The races: workloads, sizes, implementations and bars. These are declarations, without torch.
 
-A race is a workload of one size with its implementations, as the command line has them. ``copy`` is an arm of each:
-it moves the bytes that the workload has to move at least, each input read once and each output written once.
+A race is a workload of one size with several implementations, named as on the command line. Each race has an arm
+``copy``, which moves the least bytes of the workload: each input is read once, each output is written once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PEERS_FILE = Path(__file__).with_name("peers.py")
 
 @dataclass(frozen=True)
 class Bar:
-    """``ours`` takes at most 1 / ``least`` of the time of the fastest of ``peers``. ``beyond``: what is tried for."""
+    """``ours`` is at least ``least`` times as fast as the fastest of ``peers``. ``beyond`` is a more ambitious goal."""
 
     ours: str
     peers: tuple[str, ...]
@@ -30,24 +30,24 @@ class Bar:
 
 @dataclass(frozen=True)
 class Race:
-    """A workload of one size, and arms: a name and the fields of an implementation each."""
+    """A workload of one size, and its arms: names, and fields of implementations."""
 
     op: str
     fields: Mapping[str, Any]
     arms: Mapping[str, Mapping[str, Any]]
     bars: Sequence[Bar] = ()
-    group: str = ""  # of which the bars on the geometric mean speak
-    e2e: bool = False  # what the caller waits is raced, rather than what the GPU takes
+    group: str = ""  # the group of a ``MeanBar``
+    e2e: bool = False  # compare the latency of the caller instead of the GPU time
 
     @property
     def title(self) -> str:
-        """The op, and what distinguishes this size."""
+        """The op and the fields of this size."""
         return f"{self.op} " + " ".join(f"{name}={value}" for name, value in self.fields.items())
 
 
 @dataclass(frozen=True)
 class MeanBar:
-    """Over all races of ``group``: the geometric mean of ``ours`` against ``peer``, and the worst of them."""
+    """A bar on the speed-ups of ``ours`` over ``peer`` in all races of ``group``: geometric mean, and minimum."""
 
     group: str
     ours: str
@@ -58,24 +58,24 @@ class MeanBar:
 
 @dataclass(frozen=True)
 class Arm:
-    """What one implementation did in one race."""
+    """The result of one implementation in one race."""
 
     us: float
-    batches_us: Sequence[float]  # ten, taken at the same times as those of the other arms
+    batches_us: Sequence[float]  # ten batch means, from the same rounds as those of the other arms
     instrument: str
-    error: float | None  # of its outputs, as a share of what is allowed; None for the copy
+    error: float | None  # largest error of its outputs relative to the tolerance; None for the copy
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a race."""
+    """The result of a race."""
 
     race: Race
     arms: Mapping[str, Arm]
-    failed: Mapping[str, str]  # arm → why
+    failed: Mapping[str, str]  # arm → reason
 
     def ratio(self, ours: str, peer: str) -> tuple[float, float]:
-        """Time of ``peer`` over that of ``ours``, and half its 95 % interval, as a share."""
+        """Return the time of ``peer`` over that of ``ours``, and half of its relative 95 % interval."""
         first, second = self.arms[peer], self.arms[ours]
         floors = pair_floors(first.instrument, second.instrument)
         found = paired(first.batches_us, second.batches_us, floors)
@@ -83,7 +83,7 @@ class Result:
 
 
 def impl(name: str, **fields: Any) -> dict[str, Any]:
-    """An implementation by its name, with what differs from its YAML."""
+    """Return an implementation by its name, with the fields that differ from its YAML file."""
     return {"name": name, **fields}
 
 
@@ -98,7 +98,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def gelu() -> Iterator[Race]:
-    """Forward in three types; backward in bfloat16."""
+    """Yield the forward in three dtypes, and the backward in bfloat16."""
     for dtype in DTYPES:
         yield Race(
             "gelu",
@@ -127,7 +127,7 @@ WIDE = [
 
 
 def softmax() -> Iterator[Race]:
-    """Rows that fit into registers, rows of two processors, rows of many; backward in bfloat16."""
+    """Yield rows that fit into the registers of one, two and many multiprocessors, and the backward in bfloat16."""
     for rows, cols, dtype, share in NARROW:
         fields = {"rows": rows, "cols": cols, "dtype": dtype}
         bars = [Bar("triton", (COPY,), share), Bar("cuda", (COPY,), share), Bar("cuda", ("triton",), 0.97)]
@@ -161,7 +161,7 @@ SHAPES = [  # m, k, n
 
 
 def matmul() -> Iterator[Race]:
-    """Large, small and skinny products; float8; and float32 from float16 halves."""
+    """Yield large, small and skinny products, float8, and float32 from float16 halves."""
     arms = {"triton": TRITON, "torch": TORCH}
     for dtype, small in (("bfloat16", 0.95), ("float16", 1.0)):
         for m, k, n in SHAPES:
@@ -192,7 +192,7 @@ POINTS = [  # points, coordinates, times as fast, tried for
 
 
 def cdist() -> Iterator[Race]:
-    """Many coordinates and few."""
+    """Yield points with many coordinates and with few."""
     for points, d, least, beyond in (
         (2048, 2048, 3.5, None),
         (8192, 2048, 3.8, None),
@@ -205,7 +205,7 @@ def cdist() -> Iterator[Race]:
 
 
 def mlp() -> Iterator[Race]:
-    """Two that are all launching, by what the caller waits; and one that is all arithmetic."""
+    """Yield two MLPs that launching dominates, by caller latency, and one that arithmetic dominates."""
     graph = {
         "cudagraph": impl("cudagraph"),
         "torch": TORCH,

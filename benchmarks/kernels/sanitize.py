@@ -1,14 +1,14 @@
-"""Every kernel of ours under compute-sanitizer: accesses out of bounds, races, reads of what nobody wrote.
+"""Run all our kernels under compute-sanitizer, to find accesses out of bounds, races, and reads of unwritten memory.
 
     python -m benchmarks.kernels.sanitize [softmax ...] [--tools memcheck racecheck initcheck filled] [--write]
 
-Small sizes, odd ones among them, in every type an implementation takes, forward and, where there is one, backward; each
-is checked against float64 as well. Each operation has a process for each tool, as many at a time as there are cores.
-Inputs and references are made on the CPU, so that the tools look at little but kernels of ours.
+Sizes are small, some of them odd, in every dtype of an implementation, forward and, if it exists, backward. Each result
+is also checked against float64. Each operation and tool has its own process, and as many run at a time as there are
+cores. Inputs and references are computed on the CPU, so that the tools check little but our kernels.
 
-initcheck does not see what the copy engine of Hopper (TMA) stores, and takes results for unwritten that are right.
-So what it says of those who read such results does not count; and, as ``filled``, each call is made with all memory
-that it gets full of NaN, which is then in the result if something was not written, or read before it was.
+initcheck does not see stores by the tensor memory accelerator of Hopper, and reports correct results as unwritten. So
+its reports about readers of such results do not count. Instead, the tool ``filled`` repeats each call with all memory
+filled with NaN. If something was not written, or was read before it was written, the result then contains NaN.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from runner.device import tools
 from runner.worker.again import ALONE, NAME, TOTAL
 
 FEW = ["--print-limit", "20"]
-TOOLS = {  # and their options
-    "memcheck": [*FEW, "--report-api-errors", "no"],  # bindings ask the driver for functions that it is too old to have
+TOOLS = {  # tools and their options
+    "memcheck": [*FEW, "--report-api-errors", "no"],  # bindings try functions that an older driver lacks
     "racecheck": FEW,
-    "initcheck": ["--print-limit", "1000000", "--show-backtrace", "no"],  # all of them: who reads is counted
-    "filled": None,  # no compute-sanitizer
+    "initcheck": ["--print-limit", "1000000", "--show-backtrace", "no"],  # print all, since readers are counted
+    "filled": None,  # without compute-sanitizer
 }
 LIMIT_S, GRACE_S = 480.0, 10.0
 DTYPES = ("float32", "bfloat16", "float16")
 MLP = {"layers": 2, "steps": 1, "zero_grad": "every_step", "pass": "fwd_bwd"}
-SIZES: dict[str, list[dict[str, Any]]] = {  # op → points; a design of its own for each of them
+SIZES: dict[str, list[dict[str, Any]]] = {  # op → sizes; each of them uses another kernel or plan
     "add": [{"rows": 7, "cols": cols} for cols in (64, 1001)],
     "gelu": [
         {"rows": 7, "cols": cols, "form": form, "pass": pass_}
@@ -57,10 +57,10 @@ SIZES: dict[str, list[dict[str, Any]]] = {  # op → points; a design of its own
     "cdist": [{"n": n, "m": m, "d": d} for n, m, d in ((200, 136, 64), (257, 129, 128), (300, 260, 512), (33, 65, 3))],
     "mlp": [{"dim": dim, "batch": batch, **MLP} for dim, batch in ((264, 136), (37, 19))],
 }
-LITTLE = SIZES | {  # for initcheck, which tells 512 reads of a launch, and counts as an error that there were more
+LITTLE = SIZES | {  # for initcheck, which reports 512 reads of a launch, and an error if there are more
     "mlp": [{"dim": dim, "batch": batch, **MLP} for dim, batch in ((128, 16), (37, 19))],
 }
-IMPLS = {  # op → implementations with kernels of ours
+IMPLS = {  # op → implementations with our kernels
     "add": ("triton", "cuda"),
     "gelu": ("triton", "cuda"),
     "softmax": ("triton", "cuda"),
@@ -70,7 +70,7 @@ IMPLS = {  # op → implementations with kernels of ours
 }
 HAZARDS = re.compile(r"^========= RACECHECK SUMMARY: (\d+) hazard", re.MULTILINE)
 PLACE = re.compile(r"^=+ +(at (?!0x)\S.*|.* on access by \w+ source)$", re.MULTILINE)
-READERS = re.compile(  # of what the copy engine has stored: copies to the host, torch's kernels, and one of ours
+READERS = re.compile(  # reads of what the accelerator has stored: copies to the host, torch's kernels, one of ours
     r"^=+ +Uninitialized (?:access .* on access by cudaMemcpy source$"
     r"|.* read of size .*\n=+ +at (?:(?:void )?at::native::|_through_activation\+0x))",
     re.MULTILINE,
@@ -80,25 +80,25 @@ DONE = re.compile(r"(\d+) calls right, (\d+) wrong")
 
 @dataclass(frozen=True)
 class Look:
-    """What a tool found in the calls of an operation."""
+    """Result of a tool for the calls of an operation."""
 
-    found: int | None  # errors, hazards or wrong results; None: it did not come to its summary
-    right: int | None  # calls; None: they did not all end
+    found: int | None  # errors, hazards or wrong results; None: the tool printed no summary
+    right: int | None  # correct calls; None: not all calls ended
     clean: bool
 
     @property
     def cell(self) -> str:
-        """For the table."""
+        """The cell of the table."""
         return "not done" if self.found is None or self.right is None else f"{self.found} in {self.right} calls"
 
 
 def main() -> int:
-    """Run all tools. 1 if one of them finds something."""
+    """Run all tools. Return 1 if one of them finds something, else 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ops", nargs="*", metavar="op", help=f"of {', '.join(SIZES)}; all if none is named")
     parser.add_argument("--tools", nargs="+", default=list(TOOLS), choices=TOOLS)
     parser.add_argument("--write", action="store_true", help="keep the table in benchmarks/results/")
-    parser.add_argument("--calls-under", choices=TOOLS, help=argparse.SUPPRESS)  # the process that is looked at
+    parser.add_argument("--calls-under", choices=TOOLS, help=argparse.SUPPRESS)  # the process under the tool
     options, load = parser.parse_args(), load_average()
     if unknown := set(options.ops) - set(SIZES):
         parser.error(f"no such operation: {', '.join(sorted(unknown))}; one of {', '.join(SIZES)}")
@@ -107,12 +107,12 @@ def main() -> int:
         return calls(ops, options.calls_under)
     sanitizer = tools.find(NAME)
     if sanitizer is None:
-        parser.error(f"{NAME} is not here; it comes with the CUDA toolkit")
+        parser.error(f"{NAME} is not installed; it comes with the CUDA toolkit")
     with tempfile.TemporaryDirectory(prefix="sanitize-") as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
         folder = Path(scratch)
         facts = run(["workload=gelu", "workload.cols=256", "impl=torch", "log=none"], folder / "facts").facts
         for _ in pool.map(lambda op: tools.run(command(op, "memcheck"), folder / op, LIMIT_S), ops):
-            pass  # what the tools look at is compiled now
+            pass  # compile all kernels before the tools run
         pairs = list(product(ops, options.tools))
         looks = dict(zip(pairs, pool.map(lambda pair: look(sanitizer, *pair, folder), pairs), strict=True))
     publish("sanitize", page("Kernels under compute-sanitizer", report(looks), facts, load), facts, options.write)
@@ -120,16 +120,16 @@ def main() -> int:
 
 
 def command(op: str, name: str) -> list[str]:
-    """What is looked at by the tool called ``name``."""
+    """Return the command that runs under the tool ``name``."""
     return [sys.executable, "-m", "benchmarks.kernels.sanitize", "--calls-under", name, op]
 
 
 def look(sanitizer: str, op: str, name: str, folder: Path) -> Look:
-    """The calls of ``op`` under the tool called ``name``; what it says is printed, unless it is clean."""
-    told = TOOLS[name]
-    words = command(op, name) if told is None else [sanitizer, "--tool", name, *told, *command(op, name)]
+    """Run the calls of ``op`` under the tool ``name``, and print its output unless it found nothing."""
+    options = TOOLS[name]
+    words = command(op, name) if options is None else [sanitizer, "--tool", name, *options, *command(op, name)]
     ended = tools.run(words, folder / f"{op}-{name}", LIMIT_S, ALONE, GRACE_S)
-    found = outcome(ended, by_tool=told is not None)
+    found = outcome(ended, by_tool=options is not None)
     why = f", stopped after {LIMIT_S:g} s" if ended.timed_out else ""
     print(f"{op} {name}: {found.cell}{why}", flush=True)
     if not found.clean:
@@ -138,7 +138,7 @@ def look(sanitizer: str, op: str, name: str, folder: Path) -> Look:
 
 
 def calls(ops: Sequence[str], name: str) -> int:
-    """Every call once, as it is for the tool called ``name``, against float64; how many were right on the last line."""
+    """Make every call once for the tool ``name`` and check it against float64. The last line has the counts."""
     import torch
 
     from runner import implementations
@@ -148,7 +148,7 @@ def calls(ops: Sequence[str], name: str) -> int:
     from runner.models.draw import draw_on
     from runner.worker.check import compare
 
-    torch.use_deterministic_algorithms(TOOLS[name] is None, warn_only=True)  # torch then fills what it hands out
+    torch.use_deterministic_algorithms(TOOLS[name] is None, warn_only=True)  # then torch fills new tensors with NaN
     sizes = LITTLE if name == "initcheck" else SIZES
     right, wrong = 0, 0
     for op, point, dtype in [(one, *more) for one in ops for more in product(sizes[one], DTYPES)]:
@@ -187,13 +187,13 @@ def outcome(ended: tools.Ended, *, by_tool: bool = True) -> Look:
 
 
 def places(said: str) -> list[str]:
-    """Where it was, and how often; the most frequent first."""
+    """Return the places that a tool reports, and how often; the most frequent first."""
     names = Counter(re.sub(r"\+?0x[0-9a-f]+.*?(?= on |$)|\(.*", "", name) for name in PLACE.findall(said))
     return [f"{count:8} {name}" for name, count in names.most_common(10)]
 
 
 def report(looks: Mapping[tuple[str, str], Look]) -> str:
-    """Errors and hazards by operation and tool."""
+    """Return a table of errors and hazards by operation and tool."""
     ops, names = (list(dict.fromkeys(pair[place] for pair in looks)) for place in (0, 1))
     lines = [
         (op, *(looks[op, name].cell for name in names), word(all(looks[op, name].clean for name in names)))

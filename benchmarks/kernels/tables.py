@@ -1,4 +1,4 @@
-"""Results as tables, and the bars over them; no GPU."""
+"""Tables of results, and their bars. This needs no GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.kernels.races import COPY, MEAN_BARS, Bar, MeanBar, Result
 
 
 def report(results: Sequence[Result]) -> tuple[str, int]:
-    """The bars, then a table a race; and how many bars are missed."""
+    """Return the bars with a table for each race, and the number of missed bars."""
     lines = [line for result in results for line in _bars(result)] + _mean_bars(results)
     missed = sum(line[-1] == word(False) for line in lines)
     bars = table(["bar", "seen", "beyond", ""], lines)
@@ -19,7 +19,7 @@ def report(results: Sequence[Result]) -> tuple[str, int]:
 
 
 def brief(result: Result) -> str:
-    """A line while the others run."""
+    """Return one line about a race, for printing while others run."""
     arms = ", ".join(f"{name} {digits(arm.us)}" for name, arm in result.arms.items())
     failed = "".join(f"; {name} FAILED: {why}" for name, why in result.failed.items())
     return f"{result.race.title}: {arms} us{failed}"
@@ -68,7 +68,7 @@ def _mean_bar(bar: MeanBar, results: Sequence[Result]) -> list[tuple[str, str, s
 
 
 def _race(result: Result) -> str:
-    """Fastest first: time, rate against the copy and against torch, error as a share of what is allowed."""
+    """Return a table, fastest first: time, speed relative to the copy and to torch, error relative to the tolerance."""
     lines = []
     for name, arm in sorted(result.arms.items(), key=lambda item: item[1].us):
         ratios = [_ratio(result, name, peer) for peer in (COPY, "torch")]

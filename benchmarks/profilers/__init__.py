@@ -1,1 +1,1 @@
-"""Whether the profilers agree with the timer."""
+"""Compare the profilers with the timer."""

@@ -1,1 +1,1 @@
-"""What the runner costs, and what survives."""
+"""Measure the cost of the runner, and what survives failures."""

@@ -1,4 +1,4 @@
-"""What a grid costs on a GPU: 200 cases of GELU, 2^24 elements each, through the command line, checked and compared.
+"""Measure the cost of a grid on a GPU: 200 cases of GELU of 2^24 elements, by the command line, checked and compared.
 
     python -m benchmarks.runner.grid_cost [--seeds 100] [--write]
 
@@ -80,7 +80,7 @@ class Grid:
 
 
 def main() -> None:
-    """Runs all, prints and perhaps writes the page."""
+    """Run everything and print the page; with --write keep it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=100, help=f"each {len(IMPLS)} cases, at least 2")
     parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")
@@ -98,13 +98,16 @@ def main() -> None:
 
 
 def words(seeds: int) -> list[str]:
-    """The command."""
+    """Return the arguments of the command."""
     size = [f"workload.rows={ROWS}", f"workload.cols={COLS}"]
     return ["-m", "workload=gelu", *size, f"impl={','.join(IMPLS)}", f"seed=range(0,{seeds})", "log=none"]
 
 
 def grid(ran: Run, comparisons: int) -> Grid:
-    """``ran``, whose folder will go. Raises RuntimeError unless every case was timed and as many pairs compared."""
+    """Copy the figures of ``ran``, whose folder is temporary.
+
+    Raises RuntimeError unless every case was timed and ``comparisons`` pairs were compared.
+    """
     compared = sum(bool(rounds.batches_us) for rounds in journal.load(ran.folder).rounds)
     untimed = [row for row in ran.rows if row.time_us is None]
     if untimed or compared != comparisons:
@@ -114,7 +117,7 @@ def grid(ran: Run, comparisons: int) -> Grid:
 
 
 def peers() -> dict[str, list[float]]:
-    """Seconds of each peer for one GELU, several times; what the first of the process takes is left out."""
+    """Return the seconds of each peer for one GELU, several times. The first time of the process is left out."""
     call, found = gelu(ROWS * COLS), {name: list[float]() for name in PEERS.values()}
     for turn in range(-1, PEER_REPEATS):
         _, seconds = by_peers(f"gelu, {turn + 1} of {PEER_REPEATS}", call)
@@ -128,7 +131,7 @@ def peers() -> dict[str, list[float]]:
 
 
 def report(whole: Grid, bare: Grid, by_peers_s: Mapping[str, Sequence[float]]) -> str:
-    """The bars and all tables."""
+    """Return the bars and all tables."""
     return "\n\n".join(
         [
             f"{len(whole.rows)} cases of GELU, {ROWS} x {COLS} float32: {' and '.join(IMPLS)}, "
@@ -150,7 +153,7 @@ def report(whole: Grid, bare: Grid, by_peers_s: Mapping[str, Sequence[float]]) -
 
 
 def bars(whole: Grid) -> list[tuple[str, str, str]]:
-    """What was promised, what was seen, PASS or MISS."""
+    """Return for each bar its text, the result, and PASS or MISS."""
     later, each = fmean(whole.later_s), whole.wall_s / len(whole.rows)
     return [
         (f"a case {CASE_BAR_S:g} s or less: mean, compilation apart", digits(later), word(later <= CASE_BAR_S)),
@@ -163,7 +166,7 @@ def bars(whole: Grid) -> list[tuple[str, str, str]]:
 
 
 def case_table(whole: Grid) -> str:
-    """The first case of each implementation, and how the others spread."""
+    """Return a table of the first case of each implementation, and of the spread of the others."""
     lines: list[tuple[object, ...]] = []
     for name in dict.fromkeys(whole.names):
         first_s, *later_s = (s for s, other in zip(whole.case_s, whole.names, strict=True) if other == name)
@@ -177,7 +180,7 @@ def case_table(whole: Grid) -> str:
 
 
 def part_table(whole: Grid, bare: Grid) -> str:
-    """The command's wall time in parts, of all and of one."""
+    """Return a table of the parts of the command's wall time, in total and for each case or comparison."""
     firsts_s, comparisons_s = sum(whole.case_s) - sum(whole.later_s), whole.outside_s - bare.outside_s
     count = len(whole.rows)
     parts = [
@@ -196,7 +199,7 @@ def part_table(whole: Grid, bare: Grid) -> str:
 
 
 def peer_table(whole: Grid, by_peers_s: Mapping[str, Sequence[float]]) -> str:
-    """What one GELU costs, by every method."""
+    """Return a table of the cost of one GELU by every method."""
     ours = {"ours, a case": median(whole.later_s), "ours, in all": whole.wall_s / len(whole.rows)}
     theirs = {name: median(seconds) for name, seconds in by_peers_s.items()}
     in_all = ours["ours, in all"]

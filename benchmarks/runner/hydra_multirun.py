@@ -1,4 +1,4 @@
-"""A grid of tiny cases, and the other ways to run it: Hydra's own multirun, and a process per case."""
+"""A grid of tiny cases, and two other ways to run it: Hydra's own multirun, and a process per case."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.common import Run, timed
 CASES = 200
 
 
-PROCESSES = 10  # of the one-process-per-case way; its cost per case does not depend on how many there are
+PROCESSES = 10  # processes of the one-process-per-case way; the cost of a case does not depend on their number
 
 
 ROWS = 8
@@ -64,7 +64,7 @@ print(json.dumps(plainest({ROWS}, int(sys.argv[1]))))
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of one way over the grid."""
+    """Cost of running the grid in one way."""
 
     wall_s: float
     startup_s: float  # of the process that measures, until torch is imported
@@ -72,7 +72,7 @@ class Cost:
 
 
 def timing_s(ran: Run, count: int | None = None) -> float:
-    """Seconds of warm-up and sampling, by the rows' own columns; of the first ``count`` cases, or of all."""
+    """Return the seconds of warm-up and sampling of the first ``count`` cases, or of all, from the rows' columns."""
     metrics = [row.metrics for row in ran.rows[:count]]
     return sum(
         float(m["warmup_s"]) + float(m["samples"]) * float(m["calls_per_sample"]) * float(m["wall_us"]) * 1e-6
@@ -81,22 +81,22 @@ def timing_s(ran: Run, count: int | None = None) -> float:
 
 
 def wall_s(ran: Run) -> float:
-    """Seconds of all phases of all cases, in the worker."""
+    """Return the seconds of all phases of all cases, in the worker."""
     return sum(float(row.metrics["wall_s"]) for row in ran.rows)
 
 
 def overhead_ms(ran: Run) -> float:
-    """A case, outside warm-up, sampling and start-up."""
+    """Return the ms of a case outside warm-up, sampling and start-up."""
     return (ran.wall_s - ran.startup_s - timing_s(ran)) / len(ran.rows) * 1e3
 
 
 def outside_ms(ran: Run) -> float:
-    """A case, outside all its phases and start-up."""
+    """Return the ms of a case outside all its phases and start-up."""
     return (ran.wall_s - ran.startup_s - wall_s(ran)) / len(ran.rows) * 1e3
 
 
 def hydra_app(folder: Path) -> Path:
-    """A throwaway app, as its documentation begins: a config of two fields."""
+    """Write a Hydra app with a config of two fields, as in Hydra's tutorial."""
     folder.mkdir()
     (folder / "config.yaml").write_text("rows: 8\ncols: 8\n", encoding="utf-8")
     app = folder / "app.py"
@@ -105,7 +105,7 @@ def hydra_app(folder: Path) -> Path:
 
 
 def hydra_multirun(app: Path) -> Cost:
-    """The grid by Hydra's own sweeper and launcher."""
+    """Run the grid with Hydra's own sweeper and launcher."""
     words = [f"rows={ROWS}", f"cols=range(1,{CASES + 1})", "-m"]
     wall, printed = timed([sys.executable, str(app), *words], cwd=app.parent)
     cases = [json.loads(line.removeprefix("CASE")) for line in printed.splitlines() if line.startswith("CASE")]
@@ -115,7 +115,7 @@ def hydra_multirun(app: Path) -> Cost:
 
 
 def one_process_per_case() -> Cost:
-    """``PROCESSES`` of them, spread over the grid; the wall time is scaled to all."""
+    """Run ``PROCESSES`` cases of the grid in a process each. The wall time is scaled to all cases."""
     total = 0.0
     overhead = 0.0
     for index in range(PROCESSES):

@@ -1,10 +1,10 @@
-"""Timings agree with and without W&B, and with and without the live display.
+"""Test whether times agree with and without W&B, and with and without the live display.
 
     python -m benchmarks.runner.logging_beside [--rounds 3] [--write]
 
 The same grid runs with ``log=none`` twice (their ratio is the noise of this comparison), with ``log=wandb`` (offline),
-and with ``log=none`` drawing on a pseudo-terminal. Each round runs all four, beginning with another one each time.
-Beside every run a thread notes each W&B process that inherits the run's mark, and when it was started.
+and with ``log=none`` and the live display on a pseudo-terminal. Each round runs all four, starting with another one.
+During every run the script notes each W&B process that inherits the run's mark, and the time of its start.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ Name = str  # of a case: "gelu seed=0"
 
 @dataclass
 class Watched:
-    """One run: its times, and the W&B processes that belonged to it."""
+    """One run: its times and its W&B processes."""
 
     folder: Path
     times_us: dict[Name, float]
     last_row: float  # when the last row was written, seconds since the epoch
-    others_cpus: float  # CPUs kept busy meanwhile by anything that was not this run, this script included
-    scans: int = 0  # of /proc until then
-    wandb: dict[int, float] = field(default_factory=dict)  # process → when it was started
+    others_cpus: float  # CPUs that other processes, this script included, kept busy meanwhile
+    scans: int = 0  # scans of /proc until the last row
+    wandb: dict[int, float] = field(default_factory=dict)  # process id → time of its start
 
 
 def main() -> None:
-    """Runs all, prints and perhaps writes the page."""
+    """Run everything and print the page; with --write keep it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="times each arm is run; medians are compared")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
@@ -89,14 +89,14 @@ def main() -> None:
 
 
 def words(arm: str, device: str, config: Path, output_dir: Path) -> list[str]:
-    """The command of one run."""
+    """Return the command of one run."""
     log = ["log=wandb", "log.mode=offline"] if arm == LOGGED else ["log=none"]
     grid = ["-m", f"workload={','.join(WORKLOADS)}", "impl=torch", "seed=0,1,2", f"device={device}"]
     return [sys.executable, "-m", "runner", "--config-dir", str(config), *grid, *log, f"output_dir={output_dir}"]
 
 
 def watched(command: list[str], arm: str, output_dir: Path) -> Watched:
-    """Runs ``command``. Raises RuntimeError unless it exits 0 and every case was timed."""
+    """Run ``command`` and observe it. Raises RuntimeError unless it exits 0 and every case was timed."""
     mark = uuid.uuid4().hex
     started, busy_s, own_s = time.monotonic(), machine_cpu_s(), children_cpu_s()
     with sink(arm == DRAWN) as out:
@@ -122,7 +122,7 @@ def watched(command: list[str], arm: str, output_dir: Path) -> Watched:
 
 @contextmanager
 def sink(terminal: bool) -> Iterator[int]:
-    """A pipe, or a pseudo-terminal, that is read to the end and forgotten."""
+    """Open a pipe, or a pseudo-terminal, whose output is read and dropped."""
     if terminal:
         read, write = pty.openpty()
         fcntl.ioctl(write, termios.TIOCSWINSZ, struct.pack("HHHH", *TERMINAL, 0, 0))
@@ -133,7 +133,7 @@ def sink(terminal: bool) -> Iterator[int]:
         try:
             while os.read(read, 1 << 16):
                 pass
-        except OSError:  # so a pseudo-terminal ends
+        except OSError:  # the end of a pseudo-terminal
             pass
 
     reader = threading.Thread(target=drain)
@@ -147,7 +147,7 @@ def sink(terminal: bool) -> Iterator[int]:
 
 
 def scan_until(process: subprocess.Popen[bytes], mark: bytes, scanned: list[float]) -> dict[int, float]:
-    """Until ``process`` ends, look for W&B processes that carry ``mark``; each with the time of its start."""
+    """Scan for W&B processes with ``mark`` until ``process`` ends. Return the time of start of each."""
     found: dict[int, float] = {}
     strangers = {int(name) for name in os.listdir("/proc") if name.isdigit()} - {process.pid}
     deadline = time.monotonic() + LIMIT_S
@@ -169,26 +169,26 @@ def scan_until(process: subprocess.Popen[bytes], mark: bytes, scanned: list[floa
 
 
 def start_of(proc: Path) -> float:
-    """When the process was started, seconds since the epoch, to about 0.02 s."""
+    """Return the time of the process's start, in s since the epoch, accurate to about 0.02 s."""
     ticks = int((proc / "stat").read_text().rpartition(")")[2].split()[19])  # field 22 of proc(5)
     age_s = float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age_s
 
 
 def machine_cpu_s() -> float:
-    """CPU seconds that anything on this machine has used since it was started."""
+    """Return the CPU seconds of all processes on this machine since it was started."""
     user, nice, system, _, _, interrupts, soft, *_ = map(int, Path("/proc/stat").read_text().split()[1:11])
     return (user + nice + system + interrupts + soft) / os.sysconf("SC_CLK_TCK")
 
 
 def children_cpu_s() -> float:
-    """CPU seconds of every command of this script that has ended, with all that it started and waited for."""
+    """Return the CPU seconds of all ended commands of this script, with the children that they waited for."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def overall(runs: dict[str, list[Watched]]) -> str:
-    """The geometric mean over the cases of each arm's ratio to ``log=none``, and how it spreads."""
+    """Return a table of the geometric mean over all cases of each arm's ratio to ``log=none``, and its spread."""
     lines = []
     for arm in ARMS[1:]:
         logs = [math.log(ratio(runs, arm, name)) for name in runs[BASE][0].times_us]
@@ -210,7 +210,7 @@ def overall(runs: dict[str, list[Watched]]) -> str:
 
 
 def processes(runs: dict[str, list[Watched]]) -> str:
-    """Which W&B processes there were, and when the first of them was started."""
+    """Return a table of the number of W&B processes, and the start of the first one."""
     lines = []
     for arm in ARMS:
         starts = [at - one.last_row for one in runs[arm] for at in one.wandb.values()]
@@ -223,7 +223,7 @@ def processes(runs: dict[str, list[Watched]]) -> str:
 
 
 def each_case(runs: dict[str, list[Watched]]) -> str:
-    """Medians over the rounds, and their ratios."""
+    """Return a table of the medians over the rounds, and their ratios."""
     lines = [
         (name, median_us(runs[BASE], name), *(f"{ratio(runs, arm, name):.4f}" for arm in ARMS[1:]))
         for name in runs[BASE][0].times_us
@@ -233,7 +233,7 @@ def each_case(runs: dict[str, list[Watched]]) -> str:
 
 
 def ratio(runs: dict[str, list[Watched]], arm: str, name: Name) -> float:
-    """Median time of a case in ``arm`` over its median with ``log=none``."""
+    """Return the median time of a case in ``arm`` over its median with ``log=none``."""
     return median_us(runs[arm], name) / median_us(runs[BASE], name)
 
 
@@ -243,7 +243,7 @@ def median_us(some: list[Watched], name: Name) -> float:
 
 
 def time_us(row: Row) -> float:
-    """The time the row is ranked by; it has one."""
+    """Return the time by which the row is ranked."""
     assert row.time_us is not None
     return row.time_us
 

@@ -1,13 +1,12 @@
-"""Whether compiling ahead ends a cold grid sooner, and leaves its timings alone.
+"""Test whether precompiling finishes a cold grid sooner, and leaves its times unchanged.
 
     python -m benchmarks.runner.precompile [rows | mlp | all] [--write]
 
-Sixty cases, compiled and in Triton: GELUs and softmaxes of 15 widths; or, in two types, MLPs of 2 to 16 layers, or all
-five workloads at their default sizes, of which timing takes longer than compiling. The same grid runs three times:
-with `launcher.precompile=0` and empty caches of Triton and Inductor; again so with the default of
-`launcher.precompile`; and with `launcher.precompile=0` on the caches of the first, which shows how much two runs of
-one grid differ. A small run comes first, so that what a machine is asked once, and the disk's first reading of torch,
-are in none of them.
+Sixty cases, compiled and in Triton: GELUs and softmaxes of 15 widths; or, in two dtypes, MLPs of 2 to 16 layers, or all
+five workloads at their default sizes, where timing takes longer than compiling. The same grid runs three times: with
+`launcher.precompile=0` and empty caches of Triton and Inductor; with the default of `launcher.precompile` and empty
+caches; and with `launcher.precompile=0` on the caches of the first run, which shows how much two runs of one grid
+differ. A small run comes first, so that facts about the machine, and torch's files on disk, are cached for all three.
 """
 
 from __future__ import annotations
@@ -66,12 +65,12 @@ class Grid:
 
     @property
     def ahead(self) -> list[float]:
-        """Seconds of those first calls that came ahead, in another process."""
+        """Seconds of the first calls that were made earlier, in another process."""
         return [float(row.metrics["precompile_s"]) for row in self.rows.values() if "precompile_s" in row.metrics]
 
 
 def main() -> None:
-    """Runs all, prints and perhaps writes the page."""
+    """Run everything and print the page; with --write keep it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("grid", nargs="?", default="rows", choices=GRIDS)
     parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")
@@ -79,7 +78,7 @@ def main() -> None:
     found: dict[str, Grid] = {}
     with tempfile.TemporaryDirectory(prefix="ahead-") as scratch:
         folder = Path(scratch)
-        with caches(folder / "caches of nobody"):
+        with caches(folder / "caches of the run before"):
             run(SMALL, folder / "before")
         ways = {COLD: ("one", OFF), AHEAD: ("two", []), AGAIN: ("one", OFF)}
         for place, (name, (cache, more)) in enumerate(ways.items()):
@@ -93,13 +92,13 @@ def main() -> None:
 
 
 def words(grid: str) -> list[str]:
-    """The command, but for ``launcher.precompile``."""
+    """Return the command without ``launcher.precompile``."""
     return ["-m", *GRIDS[grid], f"impl={','.join(IMPLS)}", "log=none"]
 
 
 @contextmanager
 def caches(folder: Path) -> Iterator[None]:
-    """Commands started meanwhile have the caches of Triton and Inductor in ``folder``."""
+    """Set the caches of Triton and Inductor to ``folder`` for commands that start inside."""
     before = {name: os.environ.get(name) for name in CACHES}
     os.environ |= {name: str(folder / name.lower()) for name in CACHES}
     try:
@@ -116,7 +115,7 @@ def caches(folder: Path) -> Iterator[None]:
 
 
 def grid(ran: Run) -> Grid:
-    """``ran``, whose folder will go. Raises RuntimeError unless every case that has a kernel was timed on a GPU."""
+    """Copy the figures of ``ran``, whose folder is temporary. Raises RuntimeError if a case was not timed on a GPU."""
     rows = {row.case.key: row for row in ran.rows if row.status != "unsupported"}
     if untimed := [row for row in rows.values() if "gpu_us" not in row.metrics]:
         raise RuntimeError(f"{len(untimed)} of {len(rows)} cases not timed on a GPU: {untimed[0].reason}")
@@ -124,7 +123,7 @@ def grid(ran: Run) -> Grid:
 
 
 def ratios(of: Grid, to: Grid, impl: str = "") -> dict[str, float]:
-    """``gpu_us`` of each case in ``of``, or each of ``impl``, over that in ``to``, by key."""
+    """Return ``gpu_us`` of each case in ``of`` over that in ``to``, by key; with ``impl``, for its cases only."""
     return {
         key: float(row.metrics["gpu_us"]) / float(to.rows[key].metrics["gpu_us"])
         for key, row in of.rows.items()
@@ -133,7 +132,7 @@ def ratios(of: Grid, to: Grid, impl: str = "") -> dict[str, float]:
 
 
 def report(found: Mapping[str, Grid]) -> str:
-    """The bars and all tables."""
+    """Return the bars and all tables."""
     cold, ahead = found[COLD], found[AHEAD]
     cases = [row.case for row in cold.rows.values()]
     lines = [
@@ -160,7 +159,7 @@ def report(found: Mapping[str, Grid]) -> str:
 
 
 def bars(found: Mapping[str, Grid]) -> list[tuple[str, str, str]]:
-    """What was promised, what was seen, PASS or MISS."""
+    """Return for each bar its text, the result, and PASS or MISS."""
     cold, ahead = found[COLD], found[AHEAD]
     sooner, most = cold.wall_s / ahead.wall_s, cold.wall_s / found[AGAIN].wall_s
     seen = f"{digits(sooner)} x; all of it in the caches: {digits(most)} x"
@@ -174,7 +173,7 @@ def bars(found: Mapping[str, Grid]) -> list[tuple[str, str, str]]:
 
 
 def case_table(one: Grid) -> str:
-    """Where the time of the cases of each workload goes."""
+    """Return a table of the phases of the cases of each workload."""
     kinds: dict[str, list[Row]] = {}
     for row in one.rows.values():
         kinds.setdefault(f"{row.case.workload.name}, {row.case.impl.name}", []).append(row)
@@ -182,7 +181,7 @@ def case_table(one: Grid) -> str:
 
 
 def times_table(found: Mapping[str, Grid]) -> str:
-    """How the times of each grid spread against those of the first."""
+    """Return a table of the spread of each grid's times relative to the first grid."""
     lines = []
     for name in (AHEAD, AGAIN):
         for impl in IMPLS:
@@ -200,7 +199,7 @@ def times_table(found: Mapping[str, Grid]) -> str:
 
 
 def worst_table(found: Mapping[str, Grid], most: int = 5) -> str:
-    """The cases whose times are farthest apart."""
+    """Return a table of the cases whose times differ most."""
     each, again = ratios(found[AHEAD], found[COLD]), ratios(found[AGAIN], found[COLD])
     names = Names([row.case for row in found[COLD].rows.values()])
     lines = []
@@ -221,7 +220,7 @@ def _processes(ahead: Grid) -> str:
 
 
 def _overlap(one: Row, other: Row) -> bool:
-    """Whether their intervals do."""
+    """Return whether the 95 % intervals of two rows overlap."""
     ends = [(float(row.metrics["low_us"]), float(row.metrics["high_us"])) for row in (one, other)]
     return max(low for low, _ in ends) <= min(high for _, high in ends)
 

@@ -1,8 +1,8 @@
-"""What the runner costs beside the measuring: ``--help``, and a grid of 200 cases of a few microseconds each.
+"""Measure the overhead of the runner: of ``--help``, and of a grid of 200 cases of a few microseconds each.
 
     python -m benchmarks.runner.runner_overhead [--rounds 3] [--write]
 
-Three ways over the same 200 points, one after the other in each round: this runner; Hydra's own multirun (BasicSweeper
+Each round runs the same 200 cases in three ways: this runner; Hydra's own multirun (BasicSweeper
 and BasicLauncher, all cases in one process, a config of two fields); one process for each case. The peers time with
 ``perf_counter`` around a number of calls: they check no result, keep no row and survive no crash.
 """
@@ -42,7 +42,7 @@ main(["--help"])
 
 
 def main() -> None:
-    """Runs all, prints and perhaps writes the page."""
+    """Run everything and print the page; with --write keep it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="times the grid is run each way; medians are shown")
     parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def help_table(app: Path) -> str:
-    """Wall times of ``--help``, five each; and what it imports."""
+    """Return a table of five wall times of ``--help`` and its peers, and what ``--help`` imports."""
     ways = {
         "`python -m runner --help`": [sys.executable, "-m", "runner", "--help"],
         "`--help` of a Hydra app of two fields": [sys.executable, str(app), "--help"],
@@ -87,7 +87,7 @@ def help_table(app: Path) -> str:
 
 
 def grid_tables(ours: list[Run], single: Run, hydra: list[Cost], processes: list[Cost]) -> list[str]:
-    """The three ways beside each other, and where our own time goes."""
+    """Return a table that compares the three ways, and one that splits our own time."""
     runs = [Cost(r.wall_s, r.startup_s, overhead_ms(r)) for r in ours]
     outside = median(outside_ms(r) for r in ours)
     mine = median(cost.overhead_ms for cost in runs)
@@ -120,7 +120,7 @@ def grid_tables(ours: list[Run], single: Run, hydra: list[Cost], processes: list
 
 
 def met(kept: bool) -> str:
-    """In words."""
+    """Return ``met`` or ``NOT met``."""
     return "met" if kept else "NOT met"
 
 

@@ -1,11 +1,11 @@
-"""How many more cases a minute several GPUs do, and whether a case's time depends on how many are at work.
+"""Measure how many more cases a minute several GPUs finish, and whether a case's time depends on their number.
 
     python -m benchmarks.runner.scaling [--cases 400] [--write]
 
-The same grid on 1, 2, 4 and 8 GPUs, as many as there are: sizes of GELU, two implementations each, on nothing that
-compiles. A small grid of GELU and a matrix product then runs on each GPU alone, the others idle, which shows what the
-GPUs differ by themselves. Cases a minute count from the first case to the last row: what comes before, the start of a
-process that imports torch, is the same whatever the grid.
+The same grid runs on 1, 2, 4 and 8 GPUs, as far as they exist: GELU of several sizes, with two implementations that
+compile nothing. Then a small grid of GELU and a matrix product runs on each GPU alone, which shows how much the GPUs
+themselves differ. Cases a minute count from the first case to the last row. The time before, in which a process starts
+and imports torch, does not depend on the grid.
 """
 
 from __future__ import annotations
@@ -57,26 +57,26 @@ class Grid:
 
     @property
     def worker_s(self) -> float:
-        """A case in its worker, the mean."""
+        """Mean seconds of a case in its worker."""
         return fmean(float(row.metrics["wall_s"]) for row in self.rows.values())  # type: ignore[arg-type]
 
     @property
     def between_s(self) -> float:
-        """The rest of a GPU's time, by its cases: from a worker's row to its next case, first start, and last wait."""
+        """Seconds of a GPU outside cases, for each case: between cases, before the first one and after the last one."""
         return self.cases_s * len(self.indices) / len(self.rows) - self.worker_s
 
     def on(self, index: int) -> list[Row]:
-        """Those of one GPU."""
+        """Return the rows of one GPU."""
         return [row for row in self.rows.values() if row.metrics["gpu_index"] == index]
 
     @property
     def indices(self) -> list[int]:
-        """The GPUs that had a case."""
+        """Indices of the GPUs that ran a case."""
         return sorted({int(row.metrics["gpu_index"]) for row in self.rows.values()})  # type: ignore[arg-type]
 
 
 def main() -> None:
-    """Runs all, prints and perhaps writes the page."""
+    """Run everything and print the page; with --write keep it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=400)
     parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")
@@ -87,7 +87,7 @@ def main() -> None:
     found: dict[int, Grid] = {}
     with tempfile.TemporaryDirectory(prefix="scaling-") as scratch:
         folder = Path(scratch)
-        # Reads torch, and asks each GPU what it is asked once: its measured_peak, which takes two seconds.
+        # Brings torch into the disk cache, and measures each GPU's peak, which happens once and takes two seconds.
         command(words(4 * len(there), range(len(there))), folder / "before")
         for count in (count for count in COUNTS if count <= len(there)):
             found[count], facts = command(words(options.cases, range(count)), folder / f"on {count}")
@@ -100,19 +100,19 @@ def main() -> None:
 
 
 def words(cases: int, indices: Sequence[int]) -> list[str]:
-    """The command."""
+    """Return the arguments of the command."""
     size = f"workload.cols=range({LEAST},{LEAST + STEP * (cases // len(IMPLS))},{STEP})"
     grid = ["-m", "workload=gelu", f"workload.rows={ROWS}", size, f"impl={','.join(IMPLS)}", "log=none"]
     return [*grid, *QUICK, *on(indices)]
 
 
 def on(indices: Sequence[int]) -> list[str]:
-    """The GPUs to use, as the command line has them."""
+    """Return the argument that selects the GPUs."""
     return [f"launcher.gpus={','.join(map(str, indices))}"]
 
 
 def command(words: Sequence[str], output_dir: Path) -> tuple[Grid, dict[str, Any]]:
-    """``python -m runner <words>``, and what it found out of the machine. Raises RuntimeError unless all is timed."""
+    """Run ``python -m runner <words>``. Return figures and environment. Raises RuntimeError if a case is not timed."""
     output_dir.mkdir()
     started = time.time()
     with open(output_dir / "printed", "w+", encoding="utf-8") as printed:
@@ -142,7 +142,7 @@ def command(words: Sequence[str], output_dir: Path) -> tuple[Grid, dict[str, Any
 
 
 def until_ended(pid: int, limit_s: float) -> Iterator[None]:
-    """Again and again while a child runs, which is left to be waited for. Raises TimeoutError."""
+    """Yield every ``POLL_S`` while a child runs. The child stays to be waited for. Raises TimeoutError."""
     deadline = time.monotonic() + limit_s
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         yield
@@ -152,7 +152,7 @@ def until_ended(pid: int, limit_s: float) -> Iterator[None]:
 
 
 def began(output_dir: Path) -> float:
-    """Now, if a case has been given to a worker; else 0."""
+    """Return the time now if a worker has been given a case; else 0."""
     path = journal_of(output_dir)
     return time.time() if path and b'"record":"start"' in path.read_bytes() else 0.0
 
@@ -163,7 +163,7 @@ def journal_of(output_dir: Path) -> Path | None:
 
 
 def own_cpu_s(pid: int) -> float:
-    """Seconds of CPU that a process has used that was not waited for yet: without its children's."""
+    """Return the CPU seconds of a process, without its children. The process must not be waited for yet."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -172,7 +172,7 @@ def own_cpu_s(pid: int) -> float:
 
 
 def report(found: Mapping[int, Grid], alone: Mapping[int, Grid]) -> str:
-    """The bars and all tables. ``found`` by the number of GPUs, ``alone`` by the index of the one."""
+    """Return the bars and all tables. ``found``: by number of GPUs. ``alone``: by index of the GPU."""
     cases = len(found[1].rows)
     return "\n\n".join(
         [
@@ -197,7 +197,7 @@ def report(found: Mapping[int, Grid], alone: Mapping[int, Grid]) -> str:
 
 
 def bars(found: Mapping[int, Grid]) -> list[tuple[str, str, str]]:
-    """What was promised, what was seen, PASS or MISS."""
+    """Return for each bar its text, the result, and PASS or MISS."""
     lines = []
     for count, bar in BARS.items():
         name = f"{bar:g} x the cases a minute on {count} GPUs"
@@ -220,12 +220,12 @@ def bars(found: Mapping[int, Grid]) -> list[tuple[str, str, str]]:
 
 
 def ratios(rows: Sequence[Row], single: Grid) -> list[float]:
-    """``gpu_us`` of each over that of the same case on one GPU."""
+    """Return ``gpu_us`` of each row over that of the same case on one GPU."""
     return [_us(row) / _us(single.rows[row.case.key]) for row in rows]
 
 
 def rate_table(found: Mapping[int, Grid]) -> str:
-    """A line a grid."""
+    """Return a table with a line for each grid."""
     lines = [
         (
             count,
@@ -247,7 +247,7 @@ def rate_table(found: Mapping[int, Grid]) -> str:
 
 
 def times_table(found: Mapping[int, Grid]) -> str:
-    """A line for each GPU of each grid."""
+    """Return a table with a line for each GPU of each grid."""
     lines = []
     for count, one in found.items():
         for index in one.indices if count > 1 else []:
@@ -259,7 +259,7 @@ def times_table(found: Mapping[int, Grid]) -> str:
 
 
 def alone_table(alone: Mapping[int, Grid]) -> str:
-    """The reference cases of each GPU, and over those of the first."""
+    """Return a table of each GPU's times of the reference cases, and their ratios to the first GPU's."""
     by_name = {
         index: {row.case.workload.name: _us(row) for row in one.rows.values()} for index, one in sorted(alone.items())
     }
@@ -274,7 +274,7 @@ def alone_table(alone: Mapping[int, Grid]) -> str:
 
 
 def state_table(found: Mapping[int, Grid]) -> str:
-    """Clock, power and temperature of each GPU in each grid, and how long after the first GPU it had its first case."""
+    """Return a table of clock, power and temperature of each GPU in each grid, and the delay of its first case."""
     lines = []
     for count, one in found.items():
         first = {index: min(_started_at(row) for row in one.on(index)) for index in one.indices}
@@ -295,7 +295,7 @@ def _us(row: Row) -> float:
 
 
 def _median(rows: Sequence[Row], column: str) -> str:
-    """Over those that have it."""
+    """Return the median over the rows that have the column."""
     values = [float(row.metrics[column]) for row in rows if row.metrics.get(column) is not None]
     return f"{median(values):.0f}" if values else ""
 

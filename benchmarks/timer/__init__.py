@@ -1,1 +1,1 @@
-"""Whether a time is right, and whether two agree."""
+"""Test whether times are correct, and whether they agree with each other."""

@@ -1,9 +1,9 @@
-"""How far fresh processes are apart that have allocated other things before: buffers in one place, in 5, and in 10.
+"""Measure the spread between processes with different earlier allocations, with 1, 5 and 10 buffer sets.
 
     python -m benchmarks.timer.buffer_sets [--processes 6] [--write]
 
-Each process first allocates and frees blocks of its own, as cases of a grid do. Then it times the same calls, as the
-runner does, with `measure.benchmark.buffer_sets` at 1, 5 and 10.
+Each process first allocates and frees random blocks, as earlier cases of a grid do. Then it times the same calls, as
+the runner does, with `measure.benchmark.buffer_sets` at 1, 5 and 10.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from benchmarks.common import LIMIT_S, ROOT, fields_of, load_average, page, publ
 from runner.store import run_folder
 
 PLACES = (1, 5, 10)
-BLOCKS, KEPT = 60, 40  # allocated before, and of them not freed
+BLOCKS, KEPT = 60, 40  # blocks that are allocated before, and those of them that are not freed
 
 
 @dataclass(frozen=True)
 class Timed:
-    """One call at one number of buffer_sets, in one process."""
+    """The time of one call with one number of buffer sets, in one process."""
 
     us: float
     seconds: float  # captures, warm-up and samples
 
 
 def main() -> None:
-    """All processes one after the other; prints and perhaps writes the page."""
+    """Run all processes one after the other and print the page; with --write keep it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=6)
     parser.add_argument("--write", action="store_true", help="keep the table in benchmarks/results/")
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def measured(seed: int) -> dict[str, Any]:
-    """The machine, and of each call a ``Timed`` at each of ``PLACES``."""
+    """Return the machine, and the fields of a ``Timed`` for each call and each of ``PLACES``."""
     import torch
     import torch.nn.functional as F
 
@@ -99,7 +99,7 @@ def measured(seed: int) -> dict[str, Any]:
 
 
 def report(found: Sequence[Mapping[str, Sequence[Timed]]]) -> str:
-    """A line a call: its time, and the spread between processes at each number of buffer_sets."""
+    """Return a table with a line for each call: its time, and the spread between processes by number of buffer sets."""
     lines = []
     for name in found[0]:
         row: list[object] = [name, f"{statistics.fmean(each[name][-1].us for each in found):.3f}"]

@@ -1,11 +1,11 @@
-"""Whether two implementations are told apart when, and only when, they differ: calls that are equal, and longer ones.
+"""Test whether comparisons call two implementations different if, and only if, they differ.
 
     python -m benchmarks.timer.fair_pairs [--pairs 40] [--longer 34] [--peers 6] [--write]
 
-A pair of equal calls is one call twice, on the same buffers; each pair has new buffers, and what is allocated between
-two pairs makes them lie elsewhere. A pair with a longer call is of two spins. Ours samples both sides in turn and says
-a word. The peers give a number for each side, and leave the word to the reader. They go first, since CUPTI, once it has
-been asked in a process, may slow what is launched after it; ours then takes the pairs that they had, and the others.
+A pair of equal calls is the same call twice, on the same buffers. Each pair has new buffers, and allocations between
+pairs move them to other addresses. The other pairs are a spin and a longer spin. Ours samples both sides in turn and
+gives a verdict. The peers give a number for each side and leave the verdict to the reader. They go first, since CUPTI
+may slow later launches of the same process. Then ours judges the pairs that the peers had, and the others.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from runner.timing.statistics import SAME, ZONE, Ratio, Word, pair_floors
 from runner.worker import tidy
 
 SIZES_LOG2 = (18, 20, 22, 23, 24)
-OTHERS = 20  # pairs of each call that is not one of those
+OTHERS = 20  # pairs of each other call
 MOST_DIFFERENT, LEAST_SAME, SURE_US, LEAST_FOUND = 0.02, 0.90, 8.0, 0.95  # the bars
-BESIDE = 12  # pairs of each spin that is in no bar
-SLOW_US, SLOW_S = 100.0, 0.15  # from here on a side is sampled no longer than that: a quarter of the default
+BESIDE = 12  # pairs of each spin that has no bar
+SLOW_US, SLOW_S = 100.0, 0.15  # sides of at least SLOW_US are sampled for SLOW_S at most: a quarter of the default
 
 KEPT, SMALLEST_LOG2, LARGEST_LOG2 = 24, 12, 26  # allocations between the pairs, and their bytes
-ANEW = 0.25  # share of the pairs before which the allocator gives all that is free back to the driver
+ANEW = 0.25  # share of the pairs before which the allocator returns its free memory to the driver
 SEED = 0
 
-DO_BENCH_MS, TIMER_S = 50, 0.05  # half and a quarter of the defaults; all else as it comes
+DO_BENCH_MS, TIMER_S = 50, 0.05  # half and a quarter of the defaults; all other settings are defaults
 INSTRUMENT = "graph_timestamps"
 OURS, OURS_SHARED = "ours", "ours, the pairs that the peers had"
 DIFFERENT: tuple[Word, ...] = ("faster", "slower")
@@ -53,7 +53,7 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True)
 class Longer:
-    """A spin, and one that takes ``share`` longer, launch and all."""
+    """A spin, and one that takes ``share`` longer, launch included."""
 
     us: float
     share: float
@@ -61,7 +61,7 @@ class Longer:
 
     @property
     def name(self) -> str:
-        """``spin 17 us +1 %``."""
+        """The name, such as ``spin 17 us +1 %``."""
         return f"spin {self.us:g} us +{100 * self.share:g} %"
 
 
@@ -83,18 +83,18 @@ class Pair:
 
 @dataclass(frozen=True)
 class Judged:
-    """What ours says of a pair."""
+    """Our verdict on a pair."""
 
     call: str
     us: float  # of the first
     ratio: Ratio  # of the second to the first
     seconds: float
-    shared: bool  # the peers had it too
+    shared: bool  # the peers timed it too
 
 
 @dataclass(frozen=True)
 class Said:
-    """What a peer says of one call."""
+    """The time of one call by a peer."""
 
     us: float
     iqr_us: float | None = None
@@ -102,7 +102,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Heard:
-    """What a peer says of a pair."""
+    """The times of a pair by a peer."""
 
     call: str
     method: str
@@ -112,12 +112,12 @@ class Heard:
 
     @property
     def off(self) -> float:
-        """By how much the second differs from the first, as a share; negative where it is faster."""
+        """Relative difference of the second from the first; negative if the second is faster."""
         return self.second.us / self.first.us - 1
 
     @property
     def beyond_iqr(self) -> bool | None:
-        """Whether it differs by more than the mean of both interquartile ranges; None where there are none."""
+        """Whether the difference exceeds the mean of both interquartile ranges; None if there are none."""
         if self.first.iqr_us is None or self.second.iqr_us is None:
             return None
         return abs(self.second.us - self.first.us) > (self.first.iqr_us + self.second.iqr_us) / 2
@@ -127,7 +127,7 @@ class Heard:
 
 
 def bars(equal: Sequence[Judged], longer: Mapping[str, Sequence[Judged]]) -> list[tuple[str, str, str]]:
-    """What was promised, what was seen, PASS or MISS."""
+    """Return for each bar its text, the result, and PASS or MISS."""
     different = [one.ratio.word in DIFFERENT for one in equal]
     same = [one.ratio.word == "same" for one in equal if one.us >= SURE_US]
     found = [one.ratio.word == "slower" for spin in LONGER if spin.promised for one in longer[spin.name]]
@@ -152,7 +152,7 @@ def bars(equal: Sequence[Judged], longer: Mapping[str, Sequence[Judged]]) -> lis
 
 
 def equal_table(equal: Sequence[Judged], heard: Sequence[Heard]) -> str:
-    """A line a call: ours by its words, and how far off 1 its ratio and the peers' are."""
+    """Return a table with a line for each call: our verdicts, and the distances of all ratios from 1."""
     titles = ["call", "us", "pairs", "same", "unclear", "different", "in one table", *(f"{m}, %" for m in _methods())]
     in_table = statistics.words([one.ratio for one in equal])
     lines = []
@@ -177,7 +177,7 @@ def equal_table(equal: Sequence[Judged], heard: Sequence[Heard]) -> str:
 
 
 def reader_table(equal: Sequence[Judged], heard: Sequence[Heard]) -> str:
-    """A line a method: how often its two numbers for one call would be taken for two, and what a pair costs."""
+    """Return a table with a line for each method: how often two numbers of one call seem different, and the cost."""
     own = {
         OURS: [(_off(one), None, one.seconds) for one in equal],
         OURS_SHARED: [(_off(one), None, one.seconds) for one in equal if one.shared],
@@ -204,7 +204,7 @@ def reader_table(equal: Sequence[Judged], heard: Sequence[Heard]) -> str:
 
 
 def longer_table(longer: Mapping[str, Sequence[Judged]], heard: Sequence[Heard]) -> str:
-    """A line a spin: ours by its words, and of each method the ratio and how often it is beyond the zone."""
+    """Return a table with a line for each spin: our verdicts, and for each method the ratio and how often it is > 1."""
     in_table = statistics.words([one.ratio for some in longer.values() for one in some])
     lines, start = [], 0
     for spin in LONGER:
@@ -225,7 +225,7 @@ def longer_table(longer: Mapping[str, Sequence[Judged]], heard: Sequence[Heard])
 
 
 def cost_table(judged: Sequence[Judged], heard: Sequence[Heard]) -> str:
-    """Median seconds of a pair, both sides together."""
+    """Return a table of the median seconds of a pair, both sides together."""
     lines = []
     for call in dict.fromkeys(one.call for one in judged):
         own = [one.seconds for one in judged if one.call == call]
@@ -237,7 +237,7 @@ def cost_table(judged: Sequence[Judged], heard: Sequence[Heard]) -> str:
 def report(
     equal: Sequence[Judged], longer: Mapping[str, Sequence[Judged]], heard: Sequence[Heard], first_s: float
 ) -> str:
-    """The bars and all tables."""
+    """Return the bars and all tables."""
     every = [*equal, *(one for some in longer.values() for one in some)]
     of_equal = [one for one in heard if one.call not in longer]
     return "\n\n".join(
@@ -268,7 +268,7 @@ def _methods() -> list[str]:
 
 
 def _off(one: Judged) -> float:
-    """The logarithm: at these ratios it is the share by which they are off 1."""
+    """Return the logarithm of the ratio, which is nearly its relative distance from 1."""
     return one.ratio.log
 
 
@@ -277,12 +277,12 @@ def _offs(heard: Sequence[Heard], method: str, call: str) -> list[float]:
 
 
 def _far(offs: Sequence[float]) -> str:
-    """95th percentile of how far from 1, in percent."""
+    """Return the 95th percentile of the distance from 1, in percent."""
     return digits(100 * float(np.quantile(np.abs(offs), 0.95))) if offs else ""
 
 
 def _beyond(offs: Sequence[float]) -> str:
-    """``+1.02 %, 6 of 6``."""
+    """Return the median and the count beyond the zone, such as ``+1.02 %, 6 of 6``."""
     return f"{100 * median(offs):+.2f} %, {_count([off > ZONE for off in offs])}" if offs else ""
 
 
@@ -291,7 +291,7 @@ def _count(some: Sequence[bool]) -> str:
 
 
 def _shared(heard: Sequence[Heard]) -> int:
-    """Pairs of one call that one peer had."""
+    """Return the number of pairs of one call that one peer timed."""
     counts = [sum((one.call, one.method) == (other.call, other.method) for other in heard) for one in heard]
     return max(counts, default=0)
 
@@ -300,14 +300,14 @@ def _shared(heard: Sequence[Heard]) -> int:
 
 
 class Clutter:
-    """Allocations of random sizes that stay for a while, so that what is allocated next lies elsewhere."""
+    """Allocations of random sizes that stay for a while, so that the next buffers get other addresses."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._held: list[torch.Tensor] = []
 
     def stir(self) -> None:
-        """Two more of them, each in the place of another once there are many."""
+        """Make two more allocations. Each replaces an earlier one once there are ``KEPT``."""
         if self._chance.random() < ANEW:
             torch.cuda.empty_cache()
         for _ in range(2):
@@ -324,10 +324,12 @@ EQUAL: dict[str, Callable[[], Run]] = {
 }
 
 
-def equal_pairs(count: int, others: int, clutter: Clutter) -> Iterator[Pair]:
-    """``count`` pairs of each size of GELU and ``others`` of each other call, the calls in turn, one at a time."""
+def equal_pairs(
+    count: int, others: int, clutter: Clutter, calls: Mapping[str, Callable[[], Run]] = EQUAL
+) -> Iterator[Pair]:
+    """Yield ``count`` pairs of each size of GELU and ``others`` of each other call, the calls in turn."""
     for turn in range(max(count, others)):
-        for name, make in EQUAL.items():
+        for name, make in calls.items():
             if turn < (count if name.startswith("gelu") else others):
                 clutter.stir()
                 call = make()
@@ -335,22 +337,22 @@ def equal_pairs(count: int, others: int, clutter: Clutter) -> Iterator[Pair]:
 
 
 def longer_pair(spin: Longer) -> Pair:
-    """The longer spin is the second."""
+    """Return a pair of spins; the second is longer."""
     return Pair(spin.name, spinning(spin.us), spinning(spin.us * (1 + spin.share)))
 
 
 def by_do_bench(call: Run) -> Said:
-    """Its median, with half its time."""
+    """Time ``call`` with do_bench: the median, in half the default time."""
     return Said(float(do_bench(call, rep=DO_BENCH_MS, return_mode="median")) * 1e3)
 
 
 def by_do_bench_cudagraph(call: Run) -> Said:
-    """As it comes: a mean."""
+    """Time ``call`` with do_bench_cudagraph and its defaults: a mean."""
     return Said(float(do_bench_cudagraph(call)) * 1e3)
 
 
 def by_timer(call: Run) -> Said:
-    """Its median and interquartile range, with a quarter of its time."""
+    """Time ``call`` with torch's Timer: median and interquartile range, in a quarter of the default time."""
     found = Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=TIMER_S)
     return Said(found.median * 1e6, found.iqr * 1e6)
 
@@ -362,10 +364,10 @@ PEERS: dict[str, Callable[[Run], Said]] = {
 }
 
 
-def by_peers(pair: Pair, chance: random.Random) -> list[Heard]:
-    """``pair`` by every peer, either side first."""
+def by_peers(pair: Pair, chance: random.Random, peers: Mapping[str, Callable[[Run], Said]] = PEERS) -> list[Heard]:
+    """Time ``pair`` with every peer, in random order of the sides."""
     found = []
-    for method, peer in PEERS.items():
+    for method, peer in peers.items():
         said: dict[bool, Said] = {}
         began = time.perf_counter()
         for is_first in chance.sample((True, False), 2):
@@ -375,7 +377,7 @@ def by_peers(pair: Pair, chance: random.Random) -> list[Heard]:
 
 
 def judge(pair: Pair, settings: Benchmark, *, shared: bool) -> Judged:
-    """``pair`` as a sweep compares two implementations. Raises RuntimeError if it cannot be."""
+    """Compare ``pair`` as a sweep compares two implementations. Raises RuntimeError if that is impossible."""
     began = time.perf_counter()
     columns = {"instrument": INSTRUMENT}
     calls = [(Call(run), columns) for run in (pair.second, pair.first)]  # type: ignore[arg-type]  # outputs unused
@@ -388,7 +390,7 @@ def judge(pair: Pair, settings: Benchmark, *, shared: bool) -> Judged:
 
 
 def judge_longer(spin: Longer, count: int, had: Sequence[Pair], settings: Benchmark) -> list[Judged]:
-    """``count`` pairs of ``spin``, those that the peers ``had`` first."""
+    """Judge ``count`` pairs of ``spin``, first those that the peers ``had``."""
     if spin.us >= SLOW_US:
         settings = replace(settings, max_s=min(SLOW_S, settings.max_s))
     fresh = [longer_pair(spin) for _ in range(count - len(had))]
@@ -399,7 +401,7 @@ def judge_longer(spin: Longer, count: int, had: Sequence[Pair], settings: Benchm
 
 
 def main() -> None:
-    """Runs all, prints and perhaps writes the page."""
+    """Run everything and print the page; with --write keep it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=40, help="of equal calls, each size of GELU")
     parser.add_argument("--longer", type=int, default=34, help="of each spin in the bar with a longer one")

@@ -1,4 +1,4 @@
-"""The timers that others use, with their defaults, and ours with its own."""
+"""Timers of other projects with their defaults, and the defaults of ours."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Taken = tuple[dict[str, float], dict[str, float]]  # us and seconds by method
 
 
 def defaults() -> Benchmark:
-    """``conf/measure/benchmark.yaml``."""
+    """Return the settings of ``conf/measure/benchmark.yaml``."""
     return Benchmark(**fields_of("measure", "benchmark"))
 
 
 def by_peers(name: str, call: Run) -> Taken:
-    """``call`` by every method but ours."""
+    """Time ``call`` with every method except ours. Return us and seconds by method."""
     for _ in range(3):
         call()
     torch.cuda.synchronize()
@@ -50,7 +50,7 @@ def by_peers(name: str, call: Run) -> Taken:
 
 
 def wall_us(call: Run) -> float:
-    """Median of calls that are each waited for, by the host's clock."""
+    """Return the median time of calls that are each synchronized, by the host's clock, in us."""
     times = []
     for index in range(-WALL_WARMUP, WALL_CALLS):
         began = time.perf_counter()
@@ -63,7 +63,7 @@ def wall_us(call: Run) -> float:
 
 @contextmanager
 def clocked(seconds: dict[str, float], name: str) -> Iterator[None]:
-    """Adds the seconds spent inside to ``seconds[name]``."""
+    """Add the seconds spent inside to ``seconds[name]``."""
     began = time.perf_counter()
     yield
     seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began

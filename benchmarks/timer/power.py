@@ -1,11 +1,11 @@
-"""Whether fresh processes agree on a call that meets the power limit: a bf16 matmul of 8192, rested and under load.
+"""Test whether processes agree on a call at the power limit: a bfloat16 matmul of 8192, rested and under load.
 
     python -m benchmarks.timer.power [--runs 5] [--sustained 5] [--write]
 
-Each process has the GPU to itself; the next one only imports torch meanwhile. In each the peers time the product
-first, with a rest before each of them and before ours, so that none heats the next; ours then gives the time of a GPU
-that rests half of the time (``gpu_us``), and last the one of continuous load (``sustained_us``), which heats it most.
-One more process multiplies zeros.
+One process at a time uses the GPU; the next one only imports torch meanwhile. In each process the peers time the
+product first, with a pause before each of them and before ours, so that none heats the GPU for the next. Then ours
+gives the time of a GPU that rests half of the time (``gpu_us``). Last comes the time under continuous load
+(``sustained_us``), which heats it most. One more process multiplies zeros.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from runner.timing import Call
 from runner.timing.gpu_state import LEAD_S
 
 SIZE = 8192
-REST_S = 1.0  # the driver's limiter averages power over about as long
-LIMIT_S = 120.0  # of one process; on an H200 it takes about 16
-BAR = 0.005  # farthest from the mean of all runs
+REST_S = 1.0  # about the time over which the driver's limiter averages power
+LIMIT_S = 120.0  # time limit of one process; on an H200 it takes about 16 s
+BAR = 0.005  # allowed distance of any run from the mean of all
 
 RESTED, SUSTAINED = "ours, rested", "ours, sustained"
 OURS = {RESTED: "gpu_us", SUSTAINED: "sustained_us"}
@@ -57,25 +57,25 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True)
 class Process:
-    """What one process has found."""
+    """The results of one process."""
 
     worker: Mapping[str, Any]
     peers_us: Mapping[str, float]
-    row: Mapping[str, Any]  # ours, without its series
+    row: Mapping[str, Any]  # our columns, without series
     seconds: float  # after its imports
 
 
 @dataclass(frozen=True)
 class Spread:
-    """One figure over several runs."""
+    """The spread of one figure over several runs."""
 
     mean: float
-    deviation: float  # largest from the mean, as a share of it
-    range: float  # from the least to the most, as a share of the mean
+    deviation: float  # largest distance from the mean, as a share of it
+    range: float  # from the smallest to the largest, as a share of the mean
 
     @classmethod
     def of(cls, figures: Sequence[float]) -> Spread:
-        """The spread of ``figures``."""
+        """Return the spread of ``figures``."""
         mean = fmean(figures)
         return cls(mean, max(abs(one - mean) for one in figures) / mean, (max(figures) - min(figures)) / mean)
 
@@ -84,7 +84,7 @@ class Spread:
 
 
 def figures(processes: Sequence[Process]) -> dict[str, list[float]]:
-    """By name, what every process says, in us: ours first, then the peers. Ours without load is not there."""
+    """Return the times of every process in us, by name: ours first, then the peers. Missing columns are left out."""
     ours = {
         name: [float(one.row[column]) for one in processes]
         for name, column in OURS.items()
@@ -94,7 +94,7 @@ def figures(processes: Sequence[Process]) -> dict[str, list[float]]:
 
 
 def runs_table(processes: Sequence[Process]) -> str:
-    """A line a process: ours, and what state the GPU was in."""
+    """Return a table with a line for each process: our times, and the state of the GPU."""
     lines = [
         (
             index,
@@ -107,7 +107,7 @@ def runs_table(processes: Sequence[Process]) -> str:
 
 
 def spread_table(processes: Sequence[Process]) -> str:
-    """A line a figure, and whether ours meet the bar."""
+    """Return a table with a line for each figure, and whether ours meet the bar."""
     lines = []
     for name, us in figures(processes).items():
         spread = Spread.of(us)
@@ -123,7 +123,7 @@ def spread_table(processes: Sequence[Process]) -> str:
 
 
 def zeros_table(zeros: Process, processes: Sequence[Process]) -> str:
-    """One run of zeros against the mean of those of random numbers."""
+    """Return a table of the run with zeros against the mean of the runs with random numbers."""
     lines: list[tuple[object, ...]] = []
     random, nothing = figures(processes), figures([zeros])
     for name, (us,) in nothing.items():
@@ -165,7 +165,7 @@ def report(processes: Sequence[Process], zeros: Process, sustained_s: float, sec
 
 
 def rate(us: float) -> str:
-    """TFLOP/s of the product, if it takes ``us``."""
+    """Return the TFLOP/s of the product if it takes ``us``."""
     return f"{2 * SIZE**3 / us * 1e-6:.0f}"
 
 
@@ -174,7 +174,7 @@ def _percents(spread: Spread) -> tuple[str, str, str]:
 
 
 def _shown(row: Mapping[str, Any], column: str, how: str) -> str:
-    """As ``how`` says; empty where the row has no such figure."""
+    """Format a figure of ``row`` with ``how``; empty if the row has no such figure."""
     return how.format(row[column]) if row.get(column) is not None else ""
 
 
@@ -201,7 +201,7 @@ PEERS = (by_do_bench, by_do_bench_cudagraph, by_timer)
 
 
 def product(data: str) -> Run:
-    """The product of two matrices of "random" numbers or "zeros", into a third."""
+    """Return a call that multiplies two matrices of "random" numbers or "zeros" into a third."""
     fill = {"random": torch.randn, "zeros": torch.zeros}[data]
     a, b = (fill(SIZE, SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     c = torch.empty_like(a)
@@ -209,7 +209,7 @@ def product(data: str) -> Run:
 
 
 def measure(data: str, sustained_s: float) -> Process:
-    """Everything, in this process."""
+    """Run all measurements in this process."""
     started, call = time.perf_counter(), product(data)
     call()  # cuBLAS makes its handle
     peers: dict[str, float] = {}
@@ -223,7 +223,7 @@ def measure(data: str, sustained_s: float) -> Process:
 
 
 def rest() -> None:
-    """``REST_S`` in which the GPU does nothing."""
+    """Leave the GPU idle for ``REST_S``."""
     torch.cuda.synchronize()
     time.sleep(REST_S)
 
@@ -232,7 +232,7 @@ def rest() -> None:
 
 
 def main() -> None:
-    """Runs the processes, prints and perhaps writes the page."""
+    """Run the processes and print the page; with --write keep it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5, help="processes, at least 2, beside the one for zeros")
     parser.add_argument("--sustained", type=float, default=5.0, help="seconds of load that count")
@@ -246,20 +246,25 @@ def main() -> None:
     if options.runs < 2:
         parser.error("--runs: at least 2, or there is no spread")
     started = time.perf_counter()
-    *processes, zeros = run_all([*["random"] * options.runs, "zeros"], options.sustained)
+    data = [*["random"] * options.runs, "zeros"]
+    *processes, zeros = run_all(data, lambda what: launch(what, options.sustained))
     body = report(processes, zeros, options.sustained, time.perf_counter() - started)
     facts = {**run_folder.environment(sys.argv[1:]), "worker": processes[0].worker}
     publish("power", page("At the power limit", body, facts, load), facts, options.write)
 
 
-def run_all(data: Sequence[str], sustained_s: float) -> list[Process]:
-    """A process for each, one on the GPU at a time. Raises RuntimeError if one fails, TimeoutExpired if it hangs."""
+def run_all(data: Sequence[str], start: Callable[[str], subprocess.Popen[str]]) -> list[Process]:
+    """Run a process for each of ``data``, one on the GPU at a time.
+
+    ``start`` starts a process, which measures when it reads a line from stdin. Raises RuntimeError if one fails, and
+    TimeoutExpired if one hangs.
+    """
     found: list[Process] = []
-    waiting: subprocess.Popen[str] | None = launch(data[0], sustained_s)
+    waiting: subprocess.Popen[str] | None = start(data[0])
     for index, what in enumerate(data):
         process = waiting
         assert process is not None
-        waiting = launch(data[index + 1], sustained_s) if index + 1 < len(data) else None
+        waiting = start(data[index + 1]) if index + 1 < len(data) else None
         try:
             output, _ = process.communicate("go\n", timeout=LIMIT_S)
             if process.returncode:
@@ -274,7 +279,7 @@ def run_all(data: Sequence[str], sustained_s: float) -> list[Process]:
 
 
 def launch(data: str, sustained_s: float) -> subprocess.Popen[str]:
-    """A process that imports torch, and measures once it reads a line."""
+    """Start a process that imports torch, and measures when it reads a line from stdin."""
     command = [sys.executable, "-m", "benchmarks.timer.power", "--measure", data, "--sustained", str(sustained_s)]
     return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 

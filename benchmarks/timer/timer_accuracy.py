@@ -1,10 +1,10 @@
-"""What the timers say beside what is true: of GELU, where CUPTI is the truth, and of spins of known length.
+"""Compare timers with the truth: with CUPTI for GELU, and with the known length of spin kernels.
 
     python -m benchmarks.timer.timer_accuracy [--write]
 
-All methods time the same call on the same buffers, each with its own defaults: what differs between them is the method,
-the cache it leaves, and what it counts. The peers go first, for all calls: CUPTI, once it has been asked in a process,
-may slow what is launched after it. Then ours, with CUPTI before and after it.
+All methods time the same call on the same buffers, each with its own defaults. They differ in the method, in the cache
+that they leave, and in what they count. The peers time all calls first, since CUPTI may slow later launches of the same
+process. Then ours times them, with CUPTI before and after.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from runner.timing.preparation import reading_flush
 
 SIZES_LOG2 = range(10, 29, 2)
 SPIN_CYCLES = (4_000, 10_000, 34_000, 200_000, 900_000)  # 2 to 455 us at 1.98 GHz; the last gives the clock
-CUPTI_RUNS = 2  # before the methods, and again after them: one is of 30 calls
-NEAR_US, NEAR_SHARE = 0.25, 0.01  # what ours may differ from the truth, the larger of the two
+CUPTI_RUNS = 2  # observations before our timing, and again after it, of 30 calls each
+NEAR_US, NEAR_SHARE = 0.25, 0.01  # the allowed difference of ours from the truth: the larger of the two
 COST_LOG2, COST_REPEATS, COST_BAR_S = 24, 5, 0.3
 
 OURS, WARM = "ours", "ours, warm"
@@ -59,36 +59,36 @@ Figures = dict[str, Any]  # a row's columns
 
 @dataclass(frozen=True)
 class Truth:
-    """What CUPTI says, in us; each is a mean of several observations."""
+    """Times by CUPTI, in us, each a mean of several observations."""
 
     cold_us: float
     warm_us: float
-    cold_range_us: float  # from the least to the most that one observation said
+    cold_range_us: float  # from the smallest to the largest observation
 
 
 @dataclass(frozen=True)
 class Timed:
-    """One call by every method."""
+    """The times of one call by every method."""
 
     name: str
     truth: Truth
     us: dict[str, float]  # METHODS and WARM
-    seconds: dict[str, float]  # that they took; ours includes asking CUPTI
-    row: Figures  # ours, whole
+    seconds: dict[str, float]  # seconds that each method took; ours includes CUPTI
+    row: Figures  # all our columns
 
     @property
     def near(self) -> bool:
-        """Whether ours is right, by CUPTI."""
+        """Whether our time agrees with CUPTI."""
         return near(self.us[OURS], self.truth.cold_us)
 
 
 def near(us: float, true_us: float) -> bool:
-    """Within ``NEAR_US`` or ``NEAR_SHARE``."""
+    """Return whether ``us`` is within ``NEAR_US`` or ``NEAR_SHARE`` of ``true_us``."""
     return abs(us - true_us) <= max(NEAR_US, NEAR_SHARE * true_us)
 
 
 def main() -> None:
-    """Runs all, prints and perhaps writes the page."""
+    """Run everything and print the page; with --write keep it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")
     options, load, started = parser.parse_args(), load_average(), time.perf_counter()
@@ -118,17 +118,17 @@ def main() -> None:
 
 
 def measure(run: Run, settings: Benchmark) -> Figures:
-    """A row's columns of ``run``, by ours."""
+    """Return the columns of ``run`` by our benchmark."""
     return dict(settings.measure(Call(run), MeasureContext("cuda")))  # type: ignore[arg-type]  # outputs are not looked at
 
 
 def spinning(cycles: int) -> Run:
-    """A kernel of known length."""
+    """Return a call of a kernel of known length."""
     return lambda: spin[(1,)](cycles, num_warps=1)
 
 
 def timed(name: str, call: Run, peers: Taken, settings: Benchmark) -> Timed:
-    """``call`` by ours and by CUPTI, beside what the peers say."""
+    """Time ``call`` with ours and with CUPTI, and add the results of the peers."""
     us, seconds = peers
     seen = observations(call)
     with clocked(seconds, OURS):
@@ -143,7 +143,7 @@ def timed(name: str, call: Run, peers: Taken, settings: Benchmark) -> Timed:
 
 
 def observations(call: Run) -> list[tuple[float, float]]:
-    """CUPTI's time of ``call``, L2 cold and warm, ``CUPTI_RUNS`` times. Raises RuntimeError without it."""
+    """Return CUPTI's times of ``call``, L2 cold and warm, ``CUPTI_RUNS`` times. Raises RuntimeError without CUPTI."""
     flush, nothing = reading_flush(), lambda: None
     both = [(cupti.observe(call, flush), cupti.observe(call, nothing)) for _ in range(CUPTI_RUNS)]
     spans = [(cold.span_us, warm.span_us) for cold, warm in both if cold is not None and warm is not None]
@@ -153,7 +153,7 @@ def observations(call: Run) -> list[tuple[float, float]]:
 
 
 def took(call: Run) -> float:
-    """Seconds until ``call`` is done, the GPU included."""
+    """Return the seconds until ``call`` has finished, on the GPU too."""
     began = time.perf_counter()
     call()
     torch.cuda.synchronize()
@@ -161,7 +161,7 @@ def took(call: Run) -> float:
 
 
 def cost(settings: Benchmark) -> dict[str, float]:
-    """Seconds of one case by its parts, with "whole" and "rest"."""
+    """Return the seconds of one case by its parts, with "whole" and "rest"."""
     call = gelu(2**COST_LOG2)
     call()
     torch.cuda.synchronize()
@@ -177,7 +177,7 @@ def cost(settings: Benchmark) -> dict[str, float]:
 
 
 def timing(function: Callable[..., Any], seconds: dict[str, float], name: str) -> Callable[..., Any]:
-    """``function`` that also adds what it takes to ``seconds[name]``."""
+    """Wrap ``function`` so that it adds its time to ``seconds[name]``."""
 
     def wrapped(*arguments: Any, **named: Any) -> Any:
         with clocked(seconds, name):
@@ -187,7 +187,7 @@ def timing(function: Callable[..., Any], seconds: dict[str, float], name: str) -
 
 
 def gelu_tables(sizes: Sequence[Timed]) -> str:
-    """Every method against CUPTI; those that leave the cache warm against CUPTI so; and what they took."""
+    """Return tables of every method against CUPTI, of warm methods against CUPTI with a warm cache, and of seconds."""
     beside = [
         (
             one.name,
@@ -226,7 +226,7 @@ def gelu_tables(sizes: Sequence[Timed]) -> str:
 
 
 def spin_table(spins: Sequence[Timed]) -> str:
-    """Every method, CUPTI among them, against what a spin must take."""
+    """Return a table of every method, CUPTI included, against the known time of spins."""
     mhz, empty_kernel_us = float(spins[-1].row["sm_clock_mhz"]), calibration.empty_kernel_us()
     lines, far = [], []
     for one in spins:
@@ -247,7 +247,7 @@ def spin_table(spins: Sequence[Timed]) -> str:
 
 
 def cost_table(costs: Sequence[dict[str, float]], first_s: float) -> str:
-    """Medians of the parts of a case."""
+    """Return a table of the medians of the parts of a case."""
     parts = [*PIECES, "rest", "whole"]
     parts.insert(parts.index("warm-up and sampling") + 1, "  of which warm-up")
     lines = []
@@ -267,7 +267,7 @@ def cost_table(costs: Sequence[dict[str, float]], first_s: float) -> str:
 
 
 def beside_truth(us: float, true_us: float) -> str:
-    """``15.13 (+0.12, +0.8 %)``."""
+    """Return a time with its deviation, such as ``15.13 (+0.12, +0.8 %)``."""
     return f"{us:.2f} ({us - true_us:+.2f}, {100 * (us / true_us - 1):+.1f} %)"
 
 

@@ -1,9 +1,9 @@
-"""What CUPTI costs a kernel that it watches: torch.profiler and nsys see by it, and so make some kernels longer.
+"""Measure how much longer a kernel takes while CUPTI records it, as torch.profiler and nsys do.
 
     python -m benchmarks.timer.watched [--write]
 
-GPU timestamps around the same call in the same CUDA graphs, alone and while CUPTI records, beside CUPTI's own time
-of the kernel: where the last two agree, what CUPTI adds is no error of its clock, but time that the kernel takes.
+GPU timestamps time the same call in the same CUDA graphs, alone and while CUPTI records, and CUPTI gives its own time
+of the kernel. If the last two agree, the additional time is real kernel time and not an error of CUPTI's clock.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Seen:
 
 
 def main() -> None:
-    """Runs all, prints and perhaps writes the page."""
+    """Run everything and print the page; with --write keep it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="keep the table in benchmarks/results/")
     options, load = parser.parse_args(), load_average()
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def watched(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> Seen:
-    """``function`` of ``x``, which is one kernel, its inputs and outputs in ten buffer_sets and the cache cold."""
+    """Time ``function(x)``, which is one kernel, with ten buffer sets and a cold cache."""
     before = preparation(None, cold_l2=True)
     found = cupti.each_kernel(lambda: function(x), before)
     name = max(found, key=lambda kernel: found[kernel][1])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 import pytest
 
 pytest.importorskip("triton", reason="benchmarks/fair_pairs.py needs the GPU's instruments to be importable")
 
-from benchmarks.timer import fair_pairs
 from benchmarks.timer.fair_pairs import (
     EQUAL,
     LONGER,
@@ -144,7 +144,7 @@ def test_the_report_keeps_the_peers_spins_out_of_the_equal_calls():
     assert "6 pairs of each call" in text
 
 
-def test_every_pair_has_a_call_of_its_own_and_both_sides_share_it(monkeypatch):
+def test_every_pair_has_a_call_of_its_own_and_both_sides_share_it():
     class Clutter:
         stirred = 0
 
@@ -153,8 +153,7 @@ def test_every_pair_has_a_call_of_its_own_and_both_sides_share_it(monkeypatch):
 
     clutter = Clutter()
     made = {name: (lambda name=name: lambda: name) for name in ("gelu 2^18", "gelu 2^20", "matmul")}
-    monkeypatch.setattr(fair_pairs, "EQUAL", made)
-    found = list(equal_pairs(4, 2, clutter))
+    found = list(equal_pairs(4, 2, clutter, made))
     assert [one.call for one in found].count("gelu 2^20") == 4
     assert [one.call for one in found].count("matmul") == 2
     assert [one.call for one in found[:3]] == list(made)  # in turn
@@ -162,11 +161,11 @@ def test_every_pair_has_a_call_of_its_own_and_both_sides_share_it(monkeypatch):
     assert len({id(one.first) for one in found}) == clutter.stirred == 10
 
 
-def test_peers_are_asked_about_both_sides_in_either_order(monkeypatch):
+def test_peers_are_asked_about_both_sides_in_either_order():
     asked = []
-    monkeypatch.setattr(fair_pairs, "PEERS", {"peer": lambda call: asked.append(call()) or Said(float(call()))})
+    peers = {"peer": lambda call: asked.append(call()) or Said(float(call()))}
     chance = random.Random(0)
-    found = [one for _ in range(20) for one in by_peers(Pair("a", lambda: 10, lambda: 11), chance)]
+    found = [one for _ in range(20) for one in by_peers(Pair("a", lambda: 10, lambda: 11), chance, peers)]
     assert all(one.off == pytest.approx(0.1) for one in found)
     assert 1 < sum(first == 10 for first in asked[::2]) < 19
 
@@ -195,18 +194,17 @@ def test_without_time_for_rounds_there_is_no_word():
         judge(Pair("a", int, int), Settings(), shared=False)
 
 
-def test_only_long_spins_are_sampled_for_less_than_by_default(monkeypatch):
-    limits = {}
+def test_only_long_spins_are_sampled_for_less_than_by_default():
+    @dataclass(frozen=True)
+    class Settings:
+        max_s: float = defaults().max_s
 
-    def judge(pair, settings, *, shared):
-        limits[pair.call] = settings.max_s
-        return judged(pair.call, shared=shared)
+        def compare(self, calls, device):
+            limits.add(self.max_s)
+            return [("graph_timestamps", [10.0 + 1e-4 * n for n in range(10)]) for _ in calls]
 
-    monkeypatch.setattr(fair_pairs, "judge", judge)
     for spin in LONGER:
-        had = [Pair(spin.name, int, int)] * 2
-        found = judge_longer(spin, 5, had, defaults())
+        limits = set()
+        found = judge_longer(spin, 5, [Pair(spin.name, int, int)] * 2, Settings())
         assert [one.shared for one in found] == [True, True, False, False, False]
-    assert {name for name, limit in limits.items() if limit != defaults().max_s} == {
-        spin.name for spin in LONGER if spin.us > 100
-    }
+        assert limits == {0.15 if spin.us > 100 else defaults().max_s}

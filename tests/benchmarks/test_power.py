@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("triton", reason="benchmarks/power.py needs its peers to be importable")
 
-from benchmarks.timer import power
 from benchmarks.timer.power import OURS, SUSTAINED, Process, Spread, figures, report, run_all, runs_table, spread_table
 
 ROW = {
@@ -94,26 +93,24 @@ def test_the_report_has_all_figures_and_names_what_missed():
 
 
 def started(code):
-    """As ``power.launch``, but of a process that runs ``code``."""
+    """A process that runs ``code``."""
     return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def test_a_process_measures_when_it_is_told_to_and_the_last_line_counts(monkeypatch):
+def test_a_process_measures_when_it_is_told_to_and_the_last_line_counts():
     record = json.dumps(vars(process()))
     code = f"assert input() == 'go'; print('a warning'); print({record!r})"
-    monkeypatch.setattr(power, "launch", lambda data, sustained_s: started(code))
-    assert run_all(["random", "zeros"], 5.0) == [process(), process()]
+    assert run_all(["random", "zeros"], lambda _: started(code)) == [process(), process()]
 
 
-def test_a_process_that_fails_ends_all(monkeypatch):
+def test_a_process_that_fails_ends_all():
     launched = []
 
-    def launch(data, sustained_s):
+    def launch(data):
         launched.append(started("input(); raise SystemExit(3)"))
         return launched[-1]
 
-    monkeypatch.setattr(power, "launch", launch)
     with pytest.raises(RuntimeError, match="process 1 of 3 ended with code 3"):
-        run_all(["random", "random", "zeros"], 5.0)
+        run_all(["random", "random", "zeros"], launch)
     assert len(launched) == 2
     assert launched[1].wait(10) != 0

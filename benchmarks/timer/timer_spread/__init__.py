@@ -1,1 +1,1 @@
-"""How far apart fresh processes time the same call: see ``__main__``."""
+"""Measure the spread of times between processes: see ``__main__``."""
