@@ -89,7 +89,7 @@ def test_an_allocation_is_told_by_the_line_that_made_it(device, tmp_path):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("steps", [1, 2])
 def test_saved_for_backward_are_the_calls_own_tensors_each_once(device, steps, tmp_path):
-    """``h`` and ``e`` count once, inputs, weights and ``h * e`` never; ``e`` is saved twice, and steps do not add up."""
+    """``h`` and ``e`` count once, inputs, weights and ``h * e`` never. ``e`` is saved twice; steps do not add up."""
     x = torch.ones(256, 256, device=device)
     w = torch.ones(256, 256, device=device, requires_grad=True)
 

@@ -56,7 +56,7 @@ sys.exit(code)
 
 @pytest.fixture
 def fake_ncu(tmp_path):
-    """``fake_ncu(behaviour, **fields)``: return a measurement that starts the stand-in, and the file of its arguments."""
+    """``fake_ncu(behaviour, **fields)``: a measurement that starts the stand-in, and the file of its arguments."""
 
     def make(behaviour: str, **fields: object) -> tuple[Ncu, Path]:
         seen, program = tmp_path / "words.json", tmp_path / "fake_ncu"
