@@ -1,10 +1,10 @@
-"""Whether profilers tell the same time as the benchmark, and the rate of the memory; what each costs.
+"""Test whether profilers agree with the benchmark on times and on the memory rate, and measure their cost.
 
     python -m benchmarks.profilers.agreement [--measures profile nsys ncu] [--write]
 
-Ten cases of one kernel each, through the command line: GELUs and softmaxes of two sizes and a matmul in float32, by
-torch and in Triton, each looked at by every profiler right after it was timed. A profiler that is not here is left out,
-with its reason. What CUPTI, by which two of them see, adds to a kernel is in `benchmarks.timer.watched`.
+Ten cases of one kernel each, by the command line: GELU and softmax of two sizes and a matmul in float32, of torch and
+in Triton. Every profiler observes each case right after its timing. A profiler that is not installed is left out, with
+the reason. torch.profiler and nsys use CUPTI; `benchmarks.timer.watched` measures how much CUPTI slows a kernel.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from runner.report.derive import Names
 
 TIMES = {"profile": "profile_gpu_us", "nsys": "nsys_gpu_us", "ncu": "ncu_gpu_us"}
 COSTS = {"profile": "profile_slowdown", "nsys": "nsys_slowdown", "ncu": "ncu_slowdown"}
-CLOCKS = ("sm_clock_mhz", "ncu_clock_mhz")  # of the benchmark's samples, and under ncu
+CLOCKS = ("sm_clock_mhz", "ncu_clock_mhz")  # clocks during the benchmark's samples, and under ncu
 SAME_BAR, SHARE_BAR = 0.03, 0.05
-# Least traffic of a call whose shares are compared. What the L2 cache still holds of the result when a kernel ends has
-# not gone to memory: 26 MB on an H200 (tests/measure/ncu/raw.csv), which is 5 % of 512 MiB and 2 % of 1 GiB.
+# Least traffic of a call whose memory rates are compared. When a kernel ends, a part of the result is still in the L2
+# cache: 26 MB on an H200 (tests/measure/ncu/raw.csv), which is 5 % of 512 MiB and 2 % of 1 GiB.
 LARGE_BYTES = 1e9
 GRID = [
     *("workload=gelu,softmax,matmul", "impl=torch,triton", "workload.dtype=float32"),
@@ -32,7 +32,7 @@ GRID = [
 
 
 def main() -> None:
-    """Runs all, prints and perhaps writes the page."""
+    """Run everything and print the page; with --write keep it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measures", nargs="+", default=list(TIMES), choices=TIMES)
     parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")
@@ -47,15 +47,15 @@ def main() -> None:
 
 
 def ratio(row: Row, measure: str) -> float | None:
-    """The profiler's time of the kernels over ``gpu_us``; None if it saw nothing."""
+    """Return the profiler's time of the kernels over ``gpu_us``; None if it saw nothing."""
     return _over(row, TIMES[measure])
 
 
 def shares(row: Row) -> tuple[float, float] | None:
-    """The memory's rate by ncu, and by the time of a call, of a large softmax of ours; else None.
+    """Return the memory rate by ncu and by the time of the call, for our large softmax; None for other rows.
 
-    Both are percentages of the rate of a copy, like ``pct_of_measured_peak``; ncu's own figure is a share of the
-    datasheet's peak, like ``pct_datasheet``.
+    Both are percentages of the rate of a copy, like ``pct_of_measured_peak``. ncu itself gives a share of the data
+    sheet's peak, like ``pct_datasheet``.
     """
     if (row.case.workload.name, row.case.impl.name) != ("softmax", "triton"):
         return None
@@ -67,7 +67,7 @@ def shares(row: Row) -> tuple[float, float] | None:
 
 
 def bars(rows: Sequence[Row], measures: Sequence[str]) -> list[tuple[str, str, str]]:
-    """What was promised, what was seen, PASS or MISS."""
+    """Return for each bar its text, the result, and PASS or MISS."""
     lines = []
     for measure in measures:
         seen = [found for row in rows if (found := ratio(row, measure)) is not None]
@@ -92,7 +92,7 @@ def bars(rows: Sequence[Row], measures: Sequence[str]) -> list[tuple[str, str, s
 
 
 def report(rows: Sequence[Row], measures: Sequence[str]) -> str:
-    """The bars and all tables."""
+    """Return the bars and all tables."""
     names = Names([row.case for row in rows])
     lines, costs = [], []
     for row in rows:
@@ -116,7 +116,7 @@ def report(rows: Sequence[Row], measures: Sequence[str]) -> str:
 
 
 def _over(row: Row, column: str) -> float | None:
-    """``column`` over ``gpu_us``."""
+    """Return ``column`` over ``gpu_us``."""
     time_us, gpu_us = row.metrics.get(column), row.metrics.get("gpu_us")
     return float(time_us) / float(gpu_us) if time_us is not None and gpu_us is not None else None
 

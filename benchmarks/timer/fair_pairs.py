@@ -204,7 +204,7 @@ def reader_table(equal: Sequence[Judged], heard: Sequence[Heard]) -> str:
 
 
 def longer_table(longer: Mapping[str, Sequence[Judged]], heard: Sequence[Heard]) -> str:
-    """Return a table with a line for each spin: our verdicts, and for each method the ratio and how often it is > 1."""
+    """Return a table with a line for each spin: our verdicts, for each method the ratio and its count beyond ZONE."""
     in_table = statistics.words([one.ratio for some in longer.values() for one in some])
     lines, start = [], 0
     for spin in LONGER:

@@ -1,12 +1,12 @@
-"""How far apart fresh processes time the same call, and how often two equal or unequal calls are told as such.
+"""Measure the spread of times between processes, and how often equal and unequal calls are recognized as such.
 
     python -m benchmarks.timer.timer_spread [--processes 16] [--rounds 20] [--out DIR] [--write]
 
-Each process times the same calls twice, A and A', with buffers of their own, and spins also 1 and 2 % longer; by
-timestamps as this project has them, and by CUDA event pairs in one-sample graphs behind the same flush. All of it is
-interleaved: the arms are captured in shuffled order and sampled in shuffled rounds. One process at a time is on the
-GPU; the next one only imports torch meanwhile. What a process has measured goes to DIR/process-NN.jsonl when it is
-done; ``--processes 0 --out DIR`` prints the tables of what is there.
+Each process times the same calls twice, A and A', each with its own buffers, and spins that are 1 and 2 % longer. It
+uses this project's GPU timestamps, and CUDA event pairs in one-sample graphs after the same flush. All arms are
+captured in random order and sampled in shuffled rounds. One process at a time uses the GPU; the next one only imports
+torch meanwhile. A finished process writes its samples to DIR/process-NN.jsonl. ``--processes 0 --out DIR`` prints the
+tables of existing files.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from benchmarks.timer.timer_spread.tables import report
 from runner.store import run_folder
 from runner.timing.statistics import BATCHES
 
-LIMIT_S = 180.0  # of one process; on an H100 it takes about 8
+LIMIT_S = 180.0  # time limit of one process; on an H100 it takes about 8 s
 
 
 def main() -> None:
-    """Runs the processes, prints and perhaps writes the page."""
+    """Run the processes and print the page; with --write keep it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=16, help="0: only the tables of what is in --out")
     parser.add_argument("--rounds", type=int, default=20, help=f"each of {CAPTURES} samples an arm")
@@ -57,12 +57,12 @@ def main() -> None:
 
 
 def raw(out: Path, index: int) -> Path:
-    """Where process ``index`` keeps what it measures."""
+    """Return the file with the samples of process ``index``."""
     return out / f"process-{index:02d}.jsonl"
 
 
 def run_all(out: Path, count: int, rounds: int) -> float:
-    """Seconds for ``count`` processes, one on the GPU at a time. One that fails is told of, and the others go on."""
+    """Run ``count`` processes, one on the GPU at a time, and return the seconds. If one fails, the others go on."""
     started = time.perf_counter()
     for index in range(count):
         raw(out, index).unlink(missing_ok=True)
@@ -87,7 +87,7 @@ def run_all(out: Path, count: int, rounds: int) -> float:
 
 
 def launch(out: Path, index: int, rounds: int) -> subprocess.Popen[str]:
-    """A process that imports torch, and measures once it reads a line."""
+    """Start a process that imports torch, and measures when it reads a line from stdin."""
     words = ["--measure", str(index), "--rounds", str(rounds), "--out", str(out.resolve())]
     command = [sys.executable, "-m", "benchmarks.timer.timer_spread", *words]
     return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""One process on the GPU: every call by both methods, all of it interleaved."""
+"""Time every call with both methods in one process, interleaved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.timing.statistics import trimmed_mean
 from runner.timing.timestamps import GraphTimestamps
 
 CAPTURES, WARMUP_ROUNDS = 20, 3
-SHORT_US, SHORT_MORE = 5.0, 4  # of what takes less, more samples
+SHORT_US, SHORT_MORE = 5.0, 4  # calls shorter than the first get more samples, by the second
 NULL = "null"
 SPINS_US = (5, 17, 450)
 
@@ -26,7 +26,7 @@ Call = Callable[[], object]
 
 
 class EventGraphs:
-    """Event pairs at their best: in graphs of one sample, replayed one at a time behind a flush that only reads."""
+    """CUDA event pairs at their best: in graphs of one sample, replayed one at a time after a flush that only reads."""
 
     def __init__(self, call: Call, flush: Call, chance: random.Random) -> None:
         self._chance = chance
@@ -43,7 +43,7 @@ class EventGraphs:
                 self._capture(call, flush, pool)
 
     def samples(self, count: int) -> list[float]:
-        """``count`` times of one call or a few more, in microseconds, in the order they were taken."""
+        """Return at least ``count`` times of one call, in us, in their order."""
         times: list[float] = []
         while len(times) < count:
             with torch.cuda.stream(self._stream):
@@ -77,7 +77,7 @@ CALLS: dict[str, Callable[[], Call]] = {
 
 
 def make_calls() -> dict[tuple[str, str], Call]:
-    """Every call and role, each with new buffers."""
+    """Return every call in every role, each with new buffers."""
     made = {(call, role): make() for call, make in CALLS.items() for role in (FIRST, AGAIN)}
     for us in SPINS_US:
         made |= {(f"spin {us} us", role): spinning(us * more) for role, more in ((LONGER_1, 1.01), (LONGER_2, 1.02))}
@@ -85,7 +85,7 @@ def make_calls() -> dict[tuple[str, str], Call]:
 
 
 def measure(index: int, rounds: int) -> Process:
-    """Everything, in this process; ``index`` seeds the data and the order of captures and samples."""
+    """Run all measurements in this process. ``index`` seeds the data and the order of captures and samples."""
     started, chance = time.perf_counter(), random.Random(index)
     torch.manual_seed(index)
     constant_us = calibration.graph_constant_us(cold_l2=True, captures=CAPTURES)
@@ -121,9 +121,9 @@ def measure(index: int, rounds: int) -> Process:
 def sample(
     instruments: dict[Arm, GraphTimestamps | EventGraphs], rounds: int, chance: random.Random
 ) -> dict[Arm, list[float]]:
-    """Comparison in which every capture of every arm is replayed once, the arms in an order drawn anew.
+    """Sample in rounds. In a round every capture of every arm is replayed once, in a new random order of the arms.
 
-    Those of short calls are replayed ``SHORT_MORE`` times: so many samples the procedure itself takes of them.
+    Captures of short calls are replayed ``SHORT_MORE`` times, as by the benchmark itself.
     """
     series: dict[Arm, list[float]] = {arm: [] for arm in instruments}
     order, replays = list(instruments), dict.fromkeys(instruments, 1)

@@ -1,4 +1,4 @@
-"""What processes have measured, and what follows from it; no GPU."""
+"""Samples of processes, and statistics of them. This needs no GPU."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from runner.timing.statistics import BATCHES, FLOORS, LOOK_TWICE, T_975, Floor, summarise, trimmed_mean
 
-ZONE, SAME = 0.005, 0.01  # a difference within the first is none to call; within the second, two times are the same
-APART = 0.01  # between two processes
+ZONE, SAME = 0.005, 0.01  # a difference below the first is not called; below the second, times are the same
+APART = 0.01  # a larger difference between two processes counts
 
 METHODS = ("timestamps", "events")
 # One standard deviation of the ratio's two sides when the arms are interleaved: ``FLOORS`` is for one alone.
@@ -36,7 +36,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Process:
-    """What one process has measured: samples less the constant of their method, us, in the order they were taken."""
+    """The samples of one process, in us, less the constant of their method, in their order."""
 
     head: dict[str, Any]
     series: dict[Arm, list[float]]
@@ -44,7 +44,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Pair:
-    """Whether B takes longer than A."""
+    """The comparison of a call B with a call A."""
 
     log_ratio: float  # of B over A
     half: float  # of its 95 % interval
@@ -53,19 +53,19 @@ class Pair:
 
 @dataclass(frozen=True)
 class Spread:
-    """One call by one method in all processes. Lists are A's and A''s alike."""
+    """The spread of one call by one method over all processes. Lists have the entries of A, then those of A'."""
 
     call: str
     time_us: float
     sd_ns: float  # between processes
     pairs_apart: list[bool]  # each two processes
-    again: list[Pair]  # A' against A, one of each process
-    covered: list[bool]  # the value of all processes by the whole interval of each; empty where there is no interval
+    again: list[Pair]  # A' against A, one for each process
+    covered: list[bool]  # whether each process's whole interval contains the mean of all; empty without intervals
 
 
 @dataclass(frozen=True)
 class Longer:
-    """A spin against one that is longer, by one method: in each process against A and against A'."""
+    """A longer spin against A and against A' in each process, by one method."""
 
     call: str
     role: str
@@ -73,12 +73,12 @@ class Longer:
 
     @property
     def found(self) -> float:
-        """Share of the pairs that were called slower."""
+        """Share of the pairs with the verdict "slower"."""
         return fmean(pair.word == "slower" for pair in self.pairs)
 
 
 def pair(a: Sequence[float], b: Sequence[float], floor: Floor) -> Pair:
-    """B against A, sampled in the same rounds: ten consecutive batches of each, and the ``floor`` of both sides."""
+    """Compare B with A, from ten consecutive batches of each in the same rounds, and the ``floor`` of both sides."""
     means = ([trimmed_mean(batch) for batch in batches(samples)] for samples in (a, b))
     logs = [math.log(after / before) for before, after in zip(*means, strict=True)]
     time_us = trimmed_mean(a)
@@ -89,14 +89,14 @@ def pair(a: Sequence[float], b: Sequence[float], floor: Floor) -> Pair:
 
 
 def judged(log_ratio: float, half: float) -> Word:
-    """The word for a ratio and half its interval; "same" is never said for lack of data."""
+    """Return the verdict for a ratio and half its interval. Too little data gives "unclear", never "same"."""
     if abs(log_ratio) - half > ZONE:
         return "slower" if log_ratio > 0 else "faster"
     return "same" if abs(log_ratio) + half < SAME else "unclear"
 
 
 def batches(samples: Sequence[float]) -> list[Sequence[float]]:
-    """``BATCHES`` parts in the order of time. Raises ValueError if there are fewer samples than that."""
+    """Split ``samples`` into ``BATCHES`` parts in order of time. Raises ValueError if there are fewer samples."""
     if len(samples) < BATCHES:
         raise ValueError(f"{len(samples)} samples do not make {BATCHES} batches")
     edges = [len(samples) * part // BATCHES for part in range(BATCHES + 1)]
@@ -104,12 +104,12 @@ def batches(samples: Sequence[float]) -> list[Sequence[float]]:
 
 
 def apart(times_us: Sequence[float]) -> list[bool]:
-    """Say for each pair of processes whether their times differ by more than ``APART``."""
+    """Return for each pair of processes whether their times differ by more than ``APART``."""
     return [abs(math.log(one / other)) > APART for one, other in combinations(times_us, 2)]
 
 
 def covered(series: Sequence[Sequence[float]], floor: Floor) -> list[bool]:
-    """Say for each process whether its whole interval holds the mean of all estimates."""
+    """Return for each process whether its whole interval contains the mean of all estimates."""
     summaries = [summarise(samples) for samples in series]
     value = fmean(summary.estimate for summary in summaries)
     return [
@@ -119,7 +119,7 @@ def covered(series: Sequence[Sequence[float]], floor: Floor) -> list[bool]:
 
 
 def spread(processes: Sequence[Process], call: str, method: str) -> Spread:
-    """What the processes say of ``call``, by one method."""
+    """Return the spread of ``call`` over the processes, by one method."""
     arms = [[process.series[Arm(call, role, method)] for process in processes] for role in (FIRST, AGAIN)]
     times = [[trimmed_mean(samples) for samples in arm] for arm in arms]
     floor = FLOORS["graph_timestamps"] if method == "timestamps" else None
@@ -134,7 +134,7 @@ def spread(processes: Sequence[Process], call: str, method: str) -> Spread:
 
 
 def longer(processes: Sequence[Process], call: str, role: str, method: str) -> Longer:
-    """Whether the processes found the longer spin."""
+    """Return the comparisons of the longer spin in all processes."""
     pairs = [
         pair(process.series[Arm(call, base, method)], process.series[Arm(call, role, method)], PAIR_FLOORS[method])
         for process in processes
@@ -144,7 +144,7 @@ def longer(processes: Sequence[Process], call: str, role: str, method: str) -> L
 
 
 def keep(process: Process, path: Path) -> None:
-    """A line of facts, then a line an arm; the file has its name only when it is whole."""
+    """Write a line of facts, then a line for each arm. The file gets its name when it is complete."""
     lines: list[dict[str, Any]] = [process.head]
     lines += [{**vars(arm), "samples": [round(us, 4) for us in some]} for arm, some in process.series.items()]
     part = path.with_suffix(".part")
@@ -153,6 +153,6 @@ def keep(process: Process, path: Path) -> None:
 
 
 def kept(path: Path) -> Process:
-    """What ``keep`` has written."""
+    """Read the file that ``keep`` has written."""
     head, *lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
     return Process(head, {Arm(line["call"], line["role"], line["method"]): line["samples"] for line in lines})

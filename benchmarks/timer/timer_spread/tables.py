@@ -1,4 +1,4 @@
-"""The bars and both tables."""
+"""The bars and both tables of the spread between processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from benchmarks.timer.timer_spread.series import (
 
 
 def report(processes: Sequence[Process], seconds: float) -> str:
-    """The bars and both tables."""
+    """Return the bars and both tables."""
     spreads = {method: [spread(processes, call, method) for call in CALLS] for method in METHODS}
     found = {
         method: [longer(processes, f"spin {us} us", role, method) for us in SPINS_US for role in (LONGER_1, LONGER_2)]
@@ -59,7 +59,7 @@ def report(processes: Sequence[Process], seconds: float) -> str:
 
 
 def bars(spreads: Sequence[Spread], found: Sequence[Longer]) -> list[tuple[str, str, str]]:
-    """What was promised, what was seen, PASS or MISS."""
+    """Return for each bar its text, the result, and PASS or MISS."""
     farthest = max(spreads, key=lambda one: fmean(one.pairs_apart))
     least = 1 - fmean(farthest.pairs_apart)
     within = 1 - fmean(apart for each in spreads for apart in each.pairs_apart)
@@ -87,7 +87,7 @@ PROMISED = {("spin 5 us", LONGER_2), ("spin 17 us", LONGER_1), ("spin 450 us", L
 
 
 def spread_table(timestamps: Sequence[Spread], events: Sequence[Spread]) -> str:
-    """A line a call."""
+    """Return a table with a line for each call."""
     titles = ["call", "us", "sd, ns", "apart, %", "A'/A, %", "A/A' different", "A/A' same", "coverage, %"]
     lines = []
     for both in zip(timestamps, events, strict=True):
@@ -107,7 +107,7 @@ def spread_table(timestamps: Sequence[Spread], events: Sequence[Spread]) -> str:
 
 
 def longer_table(timestamps: Sequence[Longer], events: Sequence[Longer]) -> str:
-    """A line a spin and length."""
+    """Return a table with a line for each spin and length."""
     lines = []
     for both in zip(timestamps, events, strict=True):
         lines.append(
@@ -122,7 +122,7 @@ def longer_table(timestamps: Sequence[Longer], events: Sequence[Longer]) -> str:
 
 
 def _ratio(pairs: Sequence[Pair]) -> str:
-    """What B takes more than A, in percent: median."""
+    """Return the median of the additional time of B over A, in percent."""
     return f"{100 * math.expm1(median(one.log_ratio for one in pairs)):+.2f}"
 
 
