@@ -80,8 +80,7 @@ class Local(Limits):
                 queues.append(DeviceQueue(some, sources, log, self, plan.take, others))
             waiting = [] if self.precompile == 0 else compiled(cases)
             count = process_count(self.precompile, processes.cores(), len(waiting), used)
-            log = path.with_name("precompile.log")
-            precompiler = Precompiler(sources[0], log, devices, count, waiting)
+            precompiler = Precompiler(sources[0], path.with_name("precompile.log"), devices, count, waiting)
             try:
                 for event in self._serve(queues, plan, precompiler, path):
                     yield precompiler.observe(event)

@@ -43,7 +43,7 @@ class Zygote:
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        self._limit_s = 0.0  # for a fork; the first one waits for the imports
+        self._log_path: Path | None = None  # None once the process has it
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
@@ -58,13 +58,16 @@ class Zygote:
             )
 
     def begin(self, log_path: Path, preload: Sequence[str], keep: Sequence[int], limit_s: float) -> None:
-        """Import the modules ``preload``; print to ``log_path``. Workers hold the descriptors ``keep`` open."""
-        self._limit_s = limit_s
-        with open(log_path, "ab") as log, contextlib.suppress(OSError):  # it has ended: fork raises Gone
-            socket.send_fds(self._control, [json.dumps({"preload": [*preload]}).encode()], [log.fileno(), *keep])
+        """Set what the process imports before its first fork, its log, and descriptors that workers hold open."""
+        self._log_path, self._preload, self._keep, self._limit_s = log_path, preload, keep, limit_s
 
     def fork(self, channel: int, log: int, environment: Mapping[str, str]) -> int:
         """Return the process id of a new worker. Raises Gone."""
+        if self._log_path:
+            begin = json.dumps({"preload": [*self._preload]}).encode()
+            with open(self._log_path, "ab") as own, contextlib.suppress(OSError):  # it has ended: _ask raises Gone
+                socket.send_fds(self._control, [begin], [own.fileno(), *self._keep])
+            self._log_path = None
         answer = self._ask({"fork": dict(environment)}, self._limit_s, [channel, log])
         if "error" in answer:
             raise Gone(f"the zygote could not fork a worker: {answer['error']}")
@@ -105,7 +108,7 @@ class Spawner:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def begin(self, log_path: Path, preload: Sequence[str], keep: Sequence[int], limit_s: float) -> None:
-        """Let workers hold the descriptors ``keep`` open."""
+        """Set the descriptors ``keep`` that workers hold open."""
         self._keep = keep
 
     def fork(self, channel: int, log: int, environment: Mapping[str, str]) -> int:
@@ -172,10 +175,9 @@ class WorkerProcess:
         # Readable once the process has ended; None where the system has no such thing
         self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
         self._mark = self._log_size()
-        device = "cuda" if gpus else "cpu"
-        files = log_path.parent.absolute() / FILES
-        example = like.to_record() if like else None
-        self.send({"begin": device if measures else "", "files": str(files), "like": example})
+        begin = ("cuda" if gpus else "cpu") if measures else ""
+        files = str(log_path.parent.absolute() / FILES)
+        self.send({"begin": begin, "files": files, "like": like and like.to_record()})
 
     @property
     def watched(self) -> list[int]:
@@ -262,10 +264,9 @@ class WorkerProcess:
             self._channel.close()
             try:
                 code = self._source.reap(self.pid, limit_s)
+                self.stuck, self.ended = code is None, _outcome(code)
             except Gone as gone:
                 self.ended = str(gone)
-            else:
-                self.stuck, self.ended = code is None, _outcome(code)
             if self._pidfd is not None:
                 os.close(self._pidfd)
         return self.ended
