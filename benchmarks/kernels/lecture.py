@@ -186,18 +186,18 @@ def report(lines: Sequence[Line], heard: Sequence[Harness]) -> str:
             f"`python -m runner {' '.join(WORDS)}`",
             f"```text\n{terminal_text(lines)}\n```",
             "## The same in full\n\n" + figures_table(lines),
-            "Wall: until a caller has the result. Submit: until it may go on. Device: between GPU timestamps, L2 "
-            "cold; warm: as the last call left it. % of measured peak: 100 % is a plain copy on this GPU. Speed-up: "
-            "from rounds in which all were sampled in turn, with its 95 % interval. First call: with all that it "
-            "compiles, some of it kept on disk from earlier runs.",
+            "Wall: until the caller has the result. Submit: until the call returns. Device: between GPU timestamps, L2 "
+            "cold; warm: with the cache as the last call left it. % of measured peak: 100 % is a plain copy on this "
+            "GPU. Speed-up: from paired rounds, with its 95 % interval. First call: includes compilation, a part of "
+            "which earlier runs may have cached on disk.",
             "## Beside the lecture's own harness\n\n" + harness_table(lines, heard),
-            f"Medians of {repeats} times that the harness was asked, each a mean of {TRIALS} calls; the range in "
+            f"Medians of {repeats} repetitions of the harness, each a mean of {TRIALS} calls, with the range in "
             "brackets. Published: the lecture's implementations on its H100; here: this project's, on this GPU, in one "
-            "process. Its compiled is of naive, ours of torch. In a tracer: as its page was made.",
-            "## Who is fastest, by whom one asks\n\n" + orders_table(lines, heard),
-            f"Orders that the plain harness gave in {repeats} times: {several}. What it adds to the device's time (the "
-            "last columns above) is launching, allocating and waiting; in a tracer also so much for each line of "
-            "Python, so that an implementation looks the slower the more lines it has.",
+            "process. The lecture compiles naive, we compile torch. In a tracer: as the lecture's page was made.",
+            "## Order of the implementations, by way of timing\n\n" + orders_table(lines, heard),
+            f"Different orders that the plain harness gave in {repeats} times: {several}. It adds launching, "
+            "allocating and waiting to the device's time (the last columns above). A tracer also adds time for each "
+            "line of Python, so an implementation with more lines looks slower.",
         ]
     )
 

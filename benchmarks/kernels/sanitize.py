@@ -178,7 +178,7 @@ def calls(ops: Sequence[str], name: str) -> int:
 
 
 def outcome(ended: tools.Ended, *, by_tool: bool = True) -> Look:
-    """What a tool that has ended so, or calls without one, have found; of reads see the module."""
+    """Return the result of a tool, or of calls without one, from its output. Reads are filtered as the module says."""
     done = DONE.search(ended.output)
     told = TOTAL.findall(ended.output) + HAZARDS.findall(ended.output) if by_tool else [done[2]] if done else []
     found = sum(map(int, told)) - len(READERS.findall(ended.output)) if told else None

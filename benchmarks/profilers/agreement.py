@@ -108,9 +108,9 @@ def report(rows: Sequence[Row], measures: Sequence[str]) -> str:
             "## Bars\n\n" + table(["bar", "seen", ""], bars(rows, measures)),
             "## Time of kernels over gpu_us\n\n"
             + table(["case", "gpu_us", "the benchmark's cupti_check", *measures, *CLOCKS], lines),
-            "## What being looked at costs a caller\n\n"
+            "## Slowdown of the caller by each profiler\n\n"
             + table(["case", *(COSTS[measure] for measure in measures)], costs),
-            *(f"Not observed: {text}" for text in not_measured),
+            *(f"Not measured: {text}" for text in not_measured),
         ]
     )
 

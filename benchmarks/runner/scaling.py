@@ -187,10 +187,11 @@ def report(found: Mapping[int, Grid], alone: Mapping[int, Grid]) -> str:
             "## Seconds of a case in its worker, by GPUs at work\n\n"
             + phase_table({str(count): [*one.rows.values()] for count, one in found.items()}),
             "## The same case on several GPUs at work and on one\n\n" + times_table(found),
-            "`gpu_us` in that grid over that of the same case in the grid on one GPU, which was GPU 0. So for GPU 0 it "
-            "is what the others' work changes; for the others also what GPUs differ by, which the next table has.",
+            "`gpu_us` in that grid over that of the same case in the grid on one GPU, which was GPU 0. For GPU 0 the "
+            "ratio shows the effect of the other GPUs' work. For the others it also contains the differences between "
+            "GPUs, which the next table shows.",
             "## Each GPU alone, the others idle\n\n" + alone_table(alone),
-            "## What state they were in\n\n" + state_table(found),
+            "## State of the GPUs\n\n" + state_table(found),
             "Medians over the cases.",
         ]
     )

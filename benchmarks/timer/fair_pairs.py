@@ -244,19 +244,19 @@ def report(
         [
             "## Bars\n\n" + table(["bar", "seen", ""], bars(equal, longer)),
             "## Equal calls\n\n" + equal_table(equal, of_equal),
-            "Same, unclear, different: the word for the pair alone. In one table: different still when all pairs are "
-            "lines of one table (Holm). Then, of each method, the 95th percentile of |ratio - 1|, in percent; the "
-            f"peers have {_shared(of_equal)} pairs of each call, and there it is close to the largest.",
+            "Same, unclear, different: the verdict for the pair alone. In one table: still different if all pairs are "
+            "lines of one table (Holm's method). Then the 95th percentile of |ratio - 1| of each method, in percent. "
+            f"The peers have {_shared(of_equal)} pairs of each call, for which it is close to the largest.",
             "## Equal calls as a reader takes them\n\n" + reader_table(equal, of_equal),
-            "No peer says whether two numbers differ: a reader takes them for different from some percentage on. "
+            "No peer gives a verdict: a reader takes two numbers for different from some percentage on. "
             "Beyond its IQR: the medians differ by more than the mean of the interquartile ranges that Timer gives. "
             f"do_bench with rep={DO_BENCH_MS}, its median; do_bench_cudagraph with its defaults; Timer with "
             f"blocked_autorange(min_run_time={TIMER_S:g}), its median.",
             "## A call that is longer\n\n" + longer_table(longer, heard),
-            f"Found: called slower. Width: median of half the interval. Then of each method the median of what the "
-            f"longer takes more, and in how many pairs that is above {100 * ZONE:g} %. Spins of {SLOW_US:g} us and "
+            f"Found: the verdict is slower. Width: median of half the interval. Then, for each method, the median "
+            f"difference, and the number of pairs in which it is above {100 * ZONE:g} %. Spins of {SLOW_US:g} us and "
             f"more are sampled for {SLOW_S:g} s a side at most, a quarter of the default.",
-            "## What a pair costs, s\n\n" + cost_table(every, heard),
+            "## Cost of a pair, s\n\n" + cost_table(every, heard),
             f"Both sides, captures included. The first pair of the process took ours {first_s:.2f} s: CUPTI starts, "
             "kernels are compiled or loaded, the constant is measured.",
         ]

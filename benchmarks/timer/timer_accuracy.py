@@ -215,7 +215,7 @@ def gelu_tables(sizes: Sequence[Timed]) -> str:
             table(["elements", "CUPTI, us", *METHODS, f"ours within {limit}"], beside),
             f"In us, with the deviation from CUPTI. CUPTI is the mean of {2 * CUPTI_RUNS} observations of up to "
             f"{cupti.MOST_CALLS} calls each, behind the reading flush, and the range that those span. The "
-            "last three methods do not empty the cache. Ours is tied to CUPTI at one point: the time of a null kernel.",
+            "last three methods do not empty the cache. Ours is calibrated with CUPTI's time of an empty kernel.",
             "### The same against CUPTI with the cache as the last call left it",
             table(["elements", "CUPTI, us", *WARM_METHODS], warm),
             "### Seconds that each method took",
@@ -258,7 +258,7 @@ def cost_table(costs: Sequence[dict[str, float]], first_s: float) -> str:
     met = "PASS" if whole <= COST_BAR_S else "MISS"
     return "\n\n".join(
         [
-            f"## What a case costs: GELU 2^{COST_LOG2}, bar {COST_BAR_S} s: {digits(whole)} s, {met}",
+            f"## Cost of a case: GELU 2^{COST_LOG2}, bar {COST_BAR_S} s: {digits(whole)} s, {met}",
             table(["part", "median, ms", "least", "most"], lines),
             f"Of {COST_REPEATS} cases in one process. Its first case took {first_s:.2f} s: CUPTI starts, kernels are "
             "compiled or loaded, the constant and the unloaded clock are measured.",

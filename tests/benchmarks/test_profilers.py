@@ -54,7 +54,7 @@ def test_a_profiler_that_saw_nothing_has_no_ratio_and_its_reason_is_told():
     assert ratio(blind, "nsys") is None
     assert ratio(blind, "ncu") == pytest.approx(1.01)
     text = report([blind, row("gelu")], ["profile", "nsys"])
-    assert f"Not observed: {why}" in text
+    assert f"Not measured: {why}" in text
     assert "| softmax triton | 100 | 0.9900 | 1.0100 |  | 1980 |  |" in text
 
 
