@@ -466,8 +466,8 @@ SHARES = [(2048, 2048, 1.0), (8192, 2048, 1.0), (16384, 64, 1.5), (8192, 128, 1.
     ("n", "d", "share", "kind"),
     [(*size, kind) for size in SHARES for kind in KINDS[:-1]],
 )
-def test_squared_distances_err_no_more_than_torch_cdist_does(monkeypatch, kind, n, d, share):
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+def test_squared_distances_err_no_more_than_torch_cdist_does(kind, n, d, share):
+    torch.set_float32_matmul_precision("highest")
     a, b = on_the_gpu(kind, n, d)
     exact = squares(a, b)
     ours, theirs = (
@@ -479,8 +479,8 @@ def test_squared_distances_err_no_more_than_torch_cdist_does(monkeypatch, kind, 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("signs", ["both", "one"])
-def test_products_err_less_than_those_of_cublas(monkeypatch, signs):
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+def test_products_err_less_than_those_of_cublas(signs):
+    torch.set_float32_matmul_precision("highest")
     torch.manual_seed(1)
     a, b = torch.randn(4096, 4096, device="cuda"), torch.randn(4096, 4096, device="cuda")
     if signs == "one":
