@@ -298,7 +298,7 @@ def test_a_mode_without_effect_on_a_cpu_is_reported(run):
     result = run("impl=compiled", "impl.mode=reduce-overhead", *SMALL, *QUICK)
     (row,) = result.rows()
     assert row["metrics"]["verdict"] == "fallback"
-    assert "no CUDA graphs on a CPU" in row["metrics"]["verdict_reason"]
+    assert "without CUDA graphs, which a CPU does not have" in row["metrics"]["verdict_reason"]
 
 
 def test_a_kill_loses_at_most_the_case_in_flight(command, tmp_path, folder_with_rows):
