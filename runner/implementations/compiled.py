@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from runner.implementations import FirstCalls, Wrapper, as_function
+from runner.timing import clock as time
 
 if TYPE_CHECKING:
     from torch import Tensor

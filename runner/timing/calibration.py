@@ -6,7 +6,6 @@ Each is measured once per process, or taken over from an earlier process of the 
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TypeVar
@@ -14,6 +13,7 @@ from typing import TypeVar
 import torch
 
 from runner.device.identity import cache_file, identity, read_record, write_record
+from runner.timing import clock as time
 from runner.timing import cupti
 from runner.timing.call import Instrument
 from runner.timing.gpu_kernels import null, spin

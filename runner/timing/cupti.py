@@ -5,12 +5,12 @@ CUPTI is used through ``torch.autograd.profiler``, since ``torch.profiler`` impo
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from runner.timing import clock as time
 from runner.timing.gpu_kernels import boundary, spin
 from runner.timing.statistics import trimmed_mean
 from runner.timing.timeline import covered, whole

@@ -5,7 +5,6 @@ The driver averages over a second, so its figures are of a case and not of a sam
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 
 from runner.experiment.case import Scalar
 from runner.timing import Call
+from runner.timing import clock as time
 from runner.timing.capture import CaptureError, capture_stream, capturing
 from runner.timing.timestamps import PAIRS, timestamp_buffer
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -10,6 +9,7 @@ import torch
 
 from runner.experiment.case import Scalar, interpreted
 from runner.timing import Call, TimingSettings, calibration
+from runner.timing import clock as time
 from runner.timing.call import Instrument
 from runner.timing.capture import CaptureError
 from runner.timing.cupti import CuptiTime

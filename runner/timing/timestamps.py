@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
@@ -17,6 +16,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
+from runner.timing import clock as time
 from runner.timing.call import Instrument, alias, tensors
 from runner.timing.capture import CaptureError, Contents, capture_stream, capturing, contents
 from runner.timing.gpu_kernels import spin, ticks, timestamp

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
 import traceback
 from contextlib import nullcontext
 from pathlib import Path
@@ -29,6 +28,7 @@ from runner.experiment.case import CaseRecord, Scalar
 from runner.kernels.spans import span, watched
 from runner.kernels.unsupported import Unsupported
 from runner.measure import CALL, CannotMeasure, MeasureContext, result
+from runner.timing import clock as time
 from runner.timing.preparation import preparation
 from runner.worker.check import classify
 from runner.worker.job import Job

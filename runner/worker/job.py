@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from runner.experiment.results import Phase, Row, clip
 from runner.kernels.unsupported import Unsupported
 from runner.measure import CannotMeasure, MeasureContext
 from runner.timing import Call
+from runner.timing import clock as time
 from runner.timing.call import peak_bytes
 from runner.timing.procedure import UNTRUE
 from runner.worker.check import Fault, classify, compare, repeats

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from runner.measure import CALL
 from runner.measure.profile import Profile, sizes_text
 from runner.measure.timeline.tables import Line
 from runner.timing import Call
+from runner.timing import clock as time
 from runner.timing.preparation import preparation
 from runner.timing.statistics import trimmed_mean
 
