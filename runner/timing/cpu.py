@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count, groupby
@@ -15,6 +14,7 @@ import torch
 
 from runner.experiment.case import Scalar
 from runner.timing import Call, TimingSettings
+from runner.timing import clock as time
 from runner.timing.call import Instrument, peak_bytes
 from runner.timing.procedure import Taken, side_by_side, take
 from runner.timing.statistics import FLOORS
