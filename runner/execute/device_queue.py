@@ -111,9 +111,9 @@ class DeviceQueue:
             yield from self._process(message)
 
     def pause_spare(self) -> None:
-        """Stop the spare worker while the other one measures."""
+        """Stop a spare worker that is still starting while the other one measures. One that is ready only sleeps."""
         if self._spare:
-            self._spare.pause(self.measuring)
+            self._spare.pause(self.measuring and not self._spare.has_message)
 
     def _give(self, case: CaseRecord) -> Iterator[Event]:
         assert self.worker is not None

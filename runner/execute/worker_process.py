@@ -195,6 +195,11 @@ class WorkerProcess:
         """Whether the process runs; False where the system cannot tell."""
         return self._pidfd is not None and not _readable([self._pidfd])
 
+    @property
+    def has_message(self) -> bool:
+        """Whether a message waits to be received: a spare worker that is ready has one."""
+        return bool(_readable([self._channel.fileno()]))
+
     def pause(self, wanted: bool) -> None:
         """Stop the process and its group, or let them continue."""
         if wanted != self.paused:

@@ -13,6 +13,7 @@ When the socket closes, because the parent closed it or died, the zygote kills a
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -22,6 +23,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Mapping
 from typing import NoReturn
@@ -31,6 +33,7 @@ from runner.device import processes, tools
 ORPHAN_S = 60.0  # longest wait for the end of a process that a dead worker has left behind
 SUBREAPER, DEATH_SIGNAL = 36, 1  # options of prctl(2)
 prctl = ctypes.CDLL(None).prctl
+NVIDIA_DEVICE = "/dev/nvidiactl"  # there is one where a process can use a GPU
 MOST_FDS = 64  # descriptors of the first message: a log, and the lock of each GPU
 
 
@@ -42,7 +45,12 @@ def main(control: socket.socket, parent: int) -> NoReturn:
     prctl(DEATH_SIGNAL, signal.SIGKILL)  # while it imports, it cannot notice that its parent has died
     if os.getppid() != parent:  # the parent died before the line above
         sys.exit(1)
+    hashing = threading.Thread(target=_hash_triton)
+    if os.path.exists(NVIDIA_DEVICE):
+        hashing.start()
     importlib.import_module("runner.worker")
+    if hashing.ident:
+        hashing.join()  # a fork keeps no thread but the one that forks
     message, descriptors, _, _ = socket.recv_fds(control, 2**16, MOST_FDS)
     if not message:
         os._exit(0)
@@ -55,6 +63,19 @@ def main(control: socket.socket, parent: int) -> NoReturn:
     prctl(DEATH_SIGNAL, 0)  # from now on it has workers to kill first
     _serve(control)
     os._exit(0)
+
+
+def _hash_triton() -> None:
+    """Compute Triton's hash of its own files, which every process needs before its first kernel.
+
+    It reads libtriton.so, of 300 to 450 MB, in 0.4 s. Here it runs beside the import of torch, once for all workers.
+    """
+    with contextlib.suppress(ImportError):  # no Triton: the first case that needs it will say so
+        try:
+            from triton.runtime.cache import triton_key
+        except ImportError:  # before Triton 3.6
+            from triton.compiler.compiler import triton_key
+        triton_key()
 
 
 def _serve(control: socket.socket) -> None:
