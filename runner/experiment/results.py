@@ -120,23 +120,54 @@ class Comparison:
         return cls(record["batches_us"], record["instruments"], record["reason"])
 
 
-SECRET = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)  # in the name of a variable or a field
-ASSIGNED = re.compile(rf"(\w*(?:{SECRET.pattern})\w*)=.+", re.IGNORECASE | re.DOTALL)
+SECRET = re.compile(  # in the name of a variable or a field
+    r"key|token|secret|passw|credential|webhook|database_?url|(?<![a-z])(?:pat|pwd|auth|dsn)(?![a-z])", re.IGNORECASE
+)
+PLACE = re.compile(r"(?:sock|file|path|dir|home|host|hostname|user|username)$", re.IGNORECASE)  # ends a name: no secret
+ASSIGNED = re.compile(rf"(\w*(?:{SECRET.pattern})\w*)=(.+)", re.IGNORECASE | re.DOTALL)
+PASSWORD = re.compile(r"(://[^\s/:@]*:)([^\s/]+)(?=@)")  # user:password@ in a URL
+TOKEN = re.compile(  # of GitHub, Hugging Face, OpenAI and Anthropic, AWS; a JSON Web Token
+    r"\b(?:gh[oprsu]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|hf_[A-Za-z0-9]{20,}"
+    r"|sk-[\w-]*[A-Za-z0-9]{20,}[\w-]*|A[KS]IA[A-Z0-9]{16}\b|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+)"
+)
 SHORTEST = 6  # characters of a secret: a shorter text occurs by chance
 REDACTED = "<redacted>"
 
 
 def redact(text: str) -> str:
-    """Return ``text`` without the value of any environment variable whose name says that it is secret."""
-    for name, value in os.environ.items() if text else ():
-        if len(value) >= SHORTEST and SECRET.search(name):
-            text = text.replace(value, REDACTED)
-    return text
+    """Return ``text`` without secrets.
+
+    These are the values of environment variables whose names say so, and each line of such a value; passwords in URLs,
+    there and in ``text``; and what looks like a token.
+    """
+    if not text:
+        return text
+    secrets: set[str] = set()
+    for name, value in os.environ.items():
+        if is_secret(name, value):
+            secrets |= {value, *map(str.strip, value.splitlines())}
+        secrets.update(found[2] for found in PASSWORD.finditer(value))
+    public = {os.environ.get(name) for name in ("USER", "LOGNAME", "HOSTNAME")}
+    for secret in sorted(secrets - public, key=len, reverse=True):
+        if len(secret) >= SHORTEST:
+            text = text.replace(secret, REDACTED)
+    return TOKEN.sub(REDACTED, PASSWORD.sub(rf"\1{REDACTED}", text))
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether the name of a variable or a field says that ``value`` is secret. A path never is."""
+    top = "/" + value[1:].partition("/")[0]
+    is_path = value.startswith("/") and top != "/" and os.path.exists(top)  # a key may begin with a slash too
+    return bool(SECRET.search(name)) and not PLACE.search(name) and not is_path
 
 
 def redact_command(words: Sequence[str]) -> str:
     """Return a command line, redacted, also without the values of fields whose names say that they are secret."""
-    return redact(" ".join(ASSIGNED.sub(rf"\1={REDACTED}", word) for word in words))
+
+    def hidden(found: re.Match[str]) -> str:
+        return f"{found[1]}={REDACTED if is_secret(*found.groups()) else found[2]}"
+
+    return redact(" ".join(ASSIGNED.sub(hidden, word) for word in words))
 
 
 def clip(text: str, head: int = 4000, tail: int = 16_000) -> str:
