@@ -2,7 +2,8 @@
 
 A record is written by one ``write`` to a file opened for appending. It survives the death of this process at once, and
 that of the machine about a second later, when a thread has flushed it to the disk. If a kill or a full disk cuts off a
-record, the next one begins with a newline, and readers skip the torn line.
+record, the next one begins with a newline, and readers skip the torn line. Before each record the writer looks whether
+the folder still has this file, with all that has been written to it.
 
     {"record": "session"}    a process begins to write: the run's first, or one that resumes it
     {"record": "start"}      a case is given to a worker; without a row after it, it was in flight when the session died
@@ -53,6 +54,7 @@ class Journal:
         if not _lock(self._file):
             os.close(self._file)
             raise BadInput(f"{folder} is being written by {writer(folder) or 'another process'}; wait for its end")
+        self._size = os.fstat(self._file).st_size  # after the last record; another process may add to it, but not take
         self._failure: OSError | None = None  # of the disk: what was written since the last flush may be lost
         self._written, self._ending = threading.Event(), threading.Event()
         self._flusher = threading.Thread(target=self._flush_after_writes, name="journal", daemon=True)
@@ -76,20 +78,27 @@ class Journal:
         os.close(self._file)  # and with it the lock
 
     @property
-    def exists(self) -> bool:
-        """Whether the file still has a name, by which others can open it."""
-        return os.fstat(self._file).st_nlink > 0
+    def loss(self) -> str:
+        """What has happened to the run, so that readers of its folder do not find its records; "" if they do."""
+        try:
+            named, written = os.stat(self._folder / NAME, follow_symlinks=False), os.fstat(self._file)
+        except FileNotFoundError:
+            return "its folder has been removed or renamed"
+        except OSError as error:
+            return f"its {NAME} cannot be found: {error.strerror}"
+        if not os.path.samestat(named, written):
+            return f"its {NAME} has been replaced"
+        return f"its {NAME} has been truncated" if written.st_size < self._size else ""
 
     @property
     def intact(self) -> bool:
-        """Whether the file exists and the disk has refused none of its records."""
-        return self.exists and self._failure is None
+        """Whether the folder has all records, and the disk has refused none of them."""
+        return not self.loss and self._failure is None
 
     def settle(self) -> None:
         """Flush all records to the disk. Raises OSError."""
         self._flush()
-        if self._failure is not None:
-            raise self._failure
+        self._check()
 
     def begin(self) -> None:
         """Record who writes, unless that is done. The first record does it too. Raises OSError."""
@@ -116,17 +125,22 @@ class Journal:
 
     def _append(self, record: dict[str, Any]) -> None:
         self.begin()
-        if self._failure is not None:
-            raise self._failure
-        if not self.exists:  # writing would succeed, into a file that nobody can open any more
-            raise FileNotFoundError(errno.ENOENT, "the folder of this run has been removed", str(self._folder))
+        self._check()
         line = orjson.dumps(record) + b"\n"
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 1, size - 1) != b"\n":  # the last record is torn
             line = b"\n" + line
         if os.write(self._file, line) != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder / NAME))
+        self._size = size + len(line)
         self._written.set()
+
+    def _check(self) -> None:
+        """Raise OSError if a record has been lost. Another one could be written, where nobody would find it."""
+        if self._failure is not None:
+            raise self._failure
+        if loss := self.loss:
+            raise FileNotFoundError(errno.ENOENT, loss, str(self._folder))
 
     def _flush(self) -> None:
         try:

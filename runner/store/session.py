@@ -134,7 +134,7 @@ class Session:
         Rows that are not in the journal are printed as JSON lines on stderr: the disk may be full, so nothing else is
         written.
         """
-        reason = error.strerror or str(error) if self._journal.exists else "it has been removed"
+        reason = self._journal.loss or error.strerror or str(error)
         if self._journal.intact and not self.unsaved:
             stopped = f"stopped by an error of the system: {reason}. No further case is started"
             return [stopped, f"All {len(self.everything())} rows are in the journal; to go on: resume={self.folder}"]
@@ -142,7 +142,7 @@ class Session:
         for row in rows:
             print(orjson.dumps({"record": "row", **row.to_record()}).decode(), file=sys.stderr)
         return [
-            f"{self.folder} cannot be written any more: {reason}. No further case is started",
+            f"the run in {self.folder} cannot go on: {reason}. No further case is started",
             f"{len(rows)} rows could not be saved; they are printed above as JSON lines, to be copied",
         ]
 

@@ -174,7 +174,23 @@ def printed(err):
     return [json.loads(line) for line in err.splitlines() if line.startswith('{"record":"row"')]
 
 
-def test_removing_the_folder_costs_no_row(command, tmp_path, folder_with_rows):
+def removed(folder):
+    shutil.rmtree(folder)
+    return "its folder has been removed or renamed"
+
+
+def renamed(folder):
+    folder.rename(folder.with_name("mine"))
+    return "its folder has been removed or renamed"
+
+
+def truncated(folder):
+    os.truncate(folder / journal.NAME, 0)
+    return "its rows.jsonl has been truncated"
+
+
+@pytest.mark.parametrize("how", [removed, renamed, truncated])
+def test_a_run_whose_records_are_lost_stops_and_prints_its_rows(command, tmp_path, folder_with_rows, how):
     process = start(command, *TINY, "workload.cols=range(1,61)", "-m")
     folder = folder_with_rows(5)
     count = len(records(folder, "row"))
@@ -182,7 +198,7 @@ def test_removing_the_folder_costs_no_row(command, tmp_path, folder_with_rows):
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "Traceback" not in err
-    assert "cannot be written any more: it has been removed. No further case is started" in err
+    assert f"cannot go on: {why}. No further case is started" in err
     saved = printed(err)
     assert f"{len(saved)} rows could not be saved; they are printed above as JSON lines" in err
     assert len({row["key"] for row in saved}) == len(saved) >= count

@@ -190,7 +190,7 @@ def test_a_removed_folder_is_an_error_although_writing_would_succeed(case, tmp_p
     with journal.Journal(folder) as file:
         file.row(row(case, 1))
         shutil.rmtree(folder)
-        with pytest.raises(FileNotFoundError, match="has been removed"):
+        with pytest.raises(FileNotFoundError, match="has been removed or renamed"):
             file.row(row(case, 2))
 
 

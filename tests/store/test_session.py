@@ -123,18 +123,62 @@ def test_rows_that_cannot_be_written_are_printed_as_json_lines(session, monkeypa
         with pytest.raises(OSError, match="No space left") as caught:
             done_and_settled(session, session.plan.cases[2])
     first, second = session.give_up(caught.value)
-    assert "cannot be written any more: No space left on device. No further case is started" in first
+    assert first == f"the run in {session.folder} cannot go on: No space left on device. No further case is started"
     printed = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert second.startswith(f"{len(printed)} rows could not be saved")
     lost = session.rows[-1:] if what == "write" else session.rows  # after a failed fdatasync any row may be lost
     assert [Row.from_record(row) for row in printed] == lost
 
 
-def test_all_rows_are_printed_if_the_folder_was_removed(session, capsys):
+def truncated(folder):
+    os.truncate(folder / journal.NAME, 10)
+    return "its rows.jsonl has been truncated"
+
+
+def removed(folder):
+    shutil.rmtree(folder)
+    return "its folder has been removed or renamed"
+
+
+def renamed(folder):
+    folder.rename(folder.with_name("mine"))
+    return "its folder has been removed or renamed"
+
+
+def replaced(folder):
+    (folder / journal.NAME).rename(folder / "mine")
+    shutil.copy(folder / "mine", folder / journal.NAME)
+    return "its rows.jsonl has been replaced"
+
+
+def linked(folder):
+    (folder / journal.NAME).rename(folder / "mine")
+    (folder / journal.NAME).symlink_to("mine")
+    return "its rows.jsonl has been replaced"
+
+
+@pytest.mark.parametrize("how", [truncated, removed, renamed, replaced, linked])
+def test_a_run_whose_records_are_lost_stops_at_the_next_and_prints_all_rows(session, capsys, how):
     do(session, 2)
-    shutil.rmtree(session.folder)
-    assert "it has been removed" in session.give_up(OSError())[0]
-    assert len(capsys.readouterr().err.splitlines()) == 2
+    why = how(session.folder)
+    with pytest.raises(FileNotFoundError, match=why) as caught:
+        session.started(session.plan.cases[2])
+    with pytest.raises(FileNotFoundError, match=why):
+        session.settle()  # it is noticed also after the last record
+    first, second = session.give_up(caught.value)
+    assert first == f"the run in {session.folder} cannot go on: {why}. No further case is started"
+    assert second == "2 rows could not be saved; they are printed above as JSON lines, to be copied"
+    printed = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [Row.from_record(row) for row in printed] == session.rows
+
+
+def test_what_others_append_to_the_journal_does_not_stop_the_run(session):
+    do(session, 1)
+    with open(session.folder / journal.NAME, "a") as other:  # as where the file system has no locks
+        other.write('{"record":"notice"}\n')
+    do(session, 2)
+    session.settle()
+    assert len(journal.read(session.folder)) == 2
 
 
 def test_an_error_between_rows_costs_no_row(session, monkeypatch):
