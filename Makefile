@@ -1,4 +1,4 @@
-# make demo    a small grid of several workloads and implementations, ending with the table
+# make demo    install, then a small grid of several workloads and implementations, ending with the table
 # make test    everything CI checks: style, types, tests
 # make quick   what to run while working: style, and the tests that take seconds
 # All make their own environment in .venv first. TORCH=2.6 ... 2.13 chooses another torch, with its own Triton.
@@ -33,6 +33,7 @@ types: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints/base.txt $(PINS)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
+	@echo 'Installing torch $(TORCH) and this project into $(VENV), once: some minutes, and some GB of disk'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint $(PINS) --editable '.[dev]'
 	touch $@

@@ -42,10 +42,11 @@ def _main(words: Sequence[str]) -> int:
         return 0
     from runner.execute import CannotStart
     from runner.experiment import schema
+    from runner.experiment.figures import SIGNS
     from runner.experiment.schema import BadInput
 
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # the encoding of a terminal may lack the ★
+        sys.stdout.reconfigure(errors=SIGNS)  # the encoding of a terminal may lack the ★
     name = words[0] if words and "=" not in words[0] and schema.exists("runner.cli", words[0]) else "run"
     if name == "run" and any(word in HELP or word.startswith("query=") for word in words):
         name, words = "help", ["help", *(word for word in words if word not in HELP)]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 import orjson
 
-from runner.experiment.schema import BadInput, choices
+from runner.experiment.schema import BadInput, check, choices
 
 Scalar = str | int | float | bool | None
 
@@ -32,9 +32,12 @@ class Choice:
         return {"name": self.name, **self.fields}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Scalar]) -> Choice:
-        """Return the choice that ``to_record`` made ``record`` of."""
-        return cls(str(record["name"]), {key: value for key, value in record.items() if key != "name"})
+    def from_record(cls, record: Mapping[str, Any]) -> Choice:
+        """Return the choice that ``to_record`` made ``record`` of. Raises one of UNREADABLE if it is none."""
+        fields = {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
+        name = str(fields.pop("name"))
+        hash(tuple(fields.values()))  # readers collect the values of a field in a set
+        return cls(name, fields)
 
     @cached_property
     def text(self) -> str:
@@ -49,11 +52,11 @@ class CaseRecord:
     workload: Choice
     impl: Choice
     measures: tuple[Choice, ...]
-    device: str  # auto | cpu | cuda
+    device: Literal["auto", "cpu", "cuda"]
     seed: int
     time_wrong: bool = False  # measure even if the result is wrong
     replica: int = 0  # the number of this repetition, which runs in a process of its own
-    debug: str | None = None  # a debugging mode, see ``Aid``
+    debug: Aid | None = None  # a debugging mode
 
     @property
     def devices(self) -> int:
@@ -73,7 +76,7 @@ class CaseRecord:
     @property
     def label(self) -> str:
         """``gelu/triton rows=8192 cols=4096 ...``, for people."""
-        fields = " ".join(f"{name}={value}" for name, value in self.workload.fields.items())
+        fields = " ".join(f"{name}={value}" for name, value in self.workload.fields.items() if value is not None)
         return f"{self.workload.name}/{self.impl_label} {fields}"
 
     @property
@@ -105,18 +108,16 @@ class CaseRecord:
 
     @classmethod
     def from_record(cls, record: Any) -> CaseRecord:
-        """Return the case that ``to_record`` made ``record`` of."""
+        """Return the case that ``to_record`` made ``record`` of. Raises one of UNREADABLE if it is none."""
         values = dict(record)
-        return cls(
-            workload=Choice.from_record(values.pop("workload")),
-            impl=Choice.from_record(values.pop("impl")),
-            measures=tuple(Choice.from_record(measure) for measure in values.pop("measures")),
-            **values,
-        )
+        values["workload"], values["impl"] = map(Choice.from_record, (values["workload"], values["impl"]))
+        values["measures"] = tuple(map(Choice.from_record, values["measures"]))
+        check(cls, values)
+        return cls(**values)
 
 
 def _scalar(value: Any) -> Scalar:
-    """Return a list, which is a tuple unless it was read from JSON, as it is typed."""
+    """Return a list as it is typed."""
     return f"[{','.join(map(str, value))}]" if isinstance(value, list | tuple) else value
 
 
@@ -153,29 +154,58 @@ class Labels:
         self._varying = varying(self._impls.values())
 
     def label(self, impl: Choice) -> str:
-        """Return its name, and the fields in which the implementations of that name differ."""
-        shown = [f"{name}={value}" for name, value in impl.fields.items() if name in self._varying[impl.name]]
+        """Return its name, and the fields in which the implementations of that name differ: ``compiled(of=naive)``.
+
+        Of a function in a file it is the shortest end that no other has: ``file(f)`` or ``file(b.py:f)``, where
+        ``path`` is the only field.
+        """
+        same = [other for other in self._impls.values() if other.name == impl.name]
+        shown = []
+        for field, value in impl.fields.items():
+            if field in self._varying[impl.name]:
+                others = [_ends(other.fields.get(field)) for other in same if other.fields.get(field) != value]
+                *ends, whole = _ends(value)
+                short = next((end for end in ends if not any(end in texts for texts in others)), whole)
+                shown.append(short if ends and len(impl.fields) == 1 else f"{field}={short}")
         return f"{impl.name}({', '.join(shown)})" if shown else impl.name
 
     def check(self, baseline: str | None) -> None:
         """Raise BadInput unless ``baseline`` is None or names one of them."""
-        if baseline is not None and not any(is_called(impl, baseline) for impl in self._impls.values()):
+        if baseline is not None and not called(list(self._impls.values()), baseline):
             known = choices(baseline, map(self.label, self._impls.values()))
             raise BadInput(f"baseline={baseline}: not in this sweep; {known}")
 
 
-def is_called(impl: Choice, label: str) -> bool:
-    """Return whether ``label`` is the name of ``impl``, alone or with some of its fields in their order.
+def called(impls: Sequence[Choice], label: str) -> list[int]:
+    """Return the places of those in ``impls`` that ``label`` names, by the name alone or with some fields in order.
 
-    The table of a part of a grid shows fewer fields than that of the whole grid; either label is accepted.
+    The table of a part of a grid shows fewer fields and shorter paths than that of the whole grid; either label is
+    accepted. A whole path comes first: ``a.py:f`` is also the end of ``old/a.py:f``.
     """
+    whole = [place for place, impl in enumerate(impls) if _is_called(impl, label, whole=True)]
+    return whole or [place for place, impl in enumerate(impls) if _is_called(impl, label, whole=False)]
+
+
+def _is_called(impl: Choice, label: str, *, whole: bool) -> bool:
     name, _, fields = label.partition("(")
     if name != impl.name or not fields.endswith(")"):
         return label == impl.name
     rest = f"{fields[:-1]}, "
     for field, value in impl.fields.items():
-        rest = rest.removeprefix(f"{field}={value}, ")
+        *ends, full = _ends(value)
+        named = [f"{field}={text}, " for text in (full, *(() if whole else ends))]
+        bare = [text.partition("=")[2] for text in named] if ends and len(impl.fields) == 1 else []
+        rest = next((rest.removeprefix(text) for text in (*named, *bare) if rest.startswith(text)), rest)
     return not rest
+
+
+def _ends(value: Scalar) -> list[str]:
+    """Return what may stand for the function of a file, from ``f`` to ``a/b.py:f``; any other value as it is."""
+    path, _, function = str(value).rpartition(":")
+    if not path.endswith(".py"):
+        return [str(value)]
+    parts = path.split("/")
+    return [function, *(f"{'/'.join(parts[place:])}:{function}" for place in reversed(range(len(parts))))]
 
 
 def varying(chosen: Iterable[Choice]) -> dict[str, set[str]]:

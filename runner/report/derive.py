@@ -11,11 +11,21 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any, Literal
 
-from runner.experiment.case import CaseRecord, Choice, Labels, Scalar, is_called, several, varying
+from runner.experiment.case import CaseRecord, Choice, Labels, Scalar, called, several, varying
+from runner.experiment.figures import interval
 from runner.experiment.results import Comparison, Row
 from runner.timing import statistics
 from runner.timing.procedure import GRAVITY, UNTRUE
 from runner.timing.statistics import T_975, Ratio, pair_floors, shared_us
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """A speed-up from paired rounds that a reader of the two separate times would not expect."""
+
+    over: CaseRecord  # the case that it is relative to
+    speedup: float
+    separate: float  # what the separate times would give
 
 
 @dataclass(frozen=True)
@@ -34,9 +44,10 @@ class Line:
     speedup_low: float | None = None
     speedup_high: float | None = None
     paired: bool | None = None
-    separate_speedup: float | None = None  # from the separate times, if it contradicts a paired speed-up
+    contradiction: Contradiction | None = None
     vs_baseline: str | None = None
-    fastest: Literal["yes", "no"] = "no"
+    fastest: Literal["yes", "tied", "no"] = "no"
+    launch_bound: bool = False  # some case of its problem is: what a caller gets then matters beside the GPU time
 
     @property
     def time_us(self) -> float | None:
@@ -61,7 +72,7 @@ class Names:
         # By workload: the fields that vary over the grid, in the order of its class; and the others with their values.
         self.axes = {name: _axes(chosen, varied[name]) for name, chosen in workloads.items()}
         self.constants: dict[str, dict[str, Scalar]] = {
-            name: {key: value for key, value in chosen[0].fields.items() if key not in varied[name]}
+            name: {k: value for k, value in chosen[0].fields.items() if k not in varied[name] and value is not None}
             for name, chosen in workloads.items()
         }
 
@@ -109,23 +120,69 @@ def lines(rows: Iterable[Row], baseline: str | None, rounds: Iterable[Comparison
     for replicas in cases.values():
         problems.setdefault(replicas[0].case.problem, []).append(replicas)
     compared = {key: one for one in rounds for key in one.batches_us}
-    found = [line for problem in problems.values() for line in _problem(problem, baseline, compared)]
-    words = iter(statistics.words([line.ratio for line in found if line.ratio]))
-    return [replace(line, vs_baseline=next(words)) if line.ratio else line for line in found]
+    found = [_Problem(problem, baseline, compared) for problem in problems.values()]
+    ratios = [ratio for problem in found for ratio in problem.ratios.values()]
+    words = iter(statistics.words(ratios))  # all comparisons of the table together
+    return [line for problem in found for line in problem.judged(dict(zip(problem.ratios, words, strict=False)))]
 
 
-def _problem(cases: Sequence[list[Row]], baseline: str | None, compared: Mapping[str, Comparison]) -> list[Line]:
-    """Return the lines of one problem; ``cases`` has the replicas of each case."""
-    rows = [merged(replicas) for replicas in cases]
-    base = _baseline(rows, baseline)
-    found = []
-    for row, replicas in zip(rows, cases, strict=True):
-        columns = {} if base is None else _against(row, rows[base], replicas, cases[base], compared)
-        columns |= {"tflops": _rate(row, "flops", 1e-6), "gbps": _rate(row, "bytes_min", 1e-3)}
-        found.append(Line(row, replicas=len(replicas), between_pct=_between_pct(replicas), **columns))
-    if fastest := _fastest(found):
-        found[found.index(fastest)] = replace(fastest, fastest="yes")
-    return found
+class _Problem:
+    """The cases of one problem, compared with the baseline and with the fastest; ``cases`` has the replicas of each."""
+
+    def __init__(self, cases: Sequence[list[Row]], baseline: str | None, compared: Mapping[str, Comparison]) -> None:
+        rows = [merged(replicas) for replicas in cases]
+        self.base = base = _baseline(rows, baseline)
+        launch_bound = any(row.metrics.get("verdict") == "launch_bound" for row in rows)
+        self.lines = []
+        for row, replicas in zip(rows, cases, strict=True):
+            columns = {} if base is None else _against(row, rows[base], replicas, cases[base], compared)
+            columns |= {"tflops": _rate(row, "flops", 1e-6), "gbps": _rate(row, "bytes_min", 1e-3)}
+            columns |= {"between_pct": _between_pct(replicas), "launch_bound": launch_bound}
+            self.lines.append(Line(row, replicas=len(replicas), **columns))
+        self.rivals = [place for place, line in enumerate(self.lines) if may_win(line.row)]
+        self.best = best = _fastest(self.lines, self.rivals)
+        # By the places of two cases: the time of the first over that of the second.
+        self.ratios = {(i, base): line.ratio for i, line in enumerate(self.lines) if base is not None and line.ratio}
+        others = [i for i in self.rivals if i != best and (best, i) not in self.ratios and (i, best) not in self.ratios]
+        for i in others if best is not None else ():
+            if ratio := _ratio(cases[i], cases[best], compared):
+                self.ratios[i, best] = ratio
+
+    def judged(self, words: Mapping[tuple[int, int], str]) -> list[Line]:
+        """Return the lines with what follows from ``words``, the conclusions of ``ratios``."""
+        base, best = self.base, self.best
+        behind = {i for (i, j), word in words.items() if j == best and word == "slower"}
+        behind |= {j for (i, j), word in words.items() if i == best and word == "faster"}
+        ahead = [] if best is None else [i for i in self.rivals if i not in behind]
+        fastest: Literal["yes", "tied"] = "tied" if ahead[1:] else "yes"
+        found = []
+        for i, line in enumerate(self.lines):
+            pairs = [(i, j) for j in dict.fromkeys((base, best)) if j is not None and (i, j) in words]
+            unexpected = (_contradiction(line.row, self.lines[j].row, self.ratios[i, j], words[i, j]) for _, j in pairs)
+            found.append(
+                replace(
+                    line,
+                    vs_baseline=None if base is None else words.get((i, base)),
+                    fastest=fastest if i in ahead else "no",
+                    contradiction=next(filter(None, unexpected), None),
+                )
+            )
+        return found
+
+
+VISIBLE = math.log(1.05)  # a reader expects the speed-up to be as near as this to the ratio of the two times
+
+
+def _contradiction(row: Row, other: Row, ratio: Ratio, word: str) -> Contradiction | None:
+    """Return how ``ratio``, of which ``word`` is the conclusion, differs from the ratio of the two separate times."""
+    if not (ratio.paired and row.time_us and other.time_us):
+        return None
+    log, separate = math.log(row.time_us / other.time_us), _separate(row, other)
+    allowed = min(VISIBLE, ratio.half + separate.half) if separate else VISIBLE
+    opposite = word in ("faster", "slower") and log * ratio.log < 0
+    if abs(ratio.log - log) <= allowed and not opposite:
+        return None
+    return Contradiction(other.case, math.exp(-ratio.log), math.exp(-log))
 
 
 def _against(
@@ -141,9 +198,6 @@ def _against(
         return found | {"speedup": base.time_us / row.time_us}
     found |= {"ratio": ratio, "paired": ratio.paired, "speedup": math.exp(-ratio.log)}
     found["speedup_low"], found["speedup_high"] = (math.exp(-ratio.log + half) for half in (-ratio.half, ratio.half))
-    separate = _separate(row, base) if ratio.paired else None
-    if separate and abs(ratio.log - separate.log) > ratio.half + separate.half:
-        found["separate_speedup"] = math.exp(-separate.log)
     return found
 
 
@@ -160,8 +214,8 @@ def _is_right(row: Row) -> bool:
 def _baseline(rows: Sequence[Row], name: str | None) -> int | None:
     """Return the index of the case called ``name``; without a name, that of torch or of the first correct case."""
     timed = [index for index, row in enumerate(rows) if row.time_us is not None and (name or _is_right(row))]
-    called = [index for index in timed if is_called(rows[index].case.impl, name or "torch")]
-    return next(iter(called if called or name else timed), None)
+    meant = [index for index in called([row.case.impl for row in rows], name or "torch") if index in timed]
+    return next(iter(meant if meant or name else timed), None)
 
 
 def _ratio(replicas: Sequence[Row], base: Sequence[Row], compared: Mapping[str, Comparison]) -> Ratio | None:
@@ -199,19 +253,21 @@ def _devices(rows: Sequence[Row]) -> set[Any]:
     return {row.metrics.get("threads" if row.device == "cpu" else "gpu_uuid") for row in rows}
 
 
-def _fastest(lines: Sequence[Line]) -> Line | None:
-    """Return the fastest correct line, by speed-ups if all have one, since paired rounds are more exact than times."""
-    right = [
-        line
-        for line in lines
-        if line.row.status == "ok"
-        and line.time_us
-        and not line.row.case.debug
-        and line.row.metrics.get("verdict") not in UNTRUE
-    ]
-    if all(line.speedup for line in right):
-        return max(right, key=lambda line: line.speedup or 0.0, default=None)
-    return min(right, key=lambda line: line.time_us or 0.0, default=None)
+def may_win(row: Row) -> bool:
+    """Return whether the case of ``row`` can be the fastest: it is correct, and its time can be true."""
+    timed = row.status == "ok" and row.time_us is not None
+    return timed and not row.case.debug and row.metrics.get("verdict") not in UNTRUE
+
+
+def _fastest(lines: Sequence[Line], rivals: Sequence[int]) -> int | None:
+    """Return the fastest of ``rivals``, by speed-ups if all have one, since paired rounds are more exact than times.
+
+    A time of 0, which cannot be told from that of an empty call, is not ranked.
+    """
+    ranked = [place for place in rivals if lines[place].time_us]
+    if all(lines[place].speedup for place in ranked):
+        return max(ranked, key=lambda place: lines[place].speedup or 0.0, default=None)
+    return min(ranked, key=lambda place: lines[place].time_us or 0.0, default=None)
 
 
 def merged(rows: Sequence[Row]) -> Row:
@@ -275,7 +331,7 @@ def _verdict(rows: Sequence[Row], interval_pct: Any) -> dict[str, Scalar]:
     target = "target_cpu_pct" if rows[0].device == "cpu" else "target_pct"
     asked: Any = next((one.fields[target] for one in rows[0].case.measures if target in one.fields), None)
     if min(gravity) > GRAVITY.index("timer_limited") and interval_pct and asked and interval_pct > asked:
-        why = f"the interval is +-{interval_pct:.1f} %, since {len(rows)} processes differ"
+        why = f"the interval is {interval(interval_pct, '+-')}, since {len(rows)} processes differ"
         return {"verdict": "not_converged", "verdict_reason": why}
     gravest = rows[gravity.index(min(gravity))]
     return {name: gravest.metrics[name] for name in ("verdict", "verdict_reason") if name in gravest.metrics}

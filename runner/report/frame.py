@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,11 +77,12 @@ class Csv:
     def publish(self, folder: Path) -> list[str]:
         """Write the file, and return a message if that fails."""
         records, path = flat_records(self.lines), folder / "rows.csv"
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns(records), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
         try:
-            with open(path, "w", newline="", encoding="utf-8") as file:
-                writer = csv.DictWriter(file, columns(records), lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(records)
+            run_folder.replace(path, text.getvalue().encode())
         except OSError as error:
             return [f"{path} cannot be written: {error.strerror or error}"]
         return []

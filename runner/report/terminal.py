@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 import sysconfig
+import textwrap
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path, PurePath
-from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from runner.device.processes import ROOT
+from runner.experiment import columns
 from runner.experiment.case import Plan
+from runner.experiment.figures import encodable, figure, interval
 from runner.experiment.results import ERROR, Comparison, Row
 from runner.measure import SUMMARY
-from runner.report.derive import Line, Names, lines
+from runner.measure import columns as measured_columns
+from runner.report.derive import Line, Names, lines, may_win
 
 GAP = "   "
 FILE_WIDTH = 400  # characters: a pipe or a file has room for the whole table
 MOST_SUMMARIES = 8  # printed ones; a grid may have a thousand
-PREFIXES = ("", "k", "M", "G", "T", "P", "E")
-TIME = ("us", "ms", "s")
-MEMORY = ("B", "KiB", "MiB", "GiB")
+MARKS = {"yes": "★", "tied": "≈", "no": " "}  # by the column ``fastest``
+TIED = "≈ tied for the fastest: too close to tell apart"
 
 
 class _Console(Console):
@@ -56,7 +60,8 @@ class Terminal:
         derived = lines(self.rows, plan.baseline, self.rounds)
         found: list[Text | str] = []
         if derived:
-            found.append(table(derived, names, self.width, plan.columns, _title(plan, self.rows, names)))
+            title = _title(plan, self.rows, names, self.width)
+            found.append(table(derived, names, self.width, plan.columns, title))
         found += summaries(folder, self.rows, names)
         found += notes([line.row for line in derived], names)
         counts = Counter(row.status for row in self.rows)
@@ -67,12 +72,13 @@ class Terminal:
         return [*found, f"{len(plan.cases)} case{plural}: {', '.join(ended)}. Results: {folder}"]
 
 
-def _title(plan: Plan, rows: Sequence[Row], names: Names) -> str:
-    """Return the name of the run, its devices, and the constant fields of each workload."""
+def _title(plan: Plan, rows: Sequence[Row], names: Names, width: int) -> str:
+    """Return the name of the run, its devices, and the constant fields of each workload, in lines of ``width``."""
     devices = ", ".join(dict.fromkeys(row.device for row in rows if row.device))
     title = [f"{plan.name} on {devices}" if devices else plan.name]
     for workload, fields in names.constants.items():
-        title.append(f"{workload}: {' '.join(f'{name}={value}' for name, value in fields.items())}")
+        text = f"{workload}: {' '.join(f'{name}={value}' for name, value in fields.items())}"
+        title += textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return "\n".join(title)
 
 
@@ -81,42 +87,73 @@ class TableColumn:
     """A column of the table. It is left out if it is empty or the terminal is too narrow."""
 
     title: str
+    name: str  # in docs/columns.md
     text: Callable[[Line], str]
     drop: int = 0  # place in the order in which columns are dropped on a narrow terminal, from 1; 0: never
 
 
 COLUMNS = (
-    TableColumn("time", lambda line: scaled(line.time_us, TIME)),
-    TableColumn("±95 %", lambda line: _figure(line.row, "interval_pct", "{:.1f} %"), drop=7),
-    TableColumn("speed-up", lambda line: "1 (base)" if line.baseline and line.speedup else _factor(line.speedup)),
-    TableColumn("vs base", lambda line: line.vs_baseline or ""),
-    TableColumn("FLOP/s", lambda line: _number(line.tflops, 1e12), drop=1),
-    TableColumn("B/s", lambda line: _number(line.gbps, 1e9), drop=2),
-    TableColumn("% peak", lambda line: _figure(line.row, "pct_of_measured_peak", "{:.0f} %"), drop=5),
-    TableColumn("err/tol", lambda line: _number(line.value("err_over_tol")), drop=4),
-    TableColumn("peak mem", lambda line: scaled(line.value("peak_mem_bytes"), MEMORY, 1024), drop=3),
-    TableColumn("compile", lambda line: _figure(line.row, "compile_s", "{:.1f} s"), drop=6),
+    TableColumn("time", "time_us", lambda line: figure(line.time_us, "us")),
+    TableColumn(
+        "pipelined",
+        "pipelined_us",
+        lambda line: figure(line.value("pipelined_us"), "us") if line.launch_bound else "",
+        drop=8,
+    ),
+    TableColumn("±95 %", "interval_pct", lambda line: interval(line.value("interval_pct")), drop=7),
+    TableColumn(
+        "speed-up", "speedup", lambda line: "1 (base)" if line.baseline and line.speedup else _factor(line.speedup)
+    ),
+    TableColumn("vs base", "vs_baseline", lambda line: line.vs_baseline or ""),
+    TableColumn("FLOP/s", "tflops", lambda line: _rate(line.tflops, 1e12), drop=1),
+    TableColumn("B/s", "gbps", lambda line: _rate(line.gbps, 1e9), drop=2),
+    TableColumn("% peak", "pct_of_measured_peak", lambda line: _share(line.value("pct_of_measured_peak")), drop=5),
+    TableColumn("err/tol", "err_over_tol", lambda line: _error(line.value("err_over_tol")), drop=4),
+    TableColumn("peak mem", "peak_mem_bytes", lambda line: figure(line.value("peak_mem_bytes"), "byte"), drop=3),
+    TableColumn("compile", "compile_s", lambda line: figure(line.value("compile_s"), "s", digits=3), drop=6),
 )
+INTERVALS = ("interval_pct", "stat_pct", "latency_pct", "host_pct", "pipelined_pct")
 
 
-def table(lines: Sequence[Line], names: Names, width: int, chosen: Sequence[str] = (), title: str = "") -> Text:
+def _chosen(chosen: Sequence[str], names: Names) -> list[TableColumn]:
+    """Return the columns of the table that the user has ``chosen``."""
+    declared = {**columns.COLUMNS, **dict(chain.from_iterable(map(dict.items, measured_columns().values())))}
+    units = {name: column.unit for name, column in {**declared, **columns.DERIVED}.items()}
+
+    def cell(line: Line, name: str) -> str:
+        value = names.value(line, name)
+        return interval(value) if name in INTERVALS else figure(value, units.get(name, ""))
+
+    return [TableColumn(name, name, partial(cell, name=name)) for name in chosen]
+
+
+def table(
+    lines: Sequence[Line],
+    names: Names,
+    width: int,
+    chosen: Sequence[str] = (),
+    title: str = "",
+    *,
+    footnotes: bool = True,
+) -> Text:
     """Return the table: one line per case, under a heading per problem that says what varies.
 
     It has the usual columns, as far as they fit into ``width`` characters, or the ``chosen`` ones of docs/columns.md.
     A table of rich would take a millisecond per line, too long for ten thousand of them.
     """
-    if chosen:
-        middle = [(0, [name, *(_cell(names.value(line, name)) for line in lines)]) for name in chosen]
-    else:
-        filled = [(column.drop, [column.title, *map(column.text, lines)]) for column in COLUMNS]
-        middle = [(drop, cells) for drop, cells in filled if any(cells[1:])]
+    filled = {
+        column: [encodable(column.title, sys.stdout.encoding), *map(column.text, lines)]
+        for column in (_chosen(chosen, names) if chosen else COLUMNS)
+    }
+    filled = {column: cells for column, cells in filled.items() if chosen or any(cells[1:])}
     first = [
         "implementation",
-        *(f"{'★' if line.fastest == 'yes' else ' '} {names.impl(line.row.case)}" for line in lines),
+        *(f"{MARKS[line.fastest]} {names.impl(line.row.case)}{' †' * bool(line.contradiction)}" for line in lines),
     ]
     last = ["verdict", *(verdict(line.row) for line in lines)]
-    kept = _fitting([(0, first), *middle, (0, last)], width)
-    widths = [max(map(cell_len, column)) for column in kept]
+    dropped = _dropped(filled, width - 1 - len(GAP) - _width(first) - _width(last))
+    kept = [first, *(cells for column, cells in filled.items() if column not in dropped), last]
+    widths = list(map(_width, kept))
     heads, *rows = zip(*kept, strict=True)
     drawn = Text(f"{title}\n" if title else "", no_wrap=True, overflow="ignore")
     drawn.append(_aligned(heads, widths), style="bold").append("\n")
@@ -128,34 +165,68 @@ def table(lines: Sequence[Line], names: Names, width: int, chosen: Sequence[str]
             drawn.append(f" {names.heading(line.row.case)}\n", style="bold cyan")
         text = _aligned(cells, widths)
         begin, end = 1 + widths[0], len(text) - len(cells[-1])
-        drawn.append(text[:begin], style="bold green" if line.fastest == "yes" else None).append(text[begin:end])
+        drawn.append(text[:begin], style=None if line.fastest == "no" else "bold green").append(text[begin:end])
         ok = verdict(line.row) == "ok"
         drawn.append(f"{text[end:]}\n", style=None if ok else "bold red" if line.row.failed else "yellow")
-    if chosen and not {"speedup", "vs_baseline"} & set(chosen):
-        return drawn
-    return drawn.append(_contradictions(lines, names))
+    if footnotes and (found := list(_footnotes(lines, names, dropped))):
+        drawn.append("\n" + "\n".join(found) + "\n")
+    return drawn
 
 
-def _contradictions(lines: Sequence[Line], names: Names) -> str:
-    """Explain speed-ups that differ from the ratio of the two printed times."""
-    found = [line for line in lines if line.separate_speedup is not None]
-    if not found:
-        return ""
-    return (
-        f"\n{_and_more([line.row for line in found], names)}: speed-up {_factor(found[0].speedup)} was measured by "
-        f"alternating the two; the separate times above would give {_factor(found[0].separate_speedup)}\n"
-    )
+def _footnotes(lines: Sequence[Line], names: Names, dropped: Sequence[TableColumn]) -> Iterator[str]:
+    """Explain the marks of the table, and what it does not show."""
+    if any(line.fastest == "tied" for line in lines):
+        yield TIED
+    unexpected = [(line.row, line.contradiction) for line in lines if line.contradiction]
+    if unexpected:
+        one = unexpected[0][1]
+        yield (
+            f"† {_and_more([row for row, _ in unexpected], names)}: speed-up {_factor(one.speedup)} over "
+            f"{names.impl(one.over)} was measured by alternating the two; the separate times above would give "
+            f"{_factor(one.separate)}"
+        )
+    yield from _winners(lines, names)
+    if dropped:
+        titles, asked = (", ".join(getattr(one, part) for one in dropped) for part in ("title", "name"))
+        yield f"no room for {titles}: widen the terminal, or give columns={asked.replace(' ', '')}"
 
 
-def _fitting(columns: Sequence[tuple[int, list[str]]], width: int) -> list[list[str]]:
-    """Return the cells of the ``columns`` that stay so that all fit into ``width``; each comes with its ``drop``."""
-    wanted = 1 + sum(max(map(cell_len, cells)) + len(GAP) for _, cells in columns) - len(GAP)
+def _winners(lines: Sequence[Line], names: Names) -> Iterator[str]:
+    """Say who is fastest by which time, where a problem has cases whose launches take longer than the GPU's work."""
+    problems: dict[str, list[Line]] = {}
+    for line in lines:
+        if line.launch_bound and may_win(line.row) and line.value("pipelined_us"):
+            problems.setdefault(line.row.case.problem, []).append(line)
+    said: dict[str, list[Row]] = {}
+    for some in problems.values():
+        by_gpu = [names.impl(line.row.case) for line in some if line.fastest != "no"]
+        high = min(_pipelined(line)[1] for line in some)
+        by_caller = [names.impl(line.row.case) for line in some if _pipelined(line)[0] <= high]
+        text = f"fastest by GPU time: {', '.join(by_gpu)}; by pipelined time (calls back to back): "
+        said.setdefault(text + ", ".join(by_caller), []).append(some[0].row)
+    for text, rows in said.items():
+        yield f"{names.heading(rows[0].case)}{_more(rows)}: {text}"
+
+
+def _pipelined(line: Line) -> tuple[float, float]:
+    """Return the interval of the time of one of many calls back to back."""
+    us, percent = line.value("pipelined_us"), line.value("pipelined_pct") or 0.0
+    return us * (1 - percent / 100), us * (1 + percent / 100)
+
+
+def _dropped(filled: Mapping[TableColumn, Sequence[str]], room: int) -> list[TableColumn]:
+    """Return the columns to leave out so that the others fit into ``room`` characters."""
+    wanted = sum(_width(cells) + len(GAP) for cells in filled.values())
     dropped = set()
-    for drop, cells in sorted(columns, key=lambda column: column[0]):
-        if drop and wanted > width:
-            dropped.add(drop)
-            wanted -= max(map(cell_len, cells)) + len(GAP)
-    return [cells for drop, cells in columns if drop not in dropped]
+    for column in sorted(filled, key=lambda column: column.drop):
+        if column.drop and wanted > room:
+            dropped.add(column)
+            wanted -= _width(filled[column]) + len(GAP)
+    return [column for column in filled if column in dropped]
+
+
+def _width(cells: Sequence[str]) -> int:
+    return max(map(cell_len, cells))
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -165,13 +236,6 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
     return " " + GAP.join([cells[0] + spaces[0], *middle, cells[-1]])
 
 
-def _cell(value: object) -> str:
-    """Return a value as it is, in four digits."""
-    if isinstance(value, float):
-        return f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
-    return "" if value is None else str(value)
-
-
 COUNTED = {  # verdicts whose reasons have figures that differ from case to case; by whether it ran on a CPU
     ("not_converged", True): "times have a wider interval than asked for (measure.benchmark.target_cpu_pct)",
     ("not_converged", False): "times have a wider interval than asked for (measure.benchmark.target_pct)",
@@ -179,41 +243,58 @@ COUNTED = {  # verdicts whose reasons have figures that differ from case to case
     ("contended", False): "cases ran while another process started or stopped using the GPU; see timer_drift_us",
 }
 
+SIDE_EFFECTS = "it changed {}; its process ended, so that no other case is affected, and no ratio was taken in it"
+
+
+NUMBER = re.compile(r"\d[\d.,]*(e[+-]?\d+)?")
+
 
 def notes(rows: Sequence[Row], names: Names) -> list[str]:
     """Return a line for each reason why a case is not plainly ok, with the cases that share it."""
-    shared: dict[str, list[Row]] = {}
+    shared: dict[tuple[str, str], list[tuple[str, Row]]] = {}  # by what the texts share beside their numbers
     counts: Counter[str] = Counter()
+
+    def tell(text: str, row: Row) -> None:
+        shared.setdefault((NUMBER.sub("", text), source_line(row.detail)), []).append((text, row))
+
     for row in rows:
         if row.status == "ok" and (not_measured := row.metrics.get("not_measured")):
-            shared.setdefault(f"not measured: {not_measured}", []).append(row)
+            tell(f"not measured: {not_measured}", row)
+        if changed := row.metrics.get("side_effects"):
+            tell(SIDE_EFFECTS.format(changed), row)
         if text := COUNTED.get((verdict(row), row.device == "cpu")):
             counts[f"{verdict(row)}: {{}} of {len(rows)} {text}"] += 1
-        elif reason := _reason(row):
-            shared.setdefault(f"{verdict(row)}: {reason}", []).append(row)
+        elif reason := why(row):
+            tell(f"{verdict(row)}: {reason}", row)
         if row.time_us is not None and row.case.workload.fields.get("data") == "zeros":
             counts[
                 f"data=zeros: {{}} of {len(rows)} times are for zeros; a GPU may be faster on them than on data"
             ] += 1
     found = []
-    for reason, some in shared.items():
-        traceback = [f"; its traceback: {file}" for file in some[0].files if PurePath(file).name == ERROR]
-        found.append(f"{_and_more(some, names)}: {reason}{''.join(traceback)}")
+    for some in shared.values():
+        texts, alike = zip(*some, strict=True)
+        traceback = [f"; its traceback: {file}" for file in alike[0].files if PurePath(file).name == ERROR]
+        like_it = " like it" * (len(set(texts)) > 1)
+        found.append(f"{_and_more(alike, names)}{like_it}: {texts[0]}{''.join(traceback)}")
     return [*found, *(text.format(count) for text, count in counts.items())]
 
 
 def _and_more(rows: Sequence[Row], names: Names) -> str:
     """Return the first case and how many others there are."""
-    return names.case(rows[0].case) + (f" and {len(rows) - 1} more" if rows[1:] else "")
+    return names.case(rows[0].case) + _more(rows)
 
 
-def row_text(row: Row, names: Names) -> str:
+def _more(rows: Sequence[Row]) -> str:
+    return f" and {len(rows) - 1} more" if rows[1:] else ""
+
+
+def row_text(row: Row, names: Names, reason: str) -> str:
     """Return the row in one line, for a log or a pipe."""
-    words = [scaled(row.time_us, TIME), _figure(row, "interval_pct", "{:.1f} %"), verdict(row), _reason(row)]
+    words = [figure(row.time_us, "us"), interval(row.metrics.get("interval_pct"), "+-"), verdict(row), reason]
     return " ".join([f"{names.case(row.case)}:", *filter(None, words)])
 
 
-def _reason(row: Row) -> str:
+def why(row: Row) -> str:
     """Return the reason, with the line of the implementation that raised; "" if there is none."""
     reason = str(row.reason or row.metrics.get("verdict_reason") or "")
     where = source_line(row.detail)
@@ -225,29 +306,23 @@ def verdict(row: Row) -> str:
     return str(row.metrics.get("verdict", row.status)) if row.status == "ok" else row.status
 
 
-def scaled(value: object, units: Sequence[str], base: float = 1000.0, digits: int = 4) -> str:
-    """Return ``value``, which is in ``units[0]``, in the unit that suits it: ``4.28 T``; "" for None."""
-    if not isinstance(value, int | float):
-        return ""
-    power = 0
-    while power < len(units) - 1 and base <= float(f"{abs(value):.{digits}g}") < math.inf:
-        value, power = value / base, power + 1
-    return f"{value:.{digits}g} {units[power]}".rstrip()
-
-
 def _factor(speedup: float | None) -> str:
     """Return a speed-up with two decimals; below 1/100 with two significant digits; "" for None."""
     return "" if speedup is None else f"{speedup:.2f}x" if speedup >= 0.01 else f"{speedup:.2g}x"
 
 
-def _number(value: Any, factor: float = 1.0) -> str:
-    """Return ``value * factor`` in three digits and an SI prefix; "" for None."""
-    return "" if value is None else scaled(value * factor, PREFIXES, digits=3)
+def _rate(value: float | None, factor: float) -> str:
+    """Return ``value * factor`` per second with an SI prefix, under a title with the unit; "" for None."""
+    return "" if value is None else figure(value * factor, digits=3)
 
 
-def _figure(row: Row, column: str, form: str) -> str:
-    value = row.metrics.get(column)
-    return form.format(value) if isinstance(value, int | float) else ""
+def _share(percent: float | None) -> str:
+    return "" if percent is None else f"{percent:.0f} %"
+
+
+def _error(value: float | None) -> str:
+    """Return an error relative to its tolerance. How far it is below a thousandth does not matter."""
+    return "<0.001" if value is not None and 0 < value < 0.001 else figure(value, digits=3)
 
 
 FRAME = re.compile(r'^ *File "(.+)", line (\d+), in ', re.MULTILINE)

@@ -195,8 +195,10 @@ class Content:
         for line in self.lines:
             case, label = line.row.case, self.names.impl(line.row.case)
             key = "/".join(filter(None, [case.workload.name, self._varying(case)]))
-            if line.fastest == "yes":
-                found |= {f"{key}/fastest": label, f"{key}/fastest_us": _finite(line.time_us)}
+            if line.fastest != "no":  # several that are tied have the shortest of their times
+                tied = found.get(f"{key}/fastest"), found.get(f"{key}/fastest_us")
+                found[f"{key}/fastest"] = f"{tied[0]}, {label}" if tied[0] else label
+                found[f"{key}/fastest_us"] = min(filter(None, (_finite(line.time_us), tied[1])), default=None)
             if line.speedup is not None and line.row.status == "ok":
                 found[f"{key}/speedup/{label}"] = _finite(line.speedup)
         return found

@@ -114,8 +114,8 @@ def write_plan(folder: Path, plan: Plan, cases: Sequence[CaseRecord]) -> None:
     for case in cases:
         measures = [places[measure.text] for measure in case.measures]
         lines.append(orjson.dumps({**case.to_record(), "impl": places[case.impl.text], "measures": measures}))
-    _replace(folder / PLAN, b"\n".join(lines) + b"\n")
-    _replace(folder / CONFIGS, "---\n".join(_documents(plan, cases)).encode())
+    replace(folder / PLAN, b"\n".join(lines) + b"\n")
+    replace(folder / CONFIGS, "---\n".join(_documents(plan, cases)).encode())
 
 
 def read_head(folder: Path) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def environment(argv: Sequence[str]) -> dict[str, Any]:
 
 def write_environment(folder: Path, facts: dict[str, Any]) -> None:
     """Write ``facts`` of the current session to ``environment.json``. Raises OSError."""
-    _replace(folder / ENVIRONMENT, orjson.dumps(facts, option=orjson.OPT_INDENT_2) + b"\n")
+    replace(folder / ENVIRONMENT, orjson.dumps(facts, option=orjson.OPT_INDENT_2) + b"\n")
 
 
 def earlier_sessions(folder: Path) -> list[dict[str, Any]]:
@@ -202,8 +202,12 @@ def earlier_sessions(folder: Path) -> list[dict[str, Any]]:
         return []
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Replace ``path``: a reader finds the old content or the new one."""
+def replace(path: Path, content: bytes) -> None:
+    """Replace ``path``: a reader finds the old content or the new one. Raises OSError."""
     new = path.with_name(f"{path.name}.new")
-    new.write_bytes(content)
-    new.replace(path)
+    try:
+        new.write_bytes(content)
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)  # a part of the content, on a full disk
+        raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 
 import pytest
@@ -301,9 +302,80 @@ def test_times_by_different_numbers_of_threads_have_no_word():
     assert line.vs_baseline == "faster"
 
 
-def test_no_time_gets_no_star():
-    found = derive.lines([row("torch", 10.0), row("naive", 0.0, percent=None)], None)
-    assert [line.row.case.impl.name for line in found if line.fastest == "yes"] == ["torch"]
+def fastest(*args):
+    return {line.row.case.impl.name: line.fastest for line in derive.lines(*args)}
+
+
+def test_beside_a_time_of_nothing_no_case_is_shown_to_be_the_fastest():
+    assert fastest([row("torch", 10.0), row("naive", 0.0, percent=None)], None) == {"torch": "tied", "naive": "tied"}
+    assert fastest([row("naive", 0.0, percent=None)], None) == {"naive": "no"}
+
+
+def test_the_fastest_is_one_that_every_other_is_shown_to_be_slower_than():
+    torch, triton, naive = row("torch", 100.0), row("triton", 90.0), row("naive", 300.0)
+    three = [rounds((torch, 100.0), (triton, 90.0), (naive, 300.0))]
+    assert fastest([torch, triton, naive], None, three) == {"torch": "no", "triton": "yes", "naive": "no"}
+    assert fastest([torch, wrong("triton", 50.0)], None) == {"torch": "yes", "triton": "no"}
+
+
+def test_cases_that_cannot_be_told_apart_from_the_fastest_are_tied():
+    torch, compiled, triton = (
+        row(impl, us) for impl, us in {"torch": 120.0, "compiled": 100.2, "triton": 100.0}.items()
+    )
+    three = [rounds((torch, 120.0), (compiled, 100.2), (triton, 100.0))]
+    said = {"torch": "no", "compiled": "tied", "triton": "tied"}
+    assert fastest([torch, compiled, triton], None, three) == said
+    assert fastest([torch, compiled, triton], "compiled", three) == said
+    assert fastest([torch, compiled, triton], "triton", three) == said
+    loose = [row("torch", 131_200.0), row("triton", 557.9, percent=10_536.0)]
+    assert fastest(loose, None) == {"torch": "tied", "triton": "tied"}
+
+
+def test_equal_calls_are_all_tied():
+    rows = [row(f"impl{i}", 100.0, percent=1.0) for i in range(8)]
+    assert set(fastest(rows, None).values()) == {"tied"}
+
+
+def test_times_of_two_gpus_are_tied():
+    rows = [row("torch", 100.0, gpu_uuid="GPU-a"), row("triton", 50.0, gpu_uuid="GPU-b")]
+    assert set(fastest(rows, None).values()) == {"tied"}
+
+
+def test_what_is_said_of_the_fastest_agrees_with_the_word_beside_it():
+    """The comparisons with the baseline and with the fastest are corrected together."""
+    generator = random.Random(7)
+    for _ in range(200):
+        rows = [row(f"impl{i}", generator.uniform(95, 105), percent=generator.uniform(0.5, 3)) for i in range(4)]
+        found = derive.lines(rows, "impl0")
+        (base,) = [line for line in found if line.baseline]
+        for line in found:
+            if line.fastest == "yes" and line is not base:
+                assert line.vs_baseline == "faster"
+            if base.fastest == "yes" and line is not base:
+                assert line.vs_baseline == "slower"
+            if base.fastest == "no" and line.fastest != "no":
+                assert line.vs_baseline in ("faster", "unclear", "same")
+
+
+def test_a_speed_up_that_the_two_times_do_not_suggest_is_marked():
+    def marked(times, paired):
+        torch, triton = row("torch", times[0], percent=40.0), row("triton", times[1], percent=40.0)
+        found = by_impl(derive.lines([torch, triton], None, [rounds((torch, paired[0]), (triton, paired[1]))]))
+        assert found["torch"].contradiction is None
+        return found["triton"].contradiction
+
+    assert marked((100.0, 80.0), (100.0, 81.0)) is None
+    found = marked((100.0, 80.0), (100.0, 90.0))
+    assert found.over.impl.name == "torch"
+    assert (found.speedup, found.separate) == (pytest.approx(1 / 0.9), pytest.approx(1.25))
+    assert marked((100.0, 101.0), (100.0, 98.0))  # the faster one has the longer time
+
+
+def test_a_case_behind_the_fastest_with_the_shorter_time_is_marked():
+    torch, triton, cuda = (row(impl, us, percent=2.0) for impl, us in (("torch", 130), ("triton", 100), ("cuda", 99.5)))
+    found = by_impl(derive.lines([torch, triton, cuda], None, [rounds((torch, 130.0), (triton, 100.0), (cuda, 102.0))]))
+    assert (found["triton"].fastest, found["triton"].contradiction) == ("yes", None)
+    assert found["cuda"].contradiction.over.impl.name == "triton"
 
 
 def test_shares_of_the_roof_go_with_the_time_of_all():

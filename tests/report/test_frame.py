@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import shutil
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from runner.experiment.case import CaseRecord, Choice, Plan
 from runner.experiment.results import Row
 from runner.experiment.schema import BadInput
-from runner.report import frame
+from runner.report import derive, frame
 from runner.store import run_folder
 from runner.store.journal import Journal
 
@@ -124,3 +125,23 @@ def test_an_unknown_column_of_another_version_is_kept(made):
     found = frame.load(folder).set_index("impl")
     assert found["wall_us"]["torch"] == 4.0
     assert found["of_old_us"]["naive"] == 8.0
+
+
+@pytest.fixture
+def disk_of_1000_bytes():
+    """Files end there, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_on_a_full_disk_the_csv_stays_as_it_was(tmp_path, disk_of_1000_bytes):
+    few, many = ([row("torch", 4.0, cols) for cols in range(count)] for count in (1, 50))
+    (said,) = frame.Csv(derive.lines(many, None)).publish(tmp_path)
+    assert said == f"{tmp_path / 'rows.csv'} cannot be written: File too large"
+    assert not [*tmp_path.iterdir()]
+    assert frame.Csv(derive.lines(few, None)).publish(tmp_path) == []
+    before = (tmp_path / "rows.csv").read_text()
+    assert frame.Csv(derive.lines(many, None)).publish(tmp_path) == [said]
+    assert [path.read_text() for path in tmp_path.iterdir()] == [before]

@@ -11,7 +11,7 @@ from runner.device.processes import ROOT
 from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Row
 from runner.report.derive import Names
-from runner.report.terminal import notes, row_text, source_line
+from runner.report.terminal import notes, row_text, source_line, why
 
 WHY = "ncu: ncu is not there: install it"
 
@@ -54,7 +54,7 @@ def test_a_failure_is_told_with_its_place_and_where_its_traceback_is():
     assert notes(rows, names) == [
         f"gelu mine and 1 more: error: ValueError: my own (k.py:6); its traceback: files/{key}/error.txt"
     ]
-    assert row_text(rows[0], names) == "gelu mine: error ValueError: my own (k.py:6)"
+    assert row_text(rows[0], names, why(rows[0])) == "gelu mine: error ValueError: my own (k.py:6)"
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,18 @@ def test_who_shares_a_gpu_is_no_matter_of_cpu_time():
     ]
     said = notes([replace(one, device="cpu") for one in rows], Names([one.case for one in rows]))
     assert said == ["contended: 1 of 2 cases shared their CPUs with other processes; see cpu_wait_pct"]
+
+
+def test_reasons_that_differ_in_their_numbers_alone_are_told_once():
+    def bound(impl, us):
+        told = f"back to back, there is a call every {us} us, and the GPU works 3.1 us on it: launching takes the rest"
+        return row(impl, verdict="launch_bound", verdict_reason=told)
+
+    rows = [bound("torch", 39.8), bound("naive", 81.2), bound("triton", 39.8)]
+    (said,) = notes(rows, Names([one.case for one in rows]))
+    assert said.startswith("gelu torch and 2 more like it: launch_bound: back to back, there is a call every 39.8 us, ")
+
+
+def test_failures_at_two_lines_of_a_file_are_two():
+    rows = [failed("mine", TRACEBACK), failed("yours", TRACEBACK.replace("line 6", "line 7"))]
+    assert len(notes(rows, Names([one.case for one in rows]))) == 2

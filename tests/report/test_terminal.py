@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from runner.experiment.case import CaseRecord, Choice
+from runner.experiment.case import CaseRecord, Choice, Plan
 from runner.experiment.results import Comparison, Row
 from runner.report import derive, terminal
 
@@ -45,7 +45,7 @@ WHOLE = [
 
 def drawn(width, chosen=()):
     names = derive.Names([one.case for one in ROWS])
-    return terminal.table(derive.lines(ROWS, None), names, width, chosen).plain.splitlines()
+    return terminal.table(derive.lines(ROWS, None), names, width, chosen, footnotes=False).plain.splitlines()
 
 
 def heads(lines):
@@ -99,9 +99,9 @@ def test_rounds_that_contradict_the_two_times_are_told():
 
     assert notes(645.3, 2606.0) == ""
     assert notes(645.3, 1290.6) == (
-        "softmax naive: speed-up 0.50x was measured by alternating the two; the separate times above would give 0.25x\n"
+        "† softmax naive: speed-up 0.50x over torch was measured by alternating the two; "
+        "the separate times above would give 0.25x\n"
     )
-    assert notes(645.3, 1290.6, ["gpu_us"]) == ""
 
 
 def test_columns_that_were_asked_for_are_shown_however_wide():
@@ -124,4 +124,94 @@ def test_rates_have_si_prefixes():
 def test_a_chosen_column_is_printed_without_an_exponent():
     row = replace(ROWS[0], metrics={**ROWS[0].metrics, "gpu_us": 123_456.7})
     table = terminal.table(derive.lines([row], None), derive.Names([row.case]), 80, ["gpu_us", "flops"]).plain
-    assert table.splitlines()[-1].split()[-3:] == ["123457", "1342160896", "ok"]
+    assert re.split(r" {3,}", table.splitlines()[-1].strip())[-3:] == ["123.5 ms", "1.342 Gflop", "ok"]
+
+
+def test_what_a_narrow_terminal_leaves_out_is_named_with_how_to_see_it():
+    names = derive.Names([one.case for one in ROWS])
+    said = terminal.table(derive.lines(ROWS, None), names, 80).plain.partition("\n\n")[2]
+    assert said == (
+        "no room for FLOP/s, B/s, % peak, err/tol, peak mem: widen the terminal, or give "
+        "columns=tflops,gbps,pct_of_measured_peak,err_over_tol,peak_mem_bytes\n"
+    )
+    assert "no room" not in terminal.table(derive.lines(ROWS, None), names, 130).plain
+
+
+def chosen(**figures):
+    row = replace(ROWS[1], metrics={**ROWS[1].metrics, **figures})
+    table = terminal.table(derive.lines([row], None), derive.Names([row.case]), 400, list(figures)).plain
+    return re.split(r" {3,}", table.splitlines()[-1].strip())[1:-1]
+
+
+def test_chosen_columns_have_si_prefixes_and_no_exponents():
+    assert chosen(gpu_us=31_500.0, gpu_warm_us=0.37, energy_mj=4280.0, sm_clock_mhz=1980.0) == [
+        "31.5 ms",
+        "0.37 us",
+        "4.28 J",
+        "1.98 GHz",
+    ]
+    assert chosen(interval_pct=10_536.0, stat_pct=4.25, pct_of_measured_peak=101.2) == [">100 %", "4.2 %", "101.2 %"]
+    assert chosen(bytes_min=2**31, samples=4096, max_abs_err=2.4e-7, warmup_s=5e5) == [
+        "2 GiB",
+        "4096",
+        "2.4e-07",
+        "500000 s",
+    ]
+    row = replace(ROWS[1], metrics={**ROWS[1].metrics, "flops": 6170, "gpu_us": 1e6, "bytes_min": 4.28e9})
+    table = terminal.table(derive.lines([row], None), derive.Names([row.case]), 400, ["tflops", "gbps"]).plain
+    assert "6.17 kFLOP/s   4.28 GB/s" in table
+
+
+def test_an_interval_wider_than_its_time_is_said_to_be_so():
+    row = replace(ROWS[1], metrics={**ROWS[1].metrics, "interval_pct": 10_536.2, "err_over_tol": 1.3e-7})
+    table = terminal.table(derive.lines([row], None), derive.Names([row.case]), 400).plain
+    assert " >100 % " in table
+    assert " <0.001 " in table
+
+
+def test_marks_tell_the_fastest_from_those_that_are_tied():
+    rows = [lecture("naive", 2606.0, 19.0), lecture("torch", 502.0, 78.0), lecture("compiled", 501.9, 85.0)]
+    names = derive.Names([one.case for one in rows])
+    text = terminal.table(derive.lines(rows, None), names, 130).plain
+    assert [word for word in ("★", "≈ torch", "≈ compiled", "≈ naive") if word in text] == ["≈ torch", "≈ compiled"]
+    assert text.endswith("\n≈ tied for the fastest: too close to tell apart\n")
+    assert "≈" not in terminal.table(derive.lines(ROWS, None), derive.Names([one.case for one in ROWS]), 130).plain
+
+
+def launched(impl, us, pipelined_us, verdict, layers=6):
+    case = CaseRecord(Choice("mlp", {"layers": layers}), Choice(impl, {}), (), "cuda", 0)
+    metrics = {"gpu_us": us, "interval_pct": 0.2, "pipelined_us": pipelined_us, "pipelined_pct": 1.0, "correct": True}
+    return Row(case=case, status="ok", device="NVIDIA H200", metrics=metrics | {"verdict": verdict})
+
+
+def test_where_launching_takes_longer_the_table_says_what_a_caller_gets_and_who_is_fastest_by_which():
+    rows = [
+        launched(impl, us, pipelined, verdict, layers)
+        for layers in (4, 6)
+        for impl, us, pipelined, verdict in (
+            ("compiled", 851.0, 5285.0, "launch_bound"),
+            ("cudagraph", 1689.0, 1700.0, "ok"),
+            ("triton", 1950.0, 1710.0, "ok"),
+        )
+    ]
+    names = derive.Names([one.case for one in rows])
+    text = terminal.table(derive.lines(rows, None), names, 130).plain
+    assert text.splitlines()[0].split()[:3] == ["implementation", "time", "pipelined"]
+    assert " ★ compiled         851 us    5.285 ms " in text
+    assert text.endswith(
+        "\nmlp layers=4 and 1 more: fastest by GPU time: compiled; "
+        "by pipelined time (calls back to back): cudagraph, triton\n"
+    )
+    alone = [replace(one, metrics={**one.metrics, "verdict": "ok"}) for one in rows]
+    assert "pipelined" not in terminal.table(derive.lines(alone, None), names, 130).plain
+
+
+def test_the_line_of_constants_wraps_at_the_width_of_the_terminal(tmp_path):
+    fields = {f"field{i}": i for i in range(20)}
+    case = CaseRecord(Choice("gelu", fields), Choice("torch", {}), (), "cpu", 0)
+    plan = Plan(cases=(case,), name="gelu", baseline=None, output_dir="o", launcher=Choice("local", {}), log=())
+    row = Row(case=case, status="ok", device="cpu", metrics={"wall_us": 1.0})
+    drawn = terminal.Terminal(plan, [row], [], 60).publish(tmp_path)[0].plain.splitlines()
+    assert drawn[0] == "gelu on cpu"
+    assert max(map(len, drawn)) <= 60
+    assert " ".join(line.strip() for line in drawn[1:5]) == "gelu: " + " ".join(f"field{i}={i}" for i in range(20))
