@@ -15,6 +15,7 @@ from runner import implementations
 from runner.device import processes
 from runner.device.gpus import Gpu
 from runner.execute import Event, Limits, Notice, Ready, Started
+from runner.execute.messages import Done, Entered, Environment, Full, Message
 from runner.execute.worker_process import IDLE, Gone, Spawner, WorkerProcess, Zygote
 from runner.experiment.case import CaseRecord, Scalar
 from runner.experiment.results import Comparison, Phase, Row, clip
@@ -51,7 +52,6 @@ class DeviceQueue:
         self._log_path, self._limits, self._take, self._shared = log_path, limits, take, shared
         self._case: CaseRecord | None = None  # what the worker runs
         self._started_at, self._started_s = "", 0.0  # of the case: in UTC, and on the monotonic clock
-        self._timed = 0  # cases of this problem that the worker can compare
         self._oom_kills = 0  # of the machine when the case started
         self._attempts: Counter[str] = Counter()  # how often each case was given to a worker
         self._failed_starts = 0  # in a row
@@ -72,11 +72,12 @@ class DeviceQueue:
         """Give an idle worker the next case or comparison, unless no worker can be started."""
         while not self.busy and not self.cannot_start:
             if not self.block:
-                if self.worker and self._timed > 1:
+                if self.worker and len(self.worker.timed) > 1:
                     yield from self._compare()
-                self._timed = 0
                 if self.busy:
                     return
+                if self.worker:
+                    self.worker.timed.clear()
                 self.block.extend(self._take(self))
                 if not self.block:
                     return
@@ -122,7 +123,7 @@ class DeviceQueue:
         self._attempts[case.key] += 1
         self._oom_kills = processes.oom_kills()
         try:
-            self._ask({"case": case.to_record()}, "inputs")
+            self.worker.ask({"case": case.to_record()}, "inputs", self._limits.limit("inputs")[0], case)
         except Gone as gone:
             if self.worker.cases:  # it ended between two cases, which is no fault of this one
                 self._attempts[case.key] -= 1
@@ -134,44 +135,39 @@ class DeviceQueue:
         yield Started(case)
 
     def _compare(self) -> Iterator[Event]:
+        assert self.worker is not None
         try:
-            self._ask({}, "compare")
+            self.worker.ask({}, "compare", self._limits.limit("compare")[0])
         except Gone as gone:
             self._stop()
             yield Comparison(reason=f"not compared side by side: {gone}")
 
-    def _ask(self, message: object, phase: Phase) -> None:
-        """Raises Gone."""
+    def _process(self, message: Message) -> Iterator[Event]:
         assert self.worker is not None
-        self.worker.enter(phase, self._limits.limit(phase)[0])
-        self.worker.send(message)
-
-    def _process(self, message: dict[str, object]) -> Iterator[Event]:
-        assert self.worker is not None
-        if "phase" in message:
-            phase: Phase = message["phase"]  # type: ignore[assignment]
-            self.worker.enter(phase, self._limits.limit(phase)[0])
+        if isinstance(message, Entered):
+            self.worker.enter(message.phase, self._limits.limit(message.phase)[0])
             return
         self.worker.enter(IDLE, 0.0)
-        if "environment" in message:
-            self._failed_starts = 0
-            yield Ready(message["environment"], self.gpus[0] if self.gpus else None)  # type: ignore[arg-type]
-        elif "rounds" in message:
-            yield Comparison.from_record(message["rounds"])  # type: ignore[arg-type]
-        elif "full" in message:
-            assert self._case is not None
-            self._attempts[self._case.key] -= 1
-            yield Notice(f"{message['full']}: a new worker takes over")
-            self._stop()
-        else:
-            row = Row.from_record(message["row"])  # type: ignore[arg-type]
-            self._calibrations = message["calibrations"]
-            fresh = self.worker.cases == 0
-            self.worker.cases += 1
-            again = row.status == "oom" and not fresh and bool(message["spoiled"] or not self.gpus)
-            yield from self._done(row, again=again)
-            if message["spoiled"] or again:
+        match message:
+            case Environment(facts):
+                self._failed_starts = 0
+                yield Ready(dict(facts), self.gpus[0] if self.gpus else None)
+            case Comparison():
+                self.worker.timed.clear()
+                yield message
+            case Full(why):
+                assert self._case is not None
+                self._attempts[self._case.key] -= 1
+                yield Notice(f"{why}: a new worker takes over")
                 self._stop()
+            case Done(row, spoiled, calibrations):
+                self._calibrations = calibrations
+                fresh = self.worker.cases == 0
+                self.worker.cases += 1
+                again = row.status == "oom" and not fresh and (spoiled or not self.gpus)
+                yield from self._done(row, again=again)
+                if spoiled or again:
+                    self._stop()
 
     def _start(self, replica: int) -> None:
         if replica != self._replica:
@@ -220,7 +216,7 @@ class DeviceQueue:
         assert self.worker is not None
         if self.worker.stuck:
             self.cannot_start = STUCK
-        self.worker, self._timed, self._reported = None, 0, False
+        self.worker, self._reported = None, False
 
     def _late(self) -> Iterator[Event]:
         assert self.worker is not None
@@ -267,7 +263,8 @@ class DeviceQueue:
         if again and attempts == 1:
             return
         self.block.popleft()
-        self._timed += row.time_us is not None
+        if self.worker and row.time_us is not None:
+            self.worker.timed.add(row.case.key)
         metrics: dict[str, Scalar] = {**row.metrics, "started_at": self._started_at, "attempt": attempts}
         if self.gpus:
             metrics |= {"gpu_index": self.gpus[0].index, "gpu_uuid": ",".join(gpu.uuid for gpu in self.gpus)}

@@ -13,6 +13,7 @@ from pathlib import Path
 from runner import implementations
 from runner.device.gpus import CONTEXT_BYTES, Gpu
 from runner.execute import Event, Started
+from runner.execute.messages import Prepared
 from runner.execute.worker_process import IDLE, Gone, Spawner, WorkerProcess, Zygote
 from runner.experiment.case import CaseRecord, Scalar
 from runner.experiment.results import Row
@@ -101,8 +102,8 @@ class Precompiler:
         """Raises Gone if it has ended, or if no case is left for it."""
         case = self._compiling[process]
         while (message := process.receive()) is not None:
-            if "prepared" in message and case and case.key not in self._given:
-                self._columns[case.key] = message["prepared"]
+            if isinstance(message, Prepared) and case and case.key not in self._given:
+                self._columns[case.key] = message.columns
             process.enter(IDLE, 0.0)
         if process.has_ended():
             raise Gone(process.end())
@@ -111,5 +112,4 @@ class Precompiler:
                 raise Gone("no case is left")
             _, case = self._waiting.popitem()  # the last one: a worker takes the first one at once
             self._compiling[process] = case
-            process.enter("build", 0.0)
-            process.send({"prepare": case.to_record()})
+            process.ask({"prepare": case.to_record()}, "build", 0.0)

@@ -15,19 +15,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from runner.device import processes
 from runner.device.gpus import Gpu
+from runner.execute import messages
+from runner.execute.messages import Due, Message
 from runner.experiment.case import CaseRecord
 from runner.experiment.results import Phase
 
 FILES = "files"  # beside the log: the folder for files that measurements keep
 IDLE: Phase = "plan"  # the phase of a worker between two cases
-MESSAGES = {"environment", "phase", "row", "rounds", "full", "prepared"}  # a worker's message has one of these keys
 STACK_S = 0.05  # time for a late worker to print its stacks
 HEAD, TAIL = 1000, 3000  # bytes of a worker's output that a row keeps, from the beginning and from the end
 DYING_S = 60.0  # the driver may take long to clean up after a process with the memory of a whole GPU
 REAP_S = 90.0  # longer than the zygote itself waits for the end of a worker and its descendants
 CHUNK_BYTES = 2**16
+SEND_S = 10.0  # for a worker to take a message: it reads as soon as it has answered
+NOT_DUE = "the worker sent an invalid message and was killed"
 ORPHANED = "the zygote, which forks workers, was killed, and its workers with it"
 
 
@@ -160,7 +165,8 @@ class WorkerProcess:
     ) -> None:
         self.gpus = gpus
         self.cases = 0  # number of cases that it has run
-        self.phase: Phase = "start"
+        self.timed: set[str] = set()  # keys of the cases that it can compare
+        self.due = Due()  # what it may say now
         self.deadline = 0.0  # of the phase, on the monotonic clock
         self.paused = False
         self.dying = False  # it was killed or has closed its channel; its memory is free once it has ended
@@ -207,29 +213,46 @@ class WorkerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGSTOP if wanted else signal.SIGCONT)
 
+    @property
+    def phase(self) -> Phase:
+        """What it does now."""
+        return self.due.phase
+
     def enter(self, phase: Phase, limit_s: float) -> None:
         """Note that ``phase`` begins now."""
-        self.phase, self.deadline = phase, time.monotonic() + limit_s
+        self.due.phase, self.deadline = phase, time.monotonic() + limit_s
+
+    def ask(self, message: object, phase: Phase, limit_s: float, case: CaseRecord | None = None) -> None:
+        """Send a message that is answered: about ``case``, if there is one. Raises Gone."""
+        self.due = Due(phase, case, fresh=not self.cases, timed=self.timed)
+        self.enter(phase, limit_s)
+        self.send(message)
 
     def send(self, message: object) -> None:
-        """Send ``message``. Raises Gone."""
+        """Send ``message``. Raises Gone, also if the worker does not take it within ``SEND_S``."""
         self._mark = self._log_size()
         if self._pidfd is not None and not self.alive:  # a process that it forked may hold its end of the channel
             raise Gone(self.end())
         try:
-            self._channel.sendall(json.dumps(message).encode() + b"\n")
+            self._channel.settimeout(SEND_S)
+            self._channel.sendall(orjson.dumps(message) + b"\n")
+        except TimeoutError:
+            raise self._killed(f"the worker read no message for {SEND_S:g} s and was killed") from None
         except OSError:
             raise Gone(self.end()) from None
 
-    def receive(self) -> dict[str, Any] | None:
-        """Return the next message, or None if it is not complete yet. Raises Gone if it is not valid.
+    def receive(self) -> Message | None:
+        """Return the next message, or None if it is not complete yet. Raises Gone if it is not due.
 
         This never waits: a worker may be killed in the middle of a message while a process that it has forked keeps
         the channel open. A worker that has closed its channel is killed.
         """
-        while (end := self._received.find(b"\n")) < 0:
+        self._channel.setblocking(False)
+        looked = 0
+        while (end := self._received.find(b"\n", looked)) < 0:
+            looked = len(self._received)
             try:
-                data = self._channel.recv(CHUNK_BYTES, socket.MSG_DONTWAIT)
+                data = self._channel.recv(CHUNK_BYTES)
             except BlockingIOError:
                 return None
             except OSError:
@@ -238,14 +261,20 @@ class WorkerProcess:
                 self.kill()
                 return None
             self._received += data
+            if looked > messages.MOST_BYTES:
+                raise self._killed(NOT_DUE)
         line = bytes(self._received[:end])
         del self._received[: end + 1]
-        with contextlib.suppress(ValueError, AttributeError):
-            message: dict[str, Any] = json.loads(line)
-            if message.keys() & MESSAGES:
-                return message
-        self.end()  # a case has written to the channel, which is not its own
-        raise Gone("the worker sent an invalid message and was killed")
+        try:
+            return messages.read(line, self.due)
+        except ValueError:
+            raise self._killed(NOT_DUE) from None
+
+    def _killed(self, why: str) -> Gone:
+        """Kill it without waiting. Return the error that says ``why``."""
+        with contextlib.suppress(Gone):
+            self.kill()
+        return Gone(why)
 
     def print_stacks(self) -> None:
         """Make it print the stacks of its threads to its log, which works within an endless loop in C too."""

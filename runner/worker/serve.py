@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import json
 import os
 import resource
 import signal
@@ -17,6 +16,8 @@ import socket
 import sys
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from runner.device import identity, processes
 from runner.experiment.case import CaseRecord
@@ -33,13 +34,13 @@ def main(descriptor: int) -> None:
     messages = channel.makefile("rb")
 
     def send(**message: Any) -> None:
-        channel.sendall(json.dumps(message).encode() + b"\n")
+        channel.sendall(orjson.dumps(message) + b"\n")
 
     processes.prefer_for_oom_kill()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # the parent sends it before it kills a late worker, to see the stack
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump of a process with a GPU has many GiB
-    settings = json.loads(messages.readline())
+    settings = orjson.loads(messages.readline())
     if device := settings["begin"]:
         warm_up(device, settings["like"] and CaseRecord.from_record(settings["like"]))
     tidy()  # otherwise the first case pays for all that has just been imported
@@ -47,7 +48,7 @@ def main(descriptor: int) -> None:
     worker = Worker(lambda phase: send(phase=phase), Path(settings["files"]))
     while True:
         try:
-            message = json.loads(messages.readline())
+            message = orjson.loads(messages.readline())
         except (ValueError, OSError):  # the channel ended, perhaps amid a message
             return
         if "recall" in message:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import time
@@ -15,7 +16,7 @@ from runner.execute import CannotStart, Notice, local
 from runner.execute.worker_process import Gone, Spawner, Zygote
 
 USER = """
-import ctypes, faulthandler, os, signal, stat, subprocess, sys, threading, time, torch
+import ctypes, faulthandler, json, os, signal, stat, subprocess, sys, threading, time, torch
 
 def right(x): return torch.nn.functional.gelu(x, approximate="tanh")
 
@@ -79,6 +80,44 @@ def to_sockets(text):
 def sends_what_is_no_message(x): to_sockets(b"no message\\n"); return right(x)
 def sends_what_is_no_object(x): to_sockets(b"7\\n"); return right(x)
 def sends_an_empty_object(x): to_sockets(b"{}\\n"); return right(x)
+def own_row(x, **changes):
+    import inspect
+    selves = [one.frame.f_locals.get("self") for one in inspect.stack()]
+    case = next(one.case for one in selves if hasattr(one, "on_phase"))
+    row = {"case": case.to_record(), "key": case.key, "status": "ok", "reason": "", "device": "cpu", "phase": "measure"}
+    row |= {"metrics": {}, "series": {}, "files": [], "detail": "", "fingerprint": {}}
+    return {"row": row | changes, "spoiled": False, "calibrations": {}}
+def of_another(x):
+    forged = own_row(x)
+    forged["row"]["case"]["seed"] = 7
+    return forged
+FORGED = {
+    "a phase that does not exist": lambda x: {"phase": "lunch"},
+    "a phase that is none of a case": lambda x: {"phase": "compare"},
+    "a list as a phase": lambda x: {"phase": ["build"]},
+    "the start of a worker": lambda x: {"environment": {"torch": "2.13"}},
+    "a list as an environment": lambda x: {"environment": [1]},
+    "a comparison": lambda x: {"rounds": {"batches_us": {}, "instruments": {}, "reason": "no"}},
+    "a compilation": lambda x: {"prepared": {"precompile_s": 1.0}},
+    "no room": lambda x: {"full": "no room"},
+    "a short row": lambda x: {"row": {"status": "ok"}, "spoiled": False, "calibrations": {}},
+    "a row alone": lambda x: {"row": own_row(x)["row"]},
+    "a list as a row": lambda x: {"row": [1], "spoiled": False, "calibrations": {}},
+    "a row of another case": of_another,
+    "a row with a word as its time": lambda x: own_row(x, metrics={"wall_us": "fast"}),
+    "a row with a list as its metrics": lambda x: own_row(x, metrics=[1]),
+    "a row with a list as its device": lambda x: own_row(x, device=[1]),
+    "a row without a reason": lambda x: own_row(x, status="error"),
+    "a word as a calibration": lambda x: own_row(x) | {"calibrations": {"zero": "0"}},
+    "not a number": lambda x: own_row(x, metrics={"wall_us": float("nan")}),
+    "a number too large for JSON": lambda x: own_row(x, metrics={"flops": 10**30, "wall_us": "x"}),
+}
+def forges(x): to_sockets(json.dumps(FORGED[FORM](x)).encode() + b"\\n"); return right(x)
+def enters_phases_for_ever(x):
+    while True: to_sockets(b'{"phase": "build"}\\n')
+def sends_no_end(x):
+    while True: to_sockets(b"7" * 2**20)
+def nests(x): to_sockets(b"[" * 10**6 + b"\\n"); return right(x)
 def sends_half_a_message(x): to_sockets(b'{"row": '); time.sleep(1000)
 def dies_amid_a_message_and_leaves_a_child(x):
     if os.fork() == 0: time.sleep(1000)
@@ -256,6 +295,22 @@ def test_a_case_that_writes_to_the_worker_s_channel_has_crashed(grid, name):
     rows = grid(name, "right")
     assert (rows[name].status, rows["right"].status) == ("crashed", "ok")
     assert rows[name].reason == "the worker sent an invalid message and was killed in phase build"
+
+
+FORMS = re.findall(r'^    "([^"]*)": ', USER.partition("FORGED = {")[2], re.MULTILINE)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_message_that_is_not_due_costs_the_case_that_sent_it(launch_user, form):
+    source = USER + f"FORM = {form!r}\n"
+    rows = [one for one in launch_user(source, ("forges", 64), ("right", 65)) if hasattr(one, "status")]
+    assert [row.status for row in rows] == ["crashed", "ok"]
+    assert rows[0].reason == "the worker sent an invalid message and was killed in phase build"
+
+
+def test_messages_without_an_end_cost_the_case_that_sent_them(grid):
+    rows = grid("enters_phases_for_ever", "sends_no_end", "nests", "right")
+    assert [row.status for row in rows.values()] == ["crashed"] * 3 + ["ok"]
 
 
 def test_the_parent_does_not_wait_for_the_rest_of_a_message(grid):

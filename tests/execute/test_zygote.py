@@ -103,6 +103,16 @@ def test_workers_die_with_the_zygote_and_it_forks_no_more(source, tmp_path, gone
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
+def test_a_worker_that_takes_no_message_is_killed(source, tmp_path, monkeypatch, gone):
+    worker = WorkerProcess(source, tmp_path / "log", (), measures=False)
+    worker.pause(True)
+    monkeypatch.setattr(worker_process, "SEND_S", 0.2)
+    with pytest.raises(Gone, match=r"^the worker read no message for 0.2 s and was killed$"):
+        worker.send({"recall": {"x" * 2**22: 1.0}})  # more than a socket holds
+    assert gone(worker.pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
 def test_a_stopped_worker_dies_with_the_zygote(source, tmp_path, gone):
     worker = WorkerProcess(source, tmp_path / "log", (), measures=False)
     worker.pause(True)  # like a spare worker while the other one measures
