@@ -114,12 +114,18 @@ class Measurement(Protocol):
 
 
 def write_csv(path: Path, columns: Sequence[str], lines: Iterable[Mapping[str, object]]) -> None:
-    """Write a header of ``columns``, and ``lines`` with their floats rounded to six decimals."""
+    """Write a header of ``columns``, and ``lines`` with their floats rounded to six decimals; 4096.0 is 4096."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
         for line in lines:
-            writer.writerow({key: round(cell, 6) if isinstance(cell, float) else cell for key, cell in line.items()})
+            writer.writerow({key: _rounded(cell) for key, cell in line.items()})
+
+
+def _rounded(cell: object) -> object:
+    if not isinstance(cell, float):
+        return cell
+    return int(cell) if cell.is_integer() else round(cell, 6)
 
 
 def text_table(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[str]:

@@ -93,7 +93,11 @@ def frame(lines: Iterable[Line]) -> DataFrame:
     import pandas
 
     records = flat_records(list(lines))
-    return pandas.DataFrame(records, columns=columns(records))
+    table = pandas.DataFrame(records, columns=columns(records))
+    for name in table.select_dtypes("float"):  # whole numbers stay so where other rows have none
+        if all(isinstance(record.get(name), int | None) for record in records):
+            table[name] = table[name].astype("Int64")
+    return table
 
 
 def flat_records(lines: Sequence[Line]) -> list[dict[str, Any]]:

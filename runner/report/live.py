@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from runner.experiment.case import CaseRecord, Plan
 from runner.experiment.results import Comparison, Row
 from runner.report.derive import Names, lines
-from runner.report.terminal import row_text, table, why
+from runner.report.terminal import kind, row_text, table, why
 
 SHOWN = 12  # rows of the live table: it must fit a screen and be cheap to draw
 REMEMBERED = 100  # rows that these are derived from: a speed-up needs the baseline's row of the same problem
@@ -29,7 +29,7 @@ class LiveReport:
         self._names = Names(plan.cases)
         self._rows: deque[Row] = deque(maxlen=REMEMBERED)
         self._rounds: deque[Comparison] = deque(maxlen=REMEMBERED)
-        self._told: set[str] = set()  # reasons that have been printed
+        self._told: set[str] = set()  # kinds of reasons that have been printed
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -63,8 +63,9 @@ class LiveReport:
         self._progress.advance(self._task)
         if not self._console.is_terminal:
             done, reason = int(self._progress.tasks[0].completed), why(row)
-            self.notice(f"[{done}/{self._total}] {row_text(row, self._names, '' if reason in self._told else reason)}")
-            self._told.add(reason)
+            text = row_text(row, self._names, "" if kind(reason) in self._told else reason)
+            self._told.add(kind(reason))
+            self.notice(f"[{done}/{self._total}] {text}")
 
     def compared(self, rounds: Comparison) -> None:
         """Take ``rounds`` into account for the speed-ups."""

@@ -246,7 +246,7 @@ COUNTED = {  # verdicts whose reasons have figures that differ from case to case
 SIDE_EFFECTS = "it changed {}; its process ended, so that no other case is affected, and no ratio was taken in it"
 
 
-NUMBER = re.compile(r"\d[\d.,]*(e[+-]?\d+)?")
+NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 def notes(rows: Sequence[Row], names: Names) -> list[str]:
@@ -255,7 +255,7 @@ def notes(rows: Sequence[Row], names: Names) -> list[str]:
     counts: Counter[str] = Counter()
 
     def tell(text: str, row: Row) -> None:
-        shared.setdefault((NUMBER.sub("", text), source_line(row.detail)), []).append((text, row))
+        shared.setdefault((kind(text), source_line(row.detail)), []).append((text, row))
 
     for row in rows:
         if row.status == "ok" and (not_measured := row.metrics.get("not_measured")):
@@ -286,6 +286,11 @@ def _and_more(rows: Sequence[Row], names: Names) -> str:
 
 def _more(rows: Sequence[Row]) -> str:
     return f" and {len(rows) - 1} more" if rows[1:] else ""
+
+
+def kind(reason: str) -> str:
+    """Return what ``reason`` shares with those that differ from it in their numbers alone."""
+    return NUMBER.sub("", reason)
 
 
 def row_text(row: Row, names: Names, reason: str) -> str:

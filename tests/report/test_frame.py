@@ -92,6 +92,15 @@ def test_a_run_without_rows_adds_none(made):
     assert list(frame.load(empty, one)["run"]) == ["2025-01-31/12-00-00-gelu"]
 
 
+def test_whole_numbers_stay_whole_where_other_rows_have_none(made):
+    case = CaseRecord(Choice("matmul", {"size": 4096}), Choice("torch", {}), (Choice("benchmark", {}),), "cpu", 0)
+    other = Row(case=case, status="ok", metrics={"wall_us": 2.0, "samples": 20})
+    folder = made("2025-01-30", [row("torch", 4.0, cols=1000), other])
+    written = frame.load(folder)[["workload.cols", "workload.size", "samples", "wall_us"]].to_csv(index=False)
+    assert written.splitlines()[1:] == ["1000,,,4.0", ",4096,20,2.0"]
+    assert frame.load(folder)["workload.size"].sum() == 4096
+
+
 def test_a_folder_that_is_no_run_says_what_to_give(made, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made("2025-01-30", [row("torch", 1.0)])

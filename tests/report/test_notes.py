@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import sysconfig
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from runner.device.processes import ROOT
-from runner.experiment.case import CaseRecord, Choice
+from runner.experiment.case import CaseRecord, Choice, Plan
 from runner.experiment.results import Row
 from runner.report.derive import Names
+from runner.report.live import LiveReport
 from runner.report.terminal import notes, row_text, source_line, why
 
 WHY = "ncu: ncu is not there: install it"
@@ -101,6 +104,22 @@ def test_reasons_that_differ_in_their_numbers_alone_are_told_once():
     rows = [bound("torch", 39.8), bound("naive", 81.2), bound("triton", 39.8)]
     (said,) = notes(rows, Names([one.case for one in rows]))
     assert said.startswith("gelu torch and 2 more like it: launch_bound: back to back, there is a call every 39.8 us, ")
+
+
+def test_a_log_tells_such_a_reason_once(capsys):
+    rows = [
+        row("torch", "wrong", f"y: {count} of 65536 elements wrong: got {got}, want 3", correct=False)
+        for count, got in ((57480, 0.000119753), (114704, 7.45227e-05))
+    ]
+    plan = Plan(cases=(rows[0].case,), name="gelu", baseline=None, output_dir="o", launcher=Choice("local", {}), log=())
+    with LiveReport(plan, Console(file=sys.stdout), 2) as live:
+        for one in rows:
+            live.done(one)
+    assert capsys.readouterr().out.splitlines() == [
+        "[1/2] gelu torch: wrong y: 57480 of 65536 elements wrong: got 0.000119753, want 3",
+        "[2/2] gelu torch: wrong",
+    ]
+    assert len(notes(rows, Names([one.case for one in rows]))) == 1
 
 
 def test_failures_at_two_lines_of_a_file_are_two():
