@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import yaml
 
 from runner import config
-from runner.config import CONF, grid, normalize
+from runner.config import CONF, grid
 from runner.experiment import schema
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ QUERY = "query="  # Hydra's word for a question of the shell, as in ``-sc query=
 
 def main(argv: Sequence[str]) -> int:
     """Print the help, or answer a shell. Raises BadInput."""
-    words = [normalize(word) for word in argv if not word.startswith((QUERY, "-sc", "--shell-completion"))]
+    words = [word for word in argv if not word.startswith((QUERY, "-sc", "--shell-completion"))]
     with config.composer(words) as (compose, asked):
         if queries := [word for word in argv if word.startswith(QUERY)]:
             found = complete(compose, os.environ.get("COMP_LINE", ""))

@@ -26,12 +26,11 @@ if TYPE_CHECKING:
 
 JSON = "--json"
 MOST_ROWS = 20_000  # rows of the newest runs that are read
-UNKNOWN_S = 1.0  # assumed for a case that resembles none of these rows
-SAME, SAME_WORKLOAD, OTHER_WORKLOAD, ASSUMED = BASES = (
+UNKNOWN = "unknown: no earlier run"  # that resembles the case
+SAME, SAME_WORKLOAD, OTHER_WORKLOAD = BASES = (
     "from the same case",
     "from the same workload and implementation",
     "from other workloads with the same implementation",
-    f"assumed to take {UNKNOWN_S:g} s",
 )
 
 
@@ -58,7 +57,8 @@ def main(argv: Sequence[str]) -> int:
     for message in messages:
         print(message)
     plural = "s" * (len(plan.cases) != 1)
-    print(f"{len(plan.cases)} case{plural}, {len(work.again)} to run: {guess}. Nothing has been started.")
+    time = f"; time {guess}" if work.again else ""
+    print(f"{len(plan.cases)} case{plural}, {len(work.again)} to run{time}. Nothing has been started.")
     return 0
 
 
@@ -73,7 +73,9 @@ def _lines(plan: Plan, work: Work, guess: Estimate) -> Iterator[str]:
     for case, label in zip(plan.cases, labels, strict=True):
         state = _state(case, work)
         if case.key in work.again:
-            state = f"{guess.seconds[case.key]:8.1f} s  {work.again[case.key]}".rstrip()
+            seconds = guess.seconds[case.key]
+            time = f"{'unknown':>10}" if seconds is None else f"{seconds:8.1f} s"
+            state = f"{time}  {work.again[case.key]}".rstrip()
         yield f"{case.key}  {label:<{width}}  {state}"
 
 
@@ -129,17 +131,19 @@ Kind = tuple[str, ...]  # basis of the estimate, workload, implementation, devic
 class Estimate:
     """Estimated seconds of cases in a worker, by key. Starting workers and paired rounds come on top."""
 
-    seconds: dict[str, float]
+    seconds: dict[str, float | None]  # None: no earlier row resembles the case
     bases: Counter[str]  # number of cases by what their estimate is based on
     rows: int  # rows of earlier runs that were read
     runs: int
 
     def __str__(self) -> str:
-        if not self.seconds:
-            return "nothing to run"
+        known = [seconds for seconds in self.seconds.values() if seconds is not None]
+        if not known:
+            return UNKNOWN
         counts = [(self.bases[basis], basis) for basis in BASES if self.bases[basis]]
         basis = ", ".join(f"{count} {basis}" if counts[1:] else basis for count, basis in counts)
-        return f"about {duration(sum(self.seconds.values()))} ({basis}; {self.rows} rows of {self.runs} earlier runs)"
+        more = f" and more, {unknown} {UNKNOWN}" if (unknown := len(self.seconds) - len(known)) else ""
+        return f"about {duration(sum(known))} ({basis}; {self.rows} rows of {self.runs} earlier runs){more}"
 
 
 def estimate(cases: Sequence[CaseRecord], output_dir: str, devices: Collection[str] | None = None) -> Estimate:
@@ -161,9 +165,9 @@ def estimate(cases: Sequence[CaseRecord], output_dir: str, devices: Collection[s
     medians = {kind: median(seconds) for kind, seconds in found.items()}
     guess = Estimate({}, Counter(), rows, runs)
     for case in cases:
-        nearest: Kind = next((kind for kind in _kinds(case, devices or ()) if kind in medians), (ASSUMED,))
-        guess.seconds[case.key] = medians.get(nearest, UNKNOWN_S)
-        guess.bases[nearest[0]] += 1
+        nearest = next((kind for kind in _kinds(case, devices or ()) if kind in medians), None)
+        guess.seconds[case.key] = medians[nearest] if nearest else None
+        guess.bases.update([nearest[0]] if nearest else [])
     return guess
 
 

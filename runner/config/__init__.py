@@ -32,8 +32,7 @@ def plan(argv: Sequence[str]) -> Plan | None:
     """
     from runner.config import resume, sweep
 
-    words = [normalize(word) for word in argv]
-    with composer(words) as (compose, asked):
+    with composer(argv) as (compose, asked):
         earlier = resume.find(compose, asked.overrides)
         added = earlier.overrides(compose, asked.overrides) if earlier else []
         overrides = [*added, *asked.overrides]
@@ -41,7 +40,7 @@ def plan(argv: Sequence[str]) -> Plan | None:
             if asked.cfg in ("job", "all"):  # check the shown config as a grid of one case
                 single = ["axes=null", "default_axes=false", "baseline=null"]
                 grid.plan(sweep.configs(compose, [*overrides, *single], multirun=True))
-            _answer([*added, *words])
+            _answer([*added, *map(normalize, argv)])
             return None
         for line in overrides:
             if (key := line.partition("=")[0].lstrip("+~")).startswith(("hydra.", "hydra/")):
@@ -82,17 +81,20 @@ def quote(value: str) -> str:
 
 @contextmanager
 def composer(words: Sequence[str]) -> Iterator[tuple[Composer, Namespace]]:
-    """Yield a Composer, and Hydra's flags and overrides among ``words``. What Hydra raises becomes BadInput."""
+    """Yield a Composer, and Hydra's flags and overrides among ``words``, normalized.
+
+    What Hydra raises becomes BadInput.
+    """
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
     from runner.config.compose import Composer
-    from runner.config.messages import one_line
+    from runner.config.messages import not_yaml, one_line
 
     OmegaConf.register_new_resolver("oc.env", _refuse_environment, replace=True)
-    asked = _flags(words)
+    asked = _flags([normalize(word) for word in words])
     folders = [CONF, *([Path(asked.config_dir)] if asked.config_dir else [])]
     if asked.config_name or asked.config_path:
         raise BadInput("--config-name, --config-path: not used here; put your own YAMLs in a folder for --config-dir")
@@ -100,8 +102,12 @@ def composer(words: Sequence[str]) -> Iterator[tuple[Composer, Namespace]]:
         raise BadInput(f"--config-dir {asked.config_dir}: there is no such folder")
     try:
         yield Composer(asked.config_dir), asked
-    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:  # ValueError: workload=3
-        raise BadInput(one_line(error, folders)) from error
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError, RecursionError) as error:
+        raise BadInput(one_line(error, folders, words)) from error
+    except (LookupError, AttributeError) as error:  # by PyYAML, or a fault of this program
+        if not (message := not_yaml(error, folders)):
+            raise
+        raise BadInput(message) from error
 
 
 def _answer(words: Sequence[str]) -> None:
@@ -124,7 +130,16 @@ def _flags(words: Sequence[str]) -> Namespace:
     parser = get_args_parser()
     parser.prog = "runner"
     parser.error = _refuse_flags  # type: ignore[method-assign]
-    return parser.parse_args(_overrides_last(words))
+    asked, rest = parser.parse_known_args(_overrides_last(words))
+    asked.overrides += [word for word in rest if not word.startswith("-")]  # behind a word that is none
+    if unknown := [word for word in rest if word.startswith("-")]:
+        flag, *after = words[words.index(unknown[0]) :]
+        name, _, value = flag.lstrip("-").partition("=")
+        if grid.is_field(name):
+            value = value or (after[0] if after and after[0].isidentifier() else "...")
+            raise BadInput(f"{flag}: options and fields have no dashes; write {name}={value}")
+        _refuse_flags(f"{flag}: no such flag")
+    return asked
 
 
 def _refuse_flags(message: str) -> NoReturn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cache
 from itertools import chain
 from typing import Annotated, Any, Literal
@@ -22,6 +23,7 @@ NODES = ("workload", "impl", "measure", "launcher", "log", "resume", "axes", "co
 RUN_FIELDS = ("launcher", "log", "resume", "columns", "name", "baseline", "output_dir")  # they choose no cases
 ONE_VALUE = ("name", "baseline", "replicas", "output_dir")  # fields of Globals that are the same in all cases
 EXAMPLES = {"measure": "benchmark: {...}", "resume": "of: last"}
+MOST_CASES = 100_000  # a grid takes 30 us a case to compose, and 0.2 s or more a case to run
 MOST_SEED = 2**64 - 1  # the largest that torch's generators take
 ROOMS = {"workload": "runner.models", "measure": "runner.measure"}  # where the class of an option is
 FIRST_LINE = "the first line of an experiment's YAML must be: # @package _global_"
@@ -71,6 +73,11 @@ def is_run_field(key: str) -> bool:
     return key.partition(".")[0] in RUN_FIELDS
 
 
+def is_field(key: str) -> bool:
+    """Return whether ``key`` begins with a group or a field of config.yaml."""
+    return key.partition(".")[0] in (*NODES, *schema.rules_of(Globals))
+
+
 def plan(configs: Sequence[Mapping[str, Any]], cases: Sequence[CaseRecord] | None = None) -> Plan:
     """Return the grid of ``configs``: the cases of one problem stand together, and each case occurs once.
 
@@ -104,6 +111,12 @@ def validate(cases: Sequence[CaseRecord]) -> None:
         _choice("measure", measure.to_record(), f"measure.{measure.name}")
 
 
+def check_count(count: int, asked: str) -> None:
+    """Raise BadInput if ``asked`` makes more than ``MOST_CASES``."""
+    if count > MOST_CASES:
+        raise BadInput(f"{asked}: {count:,} cases; a run takes at most {MOST_CASES:,}, so give fewer values")
+
+
 def _cases(configs: Sequence[Mapping[str, Any]], replicas: int) -> list[CaseRecord]:
     known: dict[tuple[str, str], Any] = {}
     unique = list({case.key: case for case in (_case(config, known) for config in configs)}.values())
@@ -114,6 +127,7 @@ def _cases(configs: Sequence[Mapping[str, Any]], replicas: int) -> list[CaseReco
             raise BadInput(f"{name}={','.join(several)}: the whole run has one; give one of them")
     order = {problem: index for index, problem in enumerate(dict.fromkeys(case.problem for case in unique))}
     unique.sort(key=lambda case: order[case.problem])
+    check_count(len(unique) * replicas, f"replicas={replicas}")
     again = [replace(case, replica=replica) for replica in range(1, replicas) for case in unique]
     return [*unique, *again]
 
@@ -168,7 +182,9 @@ def _columns(config: Mapping[str, Any]) -> tuple[str, ...]:
     known = [*COLUMNS, *chain(*measured_columns().values()), *DERIVED] if names else []
     for name in names:
         if name not in known:
-            raise BadInput(f"columns: no such column {name!r}; {choices(str(name), known)}")
+            near = get_close_matches(str(name), known, 3) or [one for one in known if str(name) in one][:3]
+            meant = f"did you mean {' or '.join(near)}? " if near else ""
+            raise BadInput(f"columns: no such column {name!r}; {meant}docs/columns.md lists them all")
     return tuple(names)
 
 
@@ -204,4 +220,4 @@ def _option(values: object, where: str) -> Choice:
     """Return an option that is not checked yet. Raises BadInput if it has no name."""
     if not isinstance(values, Mapping) or not isinstance(values.get("name"), str):
         raise BadInput(f"{where}: no option chosen; type {where}=<option>, listed by python -m runner --help")
-    return Choice.from_record(values)
+    return Choice(values["name"], {name: value for name, value in values.items() if name != "name"})

@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 
 import yaml
-from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import MarkedYAMLError
+from yaml import MarkedYAMLError, YAMLError
 
 from runner.config.grid import FIRST_LINE
 from runner.experiment.schema import CONF, choices
 
 SEVERAL = ("measure", "log")  # groups of which a config may choose several options
+# What the reading of a YAML file raises. PyYAML raises a LookupError for !!bool x, an AttributeError for !!timestamp x.
+UNREADABLE = (OSError, ValueError, RecursionError, LookupError, AttributeError, YAMLError, OmegaConfBaseException)
 EXPERIMENT = "experiment/"  # where Hydra looks for a group that an experiment's defaults name without a slash
 PACKAGE = re.compile(r"^# @package ([\w.]+)", re.MULTILINE)  # a YAML file's fields go there, else under its group
 
 
-def one_line(error: BaseException, folders: Sequence[Path] = (CONF,)) -> str:
+def one_line(error: BaseException, folders: Sequence[Path] = (CONF,), words: Sequence[str] = ()) -> str:
     """Return the message for the user; by default the exception's own first line.
 
-    ``folders`` hold the groups: ``conf/`` and the user's folder.
+    ``folders`` hold the groups: ``conf/`` and the user's folder. ``words`` are those of the command line.
     """
     if isinstance(error, MissingConfigException) and error.options is not None:
         return _no_such_option(error)
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"{mark.name}, line {mark.line + 1}: not valid YAML: {error.problem}"
+    if not isinstance(error, HydraException | OmegaConfBaseException) and (message := not_yaml(error, folders)):
+        return message
+    if isinstance(error, RecursionError):
+        return "a YAML file or a value is nested too deeply, or contains itself"
     if isinstance(error, OverrideParseException):
-        return _no_override(error)
+        return _no_override(error, words)
     if isinstance(error, ConfigCompositionException) and "No match in the defaults list" in str(error):
         group = str(error).partition("'")[2].partition("'")[0]
         if group.startswith(EXPERIMENT):
@@ -45,19 +53,39 @@ def one_line(error: BaseException, folders: Sequence[Path] = (CONF,)) -> str:
         cause = cause.__cause__  # Hydra's exceptions wrap OmegaConf's, which knows the field
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return _bad_field(cause, folders)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    lines = [line.strip() for line in (str(error) or str(cause)).splitlines() if line.strip()] or [type(error).__name__]
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
-def _no_override(error: OverrideParseException) -> str:
+def not_yaml(error: BaseException, folders: Iterable[Path]) -> str:
+    """Return which YAML file of ``folders`` raises ``error`` when it is read, and why; "" if none does."""
+    for path in _files(folders):
+        try:
+            OmegaConf.load(path)
+        except type(error) as same:
+            if isinstance(error, RecursionError):
+                return f"{path}: nested too deeply, or contains itself"
+            if str(same) == str(error):
+                return f"{path}: not valid YAML: {str(error).partition(chr(10))[0]}"
+        except UNREADABLE:  # for another reason: reported where it is chosen
+            continue
+    return ""
+
+
+def _files(folders: Iterable[Path]) -> Iterator[Path]:
+    return (path for folder in folders for path in sorted(folder.glob("*/*.yaml")))
+
+
+def _no_override(error: OverrideParseException, words: Sequence[str]) -> str:
     word = error.override
+    if split := _split_by_spaces(word, words):
+        joined = re.sub(r"[, ]+", ",", re.sub(r"(?<=[\[{]) | (?=[\]}])", "", split))
+        return f"{split}: a value has no spaces; write {shlex.quote(joined)}"
     if "=" not in word:
         commands = [path.stem for path in (Path(__file__).parents[1] / "cli").glob("[a-z]*.py") if path.stem != "run"]
         if near := get_close_matches(word, commands, 1, 0.7):
             meant = f"the sub-command {near[0]}, as in python -m runner {near[0]}"
             return f"{word}: not an override; did you mean {meant}?"
-        if word.endswith(("]", "}", ",")) or word.startswith(("[", "{")):
-            return f"{word}: not an override; a list is written without spaces, or quoted: 'impl=[naive,torch]'"
         example = "resume=last" if word.split(".")[0] == "resume" else "workload=gelu"
         return f"{word}: not an override; write group=option or field=value, as in {example}"
     _, evaluating, why = str(error).partition(" while evaluating ")
@@ -67,6 +95,17 @@ def _no_override(error: OverrideParseException) -> str:
     if "" in map(str.strip, value.split(",")):
         return f"{word}: nothing stands before or after a comma; leave that comma out"
     return f"{word}: cannot be read; close its brackets, or quote the value within quotes: \"{key.strip()}='...'\""
+
+
+def _split_by_spaces(word: str, words: Sequence[str]) -> str:
+    """Return the override that ``word`` ends or continues, if commas or brackets show that it has spaces; else ""."""
+    begins = [place for place, one in enumerate(words) if "=" in one or one.startswith("-")]
+    for begin, end in pairwise([*begins, len(words)]):
+        first, *rest = words[begin:end]
+        opened, closed = first.endswith((",", "[", "{")), (*rest, "")[0].startswith(",")
+        if word in rest and (opened or closed or rest[-1].endswith(("]", "}"))):
+            return " ".join([first, *rest])
+    return ""
 
 
 def _no_such_option(error: MissingConfigException) -> str:
@@ -113,11 +152,11 @@ def _meant(key: str, parent: DictConfig, folders: Iterable[Path]) -> str:
 def _fields(folders: Iterable[Path]) -> dict[str, tuple[str, list[str]]]:
     """Return the fields of all options, as ``workload.layers``, with their group and the options that have them."""
     found: dict[str, tuple[str, list[str]]] = {}
-    for path in (path for folder in folders for path in sorted(folder.glob("*/*.yaml"))):
+    for path in _files(folders):
         try:
             text = path.read_text(encoding="utf-8")
             values = yaml.safe_load(text)
-        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        except UNREADABLE:
             continue  # reported where it is chosen
         header, group = PACKAGE.search(text), path.parent.name
         package = header[1] if header else group

@@ -7,16 +7,17 @@ the axes of both workloads.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
+from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from runner.config.compose import Composer, key_of
-from runner.config.grid import is_run_field
+from runner.config.grid import check_count, is_run_field
 from runner.config.messages import SEVERAL
 from runner.experiment.schema import BadInput, choices
 
@@ -36,7 +37,7 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
     """Yield the overrides of each case: the product of options, values and the default axes that are not given.
 
     Raises:
-        BadInput: an axis has no values, or a sweep lacks ``-m``.
+        BadInput: an axis has no values, a sweep lacks ``-m``, or there are too many cases.
 
     """
     for override in map(compose.parse, arguments):
@@ -60,6 +61,7 @@ def _sweep(compose: Composer, overrides: Iterable[Override]) -> Iterator[list[st
     given = {key_of(override): _expand(compose, override) for override in overrides}
     groups, values = _split(compose, given)
     offered, used = dict(values), set[str]()
+    grid: list[tuple[list[str], dict[str, list[str]]]] = []  # options, and axes over values
     for choice in itertools.product(*groups.values()):
         base = compose([*choice, *_fixed(_applicable(compose(choice), values))])
         study = _axes(compose, _declared(base, "axes"), skip=given)  # an experiment's axes, of options and of values
@@ -67,13 +69,17 @@ def _sweep(compose: Composer, overrides: Iterable[Override]) -> Iterator[list[st
         offered |= study_values
         for extra in itertools.product(*study_groups.values()):
             chosen = [*choice, *extra]
-            fields = _applicable(compose(chosen), study_values | values)
+            options = compose(chosen)
+            fields = _applicable(options, study_values | values)
             used |= fields.keys()
             default = _workload_axes(compose([*chosen, *_fixed(fields)]))
-            for point in itertools.product(*(_axes(compose, default, skip=given | study) | fields).values()):
-                yield [*chosen, *point]
+            unused = {key for key in default if _sets_only(options, key, fields)}
+            grid.append((chosen, _axes(compose, default, skip=given.keys() | study | unused) | fields))
     for key in (key for key in offered if key not in used):
         compose([*chosen, offered[key][0]])  # Hydra raises: no option of the sweep has this field
+    check_count(sum(math.prod(map(len, axes.values())) for _, axes in grid), "this sweep")
+    for chosen, axes in grid:
+        yield from ([*chosen, *point] for point in itertools.product(*axes.values()))
 
 
 def _split(compose: Composer, axes: Mapping[str, list[str]]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
@@ -169,6 +175,18 @@ def _workload_axes(config: DictConfig) -> dict[str, Any]:
     return {f"workload.{name}": axis for name, axis in axes.items()}
 
 
+def _sets_only(options: DictConfig, key: str, given: Mapping[str, list[str]]) -> bool:
+    """Return whether the workload's field ``key`` only sets others, all of which are ``given``: matmul's size."""
+    workload: Any = OmegaConf.to_container(options.workload)
+    reference = re.compile(rf"\$\{{(.*\bworkload)?\.{key.partition('.')[2]}\b")
+
+    def is_named(lines: Mapping[str, list[str]]) -> bool:
+        return any(reference.search(line) for values in lines.values() for line in values)
+
+    written = {f"workload.{name}": [str(value)] for name, value in workload.items()}
+    return is_named(written) and not is_named(written | given)
+
+
 def _declared(config: DictConfig, key: str) -> Mapping[Any, Any]:
     """Return the axes at ``key``: lists, or strings in Hydra's sweep syntax, by name. Raises BadInput."""
     axes = OmegaConf.select(config, key)
@@ -194,10 +212,13 @@ def _axes(compose: Composer, declared: Mapping[str, Any], skip: Iterable[str]) -
 
 
 def _expand(compose: Composer, override: Override) -> list[str]:
-    """Return one override line per value. Raises BadInput if there is none."""
+    """Return one override line per value. Raises BadInput if there is none, or too many for a run."""
+    values = override.value()
     try:
+        if isinstance(values, RangeSweep):  # it may be longer than memory holds
+            check_count(int((values.stop - values.start) // values.step), str(override.input_line))
         lines = compose.expand(override)
-    except (HydraException, ValueError):  # interval(1,9), range(1,9,0)
+    except (HydraException, ValueError, ArithmeticError):  # interval(1,9), range(1,9,0), range(0,inf)
         raise BadInput(
             f"{override.input_line}: no finite list of values; give one, as in range(256,1025,256)"
         ) from None

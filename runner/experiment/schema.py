@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from importlib import import_module
@@ -33,6 +34,8 @@ CONSTRAINTS: dict[str, Callable[[Any], bool]] = {  # by the words of an annotati
     "above 0": lambda value: 0 < value < inf,  # neither inf nor nan
     "on one line": lambda value: value.isprintable(),
 }
+SIZE = re.compile(r"([0-9]{1,18})([kKM])|([0-9]{1,4})\*\*([0-9]{1,3})")  # 4k, 2**12
+UNITS = {"k": 1024, "K": 1024, "M": 1024**2}
 
 
 def build(cls: type[T], values: Mapping[str, object], where: str) -> T:
@@ -70,11 +73,29 @@ def rules_of(cls: type) -> dict[str, tuple[str, Any]]:
     return {field.name.rstrip("_"): (field.name, hints[field.name]) for field in fields(cls)}
 
 
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError)  # what reading JSON raises that is no such record
+
+
+def check(cls: type, values: Mapping[str, object]) -> None:
+    """Raise TypeError unless each of ``values``, read from JSON, has the type of that attribute of ``cls``."""
+    for name, test in _tests(cls).items():
+        if name in values and not test(values[name]):
+            raise TypeError(f"{name}: {values[name]!r} has the wrong type")
+
+
+@cache
+def _tests(cls: type) -> dict[str, Callable[[object], bool]]:
+    return {name: _test(hint) for name, hint in typing.get_type_hints(cls, include_extras=True).items()}
+
+
 def _checked(value: object, rule: Any, where: str) -> object:
-    """Return ``value``, a whole number as a float and a list as a tuple if ``rule`` asks for it. Raises BadInput."""
+    """Return ``value`` as ``rule`` has it: 1 as 1.0, 4k as 4096, a list as a tuple. Raises BadInput."""
     if type(value) is int and (rule is float or (get_origin(rule) is Annotated and float in get_args(rule))):
         value = float(value)
-    if _test(rule)(value):
+    test = _test(rule)
+    if isinstance(value, str) and not test(value) and (number := size(value)) is not None and test(number):
+        return number
+    if test(value):
         return tuple(value) if isinstance(value, list) else value
     allowed = f"give {words(rule)}"
     if get_origin(rule) is Literal:
@@ -82,6 +103,14 @@ def _checked(value: object, rule: Any, where: str) -> object:
     elif isinstance(value, float) and not isfinite(value):
         allowed = allowed.replace("a number", "a finite number")
     raise BadInput(f"{where}: {'null' if value is None else repr(value)} is not allowed; {allowed}")
+
+
+def size(word: str) -> int | None:
+    """Return the number that ``word`` writes with k = 1024, M = 1024^2 or a power, as 4k or 2**12; else None."""
+    if not (match := SIZE.fullmatch(word)):
+        return None
+    count, unit, base, power = match.groups()
+    return int(count) * UNITS[unit] if unit else int(base) ** int(power)
 
 
 @cache
@@ -160,7 +189,11 @@ def find(package: str, name: str, *methods: str) -> type:
 
 
 class BadInput(Exception):
-    """A mistake of the user. Nothing has been started, and the message is all that is printed."""
+    """A mistake of the user. Nothing has been started, and the message is all that is printed: one line."""
+
+    def __str__(self) -> str:
+        """Return the message. Newlines and escape codes, as in a key of a YAML file, are escaped."""
+        return "".join(one if one.isprintable() else repr(one)[1:-1] for one in super().__str__())
 
 
 class Parser(argparse.ArgumentParser):

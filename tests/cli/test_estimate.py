@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.cli.plan import UNKNOWN_S, estimate
+from runner.cli.plan import estimate
 from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Row
 from runner.store.journal import Journal
@@ -47,11 +47,13 @@ def test_the_same_case_is_nearer_than_its_size_and_that_than_its_workload(took):
         case("cuda"),
     ]
     guess = estimate(asked, folder, ["H200"])
-    assert [guess.seconds[one.key] for one in asked] == [2.0, 2.0, 21.0, 9.0, 24.5, UNKNOWN_S]
+    assert [guess.seconds[one.key] for one in asked] == [2.0, 2.0, 21.0, 9.0, 24.5, None]
     assert str(guess).partition("(")[2] == (
         "2 from the same case, 2 from the same workload and implementation, "
-        "1 from other workloads with the same implementation, 1 assumed to take 1 s; 4 rows of 1 earlier runs)"
+        "1 from other workloads with the same implementation; 4 rows of 1 earlier runs) and more, "
+        "1 unknown: no earlier run"
     )
+    assert str(estimate(asked[-1:], folder, ["H200"])) == "unknown: no earlier run"
     assert str(estimate(asked[:1], folder, ["H200"])) == "about 2 s (from the same case; 4 rows of 1 earlier runs)"
 
 

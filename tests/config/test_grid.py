@@ -63,7 +63,7 @@ def test_columns_to_show_are_those_of_a_row():
     shown["columns"] = ["gpu_us", "speedup"]
     assert grid.plan([shown]).columns == ("gpu_us", "speedup")
     shown["columns"] = ["gpu_ms"]
-    with pytest.raises(BadInput, match=r"columns: no such column 'gpu_ms'; did you mean gpu_us\?"):
+    with pytest.raises(BadInput, match=r"columns: no such column 'gpu_ms'; did you mean gpu_us or .*lists them all"):
         grid.plan([shown])
 
 

@@ -33,7 +33,58 @@ MISTAKES = {
     ),
     "a list with a space": (
         ["measure=[benchmark,", "profile]"],
-        "profile]: not an override; a list is written without spaces, or quoted: 'impl=[naive,torch]'",
+        "measure=[benchmark, profile]: a value has no spaces; write 'measure=[benchmark,profile]'",
+    ),
+    "a list without commas": (
+        ["measure=[benchmark", "profile]"],
+        "measure=[benchmark profile]: a value has no spaces; write 'measure=[benchmark,profile]'",
+    ),
+    "a sweep with a space": (
+        ["impl=naive,", "torch", "-m"],
+        "impl=naive, torch: a value has no spaces; write impl=naive,torch",
+    ),
+    "columns with a space before the comma": (
+        ["columns=time_us", ",", "speedup", "seed=1"],
+        "columns=time_us , speedup: a value has no spaces; write columns=time_us,speedup",
+    ),
+    "an option as a flag": (
+        ["--workload", "gelu"],
+        "--workload: options and fields have no dashes; write workload=gelu",
+    ),
+    "a field as a flag": (
+        ["--workload.rows=3", "-m"],
+        "--workload.rows=3: options and fields have no dashes; write workload.rows=3",
+    ),
+    "a flag that there is not": (["--quiet"], "--quiet: no such flag; python -m runner --help lists what may be given"),
+    "a column that there is not": (
+        ["columns=time_ms"],
+        "columns: no such column 'time_ms'; did you mean time_us? docs/columns.md lists them all",
+    ),
+    "a part of the names of columns": (
+        ["columns=peak_mem"],
+        "columns: no such column 'peak_mem'; did you mean peak_mem_bytes",
+    ),
+    "a word within columns": (
+        ["columns=peak"],
+        "columns: no such column 'peak'; did you mean pct_of_measured_peak or ",
+    ),
+    "a range longer than memory": (
+        ["seed=range(1000000000)", "-m"],
+        "seed=range(1000000000): 1,000,000,000 cases; a run takes at most 100,000, so give fewer values",
+    ),
+    "a range without end": (["seed=range(0,inf)", "-m"], "seed=range(0,inf): no finite list of values; give one"),
+    "a product of axes": (
+        ["seed=range(1000)", "workload.rows=range(1,1000)", "workload.cols=8", "-m"],
+        "this sweep: 999,000 cases; a run takes at most 100,000, so give fewer values",
+    ),
+    "too many replicas": (
+        ["replicas=200000"],
+        "replicas=200000: 200,000 cases; a run takes at most 100,000, so give fewer values",
+    ),
+    "a size of words": (["workload.rows=4kb"], "workload.rows: '4kb' is not allowed; give a whole number at least 1"),
+    "a size that is too large": (
+        ["workload.rows=2**99"],
+        "workload.rows: '2**99' is not allowed; give a whole number at least 1",
     ),
     "a GPU by another name": (
         ["device=gpu"],
@@ -54,7 +105,7 @@ MISTAKES = {
     "a folder without a suffix": (["impl=file", "impl.path=/tmp:f"], "impl.path: /tmp is no Python file; write"),
     "a column that is a mapping": (
         ["columns={a:1}"],
-        "columns: no such column {'a': 1}; one of: ",
+        "columns: no such column {'a': 1}; docs/columns.md lists them all",
     ),
     "a column that is a list": (["columns=[[gpu_us]]"], "columns: no such column ['gpu_us']; "),
     "a seed that no generator takes": (
@@ -173,6 +224,28 @@ def test_a_list_where_one_belongs_is_taken(monkeypatch):
     assert [case.workload.fields["cols"] for case in plan.cases] == [8, 16]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["workload.m=8", "workload.n=8", "workload.k=8"],
+        ["workload.m=8", "workload.n=8", "workload.k=8", "workload.size=4,16"],
+        ["workload.size=8,8"],
+        ["workload.size=2**3,8", "workload.m=8"],
+    ],
+)
+def test_equal_products_are_one_case_however_they_are_given(words, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    (square,) = config.plan(["workload=matmul", "workload.size=8"]).cases
+    assert config.plan(["workload=matmul", *words, "-m"]).cases == (square,)
+
+
+def test_sizes_may_be_written_in_units_of_1024_and_as_powers(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    plan = config.plan(["workload=matmul", "workload.size=1k,2**11,4K,2M", "workload.k=1k", "-m"])
+    assert [case.workload.fields["n"] for case in plan.cases] == [1024, 2048, 4096, 2 * 1024**2]
+    assert {case.workload.fields["k"] for case in plan.cases} == {1024}
+
+
 @pytest.mark.parametrize("cfg", ["job", "all"])
 def test_a_config_of_the_users_folder_is_shown(cfg, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(sys, "argv", ["runner"])
@@ -198,6 +271,45 @@ def test_what_an_experiment_needs_is_said(text, line, monkeypatch, tmp_path):
     with pytest.raises(BadInput) as refused:
         config.plan(["--config-dir", str(tmp_path), "+experiment=mine", "-m"])
     assert line in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "line"),
+    [
+        ("[" * 3000, "nested too deeply, or contains itself"),
+        ("[" * 200 + "]" * 200, "nested too deeply, or contains itself"),
+        ("&a [*a]", "nested too deeply, or contains itself"),
+        ("\x01", "not valid YAML: unacceptable character #x0001: special characters are not allowed"),
+        ("\udcff", "not valid YAML: 'utf-8' codec can't decode byte 0xff in position 6: invalid start byte"),
+        ("!!int ''", "not valid YAML: string index out of range"),
+        ("!!bool x", "not valid YAML: 'x'"),
+        ("!!timestamp x", "not valid YAML: 'NoneType' object has no attribute 'groupdict'"),
+    ],
+)
+def test_a_yaml_that_cannot_be_read_is_named_in_one_line(value, line, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    (tmp_path / "workload").mkdir()
+    path = tmp_path / "workload" / "mine.yaml"
+    path.write_text(f"rows: {value}\n", encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(BadInput) as refused:
+        config.plan(["--config-dir", str(tmp_path), "workload=mine"])
+    assert str(refused.value) == f"{path}: {line}"
+    with pytest.raises(BadInput, match=r"^workload.layers: workload=gelu has no such field; mlp has: workload=mlp$"):
+        config.plan(["--config-dir", str(tmp_path), "workload.layers=3"])  # reads the fields of all files
+
+
+def test_a_value_that_is_nested_too_deeply_is_one_line(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    with pytest.raises(BadInput, match=r"^a YAML file or a value is nested too deeply, or contains itself$"):
+        config.plan(["workload.rows=" + "[" * 2000 + "]" * 2000])
+
+
+def test_a_key_with_a_newline_or_an_escape_code_is_shown_escaped(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    (tmp_path / "workload").mkdir()
+    (tmp_path / "workload" / "mine.yaml").write_text('name: gelu\n"a\\nb\\e[31m": 3\n')
+    with pytest.raises(BadInput, match=r"^workload\.a\\nb\\x1b\[31m: no such field; one of: "):
+        config.plan(["--config-dir", str(tmp_path), "workload=mine"])
 
 
 @pytest.mark.parametrize("flags", [[], ["--cfg", "job"]], ids=" ".join)

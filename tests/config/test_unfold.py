@@ -38,6 +38,20 @@ def test_an_axis_on_the_command_line_replaces_that_axis_only(compose):
     assert len(points(compose, "workload=gelu", "workload.rows=7")) == 3
 
 
+@pytest.mark.parametrize(
+    ("given", "cases"),
+    [
+        (["workload.m=8,16", "workload.n=8", "workload.k=4"], 2),  # nothing is left that the size sets
+        (["workload.m=8,16", "workload.n=8"], 2 * 3),
+        (["workload.m=8", "workload.n=${workload.m}", "workload.k=${workload.n}"], 1),
+        (["workload.m=8", "workload.n=8", "workload.k=${workload.size}"], 3),
+        (["workload.size=8,16", "workload.m=8", "workload.n=8", "workload.k=4"], 2),  # as asked, though equal
+    ],
+)
+def test_a_default_axis_that_only_sets_fields_that_are_given_is_dropped(compose, given, cases):
+    assert len(points(compose, "workload=matmul", *given)) == cases
+
+
 def test_each_workload_of_a_grid_keeps_its_own_axes(compose):
     grid = points(compose, "workload=gelu,mlp", "impl=naive,torch")
     assert sum("workload=gelu" in point for point in grid) == 2 * 3

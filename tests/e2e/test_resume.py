@@ -226,8 +226,8 @@ def test_a_full_disk_costs_no_row(command, run, tmp_path):
 def test_plan_says_what_a_run_would_do_and_writes_nothing(command, run, tmp_path):
     grid = [*TINY, "workload.cols=8,16", "impl=naive,torch", "-m"]
     out = planned(command, *grid)
-    assert "4 cases, 4 to run: about 4 s (assumed to take 1 s; 0 rows of 0 earlier runs)" in out
-    assert "Nothing has been started." in out
+    assert "4 cases, 4 to run; time unknown: no earlier run. Nothing has been started." in out
+    assert " 1.0 s" not in out
     assert not (tmp_path / "outputs").exists()
     result = run(*grid)
     keys = [row["key"] for row in result.rows()]

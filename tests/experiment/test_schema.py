@@ -63,6 +63,26 @@ def test_a_broken_rule_is_named(change, line):
         schema.build(Thing, GOOD | change, "thing")
 
 
+@pytest.mark.parametrize(
+    ("word", "number"), [("4k", 4096), ("4K", 4096), ("2M", 2 * 1024**2), ("2**12", 4096), ("1**0", 1)]
+)
+def test_a_whole_number_has_a_short_form(word, number):
+    assert schema.build(Thing, GOOD | {"size": word}, "thing").size == number
+    assert schema.build(Thing, GOOD | {"maybe": word}, "thing").maybe == word
+
+
+@pytest.mark.parametrize("word", ["0k", "-4k", "4.5k", "4m", "4kb", "2**", "2**64", "9**99999", "4096"])
+def test_other_words_are_no_numbers(word):
+    with pytest.raises(BadInput, match="is not allowed; give a whole number at least 1"):
+        schema.build(Thing, GOOD | {"size": word}, "thing")
+
+
+def test_a_message_is_one_line_whatever_a_key_holds():
+    with pytest.raises(BadInput) as refused:
+        schema.build(Thing, GOOD | {"a\nb\x1b[31m\u202e\u00e9": 1}, "thing")
+    assert str(refused.value).startswith("thing.a\\nb\\x1b[31m\\u202e\u00e9: no such field; ")
+
+
 @pytest.mark.parametrize("field", ["partition", "account", "folder"])
 def test_a_word_in_a_script_has_one_line(field):
     pytest.importorskip("submitit")
