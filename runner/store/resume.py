@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.experiment.case import CaseRecord, Resume
 from runner.experiment.results import Row
+from runner.experiment.schema import BadInput
 from runner.store.fingerprint import Fingerprints, difference
 from runner.store.journal import Contents
 
+MOVED = ("device", "versions")  # what changes when a run is resumed on another machine
 MOST_DEATHS = 2  # of the runner with the same case in flight: the case may be what kills it
 
 
@@ -35,8 +37,13 @@ def work(
     """Return what is left to do of ``cases`` after the sessions whose journal has ``contents``.
 
     ``devices`` are the names of the GPUs that will be used, or None if they are unknown.
+
+    Raises:
+        BadInput: only their device or versions keep more rows from counting than there are rows that count. Measured
+            again here, they would leave the table.
+
     """
-    kept, again, lost = {}, {}, []
+    kept, again, lost, moved = {}, {}, [], Counter[str]()
     for case in cases:
         row, deaths = contents.rows.get(case.key), contents.deaths.get(case.key, 0)
         if row is None or row.status == "skipped":
@@ -44,20 +51,35 @@ def work(
         elif row.status in settings.retry:
             reason = f"its status was {row.status}"
         else:
-            reason = difference(fingerprints.of(case), row.fingerprint, settings.ignore)
-            if not reason and "device" not in settings.ignore:
-                reason = _other_device(row, devices)
+            reason = _out_of_date(row, fingerprints.of(case), settings.ignore, devices)
+            if reason and not _out_of_date(row, fingerprints.of(case), (*settings.ignore, *MOVED), devices):
+                moved[reason] += 1
         if row is not None and not reason:
             kept[case.key] = row
         elif deaths >= MOST_DEATHS and "lost" not in settings.retry:
             lost.append(_lost(case, deaths, fingerprints))
         else:
             again[case.key] = reason
+    if moved.total() > len(kept):
+        ignore = ",".join(dict.fromkeys((*settings.ignore, *MOVED)))
+        raise BadInput(
+            f"resume={settings.of}: {moved.total()} rows would be measured again, and {len(kept)} kept: "
+            f"{moved.most_common(1)[0][0]}; to keep these rows: resume.ignore={ignore}; to measure here: a new run, "
+            "without resume"
+        )
     outside = contents.rows.keys() - {case.key for case in cases}
     return Work(kept, again, tuple(lost), len(outside))
 
 
-def _other_device(row: Row, devices: Collection[str] | None) -> str:
+def _out_of_date(
+    row: Row, fingerprint: Mapping[str, str], ignore: Sequence[str], devices: Collection[str] | None
+) -> str:
+    """Return why ``row`` does not count, unless it is something to ``ignore``; "" if it counts."""
+    reason = difference(fingerprint, row.fingerprint, ignore)
+    return reason or ("" if "device" in ignore else other_device(row, devices))
+
+
+def other_device(row: Row, devices: Collection[str] | None) -> str:
     """Return why ``row`` does not hold for ``devices``; "" if it does, or if that is unknown."""
     if not devices or not row.device or row.case.device == "cpu" or row.device in devices:
         return ""
@@ -80,5 +102,5 @@ def summary(folder: Path, work: Work, unreadable: int) -> list[str]:
     if work.outside:
         lines.append(f"  {work.outside} more in the folder, not of this grid: they stay in its files")
     if unreadable:
-        lines.append(f"  {unreadable} unreadable in the journal, cut off by a kill or of another version: skipped")
+        lines.append(f"  {unreadable} unreadable in the journal, cut off, damaged or of another version: skipped")
     return lines

@@ -54,7 +54,7 @@ def test_only_missing_and_failed_cases_run_and_the_summary_says_why(case, tmp_pa
         "  1 to run: its status was timeout",
         "  1 to run: never done",
         "  1 to run: in flight when the runner died",
-        "  1 unreadable in the journal, cut off by a kill or of another version: skipped",
+        "  1 unreadable in the journal, cut off, damaged or of another version: skipped",
     ]
 
 
@@ -123,11 +123,34 @@ def test_a_case_runs_again_if_its_sources_have_changed(case, tmp_path):
     ],
 )
 def test_a_case_runs_again_on_another_gpu(case, tmp_path, device, devices, why):
-    anywhere = replace(case(), device="auto")
-    again = work(tmp_path, [anywhere], row(anywhere, device=device), devices=devices).again
-    assert again == ({anywhere.key: why} if why else {})
+    moved, same = (replace(case(rows=n), device="auto") for n in (1, 2))
+    rows = row(moved, device=device), row(same, device=next(iter(devices or [""])))
+    again = work(tmp_path, [moved, same], *rows, devices=devices).again
+    assert again == ({moved.key: why} if why else {})
     ignoring = replace(DEFAULT, ignore=("device",))
-    assert not work(tmp_path, [anywhere], settings=ignoring, devices=devices).again
+    assert not work(tmp_path, [moved, same], settings=ignoring, devices=devices).again
+
+
+def test_a_run_of_another_gpu_or_torch_is_not_measured_over(case, tmp_path):
+    cases = [replace(case(rows=n), device="auto") for n in range(4)]
+    other = {**Fingerprints().of(cases[0]), "torch": "1.0"}
+    rows = [row(cases[0], device="H200"), row(cases[1], device="H100"), row(cases[2], device="H200", fingerprint=other)]
+    line = (
+        r"^resume=last: 2 rows would be measured again, and 1 kept: "
+        r"(it ran on H100, and this is H200|torch 1\.0 is now .*)"
+        r"; to keep these rows: resume\.ignore=measure,device,versions; to measure here: a new run, without resume$"
+    )
+    asked = replace(DEFAULT, of="last", ignore=("measure",))
+    with pytest.raises(BadInput, match=line):
+        work(tmp_path, cases, *rows, settings=asked, devices={"H200"})
+    kept = replace(asked, ignore=("device", "versions"))
+    assert list(work(tmp_path, cases, settings=kept, devices={"H200"}).again) == [cases[3].key]
+    assert len(work(tmp_path, cases[:2], settings=asked, devices={"H200"}).again) == 1  # no more than are kept
+
+
+def test_rows_whose_sources_changed_too_are_measured_again(case, tmp_path):
+    old = row(case(), fingerprint={**Fingerprints().of(case()), "torch": "1.0", "kernels/gelu/torch.py": "0"})
+    assert work(tmp_path, [case()], old).again
 
 
 def test_a_case_that_asks_for_the_cpu_is_not_compared_with_gpus(case, tmp_path):
