@@ -48,7 +48,7 @@ PIECES = {
     "choosing the instrument, capturing": (instruments, "choose"),
     "warm-up and sampling": (cuda, "take"),
     "L2 warm": (cuda, "warm_columns"),
-    "as the caller sees it": (cuda, "as_seen_by_caller"),
+    "as the caller sees it": (cuda, "latency_columns"),
     "asking CUPTI": (cupti, "observe"),
     "asking NVML": (cuda, "gpu_state"),
     "peak memory": (call, "peak_bytes"),

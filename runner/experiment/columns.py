@@ -32,8 +32,12 @@ TIMES: dict[str, Column] = {
     "samples": Column("", "number of samples"),
     "calls_per_sample": Column("", "calls in one sample (CPU cases: short calls are timed several at a time)"),
     "gpu_warm_us": Column("us", "GPU time with a warm L2 cache, always on the same buffers", "lower"),
-    "latency_us": Column("us", "one warm call and a synchronize, by the host's clock; launching included", "lower"),
-    "host_us": Column("us", "time until the call returns to the caller; the GPU may still be working", "lower"),
+    "latency_us": Column("us", "one call and a synchronize, in a warm loop, by the host's clock", "lower"),
+    "latency_pct": Column("%", "half the width of its 95 % interval, relative to it"),
+    "host_us": Column("us", "until the call returns to the caller, in that loop; the GPU may still be working", "lower"),
+    "host_pct": Column("%", "half the width of its 95 % interval, relative to it"),
+    "pipelined_us": Column("us", "up to 100 calls back to back and one synchronize, over the number of calls", "lower"),
+    "pipelined_pct": Column("%", "half the width of its 95 % interval, relative to it"),
     "cupti_us": Column("us", "CUPTI's time from the start of the first kernel to the end of the last"),
     "pct_of_measured_peak": Column("%", "share of the peak of a plain copy or matrix product on this GPU", "higher"),
     "pct_datasheet": Column("%", "share of the peak in the vendor's data sheet", "higher"),
@@ -53,6 +57,9 @@ TIMING: dict[str, Column] = {  # what a benchmark knows beside its times
     "instrument_note": Column("", "why the best instrument was not used"),
     "converged": Column("", "no drift, and the interval from sampling is as narrow as asked for"),
     "drift_pct": Column("%", "change of the time from the first batch to the last; 0 where noise explains it"),
+    "separate_pct": Column(
+        "%", "two separate times of a call differ by less in 95 of 100 cases, by verify; empty without its certificate"
+    ),
     "verdict": Column("", "ok, or the gravest doubt about the time"),
     "verdict_reason": Column("", "why the verdict is not ok, in one sentence"),
     "intensity": Column("flop/byte", "operations over the minimum traffic"),
@@ -90,6 +97,7 @@ CASE: dict[str, Column] = {  # how the case went, and on which part of the machi
     "first_call_peak_bytes": Column("byte", "GPU: peak memory added by the first call, compiling included", "lower"),
     "threads": Column("", "CPU threads that torch may use"),
     "cpus": Column("", "CPUs that the threads were pinned to during the samples; empty if they were not"),
+    "side_effects": Column("", "what the case changed of what all cases of its process use; that process then ended"),
     "wall_s": Column("s", "whole case in the worker, from inputs to result"),
 }
 
@@ -102,11 +110,12 @@ CHECKED: dict[str, Column] = {  # what the check found, and what the workload as
     "max_rel_err": Column("", "largest |y - r| / |r| where |r| exceeds the absolute tolerance", "lower"),
     "err_over_tol": Column("", "largest error as a multiple of its tolerance; at most 1 is correct", "lower"),
     "tolerance": Column("", "error allowed at an element whose reference is r"),
-    "flops": Column("", "floating-point operations that the workload asks for, however they are computed"),
+    "flops": Column("flop", "floating-point operations that the workload asks for, however they are computed"),
     "bytes_min": Column("byte", "minimum traffic: each input read once, each output written once"),
 }
 
 COLUMNS: dict[str, Column] = {**TIMES, **TIMING, **CASE, **CHECKED}  # beside those that measurements declare
+NUMBERS = [name for name, column in COLUMNS.items() if name in TIMES or column.unit or column.better]
 
 DERIVED: dict[str, Column] = {  # computed from rows by runner.report.derive
     "implementation": Column("", "name in the table: with the fields in which implementations of one name differ"),
@@ -124,7 +133,9 @@ DERIVED: dict[str, Column] = {  # computed from rows by runner.report.derive
     "replicas": Column("", "processes behind the time"),
     "between_pct": Column("%", "standard deviation of the time between processes, relative to the time"),
     "fastest": Column(
-        "", "yes or no: fastest correct one of its problem, unless its time is impossible or contradicted"
+        "",
+        "yes: every other correct case of the problem is shown to be slower | tied: cannot be told apart from the "
+        "fastest | no. Times that are impossible or contradicted do not count",
     ),
 }
 

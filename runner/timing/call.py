@@ -6,9 +6,11 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, equal
+from torch._C._profiler import _EventType
 
 from runner.timing import Call
 
@@ -18,6 +20,7 @@ class Instrument:
 
     name: str  # as in the column ``instrument``
     kernels: int | None = None  # kernels, copies and fills of a call in its CUDA graph; None: no graph, or unknown
+    round_size = 1  # samples of a whole round, for instruments that take several at a time
 
     def __init__(self, run: Callable[[], object], before: Callable[[], object]) -> None:
         self.clocks_mhz: list[float] = []  # clock of a multiprocessor in each sample; empty if not measured
@@ -66,7 +69,7 @@ def caches_results(call: Call) -> bool:
         try:
             for tensor in inputs:
                 _change(tensor)
-            same = [torch.equal(now, then) for now, then in zip(tensors(call.run()), before, strict=True)]
+            same = [equal(now, then) for now, then in zip(tensors(call.run()), before, strict=True)]
         finally:
             for tensor, original in zip(inputs, originals, strict=True):
                 tensor.copy_(original)
@@ -99,13 +102,15 @@ def alias(tensor: Tensor) -> Tensor:
 
 
 def peak_bytes(call: Callable[[], object], device: str) -> int:
-    """Return the peak of the memory that ``call`` allocates, in bytes, its outputs included."""
+    """Return the peak of the memory that ``call`` allocates, in bytes, its outputs included.
+
+    On a CPU, what the call frees of earlier calls, such as their gradients, does not lower it.
+    """
     if device == "cpu":  # the allocator keeps no count; torch.profiler would import torch._dynamo, in a second
         with torch.autograd.profiler.profile(profile_memory=True) as profile:
             result = call()
         del result
-        events = profile.kineto_results.events()
-        changes: list[int] = [event.nbytes() for event in events if event.name() == "[memory]"]
+        changes: list[int] = [event.extra_fields.alloc_size for event in cpu_allocations(profile)]
         return max(accumulate(changes, initial=0))
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
@@ -114,3 +119,33 @@ def peak_bytes(call: Callable[[], object], device: str) -> int:
     torch.cuda.synchronize()
     del result
     return torch.cuda.max_memory_allocated() - before
+
+
+def cpu_allocations(profile: Any) -> Iterator[Any]:
+    """Yield the events in which a call under torch's profiler allocates memory on the CPU, or frees it, by time.
+
+    Memory from before the call is left out when it is freed: the profiler tells of some of it only, namely what was
+    allocated under it.
+    """
+    held = set()
+    found = [event for event in all_events(profile) if event.tag == _EventType.Allocation]
+    for event in sorted(found, key=lambda event: event.start_time_ns):
+        change = event.extra_fields
+        if change.device.type != "cpu":
+            continue
+        if change.alloc_size > 0:
+            held.add(change.ptr)
+        elif change.ptr in held:
+            held.remove(change.ptr)
+        else:
+            continue
+        yield event
+
+
+def all_events(profile: Any) -> Iterator[Any]:
+    """Yield all events of torch's ``profile``, parents before their children."""
+    waiting = [*reversed(profile.kineto_results.experimental_event_tree())]
+    while waiting:
+        event = waiting.pop()
+        yield event
+        waiting += reversed(event.children)

@@ -9,13 +9,15 @@ from functools import cache
 
 import torch
 
+from runner.device.identity import separate_pct
 from runner.experiment.case import Scalar, interpreted
 from runner.timing import Call, TimingSettings, calibration, cupti, instruments, measured_peak
 from runner.timing.calibration import undisturbed
 from runner.timing.call import Instrument
 from runner.timing.capture import CaptureError
 from runner.timing.gpu_state import gpu_state, sustained
-from runner.timing.instruments import HostClock, as_seen_by_caller
+from runner.timing.instruments import HostClock
+from runner.timing.latency import latency_columns
 from runner.timing.preparation import BufferSets, preparation
 from runner.timing.procedure import Taken, side_by_side, take
 from runner.timing.statistics import FLOORS, trimmed_mean
@@ -35,7 +37,6 @@ def warm_up() -> None:
     timestamp_buffer(1).begin(0)
     before = preparation(None, cold_l2=True)
     cupti.observe(calibration.launch_empty, before, calls=2)
-    as_seen_by_caller(calibration.launch_empty, before)
     tick_ns()
 
 
@@ -61,8 +62,9 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
     if seen:
         instrument, note = instruments.corrected(instrument, note, seen, call, settings)
     taken, drift_us = undisturbed(lambda: take(instrument, settings), [instrument])
-    columns = taken.columns("gpu_us", FLOORS[instrument.name]) | gpu_state() | as_seen_by_caller(call.run, before)
+    columns = taken.columns("gpu_us", FLOORS[instrument.name]) | gpu_state() | latency_columns(call)
     columns |= {"instrument": instrument.name, "instrument_note": note, "calls_per_sample": 1}
+    columns["separate_pct"] = separate_pct("cuda")
     if isinstance(instrument, GraphTimestamps):
         columns |= {"buffer_sets": min(len(buffer_sets), settings.captures), "timer_drift_us": drift_us}
     if seen:

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from runner.experiment.case import Scalar, interpreted
+from runner.experiment.case import interpreted
 from runner.timing import Call, TimingSettings, calibration
 from runner.timing import clock as time
 from runner.timing.call import Instrument
@@ -15,7 +15,6 @@ from runner.timing.capture import CaptureError
 from runner.timing.cupti import CuptiTime
 from runner.timing.preparation import BufferSets, preparation
 from runner.timing.procedure import rest
-from runner.timing.statistics import trimmed_mean
 from runner.timing.timestamps import GraphTimestamps, StreamTimestamps, spin_cycles, tick_ns
 
 COARSEST_NS = 64  # step of the GPU's timer above which timestamps are no better than events
@@ -80,7 +79,7 @@ IN_FLIGHT = 50  # samples queued between two synchronizations: the host stays ah
 class CudaEvents(Instrument):
     """Times between two CUDA events on the current stream. A spin before each call hides the launching."""
 
-    name = "cuda_events"
+    name, round_size = "cuda_events", IN_FLIGHT
 
     def __init__(self, run: Callable[[], object], before: Callable[[], object]) -> None:
         super().__init__(run, before)
@@ -120,10 +119,6 @@ class HostClock(Instrument):
 
     name = "host_clock"
 
-    def __init__(self, run: Callable[[], object], before: Callable[[], object]) -> None:
-        super().__init__(run, before)
-        self.submitted_us: list[float] = []  # of each sample, the time until the call returned
-
     def samples(self, count: int) -> list[float]:
         """Return ``count`` times of one call, in us."""
         times: list[float] = []
@@ -132,24 +127,6 @@ class HostClock(Instrument):
             torch.cuda.synchronize()
             start = time.perf_counter()
             self._run()
-            returned = time.perf_counter()
             torch.cuda.synchronize()
-            done = time.perf_counter()
-            self.submitted_us.append((returned - start) * 1e6)
-            times.append((done - start) * 1e6)
+            times.append((time.perf_counter() - start) * 1e6)
         return times
-
-
-MOST = 50  # calls for ``as_seen_by_caller``
-LONGEST_S = 0.1  # for all of them, if there are more than FEWEST
-FEWEST = 5
-
-
-def as_seen_by_caller(run: Callable[[], object], before: Callable[[], object]) -> dict[str, Scalar]:
-    """Return ``host_us``, until ``run`` returns, and ``latency_us``, until the GPU has finished. It is idle before."""
-    clock = HostClock(run, before)
-    latencies: list[float] = []
-    began = time.perf_counter()
-    while len(latencies) < MOST and (len(latencies) < FEWEST or time.perf_counter() - began < LONGEST_S):
-        latencies += clock.samples(1)
-    return {"host_us": trimmed_mean(clock.submitted_us), "latency_us": trimmed_mean(latencies)}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from runner.experiment.case import Scalar
+from runner.experiment.figures import figure, interval
 from runner.timing import TimingSettings
+from runner.timing import clock as time
 from runner.timing.statistics import BATCHES, FEWEST, Floor, Summary, consecutive, summarise, trimmed_mean
 
 if TYPE_CHECKING:
@@ -57,81 +58,121 @@ class Taken:
 
 
 def take(instrument: Instrument, settings: TimingSettings) -> Taken:
-    """Warm up and sample; sample again if the series drifts, and extend it once if its interval is too wide."""
+    """Warm up and sample; sample again if the series drifts, and extend it once if its interval is too wide.
+
+    Sampling ends after ``max_s`` seconds, however slow the call becomes, but not before there are five samples.
+    """
     started = time.perf_counter()
     cost_s = _warm_up(instrument, settings.warmup_s)
-    affordable = max(FEWEST, int(settings.max_s / cost_s))
-    warmup_s = time.perf_counter() - started
-    count = max(FEWEST, min(settings.samples, int(affordable * FIRST_LOOK)))
-    times = instrument.samples(count)
-    if abs(summarise(times).drift) * 100 > settings.target_pct and affordable >= 3 * count:
-        times, affordable = instrument.samples(count), affordable - count  # the drift was part of the warm-up
-    summary, left = summarise(times), affordable - len(times)
-    if summary.half_width * 100 > settings.target_pct and left >= len(times):
+    began = time.perf_counter()
+    ends = began + settings.max_s
+    times = _sample(instrument, settings.samples, began + FIRST_LOOK * settings.max_s, cost_s, FEWEST)
+    count, took_s = len(times), time.perf_counter() - began
+    if abs(summarise(times).drift) * 100 > settings.target_pct and began + 2 * took_s <= ends:
+        again = _sample(instrument, count, ends, took_s / count)
+        times = (times + again)[len(again) :]  # the drift was part of the warm-up
+    summary = summarise(times)
+    if summary.half_width * 100 > settings.target_pct:
         wanted = len(times) * (summary.half_width * 100 / settings.target_pct) ** 2  # infinite if the time is 0
-        times = times + instrument.samples(max(len(times), int(min(wanted, left))))
+        times += _sample(instrument, wanted, ends, took_s / count)
         summary = summarise(times)
     converged = max(summary.half_width, abs(summary.drift)) * 100 <= settings.target_pct
-    return Taken(summary, times, warmup_s, converged)
+    return Taken(summary, times, began - started, converged)
 
 
 def _warm_up(instrument: Instrument, least_s: float) -> float:
     """Sample in growing rounds until two agree. Return the seconds that one sample costs, overhead included."""
     started = time.perf_counter()
-    last, count = 0.0, 1
+    ends = started + LONGEST_WARMUP * least_s
+    last, count, cost_s = 0.0, 1, 0.0
     while True:
         before = time.perf_counter()
-        times = instrument.samples(count)
+        times = _sample(instrument, count, ends, cost_s, 1)
         now = time.perf_counter()
         cost_s, spent_s, median = (now - before) / len(times), now - started, sorted(times)[len(times) // 2]
         agree = last > 0 and abs(median - last) <= last * STEADY_PCT / 100
-        if spent_s >= least_s and (agree or spent_s >= LONGEST_WARMUP * least_s):
+        if spent_s >= least_s and (agree or now >= ends):
             return cost_s
         last, count = median, max(1, min(2 * count, int(least_s / cost_s)))
 
 
+def _sample(instrument: Instrument, count: float, ends: float, cost_s: float, least: int = 0) -> list[float]:
+    """Take ``count`` samples in rounds of the instrument, fewer if the clock reaches ``ends``, but ``least`` of them.
+
+    ``cost_s``: seconds that a sample has cost so far, 0 if unknown. A round that would end too late has fewer samples.
+    """
+    times: list[float] = []
+    now = time.perf_counter()
+    while len(times) < least or (len(times) < count and now < ends):
+        affordable = (ends - now) / cost_s if cost_s else count
+        size = max(1, least - len(times), int(min(count, affordable, instrument.round_size)))
+        taken = instrument.samples(min(size, instrument.round_size))
+        times += taken
+        before, now = now, time.perf_counter()
+        cost_s = (now - before) / len(taken)
+    return times
+
+
 EACH = 10  # samples of each instrument in a round, or one if calls are slow
 CHEAPER = 4  # a sample among ten costs a quarter of a single one at best: else rounds of ten need not be tried
+TRIES = 3  # rounds of which the fastest says what a round takes, since other processes may delay one
+PATIENCE = 2  # times the allowed time that ten rounds of slow calls may take
 SEED = 0
 
 
 def side_by_side(
-    instruments: Sequence[Instrument], rounds: int, longest_s: float
+    instruments: Sequence[Instrument], rounds: int, longest_s: float, *, mirrored: bool = False
 ) -> list[tuple[str, list[float]]] | None:
-    """Sample ``instruments`` in paired rounds: in each round every one takes ten samples, or one, in shuffled order.
+    """Sample ``instruments`` in paired rounds: in each round every one takes ten samples, or one if calls are slow.
+
+    The order of a round is random. If ``mirrored``, every second round reverses the order of the round before: AB, BA.
 
     Return the name and ten batch means in us of each; the n-th means are taken at the same time. There are fewer than
-    ``rounds`` if they would take more than ``longest_s`` for each instrument, and None if there are fewer than ten.
+    ``rounds`` if they take more than ``longest_s`` for each instrument. None if ten rounds take more than twice that.
     """
-    chance, allowed_s = random.Random(SEED), longest_s * len(instruments)
+    orders, allowed_s = _orders(len(instruments), mirrored), longest_s * len(instruments)
 
-    def seconds(each: int) -> float:
-        started = time.perf_counter()
-        _round(instruments, each, chance)
-        return time.perf_counter() - started
+    def seconds(each: int, wanted_s: float) -> float:
+        """Return the seconds of the fastest of a few rounds; one is enough if it takes at most ``wanted_s``."""
+        spent: list[float] = []
+        while not spent or (min(spent) > wanted_s and len(spent) < TRIES and sum(spent) < allowed_s / 2):
+            started = time.perf_counter()
+            _round(instruments, each, next(orders))
+            spent.append(time.perf_counter() - started)
+        return min(spent)
 
-    if seconds(1) > allowed_s:  # the first round may load something, but that takes less
+    cheap_s = CHEAPER * allowed_s / EACH / BATCHES
+    single_s = seconds(1, cheap_s)
+    if single_s * BATCHES > PATIENCE * allowed_s:
         return None
-    single_s = seconds(1)
-    if single_s * BATCHES > allowed_s:
-        return None
-    for each in (EACH, 1) if single_s * BATCHES * EACH <= CHEAPER * allowed_s else (1,):
-        affordable = min(rounds, int(allowed_s / seconds(each)))
-        if affordable >= BATCHES:
+    tens = single_s <= cheap_s and seconds(EACH, allowed_s / BATCHES) * BATCHES <= allowed_s
+    taken: list[list[list[float]]] = []
+    started = time.perf_counter()
+    while len(taken) < rounds:
+        if time.perf_counter() - started > (PATIENCE if len(taken) < BATCHES else 1) * allowed_s:
             break
-    else:
+        taken.append(_round(instruments, EACH if tens else 1, next(orders)))
+    if len(taken) < BATCHES:
         return None
-    batches: list[list[float]] = [[] for _ in instruments]
-    for part in consecutive(range(affordable), BATCHES):
-        taken = [_round(instruments, each, chance) for _ in part]
-        for index, means in enumerate(batches):
-            means.append(trimmed_mean([time_us for one in taken for time_us in one[index]]))
-    return [(instrument.name, means) for instrument, means in zip(instruments, batches, strict=True)]
+    parts = consecutive(taken, BATCHES)
+    return [
+        (instrument.name, [trimmed_mean([us for one in part for us in one[index]]) for part in parts])
+        for index, instrument in enumerate(instruments)
+    ]
 
 
-def _round(instruments: Sequence[Instrument], each: int, chance: random.Random) -> list[list[float]]:
-    """Take ``each`` samples of every instrument in shuffled order; return them in the order of ``instruments``."""
-    order = chance.sample(range(len(instruments)), len(instruments))
+def _orders(count: int, mirrored: bool) -> Iterator[list[int]]:
+    """Yield the order of each round."""
+    chance = random.Random(SEED)
+    while True:
+        order = chance.sample(range(count), count)
+        yield order
+        if mirrored:
+            yield order[::-1]
+
+
+def _round(instruments: Sequence[Instrument], each: int, order: Sequence[int]) -> list[list[float]]:
+    """Take ``each`` samples of every instrument in ``order``; return them in the order of ``instruments``."""
     taken = {index: instruments[index].samples(each) for index in order}
     return [taken[index] for index in range(len(instruments))]
 
@@ -151,7 +192,7 @@ DISAGREE_US, DISAGREE_SHARE = 1.0, 0.05  # allowed between the instrument and CU
 WATCHED_SHARE = 0.1  # allowed where CUPTI's time is longer: recording makes a kernel up to 7.7 % longer
 CONTENDED_PCT = 2.0  # of the time without a core: 0.3 on a quiet machine, 37 beside one busy process on two cores
 MOST_DRIFT_US = 0.2  # half of the drift that another process's context was seen to cause
-BOUND_BY_LAUNCH = 2.0  # caller latency over GPU time
+LAUNCH_SHARE, LAUNCH_US = 1.2, 1.0  # a call is launch-bound if calls back to back take longer than its GPU time by both
 
 # The gravest first.
 UNTRUE = ("impossible", "contradicted")  # an implementation with such a time gets no star
@@ -174,21 +215,23 @@ def _doubts(columns: Mapping[str, Any], target_pct: float) -> Iterator[tuple[str
     """Yield each doubt and its reason, the gravest first. Columns of other devices and instruments are absent."""
     instrument, kernels = columns["instrument"], columns.get("n_kernels")
     time_us: Any = columns.get("gpu_us")  # None on a CPU
-    least_us, cupti_us, latency_us = map(columns.get, ("fastest_possible_us", "cupti_us", "latency_us"))
+    least_us, cupti_us, pipelined_us = map(columns.get, ("fastest_possible_us", "cupti_us", "pipelined_us"))
 
     if kernels == 0:
         yield "impossible", "the call ran no kernel, copy or fill: its outputs were computed before"
     if least_us is not None and time_us < least_us:
-        yield "impossible", f"this GPU cannot do it in less than {least_us:.3g} us, by the rates measured on it"
+        least = figure(least_us, "us", 3)
+        yield "impossible", f"this GPU cannot do it in less than {least}, by the rates measured on it"
 
     if cupti_us is not None and kernels == 1 and instrument != "host_clock":
         uncertainty_us = columns.get("high_us", time_us) - time_us  # up to 4.4 us for events
         share = WATCHED_SHARE if cupti_us > time_us else DISAGREE_SHARE
         if abs(cupti_us - time_us) > max(DISAGREE_US, share * time_us, uncertainty_us):
-            yield "contradicted", f"CUPTI measured {cupti_us:.3g} us and {instrument} {time_us:.3g} us"
+            other = f"{instrument} {figure(time_us, 'us', 3)}"
+            yield "contradicted", f"CUPTI measured {figure(cupti_us, 'us', 3)} and {other}"
 
     if (drift_us := columns.get("timer_drift_us", 0.0)) <= -MOST_DRIFT_US:
-        change = f"the empty kernel's time dropped by {-drift_us:.2g} us"
+        change = f"the empty kernel's time dropped by {figure(-drift_us, 'us', 2)}"
         yield "contended", f"{change}: another process started or stopped using this GPU"
     if (waited_pct := columns.get("cpu_wait_pct", 0.0)) > CONTENDED_PCT:
         yield "contended", f"its threads waited {waited_pct:.0f} % of the time for other processes"
@@ -204,7 +247,7 @@ def _doubts(columns: Mapping[str, Any], target_pct: float) -> Iterator[tuple[str
     if not columns["converged"] and stat_pct is not None:
         drift_pct, spread = (
             columns["drift_pct"],
-            f"the interval is +-{stat_pct:.1f} % after {columns['samples']} samples",
+            f"the interval is {interval(stat_pct, '+-')} after {columns['samples']} samples",
         )
         drifts = abs(drift_pct) > target_pct
         yield "not_converged", f"the time drifts by {drift_pct:+.1f} %; {spread}" if drifts else spread
@@ -213,8 +256,9 @@ def _doubts(columns: Mapping[str, Any], target_pct: float) -> Iterator[tuple[str
         yield "timer_limited", f"{instrument} cannot distinguish the call from an empty one"
     elif (best_pct := math.sqrt(max(0.0, interval_pct**2 - (stat_pct or 0.0) ** 2))) > target_pct:
         # The rest of the interval remains however many samples are taken.
-        yield "timer_limited", f"{instrument} measures so short a call to +-{best_pct:.1f} % at best"
+        yield "timer_limited", f"{instrument} measures so short a call to {interval(best_pct, '+-')} at best"
 
-    if time_us and latency_us and (kernels or 1) > 1 and latency_us > BOUND_BY_LAUNCH * time_us:
-        wait = f"a caller waits {latency_us:.4g} us"
-        yield "launch_bound", f"{wait}: launching takes longer than the {time_us:.4g} us that the GPU works"
+    warm_us = columns.get("gpu_warm_us", time_us)  # calls back to back leave the cache warm
+    if pipelined_us is not None and pipelined_us > max(LAUNCH_SHARE * warm_us, warm_us + LAUNCH_US):
+        every = f"back to back, a call takes {figure(pipelined_us, 'us')}"
+        yield "launch_bound", f"{every}, of which the GPU works {figure(warm_us, 'us')}: launching limits it"

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import cache, partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, equal
 
 from runner.timing import clock as time
 from runner.timing.call import Instrument, alias, tensors
@@ -137,6 +137,7 @@ class GraphTimestamps(Instrument):
             self._replay([0, 0])  # the first replay loads something
             needed = captures_needed(self._timestamps.read()[0][0] / 1e3, captures, len(self._buffer_sets))
             self._graphs += [self._capture(pair) for pair in range(1, needed)]
+        self.round_size = len(self._graphs)
         # Storages that outlive a call, inputs that are also outputs included.
         self._lasting = self._buffer_sets.pointers() | {y.untyped_storage().data_ptr() for y in tensors(eager)}
 
@@ -175,7 +176,7 @@ class GraphTimestamps(Instrument):
             torch.cuda.synchronize()
             self._graphs[index].replay()
             torch.cuda.synchronize()
-            if not all(torch.equal(now, then) for now, then in zip(outputs, expected, strict=True)):
+            if not all(equal(now, then) for now, then in zip(outputs, expected, strict=True)):
                 yield outputs
 
     def _sample(self, pair: int) -> object:
@@ -222,7 +223,7 @@ PAIRS = 10  # samples between two reads of the timestamps
 class StreamTimestamps(Instrument):
     """Times of calls on the current stream, less ``constant_us``. A spin before each hides the launching."""
 
-    name = "stream_timestamps"
+    name, round_size = "stream_timestamps", PAIRS
 
     def __init__(self, run: Callable[[], object], before: Callable[[], object], *, constant_us: float) -> None:
         super().__init__(run, before)
@@ -232,14 +233,14 @@ class StreamTimestamps(Instrument):
         self._submit_s = max(self._sample(0, 0.0) for _ in range(3))
 
     def samples(self, count: int) -> list[float]:
-        """Return at least ``count`` times in us: whole rounds of ten."""
+        """Return ``count`` times in us."""
         times: list[float] = []
         while len(times) < count:
-            started = time.perf_counter()
-            for pair in range(PAIRS):
+            taken, started = min(PAIRS, count - len(times)), time.perf_counter()
+            for pair in range(taken):
                 self._sample(pair, self._submit_s)
             busy_s = time.perf_counter() - started
-            pairs = self._timestamps.read()
+            pairs = self._timestamps.read()[:taken]
             times += [ns / 1e3 - self._constant_us for ns, _ in pairs]
             self.clocks_mhz += [cycles / ns * 1e3 for ns, cycles in pairs]
             rest(times[-1], busy_s, partial(self._sample, 0, self._submit_s))

@@ -173,7 +173,7 @@ def test_a_drift_of_one_percent_is_found_with_its_size():
 class Instrument:
     """Gives one series from its start; a sample takes time on the ``clock`` alone."""
 
-    name = "made up"
+    name, round_size = "made up", 20
 
     def __init__(self, series: np.ndarray, clock: SimpleNamespace) -> None:
         self.series, self.clock, self.given = series, clock, 0

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 
 from runner.measure.benchmark import Benchmark
+from runner.timing.cpu import PerfCounter
 from runner.timing.procedure import Taken, take, verdict
 from runner.timing.statistics import NO_FLOOR, Floor, Summary
 
 
 class Scripted:
-    """An instrument that gives one number after the other, at a cost of ``cost_s`` each."""
+    """An instrument that gives one number after the other, at a cost of ``cost_s`` each, from ``slow_from`` on 1 s."""
 
     name = "scripted"
 
-    def __init__(self, clock, sample, cost_s=1e-4):
+    def __init__(self, clock, sample, cost_s=1e-4, round_size=1, slow_from=10**9):
         self.clock, self.sample, self.cost_s, self.taken = clock, sample, cost_s, 0
+        self.round_size, self.slow_from = round_size, slow_from
 
     def samples(self, count):
-        self.clock.sleep(count * self.cost_s)
+        self.clock.sleep(sum(1.0 if self.taken + i >= self.slow_from else self.cost_s for i in range(count)))
         self.taken += count
         return [self.sample(self.taken - count + i) for i in range(count)]
 
@@ -55,6 +58,46 @@ def test_slow_calls_get_fewer_samples_and_stay_within_the_time(clock):
 
 def test_very_slow_calls_get_five(clock):
     assert take(Scripted(clock, lambda i: 100.0, cost_s=0.1), settings(max_s=0.2)).summary.count == 5
+
+
+@pytest.mark.parametrize("slow_from", [0, 3, 60, 110, 150, 400, 1000])
+@pytest.mark.parametrize("noise_us", [0.1, 60.0])
+def test_a_call_that_becomes_slow_takes_its_time_and_one_sample_more(clock, slow_from, noise_us):
+    """The warm-up may last 0.2 s. Five samples are taken in any case: an interval needs them."""
+    noise = random.Random(1)
+    instrument = Scripted(clock, lambda i: 100 + noise.gauss(0, noise_us), slow_from=slow_from)
+    taken = take(instrument, settings(warmup_s=0.01, samples=600, max_s=0.5))
+    if taken.warmup_s < 0.2:
+        assert clock.now <= taken.warmup_s + 0.5 + 1.0
+    else:
+        assert taken.warmup_s <= 0.2 + 1.0
+        assert clock.now <= taken.warmup_s + 5.0
+
+
+def test_a_real_function_that_becomes_slow_is_not_called_on_and_on():
+    fast, calls = 2000, []
+
+    def becomes_slow():
+        calls.append(time.perf_counter())
+        time.sleep(0.05 if len(calls) > fast else 0.00003)
+
+    taken = take(PerfCounter(becomes_slow), settings(warmup_s=0.01, samples=10**6, max_s=0.6, target_pct=1e-9))
+    assert taken.summary.count >= 20
+    assert len(calls) - fast <= 0.6 / 0.05 + 1  # on a machine so busy that it never becomes slow, there are fewer
+
+
+def test_an_instrument_is_asked_for_whole_rounds_and_for_less_only_if_a_round_takes_too_long(clock):
+    asked = []
+
+    class Rounds(Scripted):
+        def samples(self, count):
+            asked.append(count)
+            return super().samples(count)
+
+    assert take(Rounds(clock, lambda i: 100.0, round_size=20), settings()).summary.count == 200
+    assert asked[-10:] == [20] * 10
+    slow = take(Rounds(clock, lambda i: 100.0, cost_s=0.2, round_size=20), settings(warmup_s=0.0, max_s=0.5))
+    assert (slow.summary.count, asked[-1]) == (5, 5)
 
 
 def test_warm_up_goes_on_until_two_rounds_agree(clock):

@@ -10,7 +10,7 @@ DOUBTS = (*UNTRUE, *UNCERTAIN)
 
 GOOD = {"gpu_us": 10.0, "converged": True, "stat_pct": 0.1, "interval_pct": 0.3, "drift_pct": 0.0, "samples": 800}
 GOOD |= {"instrument": "graph_timestamps", "sm_clock_mhz": 1975.0, "unloaded_clock_mhz": 1980.0, "n_kernels": 1}
-GOOD |= {"cupti_us": 10.1, "latency_us": 40.0}
+GOOD |= {"cupti_us": 10.1, "latency_us": 40.0, "gpu_warm_us": 9.0, "pipelined_us": 9.9}
 
 DOUBTFUL = {
     "impossible": ({"fastest_possible_us": 12.0}, "this GPU cannot do it in less than 12 us"),
@@ -19,7 +19,7 @@ DOUBTFUL = {
     "power_capped": ({"sm_clock_mhz": 1600.0}, "its clock was 1600 of 1980 MHz"),
     "not_converged": ({"converged": False, "stat_pct": 3.0}, "the interval is +-3.0 % after 800 samples"),
     "timer_limited": ({"interval_pct": 0.8}, "graph_timestamps measures so short a call to +-0.8 % at best"),
-    "launch_bound": ({"n_kernels": 9, "cupti_us": 10.0}, "a caller waits 40 us"),
+    "launch_bound": ({"pipelined_us": 15.3}, "back to back, a call takes 15.3 us, of which the GPU works 9 us"),
 }
 
 
@@ -62,12 +62,28 @@ def test_the_gravest_doubt_is_said():
     everything = GOOD.copy()
     for change, _ in DOUBTFUL.values():
         everything |= change
-    everything |= {"n_kernels": 1, "cupti_us": 13.0}
     order = []
     for word in DOUBTS:
         order.append(verdict(everything, 0.5)["verdict"])
         everything |= {key: GOOD.get(key, 0.0) for key in DOUBTFUL[word][0]}
-    assert order[:-1] == list(DOUBTS)[:-1]
+    assert order == list(DOUBTS)
+
+
+@pytest.mark.parametrize(
+    ("gpu_us", "warm_us", "pipelined_us", "word"),
+    [
+        (15.3, 14.0, 16.7, "ok"),  # a call alone takes 33 us, which launching does not limit
+        (15.3, 14.0, 16.9, "launch_bound"),
+        (15.3, None, 18.3, "ok"),
+        (15.3, None, 18.5, "launch_bound"),
+        (2.0, 1.9, 2.8, "ok"),  # by less than a microsecond
+        (2.0, 1.9, 3.0, "launch_bound"),
+    ],
+)
+def test_launching_limits_calls_that_take_longer_back_to_back_than_the_gpu_works(gpu_us, warm_us, pipelined_us, word):
+    row = GOOD | {"gpu_us": gpu_us, "cupti_us": gpu_us, "pipelined_us": pipelined_us}
+    del row["gpu_warm_us"]
+    assert verdict(row | ({"gpu_warm_us": warm_us} if warm_us else {}), 0.5)["verdict"] == word
 
 
 def test_what_the_timed_calls_gave_weighs_most():

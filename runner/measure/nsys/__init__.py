@@ -38,6 +38,14 @@ PRESETS = {
 COLUMNS = tables.columns("nsys", "nsys")
 
 
+def alone_us(call: Call, count: int) -> float:
+    """Return the time in us of ``call`` without nsys, from ``count`` calls made as the recorded ones are: L2 cold."""
+    from runner.timing.instruments import HostClock
+    from runner.timing.preparation import preparation
+
+    return trimmed_mean(HostClock(call.run, preparation(call.reset, cold_l2=True)).samples(count))
+
+
 @dataclass(frozen=True)
 class Nsys:
     """Kernels, ranges, API calls, copies and gaps of a call, by Nsight Systems, whose report is kept."""
@@ -69,14 +77,8 @@ class Nsys:
                 "inside Nsight Compute is incomplete), put it on PATH, or name it with measure.nsys.path=<nsys>"
             )
         report, again, notes = self.record(program, context.command(self.calls), context.folder)
-        latency_us = context.figures.get("latency_us")
-        if latency_us is None:  # no benchmark has measured it
-            from runner.timing.instruments import as_seen_by_caller
-            from runner.timing.preparation import preparation
-
-            latency_us = as_seen_by_caller(call.run, preparation(call.reset, cold_l2=True))["latency_us"] or 0.0
         notes += [*report.notes(self.calls), *filter(None, [tables.note(report.calls, context.figures)])]
-        slowdown = trimmed_mean(again["calls_us"]) / float(latency_us)
+        slowdown = trimmed_mean(again["calls_us"]) / alone_us(call, self.calls)
         figures = tables.figures(report.calls, "nsys") | {"nsys_slowdown": slowdown, "nsys_note": "; ".join(notes)}
         found = tables.tables(report.calls, report.others)
         for name, lines in found.items():

@@ -194,11 +194,14 @@ def test_without_nsys_it_says_what_to_install(tmp_path, monkeypatch):
         nsys(path="/nowhere").measure(Call(tuple), MeasureContext("cuda", None, tmp_path))
 
 
-def test_a_case_is_run_again_under_it_and_becomes_figures_tables_and_a_summary(tmp_path, fake_nsys, training):
+def test_a_case_is_run_again_under_it_and_becomes_figures_tables_and_a_summary(
+    tmp_path, fake_nsys, training, monkeypatch
+):
     """The case really runs, on the CPU; the export of nsys is made by hand."""
+    monkeypatch.setattr("runner.measure.nsys.alone_us", lambda call, count: 1.0)  # it needs a GPU
     program = fake_nsys("whole", training)
     case = CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (Choice("nsys", FIELDS),), "cpu", 0)
-    context = MeasureContext("cuda", case, tmp_path / "files", {"latency_us": 1.0, "n_kernels": 5})
+    context = MeasureContext("cuda", case, tmp_path / "files", {"n_kernels": 5})
     figures = nsys(path=program).measure(Call(tuple), context)
     again = json.loads((tmp_path / "files" / "again.json").read_text())
     assert len(again["calls_us"]) == 2
@@ -218,6 +221,6 @@ def test_a_case_is_run_again_under_it_and_becomes_figures_tables_and_a_summary(t
     text = (tmp_path / "files" / "summary.txt").read_text()
     assert text.startswith("Nsight Systems 2024.2.3.38, preset light; means of 2 calls:")
     assert (tmp_path / "files" / "command.txt").read_text().strip() in text
-    other = MeasureContext("cuda", case, tmp_path / "files", {"latency_us": 1.0, "n_kernels": 6})
+    other = MeasureContext("cuda", case, tmp_path / "files", {"n_kernels": 6})
     note = nsys(path=program).measure(Call(tuple), other)["nsys_note"]
     assert note == "kernels, copies and fills of a call: 5 here, 6 by the benchmark"

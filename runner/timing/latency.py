@@ -1,0 +1,66 @@
+"""Times of a warm call on a GPU as its caller sees them, by the host's clock: one call alone, and many back to back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from runner.experiment.case import Scalar
+from runner.timing import Call
+from runner.timing import clock as time
+from runner.timing.statistics import FEWEST, summarise
+
+LOOP_S = 0.04  # of each of the two loops; longer if five calls take longer
+MOST_IN_A_ROW = 100
+WARMUP = 10  # one of so many results of a loop is dropped, the first ones: clocks and caches are not warm yet
+
+Result = TypeVar("Result")
+
+
+def latency_columns(call: Call) -> dict[str, Scalar]:
+    """Return ``latency_us``, ``host_us`` and ``pipelined_us`` of ``call``, and half of each 95 % interval in percent.
+
+    Inputs that the call changes are restored outside of the times, and not between calls back to back. A call of which
+    no two fit into a fifth of the loop's time is not repeated for ``pipelined_us``: it is ``latency_us`` then.
+    """
+
+    def restore() -> None:
+        if call.reset is not None:
+            call.reset()
+            torch.cuda.synchronize()
+
+    def alone() -> tuple[float, float]:
+        restore()
+        started = time.perf_counter()
+        call.run()
+        returned = time.perf_counter()
+        torch.cuda.synchronize()
+        return time.perf_counter() - started, returned - started
+
+    def in_a_row() -> float:
+        restore()
+        started = time.perf_counter()
+        for _ in range(count):
+            call.run()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - started) / count
+
+    latency_s, host_s = map(list, zip(*_repeat(alone), strict=True))
+    count = min(MOST_IN_A_ROW, int(LOOP_S / FEWEST / summarise(latency_s).estimate))
+    pipelined_s = _repeat(in_a_row) if count > 1 else latency_s
+    columns: dict[str, Scalar] = {}
+    for name, seconds in (("latency", latency_s), ("host", host_s), ("pipelined", pipelined_s)):
+        summary = summarise(seconds)
+        columns |= {f"{name}_us": 1e6 * summary.estimate, f"{name}_pct": 100 * summary.half_width}
+    return columns
+
+
+def _repeat(step: Callable[[], Result]) -> list[Result]:
+    """Return the results of ``step``, called for ``LOOP_S`` seconds and at least five times, without the warm-up."""
+    results: list[Result] = []
+    ends = time.perf_counter() + LOOP_S
+    while len(results) < FEWEST or time.perf_counter() < ends:
+        results.append(step())
+    return results[min(len(results) // WARMUP, len(results) - FEWEST) :]

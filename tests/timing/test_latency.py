@@ -1,0 +1,103 @@
+"""What a caller waits for a call, on a host and a GPU whose times are known."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from runner.timing import Call, latency
+from runner.timing.latency import latency_columns
+
+US = 1e-6
+
+
+class Gpu:
+    """A host that launches a call in ``host_us``, and a GPU that works ``gpu_us`` on it; the clock moves by both."""
+
+    def __init__(self, clock, host_us, gpu_us):
+        self.clock, self.host_us, self.gpu_us = clock, host_us, gpu_us
+        self.calls = self.resets = 0
+        self.free_s = 0.0  # when the GPU has done what was launched
+
+    def run(self):
+        self.clock.sleep(self.host_us * US)
+        self.free_s = max(self.free_s, self.clock.now) + self.gpu_us * US
+        self.calls += 1
+        return ()
+
+    def reset(self):
+        self.clock.sleep(300 * US)
+        self.free_s = max(self.free_s, self.clock.now) + 300 * US
+        self.resets += 1
+
+    def synchronize(self):
+        self.clock.now = max(self.clock.now, self.free_s)
+
+
+@pytest.fixture
+def gpu(clock, monkeypatch):
+    """``gpu(host_us, gpu_us)``: that machine, which ``latency_columns`` takes for this one."""
+
+    def build(host_us, gpu_us):
+        made = Gpu(clock, host_us, gpu_us)
+        monkeypatch.setattr(latency, "time", clock)
+        monkeypatch.setattr(torch.cuda, "synchronize", made.synchronize)
+        return made
+
+    return build
+
+
+@pytest.mark.parametrize(("host_us", "gpu_us"), [(5.0, 2.0), (8.0, 40.0), (39.8, 15.3), (1000.0, 100.0)])
+@pytest.mark.parametrize("resets", [False, True])
+def test_a_call_is_timed_alone_until_it_returns_and_back_to_back(gpu, host_us, gpu_us, resets):
+    machine = gpu(host_us, gpu_us)
+    columns = latency_columns(Call(machine.run, machine.reset if resets else None))
+    assert columns["latency_us"] == pytest.approx(host_us + gpu_us)
+    assert columns["host_us"] == pytest.approx(host_us)
+    longer_us, shorter_us = max(host_us, gpu_us), min(host_us, gpu_us)
+    count = 100 if host_us + gpu_us < 80 else 7
+    assert columns["pipelined_us"] == pytest.approx(longer_us + shorter_us / count)
+    assert [columns[f"{name}_pct"] for name in ("latency", "host", "pipelined")] == pytest.approx([0, 0, 0], abs=1e-6)
+
+
+def test_inputs_are_restored_before_each_call_and_not_between_calls_back_to_back(gpu):
+    machine = gpu(5.0, 2.0)
+    latency_columns(Call(machine.run, machine.reset))
+    alone = round(latency.LOOP_S / (607 * US))  # a call and a reset
+    assert machine.resets == pytest.approx(alone + (machine.calls - alone) / 100, abs=2)
+
+
+@pytest.mark.parametrize("gpu_us", [0.0, 30.0, 700.0, 9000.0])
+def test_it_takes_a_tenth_of_a_second(gpu, clock, gpu_us):
+    latency_columns(Call(gpu(10.0, gpu_us).run))
+    assert clock.now <= 0.1
+
+
+def test_a_long_call_is_made_five_times(gpu):
+    machine = gpu(10.0, 2e6)
+    columns = latency_columns(Call(machine.run))
+    assert machine.calls == 5
+    assert columns["pipelined_us"] == columns["latency_us"] == pytest.approx(2_000_010)
+
+
+def test_the_first_calls_do_not_count(gpu):
+    machine = gpu(5.0, 2.0)
+
+    def run():
+        machine.gpu_us = 2.0 if machine.calls >= 300 else 9.0  # until caches and clocks are warm
+        return machine.run()
+
+    columns = latency_columns(Call(run))
+    assert columns["latency_us"] == pytest.approx(7.0)
+    assert columns["latency_pct"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_noise_widens_the_interval(gpu):
+    machine = gpu(10.0, 5.0)
+
+    def run():
+        machine.host_us = 10.0 + 3.0 * (machine.calls // 40 % 2)  # two modes
+        return machine.run()
+
+    columns = latency_columns(Call(run))
+    assert 0 < columns["latency_pct"] < columns["host_pct"] < 20
