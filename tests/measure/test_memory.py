@@ -116,6 +116,25 @@ def test_a_call_that_allocates_nothing_says_so(device, tmp_path):
     assert "allocates nothing" in (tmp_path / "memory" / "summary.txt").read_text()
 
 
+def test_what_a_call_frees_of_the_one_before_is_no_memory_of_its_own(tmp_path):
+    """As a training step without a reset frees the gradients of the last one. Each part and the whole start at 0."""
+    kept = [block("cpu", 8)]
+
+    def run():
+        kept.clear()
+        with span("forward"):
+            h = block("cpu", 2)
+        with span("backward"):
+            kept.append(block("cpu", 8))
+        return (h,)
+
+    for again in ("first", "second"):
+        figures = measured(Call(run), "cpu", tmp_path / again)
+        assert figures["peak_forward_bytes"] == 2 * BLOCK
+        assert figures["peak_backward_bytes"] == figures["peak_mem_bytes"] == 10 * BLOCK
+        assert lines(tmp_path / again / "memory" / "parts.csv")[0]["begin_bytes"] == "0"
+
+
 def test_a_cpu_has_no_snapshot_and_the_summary_says_so(tmp_path):
     measured(Call(lambda: (torch.ones(1000),)), "cpu", tmp_path)
     assert not (tmp_path / "memory" / "snapshot.pickle").exists()

@@ -21,6 +21,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from runner.kernels.spans import watched
 from runner.measure import CannotMeasure
 from runner.measure.memory import Mark, Observed, Source
+from runner.timing.call import all_events, cpu_allocations
 
 Changes = list[tuple[int, int]]  # (address of a storage, its bytes; negative when it is freed or dropped)
 
@@ -109,11 +110,12 @@ def _observe_cpu(run: Callable[[], object]) -> Observed:
         result = run()
         del result
     assert seen.profiler is not None
-    moments: list[tuple[int, str, Any]] = []  # time; "memory", the name of a part, or "" at its end; event
-    for event in _walk(seen.profiler.kineto_results.experimental_event_tree()):
-        if event.tag == _EventType.Allocation and event.extra_fields.device.type == "cpu":
-            moments.append((event.start_time_ns, "memory", event))
-        elif event.tag == _EventType.TorchOp and event.name.startswith(PART):
+    # Time; "memory", the name of a part, or "" at its end; event.
+    moments: list[tuple[int, str, Any]] = [
+        (event.start_time_ns, "memory", event) for event in cpu_allocations(seen.profiler)
+    ]
+    for event in all_events(seen.profiler):
+        if event.tag == _EventType.TorchOp and event.name.startswith(PART):
             moments.append((event.start_time_ns, event.name.removeprefix(PART), event))
             moments.append((event.end_time_ns, "", event))
     marks: list[Mark] = []
@@ -132,15 +134,6 @@ def _observe_cpu(run: Callable[[], object]) -> Observed:
         held += change.alloc_size
         peak = max(peak, held)
     return Observed(changes, sources, marks)
-
-
-def _walk(events: Sequence[Any]) -> Iterator[Any]:
-    """Yield ``events`` and all events below them, parents first."""
-    waiting = [*reversed(events)]
-    while waiting:
-        event = waiting.pop()
-        yield event
-        waiting += reversed(event.children)
 
 
 def _cpu_source(event: Any) -> Source:
