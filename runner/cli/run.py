@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from runner import config
 from runner.execute import CannotStart, Launcher, Notice, Ready, Started
@@ -44,40 +44,42 @@ def _run(plan: Plan, argv: Sequence[str], early: Zygote | None) -> int:
     launcher, reporters = options(plan)
     # Asking the driver takes a process of its own. Meanwhile the journal is read.
     names = ThreadPoolExecutor(1).submit(device_names, plan).result if plan.resume.of else lambda: None
-    with Session(plan, argv, names) as session:
+    with Session(plan, argv, names) as session, Interrupts() as interrupts:
         if plan.resume.whole:
             config.validate(session.cases)
         for line in session.summary():
             print(line, flush=True)
-        ended = execute(session, launcher, early)
-        errors = session.give_up(ended) if isinstance(ended, OSError) else []
-        if isinstance(ended, CannotStart):
-            errors = [str(ended)]
+        ended = execute(session, launcher, interrupts, early)
+        errors = session.give_up(ended) if isinstance(ended, OSError) else [str(ended)] if ended else []
         for error in errors:
             print(f"runner: {error}", file=sys.stderr, flush=True)
         rows = conclude(session, reporters)
-    if isinstance(ended, int):
-        return 128 + ended
+    if interrupts.first:
+        return 128 + interrupts.first
     return 1 if ended else exit_code(rows)
 
 
-def execute(session: Session, launcher: Launcher, early: Zygote | None = None) -> int | OSError | CannotStart | None:
-    """Run the cases of ``session``. Return the signal or the error that ended the run early, if any."""
+def execute(
+    session: Session, launcher: Launcher, interrupts: Interrupts, early: Zygote | None = None
+) -> OSError | CannotStart | None:
+    """Run the cases of ``session`` until an interrupt. Return the error that ended the run early, if any."""
     if not session.cases:
         return None
     from runner.report.live import LiveReport
     from runner.report.terminal import console
 
     session.read_sources()
-    interrupts = Interrupts()
     events: Any = launcher.run(session.cases, str(session.folder / "worker.log"), early)  # closing it ends its workers
-    with LiveReport(session.plan, console(), len(session.cases)) as live, interrupts.raised(), closing(events):
+    with LiveReport(session.plan, console(), len(session.cases)) as live, closing(events):
         try:
             interrupts.deliver(events, partial(_on_event, session, live))
             session.settle()
-        except KeyboardInterrupt as interrupt:
-            return interrupt.args[0] if interrupt.args else signal.SIGINT
+        except KeyboardInterrupt:
+            interrupts.first = interrupts.first or signal.SIGINT
+            if interrupts.first == signal.SIGINT:  # SIGTERM may come since a case fills the machine
+                session.stop()
         except BrokenPipeError:  # nobody reads stdout any more
+            session.stop()
             raise
         except (OSError, CannotStart) as error:
             return error
@@ -102,40 +104,47 @@ def _on_event(session: Session, live: LiveReport, event: object) -> None:
 
 
 class Interrupts:
-    """Turns SIGINT and SIGTERM into KeyboardInterrupt with the signal's number, never while an event is handled."""
+    """Turns SIGINT and SIGTERM into KeyboardInterrupt with the signal's number. Use it as a context manager.
+
+    The first one raises it where an event is awaited. Elsewhere it is only noted: an event is handled and a report is
+    written to its end. A second one raises it at once, but never while an event is handled.
+    """
 
     def __init__(self) -> None:
-        self._handling = False
-        self._pending: list[int] = []
+        self.first = 0  # number of the first signal
+        self._state: Literal["awaiting", "handling", ""] = ""
+        self._pending = 0
 
-    @contextmanager
-    def raised(self) -> Iterator[None]:
-        """Raise them in this context. After it, only Ctrl-C raises KeyboardInterrupt, as usual."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def deliver(self, events: Generator[Any, None, None], handle: Callable[[Any], None]) -> None:
         """Call ``handle`` with each event. An interrupt meanwhile is thrown into ``events``, which may yield more."""
+        if self.first:
+            raise KeyboardInterrupt(self.first)
         resume: Callable[[], Any] = partial(next, events)
-        with suppress(StopIteration):
-            while True:
-                event = resume()
-                self._handling = True
-                try:
+        try:
+            with suppress(StopIteration):
+                while True:
+                    self._state = "awaiting"
+                    event = resume()
+                    self._state = "handling"
                     handle(event)
-                finally:
-                    self._handling = False
-                pending, self._pending = self._pending, []
-                resume = partial(events.throw, KeyboardInterrupt(pending[0])) if pending else partial(next, events)
+                    pending, self._pending = self._pending, 0
+                    resume = partial(events.throw, KeyboardInterrupt(pending)) if pending else partial(next, events)
+        finally:
+            self._state = ""
 
     def _on_signal(self, number: int, frame: object) -> None:
-        if not self._handling:
+        again, self.first = self.first, self.first or number
+        if self._state == "awaiting" or (again and not self._state):
             raise KeyboardInterrupt(number)
-        self._pending.append(number)
+        self._pending = number
 
 
 def exit_code(rows: Sequence[Row]) -> int:

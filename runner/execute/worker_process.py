@@ -49,6 +49,7 @@ class Zygote:
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._log_path: Path | None = None  # None once the process has it
+        self._serves = False  # it has answered a request
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
@@ -84,10 +85,10 @@ class Zygote:
         return code
 
     def close(self) -> None:
-        """End the process and all its workers."""
+        """End the process and all its workers. While it imports it has none, and does not see that it should end."""
         self._control.close()
         try:
-            self.process.wait(5)
+            self.process.wait(5 if self._serves else 0)
         except subprocess.TimeoutExpired:
             processes.kill_tree(self.process.pid)
             self.process.wait()
@@ -98,6 +99,7 @@ class Zygote:
             self._control.settimeout(limit_s)
             socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
             answer: dict[str, Any] = json.loads(self._control.recv(CHUNK_BYTES))
+            self._serves = True
         except (OSError, ValueError):
             self.close()  # a late answer would be taken for that to another request
             raise Gone(ORPHANED) from None

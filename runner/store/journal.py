@@ -31,7 +31,7 @@ import orjson
 
 from runner.experiment.case import CaseRecord
 from runner.experiment.results import Comparison, Row
-from runner.experiment.schema import BadInput
+from runner.experiment.schema import UNREADABLE, BadInput
 
 FORMAT = 1  # of a run's folder: raised only by an incompatible change; a new column is none
 NAME = "rows.jsonl"
@@ -64,13 +64,18 @@ class Journal:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if not isinstance(error, Exception):
+            self.stop()
         self.close()
 
-    def close(self) -> None:
-        """End the session in good order and release the lock."""
+    def stop(self) -> None:
+        """Record that the session ends in good order: the cases in flight have not ended it."""
         with contextlib.suppress(OSError):
             if self._in_flight:
                 self._append({"record": "stopped", "keys": list(self._in_flight)})
+
+    def close(self) -> None:
+        """Release the lock."""
         self._ending.set()
         self._written.set()
         self._flusher.join()
@@ -163,7 +168,7 @@ class Contents:
     rows: dict[str, Row] = field(default_factory=dict)  # the last row of each case, in the order of the first ones
     starts: dict[str, int] = field(default_factory=dict)
     deaths: dict[str, int] = field(default_factory=dict)  # sessions since its row that died with the case in flight
-    unreadable: int = 0  # records that a kill or a full disk cut off, or that another version wrote
+    unreadable: int = 0  # records that are damaged or cut off, or that another version wrote
     _in_flight: set[str] = field(default_factory=set)  # in the session that is being read
     _rounds: list[Comparison] = field(default_factory=list)
     _rounds_before: dict[str, int] = field(default_factory=dict)  # how many there were when a case got its last row
@@ -189,12 +194,11 @@ class Contents:
     def read(self, record: dict[str, Any]) -> None:
         """Apply the next record of the journal.
 
-        Raises BadInput if the journal has a newer format; ValueError, KeyError or TypeError if this is no record.
+        Raises BadInput if the journal has a newer format; one of UNREADABLE if this is no record.
         """
         match record["record"]:
             case "row":
-                self._on_row(record["key"])
-                self.rows[record["key"]] = Row.from_record(record)
+                self.add_row(Row.from_record(record))
             case "start":
                 self._in_flight.add(record["key"])
                 self.starts[record["key"]] = self.starts.get(record["key"], 0) + 1
@@ -231,7 +235,7 @@ def load(folder: Path) -> Contents:
             for line in file:
                 try:
                     contents.read(orjson.loads(line))
-                except (ValueError, KeyError, TypeError):
+                except UNREADABLE:
                     contents.unreadable += 1
     except OSError as error:
         raise BadInput(f"{folder / NAME} cannot be read: {error.strerror or error}") from None

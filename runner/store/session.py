@@ -114,6 +114,10 @@ class Session:
         self._contents.add_rounds(rounds)
         self._journal.rounds(rounds)
 
+    def stop(self) -> None:
+        """Record that the user ends the session. After any other end, the cases in flight may have caused it."""
+        self._journal.stop()
+
     def settle(self) -> None:
         """Flush all records to the disk. Raises OSError."""
         self._journal.settle()

@@ -25,8 +25,8 @@ def test_an_interrupt_while_an_event_is_handled_is_thrown_into_the_source_of_eve
             os.kill(os.getpid(), signal.SIGINT)
             handled.append("written")
 
-    interrupts, handled = Interrupts(), []
-    with interrupts.raised(), pytest.raises(KeyboardInterrupt) as stopped:
+    handled = []
+    with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt) as stopped:
         interrupts.deliver(events(), handle)
     assert handled == ["first", "written", "last"]
     assert stopped.value.args == (signal.SIGINT,)
@@ -36,3 +36,15 @@ def test_without_an_interrupt_all_events_are_delivered():
     handled = []
     Interrupts().deliver((event for event in "abc"), handled.append)
     assert handled == ["a", "b", "c"]
+
+
+def test_the_first_interrupt_while_no_event_is_awaited_is_noted_and_the_second_raises():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.deliver(iter(["never"]), pytest.fail)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert interrupts.first == signal.SIGTERM
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

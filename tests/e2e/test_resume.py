@@ -150,6 +150,38 @@ def test_the_remaining_cases_run_after_an_interrupt(command, run, tmp_path, fold
     assert "in flight" not in result.out  # it was stopped, and did not die
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_after_the_last_row_costs_no_report(command, folder_with_rows, number):
+    process = start(command, *TINY, "workload.cols=8,16", "-m")
+    folder = folder_with_rows(2)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, err
+    assert "2 cases: 2 ok" in out
+    assert len(pandas.read_csv(folder / "rows.csv")) == 2
+
+
+ENDS = """
+import os, signal, torch
+def gelu(x, form):
+    status = open(f"/proc/{os.getppid()}/status").read()  # of what this process was forked from
+    os.kill(int(status.partition("PPid:")[2].split()[0]), signal.SIG%s)
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize(("name", "lost"), [("TERM", True), ("KILL", True), ("INT", False)])
+def test_a_case_that_ends_the_runner_twice_is_lost_unless_by_ctrl_c(run, tmp_path, cold, name, lost):
+    (tmp_path / "mine.py").write_text(ENDS % name)
+    words = [*TINY, "workload.cols=8", "impl=file", "impl.path=mine.py:gelu"]
+    number = getattr(signal, f"SIG{name}")
+    codes = [run(*more).code for more in (words, ["resume=last"])]
+    assert codes == ([-number] * 2 if name == "KILL" else [128 + number] * 2)
+    third = run("resume=last")
+    assert [row["status"] for row in third.rows()] == ["lost"] * lost
+    assert third.code == (1 if lost else 128 + number)
+
+
 def test_two_cannot_write_one_run(command, run, tmp_path, folder_with_rows):
     process = start(command, *TINY, "workload.cols=range(1,900)", "-m")
     folder = folder_with_rows(1)
@@ -194,7 +226,7 @@ def test_a_run_whose_records_are_lost_stops_and_prints_its_rows(command, tmp_pat
     process = start(command, *TINY, "workload.cols=range(1,61)", "-m")
     folder = folder_with_rows(5)
     count = len(records(folder, "row"))
-    shutil.rmtree(folder)
+    why = how(folder)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "Traceback" not in err

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -87,6 +88,16 @@ def test_a_zygote_that_does_not_start_is_killed(tmp_path, gone):
     source.begin(tmp_path / "log", [], [], 0.1)
     with pytest.raises(Gone, match=ORPHANED):
         WorkerProcess(source, tmp_path / "log", (), measures=False)
+    assert gone(source.process.pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
+def test_the_end_of_a_zygote_that_still_imports_is_not_waited_for(gone):
+    source = Zygote()
+    os.kill(source.process.pid, signal.SIGSTOP)
+    started = time.monotonic()
+    source.close()
+    assert time.monotonic() - started < 4  # it had 5 s
     assert gone(source.process.pid)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -127,7 +128,7 @@ def test_a_row_that_an_older_version_wrote_is_read(case, tmp_path):
 def test_a_comparison_with_a_field_of_a_later_version_is_read(case, tmp_path):
     with journal.Journal(tmp_path) as file:
         file.row(one := row(case, 1))
-        file.rounds(rounds := Comparison(batches_us={one.case.key: [1.5]}))
+        file.rounds(rounds := Comparison({one.case.key: [1.5] * 10}, {one.case.key: "perf_counter"}))
     path = tmp_path / journal.NAME
     path.write_text(path.read_text().replace('"batches_us"', '"of_a_later_version":1,"batches_us"'))
     assert journal.load(tmp_path).rounds == [rounds]
@@ -136,7 +137,8 @@ def test_a_comparison_with_a_field_of_a_later_version_is_read(case, tmp_path):
 
 def test_a_comparison_holds_until_one_of_its_cases_has_another_row(case, tmp_path):
     one, two = row(case, 1), row(case, 2)
-    both = Comparison({one.case.key: [1.0], two.case.key: [2.0]}, {one.case.key: "x", two.case.key: "x"})
+    keys = one.case.key, two.case.key
+    both = Comparison({key: [1.0] * 10 for key in keys}, dict.fromkeys(keys, "perf_counter"))
     with journal.Journal(tmp_path) as file:
         file.row(one)
         file.row(two)
@@ -168,6 +170,10 @@ def test_deaths_of_sessions_are_counted_for_the_cases_in_flight(case, tmp_path):
     with journal.Journal(tmp_path) as file:
         file.start(case(cols=1))
     assert journal.load(tmp_path).deaths == {key: 2}  # stopped in good order
+    with contextlib.suppress(ZeroDivisionError), journal.Journal(tmp_path) as file:
+        file.start(case(cols=1))
+        raise ZeroDivisionError
+    assert journal.load(tmp_path).deaths == {key: 3}  # a death as well
     with journal.Journal(tmp_path) as file:
         file.row(row(case, 1))
     assert journal.load(tmp_path).deaths == {}
