@@ -22,7 +22,7 @@ from datetime import datetime
 from pathlib import Path
 
 from runner.device.gpus import Gpu
-from runner.experiment.results import redact_command
+from runner.experiment.results import printable, redact_command
 from runner.experiment.schema import BadInput
 
 VARIABLE = "KERNEL_RUNNER_LOCK_DIR"
@@ -155,5 +155,4 @@ def _sign(fd: int, *, shared: bool) -> None:
 
 def _holder(fd: int) -> str:
     """Return the content of the file without control characters; everybody may write there."""
-    text = os.pread(fd, 1000, 0).decode(errors="replace") or "an unknown process"
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+    return printable(os.pread(fd, 1000, 0).decode(errors="replace") or "an unknown process")

@@ -177,3 +177,8 @@ def clip(text: str, head: int = 4000, tail: int = 16_000) -> str:
     """
     text = redact(text).encode(errors="backslashreplace").decode()
     return text if len(text) <= head + tail else f"{text[:head]} [...] {text[-tail:]}"
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with ``?`` for line breaks, escape codes, and other characters that a terminal does not show."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -8,29 +8,27 @@ import importlib
 import os
 import re
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 
 from runner.device import processes
 from runner.experiment.case import CaseRecord, Scalar
 from runner.experiment.results import ERROR, Comparison, Phase, Row, clip
+from runner.timing import clock as time
 from runner.worker.check import Fault, classify
 from runner.worker.job import Job
 from runner.worker.problem import Problem
+from runner.worker.process_state import or_none, read_state
 
 LEFT_BYTES = 2**29  # more GPU memory than the runner itself keeps between two problems
 WIPED_BYTES_S = 3e11  # the driver wipes freed memory: 138 GiB slowed an H200 by 2 % for 0.36 s
 CALIBRATION = "runner.timing.calibration"  # imports Triton, so it is imported only when it is needed
 # Inductor's own processes: the pool that compiles, also for later cases, and those that time candidates.
 INDUCTOR = re.compile(rb"\btorch[./]_inductor[./](compile_worker|\w*autotune\w*)")
-
-T = TypeVar("T")
 
 _modules_frozen = 0  # modules that were imported when gc.freeze was last called
 
@@ -41,7 +39,8 @@ class Worker:
     def __init__(self, on_phase: Callable[[Phase], None] = lambda phase: None, files: Path | None = None) -> None:
         """Measurements keep files in a folder per case of ``files``; None: they keep none."""
         self._on_phase, self._files = on_phase, files
-        self._settings = settings()
+        self._state = read_state()
+        self._changed = ""  # what a call has changed in the paired rounds
         self._problem: Problem | None = None
 
     def run(self, case: CaseRecord) -> tuple[Row, bool]:
@@ -52,7 +51,9 @@ class Worker:
         if fault and fault.status == "oom" and problem.release_caches():
             tidy()
             row, fault = self._row(case, problem)
-        spoiled = (fault is not None and fault.spoiled) or settings() != self._settings
+        if changed := self._changes():
+            row = replace(row, metrics={**row.metrics, "side_effects": changed})
+        spoiled = (fault is not None and fault.spoiled) or bool(changed)
         if not spoiled:
             tidy()
             # After an out-of-memory, a new process may have room for the case that this one has not.
@@ -60,7 +61,9 @@ class Worker:
         return self._with_traceback(row), spoiled
 
     def leftovers(self, case: CaseRecord) -> str:
-        """Return what earlier problems left in this process, if that is too much to run ``case`` here; else ""."""
+        """Return what earlier cases left in this process, if that is too much to run ``case`` here; else ""."""
+        if self._changed:
+            return f"an earlier case has changed {self._changed}"
         self._end_other_problem(case)
         if self._problem is not None:
             return ""
@@ -82,12 +85,20 @@ class Worker:
         """Compare the cases of the current problem in paired rounds. Raises nothing."""
         try:
             self._on_phase("compare")
-            return self._problem.compare() if self._problem else Comparison(reason="there is nothing to compare")
+            found = self._problem.compare() if self._problem else Comparison(reason="there is nothing to compare")
         except Exception as error:
             error.__traceback__ = None
-            return Comparison(reason=classify(error, "compare").reason)
-        finally:
-            self._end_problem()
+            found = Comparison(reason=classify(error, "compare").reason)
+        self._changed = self._changes()
+        if self._changed:
+            found = Comparison(reason=f"not compared side by side: a call has changed {self._changed}")
+        self._end_problem()
+        return found
+
+    def _changes(self) -> str:
+        """Return what has changed in this process since the last call, or since the start; "" if nothing has."""
+        before, self._state = self._state, read_state()
+        return ", ".join(self._state.changes_since(before))
 
     def _row(self, case: CaseRecord, problem: Problem) -> tuple[Row, Fault | None]:
         files = None if self._files is None else self._files / case.key
@@ -131,37 +142,6 @@ class Worker:
         self._problem = None
         forget_compiled()
         tidy()
-
-
-def settings() -> tuple[object, ...]:
-    """Return the settings of this process that a case may change for later cases. It takes 4 us and starts no CUDA."""
-    return (
-        torch.get_num_threads(),
-        torch.get_default_dtype(),
-        torch.get_default_device(),
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.is_anomaly_enabled(),
-        torch.is_autocast_enabled("cpu"),
-        torch.is_autocast_enabled("cuda"),
-        torch._C._len_torch_function_stack(),  # modes that were entered and not left
-        torch._C._len_torch_dispatch_stack(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.backends.cudnn.enabled,
-        torch.backends.cudnn.benchmark,
-        torch.backends.cudnn.deterministic,
-        _or_none(lambda: torch.backends.cudnn.allow_tf32),  # raises where convolutions and RNNs differ, since torch 2.9
-        torch._C._get_mkldnn_enabled(),
-        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
-        _or_none(os.getcwd),  # raises if the folder was removed
-    )
-
-
-def _or_none(read: Callable[[], T]) -> T | None:
-    with contextlib.suppress(RuntimeError, OSError):
-        return read()
-    return None
 
 
 def forget_compiled() -> None:
@@ -215,5 +195,5 @@ def left_running() -> list[int]:
 
     A process that has left its parent is not among them. It is killed when the worker ends.
     """
-    commands = {pid: _or_none(Path(f"/proc/{pid}/cmdline").read_bytes) for pid in processes.children(os.getpid())}
+    commands = {pid: or_none(Path(f"/proc/{pid}/cmdline").read_bytes) for pid in processes.children(os.getpid())}
     return [pid for pid, command in commands.items() if command and not INDUCTOR.search(command)]  # b"": it has ended

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from runner.experiment.case import Scalar
-from runner.experiment.results import Phase, Status, clip
+from runner.experiment.results import Phase, Status, clip, printable
 from runner.kernels.unsupported import Unsupported
 from runner.models.workload import Expected
 from runner.timing import Call
 
+aten = torch.ops.aten  # the operators themselves: a case may replace functions of torch, or methods of Tensor
 PLAIN = (Tensor, torch.nn.Parameter)  # another subclass may compute its values only when they are read
 CHUNK = 2**24  # elements compared at once: temporaries stay near 1 GiB however large the output
 
@@ -45,15 +46,20 @@ class CheckResult:
 
 def repeats(call: Call, outputs: Sequence[object]) -> bool:
     """Return whether ``call`` gives the bits of ``outputs`` again, in the first ``CHUNK`` elements of each."""
-    before = [_bits(output).clone() for output in outputs if isinstance(output, Tensor)]  # the call may overwrite them
+    before = [aten.clone(_bits(output)) for output in outputs if isinstance(output, Tensor)]  # it may overwrite them
     call.restore()
     after = [_bits(output) for output in call.run() if isinstance(output, Tensor)]
-    return len(before) == len(after) and all(map(torch.equal, before, after))
+    return len(before) == len(after) and all(map(aten.equal, before, after))
 
 
 def _bits(output: Tensor) -> Tensor:
     """Return the first elements as bytes. As numbers, NaN differs from itself, and 0 equals -0."""
-    return output.detach().reshape(-1)[:CHUNK].contiguous().view(torch.uint8)
+    return aten.view(aten.contiguous(_part(output, 0)), torch.uint8)
+
+
+def _part(tensor: Tensor, start: int) -> Tensor:
+    """Return up to ``CHUNK`` elements from ``start`` on, in one dimension."""
+    return aten.slice(aten.reshape(aten.detach(tensor), [-1]), 0, start, start + CHUNK)
 
 
 def compare(outputs: Sequence[object], expected: Sequence[Expected], dtype: torch.dtype) -> CheckResult:
@@ -80,35 +86,38 @@ def _misfit(output: object, value: Tensor, dtype: torch.dtype) -> str:
         return f"dtype {output.dtype} where {dtype} is expected"
     if output.device != value.device:
         return f"on device {output.device} where {value.device} is expected"
+    if output.layout != value.layout:
+        return f"layout {output.layout} where {value.layout} is expected"
     return ""
 
 
 def _compare(output: Tensor, wanted: Expected, into: CheckResult) -> str:
     """Add the errors of one output to ``into``. Return where it is wrong; "" if it is correct."""
-    wrong, worst, place = 0, -1.0, 0
-    flat, reference = output.detach().reshape(-1), wanted.value.reshape(-1)
-    atols = wanted.atol.reshape(-1) if isinstance(wanted.atol, Tensor) else None
-    for start in range(0, flat.numel(), CHUNK):
-        part = slice(start, start + CHUNK)
-        y, r = flat[part].double(), reference[part]
-        atol = atols[part] if atols is not None else torch.full_like(r, float(wanted.atol))
-        same = (y == r) | (y.isnan() & r.isnan())
-        error = torch.where(same, 0.0, (y - r).abs().nan_to_num(math.inf, math.inf))
-        allowed = atol + wanted.rtol * torch.where(r.isfinite(), r.abs(), 0.0)
-        ratio = torch.where(same, 0.0, error / allowed).nan_to_num(math.inf, math.inf)
-        top, at = ratio.max(0)
-        if top.item() > worst:
-            worst, place = top.item(), start + int(at)
-        wrong += int((ratio > 1).sum())
-        relative = torch.where(r.abs() > atol, error / r.abs(), 0.0).nan_to_num(math.inf, math.inf)
-        into.max_abs_err = max(into.max_abs_err, error.max().item())
-        into.max_rel_err = max(into.max_rel_err, relative.max().item())
+    wrong, worst, place, count = 0, -1.0, 0, math.prod(output.shape)
+    for start in range(0, count, CHUNK):
+        y, r = aten._to_copy(_part(output, start), dtype=torch.float64), _part(wanted.value, start)
+        atol = _part(wanted.atol, start) if isinstance(wanted.atol, Tensor) else aten.full_like(r, wanted.atol)
+        size, same = aten.abs(r), aten.logical_or(aten.eq(y, r), aten.logical_and(aten.isnan(y), aten.isnan(r)))
+        error = aten.masked_fill(_nan_as_inf(aten.abs(aten.sub(y, r))), same, 0.0)
+        allowed = aten.add(atol, aten.mul(aten.where(aten.isfinite(r), size, 0.0), wanted.rtol))
+        ratio = _nan_as_inf(aten.masked_fill(aten.div(error, allowed), same, 0.0))
+        top, at = aten.max(ratio, 0)
+        if aten.item(top) > worst:
+            worst, place = aten.item(top), start + aten.item(at)
+        wrong += aten.item(aten.sum(aten.gt(ratio, 1)))
+        relative = _nan_as_inf(aten.where(aten.gt(size, atol), aten.div(error, size), 0.0))
+        into.max_abs_err = max(into.max_abs_err, aten.item(aten.max(error)))
+        into.max_rel_err = max(into.max_rel_err, aten.item(aten.max(relative)))
     into.err_over_tol = max(into.err_over_tol, worst)
     if not wrong:
         return ""
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(place), output.shape))
-    got, want = flat[place].item(), reference[place].item()
-    return f"{wrong} of {flat.numel()} elements wrong, worst at {index}: got {got:.6g}, want {want:.6g}"
+    got, want = (aten.item(aten.select(_part(tensor, place), 0, 0)) for tensor in (output, wanted.value))
+    return f"{wrong} of {count} elements wrong, worst at {index}: got {got:.6g}, want {want:.6g}"
+
+
+def _nan_as_inf(tensor: Tensor) -> Tensor:
+    return aten.nan_to_num(tensor, math.inf, math.inf)  # type: ignore[no-any-return]
 
 
 OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED")
@@ -137,13 +146,13 @@ def classify(error: BaseException, phase: Phase) -> Fault:
     """Return the fault behind ``error``, which was raised in ``phase``."""
     message = str(error)
     text = next((line.strip() for line in message.splitlines() if line.strip()), "")
-    text = "".join(letter if letter.isprintable() else "?" for letter in clip(text, *LONGEST))
-    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    name = type(error).__name__  # anything but one line, if the case has made the class
+    reason = printable(clip(f"{name}: {text}" if text else name, *LONGEST))
     if isinstance(error, Unsupported):
-        return Fault("unsupported", text or "unsupported")
+        return Fault("unsupported", printable(clip(text, *LONGEST)) or "unsupported")
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or OUT_OF_MEMORY.search(message):
         return Fault("oom", reason)
-    if "CUDA error" in text or type(error).__name__ == "AcceleratorError":
+    if "CUDA error" in text or name == "AcceleratorError":
         return Fault("cuda_error", reason, spoiled=True)
     if isinstance(error, NotImplementedError) or (isinstance(error, RuntimeError) and NO_SUCH_KERNEL.search(text)):
         return Fault("unsupported", reason)

@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, equal
 
 from runner import implementations
 from runner.experiment.case import CaseRecord, Scalar, useless_debug
 from runner.experiment.columns import TIMES
-from runner.experiment.results import Phase, Row, clip
+from runner.experiment.results import Phase, Row, clip, printable
 from runner.kernels.unsupported import Unsupported
 from runner.measure import CannotMeasure, MeasureContext
 from runner.timing import Call
@@ -103,16 +103,15 @@ class Job:
         workload, inputs = problem.workload, problem.inputs()
         self.metrics.update(flops=workload.flops(), bytes_min=workload.bytes_min(), threads=torch.get_num_threads())
 
+        self.enter("check")
+        expected = problem.expected()  # before the implementation is loaded, and may change the inputs or torch
+
         self.enter("build")
         implementation = implementations.build(case.impl)
         started = time.perf_counter()
         function = implementation.load(case.workload.name)
         self.metrics["build_s"] = time.perf_counter() - started
 
-        self.enter("check")
-        expected = problem.expected()  # before the implementation sees the inputs, and may change them
-
-        self.enter("build")
         with implementation.first_calls(case.workload.name, device) as report:
             call = implementation.wrap_call(workload.call(function, inputs), device)
             call = self._first_calls(call, inputs, device)
@@ -124,7 +123,9 @@ class Job:
         outputs = call.run()
         dtype = getattr(torch, workload.output_dtype)
         result = compare(outputs, expected, dtype)
-        self.metrics.update(result.columns(), bitwise_repeatable=repeats(call, outputs))
+        self.metrics.update(result.columns())
+        if result.compared:
+            self.metrics["bitwise_repeatable"] = repeats(call, outputs)
         self.wrong = result.reason
         self.untimed = implementation.untimed(case.workload.name)
         call = replace(call, work=workload.work())
@@ -161,7 +162,7 @@ class Job:
         else:
             call.run()
         self.metrics["first_call_s"] = time.perf_counter() - started
-        changed = [(now, was) for now, was in zip(inputs, pristine, strict=True) if not torch.equal(now, was)]
+        changed = [(now, was) for now, was in zip(inputs, pristine, strict=True) if not equal(now, was)]
         self.metrics["mutates_inputs"] = bool(changed)
         if changed:
             call = Call(call.run, partial(_restore, call, changed))
@@ -240,10 +241,10 @@ class Job:
         return Row(
             case=self.case,
             status=status,  # type: ignore[arg-type]
-            reason=reason,
+            reason=printable(reason),
             device=device_name(self.case.device),
             phase=self.phase,
-            metrics=metrics,
+            metrics={name: printable(one) if isinstance(one, str) else one for name, one in metrics.items()},
             series=series,
             files=tuple(map(str, self.files)),
             detail=detail,

@@ -41,9 +41,27 @@ def test_four_implementations_of_gelu(on_gpu):
         assert metrics["n_kernels"] == (9 if row["case"]["impl"]["name"] == "naive" else 1)
         assert metrics["gpu_us"] < metrics["latency_us"]
         assert metrics["bitwise_repeatable"] is True
+        assert "side_effects" not in metrics
         assert 0 < metrics["pct_of_measured_peak"] < 105
     assert len(result.records("rounds")) == 3
     assert all(len(rounds["batches_us"]) == 4 for rounds in result.records("rounds"))
+
+
+def test_what_the_first_use_of_libraries_changes_is_no_side_effect(on_gpu, tmp_path):
+    (tmp_path / "user.py").write_text(
+        "import torch\n"
+        "def gelu(x): return torch.nn.functional.gelu(x, approximate='tanh')\n"
+        "fast = torch.compile(gelu)\n"
+        "def compiled(x): return fast(x)\n"
+        "def replaces(x):\n"
+        "    torch.nn.functional.relu = torch.relu\n"
+        "    return gelu(x)\n"
+    )
+    paths = ",".join(f"{tmp_path}/user.py:{name}" for name in ("compiled", "replaces"))
+    result = on_gpu("workload=gelu", "workload.cols=256,512", "impl=file,torch", f"impl.path={paths}", "-m")
+    assert statuses(result) == ["ok"] * 6, result.out + result.err
+    changed = [row["metrics"].get("side_effects") for row in result.rows()]
+    assert changed == [None, "torch.nn.functional.relu", None] * 2
 
 
 def test_a_backward_alone_is_what_a_call_launches(on_gpu):

@@ -70,6 +70,7 @@ def test_every_workload_runs_naive_torch_and_compiled(run, tmp_path):
     assert len(compiled) == len(sizes)
     for metrics in compiled:
         assert metrics["graph_breaks"] == 0
+        assert "side_effects" not in metrics
         assert 0 < metrics["compile_s"] <= metrics["first_call_s"] + 0.5  # backward compiles within the call
         assert metrics["verdict"] != "fallback"
 

@@ -68,6 +68,8 @@ class Lazy(torch.Tensor):
         (torch.zeros(2).as_subclass(Lazy), "a Lazy where a tensor is expected"),
         (torch.zeros(3), r"shape \(3,\) where \(2,\) is expected"),
         (torch.zeros(2, dtype=torch.float64), "dtype torch.float64 where torch.float32"),
+        (torch.zeros(2, device="meta"), "on device meta where cpu is expected"),
+        (torch.zeros(2).to_sparse(), "layout torch.sparse_coo where torch.strided is expected"),
         ([0.0, 0.0], "a list where a tensor is expected"),
     ],
 )

@@ -43,6 +43,15 @@ def test_a_reason_is_short_and_can_be_printed():
     assert len(reason) < 1100
 
 
+@pytest.mark.parametrize("name", ["Bad\nname", "\x1b[31mBad", "Bad" * 10**6])
+def test_the_name_of_an_exception_is_short_and_can_be_printed(name):
+    reason = classify(type(name, (Exception,), {})("why"), "build").reason
+    assert reason.isprintable()
+    assert "Bad" in reason
+    assert reason.endswith(": why")
+    assert len(reason) < 1100
+
+
 def test_only_a_cuda_error_spoils_the_process():
     assert classify(RuntimeError("CUDA error: an illegal memory access was encountered"), "check").spoiled
     assert not classify(torch.OutOfMemoryError("CUDA out of memory"), "check").spoiled

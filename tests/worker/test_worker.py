@@ -9,9 +9,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from runner.experiment.case import CaseRecord, Choice
-from runner.worker import Worker, settings
+from runner.worker import Worker
 from runner.worker.job import Job
 from runner.worker.problem import Problem
+from runner.worker.process_state import read_state
 
 BENCHMARK = {
     "cold_l2": True,
@@ -66,6 +67,9 @@ def keeps_and_copies(x):
     return kept[key].clone()
 out = torch.empty(64, 64)
 def rewrites(x): return out.copy_(right(x))
+def patches_when_told(x):
+    if torch.patched: torch.nn.functional.relu = torch.relu
+    return right(x)
 turns = [0]
 def wrong_when_timed(x):
     turns[0] += 1
@@ -286,22 +290,33 @@ LEFT_ON = {
 @pytest.mark.parametrize("name", LEFT_ON)
 def test_what_a_case_leaves_on_is_seen(name):
     with torch.backends.cudnn.flags(enabled=True):  # it changes all that it is not told
-        before = settings()
+        before = read_state()
         with LEFT_ON[name]():
-            assert settings() != before
-        assert settings() == before
+            assert read_state().changes_since(before)
+        assert not read_state().changes_since(before)
 
 
 @pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="not before torch 2.9")
 def test_convolutions_of_another_precision_than_rnns_are_seen():
-    before, convolution = settings(), torch.backends.cudnn.conv
+    before, convolution = read_state(), torch.backends.cudnn.conv
     was = convolution.fp32_precision
     convolution.fp32_precision = "ieee"
     try:
-        assert settings() != before
+        assert read_state().changes_since(before) == ["torch.backends.cudnn.allow_tf32"]
     finally:
         convolution.fp32_precision = was
-    assert settings() == before
+    assert not read_state().changes_since(before)
+
+
+def test_a_call_that_changes_torch_in_the_paired_rounds_ends_the_process(user, monkeypatch):
+    functional = torch.nn.functional
+    monkeypatch.setattr(functional, "relu", functional.relu)  # it is put back after the test
+    monkeypatch.setattr(torch, "patched", False, raising=False)
+    worker, case = Worker(), user("patches_when_told")
+    assert [worker.run(one)[1] for one in (case, user("right"))] == [False, False]
+    torch.patched = True
+    assert worker.compare().reason == "not compared side by side: a call has changed torch.nn.functional.relu"
+    assert worker.leftovers(case) == "an earlier case has changed torch.nn.functional.relu"
 
 
 @pytest.mark.parametrize(("measured", "word"), [("impossible", "impossible"), ("launch_bound", "fallback")])

@@ -1,0 +1,90 @@
+"""A user's function that changes what all cases of a process share: its row says so, and no other row is affected."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.store import journal
+
+QUICK = [f"measure.benchmark.{setting}" for setting in ("samples=20", "max_s=0.05", "warmup_s=0")]
+SLOW_S = 0.05
+
+USER = f"""
+import os, resource, signal, time, torch
+gelu = torch.nn.functional.gelu
+
+def right(x): return gelu(x, approximate="tanh")
+
+def slows_gelu(x):
+    def slower(*tensors, **options):
+        time.sleep({SLOW_S})
+        return gelu(*tensors, **options)
+    torch.nn.functional.gelu = slower
+    return right(x)
+
+def replaces_equal(x):
+    torch.equal = lambda *_: True
+    return right(x)
+
+def replaces_abs_and_is_wrong(x):
+    torch.Tensor.abs = lambda tensor: tensor - tensor
+    return right(x) + 1
+
+def leaves_files_open(x):
+    while len(kept) < 300: kept.append(os.open(os.devnull, os.O_RDONLY))
+    return right(x)
+
+def lowers_a_limit(x):
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (250, hard))
+    return right(x)
+
+def sets_a_timer(x):
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(1))
+    signal.setitimer(signal.ITIMER_REAL, 1000)
+    return right(x)
+
+def stops_the_clock(x):
+    time.perf_counter = time.perf_counter_ns = lambda: 0
+    return right(x)
+
+kept = []
+"""
+CHANGED = {
+    "slows_gelu": "torch.nn.functional.gelu",
+    "replaces_equal": "torch.equal",
+    "replaces_abs_and_is_wrong": "torch.Tensor.abs",
+    "leaves_files_open": "the number of open files by more than 200",
+    "lowers_a_limit": "RLIMIT_NOFILE",
+    "sets_a_timer": "the timer ITIMER_REAL, the handler of SIGALRM",
+    "stops_the_clock": "time.perf_counter",
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_what_a_case_changes_is_in_its_row_and_in_no_other(run, tmp_path, name):
+    (tmp_path / "user.py").write_text(USER)
+    sizes = ["workload=gelu", "workload.rows=64", "workload.cols=64,128"]
+    result = run(*sizes, "impl=file,naive,torch", f"impl.path={tmp_path}/user.py:{name}", *QUICK, "-m")
+    rows = {"file": [], "naive": [], "torch": []}
+    for row in result.rows():
+        rows[row["case"]["impl"]["name"]].append(row)
+    wrong = name.endswith("wrong")
+    assert result.code == int(wrong), result.out + result.err
+    assert [row["status"] for row in rows["file"]] == ["wrong" if wrong else "ok"] * 2
+    assert [row["metrics"]["side_effects"] for row in rows["file"]] == [CHANGED[name]] * 2
+    assert f"it changed {CHANGED[name]}; its process ended" in result.out
+    for row in rows["naive"] + rows["torch"]:
+        assert (row["status"], row["metrics"]["attempt"]) == ("ok", 1)
+        assert "side_effects" not in row["metrics"]
+        assert 0 < row["metrics"]["wall_us"] < SLOW_S * 1e6
+    keys = {row["key"] for row in rows["file"]}
+    assert not any(keys & one.batches_us.keys() for one in journal.load(result.folder).rounds)
+
+
+def test_a_meta_tensor_is_wrong(run, tmp_path):
+    (tmp_path / "user.py").write_text("def meta(x): return x.to('meta')\n")
+    result = run("workload.rows=8", "workload.cols=8", "impl=file", f"impl.path={tmp_path}/user.py:meta", *QUICK)
+    assert result.code == 1
+    (row,) = result.rows()
+    assert (row["status"], row["reason"]) == ("wrong", "y: on device meta where cpu is expected")
