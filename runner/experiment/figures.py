@@ -17,6 +17,7 @@ RISING = (  # units that follow one another in steps of 1000; of 1024 for KiB
     ("", "k", "M", "G", "T", "P", "E"),
 )
 UNITS = {unit: units for units in RISING for unit in units}
+ENDS = {"us": "us", "s": "s", "pct": "%", "bytes": "byte", "gbps": "GB/s", "flops": "flop"}  # of names of columns
 EXACT = 10**6  # counts below this are shown with all their digits
 
 
@@ -39,6 +40,11 @@ def figure(value: object, unit: str = "", digits: int = 4) -> str:
     if "e+" in text:  # larger than the largest unit
         text = f"{value:.0f}"
     return f"{text} {'B' if units[place] == 'byte' else units[place]}".rstrip()
+
+
+def unit_of(column: str) -> str:
+    """Return the unit of a column of a measurement's table, which ends its name."""
+    return ENDS.get(column.rpartition("_")[2], "")
 
 
 def interval(percent: object, sign: str = "") -> str:

@@ -163,7 +163,7 @@ def test_a_line_per_kernel(rules):
 
 def test_the_page_to_read_begins_with_the_slowest_and_stays_narrow(rules):
     text = Profile(report.kernels(RAW), rules, "", {"gpu_us": 4000.0}).summary()
-    assert text.startswith("4 kernels, 4018 us on the GPU (+0.5 % compared with the benchmark's 4000 us")
+    assert text.startswith("4 kernels, 4.018 ms on the GPU (+0.5 % compared with the benchmark's 4 ms")
     assert text.index("cutlass::Kernel2") < text.index("cunn_SoftMaxForwardReg") < text.index("_softmax_rows")
     assert "limited by the number of required registers" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 120

@@ -213,9 +213,9 @@ def test_a_gpus_figures_and_tables(recorded, context):
     assert summary.startswith(
         "kernels, copies and fills of a call: 1, busy for 30.5 us (100.0 % of their span), "
         "idle for 0 us, longest gap 0 us\n"
-        "a launch takes 4.0 us on the host; its kernel starts 8.0 us later\n"
+        "a launch takes 4 us on the host; its kernel starts 8 us later\n"
         "means of 1 calls (kernels, copies and fills of a call: 1 here, 9 by the benchmark); "
         "under the profiler a call takes 1.12x the time\n"
     )
-    assert re.search(r"aten::gelu +gelu_kernel<4> +1 +30.5 +100 +4 +8\n", summary)
-    assert re.search(r"call/forward +1 +60 +30.5 +30.5\n", summary)
+    assert re.search(r"aten::gelu +gelu_kernel<4> +1 +30.5 us +100 % +4 us +8 us\n", summary)
+    assert re.search(r"call/forward +1 +60 us +30.5 us +30.5 us\n", summary)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.experiment.case import Scalar
+from runner.experiment.figures import figure, unit_of
 from runner.measure import write_csv
 from runner.measure.inspect.assembly import REGISTERS, Code, disassembled, read_ptx, read_sass, registers_allowed
 from runner.measure.inspect.programs import Program, Seen
@@ -101,7 +102,9 @@ def summary(reason: str, table: Sequence[Line], notes: Sequence[str]) -> str:
     """Return the text of summary.txt."""
     text = [f"  why: {reason}"]
     for line in table:
-        words = [f"{name} {value}" for name, value in [*line.cells().items()][3:] if value is not None]
+        words = [
+            f"{name} {figure(value, unit_of(name))}" for name, value in [*line.cells().items()][3:] if value is not None
+        ]
         text.append(f"  {line.launches}x {line.kernel} ({line.origin}): {', '.join(words) or 'only its name is known'}")
     return "\n".join([*text, *(f"  {note}" for note in notes), ""])
 

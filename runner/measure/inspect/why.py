@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from runner.experiment.figures import figure
+
 if TYPE_CHECKING:
     from runner.measure.inspect.kernel_table import Line
 
@@ -93,7 +95,7 @@ def _missing_instructions(facts: Facts, kernels: int, count: str) -> Iterator[st
     if pct is None or pct >= SLOW_PCT:
         return
     if us is not None and kernels and us <= SHORT_US * kernels:
-        yield f"{count} in {us:.2g} us: much of it is starting them and waiting for the first bytes"
+        yield f"{count} in {figure(us, 'us', 3)}: much of it is starting them and waiting for the first bytes"
     if main and code and bound == "memory" and 0 < code.load_bits < WIDE_BITS and not code.bulk:
         yield f"{main.kernel} loads at most {code.load_bits} bits at once, of {WIDE_BITS}"
 

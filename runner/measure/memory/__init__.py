@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from runner.experiment.case import Scalar
 from runner.experiment.columns import Column
+from runner.experiment.figures import figure
 from runner.measure import SUMMARY, MeasureContext, text_table, write_csv
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ def most_saved(saved: Iterable[tuple[int, int]], made: Collection[int]) -> int:
 def summary(figures: Mapping[str, Scalar], found: Sequence[Part], where: Sequence[Place], top: int) -> str:
     """Return the text of summary.txt, with ``top`` lines of the source."""
     peak, total, largest, saved = (
-        size(int(figures[name] or 0))
+        figure(int(figures[name] or 0), "byte")
         for name in ("peak_mem_bytes", "allocated_bytes", "largest_alloc_bytes", "saved_bytes")
     )
     lines = [
@@ -242,21 +243,16 @@ def summary(figures: Mapping[str, Scalar], found: Sequence[Part], where: Sequenc
     if found:
         rows = [["part", "peak", "begins at", "ends at", "allocations"]]
         for part in found:
-            sizes = map(size, (part.peak_bytes, part.begin_bytes, part.end_bytes))
+            sizes = (figure(count, "byte") for count in (part.peak_bytes, part.begin_bytes, part.end_bytes))
             rows.append([part.part, *sizes, str(part.allocations)])
         lines += text_table(rows, left=(0,))
     if where:
         rows = [["at peak", "in all", "count", "from where"]]
         for place in where[:top]:
             source = "  ".join(filter(None, [place.where, place.operator, place.part]))
-            rows.append([size(place.at_peak_bytes), size(place.total_bytes), str(place.count), source])
+            sizes = (figure(count, "byte") for count in (place.at_peak_bytes, place.total_bytes))
+            rows.append([*sizes, str(place.count), source])
         lines += text_table(rows, left=(3,))
     if len(where) > top:
         lines.append(f"  {len(where) - top} more are in allocations.csv")
     return "\n".join([*lines, ""])
-
-
-def size(count: int) -> str:
-    """Return bytes in binary units."""
-    power = min(3, max(0, (abs(count).bit_length() - 1) // 10))
-    return f"{count / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB')[power]}"

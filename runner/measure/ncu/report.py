@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from runner.experiment.case import Scalar
+from runner.experiment.figures import figure
 from runner.measure import text_table
 from runner.measure.timeline.tables import short
 
@@ -243,14 +244,18 @@ class Profile:
         compared = ""
         if gpu_us and not self.part:
             change = f"{100 * (self.us / float(gpu_us) - 1):+.1f} %"
-            compared = f" ({change} compared with the benchmark's {gpu_us:.4g} us, which contains gaps)"
-        text = [f"{len(self.kernels)} kernels, {self.us:.4g} us on the GPU{compared}", *filter(None, [self.note])]
+            compared = f" ({change} compared with the benchmark's {figure(gpu_us, 'us')}, which contains gaps)"
+        text = [
+            f"{len(self.kernels)} kernels, {figure(self.us, 'us')} on the GPU{compared}",
+            *filter(None, [self.note]),
+        ]
         slowest = sorted(self.kernels, key=lambda kernel: -kernel["gpu_us"])
-        rows = [["kernel", "us", "SM %", "DRAM %", "occ. %", "waves", "limited by"]]
+        rows = [["kernel", "time", "SM %", "DRAM %", "occ. %", "waves", "limited by"]]
         for kernel in slowest:
-            forms = {"gpu_us": ".4g", "sm_pct": ".1f", "dram_pct": ".1f", "occupancy_pct": ".1f", "waves": ".2f"}
+            forms = {"sm_pct": ".1f", "dram_pct": ".1f", "occupancy_pct": ".1f", "waves": ".2f"}
             cells = ["" if kernel[name] is None else format(kernel[name], form) for name, form in forms.items()]
-            rows.append([_shortened(short(kernel["kernel"]), LONGEST_NAME), *cells, kernel["occupancy_limiter"]])
+            name, time = _shortened(short(kernel["kernel"]), LONGEST_NAME), figure(kernel["gpu_us"], "us")
+            rows.append([name, time, *cells, kernel["occupancy_limiter"]])
         header, *lines = text_table(rows, left=(0, 6))
         text.append(header)
         for kernel, line in zip(slowest, lines, strict=True):

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 
+from runner.experiment.figures import figure
 from runner.measure import CALL
 from runner.measure.timeline import Call, Event
 from runner.measure.timeline.tables import short
@@ -89,7 +90,7 @@ def _boxes(stacks: Stacks, depth: int, x: float, y: float, total_us: float) -> I
         us = sum(own.values())
         width = us / total_us * (WIDTH - 2 * MARGIN)
         if width >= NARROWEST:
-            hover = f"{name}\n{us:.4g} us, {100 * us / total_us:.3g} % of a call"
+            hover = f"{name}\n{figure(us, 'us')}, {100 * us / total_us:.3g} % of a call"
             yield (
                 f'<g><title>{escape(hover)}</title><rect x="{x:.2f}" y="{y:g}" width="{width:.2f}" height="{ROW:g}" '
                 f'fill="{_color(name)}"/>{_label(name, x, y, width)}</g>'

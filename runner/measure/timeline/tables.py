@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from runner.experiment.case import Scalar
 from runner.experiment.columns import Column
+from runner.experiment.figures import figure, unit_of
 from runner.measure import CALL, text_table
 from runner.measure.timeline import Call, Event
 from runner.timing.statistics import trimmed_mean
@@ -298,14 +299,15 @@ def gpu_sentences(figures: Mapping[str, Any], tool: str) -> Iterator[str]:
     """Yield the figures of ``tool`` as sentences; nothing on a CPU."""
     one = {name.removeprefix(f"{tool}_"): value for name, value in figures.items()}
     if "kernels" in one:
+        busy, idle, gap = (figure(one[name], "us") for name in ("gpu_us", "idle_us", "longest_gap_us"))
         yield (
-            f"{WHAT}: {one['kernels']}, busy for {one['gpu_us']:.4g} us ({one['busy_pct']:.1f} % of their span), "
-            f"idle for {one['idle_us']:.4g} us, longest gap {one['longest_gap_us']:.4g} us"
+            f"{WHAT}: {one['kernels']}, busy for {busy} ({one['busy_pct']:.1f} % of their span), "
+            f"idle for {idle}, longest gap {gap}"
         )
     if "launch_us" in one:
         yield (
-            f"a launch takes {one['launch_us']:.1f} us on the host; its kernel starts "
-            f"{one['launch_to_start_us']:.1f} us later"
+            f"a launch takes {figure(one['launch_us'], 'us', 3)} on the host; its kernel starts "
+            f"{figure(one['launch_to_start_us'], 'us', 3)} later"
         )
 
 
@@ -316,13 +318,11 @@ def summary(head: Sequence[str], found: Mapping[str, Sequence[Line]], rows: int)
         if table := found.get(name):
             columns = [column for column in wanted if column in table[0]]
             words = [place for place, column in enumerate(columns) if isinstance(table[0][column], str)]
-            cells = [columns, *([_cell(line[column]) for column in columns] for line in table[:rows])]
+            cells = [columns, *([_cell(column, line[column]) for column in columns] for line in table[:rows])]
             more = [f"  and {len(table) - rows} more"] if len(table) > rows else []
             lines += ["", *text_table(cells, left=words), *more]
     return "\n".join([*lines, ""])
 
 
-def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.1f}".removesuffix(".0") if value < 1e6 else f"{value:.4g}"
-    return short(str(value)) if value is not None else ""
+def _cell(column: str, value: object) -> str:
+    return figure(value, unit_of(column)) if isinstance(value, int | float | None) else short(str(value))

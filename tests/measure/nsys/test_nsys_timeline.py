@@ -159,6 +159,12 @@ def test_the_summary_has_figures_and_tables(seen, training):
         assert words in text, text
 
 
+def test_the_summary_has_si_prefixes():
+    line = {"part": "call", "count": 1.0, "host_us": 31_500.0, "gpu_us": 2_340_000.0, "gpu_busy_us": 0.3712}
+    last = tables.summary([], {"parts": [line]}, 3).splitlines()[-1]
+    assert " ".join(last.split()) == "call 1 31.5 ms 2.34 s 0.3712 us"
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_sums_unions_spans_and_gaps_agree_whatever_overlaps(seen, export, seed):
     draw = random.Random(seed)
