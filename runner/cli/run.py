@@ -176,6 +176,4 @@ def device_names(plan: Plan) -> set[str] | None:
     found = gpus.visible()
     if not found and str(plan.launcher.fields["gpus"]) in gpus.ANYWHERE:
         return {"cpu"}
-    used = gpus.choose(str(plan.launcher.fields["gpus"]), found)
-    # A row has the name of the whole GPU, and a part of one (MIG) has another.
-    return None if any(gpu.parent_uuid for gpu in used) else {gpu.name for gpu in used}
+    return gpus.names(gpus.choose(str(plan.launcher.fields["gpus"]), found))

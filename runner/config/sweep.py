@@ -175,7 +175,7 @@ def _workload_axes(config: DictConfig) -> dict[str, Any]:
     return {f"workload.{name}": axis for name, axis in axes.items()}
 
 
-def _sets_only(options: DictConfig, key: str, given: Mapping[str, list[str]]) -> bool:
+def _sets_only(options: DictConfig, key: str, given: dict[str, list[str]]) -> bool:
     """Return whether the workload's field ``key`` only sets others, all of which are ``given``: matmul's size."""
     workload: Any = OmegaConf.to_container(options.workload)
     reference = re.compile(rf"\$\{{(.*\bworkload)?\.{key.partition('.')[2]}\b")
@@ -213,10 +213,10 @@ def _axes(compose: Composer, declared: Mapping[str, Any], skip: Iterable[str]) -
 
 def _expand(compose: Composer, override: Override) -> list[str]:
     """Return one override line per value. Raises BadInput if there is none, or too many for a run."""
-    values = override.value()
     try:
-        if isinstance(values, RangeSweep):  # it may be longer than memory holds
-            check_count(int((values.stop - values.start) // values.step), str(override.input_line))
+        if isinstance(override.value(), RangeSweep):  # it may be longer than memory holds
+            numbers: Any = override.value()
+            check_count(int((numbers.stop - numbers.start) // numbers.step), str(override.input_line))
         lines = compose.expand(override)
     except (HydraException, ValueError, ArithmeticError):  # interval(1,9), range(1,9,0), range(0,inf)
         raise BadInput(

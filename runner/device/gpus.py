@@ -101,6 +101,11 @@ def choose(asked: str, found: Sequence[Gpu], why: str = "") -> list[Gpu]:
     return chosen
 
 
+def names(used: Sequence[Gpu]) -> set[str] | None:
+    """Return the names of ``used`` as rows have them; None if one is a part of a GPU (MIG): rows name the whole GPU."""
+    return None if any(gpu.parent_uuid for gpu in used) else {gpu.name for gpu in used}
+
+
 def busy(gpu: Gpu) -> str:
     """Return a sentence if other processes use ``gpu``, else "".
 

@@ -27,6 +27,7 @@ from runner.experiment.schema import BadInput
 from runner.store import journal
 from runner.store.fingerprint import Fingerprints
 from runner.store.journal import Journal
+from runner.store.resume import other_device
 
 MOST_DEATHS = 2  # of machines or tasks with the same case in flight: the case may kill them
 MOST_DEATHS_IN_A_ROW = 3  # of machines or tasks, without a row in between, after which no other one is started
@@ -110,9 +111,10 @@ class Ledger:
         return [_in_order(hand) for hand in dealt]
 
     def note(self, holder: Holder, event: Event) -> Event | None:
-        """Note the start or the row of a case. Return ``event``, or None for a second row of a case."""
+        """Note the start or the row of a case. Return ``event``, or None for a second row after one start."""
         if isinstance(event, Started):
             holder.begun.add(event.case.key)
+            holder.owed[event.case.key] = event.case  # also if it has a row, of another GPU on which the task began
             self.begun[event.case.key] += 1
         elif isinstance(event, Row):
             self.deaths_in_a_row = 0
@@ -303,9 +305,10 @@ class Shard:
         before = journal.load(part.folder)
         mine.starts = dict(before.starts)
         left: list[CaseRecord] = []
+        here = gpus.names(gpus.visible()) if before.rows and self.local.gpus else None
         for case in part.cases:
             deaths, starts = before.deaths.get(case.key, 0), before.starts.get(case.key, 0)
-            if case.key in before.rows:
+            if (row := before.rows.get(case.key)) and not other_device(row, here):
                 continue
             if deaths >= MOST_DEATHS:
                 yield lost(case, "in flight when its task died, for the second time")

@@ -207,7 +207,7 @@ class Array:
             if event is None or self.ledger.note(task, event) is None:
                 continue
             if isinstance(event, Row):
-                yield from [Started(event.case)] * self.ledger.begun[event.case.key]
+                yield from [Started(event.case)] * self.ledger.begun.pop(event.case.key, 0)
             if not isinstance(event, Started):
                 yield event
 

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import sys
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from runner.device.gpus import Gpu
 from runner.execute import Notice, Ready, Started, slurm
 from runner.execute.local import Local
 from runner.execute.shards import Ledger, Part, PartJournal, Shard
@@ -400,6 +402,32 @@ def test_a_task_that_is_queued_again_tries_a_suspect_last_and_gives_up_in_the_en
     reasons = [row.reason for row in journal.read(part.folder) if row.status == "lost"]
     assert "in flight when its task died, for the second time" in reasons[0]
     assert "begun 6 times, and no task had the time for it (launcher.time_min)" in reasons[1]
+
+
+def test_a_task_that_is_queued_again_on_another_model_of_gpu_measures_its_cases_again(
+    tasks, tmp_path, six, monkeypatch
+):
+    """It compares the model alone: neither the very GPU nor the versions."""
+    cases = [replace(case, device="auto") for case in six[:3]]
+    parent = tasks.array()
+    list(parent.submit([cases]))
+    part = Part(Path(tasks.jobs[0].shard.folder))
+    with PartJournal(part.folder) as mine:
+        for case, device in zip(cases, ("A100", "H200"), strict=False):
+            mine.write(Started(case))
+            mine.write(Row(case=case, status="ok", device=device, fingerprint={"torch": "1.0"}))
+    asked = []
+    monkeypatch.setattr("runner.execute.shards.serve", lambda local, cases, *_: asked.append([*cases]) or ())
+    monkeypatch.setattr("submitit.JobEnvironment", lambda: SimpleNamespace(job_id="9"))
+    monkeypatch.setattr("runner.device.gpus.visible", lambda: [Gpu(0, "GPU-1", "H200", 0, 0)])
+    Shard(str(part.folder), replace(LOCAL, gpus="all"))()
+    assert asked == [[cases[0], cases[2]]]
+    assert keys(of(Row, parent.drain())) == keys(cases[:2])
+    with PartJournal(part.folder) as mine:
+        mine.write(Started(cases[0]))
+        mine.write(Row(case=cases[0], status="ok", device="H200"))
+    (row,) = of(Row, parent.drain())
+    assert (row.case, row.device) == (cases[0], "H200")
 
 
 def test_an_error_of_a_task_becomes_a_notice(tmp_path, six, monkeypatch):
