@@ -214,7 +214,7 @@ def test_the_pages_own_lines_of_pandas_tell_variants_apart(project, two_variants
     done = project.python("-c", shown)
     assert done.returncode == 0, done.stderr
     variants, runs = ([line.split(";") for line in table.splitlines()] for table in done.stdout.split("\n\n")[:2])
-    assert variants[0] == ["workload.cols", "file(path=my_softmax.py:softmax)", "file(path=other.py:softmax)"]
+    assert variants[0] == ["workload.cols", "file(my_softmax.py:softmax)", "file(other.py:softmax)"]
     assert [line[0] for line in variants[1:]] == ["100", "200"]
     assert runs[0] == ["workload.cols", "implementation", "2025-01-30/12-00-00-gelu", "2025-01-31/12-00-00-gelu"]
     assert [line[:2] for line in runs[1:]] == [[size, name] for size in ("100", "200") for name in variants[0][1:]]
