@@ -118,7 +118,16 @@ def test_a_chain_of_kernels_is_bound_by_its_launches():
     row = measure(lambda: [call() for call in calls])
     assert row["n_kernels"] == 9
     assert row["verdict"] == "launch_bound", row
-    assert row["gpu_us"] < row["latency_us"] / 2
+    assert row["gpu_warm_us"] < row["pipelined_us"] / 1.2
+
+
+def test_two_kernels_that_keep_the_gpu_busy_are_not_bound_by_their_launches():
+    calls = [gelu(2**22) for _ in range(2)]
+    row = measure(lambda: [call() for call in calls])
+    assert row["n_kernels"] == 2
+    assert row["pipelined_us"] < row["latency_us"]
+    assert row["verdict"] != "launch_bound", row
+    assert all(0 < row[f"{name}_pct"] < 50 for name in ("latency", "host", "pipelined")), row
 
 
 def test_events_know_that_a_short_call_is_beyond_them():
@@ -131,6 +140,15 @@ def test_the_timers_step_is_known():
     from runner.timing.timestamps import tick_ns
 
     assert 1 <= tick_ns() <= 1024
+
+
+def test_timestamps_on_a_stream_are_as_many_as_asked_for():
+    from runner.timing.preparation import preparation
+    from runner.timing.timestamps import StreamTimestamps
+
+    instrument = StreamTimestamps(spinning(20_000), preparation(None, cold_l2=False), constant_us=0.0)
+    assert [len(instrument.samples(count)) for count in (1, 10, 13)] == [1, 10, 13]
+    assert len(instrument.clocks_mhz) == 24
 
 
 def test_fewer_samples_than_captures_are_of_graphs_drawn_anew():
