@@ -15,7 +15,7 @@ from runner.experiment.case import CaseRecord, Choice, Labels, Scalar, called, s
 from runner.experiment.figures import interval
 from runner.experiment.results import Comparison, Row
 from runner.timing import statistics
-from runner.timing.procedure import GRAVITY, UNTRUE
+from runner.timing.procedure import GRAVITY, UNTRUE, launch_bound
 from runner.timing.statistics import T_975, Ratio, pair_floors, shared_us
 
 
@@ -132,12 +132,12 @@ class _Problem:
     def __init__(self, cases: Sequence[list[Row]], baseline: str | None, compared: Mapping[str, Comparison]) -> None:
         rows = [merged(replicas) for replicas in cases]
         self.base = base = _baseline(rows, baseline)
-        launch_bound = any(row.metrics.get("verdict") == "launch_bound" for row in rows)
+        bound = any(launch_bound(row.metrics) for row in rows)
         self.lines = []
         for row, replicas in zip(rows, cases, strict=True):
             columns = {} if base is None else _against(row, rows[base], replicas, cases[base], compared)
             columns |= {"tflops": _rate(row, "flops", 1e-6), "gbps": _rate(row, "bytes_min", 1e-3)}
-            columns |= {"between_pct": _between_pct(replicas), "launch_bound": launch_bound}
+            columns |= {"between_pct": _between_pct(replicas), "launch_bound": bound}
             self.lines.append(Line(row, replicas=len(replicas), **columns))
         self.rivals = [place for place, line in enumerate(self.lines) if may_win(line.row)]
         self.best = best = _fastest(self.lines, self.rivals)

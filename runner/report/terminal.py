@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import sysconfig
@@ -315,7 +316,9 @@ def verdict(row: Row) -> str:
 
 def _factor(speedup: float | None) -> str:
     """Return a speed-up with two decimals; below 1/100 with two significant digits; "" for None."""
-    return "" if speedup is None else f"{speedup:.2f}x" if speedup >= 0.01 else f"{speedup:.2g}x"
+    if speedup is None:
+        return ""
+    return f"{speedup:.2f}x" if speedup >= 0.01 else f"{speedup:.{1 - math.floor(math.log10(speedup))}f}x"
 
 
 def _rate(value: float | None, factor: float) -> str:

@@ -215,7 +215,7 @@ def _doubts(columns: Mapping[str, Any], target_pct: float) -> Iterator[tuple[str
     """Yield each doubt and its reason, the gravest first. Columns of other devices and instruments are absent."""
     instrument, kernels = columns["instrument"], columns.get("n_kernels")
     time_us: Any = columns.get("gpu_us")  # None on a CPU
-    least_us, cupti_us, pipelined_us = map(columns.get, ("fastest_possible_us", "cupti_us", "pipelined_us"))
+    least_us, cupti_us = map(columns.get, ("fastest_possible_us", "cupti_us"))
 
     if kernels == 0:
         yield "impossible", "the call ran no kernel, copy or fill: its outputs were computed before"
@@ -258,7 +258,19 @@ def _doubts(columns: Mapping[str, Any], target_pct: float) -> Iterator[tuple[str
         # The rest of the interval remains however many samples are taken.
         yield "timer_limited", f"{instrument} measures so short a call to {interval(best_pct, '+-')} at best"
 
-    warm_us = columns.get("gpu_warm_us", time_us)  # calls back to back leave the cache warm
-    if pipelined_us is not None and pipelined_us > max(LAUNCH_SHARE * warm_us, warm_us + LAUNCH_US):
-        every = f"back to back, a call takes {figure(pipelined_us, 'us')}"
-        yield "launch_bound", f"{every}, of which the GPU works {figure(warm_us, 'us')}: launching limits it"
+    if launch_bound(columns):
+        every, busy = (figure(columns[name], "us") for name in ("pipelined_us", _warm(columns)))
+        yield "launch_bound", f"back to back, a call takes {every}, of which the GPU works {busy}: launching limits it"
+
+
+def launch_bound(columns: Mapping[str, Any]) -> bool:
+    """Return whether calls back to back take longer than the GPU works, since launching limits them."""
+    pipelined_us, warm_us = columns.get("pipelined_us"), columns.get(_warm(columns))
+    if pipelined_us is None or warm_us is None:
+        return False
+    return bool(pipelined_us > max(LAUNCH_SHARE * warm_us, warm_us + LAUNCH_US))
+
+
+def _warm(columns: Mapping[str, Any]) -> str:
+    """Return the column of the time to compare with calls back to back, which leave the cache warm."""
+    return "gpu_warm_us" if "gpu_warm_us" in columns else "gpu_us"

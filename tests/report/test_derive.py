@@ -18,7 +18,8 @@ def row(impl, us, *, cols=8, replica=0, percent=0.5, status="ok", **metrics):
     case = CaseRecord(
         Choice("gelu", {"cols": cols}), Choice(impl, {}), (Choice("benchmark", {}),), "cpu", 0, replica=replica
     )
-    timed = {"gpu_us": us, "interval_pct": percent, "correct": True} | metrics if us is not None else {}
+    certain = {"converged": True, "samples": 20, "separate_pct": 0.1}
+    timed = {"gpu_us": us, "interval_pct": percent, "correct": True} | certain | metrics if us is not None else {}
     return Row(case=case, status=status, reason="" if status == "ok" else "it broke", metrics=timed)
 
 
@@ -293,8 +294,7 @@ def test_rounds_of_one_process_do_not_speak_for_all():
 def test_times_by_different_numbers_of_threads_have_no_word():
     def on_cpu(impl, us, threads):
         one = row(impl, us)
-        metrics = {"wall_us": us, "interval_pct": 0.3, "threads": threads}
-        return replace(one, device="cpu", metrics=metrics)
+        return replace(one, device="cpu", metrics={**one.metrics, "threads": threads})
 
     line = by_impl(derive.lines([on_cpu("torch", 10.0, 2), on_cpu("triton", 5.0, 1)], None))["triton"]
     assert (line.speedup, line.vs_baseline) == (2.0, None)
@@ -345,8 +345,11 @@ def test_what_is_said_of_the_fastest_agrees_with_the_word_beside_it():
     """The comparisons with the baseline and with the fastest are corrected together."""
     generator = random.Random(7)
     for _ in range(200):
-        rows = [row(f"impl{i}", generator.uniform(95, 105), percent=generator.uniform(0.5, 3)) for i in range(4)]
-        found = derive.lines(rows, "impl0")
+        rows = [row(f"impl{i}", generator.uniform(99, 101)) for i in range(4)]
+        spread = generator.uniform(0.001, 0.03)
+        batches = {one.case.key: [one.time_us * generator.gauss(1, spread) for _ in range(10)] for one in rows}
+        compared = Comparison(batches_us=batches, instruments=dict.fromkeys(batches, "perf_counter"))
+        found = derive.lines(rows, "impl0", [compared])
         (base,) = [line for line in found if line.baseline]
         for line in found:
             if line.fastest == "yes" and line is not base:
