@@ -62,7 +62,7 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
     if seen:
         instrument, note = instruments.corrected(instrument, note, seen, call, settings)
     taken, drift_us = undisturbed(lambda: take(instrument, settings), [instrument])
-    columns = taken.columns("gpu_us", FLOORS[instrument.name]) | gpu_state() | latency_columns(call)
+    columns = taken.columns("gpu_us", FLOORS[instrument.name]) | gpu_state()
     columns |= {"instrument": instrument.name, "instrument_note": note, "calls_per_sample": 1}
     columns["separate_pct"] = separate_pct("cuda")
     if isinstance(instrument, GraphTimestamps):
@@ -79,6 +79,7 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
         }
     if isinstance(instrument, GraphTimestamps) and settings.cold_l2:
         columns |= warm_columns(call, settings, buffer_sets, taken.summary.estimate)
+    columns |= latency_columns(call)  # after what it could heat
     if settings.sustained_s and not isinstance(instrument, HostClock):  # work that nobody waits for would pile up
         columns |= sustained(call, settings.sustained_s, captured=isinstance(instrument, GraphTimestamps))
     if settings.measured_peak and call.work:
