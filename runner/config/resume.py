@@ -20,7 +20,7 @@ class Earlier:
     """An earlier run, whose whole grid is resumed."""
 
     folder: Path
-    head: dict[str, Any]  # as runner.store.run_folder.read_head returns it
+    head: run_folder.Head
     cases: tuple[CaseRecord, ...]
 
     def overrides(self, compose: Composer, given: Sequence[str]) -> list[str]:
@@ -33,7 +33,8 @@ class Earlier:
         if "log" not in keys:
             found.append(f"log=[{','.join(one.name for one in reporters)}]")
             found += [line for one in reporters for line in _fields(f"log.{one.name}", one)]
-        return found + [f"{key}={_value(self.head[key])}" for key in ("name", "baseline", "columns") if key not in keys]
+        single = [f"{key}={_value(value)}" for key, value in self.head.items() if key not in (*keys, "launcher", "log")]
+        return found + single
 
     def plan(self, configs: Sequence[Mapping[str, Any]]) -> Plan:
         """The run's cases, with the settings of ``configs``, to be run in its folder. Raises BadInput."""
@@ -54,7 +55,7 @@ def find(compose: Composer, overrides: Sequence[str]) -> Earlier | None:
         return Earlier(folder, run_folder.read_head(folder), tuple(run_folder.read_cases(folder)))
     except FileNotFoundError:
         problem = f"it has no {run_folder.PLAN}"
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+    except (OSError, ValueError) as error:
         problem = f"its {run_folder.PLAN} cannot be read ({error})"
     again = f"repeat the command that began it, with resume={config.resume.of} added"
     raise BadInput(f"resume={config.resume.of}: {problem}; {again}")

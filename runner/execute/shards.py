@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import socket
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,12 +24,13 @@ from runner.execute import CannotStart, Event, Limits, Notice, Ready, Started
 from runner.execute.local import Local
 from runner.experiment.case import CaseRecord
 from runner.experiment.results import Comparison, Row
-from runner.experiment.schema import BadInput
+from runner.experiment.schema import UNREADABLE, BadInput, check
 from runner.store import journal
 from runner.store.fingerprint import Fingerprints
 from runner.store.journal import Journal
 from runner.store.resume import other_device
 
+JOB = re.compile(r"\d+(_\d+)?|DEBUG_\d+")  # the number of a job, which scancel takes
 MOST_DEATHS = 2  # of machines or tasks with the same case in flight: the case may kill them
 MOST_DEATHS_IN_A_ROW = 3  # of machines or tasks, without a row in between, after which no other one is started
 MOST_STARTS = 6  # of a case without a row, in tasks that reached their time limit
@@ -191,21 +193,21 @@ class Part:
 
     @property
     def cases(self) -> list[CaseRecord]:
-        """The cases of the task. Raises OSError or ValueError if its writer was killed."""
+        """The cases of the task. Raises OSError or one of UNREADABLE if its writer was killed."""
         lines = (self.folder / "cases.jsonl").read_text(encoding="utf-8").splitlines()
         return [CaseRecord.from_record(json.loads(line)) for line in lines]
 
     @property
-    def job(self) -> dict[str, Any]:
-        """The content of ``job.json``; {} without one."""
+    def job(self) -> dict[str, str]:
+        """The content of ``job.json``: the job's number and its cluster; {} without one."""
         try:
-            found: dict[str, Any] = json.loads((self.folder / "job.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            found = json.loads((self.folder / "job.json").read_text(encoding="utf-8"))
+            return {"job": JOB.fullmatch(found["job"])[0], "cluster": found["cluster"]}  # type: ignore[index]
+        except (OSError, *UNREADABLE):
             return {}
-        return found
 
     @job.setter
-    def job(self, facts: Mapping[str, Any]) -> None:
+    def job(self, facts: Mapping[str, str]) -> None:
         (self.folder / "job.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
 
     def new_records(self) -> list[dict[str, Any]]:
@@ -257,14 +259,15 @@ def event_of(record: Mapping[str, Any], cases: Mapping[str, CaseRecord]) -> Even
     None for another record, or if its case is none of ``cases``, or if another version of the runner has written it.
     """
     values = {name: value for name, value in record.items() if name != "record"}
-    if values.get("key", "") not in {"", *cases}:
-        return None
-    with contextlib.suppress(ValueError, KeyError, TypeError):
+    with contextlib.suppress(*UNREADABLE):
+        if values.get("key", "") not in {"", *cases}:
+            return None
         match record["record"]:
             case "ready":
-                return Ready(values["environment"], None if values["gpu"] is None else Gpu(**values["gpu"]))
+                check(Gpu, values["gpu"] or {})
+                return Ready({**values["environment"]}, None if values["gpu"] is None else Gpu(**values["gpu"]))
             case "notice":
-                return Notice(values["text"])
+                return Notice(str(values["text"]))
             case "start":
                 return Started(cases[values["key"]])
             case "row":

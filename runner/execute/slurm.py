@@ -16,13 +16,15 @@ from runner.execute import Event, Limits, Notice, Seconds, Started, shards
 from runner.execute.local import Local
 from runner.execute.shards import MOST_DEATHS_IN_A_ROW, Holder, Ledger, Part, Shard, event_of, lost, need, one_line
 from runner.execute.worker_process import Zygote
-from runner.experiment.case import CaseRecord
+from runner.experiment.case import CaseRecord, Scalar
 from runner.experiment.results import Comparison, Row
-from runner.experiment.schema import BadInput, Line
+from runner.experiment.schema import UNREADABLE, BadInput, Line
 from runner.store import journal
 from runner.store.fingerprint import Fingerprints, difference
+from runner.store.journal import Contents
 
 MOST_REQUEUES = 100  # of a task that reaches its time limit; cases that are too long for it are given up before
+FOLDER = "slurm"  # of submitit's files, in the run's folder; a task unpickles what it is to run from there
 NUMBERS = ("array_parallelism", "signal_delay_s")  # options of submitit that sbatch does not know
 SETTLE_POLLS = 6  # polls for which a task must have ended: Slurm may queue it again, and files come late
 GOING_ON = frozenset(  # states that are not the end; QUEUED is submitit's own
@@ -43,7 +45,6 @@ class Slurm(Limits):
     mem_gb: Annotated[int, "at least 1"] | None
     tasks: Annotated[int, "at least 1"]
     extra: tuple[str, ...]
-    folder: Line
     poll_s: Seconds
 
     def __post_init__(self) -> None:
@@ -60,7 +61,7 @@ class Slurm(Limits):
         folder = Path(log_path).parent.absolute()
         os.environ["PYTHONPATH"] = processes.environment()["PYTHONPATH"]  # tasks inherit it and find the packages
         gpus = 0 if all(case.device == "cpu" for case in cases) else self.gpus_per_task
-        array = Array(folder, lambda: self._executor(folder / self.folder, gpus), shards.local(self, gpus), self.poll_s)
+        array = Array(folder, lambda: self._executor(folder / FOLDER, gpus), shards.local(self, gpus), self.poll_s)
         try:
             array.ledger.add((yield from array.take_over(cases)))
             yield from array.submit(array.ledger.deal(self.tasks))
@@ -103,8 +104,10 @@ class _Task(Holder):
         self.facts = part.job
         super().__init__(f"task {part.folder.name} (job {self.facts.get('job', 'unknown')})", cases)
         self.part, self.old = part, job is None
-        self.job = _earlier_job(self.facts) if self.old else job
+        self.job = _earlier_job(self.facts, part.folder.parents[1] / FOLDER) if self.old else job
         self.gone_since = 0.0  # on the monotonic clock; 0 while it goes on
+        self.cases: Mapping[str, CaseRecord] = _cases(part)  # also those that the run has rows of
+        self.started: dict[str, Scalar] = {}  # when the cases of its rows started, by their keys
         self.done = False  # it has written that all its cases have rows
         self.stale = False  # it runs sources that have changed since
 
@@ -117,6 +120,8 @@ class Array:
         self._settle_s = SETTLE_POLLS * poll_s
         self.open: list[_Task] = []  # tasks whose journals may grow
         self._fingerprints = Fingerprints()
+        self._started: dict[str, Scalar] = {}  # when the cases of the run's rows started, by their keys
+        self._rounds: list[Comparison] = []  # that the run has from earlier sessions
         self.ledger = Ledger()
 
     def take_over(self, cases: Sequence[CaseRecord]) -> Generator[Event, None, list[CaseRecord]]:
@@ -125,11 +130,13 @@ class Array:
         Tasks that still run go on, unless their sources have changed.
         """
         parts = [Part(folder) for folder in sorted((self._folder / "parts").glob("[0-9]*"))]
-        known = journal.load(self._folder).rows if parts else {}  # a case that has a row is to run again
+        before = journal.load(self._folder) if parts else Contents()
+        known, self._rounds = before.rows, before.rounds  # a case that has a row is to run again
+        self._started = {key: row.metrics.get("started_at") for key, row in known.items()}
         free = {case.key: case for case in cases if case.key not in known}
         rows = 0
         for part in parts:
-            task = _Task(part, _wanted(part, free))
+            task = _Task(part, [free[key] for key in _cases(part) if key in free])
             for event in self._read(task):
                 if not isinstance(event, Notice) and not (isinstance(event, Comparison) and event.reason):
                     yield event
@@ -159,7 +166,7 @@ class Array:
         except Exception as error:  # submitit raises a dozen kinds
             raise BadInput(f"launcher=slurm: no task could be submitted: {one_line(error)}") from None
         for part, share, job in zip(parts, shares, jobs, strict=True):
-            part.job = {"job": job.job_id, "cluster": executor.cluster, "folder": str(executor.folder)}
+            part.job = {"job": job.job_id, "cluster": executor.cluster}
             self.open.append(_Task(part, share, job))
         ids = ", ".join(dict.fromkeys(job.job_id.partition("_")[0] for job in jobs))
         yield Notice(f"tasks submitted to {executor.cluster}: {len(jobs)} ({ids})")
@@ -189,7 +196,7 @@ class Array:
         """End the tasks that have not ended."""
         for task in self.open:
             if task.facts["cluster"] == "local":
-                _end_here(task.facts)
+                _end_here(task.facts, self._folder / FOLDER)
             else:
                 _cancel(task.job)
 
@@ -200,20 +207,28 @@ class Array:
         """
         for record in task.part.new_records():
             task.done = task.done or record["record"] == "done"
-            if task.old and record["record"] == "row" and self._is_stale(task, record):
+            event = event_of(record, task.cases)
+            if isinstance(event, Row):
+                task.started[event.case.key] = event.metrics.get("started_at")
+            if isinstance(event, Comparison) and not self._is_wanted(task, event):
+                continue
+            if isinstance(event, Row | Started) and event.case.key not in task.given:
+                continue
+            if task.old and isinstance(event, Row) and difference(self._fingerprints.of(event.case), event.fingerprint):
                 task.stale = True
                 continue
-            event = event_of(record, task.given)
             if event is None or self.ledger.note(task, event) is None:
                 continue
             if isinstance(event, Row):
+                self._started[event.case.key] = task.started[event.case.key]
                 yield from [Started(event.case)] * self.ledger.begun.pop(event.case.key, 0)
             if not isinstance(event, Started):
                 yield event
 
-    def _is_stale(self, task: _Task, record: Mapping[str, Any]) -> bool:
-        case = task.given.get(record["key"])
-        return case is not None and bool(difference(self._fingerprints.of(case), record["fingerprint"]))
+    def _is_wanted(self, task: _Task, rounds: Comparison) -> bool:
+        """Whether ``rounds`` of ``task`` are of rows that count, and the run has not got them in an earlier session."""
+        found = [(self._started.get(key), task.started.get(key, "no row")) for key in rounds.batches_us]
+        return all(one == other for one, other in found) and not (found and rounds in self._rounds)
 
     def _replace(self, task: _Task, state: str) -> Iterator[Event]:
         """Submit a new task for the cases of ``task``, which has ended as ``state``."""
@@ -230,11 +245,11 @@ class Array:
                 yield lost(case, f"{task.name} ended as {state}, and then {error}")
 
 
-def _wanted(part: Part, free: Mapping[str, CaseRecord]) -> list[CaseRecord]:
+def _cases(part: Part) -> dict[str, CaseRecord]:
     try:
-        return [free[case.key] for case in part.cases if case.key in free]
-    except (OSError, ValueError):  # its writer was killed, so no task has it
-        return []
+        return {case.key: case for case in part.cases}
+    except (OSError, *UNREADABLE):  # its writer was killed, so no task has it
+        return {}
 
 
 def _end_state(job: Any) -> str:
@@ -256,20 +271,20 @@ def _cancel(job: Any) -> None:
         job.cancel(check=False)
 
 
-def _earlier_job(facts: Mapping[str, Any]) -> Any:
+def _earlier_job(facts: Mapping[str, str], folder: Path) -> Any:
     """Return the job of an earlier session under Slurm. On this machine end what that session has left; None."""
     if facts.get("cluster") == "slurm":
         from submitit import SlurmJob
 
-        return SlurmJob(folder=facts["folder"], job_id=facts["job"])
-    _end_here(facts)
+        return SlurmJob(folder=folder, job_id=facts["job"])
+    _end_here(facts, folder)
     return None
 
 
-def _end_here(facts: Mapping[str, Any]) -> None:
-    """End submitit's controller, and with it the task, if the job runs on this machine."""
+def _end_here(facts: Mapping[str, str], folder: Path) -> None:
+    """End submitit's controller, and with it the task, if the job runs on this machine. Its files are in ``folder``."""
     with contextlib.suppress(OSError):
         if facts.get("cluster") == "local":
             command = Path(f"/proc/{facts['job']}/cmdline").read_bytes()
-            if b"submitit.local._local" in command and facts["folder"].encode() in command:
+            if b"submitit.local._local" in command and str(folder).encode() in command:
                 processes.kill_tree(int(facts["job"]))

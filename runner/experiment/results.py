@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from runner.experiment.case import CaseRecord, Scalar
-from runner.experiment.columns import SERIES, TIMES
+from runner.experiment.columns import INSTRUMENTS, NUMBERS, SERIES, TIMES
+from runner.experiment.schema import check
 
 Status = Literal[
     "ok",  # checked and measured
@@ -47,7 +48,7 @@ class Row:
     device: str = ""  # "cpu", or the name of the GPU
     phase: Phase = "measure"  # the last phase that it reached
     metrics: Mapping[str, Scalar] = field(default_factory=dict)  # by COLUMNS
-    series: Mapping[str, Sequence[float]] = field(default_factory=dict)  # by SERIES
+    series: Mapping[str, Sequence[int | float]] = field(default_factory=dict)  # by SERIES
     files: tuple[str, ...] = ()  # artifacts, relative to the run's folder
     detail: str = ""  # traceback, or the end of what the case printed
     fingerprint: Mapping[str, str] = field(default_factory=dict)  # see runner.store.fingerprint
@@ -94,18 +95,27 @@ class Row:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Row:
-        """Return the row that ``to_record`` made ``record`` of. Unknown fields are left out."""
+        """Return the row that ``to_record`` made ``record`` of. Unknown fields are left out.
+
+        Raises one of UNREADABLE if it is none: a value has the wrong type, or the case is not the one of its key.
+        """
         values: dict[str, Any] = {name: record[name] for name in cls.__slots__ if name in record}
-        values["case"] = CaseRecord.from_record(values["case"])
-        values["files"] = tuple(values["files"])
-        return cls(**values)
+        values["case"] = case = CaseRecord.from_record(values["case"])
+        check(cls, values)
+        row = cls(**values | {"files": tuple(values["files"])})
+        if record["key"] != case.key:
+            raise ValueError(f"{case.label}: it has the key of another case")
+        for name in NUMBERS:
+            if type(row.metrics.get(name)) not in (int, float, type(None)):
+                raise TypeError(f"{case.label}: {name}={row.metrics[name]!r} is no number")
+        return row
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Ten batch means of each case. The n-th ones of all cases were measured together, so their ratio is valid."""
 
-    batches_us: Mapping[str, Sequence[float]] = field(default_factory=dict)  # by the cases' keys
+    batches_us: Mapping[str, Sequence[int | float]] = field(default_factory=dict)  # by the cases' keys
     instruments: Mapping[str, str] = field(default_factory=dict)  # by the cases' keys
     reason: str = ""  # why there are no batches
 
@@ -116,8 +126,19 @@ class Comparison:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Comparison:
-        """Return the comparison that ``to_record`` made ``record`` of. Unknown fields are left out."""
-        return cls(record["batches_us"], record["instruments"], record["reason"])
+        """Return the comparison that ``to_record`` made ``record`` of. Unknown fields are left out.
+
+        Raises one of UNREADABLE if it is none: a value has the wrong type, or a case has no known instrument or as many
+        batches as the others.
+        """
+        values = {name: record[name] for name in ("batches_us", "instruments", "reason")}
+        check(cls, values)
+        found = cls(**values)
+        lengths = {len(batches) for batches in found.batches_us.values()}
+        instruments = {found.instruments[key] for key in found.batches_us}
+        if len(lengths) > 1 or lengths & {0, 1} or not instruments <= {*INSTRUMENTS.split(" | ")}:
+            raise ValueError("a case has no known instrument, or not as many batches as the others")
+        return found
 
 
 SECRET = re.compile(  # in the name of a variable or a field

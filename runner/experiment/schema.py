@@ -123,12 +123,17 @@ def _test(rule: Any) -> Callable[[object], bool]:
     if origin is Literal:
         return lambda value: any(type(value) is type(word) and value == word for word in args)
     if origin in (Union, types.UnionType):
+        if not any(map(get_origin, args)):
+            return lambda value: type(value) in args
         arms = [_test(arm) for arm in args]
         return lambda value: any(arm(value) for arm in arms)
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         item = _test(args[0])
         return lambda value: isinstance(value, list | tuple) and all(map(item, value))
-    return lambda value: type(value) is rule
+    if origin is Mapping:
+        item = _test(args[1])
+        return lambda value: isinstance(value, Mapping) and all(map(item, value.values()))
+    return lambda value: type(value) is rule or rule is Any
 
 
 def words(rule: Any) -> str:

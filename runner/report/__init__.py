@@ -43,7 +43,9 @@ def conclude(session: Session, chosen: Mapping[str, Reporter]) -> list[Row]:
 
     (rows, rounds), out, folder, plan = session.grid(), console(), session.folder, session.plan
     file = folder / ASKED
-    asked = file.read_text(encoding="utf-8").split() if file.exists() and not session.rows else []
+    asked: list[str] = []
+    with suppress(OSError, ValueError):
+        asked += [] if session.rows else file.read_text(encoding="utf-8").split()
     reporters: dict[str, Reporter] = {
         "terminal": Terminal(plan, rows, rounds, out.width),
         "csv": Csv(lines(session.everything(), plan.baseline, rounds)),

@@ -175,9 +175,10 @@ VISIBLE = math.log(1.05)  # a reader expects the speed-up to be as near as this 
 
 def _contradiction(row: Row, other: Row, ratio: Ratio, word: str) -> Contradiction | None:
     """Return how ``ratio``, of which ``word`` is the conclusion, differs from the ratio of the two separate times."""
-    if not (ratio.paired and row.time_us and other.time_us):
+    time_us, other_us = row.time_us or 0.0, other.time_us or 0.0
+    if not ratio.paired or min(time_us, other_us) <= 0:  # a call that does nothing may read below 0
         return None
-    log, separate = math.log(row.time_us / other.time_us), _separate(row, other)
+    log, separate = math.log(time_us / other_us), _separate(row, other)
     allowed = min(VISIBLE, ratio.half + separate.half) if separate else VISIBLE
     opposite = word in ("faster", "slower") and log * ratio.log < 0
     if abs(ratio.log - log) <= allowed and not opposite:
@@ -192,12 +193,14 @@ def _against(
     error, base_error = row.metrics.get("max_abs_err"), base.metrics.get("max_abs_err")
     found: dict[str, Any] = {"baseline": row is base}
     found["err_ratio"] = float(error) / float(base_error) if error is not None and base_error else None
-    if row is base or not row.time_us or not base.time_us or not _is_right(row):
+    time_us, base_us = row.time_us or 0.0, base.time_us or 0.0
+    if row is base or min(time_us, base_us) <= 0 or not _is_right(row):
         return found | ({"speedup": 1.0} if row is base and row.time_us else {})
     if not (ratio := _ratio(replicas, base_replicas, compared)):
-        return found | {"speedup": base.time_us / row.time_us}
+        return found | {"speedup": base_us / time_us}
     found |= {"ratio": ratio, "paired": ratio.paired, "speedup": math.exp(-ratio.log)}
-    found["speedup_low"], found["speedup_high"] = (math.exp(-ratio.log + half) for half in (-ratio.half, ratio.half))
+    if math.isfinite(ratio.half):
+        found["speedup_low"], found["speedup_high"] = (math.exp(half - ratio.log) for half in (-ratio.half, ratio.half))
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,16 +57,20 @@ def _read(folder: Path, baseline: str | None) -> list[Line]:
         newest = run_folder.newest(str(folder)) or run_folder.newest(str(folder.parent))
         raise BadInput(f"{folder}: {what if folder.is_dir() else 'there is no such folder'}; give {newest or EXAMPLE}")
     contents = journal.load(folder)
+    if contents.unreadable:
+        warnings.warn(f"{folder}: unreadable records in its journal, left out: {contents.unreadable}", stacklevel=3)
     try:
-        own: str | None = run_folder.read_head(folder)["baseline"]
+        own = run_folder.read_head(folder)["baseline"]
     except FileNotFoundError:  # a journal alone
         own = None
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{folder / run_folder.PLAN} cannot be read ({error})") from None
     return derive.lines(contents.rows.values(), baseline or own, contents.rounds)
 
 
 def _commit(folder: Path) -> str | None:
-    known = dict.fromkeys(session.get("commit") for session in run_folder.earlier_sessions(folder))
-    return ", ".join(filter(None, known)) or None
+    found = [session.get("commit") for session in run_folder.earlier_sessions(folder)]
+    return ", ".join(dict.fromkeys(commit for commit in found if commit and isinstance(commit, str))) or None
 
 
 @dataclass(frozen=True)

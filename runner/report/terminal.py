@@ -26,6 +26,7 @@ from runner.experiment.results import ERROR, Comparison, Row
 from runner.measure import SUMMARY
 from runner.measure import columns as measured_columns
 from runner.report.derive import Line, Names, lines, may_win
+from runner.store import run_folder
 
 GAP = "   "
 FILE_WIDTH = 400  # characters: a pipe or a file has room for the whole table
@@ -363,10 +364,9 @@ def summaries(folder: Path, rows: Sequence[Row], names: Names) -> list[str]:
     found = []
     for row, file in files[:MOST_SUMMARIES]:
         others = [path.name for path in map(PurePath, row.files) if path.parent == file.parent and path != file]
-        try:
-            text = (folder / file).read_text(encoding="utf-8").rstrip()
-        except OSError:  # it is on another machine
+        if not (path := run_folder.artifact(folder, str(file))):
             continue
+        text = path.read_text(encoding="utf-8", errors="replace").rstrip()
         found.append(f"\n{names.case(row.case)}: {file.parent.name}\n{text}")
         found.append(f"  in {folder / file.parent}" + (f": {', '.join(others)}" if others else ""))
     if len(files) > MOST_SUMMARIES:

@@ -71,7 +71,7 @@ def record(folder: Path, settings: dict[str, Any]) -> str:
         name=f"{folder.parent.name}/{folder.name}"[:NAME_LENGTH],  # <date>/<time>-<name>: where the results are
         job_type="sweep",
         tags=list(tags),
-        config=content.config({name: value for name, value in plan.items() if name != "choices"}, environment),
+        config=content.config(plan, environment),
         settings=wandb.Settings(**QUIET),
     )
     _log(run, content)
@@ -234,7 +234,7 @@ class Content:
 
 def artifacts(folder: Path, rows: Sequence[Row]) -> list[str]:
     """Return the files of ``rows`` that are in ``folder``. Those from workers on other machines may be missing."""
-    return [file for row in rows for file in row.files if (folder / file).is_file()]
+    return [file for row in rows for file in row.files if run_folder.artifact(folder, file)]
 
 
 def tables(folder: Path, rows: Sequence[Row]) -> dict[str, Table]:

@@ -50,7 +50,7 @@ class Journal:
         self._folder = folder
         self._in_flight: dict[str, None] = {}
         self._begun = False
-        self._file = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._file = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         if not _lock(self._file):
             os.close(self._file)
             raise BadInput(f"{folder} is being written by {writer(folder) or 'another process'}; wait for its end")
@@ -231,7 +231,7 @@ def load(folder: Path) -> Contents:
     contents = Contents()
     gc.disable()  # it would walk thousands of new records again and again, for a third of the time
     try:
-        with open(folder / NAME, "rb") as file:
+        with open(folder / NAME, "rb", opener=no_link) as file:
             for line in file:
                 try:
                     contents.read(orjson.loads(line))
@@ -245,6 +245,11 @@ def load(folder: Path) -> Contents:
     return contents
 
 
+def no_link(path: str, flags: int) -> int:
+    """Open a file of a run's folder unless it is a link: what a link names is no part of the run. Raises OSError."""
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
 def read(folder: Path) -> list[Row]:
     """Return the rows of the journal in ``folder``, the last one of each case. Raises BadInput as ``load`` does."""
     return list(load(folder).rows.values())
@@ -253,20 +258,17 @@ def read(folder: Path) -> list[Row]:
 def writer(folder: Path) -> str:
     """Return ``process 123 on host`` if a process writes the journal in ``folder`` now, else ""."""
     try:
-        file = os.open(folder / NAME, os.O_RDONLY | os.O_CLOEXEC)
+        with open(folder / NAME, "rb", opener=no_link) as file:
+            if _lock(file.fileno()):
+                return ""
+            sessions = [line for line in file if line.startswith(b'{"record":"session"')]
     except OSError:
         return ""
     try:
-        if _lock(file):
-            return ""
-    finally:
-        os.close(file)
-    with open(folder / NAME, "rb") as lines:
-        sessions = [line for line in lines if line.startswith(b'{"record":"session"')]
-    if not sessions:
+        last = orjson.loads(sessions[-1])
+        return f"process {last['pid']} on {last['host']}"
+    except UNREADABLE:
         return "another process"
-    last = orjson.loads(sessions[-1])
-    return f"process {last['pid']} on {last['host']}"
 
 
 def _lock(file: int) -> bool:

@@ -12,16 +12,16 @@ import shutil
 import socket
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import orjson
 
 from runner.device.processes import ROOT, output
 from runner.experiment.case import CaseRecord, Choice, Plan
 from runner.experiment.results import redact_command
-from runner.experiment.schema import BadInput
+from runner.experiment.schema import UNREADABLE, BadInput, check
 from runner.store import journal
 from runner.store.fingerprint import version
 
@@ -57,7 +57,7 @@ def withdraw(folder: Path) -> None:
 def find(of: str, output_dir: str, name: str | None) -> Path:
     """Return the folder that ``resume=<of>`` names; for ``last`` see ``newest``.
 
-    Raises BadInput if there is no such folder, or no journal in it.
+    Raises BadInput if there is no such folder, no journal in it, or a link out of it, which a session would write to.
     """
     if of == "last":
         if found := newest(output_dir, name):
@@ -70,7 +70,30 @@ def find(of: str, output_dir: str, name: str | None) -> Path:
         raise BadInput(f"resume={of}: there is no such folder; give last, or one that holds a {journal.NAME}")
     if not (folder / journal.NAME).is_file():
         raise BadInput(f"resume={of}: it holds no {journal.NAME}, so it is not the folder of a run")
+    for link in _links(folder):
+        if not _is_within(folder, link):
+            raise BadInput(f"resume={of}: {link} is a link out of the folder; put a copy in its place, or remove it")
     return folder
+
+
+def _links(folder: Path) -> Iterator[Path]:
+    """Yield the links in ``folder`` and the folders in it."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                yield Path(entry)
+            elif entry.is_dir():
+                yield from _links(Path(entry))
+
+
+def artifact(folder: Path, name: str) -> Path | None:
+    """Return the file that a row calls ``name``; None if it is not here, as one of another machine, or not within."""
+    path = folder / name
+    return path if "\0" not in name and _is_within(folder, path) and path.is_file() else None
+
+
+def _is_within(folder: Path, path: Path) -> bool:
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 def newest(output_dir: str, name: str | None = None) -> Path | None:
@@ -81,7 +104,7 @@ def newest(output_dir: str, name: str | None = None) -> Path | None:
 
     folders = [path.parent for path in Path(output_dir).glob(f"*/*/{PLAN}") if (path.parent / journal.NAME).is_file()]
     for folder in sorted(folders, key=begun, reverse=True):
-        with contextlib.suppress(OSError, ValueError, KeyError):
+        with contextlib.suppress(OSError, ValueError):
             if name is None or read_head(folder)["name"] == name:
                 return folder
     return None
@@ -118,29 +141,52 @@ def write_plan(folder: Path, plan: Plan, cases: Sequence[CaseRecord]) -> None:
     replace(folder / CONFIGS, "---\n".join(_documents(plan, cases)).encode())
 
 
-def read_head(folder: Path) -> dict[str, Any]:
-    """Return the settings in ``plan.jsonl``: name, baseline, launcher, log, columns. Raises OSError, ValueError."""
-    with open(folder / PLAN, "rb") as file:
-        head: dict[str, Any] = orjson.loads(file.readline())
-    return head
+class Head(TypedDict):
+    """The settings in ``plan.jsonl``."""
+
+    name: str
+    baseline: str | None
+    launcher: Mapping[str, Any]
+    log: Sequence[Mapping[str, Any]]
+    columns: Sequence[str]
+
+
+def read_head(folder: Path) -> Head:
+    """Return the settings in ``plan.jsonl``. Raises OSError, ValueError."""
+    with open(folder / PLAN, "rb", opener=journal.no_link) as file, _readable():
+        record = orjson.loads(file.readline())
+        head: Any = {name: record[name] for name in Head.__annotations__}
+        check(Head, head)
+        for choice in (head["launcher"], *head["log"]):
+            Choice.from_record(choice)
+    return cast(Head, head)
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """Raise ValueError for whatever reading a record raises that is none."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
 def has_settings(folder: Path, plan: Plan) -> bool:
     """Return whether ``plan.jsonl`` has the settings of ``plan``. Raises OSError, ValueError."""
-    head = read_head(folder)
-    return head == {**head, **_settings(plan)}
+    return dict(read_head(folder)) == orjson.loads(orjson.dumps(_settings(plan)))
 
 
 def read_cases(folder: Path) -> list[CaseRecord]:
-    """Return the cases in ``plan.jsonl``. Raises OSError, ValueError, KeyError, TypeError, IndexError."""
-    first, *lines = (folder / PLAN).read_bytes().splitlines()
-    choices = [Choice.from_record(record) for record in orjson.loads(first)["choices"]]
+    """Return the cases in ``plan.jsonl``. Raises OSError, ValueError."""
     cases = []
-    for line in lines:
-        record = orjson.loads(line)
-        workload, impl = Choice.from_record(record.pop("workload")), choices[record.pop("impl")]
-        measures = tuple(choices[place] for place in record.pop("measures"))
-        cases.append(CaseRecord(workload, impl, measures, **record))
+    with open(folder / PLAN, "rb", opener=journal.no_link) as file, _readable():
+        choices = [Choice.from_record(record) for record in orjson.loads(file.readline())["choices"]]
+        for line in file:
+            record = orjson.loads(line)
+            record["workload"], record["impl"] = Choice.from_record(record["workload"]), choices[record["impl"]]
+            record["measures"] = tuple(choices[place] for place in record["measures"])
+            check(CaseRecord, record)
+            cases.append(CaseRecord(**record))
     return cases
 
 
@@ -196,9 +242,10 @@ def write_environment(folder: Path, facts: dict[str, Any]) -> None:
 def earlier_sessions(folder: Path) -> list[dict[str, Any]]:
     """Return the facts in ``environment.json`` of each session so far, in order; [] if it cannot be read."""
     try:
-        last = orjson.loads((folder / ENVIRONMENT).read_bytes())
-        return [*last.pop("earlier_sessions", []), last]
-    except (OSError, ValueError):
+        with open(folder / ENVIRONMENT, "rb", opener=journal.no_link) as file:
+            last = orjson.loads(file.read())
+        return [facts for facts in (*last.pop("earlier_sessions", []), last) if isinstance(facts, dict)]
+    except (OSError, *UNREADABLE):
         return []
 
 

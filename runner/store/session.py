@@ -171,7 +171,7 @@ class Session:
         try:
             earlier = plan.cases if plan.resume.whole else run_folder.read_cases(folder)
             complete = run_folder.has_settings(folder, plan)
-        except (OSError, ValueError, KeyError, TypeError, IndexError):  # written by an incompatible version
+        except (OSError, ValueError):  # written by an incompatible version
             earlier, complete = [], False
         cases = list({case.key: case for case in (*earlier, *plan.cases)}.values())
         if len(cases) > len(earlier) or not complete:

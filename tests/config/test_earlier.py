@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
@@ -158,6 +159,25 @@ def test_a_folder_without_a_plan_says_what_to_do(here):
     with pytest.raises(BadInput, match=r"it has no plan.jsonl; repeat the command that began it, with resume="):
         config.plan([f"resume={folder}"])
     assert config.plan([*SWEEP, f"resume={folder}"]).resume.of == str(folder)
+
+
+HEAD = {"name": "x", "baseline": None, "launcher": {"name": "local"}, "log": [], "columns": [], "choices": []}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{name: value} for name in HEAD for value in (5, "a=b", [1], {"a": 1}, None, True)]
+    + [{"launcher": {"name": "local", "a b": {"c": [1]}}}, {"log": [{"name": "wandb", "tags": 5}]}],
+    ids=str,
+)
+def test_an_odd_value_in_a_plan_is_one_line(here, odd):
+    folder, _ = here
+    path = folder / run_folder.PLAN
+    path.write_text(json.dumps({**HEAD, **odd}) + "\n")
+    try:
+        assert config.plan([f"resume={folder}"]).cases == ()
+    except BadInput as error:
+        assert "\n" not in str(error)
 
 
 def test_a_case_of_old_that_could_not_be_asked_for_today_is_refused(here, tmp_path):

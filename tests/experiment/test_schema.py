@@ -83,7 +83,7 @@ def test_a_message_is_one_line_whatever_a_key_holds():
     assert str(refused.value).startswith("thing.a\\nb\\x1b[31m\\u202e\u00e9: no such field; ")
 
 
-@pytest.mark.parametrize("field", ["partition", "account", "folder"])
+@pytest.mark.parametrize("field", ["partition", "account"])
 def test_a_word_in_a_script_has_one_line(field):
     pytest.importorskip("submitit")
     slurm = schema.find("runner.execute", "slurm")

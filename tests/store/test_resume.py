@@ -138,9 +138,9 @@ def test_a_run_of_another_gpu_or_torch_is_not_measured_over(case, tmp_path):
     line = (
         r"^resume=last: 2 rows would be measured again, and 1 kept: "
         r"(it ran on H100, and this is H200|torch 1\.0 is now .*)"
-        r"; to keep these rows: resume\.ignore=measure,device,versions; to measure here: a new run, without resume$"
+        r"; to keep these rows: resume\.ignore=device,sources,versions; to measure here: a new run, without resume$"
     )
-    asked = replace(DEFAULT, of="last", ignore=("measure",))
+    asked = replace(DEFAULT, of="last", ignore=("sources",))
     with pytest.raises(BadInput, match=line):
         work(tmp_path, cases, *rows, settings=asked, devices={"H200"})
     kept = replace(asked, ignore=("device", "versions"))
@@ -148,9 +148,14 @@ def test_a_run_of_another_gpu_or_torch_is_not_measured_over(case, tmp_path):
     assert len(work(tmp_path, cases[:2], settings=asked, devices={"H200"}).again) == 1  # no more than are kept
 
 
-def test_rows_whose_sources_changed_too_are_measured_again(case, tmp_path):
-    old = row(case(), fingerprint={**Fingerprints().of(case()), "torch": "1.0", "kernels/gelu/torch.py": "0"})
-    assert work(tmp_path, [case()], old).again
+def test_the_message_names_the_measuring_code_too_if_it_has_changed(case, tmp_path):
+    changed = {"torch": "1.0", "runner/measure": "0", "kernels/gelu/torch.py": "0"}
+    old = row(case(), fingerprint={**Fingerprints().of(case()), **changed})
+    with pytest.raises(BadInput, match=r"resume\.ignore=device,measure,versions;"):
+        work(tmp_path, [case()], old)
+    ignore = ("device", "measure", "versions")
+    again = work(tmp_path, [case()], settings=Resume(ignore=ignore)).again  # a user knows of a change of sources
+    assert again == {case().key: "kernels/gelu/torch.py has changed"}
 
 
 def test_a_case_that_asks_for_the_cpu_is_not_compared_with_gpus(case, tmp_path):
@@ -197,6 +202,29 @@ def test_resume_finds_a_folder_by_path_or_the_newest_of_a_name(case, tmp_path):
         run_folder.find(str(tmp_path / "nope"), "", None)
     with pytest.raises(BadInput, match=r"it holds no rows.jsonl"):
         run_folder.find(str(tmp_path), "", None)
+
+
+@pytest.mark.parametrize(
+    "name", ["rows.csv", "environment.json.new", "files", "files/x", "parts", "slurm", "wandb/logs"]
+)
+def test_a_folder_with_a_link_out_of_it_is_not_resumed(case, tmp_path, name):
+    folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    (folder / name).parent.mkdir(parents=True)
+    (folder / journal.NAME).write_text("")
+    (folder / "latest").symlink_to(folder / journal.NAME)  # as W&B's; it stays within
+    assert run_folder.find(str(folder), "", None) == folder
+    (folder / name).symlink_to(elsewhere)
+    line = rf"^resume={folder}: {folder / name} is a link out of the folder; put a copy in its place, or remove it$"
+    with pytest.raises(BadInput, match=line):
+        run_folder.find(str(folder), "", None)
+    assert not elsewhere.exists()
+
+
+def test_a_folder_that_is_reached_through_a_link_is_resumed(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / journal.NAME).write_text("")
+    (tmp_path / "link").symlink_to("run")
+    assert run_folder.find(str(tmp_path / "link"), "", None) == tmp_path / "link"
 
 
 def test_a_plan_is_read_as_it_was_written(case, tmp_path):

@@ -1,0 +1,187 @@
+"""A run's folder is data: whatever stands in a record of it, readers go on and count the record as unreadable."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from runner.experiment.case import Choice, Plan, Resume
+from runner.experiment.results import Comparison
+from runner.experiment.schema import BadInput
+from runner.report import derive, frame
+from runner.report.terminal import Terminal
+from runner.report.wandb_record import Content, artifacts, tables
+from runner.store import journal, resume, run_folder
+from runner.store.fingerprint import PARTS, Fingerprints
+
+ODD: tuple[object, ...] = ("fast", -1, [1], {"a": 1}, None, True)
+
+
+def places(value: object, path: tuple = ()) -> Iterator[tuple]:
+    """Yield the path of every value within ``value``."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from places(inner, (*path, key))
+
+
+def damaged(record: dict) -> Iterator[tuple[str, bytes]]:
+    """Yield ``record`` with one value replaced by an odd one, for each of them."""
+    for path in places(record):
+        for odd in ODD:
+            changed = copy.deepcopy(record)
+            inner = changed
+            for key in path[:-1]:
+                inner = inner[key]
+            inner[path[-1]] = odd
+            yield f"{path} = {odd!r}", json.dumps(changed).encode()
+
+
+FIGURES = {"low_us": 1.0, "high_us": 1.0, "interval_pct": 1.0, "stat_pct": 0.5, "samples": 20, "min_us": 1.0}
+FIGURES |= {"max_abs_err": 1e-6, "err_over_tol": 0.1, "peak_mem_bytes": 4096, "compile_s": 1.0, "wall_s": 2.0}
+FIGURES |= {"threads": 2, "instrument": "perf_counter", "not_measured": "nsys: none", "pct_of_measured_peak": 50.0}
+
+
+@pytest.fixture
+def run(make, tmp_path):
+    """The folder of a run of two implementations, which were compared, and its plan."""
+    cases = [make.case("gelu", impl, {"cols": 8, "dtype": "float32"}) for impl in ("torch", "naive")]
+    rows = [make.timed(case, us, **FIGURES) for case, us in zip(cases, (1.0, 3.0), strict=True)]
+    rows = [replace(row, files=("files/x/profile/summary.txt",)) for row in rows]
+    folder = make.finished(tmp_path / "2025-01-31" / "10-11-12-x", rows)
+    with journal.Journal(folder) as file:
+        file.start(rows[0].case)
+        file.rounds(
+            Comparison({case.key: [1.0, 1.1] * 5 for case in cases}, {case.key: "perf_counter" for case in cases})
+        )
+    return folder, Plan(
+        cases=tuple(cases), name="x", baseline=None, output_dir="", launcher=Choice("local", {}), log=()
+    )
+
+
+def read_all(folder, plan, contents):
+    """Read the folder as the readers of a run do."""
+    rows = list(contents.rows.values())
+    Terminal(plan, rows, contents.rounds, 200).publish(folder)
+    frame.flat_records(derive.lines(rows, None, contents.rounds))
+    content = Content(rows, None, contents.rounds)
+    assert content.table()
+    assert content.summary()
+    assert content.config({}, {})
+    assert all(content.charts(name) is not None for name in content.workloads)
+    assert (artifacts(folder, rows), tables(folder, rows)) == ([], {})
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_a_record_with_an_odd_value_is_read_or_counted_as_unreadable(run, paired):
+    folder, plan = run
+    path, anything = folder / journal.NAME, Resume(ignore=PARTS)
+    fingerprints = Fingerprints()
+    session, *lines = path.read_bytes().splitlines()
+    lines = [session, *(line for line in lines if paired or b'"rounds"' not in line)]
+    read = unreadable = 0
+    for place, line in enumerate(lines[1:], 1):
+        for name, odd in damaged(orjson.loads(line)):
+            path.write_bytes(b"\n".join([*lines[:place], odd, *lines[place + 1 :]]) + b"\n")
+            contents = journal.load(folder)
+            work = resume.work(plan.cases, contents, anything, fingerprints)
+            # Whatever is kept at a resume is in the table, under its own case.
+            assert work.kept == {key: row for key, row in contents.rows.items() if row.case in plan.cases}, name
+            assert all(key == row.case.key for key, row in contents.rows.items()), name
+            unreadable += contents.unreadable
+            if not contents.unreadable:
+                read_all(folder, plan, contents)
+                read += 1
+    assert unreadable > 100
+    assert read > 50
+
+
+@pytest.mark.parametrize(
+    ("place", "odd"),
+    [(("metrics", "wall_us"), "fast"), (("case",), 5), (("device",), [1]), (("files",), [5]), (("key",), "0" * 16)],
+)
+def test_a_row_with_an_odd_value_runs_again_and_one_line_says_so(run, place, odd):
+    folder, plan = run
+    path = folder / journal.NAME
+    lines = path.read_bytes().splitlines()
+    changed = next(line for line in lines if plan.cases[1].key.encode() in line)
+    record = inner = orjson.loads(changed)
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = odd
+    path.write_bytes(path.read_bytes().replace(changed, orjson.dumps(record)))
+    contents = journal.load(folder)
+    work = resume.work(plan.cases, contents, Resume(ignore=PARTS), Fingerprints())
+    assert work.again == {plan.cases[1].key: "never done"}
+    summary = resume.summary(folder, work, contents.unreadable)
+    assert summary[-1] == "  1 unreadable in the journal, cut off, damaged or of another version: skipped"
+    with pytest.warns(UserWarning, match="unreadable records in its journal, left out: 1"):
+        assert list(frame.load(folder)["impl"]) == ["torch"]
+
+
+def test_a_row_with_damaged_bytes_in_its_middle_runs_again_or_is_in_the_table(run):
+    folder, plan = run
+    path, fingerprints = folder / journal.NAME, Fingerprints()
+    whole = path.read_bytes()
+    begin, end = (place for place in (whole.index(b'{"record":"row"'), whole.index(b"\n", whole.index(b'"row"'))))
+    for place in range(begin, end, 3):
+        for damage in (b"\0\0\0", b"x", b""):
+            path.write_bytes(whole[:place] + damage + whole[place + 3 :])
+            contents = journal.load(folder)
+            work = resume.work(plan.cases, contents, Resume(ignore=PARTS), fingerprints)
+            assert work.kept == {key: row for key, row in contents.rows.items() if row.case in plan.cases}
+            assert (plan.cases[0].key in work.again) == (contents.unreadable > 0)
+
+
+ODD_PLANS = [b"", b"5\n", b"[]\n", b"{}\n", b"{", b'{"name":"x","baseline":null,"launcher":5,"log":[],"columns":[]}\n']
+
+
+@pytest.mark.parametrize("plan", ODD_PLANS)
+def test_an_odd_plan_and_environment_are_one_line(run, plan):
+    folder, _ = run
+    (folder / run_folder.PLAN).write_bytes(plan)
+    with pytest.raises(BadInput, match=r"plan\.jsonl cannot be read \("):
+        frame.load(folder)
+    with pytest.raises(ValueError, match=r"Error: .|^\w"):
+        run_folder.read_cases(folder)
+    for text in ("[]", "5", '{"earlier_sessions": 5}', '{"earlier_sessions": [5]}', '{"commit": [1]}', "{"):
+        (folder / run_folder.ENVIRONMENT).write_text(text)
+        assert frame._commit(folder) is None
+
+
+def test_cases_of_a_plan_with_odd_values_are_refused(run):
+    folder, _ = run
+    path = folder / run_folder.PLAN
+    head, *lines = path.read_bytes().splitlines()
+    for _, odd in damaged(orjson.loads(lines[0])):
+        path.write_bytes(head + b"\n" + odd + b"\n")
+        with suppress(ValueError):  # or it is another case, which the schema refuses
+            run_folder.read_cases(folder)
+
+
+def test_no_file_out_of_the_folder_is_read_or_uploaded(run, tmp_path):
+    folder, plan = run
+    (tmp_path / "profile").mkdir()
+    for name in ("summary.txt", "kernels.csv"):
+        (tmp_path / "profile" / name).write_text("name,secret\na,1\n")
+    (folder / "files").symlink_to(tmp_path)
+    names = [
+        f"{where}/profile/{name}" for where in ("files", "../..", tmp_path) for name in ("summary.txt", "kernels.csv")
+    ]
+    rows = [replace(row, files=tuple(names)) for row in journal.read(folder)]
+    assert artifacts(folder, rows) == []
+    assert tables(folder, rows) == {}
+    assert "secret" not in "".join(map(str, Terminal(plan, rows, [], 200).publish(folder)))
+
+
+def test_a_link_in_place_of_a_file_of_the_run_is_not_read(run, tmp_path):
+    folder, _ = run
+    (folder / journal.NAME).rename(tmp_path / "elsewhere")
+    (folder / journal.NAME).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BadInput, match=r"rows\.jsonl cannot be read: "):
+        frame.load(folder)
