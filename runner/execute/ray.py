@@ -152,6 +152,7 @@ class Crew:
 
     def __init__(self, ray: Any, new: Callable[[str], Any], cases: Sequence[CaseRecord]) -> None:
         self._ray, self._new = ray, new
+        self._node = ray.get_runtime_context().get_node_id()  # without this machine's part of Ray no actor starts
         self.ledger = Ledger()
         self.ledger.add(cases)
         self._actors: list[_Actor] = []
@@ -179,6 +180,8 @@ class Crew:
                 ready, _ = self._ray.wait(pending, num_returns=len(pending), timeout=0)
                 for actor in [actor for actor in self._actors if any(actor.pending is one for one in ready)]:
                     yield from self._receive(actor)
+            elif not any(node["Alive"] for node in self._ray.nodes() if node["NodeID"] == self._node):
+                raise CannotStart("Ray has died on this machine; to go on: resume=last")
             if time.monotonic() > impatient and not any(actor.started for actor in self._actors):
                 impatient = float("inf")
                 yield Notice(f"no actor has started within {PATIENCE_S:g} s: waiting for room on the cluster")

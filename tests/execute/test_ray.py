@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from runner.execute import Notice, Ready, Started
+from runner.device import processes
+from runner.execute import CannotStart, Notice, Ready, Started
 from runner.execute.ray import Ray
 from runner.execute.shards import Holder, Ledger
 from runner.experiment import schema
@@ -30,6 +33,7 @@ HERE = pathlib.Path(__file__).parent
 def right(x): return torch.nn.functional.gelu(x, approximate="tanh")
 def other(x): return right(x)
 def crashes(x): os.abort()
+def hangs(x): time.sleep(1000)
 
 def size(path): return path.stat().st_size if path.exists() else 0
 def kill_actor(name):
@@ -137,6 +141,26 @@ def test_a_node_of_a_running_cluster_is_killed(grid, tmp_path, left_behind):
     assert {ready.environment["ray_node"] for ready in of(Ready, events)} == {node.node_id for node in nodes}
     assert any("has died" in notice.text for notice in of(Notice, events))
     assert not left_behind()
+
+
+def test_the_death_of_ray_on_this_machine_ends_the_run(grid, tmp_path, left_behind):
+    rows = []
+
+    def go():
+        for event in launcher(actors=1).run(grid(("right", 64), ("hangs", 65)), str(tmp_path / "worker.log")):
+            rows.extend([event] if isinstance(event, Row) else [])
+            if isinstance(event, Started) and name(event) == "hangs":
+                (raylet,) = [pid for pid in processes.children(os.getpid()) if command(pid) == "raylet"]
+                os.kill(raylet, signal.SIGKILL)
+
+    with pytest.raises(CannotStart, match=r"^Ray has died on this machine; to go on: resume=last$"):
+        go()
+    assert [name(row) for row in rows] == ["right"]
+    assert not left_behind()
+
+
+def command(pid: int) -> str:
+    return os.path.basename(Path(f"/proc/{pid}/cmdline").read_text().partition("\0")[0])
 
 
 def nodes(*gpus):

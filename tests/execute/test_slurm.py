@@ -347,6 +347,33 @@ def test_the_next_session_takes_over_rows_and_running_tasks(tasks, six, tmp_path
     assert not any(job.state.startswith("CANCELLED") for job in tasks.jobs)
 
 
+def test_the_next_session_takes_over_paired_rounds_once_and_only_of_rows_that_count(tasks, six, tmp_path):
+    list(tasks.array().submit([six[:2], six[2:4], six[4:]]))  # then the parent was killed
+    of_task = []
+    for job in tasks.jobs:
+        part = Part(Path(job.shard.folder))
+        keys = [case.key for case in part.cases]
+        of_task.append(Comparison({key: [1.0] * 10 for key in keys}, dict.fromkeys(keys, "perf_counter")))
+        with PartJournal(part.folder) as mine:
+            for case in part.cases:
+                row = Row(case=case, status="ok", fingerprint=Fingerprints().of(case), metrics={"started_at": case.key})
+                mine.write(Started(case))
+                mine.write(row)
+            mine.write(of_task[-1])
+            mine.done()
+    with Journal(tmp_path) as main:  # it had both rows of the first task, and all that the second has done
+        for case in six[:4]:
+            main.row(Row(case=case, status="ok", metrics={"started_at": case.key}))
+        main.rounds(of_task[1])
+    events, left = exhaust(tasks.array().take_over(six[4:]))
+    assert not left
+    assert of(Comparison, events) == [of_task[0], of_task[2]]
+    with Journal(tmp_path) as main:  # a case of the first task has run again since
+        main.row(Row(case=six[0], status="ok", metrics={"started_at": "later"}))
+    events, _ = exhaust(tasks.array().take_over(six[4:]))
+    assert of(Comparison, events) == [of_task[2]]
+
+
 def test_rows_and_tasks_of_other_sources_are_not_taken_over(tasks, six, tmp_path):
     list(tasks.array().submit([six]))
     tasks.does(0, 2)
