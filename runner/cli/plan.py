@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from runner import config
 from runner.cli.run import device_names, options
 from runner.experiment.case import CaseRecord, Plan
+from runner.experiment.figures import figure
 from runner.experiment.schema import BadInput
 from runner.store import journal, resume, run_folder
 from runner.store.fingerprint import Fingerprints
@@ -74,7 +75,7 @@ def _lines(plan: Plan, work: Work, guess: Estimate) -> Iterator[str]:
         state = _state(case, work)
         if case.key in work.again:
             seconds = guess.seconds[case.key]
-            time = f"{'unknown':>10}" if seconds is None else f"{seconds:8.1f} s"
+            time = f"{'unknown':>10}" if seconds is None else f"{figure(seconds, 's', 3):>10}"
             state = f"{time}  {work.again[case.key]}".rstrip()
         yield f"{case.key}  {label:<{width}}  {state}"
 
