@@ -1,6 +1,6 @@
 """``measure=memory``: how much memory each part of a call takes, and which lines of the source allocate it.
 
-All bytes of held memory are above what was held when the call began.
+All bytes of held memory are above what was held when the call began; on a CPU, without what the call frees of that.
 """
 
 from __future__ import annotations
