@@ -17,6 +17,7 @@ import yaml
 from runner import config
 from runner.config import CONF, grid
 from runner.experiment import schema
+from runner.experiment.results import printable
 
 if TYPE_CHECKING:
     from runner.config.compose import Composer
@@ -110,7 +111,7 @@ def _meanings(text: str, below: str = "") -> dict[str, str]:
 
 def _fields(values: Mapping[str, Any], meanings: Mapping[str, str]) -> Iterator[str]:
     """Yield a line for each field in ``values``, which has them by their paths."""
-    texts = {path: f"{path}={_yaml(value)}" for path, value in values.items()}
+    texts = {path: printable(f"{path}={_yaml(value)}") for path, value in values.items()}
     width = max([len(one) for one in texts.values() if len(one) <= WIDEST], default=0)
     for path, one in texts.items():
         meaning = meanings.get(path.rpartition(".")[2], "")

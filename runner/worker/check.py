@@ -54,12 +54,14 @@ def repeats(call: Call, outputs: Sequence[object]) -> bool:
 
 def _bits(output: Tensor) -> Tensor:
     """Return the first elements as bytes. As numbers, NaN differs from itself, and 0 equals -0."""
-    return aten.view(aten.contiguous(_part(output, 0)), torch.uint8)
+    found: Tensor = aten.view.dtype(aten.contiguous(_part(output, 0)), torch.uint8)
+    return found
 
 
 def _part(tensor: Tensor, start: int) -> Tensor:
     """Return up to ``CHUNK`` elements from ``start`` on, in one dimension."""
-    return aten.slice(aten.reshape(aten.detach(tensor), [-1]), 0, start, start + CHUNK)
+    part: Tensor = aten.slice(aten.reshape(aten.detach(tensor), [-1]), 0, start, start + CHUNK)
+    return part
 
 
 def compare(outputs: Sequence[object], expected: Sequence[Expected], dtype: torch.dtype) -> CheckResult:
@@ -117,7 +119,8 @@ def _compare(output: Tensor, wanted: Expected, into: CheckResult) -> str:
 
 
 def _nan_as_inf(tensor: Tensor) -> Tensor:
-    return aten.nan_to_num(tensor, math.inf, math.inf)  # type: ignore[no-any-return]
+    found: Tensor = aten.nan_to_num(tensor, math.inf, math.inf)
+    return found
 
 
 OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED")

@@ -44,6 +44,12 @@ def test_help_knows_the_options_of_a_folder_of_the_users(run, tmp_path):
     assert re.search(r"workload\.cols=9999 ", shown)
 
 
+def test_a_key_of_a_yaml_with_a_newline_or_an_escape_code_is_one_line_of_the_help(run, tmp_path):
+    (tmp_path / "mine" / "workload").mkdir(parents=True)
+    (tmp_path / "mine" / "workload" / "odd.yaml").write_text('name: gelu\n"odd\\nkey\\e[31m": 1\n')
+    assert "  workload.odd?key?[31m=1\n" in run("--help", "workload=odd", "--config-dir", "mine").out
+
+
 def test_the_version_is_the_runners_own(run):
     assert run("--version").out == f"kernel-runner {__version__}\n"
 
