@@ -18,15 +18,14 @@ class Matmul(Workload):
     """y [m, n] = a [m, k] @ b [k, n]. With float8_e4m3fn, a and b are drawn and then rounded, and y is bfloat16."""
 
     dtype: Stored  # type: ignore[assignment]  # one dtype more than other workloads
-    size: Size | None  # default of m, n and k. No other code reads it
+    size: Size | None  # default of m, n and k; no other code reads it
     m: Size  # rows of a and y
     n: Size  # columns of b and y
     k: Size  # terms of each sum
 
     def __post_init__(self) -> None:
-        """Set ``size`` to what two of m, n and k are, or None: the same product is the same case, however given."""
-        sizes = [self.m, self.n, self.k]
-        object.__setattr__(self, "size", next((size for size in sizes if sizes.count(size) > 1), None))
+        """Set ``size`` to m, n and k if they are equal, else to None: equal products are equal cases, however given."""
+        object.__setattr__(self, "size", self.m if self.m == self.n == self.k else None)
 
     @property
     def output_dtype(self) -> DType:

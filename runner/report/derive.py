@@ -102,10 +102,17 @@ class Names:
 
 
 def _axes(chosen: Sequence[Choice], varied: set[str]) -> list[str]:
-    """Return the ``varied`` fields without copies of an earlier one, such as m, n and k of size."""
+    """Return the ``varied`` fields without copies of an earlier one, such as m, n and k of size.
+
+    A field that is null in some cases is also a copy of a later one, if it agrees with it in the others.
+    """
     series = {name: [choice.fields[name] for choice in chosen] for name in chosen[0].fields if name in varied}
-    names = list(series)
-    return [name for i, name in enumerate(names) if series[name] not in [series[earlier] for earlier in names[:i]]]
+
+    def is_copy(place: int, mine: list[Scalar]) -> bool:
+        others = [each for at, each in enumerate(series.values()) if at < place or (None in mine and None not in each)]
+        return any(all(one in (None, other) for one, other in zip(mine, each, strict=True)) for each in others)
+
+    return [name for place, (name, mine) in enumerate(series.items()) if not is_copy(place, mine)]
 
 
 def lines(rows: Iterable[Row], baseline: str | None, rounds: Iterable[Comparison] = ()) -> list[Line]:

@@ -10,10 +10,10 @@ from pathlib import Path
 from runner.experiment.case import CaseRecord, Resume
 from runner.experiment.results import Row
 from runner.experiment.schema import BadInput
-from runner.store.fingerprint import Fingerprints, difference
+from runner.store.fingerprint import PARTS, Fingerprints, difference
 from runner.store.journal import Contents
 
-MOVED = ("device", "versions")  # what changes when a run is resumed on another machine
+MOVED = {"device", "versions"}  # what changes when a run is resumed on another machine
 MOST_DEATHS = 2  # of the runner with the same case in flight: the case may be what kills it
 
 
@@ -39,11 +39,12 @@ def work(
     ``devices`` are the names of the GPUs that will be used, or None if they are unknown.
 
     Raises:
-        BadInput: only their device or versions keep more rows from counting than there are rows that count. Measured
-            again here, they would leave the table.
+        BadInput: more rows are of another device or of other versions than there are rows that count. Measured again
+            here, they would leave the table.
 
     """
-    kept, again, lost, moved = {}, {}, [], Counter[str]()
+    kept, again, lost = {}, {}, []
+    moved: list[dict[str, str]] = []  # why rows of another device or of other versions do not count
     for case in cases:
         row, deaths = contents.rows.get(case.key), contents.deaths.get(case.key, 0)
         if row is None or row.status == "skipped":
@@ -51,32 +52,35 @@ def work(
         elif row.status in settings.retry:
             reason = f"its status was {row.status}"
         else:
-            reason = _out_of_date(row, fingerprints.of(case), settings.ignore, devices)
-            if reason and not _out_of_date(row, fingerprints.of(case), (*settings.ignore, *MOVED), devices):
-                moved[reason] += 1
+            changes = _changes(row, fingerprints.of(case), settings.ignore, devices)
+            reason = next(iter(changes.values()), "")
+            moved += [changes] if changes.keys() & MOVED else []
         if row is not None and not reason:
             kept[case.key] = row
         elif deaths >= MOST_DEATHS and "lost" not in settings.retry:
             lost.append(_lost(case, deaths, fingerprints))
         else:
             again[case.key] = reason
-    if moved.total() > len(kept):
-        ignore = ",".join(dict.fromkeys((*settings.ignore, *MOVED)))
+    if len(moved) > len(kept):
+        ignore = {*settings.ignore, *MOVED, *(part for changes in moved for part in changes if part == "measure")}
         raise BadInput(
-            f"resume={settings.of}: {moved.total()} rows would be measured again, and {len(kept)} kept: "
-            f"{moved.most_common(1)[0][0]}; to keep these rows: resume.ignore={ignore}; to measure here: a new run, "
-            "without resume"
+            f"resume={settings.of}: {len(moved)} rows would be measured again, and {len(kept)} kept: "
+            f"{next(why for part, why in moved[0].items() if part in MOVED)}; to keep these rows: "
+            f"resume.ignore={','.join(sorted(ignore))}; to measure here: a new run, without resume"
         )
     outside = contents.rows.keys() - {case.key for case in cases}
     return Work(kept, again, tuple(lost), len(outside))
 
 
-def _out_of_date(
+def _changes(
     row: Row, fingerprint: Mapping[str, str], ignore: Sequence[str], devices: Collection[str] | None
-) -> str:
-    """Return why ``row`` does not count, unless it is something to ``ignore``; "" if it counts."""
-    reason = difference(fingerprint, row.fingerprint, ignore)
-    return reason or ("" if "device" in ignore else other_device(row, devices))
+) -> dict[str, str]:
+    """Return why ``row`` does not count, by the PARTS of a fingerprint without those to ``ignore``; {} if it counts."""
+    found = {"device": other_device(row, devices)}
+    if fingerprint != row.fingerprint:
+        for part in ("versions", "measure", "sources"):
+            found[part] = difference(fingerprint, row.fingerprint, [one for one in PARTS if one != part])
+    return {part: why for part, why in found.items() if why and part not in ignore}
 
 
 def other_device(row: Row, devices: Collection[str] | None) -> str:

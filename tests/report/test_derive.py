@@ -227,6 +227,24 @@ def test_points_that_differ_beside_the_workload_are_told_apart():
     assert derive.Names([rows[0].case]).case(rows[0].case) == "gelu torch"
 
 
+@pytest.mark.parametrize(
+    ("products", "axes"),
+    [
+        ([(8, 8, 8), (16, 16, 16)], ["size"]),
+        ([(8, 16, 8), (8, 16, 32)], ["k"]),
+        ([(8, 8, 8), (16, 8, 16)], ["m"]),
+        ([(8, 8, 8), (8, 16, 32)], ["n", "k"]),
+    ],
+)
+def test_fields_that_repeat_others_are_no_axes(products, axes):
+    """The size of a matrix product is null where m, n and k differ."""
+    sizes = [{"size": m if m == n == k else None, "m": m, "n": n, "k": k} for m, n, k in products]
+    cases = [CaseRecord(Choice("matmul", fields), Choice("torch", {}), (), "cpu", 0) for fields in sizes]
+    names = derive.Names(cases)
+    assert names.axes == {"matmul": axes}
+    assert None not in names.constants["matmul"].values()
+
+
 def test_a_frame_has_a_column_for_each_of_what_differs():
     rows = [Row.from_record(json.loads(json.dumps(one.to_record()))) for one in varied()]
     table = frame.frame(derive.lines(rows, None))
