@@ -14,7 +14,6 @@ import random
 import shlex
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from runner.experiment.schema import BadInput
 
 VARIABLE = "KERNEL_RUNNER_LOCK_DIR"
 MACHINE_WIDE = Path("/var/lock/kernel-runner")
+SHARED = Path("/tmp/kernel-runner-locks")  # noqa: S108  # below TMPDIR each job has its own
 NOTIFY_EVERY_S = 10.0
 
 
@@ -94,7 +94,7 @@ def folder() -> Path:
     Raises BadInput if there is no such folder.
     """
     named = os.environ.get(VARIABLE)
-    places = [Path(named)] if named else [MACHINE_WIDE, Path(tempfile.gettempdir(), "kernel-runner-locks")]
+    places = [Path(named)] if named else [MACHINE_WIDE, SHARED]
     for path in filter(_usable, places):
         return path
     tried = " or ".join(map(str, places))

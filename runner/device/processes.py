@@ -67,6 +67,17 @@ def kill_tree(pid: int) -> None:
             os.kill(one, signal.SIGKILL)
 
 
+def kill_marked(mark: str) -> None:
+    """Kill all processes whose environment had ``mark``, ``NAME=value``, when they started, and their descendants.
+
+    So those end that have left their parent and its session. None are found without /proc.
+    """
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended, or is another user's
+            if mark.encode() in (path / "environ").read_bytes().split(b"\0"):
+                kill_tree(int(path.name))
+
+
 def children(pid: int) -> list[int]:
     """Return the children of all threads of ``pid``; none without /proc."""
     found: list[int] = []

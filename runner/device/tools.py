@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from glob import glob
@@ -79,8 +79,7 @@ def run(
         finally:
             processes.kill_tree(process.pid)
             process.wait()
-            for pid in _marked(mark):
-                processes.kill_tree(pid)
+            processes.kill_marked(f"{MARK}={mark}")
     return Ended(process.returncode, log.read_text(encoding="utf-8", errors="replace"), timed_out)
 
 
@@ -90,12 +89,3 @@ def owner(pid: int) -> int | None:
         if mark := re.search(rb"(?:^|\0)%b=(\d+)-" % MARK.encode(), Path(f"/proc/{pid}/environ").read_bytes()):
             return int(mark[1])
     return None
-
-
-def _marked(mark: str) -> Iterator[int]:
-    """Yield the processes of the run with ``mark``; none without /proc."""
-    wanted = f"{MARK}={mark}".encode()
-    for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has just ended, or is another user's
-            if wanted in (path / "environ").read_bytes().split(b"\0"):
-                yield int(path.name)

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ class Zygote:
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._log_path: Path | None = None  # None once the process has it
         self._serves = False  # it has answered a request
+        self._mark = _mark()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
@@ -59,7 +61,7 @@ class Zygote:
                 stdout=subprocess.DEVNULL,  # until it has the log
                 stderr=subprocess.DEVNULL,
                 # numpy must start no thread before a fork
-                env=_environment() | {"OPENBLAS_NUM_THREADS": "1"} | dict(environment or {}),
+                env=_environment() | {"OPENBLAS_NUM_THREADS": "1"} | self._mark | dict(environment or {}),
                 start_new_session=True,
             )
 
@@ -92,6 +94,8 @@ class Zygote:
         except subprocess.TimeoutExpired:
             processes.kill_tree(self.process.pid)
             self.process.wait()
+        if self._serves and self.process.returncode:  # it could not kill what cases have started
+            _kill_marked(self._mark)
 
     def _ask(self, request: Mapping[str, object], limit_s: float, descriptors: Sequence[int] = ()) -> dict[str, Any]:
         """Return the answer to ``request``. Without one within ``limit_s``, end the process. Raises Gone."""
@@ -112,7 +116,7 @@ class Spawner:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self._keep: Sequence[int] = ()
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._processes: dict[int, tuple[subprocess.Popen[bytes], dict[str, str]]] = {}
 
     def begin(self, log_path: Path, preload: Sequence[str], keep: Sequence[int], limit_s: float) -> None:
         """Set the descriptors ``keep`` that workers hold open."""
@@ -120,28 +124,40 @@ class Spawner:
 
     def fork(self, channel: int, log: int, environment: Mapping[str, str]) -> int:
         """Return the process id of a new worker."""
+        mark = _mark()
         process = subprocess.Popen(
             [sys.executable, "-m", "runner.worker.serve", str(channel)],
             pass_fds=[channel, *self._keep],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=_environment() | dict(self._environment) | dict(environment),
+            env=_environment() | mark | dict(self._environment) | dict(environment),
             start_new_session=True,
         )
-        self._processes[process.pid] = process
+        self._processes[process.pid] = process, mark
         return process.pid
 
     def reap(self, pid: int, limit_s: float) -> int:
-        """Kill worker ``pid`` and its process group. Return its exit code, however long that takes."""
-        process = self._processes.pop(pid)
+        """Kill worker ``pid`` and what it has started. Return its exit code, however long that takes."""
+        process, mark = self._processes.pop(pid)
         processes.kill_group(process)
+        _kill_marked(mark)
         return process.returncode
 
     def close(self) -> None:
         """End all workers."""
         for pid in [*self._processes]:
             self.reap(pid, DYING_S)
+
+
+def _mark() -> dict[str, str]:
+    """Return a variable that is passed on from process to process, and by which the last of them can be found."""
+    return {"KERNEL_RUNNER_WORKERS": uuid.uuid4().hex}
+
+
+def _kill_marked(mark: Mapping[str, str]) -> None:
+    for name, value in mark.items():
+        processes.kill_marked(f"{name}={value}")
 
 
 def _environment() -> dict[str, str]:

@@ -44,6 +44,9 @@ def has_children(x):
 def leaves_a_child(x):
     if not hasattr(torch, "left"): torch.left = subprocess.Popen(["sleep", "5000.125"])
     return right(x)
+def leaves_a_session(x):
+    if not hasattr(torch, "left_too"): torch.left_too = subprocess.Popen(["sleep", "5000.125"], start_new_session=True)
+    return right(x)
 def hurt_by_others(x):
     if hasattr(torch, "spoilt"): os.abort()
     return right(x)
@@ -356,6 +359,20 @@ def kill_zygote(seen=[]):  # noqa: B006  # once
                 os.kill(int(path.parent.name), signal.SIGKILL)
                 return
         raise AssertionError("no such process")
+
+
+def test_what_a_case_has_started_ends_when_the_zygote_is_killed(launch_user, cold, eventually):
+    seen = []
+    cases = [("leaves_a_child", 64), ("leaves_a_session", 64), ("right", 65)]
+    events = launch_user(USER, *cases, on_row=lambda: (sleepers() and seen) or kill_zygote(seen))
+    assert [event.status for event in events if hasattr(event, "status")] == ["ok"] * 3
+    assert eventually(lambda: not sleepers())
+
+
+def test_what_a_case_has_started_ends_with_its_spawned_worker(grid, monkeypatch, cold, eventually):
+    monkeypatch.setattr(local, "SOURCES", (Spawner,))
+    assert grid("leaves_a_session", "right")["right"].status == "ok"
+    assert eventually(lambda: not sleepers())
 
 
 def test_without_linux_workers_are_spawned(grid, monkeypatch):

@@ -221,10 +221,41 @@ def test_everybody_may_use_folder_and_files(here):
     assert (here / "GPU-aa.lock").stat().st_mode & 0o7777 == 0o666
 
 
-def test_the_folder_is_the_machine_s_or_else_a_temporary_one(monkeypatch, tmp_path):
+def test_jobs_with_temporary_folders_of_their_own_exclude_each_other(monkeypatch, tmp_path):
+    monkeypatch.delenv(lock.VARIABLE)
+    monkeypatch.setattr(lock, "MACHINE_WIDE", tmp_path / "file" / "kernel-runner")  # cannot be made
+    (tmp_path / "file").touch()
+    uuid = f"GPU-of-test-{os.getpid()}"
+    script = f"""
+import sys
+from pathlib import Path
+from runner.device import lock
+lock.MACHINE_WIDE = Path(sys.argv[1])
+lock.GpuLock({uuid!r}).acquire(sys.exit)
+print("holds", flush=True)
+input()
+"""
+    words = [sys.executable, "-c", script, str(lock.MACHINE_WIDE)]
+    other = subprocess.Popen(
+        words,
+        env=processes.environment() | {"TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert other.stdout.readline() == "holds\n"
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "another"))
+    with pytest.raises(Waits, match=f"held by pid {other.pid} "):
+        GpuLock(uuid).acquire(waits)
+    other.communicate("")
+    (lock.folder() / f"{uuid}.lock").unlink()
+
+
+def test_the_folder_is_the_machine_s_or_else_one_that_all_jobs_share(monkeypatch, tmp_path):
     monkeypatch.delenv(lock.VARIABLE)
     monkeypatch.setattr(lock, "MACHINE_WIDE", tmp_path / "machine" / "kernel-runner")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(lock, "SHARED", tmp_path / "kernel-runner-locks")
     assert lock.folder() == tmp_path / "machine" / "kernel-runner"
     (tmp_path / "file").touch()
     monkeypatch.setattr(lock, "MACHINE_WIDE", tmp_path / "file" / "kernel-runner")
