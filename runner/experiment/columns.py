@@ -115,7 +115,7 @@ CHECKED: dict[str, Column] = {  # what the check found, and what the workload as
 }
 
 COLUMNS: dict[str, Column] = {**TIMES, **TIMING, **CASE, **CHECKED}  # beside those that measurements declare
-NUMBERS = [name for name, column in COLUMNS.items() if name in TIMES or column.unit or column.better]
+NUMBERS = frozenset(name for name, column in COLUMNS.items() if name in TIMES or column.unit or column.better)
 
 DERIVED: dict[str, Column] = {  # computed from rows by runner.report.derive
     "implementation": Column("", "name in the table: with the fields in which implementations of one name differ"),

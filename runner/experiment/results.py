@@ -29,6 +29,7 @@ ERROR = "error.txt"  # the traceback of a case's exception, among its files
 STATUSES: tuple[Status, ...] = get_args(Status)
 HARMLESS: frozenset[Status] = frozenset({"ok", "unsupported", "skipped"})  # these do not fail a run
 
+NUMBER = (int, float, type(None))  # types in JSON, where NaN is null
 Phase = Literal["plan", "start", "inputs", "build", "check", "measure", "compare"]
 
 
@@ -105,9 +106,8 @@ class Row:
         row = cls(**values | {"files": tuple(values["files"])})
         if record["key"] != case.key:
             raise ValueError(f"{case.label}: it has the key of another case")
-        for name in NUMBERS:
-            if type(row.metrics.get(name)) not in (int, float, type(None)):
-                raise TypeError(f"{case.label}: {name}={row.metrics[name]!r} is no number")
+        if odd := [name for name in row.metrics.keys() & NUMBERS if type(row.metrics[name]) not in NUMBER]:
+            raise TypeError(f"{case.label}: {odd[0]}={row.metrics[odd[0]]!r} is no number")
         return row
 
 

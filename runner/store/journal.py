@@ -198,6 +198,7 @@ class Contents:
         """
         match record["record"]:
             case "row":
+                self._in_flight.discard(record["key"])  # also if the rest cannot be read: the case has ended
                 self.add_row(Row.from_record(record))
             case "start":
                 self._in_flight.add(record["key"])

@@ -173,7 +173,7 @@ def _readable() -> Iterator[None]:
 
 def has_settings(folder: Path, plan: Plan) -> bool:
     """Return whether ``plan.jsonl`` has the settings of ``plan``. Raises OSError, ValueError."""
-    return dict(read_head(folder)) == orjson.loads(orjson.dumps(_settings(plan)))
+    return bool(dict(read_head(folder)) == orjson.loads(orjson.dumps(_settings(plan))))
 
 
 def read_cases(folder: Path) -> list[CaseRecord]:
