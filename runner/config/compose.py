@@ -18,12 +18,13 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType, Transformer, ValueType
+from hydra.core.override_parser.types import Override, OverrideType, RangeSweep, Transformer, ValueType
 from hydra.errors import MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.config import CONF
+from runner.config.grid import check_count
 from runner.implementations import names
 
 Keys = tuple[str, ...]  # of a field: ("workload", "rows")
@@ -58,9 +59,12 @@ class Composer:
         return self._parsed[line]
 
     def expand(self, override: Override) -> list[str]:
-        """Return one override line per value of a sweep."""
+        """Return one override line per value of a sweep. Raises BadInput if a range has more than a run has cases."""
         if not override.is_sweep_override():
             return [str(override.input_line)]
+        numbers: Any = override.value()
+        if isinstance(override.value(), RangeSweep):  # it may be longer than memory holds
+            check_count(int((numbers.stop - numbers.start) // numbers.step), str(override.input_line))
         lines = []
         for value in override.sweep_iterator():
             line = f"{override.get_key_element()}={Transformer.str(value)}"

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString, RangeSweep
+from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
@@ -214,9 +214,6 @@ def _axes(compose: Composer, declared: Mapping[str, Any], skip: Iterable[str]) -
 def _expand(compose: Composer, override: Override) -> list[str]:
     """Return one override line per value. Raises BadInput if there is none, or too many for a run."""
     try:
-        if isinstance(override.value(), RangeSweep):  # it may be longer than memory holds
-            numbers: Any = override.value()
-            check_count(int((numbers.stop - numbers.start) // numbers.step), str(override.input_line))
         lines = compose.expand(override)
     except (HydraException, ValueError, ArithmeticError):  # interval(1,9), range(1,9,0), range(0,inf)
         raise BadInput(

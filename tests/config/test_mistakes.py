@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from runner import config
+from runner.cli import help
 from runner.device.processes import ROOT
 from runner.experiment.schema import BadInput
 
@@ -190,6 +191,13 @@ MISTAKES = {
         "workload.rows: 'abc' is not allowed; give a whole number at least 1",
     ),
 }
+
+
+def test_help_expands_no_endless_range():
+    with config.composer(["seed=range(1000000000)"]) as (compose, asked):
+        with pytest.raises(BadInput, match=r"1,000,000,000 cases"):
+            help.text(compose, asked.overrides)
+        assert "seed=" in help.complete(compose, "runner seed=range(1000000000) se")
 
 
 @pytest.mark.parametrize(("words", "line"), MISTAKES.values(), ids=MISTAKES.keys())
