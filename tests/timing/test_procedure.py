@@ -78,11 +78,10 @@ def test_a_real_function_that_becomes_slow_is_not_called_on_and_on():
     fast, calls = 2000, []
 
     def becomes_slow():
-        calls.append(time.perf_counter())
+        calls.append(None)
         time.sleep(0.05 if len(calls) > fast else 0.00003)
 
-    taken = take(PerfCounter(becomes_slow), settings(warmup_s=0.01, samples=10**6, max_s=0.6, target_pct=1e-9))
-    assert taken.summary.count >= 20
+    take(PerfCounter(becomes_slow), settings(warmup_s=0.01, samples=10**6, max_s=0.6, target_pct=1e-9))
     assert len(calls) - fast <= 0.6 / 0.05 + 1  # on a machine so busy that it never becomes slow, there are fewer
 
 
