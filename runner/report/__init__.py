@@ -46,9 +46,10 @@ def conclude(session: Session, chosen: Mapping[str, Reporter]) -> list[Row]:
     asked: list[str] = []
     with suppress(OSError, ValueError):
         asked += [] if session.rows else file.read_text(encoding="utf-8").split()
+    terminal, every = Terminal(plan, rows, rounds, out.width), session.everything()
     reporters: dict[str, Reporter] = {
-        "terminal": Terminal(plan, rows, rounds, out.width),
-        "csv": Csv(lines(session.everything(), plan.baseline, rounds)),
+        "terminal": terminal,
+        "csv": Csv(terminal.lines if len(every) == len(rows) else lines(every, plan.baseline, rounds)),
         **{name: reporter for name, reporter in chosen.items() if rows and name not in asked},
     }
     unprinted: OSError | None = None

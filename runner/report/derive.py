@@ -151,8 +151,8 @@ class _Problem:
         # By the places of two cases: the time of the first over that of the second.
         self.ratios = {(i, base): line.ratio for i, line in enumerate(self.lines) if base is not None and line.ratio}
         others = [i for i in self.rivals if i != best and (best, i) not in self.ratios and (i, best) not in self.ratios]
-        for i in others if best is not None else ():
-            if ratio := _ratio(cases[i], cases[best], compared):
+        for i in others:
+            if best is not None and (ratio := _ratio(cases[i], cases[best], compared)):
                 self.ratios[i, best] = ratio
 
     def judged(self, words: Mapping[tuple[int, int], str]) -> list[Line]:

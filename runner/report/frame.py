@@ -100,7 +100,7 @@ def frame(lines: Iterable[Line]) -> DataFrame:
     records = flat_records(list(lines))
     table = pandas.DataFrame(records, columns=columns(records))
     for name in table.select_dtypes("float"):  # whole numbers stay so where other rows have none
-        if all(isinstance(record.get(name), int | None) for record in records):
+        if all(isinstance(record.get(str(name)), int | None) for record in records):
             table[name] = table[name].astype("Int64")
     return table
 

@@ -10,7 +10,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path, PurePath
 
@@ -56,10 +56,14 @@ class Terminal:
     rounds: Sequence[Comparison]
     width: int
 
+    @cached_property
+    def lines(self) -> list[Line]:
+        """The lines of the table."""
+        return lines(self.rows, self.plan.baseline, self.rounds)
+
     def publish(self, folder: Path) -> list[Text | str]:
         """Return what to print."""
-        plan, names = self.plan, Names(self.plan.cases)
-        derived = lines(self.rows, plan.baseline, self.rounds)
+        plan, names, derived = self.plan, Names(self.plan.cases), self.lines
         found: list[Text | str] = []
         if derived:
             title = _title(plan, self.rows, names, self.width)

@@ -192,15 +192,17 @@ class Content:
         """Return flat keys: number of cases by status, the fastest of each problem, and speed-ups."""
         found: dict[str, Cell] = {f"cases/{status}": count for status, count in self._cases().items()}
         found["cases/failed"] = sum(row.failed for row in self.rows)
+        fastest: dict[str, list[Line]] = {}
         for line in self.lines:
             case, label = line.row.case, self.names.impl(line.row.case)
             key = "/".join(filter(None, [case.workload.name, self._varying(case)]))
-            if line.fastest != "no":  # several that are tied have the shortest of their times
-                tied = found.get(f"{key}/fastest"), found.get(f"{key}/fastest_us")
-                found[f"{key}/fastest"] = f"{tied[0]}, {label}" if tied[0] else label
-                found[f"{key}/fastest_us"] = min(filter(None, (_finite(line.time_us), tied[1])), default=None)
+            if line.fastest != "no":
+                fastest.setdefault(key, []).append(line)
             if line.speedup is not None and line.row.status == "ok":
                 found[f"{key}/speedup/{label}"] = _finite(line.speedup)
+        for key, some in fastest.items():  # several if they are tied
+            found[f"{key}/fastest"] = ", ".join(self.names.impl(line.row.case) for line in some)
+            found[f"{key}/fastest_us"] = _finite(min(line.time_us or 0.0 for line in some))
         return found
 
     def config(self, run: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:

@@ -82,6 +82,13 @@ def test_what_else_varies_is_a_column(make):
     assert list(zip(*found, strict=True)) == VARIED
 
 
+def test_cases_that_are_tied_are_the_fastest_together(make):
+    figures = {"samples": 20, "converged": True}
+    cases = [make.timed(make.case("gelu", name, {"cols": 8}), us, **figures) for name, us in (("a", 6.01), ("b", 6.0))]
+    said = Content(cases, None).summary()
+    assert (said["gelu/fastest"], said["gelu/fastest_us"]) == ("a, b", 6.0)
+
+
 def test_speedups_are_against_the_baseline_asked_for(make):
     rows = [make.timed(make.case("gelu", name, {"cols": 8}), us) for name, us in (("naive", 6.0), ("torch", 2.0))]
     assert Content(rows, "naive").summary()["gelu/speedup/torch"] == pytest.approx(3.0)
