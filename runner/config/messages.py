@@ -20,7 +20,7 @@ from runner.experiment.schema import CONF, choices
 
 SEVERAL = ("measure", "log")  # groups of which a config may choose several options
 # What the reading of a YAML file raises. PyYAML raises a LookupError for !!bool x, an AttributeError for !!timestamp x.
-UNREADABLE = (OSError, ValueError, RecursionError, LookupError, AttributeError, YAMLError, OmegaConfBaseException)
+YAML_ERRORS = (OSError, ValueError, RecursionError, LookupError, AttributeError, YAMLError, OmegaConfBaseException)
 EXPERIMENT = "experiment/"  # where Hydra looks for a group that an experiment's defaults name without a slash
 PACKAGE = re.compile(r"^# @package ([\w.]+)", re.MULTILINE)  # a YAML file's fields go there, else under its group
 
@@ -67,7 +67,7 @@ def not_yaml(error: BaseException, folders: Iterable[Path]) -> str:
                 return f"{path}: nested too deeply, or contains itself"
             if str(same) == str(error):
                 return f"{path}: not valid YAML: {str(error).partition(chr(10))[0]}"
-        except UNREADABLE:  # for another reason: reported where it is chosen
+        except YAML_ERRORS:  # for another reason: reported where it is chosen
             continue
     return ""
 
@@ -156,7 +156,7 @@ def _fields(folders: Iterable[Path]) -> dict[str, tuple[str, list[str]]]:
         try:
             text = path.read_text(encoding="utf-8")
             values = yaml.safe_load(text)
-        except UNREADABLE:
+        except YAML_ERRORS:
             continue  # reported where it is chosen
         header, group = PACKAGE.search(text), path.parent.name
         package = header[1] if header else group
