@@ -32,7 +32,7 @@ GAP = "   "
 FILE_WIDTH = 400  # characters: a pipe or a file has room for the whole table
 MOST_SUMMARIES = 8  # printed ones; a grid may have a thousand
 MARKS = {"yes": "★", "tied": "≈", "no": " "}  # by the column ``fastest``
-TIED = "≈ tied for the fastest: too close to tell apart"
+TIED = "≈ tied for the fastest: cannot be told apart"
 
 
 class _Console(Console):
@@ -194,7 +194,7 @@ def _footnotes(lines: Sequence[Line], names: Names, dropped: Sequence[TableColum
     yield from _winners(lines, names)
     if dropped:
         titles, asked = (", ".join(getattr(one, part) for one in dropped) for part in ("title", "name"))
-        yield f"no room for {titles}: widen the terminal, or give columns={asked.replace(' ', '')}"
+        yield f"no room for {titles}; to see them: a wider terminal, or resume=last columns={asked.replace(' ', '')}"
 
 
 def _winners(lines: Sequence[Line], names: Names) -> Iterator[str]:

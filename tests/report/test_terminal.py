@@ -133,7 +133,7 @@ def test_a_chosen_column_is_printed_without_an_exponent():
 def test_what_a_narrow_terminal_leaves_out_is_named_with_how_to_see_it():
     names = derive.Names([one.case for one in ROWS])
     assert terminal.table(derive.lines(ROWS, None), names, 80).plain.endswith(
-        "\nno room for FLOP/s, B/s, % peak, err/tol, peak mem: widen the terminal, or give "
+        "\nno room for FLOP/s, B/s, % peak, err/tol, peak mem; to see them: a wider terminal, or resume=last "
         "columns=tflops,gbps,pct_of_measured_peak,err_over_tol,peak_mem_bytes\n"
     )
     assert "no room" not in terminal.table(derive.lines(ROWS, None), names, 130).plain
@@ -176,7 +176,7 @@ def test_marks_tell_the_fastest_from_those_that_are_tied():
     names = derive.Names([one.case for one in rows])
     text = terminal.table(derive.lines(rows, None), names, 130).plain
     assert [word for word in ("★", "≈ torch", "≈ compiled", "≈ naive") if word in text] == ["≈ torch", "≈ compiled"]
-    assert "\n\n≈ tied for the fastest: too close to tell apart\n" in text
+    assert "\n\n≈ tied for the fastest: cannot be told apart\n" in text
     assert "≈" not in terminal.table(derive.lines(ROWS, None), derive.Names([one.case for one in ROWS]), 130).plain
 
 
