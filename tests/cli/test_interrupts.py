@@ -7,7 +7,9 @@ import signal
 
 import pytest
 
+from runner import cli
 from runner.cli.run import Interrupts
+from runner.report.terminal import Terminal
 
 
 def test_an_interrupt_while_an_event_is_handled_is_thrown_into_the_source_of_events():
@@ -48,3 +50,15 @@ def test_the_first_interrupt_while_no_event_is_awaited_is_noted_and_the_second_r
             os.kill(os.getpid(), signal.SIGINT)
     assert interrupts.first == signal.SIGTERM
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_the_run_is_reported_costs_no_report(monkeypatch, capsys, tmp_path, number):
+    publish = Terminal.publish
+    monkeypatch.setattr(Terminal, "publish", lambda *given: os.kill(os.getpid(), number) or publish(*given))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    words = ["workload=gelu", "workload.rows=8", "workload.cols=8", "impl=torch", "log=none", f"output_dir={tmp_path}"]
+    code = cli.main([*words, "measure.benchmark.samples=20", "measure.benchmark.max_s=0.02"])
+    assert code == 128 + number
+    assert "1 case: 1 ok" in capsys.readouterr().out
+    assert list(tmp_path.glob("*/*/rows.csv"))

@@ -150,17 +150,6 @@ def test_the_remaining_cases_run_after_an_interrupt(command, run, tmp_path, fold
     assert "in flight" not in result.out  # it was stopped, and did not die
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_after_the_last_row_costs_no_report(command, folder_with_rows, number):
-    process = start(command, *TINY, "workload.cols=8,16", "-m")
-    folder = folder_with_rows(2)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 128 + number, err
-    assert "2 cases: 2 ok" in out
-    assert len(pandas.read_csv(folder / "rows.csv")) == 2
-
-
 ENDS = """
 import os, signal, torch
 def gelu(x, form):
