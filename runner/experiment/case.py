@@ -34,7 +34,7 @@ class Choice:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Choice:
         """Return the choice that ``to_record`` made ``record`` of. Raises one of UNREADABLE if it is none."""
-        fields = {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
+        fields: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in record.items()}
         name = str(fields.pop("name"))
         hash(tuple(fields.values()))  # readers collect the values of a field in a set
         return cls(name, fields)
