@@ -80,7 +80,8 @@ class Terminal:
 
 def _title(plan: Plan, rows: Sequence[Row], names: Names, width: int) -> str:
     """Return the name of the run, its devices, and the constant fields of each workload, in lines of ``width``."""
-    devices = ", ".join(dict.fromkeys(row.device for row in rows if row.device))
+    ran = (row.device for row in rows if row.device != "cpu" or row.case.device != "cuda")  # not where a GPU is missing
+    devices = ", ".join(dict.fromkeys(filter(None, ran)))
     title = [f"{plan.name} on {devices}" if devices else plan.name]
     for workload, fields in names.constants.items():
         text = f"{workload}: {' '.join(f'{name}={value}' for name, value in fields.items())}"

@@ -141,7 +141,5 @@ def option(package: str, choice: Choice) -> Any:  # the class depends on the nam
 
 
 def device_name(device: str) -> str:
-    """Return the name of the device in a row: the GPU's own name, or "cpu"; "" for a GPU that is not there."""
-    if device != "cpu" and torch.cuda.is_available():
-        return torch.cuda.get_device_name()
-    return "" if device == "cuda" else "cpu"
+    """Return the name of the device in a row: the GPU's own name, or "cpu"."""
+    return torch.cuda.get_device_name() if device != "cpu" and torch.cuda.is_available() else "cpu"
