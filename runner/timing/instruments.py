@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from torch.cuda import synchronize
 
 from runner.experiment.case import interpreted
 from runner.timing import Call, TimingSettings, calibration
@@ -87,7 +88,7 @@ class CudaEvents(Instrument):
             (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(IN_FLIGHT)
         ]
         self._sample(*self._pairs[0], 0.0)  # the first call may load something
-        torch.cuda.synchronize()
+        synchronize()
         self._submit_s = max(self._sample(*pair, 0.0) for pair in self._pairs[:3])
 
     def samples(self, count: int) -> list[float]:
@@ -97,7 +98,7 @@ class CudaEvents(Instrument):
             pairs, started = self._pairs[: count - len(times)], time.perf_counter()
             for start, end in pairs:
                 self._sample(start, end, self._submit_s)
-            torch.cuda.synchronize()
+            synchronize()
             busy_s = time.perf_counter() - started
             times += [start.elapsed_time(end) * 1e3 for start, end in pairs]
             rest(times[-1], busy_s, partial(self._sample, *pairs[0], self._submit_s))
@@ -124,9 +125,9 @@ class HostClock(Instrument):
         times: list[float] = []
         for _ in range(count):
             self._before()
-            torch.cuda.synchronize()
+            synchronize()
             start = time.perf_counter()
             self._run()
-            torch.cuda.synchronize()
+            synchronize()
             times.append((time.perf_counter() - start) * 1e6)
         return times

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-import torch
+from torch.cuda import synchronize
 
 from runner.experiment.case import Scalar
 from runner.timing import Call
@@ -29,14 +29,14 @@ def latency_columns(call: Call) -> dict[str, Scalar]:
     def restore() -> None:
         if call.reset is not None:
             call.reset()
-            torch.cuda.synchronize()
+            synchronize()
 
     def alone() -> tuple[float, float]:
         restore()
         started = time.perf_counter()
         call.run()
         returned = time.perf_counter()
-        torch.cuda.synchronize()
+        synchronize()
         return time.perf_counter() - started, returned - started
 
     def in_a_row() -> float:
@@ -44,7 +44,7 @@ def latency_columns(call: Call) -> dict[str, Scalar]:
         started = time.perf_counter()
         for _ in range(count):
             call.run()
-        torch.cuda.synchronize()
+        synchronize()
         return (time.perf_counter() - started) / count
 
     latency_s, host_s = map(list, zip(*_repeat(alone), strict=True))

@@ -103,7 +103,7 @@ def _compare(output: Tensor, wanted: Expected, into: CheckResult) -> str:
         error = aten.masked_fill(_nan_as_inf(aten.abs(aten.sub(y, r))), same, 0.0)
         allowed = aten.add(atol, aten.mul(aten.where(aten.isfinite(r), size, 0.0), wanted.rtol))
         ratio = _nan_as_inf(aten.masked_fill(aten.div(error, allowed), same, 0.0))
-        top, at = aten.max(ratio, 0)
+        top, at = aten.max.dim(ratio, 0)
         if aten.item(top) > worst:
             worst, place = aten.item(top), start + aten.item(at)
         wrong += aten.item(aten.sum(aten.gt(ratio, 1)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from runner.timing import Call, latency
 from runner.timing.latency import latency_columns
@@ -41,7 +40,7 @@ def gpu(clock, monkeypatch):
     def build(host_us, gpu_us):
         made = Gpu(clock, host_us, gpu_us)
         monkeypatch.setattr(latency, "time", clock)
-        monkeypatch.setattr(torch.cuda, "synchronize", made.synchronize)
+        monkeypatch.setattr(latency, "synchronize", made.synchronize)
         return made
 
     return build
