@@ -47,6 +47,16 @@ def test_four_implementations_of_gelu(on_gpu):
     assert all(len(rounds["batches_us"]) == 4 for rounds in result.records("rounds"))
 
 
+def test_where_launching_limits_a_case_the_table_shows_what_a_caller_gets(on_gpu):
+    small = ["workload=mlp", "workload.dim=64", "workload.batch=64", "workload.layers=6", "default_axes=false"]
+    result = on_gpu(*small, "impl=naive,cudagraph", "impl.of=naive", "-m")
+    assert result.code == 0, result.out + result.err
+    head = next(line for line in result.out.splitlines() if line.startswith(" implementation"))
+    assert head.split()[1:3] == ["time", "pipelined"], result.out
+    said = next(line for line in result.out.splitlines() if "fastest by GPU time: " in line)
+    assert said.endswith("by pipelined time (calls back to back): cudagraph"), said
+
+
 def test_what_the_first_use_of_libraries_changes_is_no_side_effect(on_gpu, tmp_path):
     (tmp_path / "user.py").write_text(
         "import torch\n"
