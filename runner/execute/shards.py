@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from runner.device import gpus
 from runner.device.gpus import Gpu
 from runner.execute import CannotStart, Event, Limits, Notice, Ready, Started
@@ -195,13 +197,13 @@ class Part:
     def cases(self) -> list[CaseRecord]:
         """The cases of the task. Raises OSError or one of UNREADABLE if its writer was killed."""
         lines = (self.folder / "cases.jsonl").read_text(encoding="utf-8").splitlines()
-        return [CaseRecord.from_record(json.loads(line)) for line in lines]
+        return [CaseRecord.from_record(orjson.loads(line)) for line in lines]
 
     @property
     def job(self) -> dict[str, str]:
         """The content of ``job.json``: the job's number and its cluster; {} without one."""
         try:
-            found = json.loads((self.folder / "job.json").read_text(encoding="utf-8"))
+            found = orjson.loads((self.folder / "job.json").read_text(encoding="utf-8"))
             return {"job": JOB.fullmatch(found["job"])[0], "cluster": found["cluster"]}  # type: ignore[index]
         except (OSError, *UNREADABLE):
             return {}
@@ -226,7 +228,7 @@ class Part:
         found = []
         for line in text.splitlines():
             with contextlib.suppress(ValueError):  # a kill has cut it off
-                found.append(json.loads(line))
+                found.append(orjson.loads(line))
         return [record for record in found if isinstance(record, dict) and "record" in record]
 
 

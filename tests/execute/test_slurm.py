@@ -386,6 +386,41 @@ def test_rows_and_tasks_of_other_sources_are_not_taken_over(tasks, six, tmp_path
     assert tasks.jobs[0].state == "CANCELLED by the test"
 
 
+@pytest.mark.parametrize("odd", ["fast", 5, [1], {"a": 1}, None, True])
+def test_odd_values_in_the_parts_of_an_earlier_session_are_left_out(tasks, six, tmp_path, odd):
+    list(tasks.array().submit([six[:2], six[2:]]))
+    tasks.does(0, 1)
+    with Journal(tmp_path):
+        pass
+    part = tmp_path / "parts" / "001"
+    row = Row(case=six[2], status="ok", fingerprint=Fingerprints().of(six[2])).to_record()
+    records = [{"record": "row", **row, name: odd} for name in ("key", "case", "status", "metrics", "fingerprint")]
+    records += [{"record": "start", "key": odd}, {"record": "notice", "text": odd}, {"record": odd}]
+    records += [{"record": "ready", "environment": odd, "gpu": odd}, {"record": "rounds", "batches_us": odd}]
+    (part / journal.NAME).write_text("".join(json.dumps(record) + "\n" for record in records))
+    (part / "cases.jsonl").write_text(json.dumps({**six[2].to_record(), "seed": odd}) + "\n")
+    if odd != 5:
+        (part / "job.json").write_text(json.dumps({"job": odd, "cluster": "slurm"}))
+    events, left = exhaust(tasks.array().take_over(six))
+    assert keys(of(Row, events)) == [six[0].key]
+    assert left[-4:] == six[2:]
+
+
+@pytest.mark.parametrize("job", ["9_1 --user=me", "--user=me", "1;2", "", "../1", 5, None, [1]])
+def test_what_is_no_number_of_a_job_is_not_given_to_slurm(tmp_path, six, job):
+    part = Part.create(tmp_path / "parts", six)
+    for number in ("9_1", "77"):
+        part.job = {"job": number, "cluster": "slurm"}
+        assert part.job == {"job": number, "cluster": "slurm"}
+    (part.folder / "job.json").write_text(json.dumps({"job": job, "cluster": "slurm", "folder": "/tmp"}))
+    assert part.job == {}
+
+
+def test_no_field_moves_the_files_that_submitit_unpickles_out_of_the_folder_of_the_run():
+    with pytest.raises(BadInput, match=r"^launcher\.folder: no such field"):
+        launcher(folder="/tmp/elsewhere")
+
+
 def exhaust(steps):
     found = []
     while True:

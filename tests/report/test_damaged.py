@@ -20,7 +20,7 @@ from runner.report.wandb_record import Content, artifacts, tables
 from runner.store import journal, resume, run_folder
 from runner.store.fingerprint import PARTS, Fingerprints
 
-ODD: tuple[object, ...] = ("fast", -1, [1], {"a": 1}, None, True)
+ODD: tuple[object, ...] = ("fast", -1, 1e300, [1], {"a": 1}, None, True)
 
 
 def places(value: object, path: tuple = ()) -> Iterator[tuple]:
