@@ -255,8 +255,6 @@ SIDE_EFFECTS = "it changed {}; its process ended, so that no other case is affec
 
 NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 
-SIDE_EFFECTS = "it changed {}; its process ended, so that no other case is affected, and no ratio was taken in it"
-
 
 def notes(rows: Sequence[Row], names: Names) -> list[str]:
     """Return a line for each reason why a case is not plainly ok, with the cases that share it."""
