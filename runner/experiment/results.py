@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from runner.experiment.case import CaseRecord, Scalar
@@ -161,18 +162,21 @@ def redact(text: str) -> str:
     These are the values of environment variables whose names say so, and each line of such a value; passwords in URLs,
     there and in ``text``; and what looks like a token.
     """
-    if not text:
-        return text
+    for secret in _secrets(tuple(os.environ.items())) if text else ():
+        text = text.replace(secret, REDACTED)
+    return TOKEN.sub(REDACTED, PASSWORD.sub(rf"\1{REDACTED}", text))
+
+
+@lru_cache(maxsize=1)
+def _secrets(environment: tuple[tuple[str, str], ...]) -> list[str]:
+    """Return the secrets in ``environment``, the longest first: one may hold another."""
     secrets: set[str] = set()
-    for name, value in os.environ.items():
+    for name, value in environment:
         if is_secret(name, value):
             secrets |= {value, *map(str.strip, value.splitlines())}
         secrets.update(found[2] for found in PASSWORD.finditer(value))
-    public = {os.environ.get(name) for name in ("USER", "LOGNAME", "HOSTNAME")}
-    for secret in sorted(secrets - public, key=len, reverse=True):
-        if len(secret) >= SHORTEST:
-            text = text.replace(secret, REDACTED)
-    return TOKEN.sub(REDACTED, PASSWORD.sub(rf"\1{REDACTED}", text))
+    secrets -= {value for name, value in environment if name in ("USER", "LOGNAME", "HOSTNAME")}
+    return sorted((secret for secret in secrets if len(secret) >= SHORTEST), key=len, reverse=True)
 
 
 def is_secret(name: str, value: str) -> bool:
