@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -152,20 +153,20 @@ class Labels:
     def __init__(self, impls: Iterable[Choice]) -> None:
         self._impls = {impl.text: impl for impl in impls}
         self._varying = varying(self._impls.values())
+        values = {(impl.name, *item) for impl in self._impls.values() for item in impl.fields.items()}
+        self._ends = Counter((name, field, end) for name, field, value in values for end in _ends(value))
 
     def label(self, impl: Choice) -> str:
         """Return its name, and the fields in which the implementations of that name differ: ``compiled(of=naive)``.
 
-        Of a function in a file it is the shortest end that no other has: ``file(f)`` or ``file(b.py:f)``, where
-        ``path`` is the only field.
+        A function in a file is shown by the shortest end of its path that no other has, without the field's name if the
+        option has no other field: ``file(f)``, ``file(b.py:f)``.
         """
-        same = [other for other in self._impls.values() if other.name == impl.name]
         shown = []
         for field, value in impl.fields.items():
             if field in self._varying[impl.name]:
-                others = [_ends(other.fields.get(field)) for other in same if other.fields.get(field) != value]
                 *ends, whole = _ends(value)
-                short = next((end for end in ends if not any(end in texts for texts in others)), whole)
+                short = next((end for end in ends if self._ends[impl.name, field, end] == 1), whole)
                 shown.append(short if ends and len(impl.fields) == 1 else f"{field}={short}")
         return f"{impl.name}({', '.join(shown)})" if shown else impl.name
 
