@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the self-tests. Return 0 if all passed, 1 if one failed, 130 if interrupted. Raises BadInput."""
+    """Run the self-tests. Return 0 if all passed, 130 if interrupted, else 1. Raises BadInput."""
     parser = Parser(prog="runner verify", description=__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], help="what to verify; by default the GPU if there is one")
     asked = parser.parse_args(argv).device
@@ -32,15 +32,16 @@ def main(argv: Sequence[str]) -> int:
 
     device, name = _device(asked)
     out = console()
-    count, done = len(verify.checks(device)), 0
+    count, done, disturbed = len(verify.checks(device)), 0, 0
 
     def say(text: str) -> None:
         out.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def on_check(check: str, findings: Sequence[Finding], seconds: float) -> None:
-        nonlocal done
-        done += 1
-        say(f"[{done}/{count}] {check}: {_passed(findings)} ({seconds:.1f} s)")
+        nonlocal done, disturbed
+        done, disturbed = done + 1, disturbed + (not findings)
+        result = _passed(findings) if findings else "too busy to judge, try again"
+        say(f"[{done}/{count}] {check}: {result} ({seconds:.1f} s)")
 
     say(f"Verifying {name}: {count} self-tests of the timer, up to half a minute. Run nothing else meanwhile.")
     try:
@@ -49,7 +50,12 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         say("interrupted: nothing is certified")
         return 128 + signal.SIGINT
-    out.print(_table(findings))
+    if findings:
+        out.print(_table(findings))
+    if disturbed:
+        unjudged = f"{disturbed} of {count} self-tests could not be judged, since other processes use this machine"
+        say(f"{unjudged}: stop them, then try again. Nothing is certified.")
+        return 1
     path = verify.certify(device, findings)
     say(f"{_passed(findings)}. " + (f"Certificate: {path}" if path else "The cache folder cannot hold a certificate."))
     return 0 if all(finding.passed for finding in findings) else 1

@@ -31,14 +31,14 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
     """Return the columns of ``call``, with the series and the instrument behind ``wall_us``."""
     instrument = PerfCounter(call.run, call.reset)
     with pinned(lambda: instrument.samples(2)) as cpus:
-        started, before_s = time.perf_counter(), waited_s()
+        wait_pct = waiting()
         taken = take(instrument, settings)
-    could_have_run_s = (time.perf_counter() - started) * torch.get_num_threads()
+        waited_pct = wait_pct()
     columns: dict[str, Scalar] = taken.columns("wall_us", FLOORS[instrument.name]) | {
         "instrument": instrument.name,
         "calls_per_sample": instrument.calls_per_sample,
         "cpus": cpus,
-        "cpu_wait_pct": 100 * (waited_s() - before_s) / could_have_run_s,
+        "cpu_wait_pct": waited_pct,
     }
     return columns, taken, instrument
 
@@ -50,6 +50,12 @@ def compare(
     instruments = [PerfCounter(call.run, call.reset) for call, _ in calls]
     with pinned(lambda: [instrument.samples(2) for instrument in instruments]):
         return side_by_side(instruments, settings.paired_rounds, settings.max_s)
+
+
+def waiting() -> Callable[[], float]:
+    """Return a function: the share of this process's time from now on in which its threads had no core, in percent."""
+    started, before_s = time.perf_counter(), waited_s()
+    return lambda: 100 * (waited_s() - before_s) / ((time.perf_counter() - started) * torch.get_num_threads())
 
 
 def waited_s() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -15,7 +16,7 @@ import torch
 from runner import cli
 from runner.config import CONF
 from runner.device import identity
-from runner.timing import Call, TimingSettings, verify
+from runner.timing import Call, verify
 from runner.timing.statistics import Ratio
 from runner.timing.verify import Compared, Finding
 
@@ -190,6 +191,49 @@ def test_a_check_that_raises_has_failed_and_the_others_go_on(checks, capsys):
     assert identity.describe()["certificate"]["failed"] == ["first"]
 
 
+def test_a_check_that_others_disturb_is_not_judged_and_nothing_is_certified(checks, capsys, home):
+    checks(first=[GOOD], second=verify.TooBusy(), third=[BAD])
+    assert cli.main(["verify"]) == 1
+    out = capsys.readouterr().out
+    assert "[2/3] second: too busy to judge, try again (" in out
+    assert "1 of 3 self-tests could not be judged, since other processes use this machine: stop them, then" in out
+    assert "TooBusy" not in out
+    assert not list(home.rglob("*.json"))
+
+
+def test_where_all_are_disturbed_there_is_no_table(checks, capsys):
+    checks(first=verify.TooBusy(), second=verify.TooBusy())
+    assert cli.main(["verify"]) == 1
+    assert "FAIL" not in (out := capsys.readouterr().out)
+    assert "found" not in out
+
+
+@pytest.mark.parametrize("waited_s", [0.0, 3600.0])
+@pytest.mark.parametrize("slow", [False, True])
+def test_rounds_without_time_and_threads_without_a_core_are_no_result(monkeypatch, waited_s, slow):
+    """The threads of this process are made to wait, and the calls to be too slow for rounds."""
+    from runner.timing import cpu
+
+    waits = iter([0.0, waited_s])
+    monkeypatch.setattr(cpu, "waited_s", lambda: next(waits))
+    quick = dataclasses.replace(verify.settings(CONF), max_s=1e-9 if slow else 0.2)
+    call = Call(lambda: ())
+    if slow or waited_s:
+        with pytest.raises(verify.TooBusy):
+            verify.compared(quick, "cpu", call, call)
+    else:
+        verify.compared(quick, "cpu", call, call)
+
+
+def test_a_time_that_others_disturbed_is_no_result(monkeypatch):
+    from runner.timing import cpu
+
+    waits = iter([0.0, 3600.0])
+    monkeypatch.setattr(cpu, "waited_s", lambda: next(waits))
+    with pytest.raises(verify.TooBusy):
+        dataclasses.replace(verify.settings(CONF), max_s=0.01).time(Call(lambda: ()), "cpu")
+
+
 def test_an_interrupt_certifies_nothing(checks, capsys, home):
     checks(first=[GOOD], second=KeyboardInterrupt())
     assert cli.main(["verify"]) == 130
@@ -235,7 +279,7 @@ def test_the_settings_are_those_of_the_yaml_without_the_measured_peak():
 
     values = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text())
     del values["name"]
-    assert verify.settings(CONF) == TimingSettings(**values | {"measured_peak": False})
+    assert verify.settings(CONF) == verify.Settings(**values | {"measured_peak": False})
 
 
 # --- for real ---
@@ -262,28 +306,26 @@ def certified(tmp_path):
 
 
 def test_a_cpu_is_verified_whatever_else_it_does(tmp_path):
-    """On a loaded machine checks may fail, and that is told."""
+    """On a loaded machine checks may fail or not be judged, and that is told."""
     done = command(tmp_path, "--device", "cpu")
+    lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    count = len(verify.CPU_CHECKS)
+    named = [f"[{place}/{count}] {name}" for place, name in enumerate(verify.CPU_CHECKS, 1)]
+    assert [line.partition(":")[0] for line in lines] == named
+    assert "profiler" not in done.stderr.lower()
+    assert "Error" not in done.stdout + done.stderr
+    if any("too busy to judge, try again" in line for line in lines):
+        assert done.returncode == 1
+        assert "Nothing is certified." in done.stdout
+        assert not (tmp_path / "kernel-runner" / "certificate").exists()
+        return
     record = certified(tmp_path)
     failed = [finding["name"] for finding in record["findings"] if not finding["passed"]]
     assert done.returncode == (1 if failed else 0), done.stdout + done.stderr
-    assert "profiler" not in done.stderr.lower()
-    assert [line.partition(":")[0] for line in done.stdout.splitlines() if line.startswith("[")] == [
-        "[1/3] loops of known length",
-        "[2/3] equal calls",
-        "[3/3] injected slowdown",
-    ]
-    assert [finding["name"] for finding in record["findings"]] == [
-        "loop of 20 us",
-        "loop of 200 us",
-        "loop of 2000 us",
-        "A/A, gelu of 65536 elements: different",
-        "loop of 200 us, 5 % longer",
-    ]
-    for finding in record["findings"]:
-        assert finding["found"] in done.stdout
-        assert "Error" not in finding["found"]  # each could be done
-    assert (record["passed"], record["of"]) == (5 - len(failed), 5)
+    names = ["loop of 20 us", "loop of 200 us", "loop of 2000 us", "A/A, gelu of 65536 elements: different"]
+    assert {*names, "loop of 200 us, 5 % longer"} <= {finding["name"] for finding in record["findings"]}
+    assert all(finding["found"] in done.stdout for finding in record["findings"])
+    assert (record["passed"], record["of"]) == (len(record["findings"]) - len(failed), len(record["findings"]))
 
 
 @pytest.mark.gpu

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from runner.device import identity
-from runner.timing import Call, TimingSettings
+from runner.timing import Call, TimingSettings, cpu
+from runner.timing.procedure import CONTENDED_PCT
 from runner.timing.statistics import Ratio, pair_floors, paired, shared_us
 
 
@@ -28,15 +29,39 @@ class Finding:
     passed: bool
 
 
-Check = Callable[[TimingSettings], list[Finding]]
+class TooBusy(Exception):
+    """Other processes use this machine so much that a check says nothing about its timings."""
 
 
-def settings(conf: Path) -> TimingSettings:
+@dataclass(frozen=True)
+class Settings(TimingSettings):
+    """Settings whose times and comparisons raise TooBusy if other processes disturbed them."""
+
+    def time(self, call: Call, device: str) -> dict[str, Any]:
+        """Return the columns of ``call``."""
+        columns = super().time(call, device)
+        if columns["verdict"] == "contended":
+            raise TooBusy
+        return columns
+
+    def compare(self, calls: Sequence[tuple[Call, Mapping[str, Any]]], device: str) -> list[tuple[str, list[float]]]:
+        """Return the batch means of ``calls``, which are short enough for paired rounds on a quiet machine."""
+        wait_pct = cpu.waiting()
+        found = super().compare(calls, device)
+        if found is None or (device == "cpu" and wait_pct() > CONTENDED_PCT):
+            raise TooBusy
+        return found
+
+
+Check = Callable[[Settings], list[Finding]]
+
+
+def settings(conf: Path) -> Settings:
     """Return the default settings, from the YAML file in the folder ``conf``, without the measured peak."""
     import yaml
 
     values = yaml.safe_load((conf / "measure" / "benchmark.yaml").read_text(encoding="utf-8"))
-    chosen = TimingSettings(**{name: value for name, value in values.items() if name != "name"})
+    chosen = Settings(**{name: value for name, value in values.items() if name != "name"})
     return replace(chosen, measured_peak=False)
 
 
@@ -49,10 +74,11 @@ def checks(device: str) -> Mapping[str, Check]:
     return CUDA_CHECKS
 
 
-def run(device: str, chosen: TimingSettings, ended: Callable[[str, Sequence[Finding], float], None]) -> list[Finding]:
-    """Run every check of ``device`` with the settings ``chosen``. A check that raises has failed.
+def run(device: str, chosen: Settings, ended: Callable[[str, Sequence[Finding], float], None]) -> list[Finding]:
+    """Run every check of ``device`` with the settings ``chosen``. A check that raises has failed, or was disturbed.
 
-    ``ended`` is called after each check with its name, its findings, and the seconds that it took.
+    ``ended`` is called after each check with its name, its findings, and the seconds that it took. A check that other
+    processes have disturbed has no findings.
     """
     everything: list[Finding] = []
     gc.collect()
@@ -61,6 +87,8 @@ def run(device: str, chosen: TimingSettings, ended: Callable[[str, Sequence[Find
         started = time.perf_counter()
         try:
             findings = check(chosen)
+        except TooBusy:
+            findings = []
         except Exception as error:
             line = str(error).strip().partition("\n")[0]
             findings = [Finding(name, f"{type(error).__name__}: {line}", "it can be done at all", passed=False)]
@@ -88,13 +116,9 @@ class Compared:
     us: float  # of the second
 
 
-def compared(
-    settings: TimingSettings, device: str, first: Call, second: Call, instrument: str = "perf_counter"
-) -> Compared:
-    """Compare two calls in paired rounds, both timed by ``instrument``. Raises RuntimeError if they are too slow."""
+def compared(settings: Settings, device: str, first: Call, second: Call, instrument: str = "perf_counter") -> Compared:
+    """Compare two calls in paired rounds, both timed by ``instrument``."""
     both = settings.compare([(call, {"instrument": instrument}) for call in (first, second)], device)
-    if both is None:
-        raise RuntimeError("the calls are too slow for paired rounds")
     (name, ours), (other, theirs) = both
     return Compared(paired(ours, theirs, pair_floors(name, other), shared_us(name, other)), fmean(theirs))
 
@@ -138,7 +162,7 @@ SMALL = 2**16  # elements, enough for torch to use several threads
 SLOWED_US, SLOWED_SHARE = 200.0, 0.05
 
 
-def loops(settings: TimingSettings) -> list[Finding]:
+def loops(settings: Settings) -> list[Finding]:
     """Time loops that end by the same clock."""
     return [known_loop(us, settings.time(busy(us), "cpu")) for us in LOOPS_US]
 
@@ -150,13 +174,13 @@ def known_loop(us: float, row: Mapping[str, Any]) -> Finding:
     return Finding(f"loop of {us:g} us", found, f"best within {NEAR_US:g} us + {100 * NEAR_SHARE:g} %", passed)
 
 
-def same(settings: TimingSettings) -> list[Finding]:
+def same(settings: Settings) -> list[Finding]:
     """Compare calls with themselves."""
     calls = [gelu(SMALL, "cpu") for _ in range(PAIRS)]
     return [alike(f"A/A, gelu of {SMALL} elements", [compared(settings, "cpu", call, call) for call in calls], MOST)]
 
 
-def slowed(settings: TimingSettings) -> list[Finding]:
+def slowed(settings: Settings) -> list[Finding]:
     """Compare a loop with a longer one."""
     short, long = busy(SLOWED_US), busy(SLOWED_US * (1 + SLOWED_SHARE))
     pairs = [compared(settings, "cpu", long, short) for _ in range(PAIRS)]

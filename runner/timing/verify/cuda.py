@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runner.timing import Call, TimingSettings, calibration, instruments
+from runner.timing import Call, calibration, instruments
 from runner.timing.gpu_kernels import spin
 from runner.timing.preparation import reading_flush
 from runner.timing.procedure import take
 from runner.timing.statistics import FLOORS, trimmed_mean
 from runner.timing.timestamps import GraphTimestamps
-from runner.timing.verify import Check, Finding, alike, compared, gelu, slower, sure
+from runner.timing.verify import Check, Finding, Settings, alike, compared, gelu, slower, sure
 
 SPINS_US = (1.0, 5.0, 20.0, 100.0, 500.0)
 SPIN_US, SPIN_SHARE = 0.3, 0.005  # error allowed, the larger of the two
@@ -39,7 +39,7 @@ SMALL, LARGE, QUICK_US = 4096, 8192, 500.0  # sizes of a matrix; the large one i
 RANDOM_SHARE = 0.01
 
 
-def spins(settings: TimingSettings) -> list[Finding]:
+def spins(settings: Settings) -> list[Finding]:
     """Time one warp that counts cycles."""
     mhz, findings = calibration.unloaded_mhz(), []
     for us in SPINS_US:
@@ -58,7 +58,7 @@ def known_length(us: float, read_us: float, true_us: float) -> Finding:
     return Finding(f"spin of {us:g} us", found, bar, abs(read_us - true_us) <= allowed_us)
 
 
-def methods(settings: TimingSettings) -> list[Finding]:
+def methods(settings: Settings) -> list[Finding]:
     """Time GELU by every method."""
     findings = []
     for log2 in SIZES_LOG2:
@@ -86,7 +86,7 @@ def beside_cupti(log2: int, graphs: Mapping[str, Any], stream: Mapping[str, Any]
     return Finding(name, found, bar, near)
 
 
-def same(settings: TimingSettings) -> list[Finding]:
+def same(settings: Settings) -> list[Finding]:
     """Compare calls with themselves; the buffers of each call are elsewhere."""
     calls = [gelu(2**log2, "cuda") for log2 in SAME_LOG2 for _ in range(SAME_EACH)]
     instrument = instruments.choose(calls[0], settings)[0].name
@@ -95,7 +95,7 @@ def same(settings: TimingSettings) -> list[Finding]:
     return [alike(name, pairs, SAME_MOST), sure(name, pairs)]
 
 
-def slowed(settings: TimingSettings) -> list[Finding]:
+def slowed(settings: Settings) -> list[Finding]:
     """Compare a spin with a longer one, launch included."""
     mhz, empty_kernel_us = calibration.unloaded_mhz(), calibration.empty_kernel_us()
     quick, findings = replace(settings, max_s=min(settings.max_s, PAIR_S)), []
@@ -107,7 +107,7 @@ def slowed(settings: TimingSettings) -> list[Finding]:
     return findings
 
 
-def coldness(settings: TimingSettings) -> list[Finding]:
+def coldness(settings: Settings) -> list[Finding]:
     """Time the same call after flushes of all sizes. Above some size they must make no difference."""
     run, times_us = gelu(2**COLD_LOG2, "cuda").run, {}
     for factor in FLUSHES:
@@ -136,7 +136,7 @@ def swept(times_us: Mapping[float, float], *, fits: bool) -> list[Finding]:
     return [cold, Finding(f"{name}, L2 warm", found, bar, not fits or faster >= WARM_SHARE)]
 
 
-def zeros(settings: TimingSettings) -> list[Finding]:
+def zeros(settings: Settings) -> list[Finding]:
     """Time a matrix product, which depends on the values where power limits it."""
     dtype = torch.bfloat16 if torch.cuda.get_device_capability() >= (8, 0) else torch.float16
     small = _matmul(SMALL, dtype, torch.randn)
