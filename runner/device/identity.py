@@ -13,6 +13,7 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ GPU_PROPERTIES = {  # name in torch → name in environment.json
     "max_threads_per_multi_processor": "threads_per_multiprocessor",
     "warp_size": "threads_per_warp",
 }
-FORMAT = 1  # of a certificate, and of the checks behind it; another number makes older certificates invalid
+FORMAT = 2  # of a certificate, and of the checks behind it; another number makes older certificates invalid
 
 
 def identity() -> dict[str, str]:
@@ -150,6 +151,14 @@ def summary(facts: Mapping[str, str]) -> dict[str, Any] | None:
         return None
     failed = [finding["name"] for finding in record["findings"] if not finding["passed"]]
     return {name: record[name] for name in ("taken", "passed", "of")} | {"failed": failed}
+
+
+@cache
+def separate_pct(device: str) -> float | None:
+    """Return the column ``separate_pct`` of cases on ``device``, "cpu" or "cuda"; None without a certificate."""
+    record = read_record(_certificate_file(identity() if device == "cuda" else cpu_identity()))
+    found = (finding.get("separate_pct") for finding in (record or {}).get("findings", ()))
+    return next((float(percent) for percent in found if percent is not None), None)
 
 
 def _certificate_file(facts: Mapping[str, str]) -> Path:

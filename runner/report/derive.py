@@ -16,7 +16,7 @@ from runner.experiment.figures import interval
 from runner.experiment.results import Comparison, Row
 from runner.timing import statistics
 from runner.timing.procedure import GRAVITY, UNTRUE, launch_bound
-from runner.timing.statistics import T_975, Ratio, pair_floors, shared_us
+from runner.timing.statistics import BATCHES, T_975, Ratio, pair_floors, shared_us
 
 
 @dataclass(frozen=True)
@@ -245,17 +245,36 @@ def _ratio(replicas: Sequence[Row], base: Sequence[Row], compared: Mapping[str, 
                 found.append(statistics.paired(*batches, pair_floors(*instruments), shared_us(*instruments)))
     if len(found) == max(len(replicas), len(base)):
         return statistics.pooled(found)
-    return _separate(merged(replicas), merged(base)) if _devices(replicas) == _devices(base) else None
+    if _devices(replicas) != _devices(base):
+        return None
+    return _separate(merged(replicas), merged(base), apart=max(map(_apart, (*replicas, *base))))
 
 
-def _separate(row: Row, base: Row) -> Ratio | None:
-    """Return the ratio of two separate times; None if one of them is 0 or has no interval."""
+def _apart(row: Row) -> float:
+    """Return by how much another time of the same call may differ from this one, as a share.
+
+    It is infinite if the time is uncertain itself, or if this machine has no certificate of ``verify``.
+    """
+    if not _certain(row) or (percent := row.metrics.get("separate_pct")) is None:
+        return math.inf
+    return float(percent) / 100
+
+
+def _certain(row: Row) -> bool:
+    """Return whether the time is neither contended nor of doubtful value, has converged, and is of ten samples."""
+    figures: Mapping[str, Any] = row.metrics
+    enough = figures.get("converged") is True and figures.get("samples", 0) >= BATCHES
+    return enough and _gravity(row) > GRAVITY.index("contended")
+
+
+def _separate(row: Row, base: Row, apart: float = 0.0) -> Ratio | None:
+    """Return the ratio of two separate times; None if one of them is 0 or below, or has no interval."""
     intervals = [
         (each.time_us, float(percent) / 100)
         for each in (row, base)
-        if each.time_us and (percent := each.metrics.get("interval_pct")) is not None
+        if each.time_us and each.time_us > 0 and (percent := each.metrics.get("interval_pct")) is not None
     ]
-    return statistics.unpaired(*intervals) if len(intervals) == 2 else None
+    return statistics.unpaired(*intervals, apart=apart) if len(intervals) == 2 else None
 
 
 def _devices(rows: Sequence[Row]) -> set[Any]:
@@ -332,12 +351,8 @@ def _half_interval(rows: Sequence[Row]) -> float:
 
 
 def _verdict(rows: Sequence[Row], interval_pct: Any) -> dict[str, Scalar]:
-    """Return the gravest verdict of all processes, or ``not_converged`` if they differ by more than was asked for.
-
-    A verdict that this version does not know counts as the gravest.
-    """
-    words = [row.metrics.get("verdict", "ok") for row in rows]
-    gravity = [GRAVITY.index(word) if word in GRAVITY else 0 for word in words]
+    """Return the gravest verdict of all processes, or ``not_converged`` if they differ by more than was asked for."""
+    gravity = list(map(_gravity, rows))
     target = "target_cpu_pct" if rows[0].device == "cpu" else "target_pct"
     asked: Any = next((one.fields[target] for one in rows[0].case.measures if target in one.fields), None)
     if min(gravity) > GRAVITY.index("timer_limited") and interval_pct and asked and interval_pct > asked:
@@ -345,3 +360,9 @@ def _verdict(rows: Sequence[Row], interval_pct: Any) -> dict[str, Scalar]:
         return {"verdict": "not_converged", "verdict_reason": why}
     gravest = rows[gravity.index(min(gravity))]
     return {name: gravest.metrics[name] for name in ("verdict", "verdict_reason") if name in gravest.metrics}
+
+
+def _gravity(row: Row) -> int:
+    """Return the place of the verdict in ``GRAVITY``. One that this version does not know counts as the gravest."""
+    word = row.metrics.get("verdict", "ok")
+    return GRAVITY.index(word) if word in GRAVITY else 0

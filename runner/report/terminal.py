@@ -192,10 +192,27 @@ def _footnotes(lines: Sequence[Line], names: Names, dropped: Sequence[TableColum
             f"{names.impl(one.over)} was measured by alternating the two; the separate times above would give "
             f"{_factor(one.separate)}"
         )
+    yield from _separate(lines, names)
     yield from _winners(lines, names)
     if dropped:
         titles, asked = (", ".join(getattr(one, part) for one in dropped) for part in ("title", "name"))
         yield f"no room for {titles}; to see them: a wider terminal, or resume=last columns={asked.replace(' ', '')}"
+
+
+NO_CONCLUSION = (
+    "; no conclusion: one is contended, not converged or of fewer than 10 samples, or this machine has no certificate "
+    "(python -m runner verify)"
+)
+
+
+def _separate(lines: Sequence[Line], names: Names) -> Iterator[str]:
+    """Say which speed-ups compare two separate times, and why some of them have no conclusion."""
+    said: dict[str, list[Row]] = {}
+    for line in lines:
+        if line.ratio and not line.ratio.paired:
+            said.setdefault("" if math.isfinite(line.ratio.half) else NO_CONCLUSION, []).append(line.row)
+    for why, rows in said.items():
+        yield f"{_and_more(rows, names)}: the speed-up compares two separate times, not paired rounds{why}"
 
 
 def _winners(lines: Sequence[Line], names: Names) -> Iterator[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from runner.device.identity import separate_pct
 from runner.experiment.case import Scalar
 from runner.timing import Call, TimingSettings
 from runner.timing import clock as time
@@ -38,6 +39,7 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
         "instrument": instrument.name,
         "calls_per_sample": instrument.calls_per_sample,
         "cpus": cpus,
+        "separate_pct": separate_pct("cpu"),
         "cpu_wait_pct": waited_pct,
     }
     return columns, taken, instrument
@@ -46,10 +48,20 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
 def compare(
     calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: TimingSettings
 ) -> list[tuple[str, list[float]]] | None:
-    """Sample ``calls`` in paired rounds, with the threads pinned as for a single call."""
+    """Sample ``calls`` in paired rounds, with the threads pinned as for a single call.
+
+    All have the same number of calls in a sample. One that is far slower than another keeps its own number.
+    """
     instruments = [PerfCounter(call.run, call.reset) for call, _ in calls]
+    most = max(instrument.calls_per_sample for instrument in instruments)
+    for instrument in instruments:
+        if most <= FAR * instrument.calls_per_sample:
+            instrument.calls_per_sample = most
     with pinned(lambda: [instrument.samples(2) for instrument in instruments]):
-        return side_by_side(instruments, settings.paired_rounds, settings.max_s)
+        return side_by_side(instruments, settings.paired_rounds, settings.max_s, on_cpu=True)
+
+
+FAR = 10  # times as many calls in a sample of the faster one: then no difference in a sample's overhead decides
 
 
 def waiting() -> Callable[[], float]:

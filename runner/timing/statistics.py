@@ -72,6 +72,11 @@ def trimmed_mean(samples: Sequence[float]) -> float:
     return sum(kept) / len(kept)
 
 
+def faster_half_mean(samples: Sequence[float]) -> float:
+    """Return the mean of the faster half of ``samples``."""
+    return fmean(sorted(samples)[: (len(samples) + 1) // 2])
+
+
 def summarise(samples: Sequence[float]) -> Summary:
     """Summarise ``samples``, given in the order they were taken. Raises ValueError for fewer than five."""
     if len(samples) < FEWEST:
@@ -178,10 +183,13 @@ def paired(
     return Ratio(fmean(logs), math.hypot(sampling, systematic), freedom, paired=True, systematic=systematic)
 
 
-def unpaired(first: tuple[float, float], second: tuple[float, float]) -> Ratio:
-    """Return the ratio of two separate times, each with the relative half-width of its whole interval."""
+def unpaired(first: tuple[float, float], second: tuple[float, float], *, apart: float = 0.0) -> Ratio:
+    """Return the ratio of two separate times, each with the relative half-width of its whole interval.
+
+    ``apart``: by how much two separate times of one call may differ, as a share. If infinite, there is no conclusion.
+    """
     (one, one_half), (other, other_half) = first, second
-    return Ratio(math.log(one / other), math.hypot(one_half, other_half), 9, paired=False)
+    return Ratio(math.log(one / other), math.hypot(one_half, other_half, apart), 9, paired=False)
 
 
 def pooled(ratios: Sequence[Ratio]) -> Ratio:
@@ -241,7 +249,7 @@ PAIR_FLOORS = {
     "stream_timestamps": Floor(us=0.005, share=0.0003),
     "cuda_events": Floor(us=0.02, share=0.0005),
     "host_clock": Floor(us=0.5, share=0.001),
-    "perf_counter": NO_FLOOR,
+    "perf_counter": Floor(us=0.0, share=0.001),
 }
 
 

@@ -87,6 +87,42 @@ def test_without_rounds_they_are_of_the_times_and_their_intervals():
     assert (found["triton"].vs_baseline, found["triton"].paired) == ("unclear", False)
 
 
+SEPARATE = "gelu triton: the speed-up compares two separate times, not paired rounds"
+UNCERTAIN = f"{SEPARATE}; no conclusion: one is contended, not converged or of fewer than 10 samples, or this machine"
+
+
+@pytest.mark.parametrize(
+    ("figures", "vs_baseline", "says"),
+    [
+        ({}, "faster", SEPARATE),
+        ({"samples": 9}, "unclear", UNCERTAIN),
+        ({"converged": False}, "unclear", UNCERTAIN),
+        ({"verdict": "contended"}, "unclear", UNCERTAIN),
+        ({"verdict": "fallback"}, "unclear", UNCERTAIN),
+        ({"separate_pct": None}, "unclear", UNCERTAIN),
+        ({"separate_pct": 15.0}, "unclear", SEPARATE),
+    ],
+)
+@pytest.mark.parametrize("worse", ["torch", "triton"])
+def test_separate_times_have_a_word_if_both_are_certain_and_the_machine_repeats_itself(
+    figures, vs_baseline, says, worse
+):
+    rows = [row(impl, us, **figures if impl == worse else {}) for impl, us in (("torch", 100.0), ("triton", 90.0))]
+    found = derive.lines(rows, None)
+    line = by_impl(found)["triton"]
+    assert (line.vs_baseline, line.paired, line.speedup) == (vs_baseline, False, pytest.approx(100 / 90))
+    assert (line.speedup_low is None) == (says != SEPARATE)
+    notes = terminal.table(found, derive.Names([one.case for one in rows]), 130).plain.splitlines()
+    assert [note for note in notes if note.startswith(says)]
+
+
+def test_times_in_paired_rounds_need_no_certificate():
+    torch, triton = (row(impl, 100.0, separate_pct=None, converged=False) for impl in ("torch", "triton"))
+    found = derive.lines([torch, triton], None, [rounds((torch, 100.0), (triton, 80.0))])
+    assert by_impl(found)["triton"].vs_baseline == "faster"
+    assert SEPARATE not in terminal.table(found, derive.Names([torch.case, triton.case]), 130).plain
+
+
 @pytest.mark.parametrize(("where", "vs_baseline"), [("GPU-a", "faster"), ("GPU-b", None)])
 def test_times_of_two_gpus_are_shown_beside_each_other_and_not_judged(where, vs_baseline):
     rows = [row("torch", 100.0, gpu_uuid="GPU-a"), row("triton", 90.0, gpu_uuid=where)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from itertools import groupby
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 from runner.experiment.columns import COLUMNS
 from runner.timing import Call
-from runner.timing.cpu import measure
+from runner.timing.cpu import compare, measure
 
 SETTINGS = SimpleNamespace(samples=50, warmup_s=0.02, max_s=0.3, target_pct=2.0)
 
@@ -51,3 +52,30 @@ def test_the_row_states_the_cpus_that_the_threads_were_pinned_to():
         assert columns["cpus"] == ""
         assert seen[-1] == whole
     assert os.sched_getaffinity(0) == whole
+
+
+def test_all_sides_of_a_pair_have_as_many_calls_in_a_sample():
+    log = []
+
+    def lasting(name, us):
+        def run():
+            log.append(name)
+            end = time.perf_counter_ns() + 1000 * us
+            while time.perf_counter_ns() < end:
+                pass
+
+        return Call(run)
+
+    settings = SimpleNamespace(paired_rounds=20, max_s=0.3)
+    assert compare([(lasting("a", 3), {}), (lasting("b", 1), {})], settings) is not None
+    _, *runs = [len(list(run)) for _, run in groupby(log[-2000:])]
+    assert {run // min(runs) for run in runs} <= {1, 2}  # two at a time where a round reverses the one before
+    assert {run % min(runs) for run in runs} == {0}
+
+
+def test_a_far_slower_call_keeps_its_own_number_of_calls_in_a_sample():
+    log = []
+    fast, slow = Call(lambda: log.append("fast")), Call(lambda: log.append("slow") or time.sleep(0.0005))
+    assert compare([(fast, {}), (slow, {})], SimpleNamespace(paired_rounds=20, max_s=0.3)) is not None
+    runs = [len(list(run)) for name, run in groupby(log) if name == "slow"]
+    assert max(runs) <= 20

@@ -88,6 +88,13 @@ def test_separate_times_are_compared_by_their_intervals():
     assert statistics.unpaired((102.0, 0.03), (100.0, 0.04)).word == "unclear"
 
 
+def test_separate_times_are_no_nearer_than_the_machine_repeats_itself():
+    ratio = statistics.unpaired((110.0, 0.003), (100.0, 0.004), apart=0.12)
+    assert (ratio.half, ratio.word) == (pytest.approx(0.12, rel=0.01), "unclear")
+    unknown = statistics.unpaired((1e6, 0.003), (100.0, 0.004), apart=math.inf)
+    assert statistics.words([unknown]) == ["unclear"]
+
+
 def test_several_processes_speak_by_what_they_differ():
     apart = statistics.pooled([Ratio(log, 0.001, 9, True) for log in (0.00, 0.02, 0.04)])
     assert apart.log == pytest.approx(0.02)

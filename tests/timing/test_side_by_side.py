@@ -40,25 +40,61 @@ def test_what_happens_meanwhile_is_in_the_same_batch_of_all(clock):
     assert all(a / b == pytest.approx(1, abs=0.1) for a, b in zip(one, other, strict=True))
 
 
-def test_slow_calls_get_one_sample_a_round_and_the_slowest_none(clock):
+def test_mirrored_rounds_come_in_twos_of_which_the_second_is_the_first_reversed(clock):
     log = []
-    found = side_by_side([Logged(clock, log, label, lambda _: 1.0, cost_s=0.004) for label in "ab"], 40, 0.15)
-    assert found is not None
-    assert log.count("a") < 60
-    assert side_by_side([Logged(clock, [], "a", lambda _: 1.0, cost_s=0.02)], 40, 0.1) is None
+    assert side_by_side([Logged(clock, log, label, lambda _: 1.0) for label in "abc"], 40, 1.0, on_cpu=True)
+    orders = ["".join(log[i : i + 30 : 10]) for i in range(len(log) - 40 * 30, len(log), 30)]
+    first = int(orders[0] != orders[1][::-1])  # a round was tried before
+    twos = [(orders[i], orders[i + 1]) for i in range(first, 39, 2)]
+    assert all(one == other[::-1] for one, other in twos)
+    assert len({one for one, _ in twos}) == 6
 
 
-@pytest.mark.parametrize(("cost_s", "times"), [(0.04, 2), (0.29, 2), (0.011, 12)])
-def test_who_finds_no_time_for_ten_rounds_has_not_spent_much_of_it(clock, cost_s, times):
-    """0.3 s for each of two calls."""
+@pytest.mark.parametrize(
+    ("cost_s", "samples"), [(0.004, (40, 47)), (0.016, (10, 14)), (0.019, (10, 14)), (0.021, None)]
+)
+def test_slow_calls_get_one_sample_a_round_and_ten_rounds_if_these_fit_into_twice_the_time(clock, cost_s, samples):
+    """0.1 s for each of two calls."""
     log = []
-    found = side_by_side([Logged(clock, log, label, lambda _: 1.0, cost_s=cost_s) for label in "ab"], 40, 0.3)
-    assert (found is None) == (times == 2)
-    assert log.count("a") >= times
-    assert log.count("a") * cost_s < 2 * 0.3
+    found = side_by_side([Logged(clock, log, label, lambda _: 1.0, cost_s=cost_s) for label in "ab"], 40, 0.1)
+    assert (found is None) == (samples is None)
+    least, most = samples or (1, 3)
+    assert least <= log.count("a") <= most
+
+
+def test_calls_that_become_slower_are_given_up_after_twice_the_time(clock):
+    log = []
+    calls = [Logged(clock, log, label, lambda _: 1.0, cost_s=0.001) for label in "ab"]
+
+    def slower(at):
+        for call in calls:
+            call.cost_s = 0.05 if at > 30 else 0.001
+        return 1.0
+
+    for call in calls:
+        call.sample = slower
+    assert side_by_side(calls, 40, 0.1) is None
+    assert clock.now < 2 * 2 * 0.1 + 2 * 10 * 0.05
+
+
+def test_one_slow_round_does_not_make_the_calls_slow(clock):
+    """The first round is delayed by another process: there are ten samples a round all the same."""
+    log = []
+    calls = [Logged(clock, log, label, lambda at: clock.sleep(0.04 * (at < 3)) or 1.0) for label in "ab"]
+    assert side_by_side(calls, 40, 0.1) is not None
+    assert log.count("a") >= 400
 
 
 def test_calls_of_which_not_one_is_affordable_are_made_once(clock):
     log = []
     assert side_by_side([Logged(clock, log, label, lambda _: 1.0, cost_s=0.05) for label in "ab"], 40, 0.01) is None
     assert sorted(log) == ["a", "b"]
+
+
+def test_on_a_cpu_what_only_delays_is_not_in_the_ratio(clock):
+    """Four of ten samples of one call are delayed, and none of the other."""
+    log = []
+    calls = [Logged(clock, log, label, lambda _: 1.0) for label in "ab"]
+    calls[0].samples = lambda count: [1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0, 1.0][:count]
+    (_, delayed), (_, other) = side_by_side(calls, 40, 1.0, on_cpu=True)
+    assert delayed == other == [1.0] * 10

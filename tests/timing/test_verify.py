@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -181,7 +182,42 @@ def test_a_check_that_fails_is_exit_code_1_and_stands_in_the_certificate(checks,
     record = json.loads(path.read_text())
     assert record["identity"] == identity.cpu_identity()
     assert record["device"] == "cpu"
-    assert record["findings"][1] == {"name": "off", "found": "2 us", "bar": "within 1 %", "passed": False}
+    failed = {"name": "off", "found": "2 us", "bar": "within 1 %", "passed": False, "separate_pct": None}
+    assert record["findings"][1] == failed
+
+
+def test_how_far_separate_times_differ_is_in_the_certificate_and_in_each_later_row(checks):
+    from runner.timing.cpu import measure
+
+    def column():
+        identity.separate_pct.cache_clear()  # kept for the rest of a process
+        return measure(Call(lambda: ()), dataclasses.replace(verify.settings(CONF), max_s=0.01))[0]["separate_pct"]
+
+    try:
+        assert column() is None
+        checks(first=[GOOD, dataclasses.replace(GOOD, separate_pct=1.25)])
+        assert cli.main(["verify", "--device", "cpu"]) == 0
+        assert column() == 1.25
+    finally:
+        identity.separate_pct.cache_clear()
+
+
+@pytest.mark.parametrize(("noise", "percent", "passed"), [(0.01, 3.4, True), (0.05, 16.9, False)])
+def test_the_call_that_repeats_itself_worse_says_how_far_separate_times_differ(noise, percent, passed):
+    """The n-th series of the second call is alternately so much longer and shorter."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Repeating(verify.Settings):
+        def time(self, call, device):
+            return {"wall_us": call.run()}
+
+    short = Call(lambda: 20.0)
+    signs = itertools.cycle((1, -1))
+    long = Call(lambda: 300.0 * math.exp(noise * next(signs)))
+    settings = Repeating(**vars(verify.settings(CONF)))
+    finding = verify.separate("separate times", settings, "cpu", [short, long], most_pct=5.0)
+    assert finding.separate_pct == pytest.approx(percent, abs=0.1)
+    assert finding.passed is passed
 
 
 def test_a_check_that_raises_has_failed_and_the_others_go_on(checks, capsys):
@@ -335,7 +371,7 @@ def test_this_gpu_passes_all_of_it(tmp_path):
     record = certified(tmp_path)
     assert record["device"] == "cuda"
     assert record["identity"] == identity.identity()
-    assert record["passed"] == record["of"] == 20
+    assert record["passed"] == record["of"] == 21
 
 
 @pytest.mark.gpu

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from runner.device import identity
 from runner.timing import Call, TimingSettings, cpu
 from runner.timing.procedure import CONTENDED_PCT
-from runner.timing.statistics import Ratio, pair_floors, paired, shared_us
+from runner.timing.statistics import T_975, Ratio, pair_floors, paired, shared_us
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Finding:
     found: str  # with units
     bar: str  # requirement
     passed: bool
+    separate_pct: float | None = None  # the column of later runs, from the check of separate times
 
 
 class TooBusy(Exception):
@@ -147,6 +149,20 @@ def slower(name: str, pairs: Sequence[Compared], share: float, least: int) -> Fi
     return Finding(f"{name}, {100 * share:g} % longer", found, f"at least {least}", detected >= least)
 
 
+SERIES = 10  # of each call
+SERIES_S = 0.15  # for the samples of one
+
+
+def separate(name: str, settings: Settings, device: str, calls: Sequence[Call], most_pct: float) -> Finding:
+    """Time ``calls`` again and again, in turn, and check how much separate times of one call differ."""
+    quick, column = replace(settings, max_s=min(settings.max_s, SERIES_S)), "wall_us" if device == "cpu" else "gpu_us"
+    series: list[list[Any]] = [[quick.time(call, device)[column] for call in calls] for _ in range(SERIES)]
+    spread = max(stdev(map(math.log, times_us)) for times_us in zip(*series, strict=True))
+    percent = 100 * T_975[SERIES - 1] * math.sqrt(2) * spread
+    found = f"two times of one call differ by up to {percent:.2f} % (95 %)"
+    return Finding(name, found, f"at most {most_pct:g} %", percent <= most_pct, percent)
+
+
 def gelu(count: int, device: str) -> Call:
     """Return GELU (tanh) of ``count`` float32 values into an existing buffer."""
     function: Any = torch._C._nn.gelu  # takes a buffer for its output, unlike torch.nn.functional.gelu
@@ -158,7 +174,8 @@ def gelu(count: int, device: str) -> Call:
 LOOPS_US = (20.0, 200.0, 2000.0)
 NEAR_US, NEAR_SHARE = 1.0, 0.02  # error allowed for the fastest sample: the operating system delays the others
 PAIRS, MOST, LEAST = 10, 1, 9  # number of pairs, those that may be called different, and those that must be
-SMALL = 2**16  # elements, enough for torch to use several threads
+SMALL, LARGE = 2**16, 2**19  # elements, enough for torch to use several threads
+APART_PCT = 10.0  # most that two separate times may differ
 SLOWED_US, SLOWED_SHARE = 200.0, 0.05
 
 
@@ -178,6 +195,12 @@ def same(settings: Settings) -> list[Finding]:
     """Compare calls with themselves."""
     calls = [gelu(SMALL, "cpu") for _ in range(PAIRS)]
     return [alike(f"A/A, gelu of {SMALL} elements", [compared(settings, "cpu", call, call) for call in calls], MOST)]
+
+
+def series(settings: Settings) -> list[Finding]:
+    """Time a short and a longer call ten times."""
+    calls = [gelu(count, "cpu") for count in (SMALL, LARGE)]
+    return [separate(f"gelu of {SMALL} and {LARGE} elements: separate times", settings, "cpu", calls, APART_PCT)]
 
 
 def slowed(settings: Settings) -> list[Finding]:
@@ -203,5 +226,6 @@ def busy(us: float) -> Call:
 CPU_CHECKS: Mapping[str, Check] = {
     "loops of known length": loops,
     "equal calls": same,
+    "separate times": series,
     "injected slowdown": slowed,
 }

@@ -1,0 +1,51 @@
+"""The bars and the table behind benchmarks/timer/equal_pairs.py, and one of its processes on a CPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.common import fields_of
+from benchmarks.timer.equal_pairs import CALLS, SLOWED, Judged, bars, judge_all, report, share_of
+from runner.measure.benchmark import Benchmark
+
+
+def judged(different=0, missed=0, pairs=200, slowed=100):
+    equal = [Judged("gelu 2^10", 0.0, "slower" if i < different else "same", 0.0, 0.01, 0.002) for i in range(pairs)]
+    for share in (0.05, 0.20):
+        words = ["unclear"] * missed + ["slower"] * (slowed - missed)
+        equal += [Judged("gelu 2^10", share, word, share, 0.01, 0.002) for word in words]
+    return equal
+
+
+@pytest.mark.parametrize(
+    ("loaded", "different", "missed", "expected"),
+    [
+        (False, 4, 5, ["PASS", "PASS"]),
+        (False, 5, 6, ["MISS", "MISS"]),
+        (True, 2, 20, ["PASS", "PASS"]),
+        (True, 3, 21, ["MISS", "MISS"]),
+    ],
+)
+def test_a_busy_machine_has_bars_of_its_own(loaded, different, missed, expected):
+    assert [word for _, _, word in bars(judged(different, missed), loaded=loaded)] == expected
+
+
+def test_pairs_that_were_too_slow_are_counted_and_have_no_ratio():
+    some = [*judged(pairs=3, slowed=2), Judged("gelu 2^10", 0.0, "")]
+    text = report(some, processes=1, load=2, seconds=9.0)
+    (line,) = [line for line in text.splitlines() if line.startswith("| 0 % | gelu 2^10 |")]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[2:12] == ["4", "3", "0", "0", "0", "1", "+0.00", "1.00", "0.00", "0.433"]
+
+
+def test_the_processes_share_all_pairs():
+    assert [share_of(200, 12, index) for index in range(12)].count(17) == 8
+    assert sum(share_of(200, 12, index) for index in range(12)) == 200
+
+
+def test_a_process_judges_its_pairs():
+    settings = Benchmark(**fields_of("measure", "benchmark") | {"measured_peak": False})
+    found = list(judge_all(1, "cpu", settings, pairs=2, slowed=1))
+    assert sorted(one.share for one in found) == [0.0, 0.0, 0.05, 0.20]
+    assert {one.call for one in found} <= {*CALLS["cpu"], *SLOWED["cpu"]}
+    assert all(one.word in ("faster", "slower", "same", "unclear", "") for one in found)
