@@ -110,6 +110,8 @@ FORGED = {
     "a row with a word as its time": lambda x: own_row(x, metrics={"wall_us": "fast"}),
     "a row with a list as its metrics": lambda x: own_row(x, metrics=[1]),
     "a row with a list as its device": lambda x: own_row(x, device=[1]),
+    "a row and a phase": lambda x: own_row(x) | {"phase": "lunch"},
+    "a row and an environment": lambda x: own_row(x) | {"environment": {}},
     "a row without a reason": lambda x: own_row(x, status="error"),
     "a word as a calibration": lambda x: own_row(x) | {"calibrations": {"zero": "0"}},
     "not a number": lambda x: own_row(x, metrics={"wall_us": float("nan")}),
