@@ -1,4 +1,4 @@
-"""The base class of workloads. Neither this module nor the workloads import torch; tensors are arguments.
+"""The base class of workloads, and their inputs. No workload imports torch when it is loaded; tensors are arguments.
 
 So they read as declarations, and the command line checks a config against their fields without importing torch.
 """
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 from runner.timing import Call, Work
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    import torch
+    from torch import Generator, Tensor
 
 DType = Literal["float32", "float16", "bfloat16", "float64"]
 Stored = Literal[DType, "float8_e4m3fn"]  # dtype of inputs, for workloads that accept float8
@@ -40,6 +41,33 @@ class Draw(Protocol):
 
     def __call__(self, *shape: int, scale: float = 1.0) -> Tensor:
         """Return a tensor of ``shape``: normal with standard deviation ``scale``, uniform in +-``scale``, or zeros."""
+
+
+# Functions that fill a new tensor in place: x, scale, generator -> x.
+FILL: dict[str, Callable[[Tensor, float, Generator], Tensor]] = {
+    "normal": lambda x, scale, generator: x.normal_(std=scale, generator=generator),
+    "uniform": lambda x, scale, generator: x.uniform_(-scale, scale, generator=generator),
+    "zeros": lambda x, scale, generator: x.zero_(),
+}
+
+
+def draw_on(device: str | torch.device, dtype: Stored, data: Data, seed: int) -> Draw:
+    """Return a Draw with its own generator on ``device``. A tensor depends on the seed and the tensors drawn before it.
+
+    Values are drawn in float32 and rounded to ``dtype``; float64 is drawn in float64. So narrower dtypes hold the
+    float32 values after one rounding. A CPU and a GPU draw different values from the same seed.
+    """
+    import torch
+
+    stored: torch.dtype = getattr(torch, dtype)
+    drawn = torch.float64 if stored == torch.float64 else torch.float32  # promote_types does not accept float8
+    generator = torch.Generator(device).manual_seed(seed)
+    fill = FILL[data]
+
+    def draw(*shape: int, scale: float = 1.0) -> Tensor:
+        return fill(torch.empty(shape, dtype=drawn, device=device), scale, generator).to(stored)
+
+    return draw
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from runner.experiment import schema
 from runner.experiment.case import CaseRecord, Choice
-from runner.models.draw import draw_on
-from runner.models.workload import Expected, Workload
+from runner.models.workload import Expected, Workload, draw_on
 
 # Else torch.compile builds a program for each kind of vector of this CPU, to see if it runs: 15 s of a new cache.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")

@@ -15,8 +15,7 @@ from runner import implementations
 from runner.experiment import schema
 from runner.experiment.case import Choice
 from runner.measure.benchmark import Benchmark
-from runner.models.draw import draw_on
-from runner.models.workload import Workload
+from runner.models.workload import Workload, draw_on
 from runner.timing import Call, instruments
 from runner.worker import forget_compiled, tidy
 from runner.worker.check import compare

@@ -42,7 +42,7 @@ def _main(words: Sequence[str]) -> int:
         return 0
     from runner.execute import CannotStart
     from runner.experiment import schema
-    from runner.experiment.figures import SIGNS
+    from runner.experiment.results import SIGNS
     from runner.experiment.schema import BadInput
 
     if isinstance(sys.stdout, TextIOWrapper):

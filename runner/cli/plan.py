@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from runner import config
 from runner.cli.run import device_names, options
 from runner.experiment.case import CaseRecord, Plan
-from runner.experiment.figures import figure
+from runner.experiment.results import figure
 from runner.experiment.schema import BadInput
 from runner.store import journal, resume, run_folder
 from runner.store.fingerprint import Fingerprints

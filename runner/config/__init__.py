@@ -33,7 +33,8 @@ def plan(argv: Sequence[str]) -> Plan | None:
     from runner.config import resume, sweep
 
     with composer(argv) as (compose, asked):
-        earlier = resume.find(compose, asked.overrides)
+        resumes = any(line.lstrip("+").startswith("resume.of=") for line in asked.overrides)
+        earlier = resume.find(compose, asked.overrides) if resumes else None
         added = earlier.overrides(compose, asked.overrides) if earlier else []
         overrides = [*added, *asked.overrides]
         if asked.hydra_help or asked.cfg or asked.info or asked.shell_completion:

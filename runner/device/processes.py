@@ -87,12 +87,6 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def prefer_for_oom_kill() -> None:
-    """Make the kernel kill this process, rather than its parents, when the machine runs out of memory."""
-    with contextlib.suppress(OSError):  # not Linux
-        Path("/proc/self/oom_score_adj").write_text("800")  # of 1000
-
-
 def oom_kills() -> int:
     """Return how many processes the kernel has killed for lack of memory; 0 where it does not tell."""
     with contextlib.suppress(OSError):

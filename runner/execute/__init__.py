@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from runner.experiment.case import CaseRecord
-from runner.experiment.results import Comparison, Phase, Row
+from runner.experiment.results import Comparison, Row
 
 if TYPE_CHECKING:
     from runner.device.gpus import Gpu
@@ -53,11 +53,6 @@ class Limits:
     build_limit_s: Seconds
     check_limit_s: Seconds
     measure_limit_s: Seconds
-
-    def limit(self, phase: Phase) -> tuple[float, str]:
-        """Return the time limit of ``phase`` in seconds, and the name of its field."""
-        field = {"inputs": "build_limit_s", "compare": "measure_limit_s"}.get(phase, f"{phase}_limit_s")
-        return getattr(self, field), field
 
 
 class Launcher(Protocol):

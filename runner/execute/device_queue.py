@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from runner import implementations
 from runner.device import processes
 from runner.device.gpus import Gpu
 from runner.execute import Event, Limits, Notice, Ready, Started
-from runner.execute.messages import Done, Entered, Environment, Full, Message
 from runner.execute.worker_process import IDLE, Gone, Spawner, WorkerProcess, Zygote
 from runner.experiment.case import CaseRecord, Scalar
 from runner.experiment.results import Comparison, Phase, Row, clip
@@ -123,7 +123,7 @@ class DeviceQueue:
         self._attempts[case.key] += 1
         self._oom_kills = processes.oom_kills()
         try:
-            self.worker.ask({"case": case.to_record()}, "inputs", self._limits.limit("inputs")[0], case)
+            self.worker.ask({"case": case.to_record()}, "inputs", self._limit_s("inputs"), case)
         except Gone as gone:
             if self.worker.cases:  # it ended between two cases, which is no fault of this one
                 self._attempts[case.key] -= 1
@@ -137,30 +137,30 @@ class DeviceQueue:
     def _compare(self) -> Iterator[Event]:
         assert self.worker is not None
         try:
-            self.worker.ask({}, "compare", self._limits.limit("compare")[0])
+            self.worker.ask({}, "compare", self._limit_s("compare"))
         except Gone as gone:
             self._stop()
             yield Comparison(reason=f"not compared side by side: {gone}")
 
-    def _process(self, message: Message) -> Iterator[Event]:
+    def _process(self, message: dict[str, Any]) -> Iterator[Event]:
         assert self.worker is not None
-        if isinstance(message, Entered):
-            self.worker.enter(message.phase, self._limits.limit(message.phase)[0])
+        if "phase" in message:
+            self.worker.enter(message["phase"], self._limit_s(message["phase"]))
             return
         self.worker.enter(IDLE, 0.0)
         match message:
-            case Environment(facts):
+            case {"environment": facts}:
                 self._failed_starts = 0
-                yield Ready(dict(facts), self.gpus[0] if self.gpus else None)
-            case Comparison():
+                yield Ready(facts, self.gpus[0] if self.gpus else None)
+            case {"rounds": comparison}:
                 self.worker.timed.clear()
-                yield message
-            case Full(why):
+                yield comparison
+            case {"full": why}:
                 assert self._case is not None
                 self._attempts[self._case.key] -= 1
                 yield Notice(f"{why}: a new worker takes over")
                 self._stop()
-            case Done(row, spoiled, calibrations):
+            case {"row": row, "spoiled": spoiled, "calibrations": calibrations}:
                 self._calibrations = calibrations
                 fresh = self.worker.cases == 0
                 self.worker.cases += 1
@@ -168,6 +168,11 @@ class DeviceQueue:
                 yield from self._done(row, again=again)
                 if spoiled or again:
                     self._stop()
+
+    def _limit_s(self, phase: Phase) -> float:
+        """Return the time limit of ``phase``."""
+        limit: float = getattr(self._limits, _limit_field(phase))
+        return limit
 
     def _start(self, replica: int) -> None:
         if replica != self._replica:
@@ -181,7 +186,7 @@ class DeviceQueue:
             self._start_failed(str(gone))
             return
         self.worker, self._replica = worker, replica
-        worker.enter("start", self._limits.limit("start")[0])
+        worker.enter("start", self._limit_s("start"))
 
     def _start_failed(self, why: str) -> None:
         self._failed_starts += 1
@@ -221,11 +226,11 @@ class DeviceQueue:
     def _late(self) -> Iterator[Event]:
         assert self.worker is not None
         phase = self.worker.phase
-        limit, field = self._limits.limit(phase)
         self.worker.print_stacks()
         with contextlib.suppress(Gone):
             self.worker.kill()
-        why = f"no end of phase {phase} within {limit:g} s; raise launcher.{field} if it needs longer"
+        raised = f"raise launcher.{_limit_field(phase)} if it needs longer"
+        why = f"no end of phase {phase} within {self._limit_s(phase):g} s; {raised}"
         yield from self._lost("timeout", why)
 
     def _ended(self, how: str) -> Iterator[Event]:
@@ -271,6 +276,11 @@ class DeviceQueue:
         if self._shared:
             metrics["gpu_shared"] = self._shared
         yield replace(row, metrics=metrics, reason=clip(row.reason), detail=clip(row.detail))
+
+
+def _limit_field(phase: Phase) -> str:
+    """Return the field of a launcher that limits ``phase``."""
+    return {"inputs": "build_limit_s", "compare": "measure_limit_s"}.get(phase, f"{phase}_limit_s")
 
 
 def _row_without_worker(case: CaseRecord) -> Row | None:

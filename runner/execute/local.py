@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -22,7 +22,7 @@ from runner.device.gpus import Gpu
 from runner.device.lock import acquire_all
 from runner.execute import CannotStart, Event, Limits, Notice
 from runner.execute.device_queue import DeviceQueue
-from runner.execute.precompile import Precompiler, compiled, process_count
+from runner.execute.precompile import WORTH, Precompiler, compiled, process_count
 from runner.execute.worker_process import Gone, Spawner, Zygote
 from runner.experiment.case import DEBUG_ENVIRONMENT, CaseRecord
 from runner.experiment.results import Row
@@ -64,7 +64,7 @@ class Local(Limits):
         used = [gpu for some in devices for gpu in some]
         plan, preload = _Plan(cases), modules_to_preload(cases, on_gpu=bool(used))
         with ExitStack() as stack:
-            locks = acquire_all(used, _print_now)
+            locks = acquire_all(used, _print_now) if used else []
             for lock in locks:
                 stack.callback(lock.release)
             shared = _other_users(used)
@@ -78,20 +78,23 @@ class Local(Limits):
                 log = path.with_name(f"worker-{some[0].index}.log") if len(devices) > 1 else path
                 others = "; ".join(shared[gpu] for gpu in some if gpu in shared)
                 queues.append(DeviceQueue(some, sources, log, self, plan.take, others))
-            waiting = [] if self.precompile == 0 else compiled(cases)
-            count = process_count(self.precompile, processes.cores(), len(waiting), used)
-            precompiler = Precompiler(sources[0], path.with_name("precompile.log"), devices, count, waiting)
+            precompiler = None
+            if len(cases) >= WORTH and self.precompile != 0:
+                waiting = compiled(cases)
+                count = process_count(self.precompile, processes.cores(), len(waiting), used)
+                precompiler = Precompiler(sources[0], path.with_name("precompile.log"), devices, count, waiting)
+            observe: Callable[[Event], Event] = precompiler.observe if precompiler else lambda event: event
             try:
                 for event in self._serve(queues, plan, precompiler, path):
-                    yield precompiler.observe(event)
+                    yield observe(event)
             except KeyboardInterrupt:  # rows that have arrived are kept
                 for queue in queues:
                     with suppress(Gone):
-                        yield from map(precompiler.observe, queue.drain())
+                        yield from map(observe, queue.drain())
                 raise
 
     def _serve(
-        self, queues: Sequence[DeviceQueue], plan: _Plan, precompiler: Precompiler, path: Path
+        self, queues: Sequence[DeviceQueue], plan: _Plan, precompiler: Precompiler | None, path: Path
     ) -> Iterator[Event]:
         """Run the queues until each case has its row."""
         active = [*queues]
@@ -109,15 +112,18 @@ class Local(Limits):
                 if plan.left:  # a queue gave it back after the others had asked for more
                     continue
                 return
-            precompiler.advance()
             soonest = min(worker.deadline for worker in workers) - time.monotonic()
-            watched = [one for worker in workers for one in worker.watched] + precompiler.watched
+            watched = [one for worker in workers for one in worker.watched]
+            if precompiler:
+                precompiler.advance()
+                watched += precompiler.watched
             wait(watched, max(0.0, min(soonest, LONGEST_WAIT_S)))
             for queue in active:
                 if queue.busy:
                     yield from queue.handle()
                     queue.pause_spare()
-                    precompiler.pause_for([one.gpus for one in active if one.measuring])
+                    if precompiler:
+                        precompiler.pause_for([one.gpus for one in active if one.measuring])
 
     def _devices(self, cases: Sequence[CaseRecord]) -> list[tuple[Gpu, ...]]:
         """Return sets of as many GPUs as each case asks for, or [()] for the CPU. Raises BadInput if one is missing."""

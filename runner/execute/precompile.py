@@ -13,7 +13,6 @@ from pathlib import Path
 from runner import implementations
 from runner.device.gpus import CONTEXT_BYTES, Gpu
 from runner.execute import Event, Started
-from runner.execute.messages import Prepared
 from runner.execute.worker_process import IDLE, Gone, Spawner, WorkerProcess, Zygote
 from runner.experiment.case import CaseRecord, Scalar
 from runner.experiment.results import Row
@@ -102,8 +101,8 @@ class Precompiler:
         """Raises Gone if it has ended, or if no case is left for it."""
         case = self._compiling[process]
         while (message := process.receive()) is not None:
-            if isinstance(message, Prepared) and case and case.key not in self._given:
-                self._columns[case.key] = message.columns
+            if "prepared" in message and case and case.key not in self._given:
+                self._columns[case.key] = message["prepared"]
             process.enter(IDLE, 0.0)
         if process.has_ended():
             raise Gone(process.end())

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,8 @@ import orjson
 
 from runner.device import processes
 from runner.device.gpus import Gpu
-from runner.execute import messages
-from runner.execute.messages import Due, Message
 from runner.experiment.case import CaseRecord
-from runner.experiment.results import Phase
+from runner.experiment.results import Comparison, Phase, Row
 
 FILES = "files"  # beside the log: the folder for files that measurements keep
 IDLE: Phase = "plan"  # the phase of a worker between two cases
@@ -32,6 +31,12 @@ HEAD, TAIL = 1000, 3000  # bytes of a worker's output that a row keeps, from the
 DYING_S = 60.0  # the driver may take long to clean up after a process with the memory of a whole GPU
 REAP_S = 90.0  # longer than the zygote itself waits for the end of a worker and its descendants
 CHUNK_BYTES = 2**16
+MOST_BYTES = 2**27  # of a message: a row with all of its samples has some 10 MB
+MESSAGES = ({"environment"}, {"phase"}, {"full"}, {"rounds"}, {"prepared"}, {"row", "spoiled", "calibrations"})
+PRECOMPILED = {"precompile_s"}  # columns that compiling ahead may give
+MOST_PHASES = (
+    12  # messages about phases of a case, beside its measurements: twice inputs, build, check, build, check, measure
+)
 SEND_S = 10.0  # for a worker to take a message: it reads as soon as it has answered
 NOT_DUE = "the worker sent an invalid message and was killed"
 ORPHANED = "the zygote, which forks workers, was killed, and its workers with it"
@@ -165,6 +170,59 @@ def _environment() -> dict[str, str]:
     return processes.environment() | {"PYTHONUNBUFFERED": "1"}
 
 
+@dataclass
+class Due:
+    """What a worker may say now: it is in ``phase``, and runs ``case`` if there is one."""
+
+    phase: Phase = "start"
+    case: CaseRecord | None = None
+    fresh: bool = True  # the worker has run no case before
+    timed: Collection[str] = ()  # keys of the cases that it can compare
+    entered: int = 0  # messages about phases of ``case`` so far
+
+
+def read(line: bytes, due: Due) -> dict[str, Any]:
+    """Return the message in ``line``: a row, or a comparison, as an object, and all else as JSON.
+
+    A case can write to the channel of its worker. So a message counts only if it is due from that case in that phase,
+    and holds what it should. Raises ValueError if not.
+    """
+    try:
+        message = orjson.loads(line)
+        message = _due(message, due) if {*message} in MESSAGES else None
+    except (AttributeError, KeyError, TypeError) as error:  # a part is missing, or of another type
+        raise ValueError(str(error)) from None
+    if message is None:
+        raise ValueError("not due")
+    return message
+
+
+def _due(message: Any, due: Due) -> dict[str, Any] | None:
+    case = due.case
+    match due.phase, message:
+        case "start", {"environment": dict()}:
+            return {**message}
+        case "build", {"prepared": dict(columns)} if case is None:
+            sound = columns.keys() <= PRECOMPILED and all(isinstance(value, float) for value in columns.values())
+            return {**message} if sound else None
+        case "compare", {"rounds": dict(record)}:
+            rounds = Comparison.from_record(record)
+            return {"rounds": rounds} if {*rounds.batches_us, *rounds.instruments} <= {*due.timed} else None
+        case ("compare", {"phase": "compare"}) | (
+            ("inputs" | "build" | "check" | "measure"),
+            {"phase": ("inputs" | "build" | "check" | "measure")},
+        ):
+            due.entered += 1  # each gives the case a new time limit
+            return {**message} if due.entered <= MOST_PHASES + 2 * len(case.measures if case else ()) else None
+        case "inputs", {"full": str()} if not due.fresh:
+            return {**message}
+        case (("inputs" | "build" | "check" | "measure"), {"row": dict(record), "spoiled": bool()}) if case:
+            row, numbers = Row.from_record(record), message["calibrations"].values()
+            if row.case.key == case.key and all(isinstance(number, int | float) for number in numbers):
+                return {**message, "row": replace(row, case=case, fingerprint={})}
+    return None
+
+
 class WorkerProcess:
     """A worker on ``gpus``, or on the CPU if there are none. Its first message is ``environment``. Raises Gone.
 
@@ -259,7 +317,7 @@ class WorkerProcess:
         except OSError:
             raise Gone(self.end()) from None
 
-    def receive(self) -> Message | None:
+    def receive(self) -> dict[str, Any] | None:
         """Return the next message, or None if it is not complete yet. Raises Gone if it is not due.
 
         This never waits: a worker may be killed in the middle of a message while a process that it has forked keeps
@@ -279,12 +337,12 @@ class WorkerProcess:
                 self.kill()
                 return None
             self._received += data
-            if looked > messages.MOST_BYTES:
+            if looked > MOST_BYTES:
                 raise self._killed(NOT_DUE)
         line = bytes(self._received[:end])
         del self._received[: end + 1]
         try:
-            return messages.read(line, self.due)
+            return read(line, self.due)
         except ValueError:
             raise self._killed(NOT_DUE) from None
 

@@ -34,7 +34,7 @@ TIMES: dict[str, Column] = {
     "gpu_warm_us": Column("us", "GPU time with a warm L2 cache, always on the same buffers", "lower"),
     "latency_us": Column("us", "one call and a synchronize, in a warm loop, by the host's clock", "lower"),
     "latency_pct": Column("%", "half the width of its 95 % interval, relative to it"),
-    "host_us": Column("us", "until the call returns to the caller, in that loop; the GPU may still be working", "lower"),
+    "host_us": Column("us", "until the call returns to its caller, in that loop; the GPU may still work", "lower"),
     "host_pct": Column("%", "half the width of its 95 % interval, relative to it"),
     "pipelined_us": Column("us", "up to 100 calls back to back and one synchronize, over the number of calls", "lower"),
     "pipelined_pct": Column("%", "half the width of its 95 % interval, relative to it"),

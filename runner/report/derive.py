@@ -12,8 +12,7 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from runner.experiment.case import CaseRecord, Choice, Labels, Scalar, called, several, varying
-from runner.experiment.figures import interval
-from runner.experiment.results import Comparison, Row
+from runner.experiment.results import Comparison, Row, interval
 from runner.timing import statistics
 from runner.timing.procedure import GRAVITY, UNTRUE, launch_bound
 from runner.timing.statistics import BATCHES, T_975, Ratio, pair_floors, shared_us
@@ -129,7 +128,7 @@ def lines(rows: Iterable[Row], baseline: str | None, rounds: Iterable[Comparison
     compared = {key: one for one in rounds for key in one.batches_us}
     found = [_Problem(problem, baseline, compared) for problem in problems.values()]
     ratios = [ratio for problem in found for ratio in problem.ratios.values()]
-    words = iter(statistics.words(ratios))  # all comparisons of the table together
+    words = iter(statistics.words(ratios) if ratios else ())  # all comparisons of the table together
     return [line for problem in found for line in problem.judged(dict(zip(problem.ratios, words, strict=False)))]
 
 
@@ -139,7 +138,7 @@ class _Problem:
     def __init__(self, cases: Sequence[list[Row]], baseline: str | None, compared: Mapping[str, Comparison]) -> None:
         rows = [merged(replicas) for replicas in cases]
         self.base = base = _baseline(rows, baseline)
-        bound = any(launch_bound(row.metrics) for row in rows)
+        bound = any(launch_bound(row.metrics) for row in rows if "pipelined_us" in row.metrics)
         self.lines = []
         for row, replicas in zip(rows, cases, strict=True):
             columns = {} if base is None else _against(row, rows[base], replicas, cases[base], compared)

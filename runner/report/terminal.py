@@ -21,8 +21,7 @@ from rich.text import Text
 from runner.device.processes import ROOT
 from runner.experiment import columns
 from runner.experiment.case import Plan
-from runner.experiment.figures import encodable, figure, interval
-from runner.experiment.results import ERROR, Comparison, Row
+from runner.experiment.results import ERROR, Comparison, Row, encodable, figure, interval
 from runner.measure import SUMMARY
 from runner.measure import columns as measured_columns
 from runner.report.derive import Line, Names, lines, may_win

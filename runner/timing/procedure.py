@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from runner.experiment.case import Scalar
-from runner.experiment.figures import figure, interval
+from runner.experiment.results import figure, interval
 from runner.timing import TimingSettings
 from runner.timing import clock as time
 from runner.timing.statistics import (

@@ -15,8 +15,7 @@ from runner.experiment.case import CaseRecord, Choice, Scalar
 from runner.experiment.results import Comparison
 from runner.kernels.unsupported import Unsupported
 from runner.measure import Measurement
-from runner.models.draw import draw_on
-from runner.models.workload import Expected, Workload
+from runner.models.workload import Expected, Workload, draw_on
 from runner.timing import Call
 
 TimedCall = tuple[Call, Mapping[str, Scalar]]  # with the figures of its row

@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from runner.device import identity, processes
+from runner.device import identity
 from runner.experiment.case import CaseRecord
 
 
@@ -36,7 +36,8 @@ def main(descriptor: int) -> None:
     def send(**message: Any) -> None:
         channel.sendall(orjson.dumps(message) + b"\n")
 
-    processes.prefer_for_oom_kill()
+    with contextlib.suppress(OSError):  # out of memory, Linux kills a worker before its parents
+        Path("/proc/self/oom_score_adj").write_text("800")
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # the parent sends it before it kills a late worker, to see the stack
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump of a process with a GPU has many GiB

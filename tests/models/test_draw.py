@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from runner.models.draw import draw_on
+from runner.models.workload import draw_on
 
 
 def test_one_seed_gives_the_same_tensors_in_the_same_order() -> None:

@@ -15,10 +15,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from runner.cli.run import conclude
 from runner.experiment.case import Choice, Plan, Resume
 from runner.experiment.results import Row
 from runner.experiment.schema import BadInput
-from runner.report import conclude
 from runner.store import journal, run_folder
 from runner.store import session as session_module
 from runner.store.session import Session

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.experiment.case import Scalar
-from runner.experiment.figures import figure, unit_of
+from runner.experiment.results import figure, unit_of
 from runner.measure import write_csv
 from runner.measure.inspect.assembly import REGISTERS, Code, disassembled, read_ptx, read_sass, registers_allowed
 from runner.measure.inspect.programs import Program, Seen

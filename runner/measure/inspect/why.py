@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from runner.experiment.figures import figure
+from runner.experiment.results import figure
 
 if TYPE_CHECKING:
     from runner.measure.inspect.kernel_table import Line

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from runner.experiment.case import Scalar
 from runner.experiment.columns import Column
-from runner.experiment.figures import figure
+from runner.experiment.results import figure
 from runner.measure import SUMMARY, MeasureContext, text_table, write_csv
 
 if TYPE_CHECKING:

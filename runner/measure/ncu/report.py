@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from runner.experiment.case import Scalar
-from runner.experiment.figures import figure
+from runner.experiment.results import figure
 from runner.measure import text_table
 from runner.measure.timeline.tables import short
 

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 
-from runner.experiment.figures import figure
+from runner.experiment.results import figure
 from runner.measure import CALL
 from runner.measure.timeline import Call, Event
 from runner.measure.timeline.tables import short

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from runner.experiment.case import Scalar
 from runner.experiment.columns import Column
-from runner.experiment.figures import figure, unit_of
+from runner.experiment.results import figure, unit_of
 from runner.measure import CALL, text_table
 from runner.measure.timeline import Call, Event
 from runner.timing.statistics import trimmed_mean
