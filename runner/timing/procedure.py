@@ -225,12 +225,12 @@ def _doubts(columns: Mapping[str, Any], target_pct: float) -> Iterator[tuple[str
     """Yield each doubt and its reason, the gravest first. Columns of other devices and instruments are absent."""
     instrument, kernels = columns["instrument"], columns.get("n_kernels")
     time_us: Any = columns.get("gpu_us")  # None on a CPU
-    least_us, cupti_us = map(columns.get, ("fastest_possible_us", "cupti_us"))
+    fastest_us, cupti_us = map(columns.get, ("fastest_possible_us", "cupti_us"))
 
     if kernels == 0:
         yield "impossible", "the call ran no kernel, copy or fill: its outputs were computed before"
-    if least_us is not None and time_us < least_us:
-        least = figure(least_us, "us", 3)
+    if fastest_us is not None and time_us < fastest_us:
+        least = figure(fastest_us, "us", 3)
         yield "impossible", f"this GPU cannot do it in less than {least}, by the rates measured on it"
 
     if cupti_us is not None and kernels == 1 and instrument != "host_clock":
