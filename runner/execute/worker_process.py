@@ -198,6 +198,7 @@ def read(line: bytes, due: Due) -> dict[str, Any]:
 
 
 def _due(message: Any, due: Due) -> dict[str, Any] | None:
+    """Return ``message`` as ``read`` does, or None if it is not due."""
     case = due.case
     match due.phase, message:
         case "start", {"environment": dict()}:
