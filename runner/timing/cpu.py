@@ -58,7 +58,7 @@ def compare(
         if most <= FAR * instrument.calls_per_sample:
             instrument.calls_per_sample = most
     with pinned(lambda: [instrument.samples(2) for instrument in instruments]):
-        return side_by_side(instruments, settings.paired_rounds, settings.max_s, on_cpu=True)
+        return side_by_side(instruments, settings.paired_rounds, settings.max_s, settings.target_cpu_pct, on_cpu=True)
 
 
 FAR = 10  # times as many calls in a sample of the faster one: then no difference in a sample's overhead decides

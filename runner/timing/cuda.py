@@ -100,7 +100,8 @@ def compare(
         instruments.build(str(columns["instrument"]), call, settings, buffer_sets=buffer_sets)
         for call, columns in calls
     ]
-    return undisturbed(lambda: side_by_side(again, settings.paired_rounds, settings.max_s), again)[0]
+    rounds, max_s, target_pct = settings.paired_rounds, settings.max_s, settings.target_pct
+    return undisturbed(lambda: side_by_side(again, rounds, max_s, target_pct), again)[0]
 
 
 def warm_columns(call: Call, settings: TimingSettings, buffer_sets: BufferSets, cold_us: float) -> dict[str, Scalar]:

@@ -13,8 +13,9 @@ from runner.timing import clock as time
 from runner.timing.statistics import FEWEST, summarise
 
 LOOP_S = 0.04  # of each of the two loops; longer if five calls take longer
+CALLS, LONGEST_S = 70, 0.2  # the first loop goes on until it has so many calls, or for so long
 MOST_IN_A_ROW = 100
-WARMUP = 10  # one of so many results of a loop is dropped, the first ones: clocks and caches are not warm yet
+WARMUP = 20  # results that are dropped, or a tenth: the first ones, since clocks and caches are not warm yet
 
 Result = TypeVar("Result")
 
@@ -47,7 +48,7 @@ def latency_columns(call: Call) -> dict[str, Scalar]:
         synchronize()
         return (time.perf_counter() - started) / count
 
-    latency_s, host_s = map(list, zip(*_repeat(alone), strict=True))
+    latency_s, host_s = map(list, zip(*_repeat(alone, CALLS), strict=True))
     count = min(MOST_IN_A_ROW, int(LOOP_S / FEWEST / summarise(latency_s).estimate))
     pipelined_s = _repeat(in_a_row) if count > 1 else latency_s
     columns: dict[str, Scalar] = {}
@@ -57,10 +58,14 @@ def latency_columns(call: Call) -> dict[str, Scalar]:
     return columns
 
 
-def _repeat(step: Callable[[], Result]) -> list[Result]:
-    """Return the results of ``step``, called for ``LOOP_S`` seconds and at least five times, without the warm-up."""
+def _repeat(step: Callable[[], Result], wanted: int = FEWEST) -> list[Result]:
+    """Call ``step`` for ``LOOP_S`` seconds, or up to ``LONGEST_S`` for ``wanted`` results, and at least five times.
+
+    Return its results without those of the warm-up.
+    """
     results: list[Result] = []
-    ends = time.perf_counter() + LOOP_S
-    while len(results) < FEWEST or time.perf_counter() < ends:
+    started = time.perf_counter()
+    while len(results) < FEWEST or time.perf_counter() - started < (LOOP_S if len(results) >= wanted else LONGEST_S):
         results.append(step())
-    return results[min(len(results) // WARMUP, len(results) - FEWEST) :]
+    count = len(results)
+    return results[min(max(WARMUP, count // 10), count // 4, count - FEWEST) :]

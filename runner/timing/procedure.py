@@ -21,6 +21,7 @@ from runner.timing.statistics import (
     faster_half_mean,
     summarise,
     trimmed_mean,
+    widest,
 )
 
 if TYPE_CHECKING:
@@ -126,19 +127,22 @@ EACH = 10  # samples of each instrument in a round, or one if calls are slow
 CHEAPER = 4  # a sample among ten costs a quarter of a single one at best: else rounds of ten need not be tried
 TRIES = 3  # rounds of which the fastest says what a round takes, since other processes may delay one
 PATIENCE = 2  # times the allowed time that ten rounds of slow calls may take
+LONGER = 4  # times as many rounds at most where the intervals are too wide: a disturbance then fills no batch
 SEED = 0
 
 
 def side_by_side(
-    instruments: Sequence[Instrument], rounds: int, longest_s: float, *, on_cpu: bool = False
+    instruments: Sequence[Instrument], rounds: int, longest_s: float, target_pct: float, *, on_cpu: bool = False
 ) -> list[tuple[str, list[float]]] | None:
     """Sample ``instruments`` in paired rounds: in each round every one takes ten samples, or one if calls are slow.
 
     The order of a round is random. ``on_cpu``, every second round reverses the order of the round before (AB, BA), and
     a batch mean is that of the faster half of its samples, since other processes only make a call slower.
 
-    Return the name and ten batch means in us of each; the n-th means are taken at the same time. There are fewer than
-    ``rounds`` if they take more than ``longest_s`` for each instrument. None if ten rounds take more than twice that.
+    If the interval of a ratio is then wider than ``target_pct`` on a side, there are up to four times as many rounds.
+    There are fewer than ``rounds`` if they take more than ``longest_s`` for each instrument. Return the name and ten
+    batch means in us of each; the n-th means are taken at the same time. None if ten rounds take more than twice
+    ``longest_s`` for each instrument.
     """
     orders, allowed_s = _orders(len(instruments), mirrored=on_cpu), longest_s * len(instruments)
 
@@ -156,19 +160,25 @@ def side_by_side(
     if single_s * BATCHES > PATIENCE * allowed_s:
         return None
     tens = single_s <= cheap_s and seconds(EACH, allowed_s / BATCHES) * BATCHES <= allowed_s
-    taken: list[list[list[float]]] = []
+    mean, taken = faster_half_mean if on_cpu else trimmed_mean, list[list[list[float]]]()
     started = time.perf_counter()
-    while len(taken) < rounds:
-        if time.perf_counter() - started > (PATIENCE if len(taken) < BATCHES else 1) * allowed_s:
-            break
-        taken.append(_round(instruments, EACH if tens else 1, next(orders)))
-    if len(taken) < BATCHES:
+
+    def batches(wanted: float) -> list[list[float]]:
+        """Go on until there are ``wanted`` rounds or no time is left. Return the means of each; none of too few."""
+        while len(taken) < wanted:
+            if time.perf_counter() - started > (PATIENCE if len(taken) < BATCHES else 1) * allowed_s:
+                break
+            taken.append(_round(instruments, EACH if tens else 1, next(orders)))
+        parts = consecutive(taken, BATCHES) if len(taken) >= BATCHES else []
+        return [
+            [mean([us for one in part for us in one[index]]) for part in parts] for index in range(len(instruments))
+        ]
+
+    if not all(means := batches(rounds)):
         return None
-    parts, mean = consecutive(taken, BATCHES), faster_half_mean if on_cpu else trimmed_mean
-    return [
-        (instrument.name, [mean([us for one in part for us in one[index]]) for part in parts])
-        for index, instrument in enumerate(instruments)
-    ]
+    if (too_wide := 100 * widest(means) / target_pct) > 1:
+        means = batches(rounds * min(LONGER, too_wide**2))
+    return [(instrument.name, one) for instrument, one in zip(instruments, means, strict=True)]
 
 
 def _orders(count: int, *, mirrored: bool) -> Iterator[list[int]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from statistics import fmean, linear_regression, quantiles, stdev
 from typing import Literal, TypeVar
 
@@ -174,13 +174,28 @@ def paired(
     ``floors``: errors of both instruments. ``shared_us``: largest error by which both may read too long. It cancels in
     their difference, but not in their ratio.
     """
-    logs = [math.log(a / b) for a, b in zip(first, second, strict=True)]
+    logs, sampling = _logs(first, second)
     one_us, other_us = times_us = fmean(first), fmean(second)
     freedom, off_us = len(logs) - 1, min(shared_us, MOST_SHARED * min(times_us))
-    sampling = T_975[freedom] * stdev(logs) / math.sqrt(len(logs)) * LOOK_TWICE
     shift = math.log((one_us - off_us) / (other_us - off_us)) - math.log(one_us / other_us)
     systematic = math.hypot(shift, *(floor.widen(0.0, us) / us for floor, us in zip(floors, times_us, strict=True)))
     return Ratio(fmean(logs), math.hypot(sampling, systematic), freedom, paired=True, systematic=systematic)
+
+
+def widest(means: Sequence[Sequence[float]]) -> float:
+    """Return the largest half-width from sampling of all ratios of two calls, from the batch means of each call.
+
+    0 if a mean is not above 0: there is no ratio then.
+    """
+    if min(map(min, means)) <= 0:
+        return 0.0
+    return max((_logs(*two)[1] for two in combinations(means, 2)), default=0.0)
+
+
+def _logs(first: Sequence[float], second: Sequence[float]) -> tuple[list[float], float]:
+    """Return the logarithm of the ratio in each batch, and the half-width of the interval of their mean."""
+    logs = [math.log(a / b) for a, b in zip(first, second, strict=True)]
+    return logs, T_975[len(logs) - 1] * stdev(logs) / math.sqrt(len(logs)) * LOOK_TWICE
 
 
 def unpaired(first: tuple[float, float], second: tuple[float, float], *, apart: float = 0.0) -> Ratio:

@@ -62,14 +62,16 @@ def test_a_call_is_timed_alone_until_it_returns_and_back_to_back(gpu, host_us, g
 def test_inputs_are_restored_before_each_call_and_not_between_calls_back_to_back(gpu):
     machine = gpu(5.0, 2.0)
     latency_columns(Call(machine.run, machine.reset))
-    alone = round(latency.LOOP_S / (607 * US))  # a call and a reset
+    alone = max(latency.CALLS, round(latency.LOOP_S / (607 * US)))  # a call and a reset
     assert machine.resets == pytest.approx(alone + (machine.calls - alone) / 100, abs=2)
 
 
-@pytest.mark.parametrize("gpu_us", [0.0, 30.0, 700.0, 9000.0])
-def test_it_takes_a_tenth_of_a_second(gpu, clock, gpu_us):
+@pytest.mark.parametrize(
+    ("gpu_us", "longest_s"), [(0.0, 0.1), (30.0, 0.1), (700.0, 0.1), (2000.0, 0.2), (9000.0, 0.26)]
+)
+def test_it_takes_a_tenth_of_a_second_and_more_if_calls_are_long(gpu, clock, gpu_us, longest_s):
     latency_columns(Call(gpu(10.0, gpu_us).run))
-    assert clock.now <= 0.1
+    assert clock.now <= longest_s
 
 
 def test_a_long_call_is_made_five_times(gpu):

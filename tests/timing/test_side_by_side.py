@@ -6,6 +6,8 @@ import pytest
 
 from runner.timing.procedure import side_by_side
 
+TARGET_PCT = 2.0
+
 
 class Logged:
     """Gives what ``sample`` says of the number of samples taken so far, and notes that it was asked."""
@@ -26,7 +28,7 @@ class Logged:
 
 def test_every_round_has_every_call_and_the_order_is_shuffled(clock):
     log = []
-    found = side_by_side([Logged(clock, log, label, lambda _: 1.0) for label in "abc"], 40, 1.0)
+    found = side_by_side([Logged(clock, log, label, lambda _: 1.0) for label in "abc"], 40, 1.0, TARGET_PCT)
     assert found == [("logged", [1.0] * 10)] * 3
     rounds = [log[i : i + 30] for i in range(len(log) - 40 * 30, len(log), 30)]
     assert all({label: each.count(label) for label in "abc"} == dict.fromkeys("abc", 10) for each in rounds)
@@ -35,14 +37,16 @@ def test_every_round_has_every_call_and_the_order_is_shuffled(clock):
 
 def test_what_happens_meanwhile_is_in_the_same_batch_of_all(clock):
     log = []
-    (_, one), (_, other) = side_by_side([Logged(clock, log, label, lambda at: 100.0 + at) for label in "ab"], 40, 1.0)
+    (_, one), (_, other) = side_by_side(
+        [Logged(clock, log, label, lambda at: 100.0 + at) for label in "ab"], 40, 1.0, TARGET_PCT
+    )
     assert one[-1] > 1.5 * one[0]
     assert all(a / b == pytest.approx(1, abs=0.1) for a, b in zip(one, other, strict=True))
 
 
 def test_mirrored_rounds_come_in_twos_of_which_the_second_is_the_first_reversed(clock):
     log = []
-    assert side_by_side([Logged(clock, log, label, lambda _: 1.0) for label in "abc"], 40, 1.0, on_cpu=True)
+    assert side_by_side([Logged(clock, log, label, lambda _: 1.0) for label in "abc"], 40, 1.0, TARGET_PCT, on_cpu=True)
     orders = ["".join(log[i : i + 30 : 10]) for i in range(len(log) - 40 * 30, len(log), 30)]
     first = int(orders[0] != orders[1][::-1])  # a round was tried before
     twos = [(orders[i], orders[i + 1]) for i in range(first, 39, 2)]
@@ -51,12 +55,29 @@ def test_mirrored_rounds_come_in_twos_of_which_the_second_is_the_first_reversed(
 
 
 @pytest.mark.parametrize(
+    ("disturbed", "longest_s", "rounds"),
+    [(0.0, 1.0, 40), (0.01, 1.0, 40), (0.3, 1.0, 160), (0.3, 0.0065, 65)],
+)
+def test_there_are_four_times_as_many_rounds_if_the_interval_is_too_wide_and_time_is_left(
+    clock, disturbed, longest_s, rounds
+):
+    """Samples 100 to 200 of 400 are longer in one of the calls."""
+    log = []
+    calls = [Logged(clock, log, label, lambda _: 1.0) for label in "ab"]
+    calls[0].sample = lambda at: 1.0 + disturbed * (200 < at < 400)
+    side_by_side(calls, 40, longest_s, TARGET_PCT)
+    assert log.count("a") == pytest.approx(10 * rounds, abs=25)
+
+
+@pytest.mark.parametrize(
     ("cost_s", "samples"), [(0.004, (40, 47)), (0.016, (10, 14)), (0.019, (10, 14)), (0.021, None)]
 )
 def test_slow_calls_get_one_sample_a_round_and_ten_rounds_if_these_fit_into_twice_the_time(clock, cost_s, samples):
     """0.1 s for each of two calls."""
     log = []
-    found = side_by_side([Logged(clock, log, label, lambda _: 1.0, cost_s=cost_s) for label in "ab"], 40, 0.1)
+    found = side_by_side(
+        [Logged(clock, log, label, lambda _: 1.0, cost_s=cost_s) for label in "ab"], 40, 0.1, TARGET_PCT
+    )
     assert (found is None) == (samples is None)
     least, most = samples or (1, 3)
     assert least <= log.count("a") <= most
@@ -73,7 +94,7 @@ def test_calls_that_become_slower_are_given_up_after_twice_the_time(clock):
 
     for call in calls:
         call.sample = slower
-    assert side_by_side(calls, 40, 0.1) is None
+    assert side_by_side(calls, 40, 0.1, TARGET_PCT) is None
     assert clock.now < 2 * 2 * 0.1 + 2 * 10 * 0.05
 
 
@@ -81,13 +102,16 @@ def test_one_slow_round_does_not_make_the_calls_slow(clock):
     """The first round is delayed by another process: there are ten samples a round all the same."""
     log = []
     calls = [Logged(clock, log, label, lambda at: clock.sleep(0.04 * (at < 3)) or 1.0) for label in "ab"]
-    assert side_by_side(calls, 40, 0.1) is not None
+    assert side_by_side(calls, 40, 0.1, TARGET_PCT) is not None
     assert log.count("a") >= 400
 
 
 def test_calls_of_which_not_one_is_affordable_are_made_once(clock):
     log = []
-    assert side_by_side([Logged(clock, log, label, lambda _: 1.0, cost_s=0.05) for label in "ab"], 40, 0.01) is None
+    assert (
+        side_by_side([Logged(clock, log, label, lambda _: 1.0, cost_s=0.05) for label in "ab"], 40, 0.01, TARGET_PCT)
+        is None
+    )
     assert sorted(log) == ["a", "b"]
 
 
@@ -96,5 +120,5 @@ def test_on_a_cpu_what_only_delays_is_not_in_the_ratio(clock):
     log = []
     calls = [Logged(clock, log, label, lambda _: 1.0) for label in "ab"]
     calls[0].samples = lambda count: [1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0, 1.0][:count]
-    (_, delayed), (_, other) = side_by_side(calls, 40, 1.0, on_cpu=True)
+    (_, delayed), (_, other) = side_by_side(calls, 40, 1.0, TARGET_PCT, on_cpu=True)
     assert delayed == other == [1.0] * 10
