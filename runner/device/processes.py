@@ -81,16 +81,18 @@ def kill_marked(mark: str) -> None:
 def children(pid: int) -> list[int]:
     """Return the children of all threads of ``pid``; none without /proc."""
     found: list[int] = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # the thread has just ended
-            found += map(int, path.read_text().split())
+    threads = f"/proc/{pid}/task"
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(threads):  # one may have just ended
+            with contextlib.suppress(OSError), open(f"{threads}/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
     return found
 
 
 def oom_kills() -> int:
     """Return how many processes the kernel has killed for lack of memory; 0 where it does not tell."""
-    with contextlib.suppress(OSError):
-        if count := OOM_KILLS.search(Path("/proc/vmstat").read_bytes()):
+    with contextlib.suppress(OSError), open("/proc/vmstat", "rb") as file:
+        if count := OOM_KILLS.search(file.read()):
             return int(count[1])
     return 0
 

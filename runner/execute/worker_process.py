@@ -218,9 +218,9 @@ def _due(message: Any, due: Due) -> dict[str, Any] | None:
         case "inputs", {"full": str()} if not due.fresh:
             return {**message}
         case (("inputs" | "build" | "check" | "measure"), {"row": dict(record), "spoiled": bool()}) if case:
-            row, numbers = Row.from_record(record), message["calibrations"].values()
-            if row.case.key == case.key and all(isinstance(number, int | float) for number in numbers):
-                return {**message, "row": replace(row, case=case, fingerprint={})}
+            row, numbers = Row.from_record(record, case), message["calibrations"].values()
+            if all(isinstance(number, int | float) for number in numbers):
+                return {**message, "row": replace(row, fingerprint={})}
     return None
 
 

@@ -98,13 +98,14 @@ class Row:
         }
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Row:
+    def from_record(cls, record: Mapping[str, Any], case: CaseRecord | None = None) -> Row:
         """Return the row that ``to_record`` made ``record`` of. Unknown fields are left out.
 
-        Raises one of UNREADABLE if it is none: a value has the wrong type, or the case is not the one of its key.
+        ``case``: the case that it must be of, if that is known. Raises one of UNREADABLE if the record is none: a value
+        has the wrong type, or the case is not the one of its key.
         """
         values: dict[str, Any] = {name: record[name] for name in cls.__slots__ if name in record}
-        values["case"] = case = CaseRecord.from_record(values["case"])
+        values["case"] = case = case or CaseRecord.from_record(values["case"])
         check(cls, values)
         row = cls(**values | {"files": tuple(values["files"])})
         if record["key"] != case.key:

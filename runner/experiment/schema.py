@@ -153,6 +153,7 @@ def words(rule: Any) -> str:
 CONF = Path(__file__).parents[1] / "config" / "conf"  # a link to conf/, or its copy in an installed package
 
 
+@cache
 def exists(package: str, name: str) -> bool:
     """Return whether ``package`` has a module called ``name``. Only the package is imported."""
     return name.isidentifier() and find_spec(f"{package}.{name}") is not None

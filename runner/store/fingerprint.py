@@ -50,7 +50,7 @@ class _First:
     """The fingerprint of some cases at the first request, and the files behind it."""
 
     paths: Sequence[Path]  # without those of the measurements
-    timestamps: Mapping[Path, Timestamp]
+    timestamps: Mapping[str, Timestamp]
     fingerprint: dict[str, str]
 
 
@@ -86,7 +86,7 @@ class Fingerprints:
         if kind not in self._first:
             op = case.workload.name
             paths = self._closure([*implementations.build(case.impl).sources(op), PACKAGE / "models" / f"{op}.py"])
-            timestamps = {path: _timestamp(path) for path in (*paths, *_measure_files(measures))}
+            timestamps = {str(path): _timestamp(path) for path in (*paths, *_measure_files(measures))}
             self._first[kind] = _First(paths, timestamps, self._compute(measures, paths))
         return self._first[kind]
 
@@ -190,10 +190,10 @@ def _measure_files(measures: tuple[str, ...]) -> tuple[Path, ...]:
     return tuple(sorted([*room.glob("*.py"), *shared.glob("*.py"), *own]))
 
 
-def _timestamp(path: Path) -> Timestamp:
+def _timestamp(path: Path | str) -> Timestamp:
     """Return what changes when a file changes; () for a missing file."""
     try:
-        status = path.stat()
+        status = os.stat(path)
     except OSError:
         return ()
     return status.st_mtime_ns, status.st_size, status.st_ino
