@@ -12,9 +12,9 @@ from runner.timing import Call
 from runner.timing import clock as time
 from runner.timing.statistics import FEWEST, summarise
 
-LOOP_S = 0.04  # of each of the two loops; longer if five calls take longer
+LOOP_S = 0.02  # of each of the two loops; longer if five results take longer
 CALLS, LONGEST_S = 70, 0.2  # the first loop goes on until it has so many calls, or for so long
-MOST_IN_A_ROW = 100
+MOST_IN_A_ROW, IN_A_ROW_S = 100, 0.008  # calls back to back: 100, or as many as fit into 8 ms
 WARMUP = 20  # results that are dropped, or a tenth: the first ones, since clocks and caches are not warm yet
 
 Result = TypeVar("Result")
@@ -23,8 +23,8 @@ Result = TypeVar("Result")
 def latency_columns(call: Call) -> dict[str, Scalar]:
     """Return ``latency_us``, ``host_us`` and ``pipelined_us`` of ``call``, and half of each 95 % interval in percent.
 
-    Inputs that the call changes are restored outside of the times, and not between calls back to back. A call of which
-    no two fit into a fifth of the loop's time is not repeated for ``pipelined_us``: it is ``latency_us`` then.
+    Inputs that the call changes are restored outside of the times, and not between calls back to back. A call of
+    more than 4 ms is not repeated for ``pipelined_us``: it is ``latency_us`` then.
     """
 
     def restore() -> None:
@@ -49,7 +49,7 @@ def latency_columns(call: Call) -> dict[str, Scalar]:
         return (time.perf_counter() - started) / count
 
     latency_s, host_s = map(list, zip(*_repeat(alone, CALLS), strict=True))
-    count = min(MOST_IN_A_ROW, int(LOOP_S / FEWEST / summarise(latency_s).estimate))
+    count = min(MOST_IN_A_ROW, int(IN_A_ROW_S / summarise(latency_s).estimate))
     pipelined_s = _repeat(in_a_row) if count > 1 else latency_s
     columns: dict[str, Scalar] = {}
     for name, seconds in (("latency", latency_s), ("host", host_s), ("pipelined", pipelined_s)):

@@ -92,7 +92,7 @@ def own_row(x, **changes):
     return {"row": row | changes, "spoiled": False, "calibrations": {}}
 def of_another(x):
     forged = own_row(x)
-    forged["row"]["case"]["seed"] = 7
+    forged["row"]["key"] = "0" * 16
     return forged
 FORGED = {
     "a phase that does not exist": lambda x: {"phase": "lunch"},
