@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 from runner.experiment.case import Labels
 from runner.experiment.columns import COLUMNS, DERIVED
 from runner.experiment.schema import BadInput
-from runner.report import derive
+from runner.report import past
 from runner.report.derive import Line, Names
-from runner.store import journal, run_folder
+from runner.report.past import EXAMPLE
+from runner.store import run_folder
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-EXAMPLE = "outputs/<date>/<time>-<name>"
 
 
 def load(*folders: str | Path, baseline: str | None = None) -> DataFrame:
@@ -36,41 +35,20 @@ def load(*folders: str | Path, baseline: str | None = None) -> DataFrame:
     """
     if not folders:
         raise BadInput(f"no folder is given; give one or more, as {EXAMPLE}")
-    runs = [Path(folder) for folder in folders]
-    read = [_read(run, baseline) for run in runs]
-    found = [line for lines in read for line in lines]
+    runs = [past.read(folder).against(baseline) for folder in folders]
+    for run in runs:
+        if run.unreadable:
+            warnings.warn(f"{run.folder}: unreadable records in its journal, left out: {run.unreadable}", stacklevel=2)
+    found = [line for run in runs for line in run.lines]
     if found:
         Labels(line.row.case.impl for line in found).check(baseline)
-    paths = [run.resolve() for run in runs]
-    names = ["/".join(path.parts[-2:]) for path in paths]
-    names = names if len(set(names)) == len(set(paths)) else [str(path) for path in paths]
+    paths = {run.folder.resolve() for run in runs}
+    distinct = len({run.name for run in runs}) == len(paths)
+    names = [run.name if distinct else str(run.folder.resolve()) for run in runs]
     table = frame(found)
-    for place, (column, values) in enumerate({"run": names, "commit": map(_commit, runs)}.items()):
-        table.insert(place, column, [value for value, lines in zip(values, read, strict=True) for _ in lines])
+    table.insert(0, "run", [name for name, run in zip(names, runs, strict=True) for _ in run.lines])
+    table.insert(1, "commit", [run.commit for run in runs for _ in run.lines])
     return table
-
-
-def _read(folder: Path, baseline: str | None) -> list[Line]:
-    """Return one line per case of the run in ``folder``. Raises BadInput if there is none."""
-    if not (folder / journal.NAME).is_file():
-        what = f"it holds no {journal.NAME}, so it is not the folder of a run"
-        newest = run_folder.newest(str(folder)) or run_folder.newest(str(folder.parent))
-        raise BadInput(f"{folder}: {what if folder.is_dir() else 'there is no such folder'}; give {newest or EXAMPLE}")
-    contents = journal.load(folder)
-    if contents.unreadable:
-        warnings.warn(f"{folder}: unreadable records in its journal, left out: {contents.unreadable}", stacklevel=3)
-    try:
-        own = run_folder.read_head(folder)["baseline"]
-    except FileNotFoundError:  # a journal alone
-        own = None
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{folder / run_folder.PLAN} cannot be read ({error})") from None
-    return derive.lines(contents.rows.values(), baseline or own, contents.rounds)
-
-
-def _commit(folder: Path) -> str | None:
-    found = [session.get("commit") for session in run_folder.earlier_sessions(folder)]
-    return ", ".join(dict.fromkeys(commit for commit in found if commit and isinstance(commit, str))) or None
 
 
 @dataclass(frozen=True)
