@@ -227,8 +227,8 @@ def columns_page() -> str:
             "## Derived from rows",
             "`rows.csv` and `runner.report.frame.load(folder)` have one line per case, with its fields of workload and "
             "implementation, everything else that varies over the grid (`debug`, `measure.benchmark.cold_l2`), and "
-            "the figures below. `load` takes several folders, and adds `run` and `commit`: the run that a line is "
-            "from, and the commit that made it.",
+            "the figures below. `load` takes several folders, and adds `run`: the run that a line is from; in rows of "
+            "older runs `commit` is the one of this project.",
             _columns(columns.DERIVED),
             "## Series",
             "Lists of numbers, which a row of `rows.jsonl` has under `series`:",

@@ -26,8 +26,8 @@ def load(*folders: str | Path, baseline: str | None = None) -> DataFrame:
     """Return the rows of the runs in ``folders``, one line per case.
 
     Speed-ups are against each run's own baseline, or against ``baseline``. The first two columns are ``run``, which is
-    ``<date>/<time>-<name>``, or the whole path if two runs share that; and ``commit`` of this project: None if it is
-    unknown, all of them in order if a run was resumed.
+    ``<date>/<time>-<name>``, or the whole path if two runs share that; and ``commit`` of the implementation's file. A
+    row of an older run has the commit of this project: None if it is unknown, all of them in order if it was resumed.
 
     Raises:
         BadInput: there is no run in one of ``folders``, or none is given, or ``baseline`` is in no run.
@@ -45,9 +45,9 @@ def load(*folders: str | Path, baseline: str | None = None) -> DataFrame:
     paths = {run.folder.resolve() for run in runs}
     distinct = len({run.name for run in runs}) == len(paths)
     names = [run.name if distinct else str(run.folder.resolve()) for run in runs]
-    table = frame(found)
+    table = frame(found).drop(columns="commit", errors="ignore")
     table.insert(0, "run", [name for name, run in zip(names, runs, strict=True) for _ in run.lines])
-    table.insert(1, "commit", [run.commit for run in runs for _ in run.lines])
+    table.insert(1, "commit", [line.value("commit") or run.commit for run in runs for line in run.lines])
     return table
 
 

@@ -12,7 +12,7 @@ from runner.experiment.results import Comparison, Row
 from runner.experiment.schema import BadInput
 from runner.report import derive
 from runner.report.derive import Line, Names
-from runner.store import journal, run_folder
+from runner.store import journal, provenance, run_folder
 
 EXAMPLE = "outputs/<date>/<time>-<name>"
 OUTPUTS = "outputs"  # where runs are, unless ``output_dir`` says otherwise
@@ -39,6 +39,16 @@ class Run:
     def environment(self) -> Mapping[str, Any]:
         """The facts of the last session; empty if they cannot be read."""
         return self.sessions[-1] if self.sessions else {}
+
+    @property
+    def commits(self) -> str:
+        """The commits that its rows are from, short and in order, with ``*`` for changed files; "" if none is known.
+
+        Rows of older runs have none: then it is the commit of this project.
+        """
+        if own := provenance.commits([row.metrics for row in self.rows]):
+            return own
+        return provenance.commits(self.sessions)
 
     @property
     def commit(self) -> str | None:

@@ -49,6 +49,7 @@ class _Source:
 class _First:
     """The fingerprint of some cases at the first request, and the files behind it."""
 
+    own: Path  # the implementation's own file
     paths: Sequence[Path]  # without those of the measurements
     timestamps: Mapping[str, Timestamp]
     fingerprint: dict[str, str]
@@ -80,14 +81,20 @@ class Fingerprints:
         now = self._compute(_measures(case), self._closure(first.paths))
         return {name: text if first.fingerprint.get(name) == text else text + EDITED for name, text in now.items()}
 
+    def files(self, case: CaseRecord) -> list[Path]:
+        """Return the files that ``case`` runs, the implementation's own first. Raises BadInput as ``of`` does."""
+        first = self._first_of(case)
+        return [first.own, *first.paths]
+
     def _first_of(self, case: CaseRecord) -> _First:
         measures = _measures(case)
         kind = f"{case.workload.name} {case.impl.text} {measures}"
         if kind not in self._first:
             op = case.workload.name
-            paths = self._closure([*implementations.build(case.impl).sources(op), PACKAGE / "models" / f"{op}.py"])
+            sources = implementations.build(case.impl).sources(op)  # a wrapper's own file comes first
+            paths = self._closure([*sources, PACKAGE / "models" / f"{op}.py"])
             timestamps = {str(path): _timestamp(path) for path in (*paths, *_measure_files(measures))}
-            self._first[kind] = _First(paths, timestamps, self._compute(measures, paths))
+            self._first[kind] = _First(sources[-1], paths, timestamps, self._compute(measures, paths))
         return self._first[kind]
 
     def _compute(self, measures: tuple[str, ...], paths: Iterable[Path]) -> dict[str, str]:

@@ -11,12 +11,13 @@ from typing import Any
 
 import orjson
 
-from runner.experiment.case import CaseRecord, Plan
+from runner.experiment.case import CaseRecord, Plan, Scalar
 from runner.experiment.results import Comparison, Row
 from runner.experiment.schema import BadInput
 from runner.store import journal, resume, run_folder
 from runner.store.fingerprint import Fingerprints
 from runner.store.journal import Contents, Journal
+from runner.store.provenance import Repositories
 from runner.store.resume import Work
 
 
@@ -34,6 +35,8 @@ class Session:
         self.unsaved: list[Row] = []  # rows that are not in the journal, or only a part of them
         self.environment = run_folder.environment(argv)
         self._contents = Contents()  # of the journal, and what this session adds
+        self._repositories = Repositories()
+        self._commits: dict[tuple[str, str], dict[str, Scalar]] = {}  # by workload and implementation
         self._begun = False  # a worker is ready, or has been given a case
         try:
             if plan.resume.of:
@@ -80,9 +83,13 @@ class Session:
         return resume.summary(self.folder, self.work, self._contents.unreadable) if self.resumed else []
 
     def read_sources(self) -> None:
-        """Compute the fingerprints of the cases to run, before a GPU waits for the first of them. It takes 0.1 s."""
+        """Compute the fingerprints of the cases to run, before a GPU waits for the first of them. It takes 0.1 s.
+
+        Also find out which commit their files are from.
+        """
         for case in self.cases:
             self.fingerprints.of(case)
+            self._provenance(case)
 
     def ready(self, worker: dict[str, Any], gpu_uuid: str = "") -> None:
         """Record the facts ``worker`` of a worker that is ready. Raises OSError."""
@@ -103,9 +110,9 @@ class Session:
         """Record ``row``, and return it completed. Raises OSError; ``rows`` has it all the same."""
         self._begun = True
         files = tuple(file.removeprefix(f"{self.folder.absolute()}{os.sep}") for file in row.files)
-        row = replace(row, fingerprint=self.fingerprints.of_row(row.case), files=files)
-        if starts := self._journal.starts.get(row.case.key):
-            row = replace(row, metrics={**row.metrics, "attempt": starts})
+        starts = self._journal.starts.get(row.case.key)
+        metrics = {**row.metrics, **({"attempt": starts} if starts else {}), **self._provenance(row.case)}
+        row = replace(row, fingerprint=self.fingerprints.of_row(row.case), files=files, metrics=metrics)
         self._add(row)
         return row
 
@@ -149,6 +156,13 @@ class Session:
             f"the run in {self.folder} cannot go on: {reason}. No further case is started",
             f"{len(rows)} rows could not be saved; they are printed above as JSON lines, to be copied",
         ]
+
+    def _provenance(self, case: CaseRecord) -> dict[str, Scalar]:
+        """Return which commit the files of ``case`` are from, as it was at the first request."""
+        kind = case.workload.name, case.impl.text
+        if kind not in self._commits:
+            self._commits[kind] = self._repositories.provenance(self.fingerprints.files(case))
+        return self._commits[kind]
 
     def _add(self, row: Row) -> None:
         self.rows.append(row)

@@ -14,7 +14,7 @@ import pytest
 from runner.experiment.case import Choice, Plan, Resume
 from runner.experiment.results import Comparison
 from runner.experiment.schema import BadInput
-from runner.report import derive, frame
+from runner.report import derive, frame, past
 from runner.report.terminal import Terminal
 from runner.report.wandb_record import Content, artifacts, tables
 from runner.store import journal, resume, run_folder
@@ -154,7 +154,8 @@ def test_an_odd_plan_and_environment_are_one_line(run, plan):
         run_folder.read_cases(folder)
     for text in ("[]", "5", '{"earlier_sessions": 5}', '{"earlier_sessions": [5]}', '{"commit": [1]}', "{"):
         (folder / run_folder.ENVIRONMENT).write_text(text)
-        assert frame._commit(folder) is None
+        run = past.Run(folder, [], [], None, (), run_folder.earlier_sessions(folder), 0)
+        assert (run.commit, run.commits) == (None, "")
 
 
 def test_cases_of_a_plan_with_odd_values_are_refused(run):
