@@ -184,7 +184,7 @@ def _contradiction(row: Row, other: Row, ratio: Ratio, word: str) -> Contradicti
     time_us, other_us = row.time_us or 0.0, other.time_us or 0.0
     if not ratio.paired or min(time_us, other_us) <= 0:  # a call that does nothing may read below 0
         return None
-    log, separate = math.log(time_us / other_us), _separate(row, other)
+    log, separate = math.log(time_us / other_us), separate_ratio(row, other)
     allowed = min(VISIBLE, ratio.half + separate.half) if separate else VISIBLE
     opposite = word in ("faster", "slower") and log * ratio.log < 0
     if abs(ratio.log - log) <= allowed and not opposite:
@@ -233,6 +233,18 @@ def _ratio(replicas: Sequence[Row], base: Sequence[Row], compared: Mapping[str, 
     Otherwise it comes from the separate times. It is None if these are from different GPUs or numbers of threads, as
     after a resume, since two GPUs of a kind differ by more than either interval shows.
     """
+    if found := ratio_in_rounds(replicas, base, compared):
+        return found
+    if _devices(replicas) != _devices(base):
+        return None
+    return separate_ratio(merged(replicas), merged(base), apart=max(map(_apart, (*replicas, *base))))
+
+
+def ratio_in_rounds(replicas: Sequence[Row], base: Sequence[Row], compared: Mapping[str, Comparison]) -> Ratio | None:
+    """Return the time of a case over the baseline's, from the paired rounds of each process; None if one has none.
+
+    ``compared``: the rounds, by the keys of their cases.
+    """
     base_keys = {row.case.replica: row.case.key for row in base}
     found = []
     for row in replicas:
@@ -242,11 +254,7 @@ def _ratio(replicas: Sequence[Row], base: Sequence[Row], compared: Mapping[str, 
             if min(map(min, batches)) > 0:  # a call that does nothing may read below 0, and has no ratio
                 instruments = rounds.instruments[key], rounds.instruments[base_key]
                 found.append(statistics.paired(*batches, pair_floors(*instruments), shared_us(*instruments)))
-    if len(found) == max(len(replicas), len(base)):
-        return statistics.pooled(found)
-    if _devices(replicas) != _devices(base):
-        return None
-    return _separate(merged(replicas), merged(base), apart=max(map(_apart, (*replicas, *base))))
+    return statistics.pooled(found) if len(found) == max(len(replicas), len(base)) else None
 
 
 def _apart(row: Row) -> float:
@@ -254,19 +262,19 @@ def _apart(row: Row) -> float:
 
     It is infinite if the time is uncertain itself, or if this machine has no certificate of ``verify``.
     """
-    if not _certain(row) or (percent := row.metrics.get("separate_pct")) is None:
+    if not certain(row) or (percent := row.metrics.get("separate_pct")) is None:
         return math.inf
     return float(percent) / 100
 
 
-def _certain(row: Row) -> bool:
+def certain(row: Row) -> bool:
     """Return whether the time is neither contended nor of doubtful value, has converged, and is of ten samples."""
     figures: Mapping[str, Any] = row.metrics
     enough = figures.get("converged") is True and figures.get("samples", 0) >= BATCHES
     return enough and _gravity(row) > GRAVITY.index("contended")
 
 
-def _separate(row: Row, base: Row, apart: float = 0.0) -> Ratio | None:
+def separate_ratio(row: Row, base: Row, apart: float = 0.0) -> Ratio | None:
     """Return the ratio of two separate times; None if one of them is 0 or below, or has no interval."""
     intervals = [
         (each.time_us, float(percent) / 100)
