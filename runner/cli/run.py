@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -28,12 +28,19 @@ ASKED = ".logged"  # in the run's folder: names of the reporters that have publi
 
 def main(argv: Sequence[str]) -> int:
     """Return the exit code. Raises BadInput before any case is started."""
+    with early_zygote(argv) as early:
+        plan = config.plan(argv)
+        return 0 if plan is None else carry_out(plan, argv, early)[1]  # None: Hydra has answered, as for --cfg
+
+
+@contextmanager
+def early_zygote(argv: Sequence[str]) -> Iterator[Zygote | None]:
+    """Yield a process that imports torch while the command line is read; None if cases will not run on this machine."""
     with ExitStack() as stack:
-        early = Zygote() if _is_local(argv) else None  # it imports torch while the command line is read
+        early = Zygote() if _is_local(argv) else None
         if early:
             stack.callback(early.close)
-        plan = config.plan(argv)
-        return 0 if plan is None else _run(plan, argv, early)  # None: Hydra has answered, as for --cfg
+        yield early
 
 
 def _is_local(words: Sequence[str]) -> bool:
@@ -42,7 +49,11 @@ def _is_local(words: Sequence[str]) -> bool:
     return sys.platform == "linux" and not any(word.startswith(remote) and word != "--multirun" for word in words)
 
 
-def _run(plan: Plan, argv: Sequence[str], early: Zygote | None) -> int:
+def carry_out(plan: Plan, argv: Sequence[str], early: Zygote | None = None) -> tuple[Session, int]:
+    """Run the grid and report it. Return its session, whose journal is closed, and the exit code.
+
+    ``argv`` is recorded as the command line. Raises BadInput before any case is started.
+    """
     launcher, reporters = options(plan)
     # Asking the driver takes a process of its own. Meanwhile the journal is read.
     names = ThreadPoolExecutor(1).submit(device_names, plan).result if plan.resume.of else lambda: None
@@ -57,8 +68,8 @@ def _run(plan: Plan, argv: Sequence[str], early: Zygote | None) -> int:
             print(f"runner: {error}", file=sys.stderr, flush=True)
         rows = conclude(session, reporters)
     if interrupts.first:
-        return 128 + interrupts.first
-    return 1 if ended else exit_code(rows)
+        return session, 128 + interrupts.first
+    return session, 1 if ended else exit_code(rows)
 
 
 def execute(
