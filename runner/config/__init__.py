@@ -19,6 +19,7 @@ from runner.experiment.schema import BadInput
 if TYPE_CHECKING:
     from runner.config.compose import Composer
 
+REVISION = "impl.rev"
 LISTS = ("resume.retry", "resume.ignore", "columns")
 NOT_HYDRA = "not used here; output_dir= and name= give the run's folder, -m makes a sweep, --config-dir adds YAML files"
 
@@ -54,8 +55,8 @@ def normalize(word: str) -> str:
     """Return ``word`` in Hydra's grammar.
 
     ``resume=X`` becomes ``resume.of='X'``, lists may be written ``a,b``, and ``log=none`` is the empty list. Labels
-    such as ``compiled(of=torch)`` are quoted, since Hydra reads them as function calls. Given axes are added, since
-    there are none to override. ``{}`` becomes null, since merging ``{}`` changes nothing.
+    such as ``compiled(of=torch)`` are quoted, since Hydra reads them as function calls, and so are revisions. Given
+    axes are added, since there are none to override. ``{}`` becomes null, since merging ``{}`` changes nothing.
     """
     key, equals, value = word.partition("=")
     if not equals:
@@ -63,8 +64,10 @@ def normalize(word: str) -> str:
     unquoted = value and value != "null" and value[0] not in "'\""
     if key in ("resume", "resume.of"):
         return f"resume.of={quote(value) if unquoted else value or 'null'}"
-    if key == "baseline" and unquoted and "(" in value:
+    if key == "baseline" and unquoted and any(sign in value for sign in "(@"):
         return f"{key}={quote(value)}"
+    if key.lstrip("+") == REVISION:
+        return quote_revisions(word)
     if key == "log" and value in ("none", "null", ""):
         return "log=[]"
     if (key in LISTS or (key == "log" and "," in value)) and not value.startswith("["):
@@ -72,6 +75,19 @@ def normalize(word: str) -> str:
     if key in ("axes", "workload.axes") and value == "{}":
         return f"{key}=null"
     return f"+{word}" if key == "axes" and value.startswith("{") else word
+
+
+def quote_revisions(word: str) -> str:
+    """Quote each revision of ``impl.rev=HEAD~1,main``.
+
+    Hydra's grammar has no ``~`` and no ``^``, and takes the commit ``1234567`` for a number. What is quoted already,
+    null, a list or a function of that grammar stays as it is.
+    """
+    key, _, value = word.partition("=")
+    names = value.split(",")
+    if not all(names) or any(sign in value for sign in "'\"[]()"):
+        return word
+    return f"{key}={','.join(name if name == 'null' else quote(name) for name in names)}"
 
 
 def quote(value: str) -> str:

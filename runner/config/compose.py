@@ -200,7 +200,7 @@ def _leaves(value: object, field: Keys = ()) -> Iterator[tuple[Keys, object]]:
 
 
 def _register_kernels() -> None:
-    """Offer the implementations without a ``conf/impl/*.yaml``; their only field is their name."""
+    """Offer the implementations without a ``conf/impl/*.yaml``; their only field is ``rev``."""
     described = {path.stem for path in (CONF / "impl").glob("*.yaml")}
     for name in sorted(set(names()) - described):
-        ConfigStore.instance().store(group="impl", name=name, node={"name": name}, provider="kernels")
+        ConfigStore.instance().store(group="impl", name=name, node={"name": name, "rev": None}, provider="kernels")

@@ -212,8 +212,7 @@ _class = cache(schema.find)
 
 
 def _implementation(values: object) -> Choice:
-    option = _option(values, "impl")
-    return Choice(option.name, schema.record(implementations.build(option)))
+    return implementations.checked(_option(values, "impl"))
 
 
 def _option(values: object, where: str) -> Choice:

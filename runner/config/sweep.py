@@ -16,6 +16,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from runner.config import REVISION, quote_revisions
 from runner.config.compose import Composer, key_of
 from runner.config.grid import check_count, is_run_field
 from runner.config.messages import SEVERAL
@@ -205,7 +206,8 @@ def _axes(compose: Composer, declared: Mapping[str, Any], skip: Iterable[str]) -
     for key, axis in declared.items():
         if key not in skip:
             text = axis if isinstance(axis, str) else ",".join("null" if v is None else str(v) for v in axis)
-            override = compose.parse(f"{key}={text}")
+            line = f"{key}={text}"
+            override = compose.parse(quote_revisions(line) if key == REVISION else line)
             _check_option(compose, override)
             axes[key] = _expand(compose, override)
     return axes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ import orjson
 from runner.experiment.schema import BadInput, check, choices
 
 Scalar = str | int | float | bool | None
+
+WORKTREE = "worktree"  # the revision whose code is that of the files as they are
+RECORDED = re.compile(r"(.+)@([0-9a-f]{40}|[0-9a-f]{64})", re.DOTALL)  # a field rev: its name as typed, and its commit
 
 
 def _json(record: object) -> str:
@@ -39,6 +43,24 @@ class Choice:
         name = str(fields.pop("name"))
         hash(tuple(fields.values()))  # readers collect the values of a field in a set
         return cls(name, fields)
+
+    @property
+    def revision(self) -> str:
+        """The name of the git revision of its code, as it was typed; "" for the working tree."""
+        rev = str(self.fields.get("rev") or "")
+        match = RECORDED.fullmatch(rev)
+        return match[1] if match else rev
+
+    @property
+    def commit(self) -> str:
+        """The commit of that revision; "" for the working tree."""
+        match = RECORDED.fullmatch(str(self.fields.get("rev") or ""))
+        return match[2] if match else ""
+
+    @property
+    def options(self) -> dict[str, Scalar]:
+        """The fields without the revision."""
+        return {name: value for name, value in self.fields.items() if name != "rev"}
 
     @cached_property
     def text(self) -> str:
@@ -82,9 +104,10 @@ class CaseRecord:
 
     @property
     def impl_label(self) -> str:
-        """The implementation with its fields, ``compiled(of=naive, mode=default)``."""
-        fields = ", ".join(f"{name}={value}" for name, value in self.impl.fields.items() if value is not None)
-        return f"{self.impl.name}({fields})" if fields else self.impl.name
+        """The implementation with its fields and revision, ``compiled(of=naive, mode=default)@main``."""
+        fields = ", ".join(f"{name}={value}" for name, value in self.impl.options.items() if value is not None)
+        revision = f"@{self.impl.revision}" if self.impl.revision else ""
+        return f"{self.impl.name}({fields}){revision}" if fields else f"{self.impl.name}{revision}"
 
     @property
     def settings(self) -> dict[str, Scalar]:
@@ -155,20 +178,23 @@ class Labels:
         self._varying = varying(self._impls.values())
         values = {(impl.name, *item) for impl in self._impls.values() for item in impl.fields.items()}
         self._ends = Counter((name, field, end) for name, field, value in values for end in _ends(value))
+        self._revised = {impl.name for impl in self._impls.values() if impl.revision}
 
     def label(self, impl: Choice) -> str:
         """Return its name, and the fields in which the implementations of that name differ: ``compiled(of=naive)``.
 
         A function in a file is shown by the shortest end of its path that no other has, without the field's name if the
-        option has no other field: ``file(f)``, ``file(b.py:f)``.
+        option has no other field: ``file(f)``, ``file(b.py:f)``. A git revision follows, also the working tree if there
+        is another: ``triton@main``, ``triton@worktree``.
         """
         shown = []
-        for field, value in impl.fields.items():
+        for field, value in impl.options.items():
             if field in self._varying[impl.name]:
                 *ends, whole = _ends(value)
                 short = next((end for end in ends if self._ends[impl.name, field, end] == 1), whole)
-                shown.append(short if ends and len(impl.fields) == 1 else f"{field}={short}")
-        return f"{impl.name}({', '.join(shown)})" if shown else impl.name
+                shown.append(short if ends and len(impl.options) == 1 else f"{field}={short}")
+        revision = f"@{impl.revision or WORKTREE}" if impl.name in self._revised else ""
+        return f"{impl.name}({', '.join(shown)}){revision}" if shown else f"{impl.name}{revision}"
 
     def check(self, baseline: str | None) -> None:
         """Raise BadInput unless ``baseline`` is None or names one of them."""
@@ -188,14 +214,15 @@ def called(impls: Sequence[Choice], label: str) -> list[int]:
 
 
 def _is_called(impl: Choice, label: str, *, whole: bool) -> bool:
+    label = label.removesuffix(f"@{impl.revision or WORKTREE}")
     name, _, fields = label.partition("(")
     if name != impl.name or not fields.endswith(")"):
         return label == impl.name
     rest = f"{fields[:-1]}, "
-    for field, value in impl.fields.items():
+    for field, value in impl.options.items():
         *ends, full = _ends(value)
         named = [f"{field}={text}, " for text in (full, *(() if whole else ends))]
-        bare = [text.partition("=")[2] for text in named] if ends and len(impl.fields) == 1 else []
+        bare = [text.partition("=")[2] for text in named] if ends and len(impl.options) == 1 else []
         rest = next((rest.removeprefix(text) for text in (*named, *bare) if rest.startswith(text)), rest)
     return not rest
 

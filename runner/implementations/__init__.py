@@ -19,7 +19,7 @@ import yaml
 
 from runner.device.processes import ROOT
 from runner.experiment import schema
-from runner.experiment.case import Choice, Scalar
+from runner.experiment.case import WORKTREE, Choice, Scalar
 from runner.experiment.schema import CONF, BadInput, choices
 from runner.kernels.unsupported import Unsupported
 
@@ -35,7 +35,34 @@ COMPILES = re.compile(r"^\s*(import|from) (triton|torch\.utils\.cpp_extension)\b
 
 def build(choice: Choice) -> Implementation:
     """Return the implementation of ``choice``. Raises BadInput if its fields do not fit its class."""
-    return schema.build(kind(choice), choice.fields, "impl")
+    cls = kind(choice)
+    return schema.build(cls, {"rev": None, **choice.fields} if "rev" in schema.rules_of(cls) else choice.fields, "impl")
+
+
+def checked(choice: Choice) -> Choice:
+    """Return ``choice`` with its fields checked, as a case records it.
+
+    A revision is recorded with its commit, and its files are written. The working tree's is left out: a case of it
+    is the same as before there were revisions. Raises BadInput.
+    """
+    implementation = build(choice)
+    fields = schema.record(implementation)
+    rev = fields.pop("rev", None)
+    if rev in (None, WORKTREE):
+        return Choice(choice.name, fields)
+    from runner.implementations import revisions
+
+    place = implementation.revised()
+    if place is None:
+        raise BadInput(f"impl.rev={rev}: {_labelled(choice)} has no revisions here; leave impl.rev out")
+    recorded = revisions.resolve(rev, place)
+    revisions.snapshot(recorded, place)
+    return Choice(choice.name, {**fields, "rev": recorded})
+
+
+def _labelled(choice: Choice) -> str:
+    of = choice.fields.get("of")
+    return f"{choice.name}(of={of})" if of else choice.name
 
 
 def kind(choice: Choice) -> type[Implementation]:
@@ -68,7 +95,8 @@ def names() -> list[str]:
 def defaults() -> dict[str, Choice]:
     """Return all implementations by name, with the fields of their YAML files. A kernel may have none."""
     files = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in CONF.glob("impl/*.yaml")]
-    return {name: Choice(name, {}) for name in names()} | {one["name"]: Choice.from_record(one) for one in files}
+    plain = {name: Choice(name, {"rev": None}) for name in names()}
+    return plain | {one["name"]: Choice.from_record(one) for one in files}
 
 
 def call_line(op: str) -> str:
@@ -125,6 +153,10 @@ class Implementation(ABC):
         """Return why this implementation of ``op`` cannot exist, without loading anything; "" if it can."""
         return ""
 
+    def revised(self) -> Path | None:
+        """Return a path in the git repository whose revisions its field ``rev`` names; None if it has no revisions."""
+        return None
+
     def sources(self, op: str) -> list[Path]:
         """Return the files that define it for ``op``, whether or not they exist. Their imports are found elsewhere."""
         return [Path(inspect.getfile(type(self)))]
@@ -152,22 +184,52 @@ class Implementation(ABC):
 
 @dataclass(frozen=True)
 class Kernel(Implementation):
-    """The implementation ``name`` of any operation: ``kernels/<op>/<name>.py``. It has no fields."""
+    """The implementation ``name`` of any operation: ``kernels/<op>/<name>.py``."""
 
     name: ClassVar[str]
+    rev: str | None = field(default=None, kw_only=True)  # git revision of ``kernels/``; None: the working tree
+
+    def revised(self) -> Path | None:
+        """Return ``kernels/``, unless the YAML has no field ``rev``: PyTorch's own operators have no revisions here."""
+        return KERNELS if "rev" in defaults()[self.name].fields else None
+
+    @property
+    def kernels(self) -> Path:
+        """The folder ``kernels/`` of the revision. Raises BadInput if git has it no more."""
+        if self.rev in (None, WORKTREE):
+            return KERNELS
+        from runner.implementations import revisions
+
+        return revisions.snapshot(str(self.rev), KERNELS).place(KERNELS.resolve())
+
+    def module(self, name: str) -> str:
+        """Return the full name of the module ``name`` of ``kernels/``, such as ``gelu.triton``, of the revision."""
+        if self.rev in (None, WORKTREE):
+            return f"runner.kernels.{name}"
+        from runner.implementations import loader
+
+        return f"{loader.kernels(self.kernels)}.{name}"
 
     def missing(self, op: str) -> str:
         """Return "" if there is a file for ``op``."""
-        there = schema.exists(f"runner.kernels.{op}", self.name)
-        return "" if there else f"there is no kernels/{op}/{self.name}.py"
+        if self.rev in (None, WORKTREE):
+            there = schema.exists(f"runner.kernels.{op}", self.name)
+            return "" if there else f"there is no kernels/{op}/{self.name}.py"
+        from runner.implementations import revisions
+
+        there = self._file(op).is_file()
+        return "" if there else f"there is no kernels/{op}/{self.name}.py in {revisions.shown(str(self.rev))}"
+
+    def _file(self, op: str) -> Path:
+        return self.kernels / op / f"{self.name}.py"
 
     def sources(self, op: str) -> list[Path]:
-        """Return ``kernels/<op>/<name>.py``."""
-        return [KERNELS / op / f"{self.name}.py"]
+        """Return ``kernels/<op>/<name>.py``; nothing of a revision, since its files never change."""
+        return [self._file(op)] if self.rev in (None, WORKTREE) else []
 
     def kept_on_disk(self, op: str) -> bool:
         """Return whether the file imports Triton or the builder of C++ extensions."""
-        (source,) = self.sources(op)
+        source = self._file(op)
         return source.is_file() and COMPILES.search(source.read_text(encoding="utf-8")) is not None
 
     def load(self, op: str) -> Callable[..., Tensor]:
@@ -175,7 +237,7 @@ class Kernel(Implementation):
         if why := self.missing(op):
             raise Unsupported(why)
         try:
-            module = import_module(f"runner.kernels.{op}.{self.name}")
+            module = import_module(self.module(f"{op}.{self.name}"))
         except ModuleNotFoundError as error:
             raise Unsupported(f"{self.name} needs the package {error.name}; install it to run this") from error
         function: Callable[..., Tensor] = getattr(module, op)
@@ -186,12 +248,12 @@ class Kernel(Implementation):
         """Report what the file's ``chosen()`` returns after the first calls, if it has that function."""
         report = FirstCalls()
         yield report
-        if chosen := getattr(sys.modules[f"runner.kernels.{op}.{self.name}"], "chosen", None):
+        if chosen := getattr(sys.modules[self.module(f"{op}.{self.name}")], "chosen", None):
             report.metrics["config"] = chosen()
 
     def untimed(self, op: str) -> str:
         """Return why it cannot be timed where Triton's interpreter runs it."""
-        return under_interpreter(f"runner.kernels.{op}.{self.name}")
+        return under_interpreter(self.module(f"{op}.{self.name}"))
 
 
 @cache
@@ -205,6 +267,7 @@ class Wrapper(Implementation):
     """An implementation that runs another one, ``of``, in its own way."""
 
     of: str  # a name, or file.py:function
+    rev: str | None = field(default=None, kw_only=True)  # git revision of ``of``; None: the working tree
 
     EXCLUDED: ClassVar[tuple[str, ...]]  # names that ``of`` may not be, beside "file"
 
@@ -221,7 +284,12 @@ class Wrapper(Implementation):
     @cached_property
     def inner(self) -> Implementation:
         """The implementation ``of``, with the fields of its YAML file."""
-        return build(Choice("file", {"path": self.of}) if ":" in self.of else defaults()[self.of])
+        choice = Choice("file", {"path": self.of}) if ":" in self.of else defaults()[self.of]
+        return build(choice if self.rev is None else Choice(choice.name, {**choice.fields, "rev": self.rev}))
+
+    def revised(self) -> Path | None:
+        """Return what the wrapped implementation returns."""
+        return self.inner.revised()
 
     def missing(self, op: str) -> str:
         """Return why the wrapped implementation is missing; "" if it exists."""

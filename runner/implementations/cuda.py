@@ -6,9 +6,11 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from runner.experiment.case import WORKTREE
 from runner.experiment.schema import choices
 from runner.implementations import KERNELS, FirstCalls, Kernel
 from runner.kernels.cuda_sources import DEFAULT, variants
@@ -26,6 +28,8 @@ class Cuda(Kernel):
     variant: str
 
     def __post_init__(self) -> None:
+        if self.rev not in (None, WORKTREE):
+            return  # what a revision lacks is said for each operation
         every = dict.fromkeys([DEFAULT, *(name for folder in sorted(KERNELS.glob("*/")) for name in variants(folder))])
         if self.variant not in every:
             raise ValueError(f"variant: no such variant {self.variant!r}; {choices(self.variant, every)}")
@@ -34,13 +38,14 @@ class Cuda(Kernel):
         """Return "" if there is a ``kernels/<op>/cuda.py`` with this variant."""
         if why := super().missing(op):
             return why
-        have = variants(KERNELS / op)
+        have = variants(self.kernels / op)
         return "" if self.variant in have else f"kernels/{op} has no variant {self.variant}; it has {', '.join(have)}"
 
     def sources(self, op: str) -> list[Path]:
         """Return the source files of this class, of the function, which imports the builders, and of the variant."""
-        own = variants(KERNELS / op).get(self.variant)
-        return [Path(__file__), *super().sources(op), *([own] if own else [])]
+        own = variants(self.kernels / op).get(self.variant)
+        files = super().sources(op)
+        return [Path(__file__), *files, *([own] if own and files else [])]
 
     def kept_on_disk(self, op: str) -> bool:
         """Return True if the operation has a kernel in CUDA C++: both builders keep what they make."""
@@ -53,8 +58,7 @@ class Cuda(Kernel):
     @contextmanager
     def first_calls(self, op: str, device: str) -> Iterator[FirstCalls]:
         """Report the seconds of building, and whether everything was found on disk."""
-        from runner.kernels.cuda_build import builds
-
+        builds = import_module(self.module("cuda_build")).builds
         report, before = FirstCalls(), len(builds)
         yield report
         mine = builds[before:]

@@ -6,14 +6,19 @@ import inspect
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.experiment.case import WORKTREE
 from runner.implementations import FirstCalls, Implementation, as_function, call_line, loader, under_interpreter
+from runner.kernels.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from runner.implementations.revisions import Snapshot
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,7 @@ class File(Implementation):
     """``path`` is ``folder/my_softmax.py:softmax``; the file is run as any Python module is when imported."""
 
     path: str | None
+    rev: str | None = field(default=None, kw_only=True)  # git revision of the file; None: the working tree
 
     def __post_init__(self) -> None:
         if self.path is None:
@@ -29,7 +35,7 @@ class File(Implementation):
             raise ValueError(f"path: {self.path!r} names no function; write impl.path=my_softmax.py:softmax")
         if self._file.suffix != ".py":
             raise ValueError(f"path: {self._file} is no Python file; write impl.path=my_softmax.py:softmax")
-        if not self._file.is_file():
+        if self.rev in (None, WORKTREE) and not self._file.is_file():
             raise ValueError(f"path: there is no file {self._file}; give a path that exists, seen from {Path.cwd()}")
 
     @property
@@ -40,21 +46,61 @@ class File(Implementation):
     def _name(self) -> str:
         return str(self.path).rpartition(":")[2]
 
+    @cached_property
+    def _snapshot(self) -> Snapshot | None:
+        """The files of the revision; None: the working tree. Raises BadInput if git has them no more."""
+        if self.rev in (None, WORKTREE):
+            return None
+        from runner.implementations import revisions
+
+        return revisions.snapshot(str(self.rev), self._file)
+
+    @property
+    def _source(self) -> Path:
+        """The file of the revision."""
+        return self._snapshot.place(self._file) if self._snapshot else self._file
+
+    def revised(self) -> Path | None:
+        """Return the file, which lies in the user's own repository."""
+        return self._file
+
+    def missing(self, op: str) -> str:
+        """Return "" if the revision has the file."""
+        if self._snapshot is None or self._source.is_file():
+            return ""
+        from runner.implementations import revisions
+
+        return f"there is no {self._file} in {revisions.shown(str(self.rev))}"
+
     def sources(self, op: str) -> list[Path]:
-        """Return the source file of this class and the user's own."""
-        return [*super().sources(op), self._file]
+        """Return the source file of this class and the user's own, unless that is a revision's, which never changes."""
+        return [*super().sources(op), *(() if self._snapshot else (self._file,))]
 
     def load(self, op: str) -> Callable[..., Tensor]:
-        """Return the function; its file may import files beside it. Raises AttributeError if the file lacks it."""
-        module = loader.load(self._file, self._file.parent)
+        """Return the function; its file may import files beside it.
+
+        Raises AttributeError if the file lacks the function, and Unsupported if the revision lacks the file.
+        """
+        if why := self.missing(op):
+            raise Unsupported(why)
+        module = loader.load(self._source, self._source.parent, self._snapshot)
         if not hasattr(module, self._name):
             defined = ", ".join(key for key, value in vars(module).items() if inspect.isfunction(value)) or "none"
-            raise AttributeError(f"{self._file} defines no function {self._name}; it defines: {defined}")
+            raise AttributeError(f"{self._where} defines no function {self._name}; it defines: {defined}")
         return as_function(getattr(module, self._name))
+
+    @property
+    def _where(self) -> str:
+        """The file as messages name it."""
+        if self._snapshot is None:
+            return str(self._file)
+        from runner.implementations import revisions
+
+        return f"{self._file} in {revisions.shown(str(self.rev))}"
 
     def untimed(self, op: str) -> str:
         """Return why it cannot be timed where Triton's interpreter runs a kernel of the file."""
-        return under_interpreter(loader.module_name(self._file, self._file.parent))
+        return under_interpreter(loader.module_name(self._source, self._source.parent))
 
     @contextmanager
     def first_calls(self, op: str, device: str) -> Iterator[FirstCalls]:
@@ -63,7 +109,7 @@ class File(Implementation):
             yield FirstCalls()
         except TypeError as error:
             began = any(
-                frame.f_code.co_filename == str(self._file) for frame, _ in traceback.walk_tb(error.__traceback__)
+                frame.f_code.co_filename == str(self._source) for frame, _ in traceback.walk_tb(error.__traceback__)
             )
             if not began and (line := call_line(op)):
                 text = f"workload={op} calls {line}; an option after * is left out if the signature does not name it"

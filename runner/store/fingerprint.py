@@ -49,7 +49,7 @@ class _Source:
 class _First:
     """The fingerprint of some cases at the first request, and the files behind it."""
 
-    own: Path  # the implementation's own file
+    own: Path  # the implementation's own file; the workload's if that is of a git revision
     paths: Sequence[Path]  # without those of the measurements
     timestamps: Mapping[str, Timestamp]
     fingerprint: dict[str, str]
@@ -91,10 +91,11 @@ class Fingerprints:
         kind = f"{case.workload.name} {case.impl.text} {measures}"
         if kind not in self._first:
             op = case.workload.name
+            model = PACKAGE / "models" / f"{op}.py"
             sources = implementations.build(case.impl).sources(op)  # a wrapper's own file comes first
-            paths = self._closure([*sources, PACKAGE / "models" / f"{op}.py"])
+            paths = self._closure([*sources, model])
             timestamps = {str(path): _timestamp(path) for path in (*paths, *_measure_files(measures))}
-            self._first[kind] = _First(sources[-1], paths, timestamps, self._compute(measures, paths))
+            self._first[kind] = _First([model, *sources][-1], paths, timestamps, self._compute(measures, paths))
         return self._first[kind]
 
     def _compute(self, measures: tuple[str, ...], paths: Iterable[Path]) -> dict[str, str]:

@@ -50,6 +50,15 @@ class Repositories:
         dirty = bool(untracked) or not repository.changed.isdisjoint(names)
         return {"repository": repository.name, "commit": repository.commit, "dirty": dirty}
 
+    def of_revision(self, place: Path, commit: str) -> dict[str, Scalar]:
+        """Return the same for a file of ``commit``, a git revision, in the repository of ``place``."""
+        top = self._top(next(folder for folder in place.resolve().parents if folder.is_dir()))
+        if top is None:
+            return {}
+        if top not in self._found:
+            self._found[top] = _read(top)
+        return {"repository": self._found[top].name, "commit": commit, "dirty": False}
+
     def _top(self, folder: Path) -> Path | None:
         if folder not in self._tops:
             found = _git(folder, "rev-parse", "--show-toplevel")

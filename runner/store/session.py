@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from runner import implementations
 from runner.experiment.case import CaseRecord, Plan, Scalar
 from runner.experiment.results import Comparison, Row
 from runner.experiment.schema import BadInput
@@ -161,7 +162,11 @@ class Session:
         """Return which commit the files of ``case`` are from, as it was at the first request."""
         kind = case.workload.name, case.impl.text
         if kind not in self._commits:
-            self._commits[kind] = self._repositories.provenance(self.fingerprints.files(case))
+            if commit := case.impl.commit:
+                place = implementations.build(case.impl).revised()
+                self._commits[kind] = self._repositories.of_revision(place, commit) if place else {}
+            else:
+                self._commits[kind] = self._repositories.provenance(self.fingerprints.files(case))
         return self._commits[kind]
 
     def _add(self, row: Row) -> None:
