@@ -154,4 +154,5 @@ def fields_of(group: str, name: str) -> dict[str, Any]:
 
     path = ROOT / "conf" / group / f"{name}.yaml"
     fields = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return {key: 1 if "${" in str(value) else value for key, value in fields.items() if key not in ("name", "axes")}
+    beside = ("name", "axes", "quick")
+    return {key: 1 if "${" in str(value) else value for key, value in fields.items() if key not in beside}

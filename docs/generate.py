@@ -115,6 +115,9 @@ def _option(group: str, name: str, source: Source) -> list[str]:
     if axes := source.values.get("axes"):
         swept = "; ".join(f"`{where}.{field}` over {', '.join(map(str, values))}" for field, values in axes.items())
         parts.append(f"Default sweep under `-m`: {swept}.")
+    if quick := source.values.get("quick"):
+        values = ", ".join(f"`{where}.{field}={value}`" for field, value in quick.items())
+        parts.append(f"Under `quick=true`: {values}.")
     if group == "workload":
         parts += _given(name)
         parts += [_counted(cls, "flops", "Operations counted"), _counted(cls, "bytes_min", "Bytes counted")]

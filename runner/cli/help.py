@@ -150,7 +150,7 @@ def complete(compose: Composer, line: str) -> list[str]:
 
 def _paths(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
     for name, value in values.items():
-        if isinstance(value, dict) and name != "axes":
+        if isinstance(value, dict) and name not in grid.BESIDE:
             yield from _paths(value, f"{prefix}{name}.")
         elif name != "name" or not prefix:
             yield f"{prefix}{name}"

@@ -41,7 +41,9 @@ def plan(argv: Sequence[str]) -> Plan | None:
         if asked.hydra_help or asked.cfg or asked.info or asked.shell_completion:
             if asked.cfg in ("job", "all"):  # check the shown config as a grid of one case
                 single = ["axes=null", "default_axes=false", "baseline=null"]
-                grid.plan(sweep.configs(compose, [*overrides, *single], multirun=True))
+                shown = sweep.configs(compose, [*overrides, *single], multirun=True)
+                grid.plan(shown)
+                added += sweep.quick_lines(shown[0])
             _answer([*added, *map(normalize, argv)])
             return None
         for line in overrides:

@@ -23,6 +23,7 @@ NODES = ("workload", "impl", "measure", "launcher", "log", "resume", "axes", "co
 RUN_FIELDS = ("launcher", "log", "resume", "columns", "name", "baseline", "output_dir")  # they choose no cases
 ONE_VALUE = ("name", "baseline", "replicas", "output_dir")  # fields of Globals that are the same in all cases
 EXAMPLES = {"measure": "benchmark: {...}", "resume": "of: last"}
+BESIDE = ("axes", "quick")  # in the YAML of an option, but no fields of it: its default sweep, its values if quick
 MOST_CASES = 100_000  # a grid takes 30 us a case to compose, and 0.2 s or more a case to run
 MOST_SEED = 2**64 - 1  # the largest that torch's generators take
 ROOMS = {"workload": "runner.models", "measure": "runner.measure"}  # where the class of an option is
@@ -39,6 +40,7 @@ class Globals:
     baseline: str | None
     time_wrong: bool
     debug: Aid | None
+    quick: bool
     replicas: Annotated[int, "at least 1"]
     output_dir: str
     default_axes: bool
@@ -150,6 +152,7 @@ def _case(config: Mapping[str, Any], known: dict[tuple[str, str], Any]) -> CaseR
         seed=settings.seed,
         time_wrong=settings.time_wrong,
         debug=settings.debug,
+        quick=settings.quick,
     )
 
 
@@ -204,7 +207,7 @@ def _choice(group: str, values: object, prefix: str = "") -> Choice:
         cls = _class(ROOMS[group], option.name)
     except LookupError as error:
         raise BadInput(f"{group}={option.name}: {error}") from None
-    fields = {name: value for name, value in option.fields.items() if name != "axes"}
+    fields = {name: value for name, value in option.fields.items() if name not in BESIDE}
     return Choice(option.name, schema.record(schema.build(cls, fields, prefix or group)))
 
 

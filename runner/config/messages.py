@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
-from runner.config.grid import FIRST_LINE
+from runner.config.grid import BESIDE, FIRST_LINE
 from runner.experiment.schema import CONF, choices
 
 SEVERAL = ("measure", "log")  # groups of which a config may choose several options
@@ -161,7 +161,7 @@ def _fields(folders: Iterable[Path]) -> dict[str, tuple[str, list[str]]]:
         header, group = PACKAGE.search(text), path.parent.name
         package = header[1] if header else group
         if package != "_global_" and isinstance(values, dict):  # an experiment's fields are those of others
-            for name in (name for name in values if name not in ("name", "axes")):
+            for name in (name for name in values if name not in ("name", *BESIDE)):
                 options = found.setdefault(f"{package}.{name}", (group, []))[1]
                 if path.stem not in options:
                     options.append(path.stem)
@@ -174,5 +174,5 @@ def _paths(config: DictConfig, prefix: str) -> Iterator[str]:
         if prefix or name != "hydra":
             yield f"{prefix}{name}"
             inner = config._get_node(name)
-            if isinstance(inner, DictConfig) and not inner._is_none():
+            if isinstance(inner, DictConfig) and not inner._is_none() and name != "quick":  # copies of other fields
                 yield from _paths(inner, f"{prefix}{name}.")

@@ -7,6 +7,7 @@ the axes of both workloads.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,25 @@ def configs(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> l
 
     Raises BadInput and Hydra's exceptions.
     """
-    return [compose.resolved(lines) for lines in unfold(compose, arguments, multirun=multirun)]
+    found = []
+    for lines in unfold(compose, arguments, multirun=multirun):
+        config = compose.resolved(lines)
+        found.append(compose.resolved([*quick, *lines]) if (quick := quick_lines(config)) else config)
+    return found
+
+
+def quick_lines(config: Mapping[str, Any]) -> list[str]:
+    """Return, if ``config`` has ``quick: true``, an override for each value in ``quick`` of its measurements, else [].
+
+    They belong before the overrides of the case, since the last one of a field counts.
+    """
+    measures = config.get("measure") if config.get("quick") is True else {}
+    options = {name: option for name, option in (measures or {}).items() if isinstance(option, Mapping)}
+    return [
+        f"measure.{name}.{field}={json.dumps(value)}"
+        for name, option in options.items()
+        for field, value in (option.get("quick") or {}).items()
+    ]
 
 
 def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> Iterator[list[str]]:

@@ -80,6 +80,7 @@ class CaseRecord:
     time_wrong: bool = False  # measure even if the result is wrong
     replica: int = 0  # the number of this repetition, which runs in a process of its own
     debug: Aid | None = None  # a debugging mode
+    quick: bool = False  # measured in a tenth of the time
 
     @property
     def devices(self) -> int:
@@ -112,7 +113,8 @@ class CaseRecord:
     @property
     def settings(self) -> dict[str, Scalar]:
         """Everything but the workload, the implementation and the replica, by the names of the command line."""
-        given = {"device": self.device, "seed": self.seed, "debug": self.debug, "time_wrong": self.time_wrong}
+        own = ("device", "seed", "debug", "time_wrong", "quick")
+        given = {name: getattr(self, name) for name in own}
         fields = {f"measure.{one.name}.{name}": value for one in self.measures for name, value in one.fields.items()}
         whole = {**given, "measure": [one.name for one in self.measures], **fields}
         return {name: _scalar(value) for name, value in whole.items()}
@@ -128,6 +130,7 @@ class CaseRecord:
             "time_wrong": self.time_wrong,
             "replica": self.replica,
             "debug": self.debug,
+            **({"quick": True} if self.quick else {}),  # the keys of other cases are those from before it existed
         }
 
     @classmethod

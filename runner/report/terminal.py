@@ -31,6 +31,7 @@ GAP = "   "
 FILE_WIDTH = 400  # characters: a pipe or a file has room for the whole table
 MOST_SUMMARIES = 8  # printed ones; a grid may have a thousand
 MARKS = {"yes": "★", "tied": "≈", "no": " "}  # by the column ``fastest``
+QUICK = "quick: wider intervals; leave out quick=true for figures to keep"
 TIED = "≈ tied for the fastest: cannot be told apart"
 
 
@@ -181,6 +182,8 @@ def table(
 
 def _footnotes(lines: Sequence[Line], names: Names, dropped: Sequence[TableColumn]) -> Iterator[str]:
     """Explain the marks of the table, and what it does not show."""
+    if any(line.row.case.quick for line in lines):
+        yield QUICK
     if any(line.fastest == "tied" for line in lines):
         yield TIED
     unexpected = [(line.row, line.contradiction) for line in lines if line.contradiction]

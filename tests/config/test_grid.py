@@ -23,6 +23,7 @@ def config(impl="torch", cols=8, **top):
         "baseline": None,
         "time_wrong": False,
         "debug": None,
+        "quick": False,
         "replicas": 1,
         "output_dir": "outputs",
         "axes": {},

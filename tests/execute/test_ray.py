@@ -24,6 +24,7 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 SETTINGS = yaml.safe_load((CONF / "launcher" / "ray.yaml").read_text()) | {"gpus_per_actor": 0, "actors": 2}
 QUICK = {"samples": 20, "max_s": 0.02, "paired_rounds": 20, "warmup_s": 0.0, "measured_peak": False}
 BENCHMARK = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text()) | QUICK
+del BENCHMARK["quick"]
 
 USER = """
 import os, pathlib, signal, time, torch

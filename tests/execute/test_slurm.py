@@ -34,6 +34,7 @@ SETTINGS |= {"cluster": "local", "tasks": 2, "gpus_per_task": 0, "poll_s": 0.2}
 LOCAL = Local(**LIMITS | {"gpus": 0, "precompile": 0})
 QUICK = {"samples": 20, "max_s": 0.02, "paired_rounds": 20, "warmup_s": 0.0, "measured_peak": False}
 BENCHMARK = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text()) | QUICK
+del BENCHMARK["quick"]
 
 USER = """
 import os, pathlib, signal, time, torch

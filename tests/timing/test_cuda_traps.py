@@ -50,7 +50,7 @@ def measure(run, judge=None, **settings):
     from runner.timing import Call
 
     fields = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text()) | {"measured_peak": False} | settings
-    del fields["name"]
+    del fields["name"], fields["quick"]
     run()  # as the worker does before it checks
     return Benchmark(**fields).measure(Call(run, judge=judge), MeasureContext("cuda"))
 

@@ -314,7 +314,7 @@ def test_the_settings_are_those_of_the_yaml_without_the_measured_peak():
     import yaml
 
     values = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text())
-    del values["name"]
+    del values["name"], values["quick"]
     assert verify.settings(CONF) == verify.Settings(**values | {"measured_peak": False})
 
 

@@ -63,7 +63,7 @@ def settings(conf: Path) -> Settings:
     import yaml
 
     values = yaml.safe_load((conf / "measure" / "benchmark.yaml").read_text(encoding="utf-8"))
-    chosen = Settings(**{name: value for name, value in values.items() if name != "name"})
+    chosen = Settings(**{name: value for name, value in values.items() if name not in ("name", "quick")})
     return replace(chosen, measured_peak=False)
 
 
