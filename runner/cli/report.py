@@ -1,0 +1,77 @@
+"""``python -m runner report <format> RUN...``: past runs as a page, images, a table or a W&B Report.
+
+``RUN`` is the folder of a run, or ``last``. Several runs stand side by side. Nothing is measured, and no folder of a
+run changes.
+
+Formats:
+"""
+
+# To add a format is to add a file ``runner/report/to_<format>.py``. Its docstring's first line is shown in the help. It
+# has ``arguments(parser)``, which adds options of its own to ``parser`` and may do nothing, and
+# ``report(runs, options) -> int``, which writes the report of ``runs`` (at least one), prints where it is, and returns
+# the exit code. ``options`` has ``output`` (a Path, or None), ``runs`` (as typed) and the format's own options. It
+# raises BadInput for a mistake of the user. The module imports nothing slow at its top.
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from runner.experiment import schema
+from runner.experiment.schema import BadInput, Parser
+
+OUTPUT_DIR = "output_dir="  # where last looks for runs, as on the command line of a run
+PREFIX = "to_"  # of the modules of runner.report that are formats
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the report and return the exit code of its format. Raises BadInput."""
+    formats = [name.removeprefix(PREFIX) for name in schema.names("runner.report") if name.startswith(PREFIX)]
+    chosen = argv[0] if argv and argv[0] in formats else None
+    if chosen is None:
+        return _without_format(argv, formats)
+    module = import_module(f"runner.report.{PREFIX}{chosen}")
+    parser = Parser(prog=f"runner report {chosen}", description=module.__doc__)
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="folder of a run, or last: the newest under output_dir=outputs"
+    )
+    parser.add_argument("--output", type=Path, metavar="PATH", help="where to write; else the current folder")
+    module.arguments(parser)
+    options = parser.parse_args(argv[1:])
+
+    from runner.report import past
+
+    output_dir = past.OUTPUTS
+    for word in [word for word in options.runs if word.startswith(OUTPUT_DIR)]:
+        output_dir = word.removeprefix(OUTPUT_DIR)
+        options.runs.remove(word)
+    if not options.runs:
+        raise BadInput(f"report {chosen}: give the folder of a run, or last")
+    runs = [past.read(of, output_dir) for of in options.runs]
+    for run in runs:
+        if run.unreadable:
+            print(f"{run.folder}: unreadable records in its journal, left out: {run.unreadable}", file=sys.stderr)
+    code: int = module.report(runs, options)
+    return code
+
+
+def _without_format(argv: Sequence[str], formats: Sequence[str]) -> int:
+    """Print the help if it is asked for. Raises BadInput: there is no such format."""
+    listed = "".join(f"  {name:<6} {_first_line(name)}\n" for name in formats)
+    parser = Parser(
+        prog="runner report",
+        usage="runner report FORMAT RUN... [--output PATH]; runner report FORMAT --help",
+        description=f"{__doc__}{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    if argv and argv[0].startswith("-"):
+        parser.parse_args(argv)
+    allowed = schema.choices(argv[0], formats) if argv else f"one of: {', '.join(formats)}"
+    raise BadInput(f"report {argv[0]}: no such format; {allowed}" if argv else f"report: give a format, {allowed}")
+
+
+def _first_line(name: str) -> str:
+    return (import_module(f"runner.report.{PREFIX}{name}").__doc__ or "").partition("\n")[0]
