@@ -53,8 +53,8 @@ def load(file: Path, root: Path, snapshot: Snapshot | None = None) -> ModuleType
     """Run ``file``, which lies in ``root`` or below it, and return its module. Each call runs it anew.
 
     Modules that it imports from ``root`` are loaded once. The name of an installed package or of a module of Python's
-    always means that one, even if ``root`` has a module of the same name. A name that the file computes
-    (``importlib.import_module``) is not rewritten. ``snapshot`` is the git revision that the file is of.
+    always means that one, even if ``root`` has a module of the same name. A name that the file computes, for
+    ``importlib.import_module``, is not rewritten. ``snapshot`` is the git revision that the file is of.
 
     Raises Unsupported if the file registers an operator of torch.library that another file has registered.
     """
@@ -79,11 +79,13 @@ def kernels(root: Path) -> str:
     return name
 
 
-def loaded_kernels(module: str) -> list[ModuleType]:
-    """Return ``runner.kernels.<module>`` and those of revisions, as far as they are imported."""
-    packages = ["runner.kernels", *(name for name, folder in _folders.items() if folder.aliases == KERNELS)]
-    names = [f"{package}.{module}" for package in packages]
-    return [sys.modules[name] for name in names if name in sys.modules]
+def loaded_kernels(name: str = "") -> list[ModuleType]:
+    """Return ``runner.kernels.<name>`` and the same of git revisions, as far as they are imported; "": all modules."""
+    packages = ["runner.kernels", *(package for package, folder in _folders.items() if folder.aliases == KERNELS)]
+    if name:
+        return [sys.modules[f"{package}.{name}"] for package in packages if f"{package}.{name}" in sys.modules]
+    begins = tuple(f"{package}." for package in packages)
+    return [module for full, module in list(sys.modules.items()) if full.startswith(begins)]
 
 
 def module_name(file: Path, root: Path) -> str:
@@ -171,6 +173,16 @@ class _Rewrite(ast.NodeTransformer):
             of = private if alias.asname else private.removesuffix(f".{rest}")
             names.append(ast.alias(of, alias.asname or top))
         return [ast.copy_location(ast.Import(names), node)]
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """``import_module("a.b")`` → ``import_module("package.a.b")``."""
+        match node:
+            case ast.Call(
+                func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)) as word, *_],
+            ) if not name.startswith("."):
+                word.value = self._private(name) or name
+        return self.generic_visit(node)
 
     def _private(self, name: str) -> str:
         """Return the name in a folder's package of the module that ``name`` means here; "" if it means no such one."""

@@ -143,8 +143,8 @@ def _unresolved(rev: str, worktree: Path, stderr: str) -> str:
         return f"{worktree} is a shallow clone without this revision; {ASK}"
     names = ["HEAD", *_git(worktree, "for-each-ref", "--format=%(refname:short)").stdout.split()]
     near = get_close_matches(rev, names, 1)
-    meant = f"did you mean {near[0]}? " if near else ""
-    return f"no such revision in {worktree}; {meant}what is on a remote alone needs git fetch first"
+    meant = f"did you mean {near[0]}, or is it new on a remote? Then" if near else "if it is new on a remote,"
+    return f"no such revision in {worktree}; {meant} run git fetch first"
 
 
 def _done(worktree: Path, *words: str, environment: Mapping[str, str] | None = None, text: str = "") -> str:

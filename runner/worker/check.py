@@ -132,7 +132,6 @@ COMPILERS = (
     "triton.compiler",
     "triton.runtime.errors",
     "torch.utils.cpp_extension",
-    "runner.kernels.cuda_kernel",
 )
 
 
@@ -159,7 +158,7 @@ def classify(error: BaseException, phase: Phase) -> Fault:
         return Fault("cuda_error", reason, spoiled=True)
     if isinstance(error, NotImplementedError) or (isinstance(error, RuntimeError) and NO_SUCH_KERNEL.search(text)):
         return Fault("unsupported", reason)
-    compiler = type(error).__module__.startswith(COMPILERS)
+    compiler = type(error).__module__.startswith(COMPILERS) or name == "BuildFailed"  # of kernels/, of any revision
     if phase == "build" and (compiler or isinstance(error, SyntaxError | ImportError | AttributeError)):
         return Fault("build_failed", reason)
     return Fault("error", reason)

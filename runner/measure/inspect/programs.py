@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from runner.implementations.loader import loaded_kernels
 from runner.kernels.cuda_kernel import Kernel
 
 STAGES = ("ttir", "ttgir", "llir", "ptx")
@@ -92,7 +93,8 @@ def seeing() -> Iterator[Seen]:
         return recording_call
 
     with ExitStack() as stack:
-        stack.enter_context(replaced(Kernel, "__call__", cuda_launch))
+        for module in loaded_kernels("cuda_kernel"):
+            stack.enter_context(replaced(module.Kernel, "__call__", cuda_launch))
         if jit := sys.modules.get("triton.runtime.jit"):  # not imported: nothing can use it
             stack.enter_context(replaced(jit.JITFunction, "run", triton_run))
         if graph := getattr(sys.modules.get("torch._inductor.output_code"), "CompiledFxGraph", None):
@@ -114,24 +116,27 @@ def of_triton(kernel: Any) -> Program:
     )
 
 
-def of_cuda(source: Path, name: str, arch: str, shared: int) -> Program:
-    """Return the kernel ``name`` of CUDA C++, as NVRTC compiles it for ``arch``. Raises Unsupported or BuildFailed."""
-    from runner.kernels import cuda_nvrtc
+def of_cuda(source: Path, name: str, arch: str, shared: int, builder: Any = None) -> Program:
+    """Return the kernel ``name`` of CUDA C++, as NVRTC compiles it for ``arch``. Raises Unsupported or BuildFailed.
 
-    _, cubin, _ = cuda_nvrtc.compiled(source, name, arch)
-    return Program(name, "cuda", cubin, {"ptx": cuda_nvrtc.ptx(source, name, arch)}, shared)
+    ``builder`` is the module ``cuda_build`` of a git revision; None: the working tree's.
+    """
+    from runner.kernels import cuda_build
+
+    nvrtc = (builder or cuda_build).cuda_nvrtc
+    _, cubin, _ = nvrtc.compiled(source, name, arch)
+    return Program(name, "cuda", cubin, {"ptx": nvrtc.ptx(source, name, arch)}, shared)
 
 
 def _add_cuda(seen: Seen, kernel: Kernel, shared: int) -> None:
-    from runner.kernels.cuda_build import builds
-
-    build = next((build for build in reversed(builds) if build.built is kernel), None)
+    every = ((build, module) for module in loaded_kernels("cuda_build") for build in reversed(module.builds))
+    build, builder = next(((build, module) for build, module in every if build.built is kernel), (None, None))
     if build is None:
         return
     if build.builder != "nvrtc":
         seen.unread.append(f"{build.kernel}: built into an extension by nvcc; its code is shown with impl.build=nvrtc")
         return
-    seen.add(of_cuda(build.source, build.kernel, build.arch, shared))
+    seen.add(of_cuda(build.source, build.kernel, build.arch, shared, builder))
 
 
 def inductor_programs(source: str, unread: list[str]) -> list[Program]:
@@ -227,11 +232,11 @@ def _compiling_triton(seen: Seen, arch: int) -> Iterator[None]:
 class _Compiled:
     """Takes the place of a kernel in CUDA C++: a launch compiles it."""
 
-    def __init__(self, seen: Seen, source: Path, name: str, arch: str) -> None:
-        self._seen, self._source, self._name, self._arch = seen, source, name, arch
+    def __init__(self, seen: Seen, builder: Any, source: Path, name: str, arch: str) -> None:
+        self._seen, self._builder, self._source, self._name, self._arch = seen, builder, source, name, arch
 
     def __call__(self, grid: object, threads: int, *arguments: int, shared: int = 0, **options: object) -> None:
-        self._seen.add(of_cuda(self._source, self._name, self._arch, shared))
+        self._seen.add(of_cuda(self._source, self._name, self._arch, shared, self._builder))
 
     def runs_clusters(self, cluster: int, threads: int) -> bool:
         return True
@@ -240,19 +245,18 @@ class _Compiled:
 @contextmanager
 def _compiling_cuda(seen: Seen, arch: int, without_gpu: bool) -> Iterator[None]:
     """Give kernel files compiled kernels instead of kernels that can be launched, and lift their demand for a GPU."""
-    from runner.kernels import cuda_build
-
     target = f"sm_{arch}{'a' if arch >= 90 else ''}"
 
-    def kernel(source: Path, name: str, builder: str, device: object) -> _Compiled:
-        return _Compiled(seen, source, name, target)
+    def kernel_of(module: ModuleType) -> Any:
+        return lambda source, name, builder, device: _Compiled(seen, module, source, name, target)
 
-    instead: dict[str, tuple[Any, Any]] = {"kernel": (cuda_build.kernel, kernel)}
-    if without_gpu and (triton_device := sys.modules.get("runner.kernels.triton_device")):
-        instead["require_gpu"] = triton_device.require_gpu, lambda x: None
+    builders = loaded_kernels("cuda_build")
+    instead: list[tuple[str, Any, Any]] = [("kernel", module.kernel, kernel_of(module)) for module in builders]
+    if without_gpu:
+        instead += [("require_gpu", each.require_gpu, lambda x: None) for each in loaded_kernels("triton_device")]
     with ExitStack() as stack:
-        for module in [module for name, module in list(sys.modules.items()) if name.startswith("runner.kernels.")]:
-            for name, (real, other) in instead.items():
+        for module in loaded_kernels():
+            for name, real, other in instead:
                 if vars(module).get(name) is real:
                     stack.enter_context(replaced(module, name, lambda before, other=other: other))  # type: ignore[misc]
         yield
