@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -161,7 +162,7 @@ class Interrupts:
 
 
 def conclude(session: Session, chosen: Mapping[str, Reporter]) -> list[Row]:
-    """Ask the terminal, ``rows.csv`` and the ``chosen`` reporters for their reports, and print what they return.
+    """Ask the terminal, both tables and the ``chosen`` reporters for their reports, and print what they return.
 
     A chosen reporter is not asked about a run without rows, nor twice about the same rows. Return the grid's rows.
 
@@ -169,7 +170,8 @@ def conclude(session: Session, chosen: Mapping[str, Reporter]) -> list[Row]:
         BrokenPipeError: nobody reads stdout any more. All reporters have been asked.
 
     """
-    from runner.report.derive import lines
+    from runner.report import past
+    from runner.report.formats import Markdown
     from runner.report.frame import Csv
     from runner.report.terminal import Terminal, console
 
@@ -178,10 +180,13 @@ def conclude(session: Session, chosen: Mapping[str, Reporter]) -> list[Row]:
     asked: list[str] = []
     with suppress(OSError, ValueError):
         asked += [] if session.rows else file.read_text(encoding="utf-8").split()
-    terminal, every = Terminal(plan, rows, rounds, out.width), session.everything()
+    run = past.Run(folder, rows, rounds, plan.baseline, plan.columns, [], 0, plan.name, plan.cases)
+    every = session.everything()  # also rows that are in no table of this session
+    whole = run if len(every) == len(rows) else replace(run, rows=every, cases=past.every_case(plan.cases, every))
     reporters: dict[str, Reporter] = {
-        "terminal": terminal,
-        "csv": Csv(terminal.lines if len(every) == len(rows) else lines(every, plan.baseline, rounds)),
+        "terminal": Terminal(run, out.width),
+        "csv": Csv(whole.lines),
+        "markdown": Markdown(whole),
         **{name: reporter for name, reporter in chosen.items() if rows and name not in asked},
     }
     unprinted: OSError | None = None

@@ -5,18 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache
-from itertools import chain
 from typing import Annotated, Any, Literal
 
 from runner import implementations
 from runner.experiment import schema
 from runner.experiment.case import Aid, CaseRecord, Choice, Labels, Plan, Resume, useless_debug
-from runner.experiment.columns import COLUMNS, DERIVED
 from runner.experiment.results import STATUSES
 from runner.experiment.schema import BadInput, choices
-from runner.measure import columns as measured_columns
+from runner.measure import check_columns
 from runner.store.fingerprint import PARTS
 
 NODES = ("workload", "impl", "measure", "launcher", "log", "resume", "axes", "columns")  # all but single values
@@ -181,14 +178,7 @@ def _node(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _columns(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the columns of the table on the terminal; empty means the usual ones. Raises BadInput."""
     asked = config.get("columns") or []
-    names = asked if isinstance(asked, list) else [asked]
-    known = [*COLUMNS, *chain(*measured_columns().values()), *DERIVED] if names else []
-    for name in names:
-        if name not in known:
-            near = get_close_matches(str(name), known, 3) or [one for one in known if str(name) in one][:3]
-            meant = f"did you mean {' or '.join(near)}? " if near else ""
-            raise BadInput(f"columns: no such column {name!r}; {meant}docs/columns.md lists them all")
-    return tuple(names)
+    return check_columns(asked if isinstance(asked, list) else [asked])
 
 
 def _measures(chosen: Mapping[str, Any]) -> tuple[Choice, ...]:

@@ -14,14 +14,17 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cached_property
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.experiment import schema
 from runner.experiment.case import CaseRecord, Scalar
-from runner.experiment.columns import Column
+from runner.experiment.columns import COLUMNS, DERIVED, Column
+from runner.experiment.schema import BadInput
 
 if TYPE_CHECKING:
     from runner.timing import Call
@@ -82,6 +85,22 @@ def columns() -> dict[str, dict[str, Column]]:
         with suppress(Exception):
             found[name] = dict(getattr(import_module(f"{__name__}.{name}"), "COLUMNS", {}))
     return found
+
+
+def known_columns() -> dict[str, Column]:
+    """Return all declared columns by name: those of any row, of the measurements, and those derived from rows."""
+    return {**COLUMNS, **dict(chain.from_iterable(map(dict.items, columns().values()))), **DERIVED}
+
+
+def check_columns(names: Sequence[str], also: Collection[str] = ()) -> tuple[str, ...]:
+    """Return ``names`` of columns to show. Raises BadInput unless each is declared or among ``also``."""
+    known = [*known_columns(), *also] if names else []
+    for name in names:
+        if name not in known:
+            near = get_close_matches(str(name), known, 3) or [one for one in known if str(name) in one][:3]
+            meant = f"did you mean {' or '.join(near)}? " if near else ""
+            raise BadInput(f"columns: no such column {name!r}; {meant}docs/columns.md lists them all")
+    return tuple(names)
 
 
 def result(folder: Path) -> dict[str, Any]:

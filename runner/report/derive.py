@@ -46,6 +46,9 @@ class Line:
     contradiction: Contradiction | None = None
     vs_baseline: str | None = None
     fastest: Literal["yes", "tied", "no"] = "no"
+    winner: bool = False  # the first of its problem, also if another is tied with it
+    behind: Ratio | None = None  # time over the winner's, if it is correct and both have an interval
+    vs_winner: str | None = None  # slower | same | unclear
     launch_bound: bool = False  # some case of its problem is: what a caller gets then matters beside the GPU time
 
     @property
@@ -165,17 +168,32 @@ class _Problem:
         for i, line in enumerate(self.lines):
             pairs = [(i, j) for j in dict.fromkeys((base, best)) if j is not None and (i, j) in words]
             unexpected = (_contradiction(line.row, self.lines[j].row, self.ratios[i, j], words[i, j]) for _, j in pairs)
+            ratio, vs_winner = self._behind(i, words)
             found.append(
                 replace(
                     line,
                     vs_baseline=None if base is None else words.get((i, base)),
                     fastest=fastest if i in ahead else "no",
+                    winner=i == best,
+                    behind=ratio,
+                    vs_winner=vs_winner,
                     contradiction=next(filter(None, unexpected), None),
                 )
             )
         return found
 
+    def _behind(self, place: int, words: Mapping[tuple[int, int], str]) -> tuple[Ratio | None, str | None]:
+        """Return the ratio of the case at ``place`` to the fastest, and its conclusion; None, None without one."""
+        if self.best is None or place == self.best or place not in self.rivals:
+            return None, None
+        if ratio := self.ratios.get((place, self.best)):
+            return ratio, words.get((place, self.best))
+        if ratio := self.ratios.get((self.best, place)):
+            return replace(ratio, log=-ratio.log), OPPOSITE.get(words.get((self.best, place), ""))
+        return None, None
 
+
+OPPOSITE = {"faster": "slower", "slower": "faster", "same": "same", "unclear": "unclear"}
 VISIBLE = math.log(1.05)  # a reader expects the speed-up to be as near as this to the ratio of the two times
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from runner.experiment.case import CaseRecord
 from runner.experiment.results import Comparison, Row
 from runner.experiment.schema import BadInput
 from runner.report import derive
@@ -23,12 +24,14 @@ class Run:
     """What the folder of a run holds."""
 
     folder: Path
-    rows: Sequence[Row]  # the last row of each case
+    rows: Sequence[Row]  # the last row of each case, in the order of the plan
     rounds: Sequence[Comparison]
     baseline: str | None  # its own setting
     columns: Sequence[str]  # those that its table shows; empty: the usual ones
     sessions: Sequence[Mapping[str, Any]]  # facts about the machine, the versions and the command, one per session
     unreadable: int  # records of its journal that are damaged or cut off
+    title: str = ""  # the name of the run
+    cases: Sequence[CaseRecord] = ()  # of its plan, and those of its rows
 
     @property
     def name(self) -> str:
@@ -64,7 +67,12 @@ class Run:
     @cached_property
     def names(self) -> Names:
         """Labels of its cases."""
-        return Names([row.case for row in self.rows])
+        return Names(self.cases or [row.case for row in self.rows])
+
+    def rows_of(self, lines: Iterable[Line]) -> list[Row]:
+        """Return the rows behind ``lines``, of which each may have several replicas."""
+        keys = {replace(line.row.case, replica=0).key for line in lines}
+        return [row for row in self.rows if replace(row.case, replica=0).key in keys]
 
     def against(self, baseline: str | None) -> Run:
         """Return the run with another baseline, or the same if that is None."""
@@ -93,15 +101,31 @@ def read(of: str | Path, output_dir: str = OUTPUTS) -> Run:
         pass
     except (OSError, ValueError) as error:
         raise BadInput(f"{folder / run_folder.PLAN} cannot be read ({error})") from None
+    cases = every_case(_planned(folder), contents.rows.values())
     return Run(
         folder,
-        list(contents.rows.values()),
+        [contents.rows[case.key] for case in cases if case.key in contents.rows],
         contents.rounds,
         head.get("baseline"),
         tuple(head.get("columns", ())),
         run_folder.earlier_sessions(folder),
         contents.unreadable,
+        head.get("name", ""),
+        cases,
     )
+
+
+def every_case(planned: Iterable[CaseRecord], rows: Iterable[Row]) -> list[CaseRecord]:
+    """Return the cases of ``planned`` and of ``rows``, each once."""
+    return list({case.key: case for case in (*planned, *(row.case for row in rows))}.values())
+
+
+def _planned(folder: Path) -> list[CaseRecord]:
+    """Return the cases of the plan in ``folder``; none if they cannot be read."""
+    try:
+        return run_folder.read_cases(folder)
+    except (OSError, ValueError):
+        return []
 
 
 def folders(output_dir: str = OUTPUTS) -> list[Path]:

@@ -10,8 +10,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from itertools import chain
+from functools import partial
 from pathlib import Path, PurePath
 
 from rich.cells import cell_len
@@ -19,12 +18,10 @@ from rich.console import Console
 from rich.text import Text
 
 from runner.device.processes import ROOT
-from runner.experiment import columns
-from runner.experiment.case import Plan
-from runner.experiment.results import ERROR, Comparison, Row, encodable, figure, interval
-from runner.measure import SUMMARY
-from runner.measure import columns as measured_columns
-from runner.report.derive import Line, Names, lines, may_win
+from runner.experiment.results import ERROR, Row, encodable, figure, interval
+from runner.measure import SUMMARY, known_columns
+from runner.report.derive import Line, Names, may_win
+from runner.report.past import Run
 from runner.store import run_folder
 
 GAP = "   "
@@ -51,42 +48,50 @@ def console() -> Console:
 class Terminal:
     """The reporter that is always there: the table, summaries of profilers, notes, and where the results are."""
 
-    plan: Plan
-    rows: Sequence[Row]
-    rounds: Sequence[Comparison]
+    run: Run
     width: int
+    some: Sequence[Line] | None = None  # lines of the run to show, in this order; None: all
 
-    @cached_property
-    def lines(self) -> list[Line]:
+    @property
+    def lines(self) -> Sequence[Line]:
         """The lines of the table."""
-        return lines(self.rows, self.plan.baseline, self.rounds)
+        return self.run.lines if self.some is None else self.some
 
     def publish(self, folder: Path) -> list[Text | str]:
         """Return what to print."""
-        plan, names, derived = self.plan, Names(self.plan.cases), self.lines
+        run, names, shown = self.run, self.run.names, self.lines
+        rows = run.rows if self.some is None else run.rows_of(shown)
         found: list[Text | str] = []
-        if derived:
-            title = _title(plan, self.rows, names, self.width)
-            found.append(table(derived, names, self.width, plan.columns, title))
-        found += summaries(folder, self.rows, names)
-        found += notes([line.row for line in derived], names)
-        counts = Counter(row.status for row in self.rows)
-        ended = [f"{count} {status}" for status, count in counts.items()] or ["no case done"]
-        if missing := len(plan.cases) - len(self.rows):
-            ended.append(f"{missing} not run")
-        plural = "s" * (len(plan.cases) != 1)
-        return [*found, f"{len(plan.cases)} case{plural}: {', '.join(ended)}. Results: {folder}"]
+        if shown:
+            found.append(table(shown, names, self.width, run.columns, title(run, rows, self.width)))
+        found += summaries(folder, rows, names)
+        found += notes([line.row for line in shown], names)
+        return [*found, f"{ended(run, rows)}. Results: {folder}"]
 
 
-def _title(plan: Plan, rows: Sequence[Row], names: Names, width: int) -> str:
-    """Return the name of the run, its devices, and the constant fields of each workload, in lines of ``width``."""
+def title(run: Run, rows: Sequence[Row], width: int) -> str:
+    """Return the name of ``run`` and the devices of ``rows``, then the constant fields of each of their workloads."""
     ran = (row.device for row in rows if row.device != "cpu" or row.case.device != "cuda")  # not where a GPU is missing
     devices = ", ".join(dict.fromkeys(filter(None, ran)))
-    title = [f"{plan.name} on {devices}" if devices else plan.name]
-    for workload, fields in names.constants.items():
-        text = f"{workload}: {' '.join(f'{name}={value}' for name, value in fields.items())}"
-        title += textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    return "\n".join(title)
+    found = [f"{run.title} on {devices}" if devices else run.title]
+    shown = {row.case.workload.name for row in rows}
+    for workload, fields in run.names.constants.items():
+        if workload in shown:
+            text = f"{workload}: {' '.join(f'{name}={value}' for name, value in fields.items())}"
+            found += textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(found)
+
+
+def ended(run: Run, rows: Sequence[Row]) -> str:
+    """Return how ``rows`` of ``run`` ended: ``12 cases: 10 ok, 1 wrong, 1 not run``, ``4 of 12 cases: 4 ok``."""
+    count, plural = len(run.cases), "s" * (len(run.cases) != 1)
+    counts = Counter(row.status for row in rows)
+    how = [f"{number} {status}" for status, number in counts.items()] or ["no case done"]
+    if len(rows) < len(run.rows):
+        return f"{len(rows)} of {count} case{plural}: {', '.join(how)}"
+    if missing := count - len(rows):
+        how.append(f"{missing} not run")
+    return f"{count} case{plural}: {', '.join(how)}"
 
 
 @dataclass(frozen=True)
@@ -124,8 +129,7 @@ INTERVALS = ("interval_pct", "stat_pct", "latency_pct", "host_pct", "pipelined_p
 
 def _chosen(chosen: Sequence[str], names: Names) -> list[TableColumn]:
     """Return the columns of the table that the user has ``chosen``."""
-    declared = {**columns.COLUMNS, **dict(chain.from_iterable(map(dict.items, measured_columns().values())))}
-    units = {name: column.unit for name, column in {**declared, **columns.DERIVED}.items()}
+    units = {name: column.unit for name, column in known_columns().items()}
 
     def cell(line: Line, name: str) -> str:
         value = names.value(line, name)
@@ -148,40 +152,48 @@ def table(
     It has the usual columns, as far as they fit into ``width`` characters, or the ``chosen`` ones of docs/columns.md.
     A table of rich would take a millisecond per line, too long for ten thousand of them.
     """
-    filled = {
-        column: [encodable(column.title, sys.stdout.encoding), *map(column.text, lines)]
-        for column in (_chosen(chosen, names) if chosen else COLUMNS)
-    }
-    filled = {column: cells for column, cells in filled.items() if chosen or any(cells[1:])}
-    first = [
-        "implementation",
-        *(f"{MARKS[line.fastest]} {names.impl(line.row.case)}{' †' * bool(line.contradiction)}" for line in lines),
-    ]
-    last = ["verdict", *(verdict(line.row) for line in lines)]
+    first, filled, last = cells(lines, names, chosen)
+    filled = {column: [encodable(column.title, sys.stdout.encoding), *texts] for column, (_, *texts) in filled.items()}
     dropped = _dropped(filled, width - 1 - len(GAP) - _width(first) - _width(last))
-    kept = [first, *(cells for column, cells in filled.items() if column not in dropped), last]
+    kept = [first, *(texts for column, texts in filled.items() if column not in dropped), last]
     widths = list(map(_width, kept))
     heads, *rows = zip(*kept, strict=True)
     drawn = Text(f"{title}\n" if title else "", no_wrap=True, overflow="ignore")
     drawn.append(_aligned(heads, widths), style="bold").append("\n")
     drawn.append(" " + "─" * (sum(widths) + len(GAP) * len(widths[1:]))).append("\n")
     problem = None
-    for line, cells in zip(lines, rows, strict=True):
+    for line, texts in zip(lines, rows, strict=True):
         if line.row.case.problem != problem:
             problem = line.row.case.problem
             drawn.append(f" {names.heading(line.row.case)}\n", style="bold cyan")
-        text = _aligned(cells, widths)
-        begin, end = 1 + widths[0], len(text) - len(cells[-1])
+        text = _aligned(texts, widths)
+        begin, end = 1 + widths[0], len(text) - len(texts[-1])
         drawn.append(text[:begin], style=None if line.fastest == "no" else "bold green").append(text[begin:end])
         ok = verdict(line.row) == "ok"
         drawn.append(f"{text[end:]}\n", style=None if ok else "bold red" if line.row.failed else "yellow")
-    if footnotes and (found := list(_footnotes(lines, names, dropped))):
+    if footnotes and (found := list(explain(lines, names, dropped))):
         drawn.append("\n" + "\n".join(found) + "\n")
     return drawn
 
 
-def _footnotes(lines: Sequence[Line], names: Names, dropped: Sequence[TableColumn]) -> Iterator[str]:
-    """Explain the marks of the table, and what it does not show."""
+Cells = list[str]  # of one column, its title first
+
+
+def cells(lines: Sequence[Line], names: Names, chosen: Sequence[str]) -> tuple[Cells, dict[TableColumn, Cells], Cells]:
+    """Return the text of the table: implementations, the usual columns that are not empty or those chosen, verdicts."""
+    filled = {
+        column: [column.title, *map(column.text, lines)] for column in (_chosen(chosen, names) if chosen else COLUMNS)
+    }
+    filled = {column: texts for column, texts in filled.items() if chosen or any(texts[1:])}
+    first = [
+        "implementation",
+        *(f"{MARKS[line.fastest]} {names.impl(line.row.case)}{' †' * bool(line.contradiction)}" for line in lines),
+    ]
+    return first, filled, ["verdict", *(verdict(line.row) for line in lines)]
+
+
+def explain(lines: Sequence[Line], names: Names, dropped: Sequence[TableColumn] = ()) -> Iterator[str]:
+    """Explain the marks of the table in footnotes, and what it does not show."""
     if any(line.row.case.quick for line in lines):
         yield QUICK
     if any(line.fastest == "tied" for line in lines):

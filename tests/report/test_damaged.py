@@ -67,10 +67,14 @@ def run(make, tmp_path):
     )
 
 
+def past_run(folder, plan, rows, rounds=()):
+    return past.Run(folder, rows, rounds, plan.baseline, plan.columns, [], 0, plan.name, plan.cases)
+
+
 def read_all(folder, plan, contents):
     """Read the folder as the readers of a run do."""
     rows = list(contents.rows.values())
-    Terminal(plan, rows, contents.rounds, 200).publish(folder)
+    Terminal(past_run(folder, plan, rows, contents.rounds), 200).publish(folder)
     frame.flat_records(derive.lines(rows, None, contents.rounds))
     content = Content(rows, None, contents.rounds)
     assert content.table()
@@ -180,7 +184,7 @@ def test_no_file_out_of_the_folder_is_read_or_uploaded(run, tmp_path):
     rows = [replace(row, files=tuple(names)) for row in journal.read(folder)]
     assert artifacts(folder, rows) == []
     assert tables(folder, rows) == {}
-    assert "secret" not in "".join(map(str, Terminal(plan, rows, [], 200).publish(folder)))
+    assert "secret" not in "".join(map(str, Terminal(past_run(folder, plan, rows), 200).publish(folder)))
 
 
 def test_a_link_in_place_of_a_file_of_the_run_is_not_read(run, tmp_path):

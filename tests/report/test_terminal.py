@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from runner.experiment.case import CaseRecord, Choice, Plan
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Comparison, Row
-from runner.report import derive, terminal
+from runner.report import derive, past, terminal
 
 
 def lecture(impl, us, measured_peak):
@@ -212,9 +212,9 @@ def test_where_launching_takes_longer_the_table_says_what_a_caller_gets_and_who_
 def test_the_line_of_constants_wraps_at_the_width_of_the_terminal(tmp_path):
     fields = {f"field{i}": i for i in range(20)}
     case = CaseRecord(Choice("gelu", fields), Choice("torch", {}), (), "cpu", 0)
-    plan = Plan(cases=(case,), name="gelu", baseline=None, output_dir="o", launcher=Choice("local", {}), log=())
     row = Row(case=case, status="ok", device="cpu", metrics={"wall_us": 1.0})
-    drawn = terminal.Terminal(plan, [row], [], 60).publish(tmp_path)[0].plain.splitlines()
+    run = past.Run(tmp_path, [row], [], None, (), [], 0, "gelu", [case])
+    drawn = terminal.Terminal(run, 60).publish(tmp_path)[0].plain.splitlines()
     assert drawn[0] == "gelu on cpu"
     assert max(map(len, drawn)) <= 60
     assert " ".join(line.strip() for line in drawn[1:5]) == "gelu: " + " ".join(f"field{i}={i}" for i in range(20))

@@ -1,0 +1,196 @@
+"""The table of a run as text, Markdown, LaTeX, CSV, JSON or Parquet; ``table.md``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from runner.experiment.schema import BadInput
+from runner.measure import text_table
+from runner.report import terminal
+from runner.report.derive import Line
+from runner.report.frame import columns
+from runner.report.past import Run
+from runner.report.terminal import FILE_WIDTH
+from runner.store import run_folder
+
+FILE = "table.md"
+Records = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table for people."""
+
+    title: str  # its first line is the title itself
+    heads: Sequence[str]
+    groups: Sequence[tuple[str, Sequence[Sequence[str]]]]  # a heading, "" for none, and the rows below it
+    notes: Sequence[str]  # one sentence each
+    left: frozenset[int]  # places of the columns of words, which are aligned to the left; others have figures
+    best: frozenset[str] = frozenset()  # marks that begin the first cell of a row to emphasize
+
+
+def sheet(run: Run, lines: Sequence[Line]) -> Sheet:
+    """Return the table that the terminal shows of ``lines`` of ``run``, with all its columns, footnotes and notes."""
+    names, rows = run.names, run.rows_of(lines)
+    first, filled, last = terminal.cells(lines, names, run.columns)
+    heads, *texts = zip(first, *filled.values(), last, strict=True)
+    groups: list[tuple[str, list[Sequence[str]]]] = []
+    problem = None
+    for line, cells in zip(lines, texts, strict=True):
+        if line.row.case.problem != problem:
+            problem = line.row.case.problem
+            groups.append((names.heading(line.row.case), []))
+        groups[-1][1].append([cell.strip() for cell in cells])
+    notes = [*terminal.explain(lines, names), *terminal.notes([line.row for line in lines], names)]
+    title = terminal.title(run, rows, FILE_WIDTH)
+    words = frozenset({0, len(heads) - 1})
+    return Sheet(title, heads, groups, [*notes, f"{terminal.ended(run, rows)}."], words, frozenset("★≈"))
+
+
+def text(sheet: Sheet) -> str:
+    """Return ``sheet`` as plain text."""
+    rows = [row for _, group in sheet.groups for row in group]
+    lines = text_table([sheet.heads, *rows], sheet.left)
+    return "\n".join([sheet.title, *lines, "", *sheet.notes, ""])
+
+
+def markdown(sheet: Sheet) -> str:
+    """Return ``sheet`` in GitHub's Markdown; the heading of several groups is their first column."""
+    several = len(sheet.groups) > 1
+    heads = [*(["problem"] if several else []), *sheet.heads]
+    sides = [*(["---"] if several else []), *("---" if at in sheet.left else "---:" for at in range(len(sheet.heads)))]
+    lines = [heads, sides]
+    for heading, rows in sheet.groups:
+        for place, cells in enumerate(rows):
+            first, *others = map(_escaped, cells)
+            first = f"**{first}**" if first[:1] in sheet.best else first
+            lines.append([*([_escaped(heading) if place == 0 else ""] if several else []), first, *others])
+    drawn = ["| " + " | ".join(line) + " |" for line in lines]
+    title, *constants = map(_escaped, sheet.title.splitlines())
+    items = [f"- {_escaped(' '.join(note.split()))}" for note in sheet.notes]
+    return "\n".join([f"### {title}", *(f"\n{line}" for line in constants), "", *drawn, "", *items, ""])
+
+
+SPECIAL = re.compile(r"[\\`*<>|~\[\]]|(?<!\w)_|_(?!\w)")  # signs of Markdown; not the underscores in ``vs_baseline``
+
+
+def _escaped(text: str) -> str:
+    return SPECIAL.sub(lambda found: f"\\{found[0]}", text.replace("&", "&amp;"))
+
+
+LATEX = {
+    **{sign: f"\\{sign}" for sign in "#$%&_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "★": r"$\star$",
+    "≈": r"$\approx$",
+    "†": r"$\dagger$",
+    "±": r"$\pm$",
+    "→": r"$\to$",
+    "µ": r"\textmu{}",
+}
+
+
+def latex(sheet: Sheet) -> str:
+    """Return ``sheet`` as a ``table`` of LaTeX, which needs the package booktabs."""
+    title, *constants = sheet.title.splitlines()
+    count, several = len(sheet.heads), len(sheet.groups) > 1
+    sides = "".join("l" if place in sheet.left else "r" for place in range(count))
+    rows = []
+    for place, (heading, group) in enumerate(sheet.groups):
+        if several and heading:
+            rows += [r"\addlinespace"] if place else []
+            rows.append(rf"\multicolumn{{{count}}}{{l}}{{\textbf{{{_tex(heading)}}}}} \\")
+        for cells in group:
+            first, *others = map(_tex, cells)
+            rows.append(" & ".join([rf"\textbf{{{first}}}" if cells[0][:1] in sheet.best else first, *others]) + r" \\")
+    return "\n".join(
+        [
+            r"% \usepackage{booktabs}",
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_tex('. '.join([title, *constants]))}}}",
+            rf"\begin{{tabular}}{{{sides}}}",
+            r"\toprule",
+            " & ".join(map(_tex, sheet.heads)) + r" \\",
+            r"\midrule",
+            *rows,
+            r"\bottomrule",
+            r"\end{tabular}",
+            *(rf"\par\footnotesize {_tex(' '.join(note.split()))}" for note in sheet.notes),
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _tex(text: str) -> str:
+    return "".join(LATEX.get(letter, letter) for letter in text)
+
+
+def csv_text(records: Records) -> str:
+    """Return ``records`` as CSV with a header."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns(records), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
+
+
+def json_text(records: Records) -> str:
+    """Return ``records`` as a JSON array, one record a line. NaN and infinity are null."""
+    lines = [orjson.dumps(dict(record), option=orjson.OPT_NON_STR_KEYS).decode() for record in records]
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+def parquet(records: Records) -> bytes:
+    """Return ``records`` as a Parquet file. Raises BadInput if pyarrow is not installed."""
+    try:
+        import pyarrow
+        from pyarrow import parquet as writer
+    except ModuleNotFoundError:
+        raise BadInput("--format parquet needs pyarrow; pip install 'kernel-runner[parquet]'") from None
+    table = pyarrow.table({name: _uniform([record.get(name) for record in records]) for name in columns(records)})
+    file = io.BytesIO()
+    writer.write_table(table, file)
+    return file.getvalue()
+
+
+def _uniform(values: Sequence[Any]) -> Sequence[Any]:
+    """Return ``values`` of one type, which a column of Parquet must have: numbers, or else their texts."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) <= 1 or kinds == {int, float}:
+        return [float(value) if value is not None and float in kinds else value for value in values]
+    return [None if value is None else str(value) for value in values]
+
+
+SHEETS: Mapping[str, Callable[[Sheet], str]] = {"table": text, "md": markdown, "latex": latex}
+RECORDS: Mapping[str, Callable[[Records], str | bytes]] = {"csv": csv_text, "json": json_text, "parquet": parquet}
+
+
+@dataclass(frozen=True)
+class Markdown:
+    """The reporter that writes ``table.md``."""
+
+    run: Run
+
+    def publish(self, folder: Path) -> list[str]:
+        """Write the file, and return a message if that fails."""
+        path = folder / FILE
+        try:
+            run_folder.replace(path, markdown(sheet(self.run, self.run.lines)).encode())
+        except OSError as error:
+            return [f"{path} cannot be written: {error.strerror or error}"]
+        return []

@@ -1,0 +1,128 @@
+"""Choose lines of past runs: ``--where``, ``--sort``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from runner.experiment import schema
+from runner.experiment.schema import BadInput, choices
+from runner.measure import known_columns
+
+Records = Sequence[Mapping[str, Any]]  # by the columns of rows.csv
+
+PREFIXES = ("", "workload.", "impl.")
+COMMA = re.compile(r",(?![^(\[]*[)\]])")  # not within compiled(of=naive, mode=default) and [a,b]
+MOST_NAMED = 12  # values in a message
+EMPTY = ("", "null", "none")
+
+
+def where(records: Records, conditions: Sequence[str], known: Iterable[str] = ()) -> list[int]:
+    """Return the places of the ``records`` that fulfil ``conditions``, each ``name=value,name=value1,value2``.
+
+    Names are those of ``columns``. Several values of a name are alternatives. ``known`` has further names that a record
+    may have.
+
+    Raises:
+        BadInput: a name is unknown, a condition has no ``=``, or no record fulfils all of them.
+
+    """
+    wanted = _parsed(conditions)
+    names = {name: column(records, name, f"--where {name}", known) for name in wanted}
+    found = [
+        place
+        for place, record in enumerate(records)
+        if all(any(_is(record.get(names[name]), value) for value in values) for name, values in wanted.items())
+    ]
+    if records and not found:
+        raise BadInput(_nothing(records, wanted, names))
+    return found
+
+
+def _parsed(conditions: Iterable[str]) -> dict[str, list[str]]:
+    """Return the values of each name. A word without ``=`` is another value of the name before it."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    for word in (word.strip() for text in conditions for word in COMMA.split(text)):
+        before, equals, value = word.partition("=")
+        if equals and before.replace(".", "").replace("_", "").isalnum():
+            name, word = before, value
+        elif not name:
+            raise BadInput(f"--where {word}: no condition; write --where workload=gelu,dtype=bfloat16")
+        found.setdefault(name, []).append(word)
+    return found
+
+
+def _nothing(records: Records, wanted: Mapping[str, Sequence[str]], names: Mapping[str, str]) -> str:
+    """Return why no record fulfils the conditions ``wanted``."""
+    for name, values in wanted.items():
+        there = list(dict.fromkeys(_text(record.get(names[name])) for record in records))
+        if not any(_is(record.get(names[name]), value) for record in records for value in values):
+            near = there if len(there) <= MOST_NAMED else get_close_matches(values[0], there, 3) or there[:3]
+            return f"--where {name}={','.join(values)}: no row has it; {choices(values[0], near)}"
+    asked = ",".join(f"{name}={','.join(values)}" for name, values in wanted.items())
+    return f"--where {asked}: no row fulfils all of it; leave out one of the conditions"
+
+
+def _text(value: object) -> str:
+    return "null" if value is None or value == "" else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is(value: object, word: str) -> bool:
+    """Return whether ``word``, as typed, means ``value``."""
+    if value is None or value == "":
+        return word.lower() in EMPTY
+    if isinstance(value, bool):
+        return word.lower() == _text(value)
+    if isinstance(value, int | float):
+        try:
+            return float(word) == value
+        except ValueError:
+            return schema.size(word) == value
+    return word == str(value)
+
+
+def column(records: Records, name: str, option: str, known: Iterable[str] = ()) -> str:
+    """Return the column that ``name`` means; ``workload.`` and ``impl.`` may be left out. Raises BadInput."""
+    there = {*dict.fromkeys(key for record in records for key in record), *known}
+    found = [prefix + name for prefix in PREFIXES if prefix + name in there]
+    if found[:1] == [name] or len(found) == 1:
+        return found[0]
+    if found:
+        raise BadInput(f"{option}: there are {' and '.join(found)}; write one of them")
+    columns = known_columns()
+    if name in columns:
+        return name  # which no row has
+    short = {key.partition(".")[2] if key.startswith(PREFIXES[1:]) else key for key in there} | {*columns}
+    near = get_close_matches(name, sorted(short), 3) or [one for one in sorted(short) if name in one][:3]
+    meant = f"did you mean {' or '.join(near)}? " if near else ""
+    raise BadInput(f"{option}: no such column; {meant}rows.csv has them all")
+
+
+def order(records: Records, problems: Sequence[str], asked: str) -> list[int]:
+    """Return the places of ``records`` in the order of the column ``asked``, ``-column`` for the highest first.
+
+    Records of one of ``problems`` stay together. Problems are sorted if the column is the same in all records of each,
+    else the records within each problem. Records without a value come last. Raises BadInput.
+    """
+    name = column(records, asked.removeprefix("-"), f"--sort {asked}")
+    groups: dict[str, list[int]] = {}
+    for place, problem in enumerate(problems):
+        groups.setdefault(problem, []).append(place)
+
+    def sort(places: Iterable[int]) -> list[int]:
+        known = [place for place in places if records[place].get(name) not in (None, "")]
+        ranked = sorted(known, key=lambda place: _rank(records[place][name]), reverse=asked.startswith("-"))
+        return [*ranked, *(place for place in places if place not in {*known})]
+
+    if all(len({_text(records[place].get(name)) for place in places}) == 1 for places in groups.values()):
+        first = {places[0]: places for places in groups.values()}
+        return [place for head in sort(list(first)) for place in first[head]]
+    return [place for places in groups.values() for place in sort(places)]
+
+
+def _rank(value: object) -> tuple[int, Any]:
+    """Return what orders numbers by their values, before words."""
+    return (0, value) if isinstance(value, int | float) else (1, str(value))
