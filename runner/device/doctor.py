@@ -245,7 +245,7 @@ def _wandb() -> Finding:
     with contextlib.suppress(OSError, netrc.NetrcParseError):
         if netrc.netrc(os.environ.get("NETRC")).authenticators(host):
             return Finding("W&B", f"logged in to {host}")
-    return Finding("W&B", "not logged in: runs are kept offline", "note", "wandb login, or log=none")
+    return Finding("W&B", "not logged in: runs are not logged", "note", "wandb login, or log=none")
 
 
 def _certificate() -> Finding:

@@ -179,7 +179,7 @@ def test_wandb(monkeypatch, tmp_path):
     def found():
         return by_name(doctor.look_at_surroundings())["W&B"]
 
-    assert found().found == "not logged in: runs are kept offline"
+    assert found().found == "not logged in: runs are not logged"
     (tmp_path / "netrc").write_text("machine api.wandb.ai\n  login user\n  password abcdef0123\n")
     assert found().found == "logged in to api.wandb.ai"
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org:8443")

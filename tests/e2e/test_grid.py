@@ -352,6 +352,7 @@ def test_a_second_interrupt_ends_it_at_once_and_costs_no_row(command, tmp_path, 
     (tmp_path / "slow" / "wandb.py").write_text("import time\ntime.sleep(1000)")  # what comes after the last row
     path = os.pathsep.join([str(tmp_path / "slow"), str(Path(__file__).resolve().parents[2])])
     grid = ["workload=gelu", "workload.rows=8", "workload.cols=range(1,900)", *QUICK, "-m"]
+    grid.append("log.wandb.mode=offline")
     words, options = command(*grid, log="wandb", env={"PYTHONPATH": path, "MARKED": str(tmp_path)})
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
     rows = folder_with_rows(5) / "rows.jsonl"
@@ -388,11 +389,21 @@ def test_a_dropped_in_kernel_is_found_without_an_edit(run, tmp_path):
     assert result.statuses() == {"fancy": "ok"}
 
 
-def test_without_a_key_wandb_is_kept_offline_and_the_line_to_sync_it_printed(run, tmp_path):
+def test_without_a_key_wandb_is_left_out_and_the_line_to_share_the_run_printed(run, tmp_path):
     result = run("impl=naive,torch", *SMALL, *QUICK, "-m", log="wandb", env={"HOME": str(tmp_path)})
     assert result.code == 0, result.err
     line = next(line for line in result.out.splitlines() if line.startswith("W&B: "))
-    assert "kept offline (no API key); to upload: wandb sync " in line
+    share = "to share this run: wandb login, then python -m runner report wandb "
+    assert line == f"W&B: not logged (no API key); {share}{result.folder}"
+    assert not list(result.folder.glob("wandb*"))
+
+
+def test_an_offline_run_of_wandb_is_kept_and_the_line_to_sync_it_printed(run, tmp_path):
+    words = ("impl=torch", *SMALL, *QUICK, "log.wandb.mode=offline")
+    result = run(*words, log="wandb", env={"HOME": str(tmp_path)})
+    assert result.code == 0, result.err
+    line = next(line for line in result.out.splitlines() if line.startswith("W&B: "))
+    assert "kept offline (log.wandb.mode=offline); to upload: wandb sync " in line
     assert list((tmp_path / line.partition("wandb sync ")[2]).glob("*.wandb"))
 
 
@@ -411,7 +422,7 @@ def test_what_cannot_be_printed_ends_no_run(command, tmp_path):
 def test_a_finished_run_is_logged_once_by_whom_it_is_resumed_with(run, tmp_path):
     home = {"HOME": str(tmp_path)}
     assert "W&B" not in run("impl=torch", *SMALL, *QUICK, env=home).out
-    assert "W&B: kept offline" in run("resume=last", log="wandb", env=home).out
+    assert "W&B: not logged (no API key)" in run("resume=last", log="wandb", env=home).out
     assert "W&B" not in run("resume=last", log="wandb", env=home).out
 
 
@@ -419,7 +430,8 @@ def test_a_broken_wandb_costs_no_row_and_no_exit_code(run, tmp_path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "wandb.py").write_text("raise ImportError('no W&B here')")
     path = [str(tmp_path / "broken"), str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
-    result = run("impl=torch", *SMALL, *QUICK, log="wandb", env={"PYTHONPATH": os.pathsep.join(path)})
+    words = ("impl=torch", *SMALL, *QUICK, "log.wandb.mode=offline")
+    result = run(*words, log="wandb", env={"PYTHONPATH": os.pathsep.join(path)})
     assert result.code == 0
     assert "W&B: not logged (wandb cannot be imported: no W&B here)" in result.out
     assert result.statuses() == {"torch": "ok"}

@@ -35,7 +35,7 @@ def wandb_reader():
 
 def test_the_table_the_files_and_wandb_have_a_profile_on_the_cpu(run, tmp_path):
     home = {"HOME": str(tmp_path)}
-    result = run(*MLP, "impl=naive", "device=cpu", BOTH, *QUICK, log="wandb", env=home)
+    result = run(*MLP, "impl=naive", "device=cpu", BOTH, *QUICK, "log.wandb.mode=offline", log="wandb", env=home)
     assert result.code == 0, result.out + result.err
     (row,) = result.rows()
     assert row["status"] == "ok"

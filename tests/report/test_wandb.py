@@ -20,7 +20,18 @@ from runner.report.wandb import Wandb
 from runner.store import journal
 
 KEY = "0123456789abcdef" * 3
-LOG = Wandb(project="kernel-runner", entity=None, group="nightly", tags=("h100", "h100"), mode="auto", timeout_s=30.0)
+LOG = Wandb(
+    project="kernel-runner",
+    entity=None,
+    group="nightly",
+    per="sweep",
+    job_type=None,
+    tags=("h100", "h100"),
+    notes=None,
+    mode="auto",
+    timeout_s=30.0,
+)
+OFFLINE = replace(LOG, mode="offline")
 
 
 def kept(lines, folder):
@@ -40,7 +51,7 @@ def offline(make, read_wandb, tmp_path_factory):
         make.isolate(patch, top / "home")
         patch.chdir(top)
         folder = make.finished(top / "outputs" / "2025-01-31" / "10-11-12-both", make.sweep())
-        lines = LOG.publish(folder.relative_to(top))
+        lines = OFFLINE.publish(folder.relative_to(top))
         _, path = kept(lines, folder)
         yield folder, lines, read_wandb(path.resolve())
 
@@ -48,10 +59,27 @@ def offline(make, read_wandb, tmp_path_factory):
 # What is recorded
 
 
-def test_without_a_key_the_run_is_kept_offline_and_the_line_can_be_pasted(offline):
+def test_an_offline_run_is_kept_and_the_line_can_be_pasted(offline):
     _, lines, recorded = offline
     path = f"outputs/2025-01-31/10-11-12-both/wandb/{recorded.folder.name}"
-    assert lines == [f"W&B: kept offline (no API key); to upload: wandb sync {path}"]
+    assert lines == [f"W&B: kept offline (log.wandb.mode=offline); to upload: wandb sync {path}"]
+
+
+def test_without_a_key_nothing_is_recorded_and_one_line_says_how_to_share_the_run(folder, home):
+    before = sorted(folder.iterdir())
+    start = time.monotonic()
+    share = f"to share this run: wandb login, then python -m runner report wandb {folder}"
+    assert LOG.publish(folder) == [f"W&B: not logged (no API key); {share}"]
+    assert time.monotonic() - start < 0.1  # no process is started
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_netrc_for_other_servers_is_no_key(folder, home):
+    (home / ".netrc").write_text(f"machine example.org\n  login user\n  password {KEY}\n")
+    (line,) = LOG.publish(folder)
+    assert line.startswith("W&B: not logged (no API key); to share this run: wandb login, then")
+    assert not (folder / "wandb").exists()
+    assert_no_secret(folder)
 
 
 def test_the_table_holds_every_row_of_the_journal(offline):
@@ -93,7 +121,8 @@ def test_a_column_has_one_type(offline):
 def test_charts_have_one_line_per_implementation_against_the_swept_size(offline):
     folder, _, recorded = offline
     charts = {key.removesuffix("_table"): value for key, value in recorded.history[0].items() if "charts/" in key}
-    assert set(charts) == {f"charts/{w}/{f}" for w in ("gelu", "matmul") for f in ("time_us", "tflops", "gbps")}
+    figures = ("time_us", "speedup", "tflops", "gbps")
+    assert set(charts) == {f"charts/{w}/{f}" for w in ("gelu", "matmul") for f in figures} | {"charts/roofline"}
     expected = {  # the wrong result is a line of its own; what was not timed is no problem
         "naive": [(256, 768.0), (4096, 12288.0)],
         "naive (wrong)": [(1000, 3000.0)],
@@ -102,6 +131,13 @@ def test_charts_have_one_line_per_implementation_against_the_swept_size(offline)
     }
     assert series(recorded.table(charts["charts/gelu/time_us"])) == expected
     assert series(recorded.table(charts["charts/matmul/time_us"]))["compiled"] == [(64, 128.0)]
+    faster = series(recorded.table(charts["charts/gelu/speedup"]))
+    assert {label: [x for x, _ in points] for label, points in faster.items()} == {
+        "naive": [256, 4096],
+        "compiled": [256, 1000, 4096],
+    }
+    assert [y for _, y in faster["compiled"]] == pytest.approx([2.0, 2.0, 2.0])
+    assert "gelu torch" in series(recorded.table(charts["charts/roofline"]))
     for line in derive.lines(journal.read(folder), None):
         if line.row.case.workload.name == "gelu" and line.row.status == "ok":
             x, label = line.row.case.workload.fields["cols"], line.row.case.impl.name
@@ -154,6 +190,7 @@ def test_config_is_a_plain_mapping_of_run_machine_and_grid(offline):
     config = recorded.config
     assert config["run"]["name"] == "both"
     assert config["environment"] == {"command": "python -m runner", "gpu": None}
+    assert (config["device"], config["commit"]) == ("cpu", None)
     assert config["workloads"]["matmul"]["axes"] == {"size": [64, 1024, 128]}
     assert config["workloads"]["gelu"]["constants"] == {"rows": 8, "dtype": "float32", "tf32": False}
     assert config["cases"] == {"total": 18, "ok": 15, "wrong": 1, "error": 1, "unsupported": 1}
@@ -182,7 +219,7 @@ def test_more_rows_than_wandb_tables_hold_are_all_there(make, home, read_wandb, 
     folder = make.finished(tmp_path / "long", rows[:1])
     with open(folder / "rows.jsonl", "w") as file:  # quicker than one fsync each
         file.writelines(json.dumps({"record": "row", **row.to_record()}) + "\n" for row in rows)
-    _, path = kept(LOG.publish(folder), folder)
+    _, path = kept(OFFLINE.publish(folder), folder)
     recorded = read_wandb(path)
     table = recorded.table(recorded.history[0]["rows"])
     at = table["columns"].index("time_us")
@@ -192,7 +229,7 @@ def test_more_rows_than_wandb_tables_hold_are_all_there(make, home, read_wandb, 
 def test_a_run_without_a_single_timed_row_is_recorded_without_charts(make, home, read_wandb, tmp_path):
     lost = Row(case=make.case("gelu", "torch", {"cols": 1}), status="lost", reason="the runner was killed")
     folder = make.finished(tmp_path / "lost", [lost])
-    _, path = kept(LOG.publish(folder), folder)
+    _, path = kept(OFFLINE.publish(folder), folder)
     (only,) = read_wandb(path).history
     assert {key for key in only if not key.startswith("_")} == {"rows"}
 
@@ -214,7 +251,7 @@ def test_with_a_key_and_a_server_the_run_is_uploaded_and_its_address_printed(fol
 
 
 def test_the_printed_command_uploads_a_run_that_was_kept_offline(folder, home, loopback, monkeypatch):
-    _, path = kept(LOG.publish(folder), folder)
+    _, path = kept(OFFLINE.publish(folder), folder)
     with loopback() as server:
         monkeypatch.setenv("WANDB_API_KEY", KEY)
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
@@ -280,16 +317,21 @@ def test_a_key_of_the_wrong_form_is_said_so_and_not_shown(folder, home, monkeypa
     [
         ("offline", None, "log.wandb.mode=offline"),
         ("auto", "offline", "WANDB_MODE=offline"),
-        ("online", "offline", "no API key"),
     ],
 )
-def test_who_asked_for_offline_is_said(folder, home, monkeypatch, mode, variable, said):
-    if mode != "online":
-        monkeypatch.setenv("WANDB_API_KEY", KEY)
+@pytest.mark.parametrize("key", [KEY, ""])
+def test_who_asked_for_offline_is_said(folder, home, monkeypatch, mode, variable, said, key):
+    monkeypatch.setenv("WANDB_API_KEY", key)
     if variable:
         monkeypatch.setenv("WANDB_MODE", variable)
     why, _ = kept(replace(LOG, mode=mode).publish(folder), folder)
     assert why == said
+
+
+def test_mode_online_beats_the_variable(folder, home, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    (line,) = replace(LOG, mode="online").publish(folder)
+    assert line.startswith("W&B: not logged (no API key)")
 
 
 def test_wandb_mode_disabled_is_respected(folder, home, monkeypatch):
@@ -309,14 +351,14 @@ def assert_no_secret(folder):
 
 def test_without_wandb_one_line_says_so(folder, home, monkeypatch):
     client(folder, monkeypatch, "raise ImportError('no such luck')")
-    (line,) = LOG.publish(folder)
+    (line,) = OFFLINE.publish(folder)
     said = "wandb cannot be imported: no such luck"
     assert line == f"W&B: not logged ({said}); the results are in {folder}"
 
 
 def test_a_client_that_crashes_costs_one_line(folder, home, monkeypatch):
     client(folder, monkeypatch, "import os\nos.abort()")
-    assert LOG.publish(folder) == [
+    assert OFFLINE.publish(folder) == [
         f"W&B: not logged (it ended with code -6, see wandb.log); the results are in {folder}"
     ]
 
@@ -326,7 +368,7 @@ def test_a_client_that_hangs_is_killed_with_all_it_started(folder, home, monkeyp
     start = f"import subprocess, pathlib\nchild = subprocess.Popen(['sleep', '1000'])\npathlib.Path({str(note)!r})"
     client(folder, monkeypatch, f"{start}.write_text(str(child.pid))\nchild.wait()")
     monkeypatch.setattr(room, "MARGIN_S", 1.0)
-    assert replace(LOG, timeout_s=0.5).publish(folder) == [
+    assert replace(OFFLINE, timeout_s=0.5).publish(folder) == [
         f"W&B: not logged (not done within 1.5 s); the results are in {folder}"
     ]
     assert gone(int(note.read_text()))
@@ -341,7 +383,7 @@ def client(folder, monkeypatch, source):
 
 
 def test_a_folder_that_is_gone_raises_nothing(home, tmp_path):
-    (line,) = LOG.publish(tmp_path / "gone")
+    (line,) = OFFLINE.publish(tmp_path / "gone")
     assert line.startswith("W&B: not logged (FileNotFoundError: ")
 
 

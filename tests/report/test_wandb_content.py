@@ -61,6 +61,10 @@ def test_a_single_case_is_summed_up_under_its_workload(make):
         "gelu/fastest": "torch",
         "gelu/fastest_us": 4.0,
         "gelu/speedup/torch": 1.0,
+        "gelu/best_us/torch": 4.0,
+        "gelu/geomean_speedup/torch": 1.0,
+        "gelu/fastest_in/torch": 1,
+        "fastest": "torch",
     }
 
 
