@@ -37,7 +37,7 @@ REPLICAS = 2  # processes that measure a pair again: with the first one enough f
 MOST_SLOWDOWN = 10.0
 FIRST_SIGNAL = 128  # exit codes from here on are those of an interrupt
 UNCHANGED = "their files are the same in both; --all measures them too"
-WITHOUT_REVISIONS = "they have no files of their own to change"
+WITHOUT_REVISIONS = "PyTorch's own operators have no revisions here"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -87,6 +87,8 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--all", action="store_true", help="measure also what is the same in both")
     parser.add_argument("--summary", type=Path, metavar="FILE", help="write the result as Markdown, for a pull request")
     options, overrides = parser.parse_known_args(argv)
+    if options.summary:
+        _write(options.summary, "")  # it is better to know now
     if options.repeat < 0:
         raise BadInput(f"--repeat {options.repeat}: give a whole number, at least 0")
     return options, overrides
@@ -123,19 +125,24 @@ def _of_runs(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[lis
 
 
 def _conclude(options: argparse.Namespace, findings: Sequence[Finding], sides: Sides, command: Sequence[str]) -> int:
-    """Print the decision, write the summary, and return the exit code. Raises BadInput if it cannot be written."""
+    """Print the decision, write the summary, and return the exit code. Raises BadInput if that cannot be written."""
     from runner.experiment.results import redact_command
     from runner.report import gate
 
     print("\n".join(gate.terminal_lines(findings, sides, options.max_slowdown)))
     if options.summary:
         text = gate.comment(findings, sides, options.max_slowdown, redact_command(["python -m runner", *command]))
-        try:
-            options.summary.parent.mkdir(parents=True, exist_ok=True)
-            options.summary.write_text(text, encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise BadInput(f"--summary {options.summary}: cannot write there: {error.strerror or error}") from None
+        _write(options.summary, text)
     return gate.exit_code(findings)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write ``text`` to ``path``. Raises BadInput."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise BadInput(f"--summary {path}: cannot write there: {error.strerror or error}") from None
 
 
 def _measured(options: argparse.Namespace, overrides: Sequence[str], command: Sequence[str]) -> list[Finding] | int:
@@ -147,6 +154,8 @@ def _measured(options: argparse.Namespace, overrides: Sequence[str], command: Se
     from runner.cli.run import carry_out, early_zygote
     from runner.report import gate
 
+    if any(word.lstrip("+").startswith("resume") for word in overrides):
+        raise BadInput("resume: a gate measures both revisions in the same minutes; leave resume out")
     words = [*overrides, *([] if {*overrides} & {*MULTIRUN} else MULTIRUN[:1])]
     with early_zygote(words) as early:
         plan = config.plan(words)
@@ -171,9 +180,7 @@ def _measured(options: argparse.Namespace, overrides: Sequence[str], command: Se
 
 
 def _check(plan: Plan) -> None:
-    """Raise BadInput if the runs of ``plan`` cannot be compared."""
-    if plan.resume.of:
-        raise BadInput("resume: a gate measures both revisions in the same minutes; leave resume out")
+    """Raise BadInput if two revisions of the cases of ``plan`` cannot be compared."""
     for case in plan.cases:
         if case.impl.revision:
             raise BadInput(f"impl.rev={case.impl.revision}: a gate compares with --against; leave impl.rev out")
@@ -206,6 +213,9 @@ def _couples(plan: Plan, against: str, *, everything: bool) -> tuple[list[Couple
             couples.append((replace(case, impl=impl), case))
         elif case.replica == 0:
             skipped.append(Pair(names.case(case), skipped=UNCHANGED if impl else WITHOUT_REVISIONS))
+    if not any(before.values()):
+        without = ", ".join(dict.fromkeys(case.impl.name for case in plan.cases))
+        raise BadInput(f"impl: {without}: {WITHOUT_REVISIONS}; choose others, as in impl=triton or impl=file")
     return couples, skipped
 
 
@@ -222,7 +232,7 @@ def _revised(impl: Choice, against: str) -> Choice | None:
         return implementations.checked(Choice(impl.name, {**impl.fields, "rev": against}))
     except BadInput as error:
         text = str(error).removeprefix(f"impl.rev={against}").removeprefix("impl.rev").removeprefix(": ")
-        raise BadInput(f"--against {against}: {text}") from None
+        raise BadInput(f"--against {against}: {text.replace('leave impl.rev out, or ', '')}") from None
 
 
 def _is_unchanged(case: CaseRecord, before: Choice, fingerprints: Fingerprints) -> bool:

@@ -22,7 +22,7 @@ from runner.timing.statistics import BATCHES, LEVEL, T_975, Ratio, survival
 if TYPE_CHECKING:
     from runner.report import compare
 
-Word = Literal["slower", "wrong", "failing", "unclear", "ok", "one-sided", "not judged", "skipped"]
+Word = Literal["slower", "wrong", "failing", "unclear", "ok", "new", "removed", "not judged", "skipped"]
 ALARMS: tuple[Word, ...] = ("wrong", "failing", "slower")
 JUDGED: tuple[Word, ...] = (*ALARMS, "unclear", "ok")
 ABSENT = ("unsupported", "skipped")  # statuses of a case that does not exist there, or was never started
@@ -129,7 +129,7 @@ def _without_time(pair: Pair) -> tuple[Word, str] | None:
     if pair.skipped:
         return "skipped", pair.skipped
     if pair.lone and (before is None or after is None):
-        return "one-sided", pair.doubt
+        return "new" if before is None else "removed", pair.doubt
     if before is None or after is None:
         missing = [name for name, row in (("before", before), ("after", after)) if row is None]
         return "unclear", f"not measured {' and '.join(missing)} the change: run it again"
@@ -137,8 +137,7 @@ def _without_time(pair: Pair) -> tuple[Word, str] | None:
     if len(absent) == 2:
         return "not judged", f"in neither: {after.reason}"
     if absent:
-        where = "before" if absent[0] is after else "after"
-        return "one-sided", f"only {where} the change: {absent[0].reason}"
+        return "removed" if absent[0] is after else "new", absent[0].reason
     if _is_wrong(after) or after.status != "ok":
         return _bad(before, after)
     if _is_wrong(before) or before.status != "ok":
@@ -243,11 +242,11 @@ def again(findings: Sequence[Finding]) -> list[int]:
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
-    """Return 1 if a pair is slower, wrong or failing; else 3 if one is unclear or none could be judged; else 0."""
+    """Return 1 if a pair is slower, wrong or failing; else 3 if one is unclear or nothing could be judged; else 0."""
     words = {one.word for one in findings}
     if words & {*ALARMS}:
         return FAIL
-    nothing = not words & {"ok", "skipped"}
+    nothing = not words & {"ok", "skipped", "new"}
     return UNCLEAR if "unclear" in words or nothing else PASS
 
 
@@ -276,7 +275,7 @@ def verdict(findings: Sequence[Finding], sides: Sides, max_slowdown: float) -> s
     return f"PASS: nothing is slower by more than {share} ({measured})"
 
 
-ORDER: tuple[Word, ...] = ("wrong", "failing", "slower", "unclear", "one-sided", "not judged", "ok", "skipped")
+ORDER: tuple[Word, ...] = ("wrong", "failing", "slower", "unclear", "removed", "new", "not judged", "ok", "skipped")
 
 
 def terminal_lines(findings: Sequence[Finding], sides: Sides, max_slowdown: float) -> list[str]:

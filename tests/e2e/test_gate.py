@@ -1,0 +1,159 @@
+"""``runner gate`` on a user's own repository, on a CPU: what it prints, and its exit code."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+FAST = "import torch\n\ndef add(a, b):\n    return a + b\n"
+SLOW = "import torch\n\ndef add(a, b):\n    a + b\n    a + b\n    return a + b\n"
+GRID = ["workload=add", "workload.rows=64", "workload.cols=1000,4096", "impl=file", "impl.path=k.py:add", "device=cpu"]
+QUICK = ["measure.benchmark.samples=20", "measure.benchmark.max_s=0.2", "measure.benchmark.warmup_s=0"]
+
+
+def git(folder, *words):
+    return subprocess.run(
+        ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words], cwd=folder, check=True, capture_output=True
+    )
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A repository with ``k.py`` in two commits, of which the second changes another file only."""
+    (tmp_path / ".gitignore").write_text("outputs\n")
+    (tmp_path / "k.py").write_text(FAST)
+    git(tmp_path, "init", "-q", "-b", "main", ".")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "one")
+    (tmp_path / "other.py").write_text("")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "two")
+    return tmp_path
+
+
+@pytest.fixture
+def gate(command):
+    """``gate("--against", "main", ...)``: the finished command."""
+
+    def go(*words, overrides=(), **options):
+        whole, more = command()
+        place = whole.index("runner") + 1
+        given = [*words, *overrides, *(() if "--baseline" in words else whole[place:])]
+        return subprocess.run(
+            [*whole[:place], "gate", *given],
+            capture_output=True, encoding="utf-8", timeout=300, check=False, **more, **options,
+        )  # fmt: skip
+
+    return go
+
+
+def test_what_is_unchanged_is_not_measured_unless_asked_for(gate, repository):
+    found = gate("--against", "main", overrides=[*GRID, *QUICK])
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[1:] == [
+        "  skipped: 2, their files are the same in both; --all measures them too",
+        "PASS: nothing is slower by more than 3 % (0 compared with main, 2 skipped)",
+    ]
+    assert not (repository / "outputs").exists()
+    found = gate("--against", "HEAD~1", "--all", "--max-slowdown", "300%", overrides=[*GRID, *QUICK])
+    assert found.returncode == 0, found.stdout
+    assert "file@HEAD~1" in found.stdout
+    assert "PASS: nothing is slower by more than 300 % (2 compared with HEAD~1)" in found.stdout
+
+
+def test_a_slower_working_tree_fails_and_the_summary_says_so(gate, repository):
+    (repository / "k.py").write_text(SLOW)
+    overrides = [*GRID, *QUICK, "impl=file,torch"]
+    found = gate("--against", "main", "--repeat", "0", "--summary", "deep/gate.md", overrides=overrides)
+    assert found.returncode == 1, found.stdout + found.stderr
+    *_, slower, also, skipped, last = found.stdout.splitlines()
+    assert slower.startswith("  slower: add cols=")
+    assert also.startswith("  slower: add cols=")
+    assert skipped.startswith("  skipped: 2, PyTorch's own operators")
+    assert last == "FAIL: 2 slower by more than 3 % (2 compared with main, 2 skipped)"
+    summary = (repository / "deep" / "gate.md").read_text()
+    assert summary.startswith("**FAIL**: 2 slower by more than 3 %")
+    assert "--summary deep/gate.md" in summary
+    assert not git(repository, "status", "--porcelain", "-uno", "--", ":!k.py").stdout
+
+
+def test_a_slowdown_is_confirmed_by_more_processes_in_the_same_folder(gate, repository):
+    (repository / "k.py").write_text(SLOW)
+    overrides = [*GRID[:2], "workload.cols=1000", *GRID[3:], *QUICK]
+    found = gate("--against", "main", "--repeat", "1", overrides=overrides)
+    assert found.returncode == 1, found.stdout + found.stderr
+    assert "gate: 1 slower or unclear so far; measured again in 2 more processes" in found.stdout
+    assert len(list(repository.glob("outputs/*/*"))) == 1
+
+
+def test_a_wrong_result_and_a_failure_that_were_not_there_before_fail(gate, repository):
+    (repository / "k.py").write_text("def add(a, b):\n    return a - b\n\ndef old(a, b):\n    return a + b\n")
+    git(repository, "commit", "-qam", "old")
+    (repository / "k.py").write_text("def add(a, b):\n    return a - b\n\ndef old(a, b):\n    raise ValueError('no')\n")
+    overrides = [*GRID[:2], "workload.cols=1000", "impl=file", "impl.path=k.py:add,k.py:old", "device=cpu", *QUICK]
+    found = gate("--against", "HEAD", overrides=overrides)
+    assert found.returncode == 1, found.stdout
+    assert "failing: add file(old): error: " in found.stdout
+    assert "not judged: add file(add): wrong in both: " in found.stdout
+    assert "FAIL: 1 failing (1 compared with HEAD)" in found.stdout
+
+
+def test_a_file_that_the_revision_lacks_is_listed_and_not_judged(gate, repository):
+    (repository / "new.py").write_text(FAST)
+    overrides = [*GRID[:2], "workload.cols=1000", "impl=file", "impl.path=new.py:add", "device=cpu", *QUICK]
+    found = gate("--against", "main", overrides=overrides)
+    assert found.returncode == 0, found.stdout
+    assert "new: add file: there is no new.py in main" in found.stdout
+    assert "PASS: nothing is slower by more than 3 % (0 compared with main)" in found.stdout
+
+
+def test_a_shallow_clone_and_an_unknown_revision_are_refused_in_one_line(gate, repository, tmp_path_factory):
+    found = gate("--against", "mian", overrides=GRID)
+    assert found.returncode == 2
+    assert found.stderr.startswith("runner: --against mian: no such revision in ")
+    clone = tmp_path_factory.mktemp("clone") / "shallow"
+    git(repository, "clone", "-q", "--depth", "1", f"file://{repository}", str(clone))
+    overrides = [one.replace("k.py", f"{clone}/k.py") for one in GRID]
+    found = gate("--against", "HEAD~1", overrides=overrides)
+    assert found.returncode == 2
+    assert "shallow clone" in found.stderr
+    assert "fetch-depth: 0" in found.stderr
+    assert found.stderr.count("\n") == 1
+
+
+MISTAKES = {
+    "give --against <git revision>": [],
+    "--max-slowdown 3: write 3% or 0.03": ["--against", "main", "--max-slowdown", "3"],
+    "--max-slowdown 0%: give a share above 0": ["--against", "main", "--max-slowdown", "0%"],
+    "--repeat -1: give a whole number": ["--against", "main", "--repeat", "-1"],
+    "resume: a gate measures both": ["--against", "main", "resume=last"],
+    "leave impl.rev out": ["--against", "main", *GRID, "impl.rev=main"],
+    "measure: a gate compares times": ["--against", "main", *GRID, "measure=memory"],
+    "impl: torch: PyTorch's own operators have no revisions here": ["--against", "main", *GRID[:3], "impl=torch"],
+    "--summary k.py/x.md: cannot write there": ["--against", "main", *GRID, "--summary", "k.py/x.md"],
+    "nothing.here: there is no such folder": ["--baseline", "nothing.here", "last"],
+    "--baseline measures nothing": ["--baseline", "a", "b", "workload=gelu"],
+}
+
+
+@pytest.mark.parametrize(("said", "words"), MISTAKES.items(), ids=MISTAKES)
+def test_a_mistake_is_one_line_that_says_what_to_do(gate, repository, said, words):
+    found = gate(*words)
+    assert found.returncode == 2, found.stdout
+    assert said in found.stderr
+    assert found.stderr.count("\n") == 1
+
+
+def test_two_runs_are_judged_without_measuring(run, gate, repository):
+    run(*GRID, *QUICK, "-m", "replicas=3")
+    first = next(repository.glob("outputs/*/*"))
+    (repository / "k.py").write_text("import time\n\ndef add(a, b):\n    time.sleep(0.002)\n    return a + b\n")
+    run(*GRID, *QUICK, "-m", "replicas=3")
+    (second,) = set(repository.glob("outputs/*/*")) - {first}
+    before = {path: path.stat().st_mtime_ns for path in repository.rglob("outputs/**/*")}
+    found = gate("--baseline", str(first), str(second))
+    assert found.stdout.startswith(f"gate: {second} against {first}\n"), found.stderr
+    assert found.returncode in (1, 3), found.stdout  # a busy machine gives no certain time
+    assert gate("--baseline", str(first), str(first), "--max-slowdown", "500%").returncode in (0, 3)
+    assert before == {path: path.stat().st_mtime_ns for path in repository.rglob("outputs/**/*")}
