@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from runner.experiment.case import CaseRecord
-from runner.experiment.results import Comparison, Row
-from runner.experiment.schema import BadInput
+from runner.experiment.results import HARMLESS, Comparison, Row
+from runner.experiment.schema import UNREADABLE, BadInput
 from runner.report import derive
 from runner.report.derive import Line, Names
 from runner.store import journal, provenance, run_folder
@@ -132,3 +135,53 @@ def folders(output_dir: str = OUTPUTS) -> list[Path]:
     """Return the folders of all runs under ``output_dir``, the oldest first."""
     found = [path.parent for path in Path(output_dir).glob(f"*/*/{journal.NAME}")]
     return sorted(found, key=lambda folder: (folder.parent.name, folder.name))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a list of runs says about one of them."""
+
+    folder: Path
+    name: str
+    device: str = ""  # those of its rows
+    commit: str = ""  # as ``Run.commits``
+    cases: int = 0  # of its plan
+    done: int = 0  # cases that have a row
+    failed: int = 0  # rows that make the exit code 1
+    unreadable: int = 0  # records of its journal
+    problem: str = ""  # why the journal cannot be read; the figures are then 0
+
+
+def summary(folder: Path) -> Summary:
+    """Return the summary of the run in ``folder``. It takes a tenth of the time of ``read``. Raises nothing."""
+    name, cases = folder.name[9:], 0  # after the time
+    with suppress(OSError, ValueError):
+        cases = (folder / run_folder.PLAN).read_bytes().count(b"\n") - 1
+        name = run_folder.read_head(folder)["name"]
+    rows: dict[str, dict[str, Any]] = {}
+    unreadable = 0
+    try:
+        with open(folder / journal.NAME, "rb", opener=journal.no_link) as file:
+            for line in file:
+                try:
+                    record = orjson.loads(line)
+                    if record["record"] == "row":
+                        rows[record["key"]] = _outline(record)
+                    elif record["record"] == "session":
+                        journal.check_format(record)
+                except UNREADABLE:
+                    unreadable += 1
+    except (OSError, BadInput) as error:
+        return Summary(folder, name, cases=cases, problem=getattr(error, "strerror", None) or str(error))
+    outlines = list(rows.values())
+    commits = provenance.commits(outlines) or provenance.commits(run_folder.earlier_sessions(folder))
+    devices = ", ".join(dict.fromkeys(row["device"] for row in outlines if row["device"]))
+    failed = sum(row["status"] not in HARMLESS for row in outlines)
+    return Summary(folder, name, devices, commits, max(cases, len(rows)), len(rows), failed, unreadable)
+
+
+def _outline(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``summary`` needs of a row. Raises one of UNREADABLE if it is none."""
+    metrics = record["metrics"]
+    found = {name: metrics.get(name) for name in ("repository", "commit", "dirty")}
+    return {**found, "device": str(record["device"]), "status": str(record["status"])}

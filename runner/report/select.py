@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import Any
 
 from runner.experiment import schema
@@ -19,18 +20,19 @@ MOST_NAMED = 12  # values in a message
 EMPTY = ("", "null", "none")
 
 
-def where(records: Records, conditions: Sequence[str], known: Iterable[str] = ()) -> list[int]:
+def where(records: Records, conditions: Sequence[str], only: Sequence[str] = ()) -> list[int]:
     """Return the places of the ``records`` that fulfil ``conditions``, each ``name=value,name=value1,value2``.
 
-    Names are those of ``columns``. Several values of a name are alternatives. ``known`` has further names that a record
-    may have.
+    Several values of a name are alternatives. Names are those of rows, or ``only`` those if they are given.
 
     Raises:
         BadInput: a name is unknown, a condition has no ``=``, or no record fulfils all of them.
 
     """
     wanted = _parsed(conditions)
-    names = {name: column(records, name, f"--where {name}", known) for name in wanted}
+    if unknown := [name for name in wanted if only and name not in only]:
+        raise BadInput(f"--where {unknown[0]}: no such column; {choices(unknown[0], only)}")
+    names = {name: name if only else column(records, name, f"--where {name}") for name in wanted}
     found = [
         place
         for place, record in enumerate(records)
@@ -71,7 +73,7 @@ def _text(value: object) -> str:
 
 
 def _is(value: object, word: str) -> bool:
-    """Return whether ``word``, as typed, means ``value``."""
+    """Return whether ``word``, as typed, means ``value``: a word may be a pattern, such as ``*H200*``."""
     if value is None or value == "":
         return word.lower() in EMPTY
     if isinstance(value, bool):
@@ -81,12 +83,12 @@ def _is(value: object, word: str) -> bool:
             return float(word) == value
         except ValueError:
             return schema.size(word) == value
-    return word == str(value)
+    return word == str(value) or fnmatchcase(str(value), word)
 
 
-def column(records: Records, name: str, option: str, known: Iterable[str] = ()) -> str:
+def column(records: Records, name: str, option: str) -> str:
     """Return the column that ``name`` means; ``workload.`` and ``impl.`` may be left out. Raises BadInput."""
-    there = {*dict.fromkeys(key for record in records for key in record), *known}
+    there = {key for record in records for key in record}
     found = [prefix + name for prefix in PREFIXES if prefix + name in there]
     if found[:1] == [name] or len(found) == 1:
         return found[0]

@@ -209,11 +209,7 @@ class Contents:
                 self._in_flight.difference_update(record["keys"])
             case "session":
                 self.end_session()
-                if record["format"] > FORMAT:
-                    raise BadInput(
-                        f"this run has format {record['format']}, and this version of the runner reads formats up to "
-                        f"{FORMAT}; update the runner"
-                    )
+                check_format(record)
 
     def end_session(self) -> None:
         """Count a death for each case that the session left in flight."""
@@ -225,6 +221,15 @@ class Contents:
         self.deaths.pop(key, None)
         self._in_flight.discard(key)
         self._rounds_before[key] = len(self._rounds)
+
+
+def check_format(session: dict[str, Any]) -> None:
+    """Raise BadInput if the record ``session`` says that the journal has a newer format; one of UNREADABLE if none."""
+    if session["format"] > FORMAT:
+        raise BadInput(
+            f"this run has format {session['format']}, and this version of the runner reads formats up to {FORMAT}; "
+            "update the runner"
+        )
 
 
 def load(folder: Path) -> Contents:
