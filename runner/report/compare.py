@@ -316,7 +316,7 @@ def _ratio(
     if ratio := derive.ratio_in_rounds(other, first, rounds):
         return ratio, "paired rounds", ""
     sides = first, other
-    doubt = next((f"{name}: {why}" for rows, name in zip(sides, names, strict=True) if (why := _doubt(rows))), "")
+    doubt = next((f"{why} in {name}" for rows, name in zip(sides, names, strict=True) if (why := _doubt(rows))), "")
     if not doubt and min(map(len, sides)) >= FEWEST_REPLICAS:
         return between_processes(first, other), "replicas", ""
     apart = [row.metrics.get("separate_pct") for rows in sides for row in rows]
@@ -387,11 +387,12 @@ def _unmatched(match: _Match, label: _Label) -> list[LeftOut]:
     like = [{_common(one.case, shared): one for one in reversed(cases)} for cases in (match.mine, match.theirs)]
     for place, cases in enumerate((match.mine, match.theirs)):
         for one in cases:
-            twin = like[1 - place].get(_common(one.case, shared))
-            reason = _difference(*((one, twin) if place == 0 else (twin, one)), names) if twin else ""
+            like_it = like[1 - place].get(_common(one.case, shared))
+            couple = (one, like_it or one) if place == 0 else (like_it or one, one)
+            reason = _difference(*couple, names)
             row = derive.merged(one.rows)
-            rows = (row, None) if place == 0 else (None, row)
-            found.append(LeftOut(*label(one), f"only in {names[place]}{reason}", *rows))
+            alone = (row, None) if place == 0 else (None, row)
+            found.append(LeftOut(*label(one), f"only in {names[place]}{reason}", *alone))
     return found
 
 
@@ -519,16 +520,16 @@ def _machine(run: Run) -> dict[str, str]:
         "GPU": _some(sorted({row.device for row in on_gpu})),
         "card": _some(sorted({str(row.metrics.get("gpu_uuid", "")) for row in on_gpu})),
         "driver": known("driver", gpus),
-        "host": known("hostname", sessions),
-        "system": known("system", sessions),
         "CPU": known("cpu", workers),
         "CPU cores": known("cpu_cores", workers),
         "CPU threads": _some(row.metrics.get("threads") for row in on_cpu),
-        "python": known("python", sessions),
         "torch": known("torch", [one for one in workers if one] or packages),
         "CUDA of torch": known("torch_cuda", workers),
         "triton": known("triton", packages),
+        "python": known("python", sessions),
         "commit": run.commits,
+        "host": known("hostname", sessions),
+        "system": known("system", sessions),
     }
 
 
