@@ -79,15 +79,6 @@ def kernels(root: Path) -> str:
     return name
 
 
-def loaded_kernels(name: str = "") -> list[ModuleType]:
-    """Return ``runner.kernels.<name>`` and the same of git revisions, as far as they are imported; "": all modules."""
-    packages = ["runner.kernels", *(package for package, folder in _folders.items() if folder.aliases == KERNELS)]
-    if name:
-        return [sys.modules[f"{package}.{name}"] for package in packages if f"{package}.{name}" in sys.modules]
-    begins = tuple(f"{package}." for package in packages)
-    return [module for full, module in list(sys.modules.items()) if full.startswith(begins)]
-
-
 def module_name(file: Path, root: Path) -> str:
     """Return the name under which ``file`` of ``root`` is loaded. It is the same in every process."""
     root = root.resolve()

@@ -65,4 +65,7 @@ def project(tmp_path_factory) -> Project:
     for text, name in printed:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text, encoding="utf-8")
+    for words in (["init", "-q", "-b", "main"], ["add", "-A"], *[["commit", "-q", "--allow-empty", "-m", "x"]] * 2):
+        who = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", "-C", str(root), *who, *words], check=True)  # pages name revisions
     return Project(root)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from runner.implementations.loader import loaded_kernels
+from runner.kernels import unsupported
 from runner.kernels.cuda_kernel import Kernel
 
 STAGES = ("ttir", "ttgir", "llir", "ptx")
@@ -61,6 +61,18 @@ def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None
         yield
     finally:
         setattr(owner, name, before)
+
+
+def loaded_kernels(name: str = "") -> list[ModuleType]:
+    """Return ``runner.kernels.<name>`` and the same of git revisions, as far as they are imported; "": all modules.
+
+    Packages of revisions have names of their own, and share the module ``unsupported`` with ``runner.kernels``.
+    """
+    packages = [full.removesuffix(".unsupported") for full, one in list(sys.modules.items()) if one is unsupported]
+    if name:
+        return [sys.modules[f"{package}.{name}"] for package in packages if f"{package}.{name}" in sys.modules]
+    begins = tuple(f"{package}." for package in packages)
+    return [module for full, module in list(sys.modules.items()) if full.startswith(begins)]
 
 
 @contextmanager
