@@ -8,7 +8,8 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -156,3 +157,19 @@ def fields_of(group: str, name: str) -> dict[str, Any]:
     fields = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
     beside = ("name", "axes", "quick")
     return {key: 1 if "${" in str(value) else value for key, value in fields.items() if key not in beside}
+
+
+def share_of(count: int, processes: int, index: int) -> int:
+    """Return how many of ``count`` are for process ``index``."""
+    return count * (index + 1) // processes - count * index // processes
+
+
+@contextmanager
+def beside(count: int) -> Iterator[None]:
+    """Run ``count`` endless loops meanwhile."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()

@@ -16,15 +16,26 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median, stdev
 from typing import Any
 
 import torch
 
-from benchmarks.common import ROOT, digits, fields_of, load_average, page, publish, table, word
+from benchmarks.common import (
+    ROOT,
+    beside,
+    digits,
+    fields_of,
+    load_average,
+    page,
+    publish,
+    share_of,
+    table,
+    word,
+)
+from benchmarks.timer.repeated import repeated, tensors
 from runner.device import identity
 from runner.measure.benchmark import Benchmark
 from runner.store import run_folder
@@ -127,36 +138,6 @@ def _count(some: Sequence[bool]) -> str:
 # --- one process ---
 
 
-def repeated(call: str, x: tuple[torch.Tensor, ...], times: int = 1) -> Call:
-    """Return a new function that computes ``call`` of ``x``, ``times`` in a row."""
-    function: Callable[..., Any] = {"gelu": torch.nn.functional.gelu, "softmax": _softmax, "matmul": torch.mm}[
-        call.split()[0]
-    ]
-    if times == 1:
-        return Call(lambda: (function(*x),), inputs=x)
-
-    def run() -> tuple[torch.Tensor, ...]:
-        for _ in range(times):
-            y = function(*x)
-        return (y,)
-
-    return Call(run, inputs=x)
-
-
-def _softmax(x: torch.Tensor) -> torch.Tensor:
-    return torch.softmax(x, -1)
-
-
-def tensors(call: str, device: str) -> tuple[torch.Tensor, ...]:
-    """Return new inputs of ``call``, such as "gelu 2^10", "softmax 64 x 32" or "matmul 128"."""
-    kind, _, size = call.partition(" ")
-    if kind == "gelu":
-        return (torch.randn(2 ** int(size.removeprefix("2^")), device=device),)
-    rows, _, cols = size.partition(" x ")
-    count = 2 if kind == "matmul" else 1
-    return tuple(torch.randn(int(rows), int(cols or rows), device=device) for _ in range(count))
-
-
 def judge_all(index: int, device: str, settings: TimingSettings, pairs: int, slowed: int) -> Iterator[Judged]:
     """Judge ``pairs`` pairs of equal calls, and ``slowed`` of each share, in random order."""
     chance, held = random.Random(index), []
@@ -220,22 +201,6 @@ def main() -> None:
     facts: dict[str, Any] = {**run_folder.environment(sys.argv[1:]), "worker": worker}
     name = "equal_pairs_loaded" if options.load else "equal_pairs"
     publish(name, page("Equal calls and slower ones in paired rounds", body, facts, load), facts, options.write)
-
-
-def share_of(count: int, processes: int, index: int) -> int:
-    """Return how many of ``count`` are for process ``index``."""
-    return count * (index + 1) // processes - count * index // processes
-
-
-@contextmanager
-def beside(count: int) -> Iterator[None]:
-    """Run ``count`` endless loops meanwhile."""
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
 
 
 def launch(index: int, device: str, pairs: int, slowed: int) -> list[Judged]:

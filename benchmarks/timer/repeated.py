@@ -1,0 +1,45 @@
+"""Calls of one operation on one input, once or several times in a row: equal ones, and slower ones by a known share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from runner.timing import Call
+
+
+def _softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, -1)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "gelu": torch.nn.functional.gelu,
+    "softmax": _softmax,
+    "matmul": torch.mm,
+}
+
+
+def repeated(call: str, x: tuple[torch.Tensor, ...], times: int = 1) -> Call:
+    """Return a new function that computes ``call`` of ``x``, ``times`` in a row."""
+    function = FUNCTIONS[call.split()[0]]
+    if times == 1:
+        return Call(lambda: (function(*x),), inputs=x)
+
+    def run() -> tuple[torch.Tensor, ...]:
+        for _ in range(times):
+            y = function(*x)
+        return (y,)
+
+    return Call(run, inputs=x)
+
+
+def tensors(call: str, device: str) -> tuple[torch.Tensor, ...]:
+    """Return new inputs of ``call``, such as "gelu 2^10", "softmax 64 x 32" or "matmul 128"."""
+    kind, _, size = call.partition(" ")
+    if kind == "gelu":
+        return (torch.randn(2 ** int(size.removeprefix("2^")), device=device),)
+    rows, _, cols = size.partition(" x ")
+    count = 2 if kind == "matmul" else 1
+    return tuple(torch.randn(int(rows), int(cols or rows), device=device) for _ in range(count))
