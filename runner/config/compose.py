@@ -142,6 +142,8 @@ class Composer:
                 raise MissingConfigException(str(error), error.missing_cfg_file, error.options or options) from None
             with open_dict(base):
                 del base["hydra"]
+                if isinstance(base.get("impl"), DictConfig) and "path" in base.impl:  # a user's file by its own name
+                    base.impl.setdefault("rev", None)
             self._bases[groups] = base
         return self._bases[groups]
 

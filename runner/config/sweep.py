@@ -70,7 +70,8 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
         yield from _sweep(compose, overrides)
         return
     if swept := [override for override in overrides if override.is_sweep_override()]:
-        raise BadInput(f"{swept[0].input_line}: several values make a sweep; add -m{_other_meaning(compose, swept[0])}")
+        asked = _as_typed(swept[0])
+        raise BadInput(f"{asked}: several values make a sweep; add -m{_other_meaning(compose, swept[0])}")
     if axes := _declared(compose(arguments), "axes").keys() - set(map(key_of, overrides)):
         raise BadInput(f"axes: {', '.join(sorted(axes))}: a sweep; add -m (or axes=null for one case)")
     yield list(arguments)
@@ -182,12 +183,20 @@ def _as_sweep(override: Override) -> str:
     return re.sub(r"[\[\]'\" ]", "", str(override.input_line)) + " -m"
 
 
+def _as_typed(override: Override) -> str:
+    """Return the line of ``override`` without the quotes that revisions are given."""
+    line = str(override.input_line)
+    return line.replace("'", "") if key_of(override) == REVISION else line
+
+
 def _other_meaning(compose: Composer, swept: Override) -> str:
     """Return what several values without ``-m`` may mean instead of a sweep."""
     key, _, value = str(swept.input_line).partition("=")
     if swept.key_or_group in SEVERAL:
         return f", or take them together: '{key}=[{value}]'"
-    return "" if compose.is_group(swept) else f" (or, if it is one value, quote it within quotes: \"{key}='{value}'\")"
+    if compose.is_group(swept) or key_of(swept) == REVISION:
+        return ""
+    return f" (or, if it is one value, quote it within quotes: \"{key}='{value}'\")"
 
 
 def _workload_axes(config: DictConfig) -> dict[str, Any]:

@@ -107,6 +107,8 @@ def _write(commit: str, worktree: Path, files: Path) -> None:
     scratch = Path(tempfile.mkdtemp(prefix=".", dir=files.parent))
     try:
         index = {"GIT_INDEX_FILE": str(scratch / "index")}  # the user's own stays as it is
+        if _git(worktree, "cat-file", "-e", f"{commit}^{{commit}}").returncode:
+            raise BadInput(f"impl.rev: {worktree} has no commit {commit[:SHOWN]} any more; {ASK}, or by its branch")
         _done(worktree, "read-tree", commit, environment=index)
         paths = _paths(_done(worktree, "ls-tree", "-r", "-l", "-z", "--full-tree", commit))
         whole = scratch / "files"

@@ -133,6 +133,32 @@ def test_the_axes_of_an_experiment_may_name_revisions(repository, tmp_path):
     assert [choice.revision for choice in found] == ["HEAD~1", ""]
 
 
+def test_several_revisions_need_a_sweep(repository):
+    words = ["workload=gelu", "workload.cols=4", "device=cpu", "impl=file", f"impl.path={repository.folder}/k.py:f"]
+    with pytest.raises(BadInput) as raised:
+        config.plan([*words, "impl.rev=HEAD~1,main"])
+    assert str(raised.value) == "impl.rev=HEAD~1,main: several values make a sweep; add -m"
+
+
+def test_a_file_with_a_name_of_its_own_has_revisions(repository, tmp_path):
+    (tmp_path / "mine" / "impl").mkdir(parents=True)
+    (tmp_path / "mine" / "impl" / "quick.yaml").write_text(f"name: quick\npath: {repository.folder}/k.py:f\n")
+    words = ["workload=gelu", "workload.rows=2", "workload.cols=4", "device=cpu", f"--config-dir={tmp_path}/mine"]
+    plan = config.plan([*words, "impl=torch,quick", "impl.rev=HEAD~1,worktree", "-m"])
+    assert plan is not None
+    labels = Labels(case.impl for case in plan.cases)
+    assert [labels.label(case.impl) for case in plan.cases] == ["torch", "quick@HEAD~1", "quick@worktree"]
+    assert [factor(case.impl) for case in plan.cases[1:]] == [2, 5]
+
+
+def test_inside_a_git_hook_the_repository_is_that_of_the_file(repository, tmp_path, monkeypatch):
+    other = Repository(tmp_path / "other")
+    monkeypatch.setenv("GIT_DIR", str(other.folder / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(other.folder / ".git" / "index"))
+    (choice,) = impls(repository, "impl.rev=HEAD~1")
+    assert factor(choice) == 2
+
+
 def test_without_a_revision_a_case_has_the_fields_that_it_had_before(repository):
     (choice,) = impls(repository)
     assert list(choice.fields) == ["path"]
@@ -272,6 +298,7 @@ def test_a_function_that_the_revision_lacks_is_named_with_it(repository):
         (["impl.rev=mian"], r"impl\.rev=mian: no such revision in \S+; did you mean main.* git fetch"),
         (["impl.rev=HEAD~9"], r"impl\.rev=HEAD~9: no such revision"),
         (["impl.rev=--all"], r"impl\.rev=--all: no such revision"),
+        (["impl.rev=main@" + 40 * "1"], r"has no commit 1111111111 any more; fetch it with"),
         (["impl.rev=main,"], "nothing stands before or after a comma"),
         (["impl.rev=[main,v1.0]"], "takes one value; to sweep: impl.rev=main,v1.0 -m"),
         (["impl=compiled", "impl.of=torch", "impl.rev=HEAD"], r"compiled\(of=torch\) has no revisions here"),
