@@ -219,14 +219,13 @@ def _advice(pair: Pair, ratio: Ratio, limit: float) -> str:
     longer = sampling**2 / left
     if longer > MOST_LONGER:
         return f"{wanted}: the slowdown is too near to the limit; another --max-slowdown"
-    longer = max(longer, 1.0)
-    fields = _fields(pair)
+    longer, fields = max(longer, 1.0), _fields(pair)
+    processes = f"{wanted}: replicas={max(REPLICAS, math.ceil(longer * pair.processes))}"
+    if pair.processes > 1:
+        return processes
     rounds = math.ceil(longer * float(fields.get("paired_rounds") or DEFAULT_ROUNDS))
     seconds = longer * float(fields.get("max_s") or DEFAULT_MAX_S)
-    count = max(REPLICAS, math.ceil(longer))
-    return (
-        f"{wanted}: replicas={count}, or measure.benchmark.max_s={seconds:.2g} measure.benchmark.paired_rounds={rounds}"
-    )
+    return f"{processes}, or measure.benchmark.max_s={seconds:.2g} measure.benchmark.paired_rounds={rounds}"
 
 
 def _fields(pair: Pair) -> Mapping[str, Any]:

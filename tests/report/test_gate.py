@@ -131,6 +131,11 @@ def test_an_unclear_one_says_what_would_decide_it(slowdown, half, systematic, ad
     assert advice in found.reason
 
 
+def test_what_several_processes_left_unclear_needs_more_of_them():
+    (found,) = gate.judge([pair(0.0, 0.06, processes=5)], LIMIT)
+    assert found.reason.endswith("has ±6 %: replicas=21")
+
+
 def test_calls_that_are_too_slow_for_paired_rounds_are_told_what_allows_them():
     slow = row(wall_us=500_000.0)
     (found,) = gate.judge([pair(before=slow, after=slow, ratio=None)], LIMIT)
