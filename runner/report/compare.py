@@ -447,8 +447,9 @@ def _field(run: Run, asked: str) -> str:
     names = dict.fromkeys(name for row in run.rows for name in _flat(row.case))
     found = [asked] if asked in names else [name for name in names if name.endswith(f".{asked}")]
     if not found:
-        varied = several(_flat(row.case) for row in run.rows)
-        raise BadInput(f"--by {asked}: no such field; {choices(asked, varied or names)}")
+        varied = several(_flat(row.case) for row in run.rows) or names
+        known = choices(asked, {name.rpartition(".")[2] for name in varied})
+        raise BadInput(f"--by {asked}: no such field varies in this run; {known}")
     if found[1:]:
         raise BadInput(f"--by {asked}: several fields have this name; give one of: {', '.join(found)}")
     return found[0]
@@ -523,7 +524,7 @@ def _machine(run: Run) -> dict[str, str]:
         "CPU": known("cpu", workers),
         "CPU cores": known("cpu_cores", workers),
         "CPU threads": _some(row.metrics.get("threads") for row in on_cpu),
-        "torch": known("torch", [one for one in workers if one] or packages),
+        "torch": known("torch", workers) or known("torch", packages),
         "CUDA of torch": known("torch_cuda", workers),
         "triton": known("triton", packages),
         "python": known("python", sessions),
