@@ -406,12 +406,12 @@ def test_three_runs_stand_beside_each_other_or_below_if_it_is_narrow(two, tmp_pa
     assert main(["compare", *two, third, "--output", str(out), "--words", "faster"]) == 0
     assert "cols=16" not in out.read_text().partition("ratio: time")[0]
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "72")
+    monkeypatch.setenv("COLUMNS", "64")
     assert main(["compare", *two, third]) == 0
     narrow = Text.from_ansi(capsys.readouterr().out).plain
     table = narrow[narrow.index("implementation") : narrow.index("spread from")]
     assert [line.split()[-2:] for line in table.splitlines() if "implementation" in line] == [["B", "is"], ["C", "is"]]
-    assert max(map(len, table.splitlines())) <= 72
+    assert max(map(len, table.splitlines())) <= 64
 
 
 def test_the_command_with_a_field_of_one_run(tmp_path, capsys):
