@@ -16,7 +16,7 @@ HELP = ("--help", "-h")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0 all well, 1 a case failed, 2 bad input, 130 interrupted."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = [*(sys.argv[1:] if argv is None else argv)]  # ``list`` is a sub-command here, once it has been imported
     try:
         return _main(words)
     except BaseException as error:  # before the first case, or a second Ctrl-C: the first one still prints the table

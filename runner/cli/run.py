@@ -171,7 +171,7 @@ def conclude(session: Session, chosen: Mapping[str, Reporter]) -> list[Row]:
 
     """
     from runner.report import past
-    from runner.report.formats import Markdown
+    from runner.report.formats import TABLE, Markdown
     from runner.report.frame import Csv
     from runner.report.terminal import Terminal, console
 
@@ -186,7 +186,7 @@ def conclude(session: Session, chosen: Mapping[str, Reporter]) -> list[Row]:
     reporters: dict[str, Reporter] = {
         "terminal": Terminal(run, out.width),
         "csv": Csv(whole.lines),
-        "markdown": Markdown(whole),
+        **({"markdown": Markdown(whole)} if session.rows or not (folder / TABLE).exists() else {}),
         **{name: reporter for name, reporter in chosen.items() if rows and name not in asked},
     }
     unprinted: OSError | None = None

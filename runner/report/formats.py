@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from runner.report.past import Run
 from runner.report.terminal import FILE_WIDTH
 from runner.store import run_folder
 
-FILE = "table.md"
+TABLE = "table.md"  # in the folder of a run
 Records = Sequence[Mapping[str, Any]]
 
 
@@ -48,7 +48,7 @@ def sheet(run: Run, lines: Sequence[Line]) -> Sheet:
         if line.row.case.problem != problem:
             problem = line.row.case.problem
             groups.append((names.heading(line.row.case), []))
-        groups[-1][1].append([cell.strip() for cell in cells])
+        groups[-1][1].append([" ".join(cell.split()) for cell in cells])  # a chosen column may have several lines
     notes = [*terminal.explain(lines, names), *terminal.notes([line.row for line in lines], names)]
     title = terminal.title(run, rows, FILE_WIDTH)
     words = frozenset({0, len(heads) - 1})
@@ -67,16 +67,19 @@ def markdown(sheet: Sheet) -> str:
     several = len(sheet.groups) > 1
     heads = [*(["problem"] if several else []), *sheet.heads]
     sides = [*(["---"] if several else []), *("---" if at in sheet.left else "---:" for at in range(len(sheet.heads)))]
-    lines = [heads, sides]
+    drawn = [_line(map(_escaped, heads)), _line(sides)]
     for heading, rows in sheet.groups:
         for place, cells in enumerate(rows):
-            first, *others = map(_escaped, cells)
+            first, *others = _escaped("\n".join(cells)).split("\n")  # at once: a grid has ten thousand rows
             first = f"**{first}**" if first[:1] in sheet.best else first
-            lines.append([*([_escaped(heading) if place == 0 else ""] if several else []), first, *others])
-    drawn = ["| " + " | ".join(line) + " |" for line in lines]
+            drawn.append(_line([*([_escaped(heading) if place == 0 else ""] if several else []), first, *others]))
     title, *constants = map(_escaped, sheet.title.splitlines())
     items = [f"- {_escaped(' '.join(note.split()))}" for note in sheet.notes]
     return "\n".join([f"### {title}", *(f"\n{line}" for line in constants), "", *drawn, "", *items, ""])
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 SPECIAL = re.compile(r"[\\`*<>|~\[\]]|(?<!\w)_|_(?!\w)")  # signs of Markdown; not the underscores in ``vs_baseline``
@@ -188,7 +191,7 @@ class Markdown:
 
     def publish(self, folder: Path) -> list[str]:
         """Write the file, and return a message if that fails."""
-        path = folder / FILE
+        path = folder / TABLE
         try:
             run_folder.replace(path, markdown(sheet(self.run, self.run.lines)).encode())
         except OSError as error:

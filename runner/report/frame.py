@@ -116,7 +116,7 @@ def flat_records(lines: Sequence[Line]) -> list[dict[str, Any]]:
 
 
 def columns(records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the columns of ``records``: workload, implementation, then the others, and the key last."""
-    rank = {"workload": 0, "impl": 1, "key": 3}
+    """Return the columns of ``records``: run, workload, implementation, then the others, and the key last."""
+    rank = {"run": -1, "workload": 0, "impl": 1, "key": 3}
     found = dict.fromkeys(name for record in records for name in record)
     return sorted(found, key=lambda name: rank.get(name.partition(".")[0], 2))

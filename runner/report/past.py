@@ -74,8 +74,8 @@ class Run:
 
     def rows_of(self, lines: Iterable[Line]) -> list[Row]:
         """Return the rows behind ``lines``, of which each may have several replicas."""
-        keys = {replace(line.row.case, replica=0).key for line in lines}
-        return [row for row in self.rows if replace(row.case, replica=0).key in keys]
+        wanted = {(line.row.case.problem, line.row.case.impl.text) for line in lines}
+        return [row for row in self.rows if (row.case.problem, row.case.impl.text) in wanted]
 
     def against(self, baseline: str | None) -> Run:
         """Return the run with another baseline, or the same if that is None."""

@@ -30,6 +30,8 @@ def where(records: Records, conditions: Sequence[str], only: Sequence[str] = ())
 
     """
     wanted = _parsed(conditions)
+    if not records:  # of a run without rows, whose columns are not known
+        return []
     if unknown := [name for name in wanted if only and name not in only]:
         raise BadInput(f"--where {unknown[0]}: no such column; {choices(unknown[0], only)}")
     names = {name: name if only else column(records, name, f"--where {name}") for name in wanted}
@@ -38,7 +40,7 @@ def where(records: Records, conditions: Sequence[str], only: Sequence[str] = ())
         for place, record in enumerate(records)
         if all(any(_is(record.get(names[name]), value) for value in values) for name, values in wanted.items())
     ]
-    if records and not found:
+    if not found:
         raise BadInput(_nothing(records, wanted, names))
     return found
 
@@ -109,7 +111,7 @@ def order(records: Records, problems: Sequence[str], asked: str) -> list[int]:
     Records of one of ``problems`` stay together. Problems are sorted if the column is the same in all records of each,
     else the records within each problem. Records without a value come last. Raises BadInput.
     """
-    name = column(records, asked.removeprefix("-"), f"--sort {asked}")
+    name = column(records, asked.removeprefix("-"), f"--sort {asked}") if records else ""
     groups: dict[str, list[int]] = {}
     for place, problem in enumerate(problems):
         groups.setdefault(problem, []).append(place)

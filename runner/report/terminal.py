@@ -209,8 +209,8 @@ def explain(lines: Sequence[Line], names: Names, dropped: Sequence[TableColumn] 
     yield from _separate(lines, names)
     yield from _winners(lines, names)
     if dropped:
-        titles, asked = (", ".join(getattr(one, part) for one in dropped) for part in ("title", "name"))
-        yield f"no room for {titles}; to see them: a wider terminal, or resume=last columns={asked.replace(' ', '')}"
+        titles, columns = ", ".join(one.title for one in dropped), ",".join(one.name for one in dropped)
+        yield f"no room for {titles}; to see them: a wider terminal, or python -m runner show columns={columns}"
 
 
 NO_CONCLUSION = (

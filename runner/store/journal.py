@@ -245,6 +245,8 @@ def load(folder: Path) -> Contents:
                     contents.unreadable += 1
     except OSError as error:
         raise BadInput(f"{folder / NAME} cannot be read: {error.strerror or error}") from None
+    except BadInput as error:
+        raise BadInput(f"{folder}: {error}") from None
     finally:
         gc.enable()
     contents.end_session()

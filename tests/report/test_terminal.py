@@ -133,8 +133,8 @@ def test_a_chosen_column_is_printed_without_an_exponent():
 def test_what_a_narrow_terminal_leaves_out_is_named_with_how_to_see_it():
     names = derive.Names([one.case for one in ROWS])
     assert terminal.table(derive.lines(ROWS, None), names, 80).plain.endswith(
-        "\nno room for FLOP/s, B/s, % peak, err/tol, peak mem; to see them: a wider terminal, or resume=last "
-        "columns=tflops,gbps,pct_of_measured_peak,err_over_tol,peak_mem_bytes\n"
+        "\nno room for FLOP/s, B/s, % peak, err/tol, peak mem; to see them: a wider terminal, or python -m runner "
+        "show columns=tflops,gbps,pct_of_measured_peak,err_over_tol,peak_mem_bytes\n"
     )
     assert "no room" not in terminal.table(derive.lines(ROWS, None), names, 130).plain
 
