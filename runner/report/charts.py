@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from types import ModuleType
 from typing import Any
@@ -26,7 +27,13 @@ PALETTE = (  # distinct on white and on black, and for most colour-blind readers
     *("#4c78d0", "#e8871a", "#2a9d6e", "#d1495b", "#8e6bbf", "#8c6d46", "#d977b5", "#7a7f87", "#a3a128", "#2fa6c4"),
     *("#9db7ee", "#f3bd80", "#8fd0b2", "#eb9fa9", "#c7b3e0", "#c9b08f", "#efbcdc", "#b9bdc4", "#d4d27a", "#93d3e4"),
 )
+CONFIG: Mapping[str, Any] = {
+    "legend": {"orient": "top", "columns": 4, "labelLimit": 240, "symbolType": "circle"},
+    "axis": {"gridColor": "#e6e6e6", "domainColor": "#888888", "tickColor": "#888888"},
+    "view": {"stroke": None},
+}
 WIDTH, HEIGHT = 640, 320  # of an image, in pixels without its axes
+DRAWN: Mapping[str, Mapping[str, Any]] = {".png": {"scale": 2}, ".svg": {}}  # arguments by the ending of a file
 LOG_FROM = 8  # largest over smallest value from which an axis is logarithmic
 MOST_TICKS = 12  # sizes that all get a label
 COMPUTE_FROM = 20  # operations per byte from which the rate shown is that of operations, without a measured peak
@@ -138,8 +145,8 @@ def swept(cases: Sequence[CaseRecord], names: Names) -> Axis:
     values: dict[str, list[float]] = {}
     for name in names.axes[cases[0].workload.name] if cases else ():
         own = {case.workload.fields.get(name) for case in cases}
-        if numbers := [one for one in own if type(one) in (int, float)]:
-            values[name] = sorted(numbers) if len(numbers) == len(own) > 1 else []  # type: ignore[type-var]
+        numbers = sorted(one for one in own if isinstance(one, int | float) and not isinstance(one, bool))
+        values[name] = numbers if len(numbers) == len(own) > 1 else []
     best = max(values, key=lambda name: len(values[name]), default="")
     return Axis(best, values[best]) if values.get(best) else Axis("", ())
 
@@ -189,8 +196,8 @@ def _point(run: str, line: Line, names: Names, axis: str, rate: Quantity | None)
     }
     amount = metrics.get("flops" if rate is OPERATIONS else "bytes_min") if rate else None
     if isinstance(amount, int | float) and amount > 0:
-        inverse = [amount / end if end else None for end in (high, low)]
-        point |= _bounded("rate", amount / time_us, *inverse, 1e6)
+        slow, quick = (amount / end if end else None for end in (high, low))
+        point |= _bounded("rate", amount / time_us, slow, quick, 1e6)
     return point
 
 
@@ -213,7 +220,7 @@ class _Look:
     def _identity(self) -> dict[str, Any]:
         colours = [PALETTE[place % len(PALETTE)] for place in range(len(self.labels))]
         scale = {"domain": list(self.labels), "range": colours}
-        legend = {"title": None, "orient": "top", "columns": 3, "labelLimit": 260, "symbolType": "circle"}
+        legend = {"title": None}
         found: dict[str, Any] = {
             "color": {"field": "implementation", "type": "nominal", "scale": scale, "legend": legend},
             "opacity": {"condition": {"param": "pick", "value": 1}, "value": 0.12},
@@ -221,8 +228,8 @@ class _Look:
         return found
 
     def _dash(self) -> dict[str, Any]:
-        legend = {"title": None, "orient": "top", "labelLimit": 260, "columns": 1}
-        return {"strokeDash": {"field": "run", "type": "nominal", "legend": legend}} if self.several else {}
+        dash = {"field": "run", "type": "nominal", "legend": {"title": None, "symbolType": "stroke"}}
+        return {"strokeDash": dash} if self.several else {}
 
     def lines(self, kind: str, quantity: Quantity, points: Sequence[Mapping[str, Any]], axis: Axis) -> dict[str, Any]:
         """Return a line per implementation against the swept size, with intervals."""
@@ -287,9 +294,10 @@ class _Look:
     def _tooltip(self, kind: str, quantity: Quantity, axis: str) -> list[dict[str, Any]]:
         unit = f" ({quantity.unit})" if quantity.unit else ""
         shape = ".4~s" if quantity.unit else ".4~r"
+        found: list[dict[str, Any]] = [{"field": "implementation", "type": "nominal"}]
         figures = {kind: quantity.name, f"{kind}_low": "95 % interval from", f"{kind}_high": "to"}
         return [
-            {"field": "implementation", "type": "nominal"},
+            *found,
             *([{"field": "run", "type": "nominal"}] if self.several else []),
             *([{"field": "size", "type": "quantitative", "title": axis, "format": "d"}] if axis else []),
             *(
@@ -304,11 +312,12 @@ class _Look:
         x = {"field": "intensity", "type": "quantitative", "title": "operations per byte of minimum traffic"}
         y = {"field": "rate", "type": "quantitative", "title": "FLOP/s", "axis": _ticks(OPERATIONS)}
         x |= {"scale": {"type": "log", "nice": False}, "axis": {"grid": False, "format": "~r", "labelOverlap": True}}
-        y |= {"scale": {"type": "log"}}
-        shape = {"shape": {"field": "workload", "type": "nominal", "legend": {"title": None, "orient": "top"}}}
+        y |= {"scale": {"type": "log", "nice": False, "padding": 12}}
+        several = len({point["workload"] for point in points}) > 1
+        shape = {"shape": {"field": "workload", "type": "nominal", "legend": {"title": None}}} if several else {}
         limits = {"values": roof.points([point["intensity"] for point in points])}
         pick = {"name": "pick", "select": {"type": "point", "fields": ["implementation"]}, "bind": "legend"}
-        tooltip = [
+        tooltip: list[dict[str, Any]] = [
             {"field": "case", "type": "nominal"},
             *([{"field": "run", "type": "nominal"}] if self.several else []),
             {"field": "rate", "type": "quantitative", "title": "FLOP/s", "format": ".4~s"},
@@ -343,8 +352,8 @@ def _scale(kind: str, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the scale of the vertical axis: logarithmic if the values differ by much, else from 0."""
     values = [point[kind] for point in points]
     log = max(values) / min(values) >= LOG_FROM
-    unit = {"format": "~s"} if kind != "speedup" else {"format": "~r"}
-    return {"scale": {"type": "log"} if log else {"zero": True}, "axis": {**unit, "labelOverlap": True}}
+    scale = {"type": "log", "nice": False, "padding": 12} if log else {"zero": True}
+    return {"scale": scale, "axis": _ticks(SPEEDUP if kind == "speedup" else TIME)}
 
 
 def _hollow() -> dict[str, Any]:
@@ -425,3 +434,43 @@ def _peak(drawn: Sequence[tuple[str, Line]], bound: str, rate: str, factor: floa
 def slug(text: str) -> str:
     """Return ``text`` as a part of a file's name."""
     return re.sub(r"[^A-Za-z0-9.=]+", "-", text).strip("-.")[:120] or "chart"
+
+
+def target(runs: Sequence[Run], output: Path | None, ending: str) -> Path:
+    """Return where to write a report: ``output``, else a file in the current folder that is named by the first run.
+
+    Raises BadInput if that is in the folder of a run, which stays as it is.
+    """
+    more = f"-and-{len(runs) - 1}-more" if len(runs) > 1 else ""
+    path = output or Path(f"{slug('-'.join(runs[0].folder.resolve().parts[-2:]))}{more}{ending}")
+    for run in runs:
+        if path.resolve().is_relative_to(run.folder.resolve()):
+            raise BadInput(
+                f"{path}: it is in the folder of the run, which a report leaves as it is; give --output PATH"
+            )
+    return path
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write ``content`` to ``path``, and make its folder. Raises BadInput."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written ({error.strerror or error}); give --output PATH") from None
+
+
+def images(runs: Sequence[Run], output: Path | None, ending: str) -> list[Path]:
+    """Write each chart as ``.png`` or ``.svg`` into the folder ``output``, and return the files. Raises BadInput."""
+    package, found = convert(), charts(runs)
+    if not found:
+        raise BadInput(f"{runs[0].folder}: no result is correct and has a time, so there is nothing to draw")
+    folder = target(runs, output, f"-{ending.removeprefix('.')}")
+    if folder.suffix == ending or folder.is_file():
+        raise BadInput(f"--output {folder}: give a folder; there are {len(found)} charts, one file each")
+    files = []
+    for chart in found:
+        drawn = getattr(package, f"vegalite_to_{ending.removeprefix('.')}")(chart.whole(), **DRAWN[ending])
+        files.append(folder / f"{chart.name}{ending}")
+        write(files[-1], drawn if isinstance(drawn, bytes) else drawn.encode())
+    return files

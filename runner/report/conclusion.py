@@ -1,0 +1,163 @@
+"""The written conclusion of a run, worked out from its rows: who is fastest, where that changes, what is unclear."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from runner.experiment.schema import BadInput
+from runner.report import fastest, terminal
+from runner.report.charts import part, swept
+from runner.report.derive import Line, Names
+from runner.report.fastest import Leader
+from runner.report.past import Run
+
+NO_WINNER = "no correct result has a time, so none is the fastest."
+TOO_WIDE = "the interval of their ratio includes both; more samples, or replicas=3, would decide"
+UNCERTAIN = (
+    "one of the two times is uncertain itself (contended, not converged, or of fewer than 10 samples), or this machine "
+    "has no certificate (python -m runner verify)"
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found about one workload."""
+
+    workload: str
+    summary: str  # one or two sentences
+    details: Sequence[str]  # a sentence for each series of sizes
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """The conclusion in sentences without markup."""
+
+    findings: Sequence[Finding]  # one per workload
+    unclear: Sequence[str]  # what cannot be told, and why
+    failures: Sequence[str]  # wrong results, and cases without a result
+    doubts: Sequence[str]  # what is odd about the times that there are
+
+
+def conclude(run: Run) -> Conclusion:
+    """Return the conclusion of ``run``."""
+    names, lines = run.names, run.lines
+    try:
+        leaders = fastest.leaders(run, lines)
+    except BadInput:  # there is no winner anywhere
+        leaders = []
+    findings = []
+    for workload in dict.fromkeys(line.row.case.workload.name for line in lines):
+        some = [leader for leader in leaders if leader.case.workload.name == workload and leader.fastest]
+        mine = [line for line in lines if line.row.case.workload.name == workload]
+        summary = _summary(some, mine, names) if some else f"{workload}: {NO_WINNER}"
+        findings.append(Finding(workload, summary, list(_series(some, names))))
+    rows = [line.row for line in lines]
+    failures = terminal.notes([row for row in rows if row.status != "ok"], names)
+    doubts = terminal.notes([row for row in rows if row.status == "ok"], names)
+    return Conclusion(findings, list(_unclear(lines, names)), failures, doubts)
+
+
+def _summary(leaders: Sequence[Leader], lines: Sequence[Line], names: Names) -> str:
+    """Return how often each implementation is the fastest, and what that means beside the baseline."""
+    workload, count = leaders[0].case.workload.name, len(leaders)
+    if count == 1:
+        return f"{workload}: {_sentence(leaders, '', [])}"
+    alone = Counter(leader.fastest[0] for leader in leaders if len(leader.fastest) == 1)
+    tied = sum(len(leader.fastest) > 1 for leader in leaders)
+    parts = [f"{label} is the fastest at {number} of {count} problems" for label, number in alone.most_common()]
+    parts += [f"at {tied} of {count} the fastest are tied"] if tied else []
+    text = f"{workload}: {_and(parts)}."
+    best = alone.most_common(1)[0][0] if alone else leaders[0].fastest[0]
+    over = [line.speedup for line in lines if names.impl(line.row.case) == best and line.speedup and not line.baseline]
+    base = {names.impl(line.row.case) for line in lines if line.baseline}
+    if over and len(base) == 1:
+        text += f" {best} is {_range(over)} as fast as {base.pop()}, the baseline (median {_times(median(over))})."
+    return text
+
+
+def _series(leaders: Sequence[Leader], names: Names) -> Iterator[str]:
+    """Yield a sentence for each series of sizes that are swept: who is fastest from where to where, and by how much."""
+    axis = swept([leader.case for leader in leaders], names).name
+    series: dict[str, list[Leader]] = {}
+    for leader in leaders:
+        series.setdefault(part(leader.case, names, axis), []).append(leader)
+    for text, some in series.items():
+        if axis:
+            some.sort(key=lambda leader: float(leader.case.workload.fields[axis] or 0))
+        segments = _segments(some)
+        said = [_sentence(segment, axis, labels).removesuffix(".") for labels, segment in segments]
+        changes = f" The fastest changes {_count(len(segments) - 1)}." if len(segments) > 1 else ""
+        if axis or len(leaders) > 1:
+            yield f"{f'{text}: ' if text else ''}{'; '.join(said)}.{changes}"
+
+
+def _segments(leaders: Sequence[Leader]) -> list[tuple[list[str], list[Leader]]]:
+    """Return the leaders in stretches of sizes, in each of which some implementation is always among the fastest."""
+    found: list[tuple[list[str], list[Leader]]] = []
+    for leader in leaders:
+        if found and (still := [label for label in found[-1][0] if label in leader.fastest]):
+            found[-1] = still, [*found[-1][1], leader]
+        else:
+            found.append((list(leader.fastest), [leader]))
+    return found
+
+
+def _sentence(leaders: Sequence[Leader], axis: str, labels: Sequence[str]) -> str:
+    """Return who is fastest at the sizes of ``leaders``, how far ahead, and the interval of that."""
+    labels = labels or leaders[0].fastest
+    where = ""
+    if axis:
+        sizes = [leader.case.workload.fields[axis] for leader in leaders]
+        where = f" at {axis}={sizes[0]}" if len(sizes) == 1 else f" from {axis}={sizes[0]} to {sizes[-1]}"
+    if len(labels) > 1:
+        return f"{_and(labels)} cannot be told apart{where}."
+    ahead = [leader for leader in leaders if leader.ahead is not None and leader.fastest[0] == labels[0]]
+    tied = sum(len(leader.fastest) > 1 for leader in leaders)
+    text = f"{labels[0]} is the fastest{where}"
+    text += f" (tied at {tied} of these {len(leaders)} sizes)" if tied and leaders[1:] else ""
+    if not ahead:
+        return f"{text}, the only correct one." if len(leaders) == 1 else f"{text}."
+    nexts = _and(list(dict.fromkeys(leader.next for leader in ahead)))
+    interval = ""
+    if all(leader.low is not None for leader in ahead):
+        low, high = min(leader.low or 0.0 for leader in ahead), max(leader.high or 0.0 for leader in ahead)
+        interval = f" (95 % interval {_times(low)} to {_times(high)})"
+    return f"{text}, {_range([leader.ahead or 0.0 for leader in ahead])} as fast as the next, {nexts}{interval}."
+
+
+def _unclear(lines: Sequence[Line], names: Names) -> Iterator[str]:
+    """Say which comparisons with the fastest and with the baseline have no conclusion, and why."""
+    found: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        for word, ratio, whom in (
+            (line.vs_winner, line.behind, "the fastest"),
+            (line.vs_baseline, line.ratio, "the baseline"),
+        ):
+            if word == "unclear" and ratio:
+                why = TOO_WIDE if math.isfinite(ratio.half) else UNCERTAIN
+                found.setdefault((whom, why), []).append(line)
+    for (whom, why), some in found.items():
+        more = f" and {len(some) - 1} more" if len(some) > 1 else ""
+        verb = "are" if len(some) > 1 else "is"
+        yield f"{names.case(some[0].row.case)}{more} {verb} not told apart from {whom}: {why}."
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = _times(min(values)), _times(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def _times(value: float) -> str:
+    return f"{value:.3f}x" if value < 1.1 else f"{value:.2f}x" if value < 100 else f"{value:.0f}x"
+
+
+def _count(number: int) -> str:
+    return "once" if number == 1 else "twice" if number == 2 else f"{number} times"
+
+
+def _and(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

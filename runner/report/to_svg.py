@@ -1,0 +1,22 @@
+"""Every chart of the page as SVG, one file each; no browser is needed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runner.report.past import Run
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add no options of its own."""
+
+
+def report(runs: Sequence[Run], options: argparse.Namespace) -> int:
+    """Write the images and print their paths. Raises BadInput."""
+    from runner.report import charts
+
+    print("\n".join(map(str, charts.images(runs, options.output, ".svg"))))
+    return 0
