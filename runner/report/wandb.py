@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal
+from typing import IO, Annotated, Literal
 from urllib.parse import quote, unquote
 
 from runner.device import processes
@@ -72,7 +72,7 @@ class State:
     url: str = ""  # of the uploaded run; of the group, with a run per case
     journal_bytes: int = 0  # size of the journal that was recorded
     step: int = 0  # the next step: a resumed sweep goes on there
-    sent: tuple[Any, ...] = ()  # records of the history so far, in all sessions
+    sent: tuple[str, ...] = ()  # digests of the records of the history so far, in all sessions
 
     def uploaded(self, folder: Path) -> bool:
         """Return whether what was recorded in ``folder`` is on a server."""

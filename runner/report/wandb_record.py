@@ -80,7 +80,7 @@ def record(run: past.Run, into: Path, settings: dict[str, Any], earlier: State =
     journal_bytes = (run.folder / journal.NAME).stat().st_size
     write = _record_cases if settings["per"] == "case" else _record_sweep
     recorded, history = write(_Recorder(run, into, settings, earlier), content)
-    sent = (*earlier.sent, *history)
+    sent = (*earlier.sent, *map(_digest, history))
     return State(recorded, journal_bytes=journal_bytes, step=earlier.step + len(history) + 2, sent=sent)
 
 
@@ -114,7 +114,8 @@ class _Recorder:
 
     def new(self, history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return the records of ``history`` that no earlier session has recorded."""
-        return [dict(one) for one in history if one not in self.earlier.sent]
+        known = set(self.earlier.sent)
+        return [dict(one) for one in history if _digest(one) not in known]
 
     def finish(self, run: wandb.Run, failed: bool) -> str:
         """End ``run`` and return its folder, relative to the one it is in."""
@@ -164,6 +165,10 @@ def _record_cases(to: _Recorder, content: Content) -> tuple[tuple[str, ...], lis
         _log_files(run, to.past, [row], [row], results=False)
         recorded.append(to.finish(run, row.failed))
     return tuple(recorded) or to.earlier.recorded, history
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def id_of(run: past.Run) -> str:

@@ -30,6 +30,9 @@ class Loopback(ThreadingHTTPServer):
         self.operations: list[str] = []  # GraphQL operations, in order
         self.uploads: dict[str, bytes] = {}  # path → body of each PUT
         self.streamed: list[dict[str, Any]] = []  # bodies of file_stream requests
+        self.runs: list[dict[str, Any]] = []  # variables of each UpsertBucket
+        self.reports: list[dict[str, Any]] = []  # variables of each upsertView
+        self.known: dict[str, Any] | None = None  # the summary of the run that is here already
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A killed client is part of the plan."""
@@ -61,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
             asked = json.loads(body)
             name = asked.get("operationName") or asked["query"].split("(")[0].split("{")[0].split()[-1]
             self.server.operations.append(name)
-            self._answer(200, {"data": _data(name, asked.get("variables") or {}, self.server.url)})
+            self._answer(200, {"data": self._data(name, asked.get("variables") or {})})
             return
         if self.path.endswith("/file_stream"):
             self.server.streamed.append(json.loads(body))
@@ -79,6 +82,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Silence."""
+
+    def _data(self, operation: str, variables: dict[str, Any]) -> dict[str, Any]:
+        server = self.server
+        match operation:
+            case "UpsertBucket":
+                server.runs.append(variables)
+            case "upsertView":
+                server.reports.append(variables)
+            case "Run" if server.known is not None:
+                return {"project": {"run": _run(variables["name"], server.known)}}
+        return _data(operation, variables, server.url)
 
     def _misbehaves(self) -> bool:
         manner = self.server.manner
@@ -119,6 +133,8 @@ def _data(operation: str, variables: dict[str, Any], url: str) -> dict[str, Any]
         case "Viewer":
             user = {"id": "u", "entity": "me", "username": "me", "email": "me@here", "flags": "{}"}
             return {"viewer": user | {"teams": {"edges": []}}}
+        case "GetDefaultEntity":
+            return {"viewer": {"id": "u", "entity": "me"}}
         case "UpsertBucket":
             name = variables.get("name") or "run"
             project = {"id": "p", "name": variables.get("project") or "p", "entity": {"id": "e", "name": "me"}}
@@ -138,10 +154,30 @@ def _data(operation: str, variables: dict[str, Any], url: str) -> dict[str, Any]
             return {"createArtifactFiles": {"files": {"edges": [{"node": node} for node in nodes]}}}
         case "CommitArtifact":
             return {"commitArtifact": {"artifact": {"id": "a", "digest": "d"}}}
+        case "ProjectInternalId":
+            return {"project": {"id": "p", "internalId": "internal-p"}}
+        case "GetProjects":
+            page = {"endCursor": None, "hasNextPage": False}
+            node = {"id": "p", "name": "kernel-runner", "entityName": "me", "createdAt": "2025-01-31T10:11:12"}
+            node |= {"isBenchmark": False, "user": None}
+            return {"models": {"edges": [{"node": node, "cursor": "c"}], "pageInfo": page}}
+        case "upsertView":
+            project = {"id": "p", "name": variables["projectName"], "entityName": variables["entityName"]}
+            view = {"id": "Vmlldzox", "type": variables["type"], "name": variables["name"], "project": project}
+            view |= {name: variables[name] for name in ("displayName", "description", "spec")}
+            return {"upsertView": {"view": view | {"updatedAt": "2025-01-31T10:11:12"}, "inserted": True}}
         case "CreateRunFiles":
             files = [{"name": name, "uploadUrl": f"{url}/put/{name}"} for name in variables["files"]]
             return {"createRunFiles": {"runID": "b", "uploadHeaders": [], "files": files}}
     return {}
+
+
+def _run(name: str, summary: dict[str, Any]) -> dict[str, Any]:
+    texts = {"config": "{}", "systemMetrics": "{}", "summaryMetrics": json.dumps(summary), "historyKeys": "{}"}
+    facts = {"id": "b", "name": name, "displayName": name, "state": "finished", "tags": [], "readOnly": False}
+    facts |= {"createdAt": "2025-01-31T10:11:12", "heartbeatAt": None, "description": "", "notes": "", "group": None}
+    user = {"name": "me", "username": "me"}
+    return facts | texts | {"sweepName": None, "jobType": None, "projectId": 1, "user": user, "commit": None}
 
 
 def _artifact_file(spec: dict[str, Any], url: str) -> dict[str, Any]:
