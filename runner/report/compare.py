@@ -126,7 +126,10 @@ def by(run: Run, field: str, reference: str | None = None) -> list[Comparison]:
     found = _judged(_Side(first, run, sides[first]), others, check_instruments=False)
     if not any(comparison.pairs for comparison in found):
         raise BadInput(f"--by {field}: no two cases with a time differ in {name} alone")
-    return found
+    lacking = [derive.merged(rows) for rows, one in zip(cases, flat, strict=True) if name not in one]
+    labels = [(run.names.heading(row.case), run.names.impl(row.case)) for row in lacking]
+    without = [LeftOut(*label, f"no field {name}", row, None) for label, row in zip(labels, lacking, strict=True)]
+    return [replace(found[0], left_out=[*found[0].left_out, *without]), *found[1:]]
 
 
 _Same = tuple[Any, ...]  # equal for cases that can be compared

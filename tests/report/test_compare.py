@@ -318,7 +318,8 @@ def test_paired_rounds_are_used_where_the_run_has_them():
         case.key: [us + 1e-3 * (at % 2) for at in range(10)] for case, us in zip(cases, (10.0, 8.0), strict=True)
     }
     rounds = Comparison(batches_us=batches, instruments={case.key: "graph_timestamps" for case in cases})
-    (found,) = compare.by(a_run(rows, [rounds]), "impl.mode")
+    (found,) = compare.by(a_run([*rows, timed(a_case("torch"), 9.0)], [rounds]), "impl.mode")
+    assert [(left.implementation, left.reason) for left in found.left_out] == [("torch", "no field impl.mode")]
     (pair,) = found.pairs
     assert (pair.word, pair.source) == ("faster", "paired rounds")
     assert math.exp(pair.ratio.log) == pytest.approx(0.8, rel=1e-3)
