@@ -294,10 +294,9 @@ class _Look:
     def _tooltip(self, kind: str, quantity: Quantity, axis: str) -> list[dict[str, Any]]:
         unit = f" ({quantity.unit})" if quantity.unit else ""
         shape = ".4~s" if quantity.unit else ".4~r"
-        found: list[dict[str, Any]] = [{"field": "implementation", "type": "nominal"}]
         figures = {kind: quantity.name, f"{kind}_low": "95 % interval from", f"{kind}_high": "to"}
-        return [
-            *found,
+        found: list[dict[str, Any]] = [
+            {"field": "implementation", "type": "nominal"},
             *([{"field": "run", "type": "nominal"}] if self.several else []),
             *([{"field": "size", "type": "quantitative", "title": axis, "format": "d"}] if axis else []),
             *(
@@ -306,15 +305,18 @@ class _Look:
             ),
             {"field": "verdict", "type": "nominal"},
         ]
+        return found
 
     def roofline(self, points: Sequence[Mapping[str, Any]], roof: _Roof) -> dict[str, Any]:
         """Return operations per second against operations per byte, below the measured peak."""
-        x = {"field": "intensity", "type": "quantitative", "title": "operations per byte of minimum traffic"}
-        y = {"field": "rate", "type": "quantitative", "title": "FLOP/s", "axis": _ticks(OPERATIONS)}
+        x: dict[str, Any] = {"field": "intensity", "type": "quantitative"}
+        x |= {"title": "operations per byte of minimum traffic"}
+        y: dict[str, Any] = {"field": "rate", "type": "quantitative", "title": "FLOP/s", "axis": _ticks(OPERATIONS)}
         x |= {"scale": {"type": "log", "nice": False}, "axis": {"grid": False, "format": "~r", "labelOverlap": True}}
         y |= {"scale": {"type": "log", "nice": False, "padding": 12}}
         several = len({point["workload"] for point in points}) > 1
-        shape = {"shape": {"field": "workload", "type": "nominal", "legend": {"title": None}}} if several else {}
+        shape: dict[str, Any] = {"field": "workload", "type": "nominal", "legend": {"title": None}}
+        shapes = {"shape": shape} if several else {}
         limits = {"values": roof.points([point["intensity"] for point in points])}
         pick = {"name": "pick", "select": {"type": "point", "fields": ["implementation"]}, "bind": "legend"}
         tooltip: list[dict[str, Any]] = [
@@ -334,7 +336,7 @@ class _Look:
                 {
                     "params": [pick],
                     "mark": {"type": "point", "filled": True, "size": 55},
-                    "encoding": {"x": x, "y": y, **self._identity(), **shape, "tooltip": tooltip},
+                    "encoding": {"x": x, "y": y, **self._identity(), **shapes, "tooltip": tooltip},
                 },
             ]
         }

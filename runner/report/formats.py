@@ -67,14 +67,14 @@ def markdown(sheet: Sheet) -> str:
     several = len(sheet.groups) > 1
     heads = [*(["problem"] if several else []), *sheet.heads]
     sides = [*(["---"] if several else []), *("---" if at in sheet.left else "---:" for at in range(len(sheet.heads)))]
-    drawn = [_line(map(_escaped, heads)), _line(sides)]
+    drawn = [_line(map(escaped, heads)), _line(sides)]
     for heading, rows in sheet.groups:
         for place, cells in enumerate(rows):
-            first, *others = _escaped("\n".join(cells)).split("\n")  # at once: a grid has ten thousand rows
+            first, *others = escaped("\n".join(cells)).split("\n")  # at once: a grid has ten thousand rows
             first = f"**{first}**" if first[:1] in sheet.best else first
-            drawn.append(_line([*([_escaped(heading) if place == 0 else ""] if several else []), first, *others]))
-    title, *constants = map(_escaped, sheet.title.splitlines())
-    items = [f"- {_escaped(' '.join(note.split()))}" for note in sheet.notes]
+            drawn.append(_line([*([escaped(heading) if place == 0 else ""] if several else []), first, *others]))
+    title, *constants = map(escaped, sheet.title.splitlines())
+    items = [f"- {escaped(' '.join(note.split()))}" for note in sheet.notes]
     return "\n".join([f"### {title}", *(f"\n{line}" for line in constants), "", *drawn, "", *items, ""])
 
 
@@ -85,7 +85,8 @@ def _line(cells: Iterable[str]) -> str:
 SPECIAL = re.compile(r"[\\`*<>|~\[\]]|(?<!\w)_|_(?!\w)")  # signs of Markdown; not the underscores in ``vs_baseline``
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Return ``text`` for Markdown, in which none of its signs has a meaning."""
     return SPECIAL.sub(lambda found: f"\\{found[0]}", text.replace("&", "&amp;"))
 
 

@@ -27,7 +27,7 @@ PLACE = re.compile(r"<!-- (\w+) -->")  # of a part in the template
 TEXT_BYTES, IMAGE_BYTES = 250_000, 400_000  # of profiles in a page; the others are named
 IMAGES = {".svg": "image/svg+xml", ".png": "image/png"}
 MOST_SESSIONS = 6  # of a run, the last ones
-KINDS = {"time": "Time", "rate": "Rate", "speedup": "Speed-up", "roofline": "Roofline"}
+RATIO, INTERVAL = "speedup", "95 % interval"  # a column, and the one after it
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +96,13 @@ class _Page:
             began = str(run.sessions[0].get("started", "")) if run.sessions else ""
             lost = f"unreadable records left out: {run.unreadable}" if run.unreadable else ""
             commits = f"commit {run.commits}" if run.commits else ""
-            facts = [began.replace("T", " ")[:16], devices, terminal.ended(run, run.rows), commits, lost]
+            facts = [
+                began.replace("T", " ")[:16] or run.folder.resolve().parent.name,
+                devices,
+                terminal.ended(run, run.rows),
+                commits,
+                lost,
+            ]
             lines.append(f"<p class=facts><b>{_text(name)}</b> {_text(' · '.join(filter(None, facts)))}</p>")
         return "".join(lines)
 
@@ -141,7 +147,8 @@ class _Page:
         meanings = {column.title: known[column.name].meaning for column in filled if column.name in known}
         several = len(self.runs) > 1
         heads = ["workload", "problem", *(["run"] if several else []), "implementation"]
-        heads += [*(column.title for column in filled), "speed-up interval", "verdict", "reason", "command"]
+        heads += [title for column in filled for title in (column.title, *([INTERVAL] if column.name == RATIO else []))]
+        heads += ["verdict", "reason", "command"]
         yield self._controls(last[1:])
         yield '<div class=scroll tabindex=0 role=region aria-label="Table of results"><table id=rows><thead><tr>'
         for head in heads:
@@ -149,7 +156,10 @@ class _Page:
             yield f"<th scope=col{meaning}><button type=button>{_text(head)}</button>"
         yield "</thead><tbody>"
         for place, (name, _, line) in enumerate(self.lines):
-            numbers = [_cell(cells[place + 1], self.names.value(line, column.name)) for column, cells in filled.items()]
+            numbers = []
+            for column, cells in filled.items():
+                numbers.append(_cell(cells[place + 1], self.names.value(line, column.name)))
+                numbers += [_cell(_ends(line))] if column.name == RATIO else []
             yield self._row(line, [name] if several else [], first[place + 1], numbers, last[place + 1])
         yield "</tbody></table></div>"
         if notes := list(terminal.explain(lines, self.names)):
@@ -175,9 +185,6 @@ class _Page:
 
         row, case = line.row, line.row.case
         problem = self.names.heading(case).removeprefix(case.workload.name).strip()
-        ends = ""
-        if line.speedup_low is not None and line.speedup_high is not None:
-            ends = f"{line.speedup_low:.3g}x to {line.speedup_high:.3g}x"
         reason = terminal.why(row) or (f"not measured: {more}" if (more := row.metrics.get("not_measured")) else "")
         kind = "bad" if row.failed else "odd" if verdict != "ok" else ""
         texts = [_cell(case.workload.name), _cell(problem), *map(_cell, run)]
@@ -185,7 +192,7 @@ class _Page:
         told = f"<td class={kind}>{_text(verdict)}" if kind else _cell(verdict)
         command = f"<td><details><summary>show</summary><code>{_text(reproduce.command(case))}</code></details>"
         mark = f" class={line.fastest}" if line.fastest != "no" else ""
-        return f"<tr{mark}>{''.join(texts)}{label}{''.join(numbers)}{_cell(ends)}{told}{_cell(reason)}{command}\n"
+        return f"<tr{mark}>{''.join(texts)}{label}{''.join(numbers)}{told}{_cell(reason)}{command}\n"
 
     def charts(self) -> Iterator[str]:
         """Yield a place for each chart, by workload; the script fills it."""
@@ -195,7 +202,7 @@ class _Page:
             groups.setdefault(key, []).append(place)
         for (_, group), places in groups.items():
             parts = list(dict.fromkeys(self.drawn[place].part for place in places))
-            chooser = _select("part", parts, first=parts[0], own=True) if len(parts) > 1 else ""
+            chooser = _select("part", parts, "problems with", every=False) if len(parts) > 1 else ""
             yield f"<section class=group><h3>{_text(group)}</h3>{chooser}<div class=figures>"
             for place in places:
                 chart = self.drawn[place]
@@ -272,6 +279,13 @@ class _Page:
         yield "</tbody></table></div>"
 
 
+def _ends(line: Line) -> str:
+    """Return the 95 % interval of the speed-up; "" if it is not known."""
+    if line.speedup_low is None or line.speedup_high is None:
+        return ""
+    return f"{line.speedup_low:.3f}x to {line.speedup_high:.3f}x"
+
+
 def _list(items: Sequence[str], title: str) -> str:
     """Return a list, folded if it is long."""
     if not items:
@@ -291,15 +305,14 @@ def _cell(text: str, value: Any = None) -> str:
     return f"<td data-v={value:.5g}>{_text(text)}"
 
 
-def _select(name: str, values: Sequence[str], first: str = "", *, own: bool = False) -> str:
-    """Return a choice of the ``values``, with their counts unless they are its ``own``."""
-    counts = Counter(values)
-    every = "" if own else '<option value="">all'
+def _select(name: str, values: Sequence[str], label: str = "", *, every: bool = True) -> str:
+    """Return a choice of one of ``values``, or of ``every`` one, then with their counts."""
     options = "".join(
-        f'<option value="{_text(value)}">{_text(value if own else f"{value} ({count})")}'
-        for value, count in counts.items()
+        f'<option value="{_text(value)}">{_text(f"{value} ({count})" if every else value)}'
+        for value, count in Counter(values).items()
     )
-    return f"<label>{_text(name)} <select name={name}>{every}{options}</select></label>"
+    first = '<option value="">all' if every else ""
+    return f"<label>{_text(label or name)} <select name={name}>{first}{options}</select></label>"
 
 
 def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

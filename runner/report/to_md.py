@@ -1,0 +1,42 @@
+"""The conclusion and the table in GitHub's Markdown."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runner.report.past import Run
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add no options of its own."""
+
+
+def report(runs: Sequence[Run], options: argparse.Namespace) -> int:
+    """Write the file and print its path. Raises BadInput."""
+    from runner.report import charts
+
+    path = charts.target(runs, options.output, ".md")
+    charts.write(path, "\n".join(line for run in runs for line in _of_run(run)).encode(errors="replace"))
+    print(path)
+    return 0
+
+
+def _of_run(run: Run) -> Iterator[str]:
+    """Yield the lines of the report of ``run``."""
+    from runner.report import formats
+    from runner.report.conclusion import conclude
+
+    found = conclude(run)
+    yield f"## {formats.escaped(run.name)}\n"
+    for finding in found.findings:
+        yield f"{formats.escaped(finding.summary)}\n"
+        yield from (f"- {formats.escaped(detail)}" for detail in finding.details)
+        yield ""
+    if found.unclear:
+        yield "Not clear:\n"
+        yield from (f"- {formats.escaped(one)}" for one in found.unclear)
+        yield ""
+    yield formats.markdown(formats.sheet(run, run.lines))
