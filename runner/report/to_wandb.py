@@ -23,13 +23,13 @@ from runner.experiment import schema
 from runner.experiment.case import Choice
 from runner.experiment.results import encodable
 from runner.experiment.schema import BadInput
-from runner.report import wandb
+from runner.report import charts, wandb
 from runner.report.past import Run
 from runner.report.wandb import NO_KEY, Address, Wandb
 from runner.store import journal, run_folder
 
 PACKAGE = "wandb_workspaces"
-FILE = "{name}-wandb-report.json"
+ENDING = "-wandb-report.json"
 TITLE = 128  # characters
 
 
@@ -64,7 +64,8 @@ def report(runs: Sequence[Run], options: Namespace) -> int:
         if not why:
             _say(f"W&B Report{' (draft)' * options.draft}: {url}")
             return 0
-    return _write({**request, "addresses": [None] * len(runs)}, why, options, settings[0].timeout_s)
+    path = charts.target(runs, options.output, ENDING)
+    return _write({**request, "addresses": [None] * len(runs), "spec": str(path)}, why, options, settings[0].timeout_s)
 
 
 def _settings(run: Run, options: Namespace) -> Wandb:
@@ -88,7 +89,7 @@ def _addresses(runs: Sequence[Run], settings: Sequence[Wandb], options: Namespac
     why = settings[0].offline() or ("" if wandb.may_have_key() else NO_KEY)
     found: list[Address] = []
     for run, own in zip(runs, settings, strict=True) if not why else ():
-        if address := _known(run, options):
+        if address := known(run, options):
             found.append(address)
             continue
         try:
@@ -104,7 +105,7 @@ def _addresses(runs: Sequence[Run], settings: Sequence[Wandb], options: Namespac
     return found, why
 
 
-def _known(run: Run, options: Namespace) -> Address | None:
+def known(run: Run, options: Namespace) -> Address | None:
     """Return where ``log=wandb`` has uploaded the run; None if it has not, or elsewhere than the user asks for."""
     state = wandb.state(run.folder)
     size = (run.folder / journal.NAME).stat().st_size
@@ -132,10 +133,10 @@ def _build(request: dict[str, Any], timeout_s: float) -> tuple[str, str]:
 
 def _write(request: dict[str, Any], why: str, options: Namespace, timeout_s: float) -> int:
     """Write the report to a file and say how to publish it. Return the exit code. Raises BadInput."""
-    path = options.output or Path(FILE.format(name=Path(request["folders"][0]).name))
-    _, problem = _build({**request, "spec": str(path.absolute())}, timeout_s)
+    path = request["spec"]
+    _, problem = _build(request, timeout_s)
     if problem:
-        raise BadInput(f"{path}: the report cannot be written: {problem}")
+        raise BadInput(f"{path}: the report cannot be written: {problem}; give --output PATH")
     words = ["python", "-m", "runner", "report", "wandb", *map(str, options.runs)]
     for name in ("entity", "project", "title"):
         words += [f"--{name}", value] if (value := getattr(options, name)) else []

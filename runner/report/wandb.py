@@ -158,6 +158,8 @@ class Wandb:
         found, why = self._record(folder.resolve(), into, variables, offline)
         if not found.recorded or (why := offline or why):
             return found, why  # not recorded, and no reason: the server has the run already
+        if found.uploaded(into):  # there is nothing new
+            return found, ""
         late = f"not uploaded within log.wandb.timeout_s={self.timeout_s:g}"
         paths = [into / one for one in found.recorded]
         url, why = _sync(into, paths, variables, deadline - time.monotonic(), late)

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 from runner.device import identity
 from runner.experiment.case import CaseRecord, Scalar
 from runner.experiment.results import Comparison, Row
-from runner.report import derive, past
+from runner.experiment.schema import BadInput
+from runner.report import conclusion, derive, past, to_html
 from runner.report.derive import Line, Names
 from runner.report.frame import columns, flat_records
 from runner.report.wandb import NAME_LENGTH, NO_KEY, TAG_LENGTH, State, group_of, keep, state
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 FIGURES = {"time_us": "time (us)", "speedup": "speed-up", "tflops": "TFLOP/s", "gbps": "GB/s"}  # charted, with titles
 ROOFLINE = "roofline"
+PAGE = "page"  # key of the page with all charts
 PEAK = "measured peak"  # the line of the roofline that nothing can pass
 RESULTS = (journal.NAME, "rows.csv", "table.md", run_folder.PLAN, run_folder.CONFIGS, run_folder.ENVIRONMENT)
 MOST_NOTES = 2000  # characters
@@ -80,6 +82,8 @@ def record(run: past.Run, into: Path, settings: dict[str, Any], earlier: State =
     journal_bytes = (run.folder / journal.NAME).stat().st_size
     write = _record_cases if settings["per"] == "case" else _record_sweep
     recorded, history = write(_Recorder(run, into, settings, earlier), content)
+    if not recorded:  # no case has changed
+        return replace(earlier, refused="", why="", journal_bytes=journal_bytes)
     sent = (*earlier.sent, *map(_digest, history))
     return State(recorded, journal_bytes=journal_bytes, step=earlier.step + len(history) + 2, sent=sent)
 
@@ -93,20 +97,22 @@ class _Recorder:
     settings: dict[str, Any]
     earlier: State
 
-    def begin(self, content: Content, **own: Any) -> wandb.Run:
-        """Begin a run of W&B that shows ``content``; ``own`` are arguments of ``wandb.init``."""
+    def begin(self, content: Content, notes: str | None = None, **own: Any) -> wandb.Run:
+        """Begin a run of W&B that shows ``content``; ``own`` are arguments of ``wandb.init``.
+
+        ``notes``: those if the user has none.
+        """
         import wandb
 
         impls_and_workloads = [*content.workloads, *content.impls]
         tags = dict.fromkeys(tag[:TAG_LENGTH] for tag in [*self.settings["tags"], *impls_and_workloads])
-        notes = self.settings["notes"] or "\n".join(content.conclusion())[:MOST_NOTES]
         return wandb.init(
             mode="offline",
             dir=str(self.into),
             project=self.settings["project"],
             entity=self.settings["entity"],
             tags=list(tags),
-            notes=notes,
+            notes=self.settings["notes"] or notes,
             resume="allow",
             settings=wandb.Settings(**QUIET),
             **own,
@@ -126,8 +132,10 @@ class _Recorder:
 
 def _record_sweep(to: _Recorder, content: Content) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
     """Record the whole sweep as one run. Return its folder and the new records of its history."""
+    found = conclusion.conclude(to.past)
     run = to.begin(
         content,
+        "\n".join([*(one.summary for one in found.findings), *found.failures])[:MOST_NOTES],
         id=id_of(to.past),
         name=to.past.name[:NAME_LENGTH],  # <date>/<time>-<name>: where the results are
         group=to.settings["group"],
@@ -136,7 +144,7 @@ def _record_sweep(to: _Recorder, content: Content) -> tuple[tuple[str, ...], lis
     )
     history = to.new([record for workload in content.workloads for record in content.history(workload)])
     history += to.new(content.roofline_history())
-    _log(run, content, history, to.earlier.step)
+    _log(run, content, history, to.earlier.step, _page(to.past))
     _log_files(run, to.past, to.past.rows, content.rows)
     failed = any(row.failed for row in content.rows)
     return (to.finish(run, failed),), history
@@ -164,7 +172,7 @@ def _record_cases(to: _Recorder, content: Content) -> tuple[tuple[str, ...], lis
         run.summary.update(figures)
         _log_files(run, to.past, [row], [row], results=False)
         recorded.append(to.finish(run, row.failed))
-    return tuple(recorded) or to.earlier.recorded, history
+    return tuple(recorded), history
 
 
 def _digest(record: Mapping[str, Any]) -> str:
@@ -200,13 +208,25 @@ def _head(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _log(run: wandb.Run, content: Content, history: Sequence[dict[str, Any]], step: int) -> None:
-    """Log the table and the charts in one step, then one step per record of the history, then the summary."""
+def _page(run: past.Run) -> dict[str, Any]:
+    """Return the page of ``runner report html``, which has interactive charts with intervals; {} without vl-convert."""
+    import wandb
+
+    try:
+        return {PAGE: wandb.Html(to_html.page([run]), inject=False)}
+    except BadInput:
+        return {}
+
+
+def _log(
+    run: wandb.Run, content: Content, history: Sequence[dict[str, Any]], step: int, more: Mapping[str, Any]
+) -> None:
+    """Log the table, the charts and ``more`` in one step, each record of the history in one, then the summary."""
     import wandb
 
     table = content.table()
     wandb.Table.MAX_ROWS = max(wandb.Table.MAX_ROWS, len(table["data"]))  # longer tables are cut without an error
-    page: dict[str, Any] = {"rows": wandb.Table(**table)}
+    page: dict[str, Any] = {"rows": wandb.Table(**table), **more}
     run.define_metric(f"{ROOFLINE}/intensity", summary="none", hidden=True)
     run.define_metric(f"{ROOFLINE}/*", step_metric=f"{ROOFLINE}/intensity", step_sync=False, summary="none")
     if roofline := content.roofline():
@@ -352,28 +372,6 @@ class Content:
         """Return the points of the roofline as records: several cases may share an intensity."""
         key = f"{ROOFLINE}/intensity"
         return [{key: x, f"{ROOFLINE}/{label}": y} for label, points in self.roofline().items() for x, y in points]
-
-    def conclusion(self) -> list[str]:
-        """Return sentences: what is fastest of each workload and by how much, and what failed."""
-        found = []
-        for workload in self.workloads:
-            lines = self._lines(workload)
-            wins, count = self._wins(lines), len({line.row.case.problem for line in lines})
-            if wins:
-                name, times = wins.most_common(1)[0]
-                said = f"{workload}: {name} is fastest, or tied, in {times} of {count} problem{'s' * (count != 1)}"
-                base = next((self.names.impl(line.row.case) for line in lines if line.baseline), "")
-                speedup = self._geomeans(lines).get(name)
-                if speedup and base and base != name:
-                    said += f"; its speed-up over {base} is {speedup:.2f}x (geometric mean)"
-                found.append(f"{said}.")
-            else:
-                found.append(f"{workload}: no implementation is both correct and timed.")
-        if failed := [row for row in self.rows if row.failed]:
-            counts = Counter((self.names.impl(row.case), row.status) for row in failed)
-            which = ", ".join(f"{name} {status} {count}x" for (name, status), count in counts.items())
-            found.append(f"{len(failed)} of {len(self.rows)} cases failed: {which}.")
-        return found
 
     def summary(self) -> dict[str, Cell]:
         """Return flat keys: number of cases by status, the fastest of each problem, speed-ups, and these in short."""

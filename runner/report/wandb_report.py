@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.experiment.results import redact
-from runner.experiment.schema import BadInput
-from runner.report import fastest, formats, past
+from runner.report import conclusion, formats, past
 from runner.report.wandb import PROJECT_LENGTH, Address
-from runner.report.wandb_record import FIGURES, PEAK, ROOFLINE, Content, id_of
+from runner.report.wandb_record import FIGURES, PAGE, PEAK, ROOFLINE, Content, id_of
 
 if TYPE_CHECKING:
     import wandb_workspaces.reports.v2 as wr
 
 TITLE_LENGTH = PROJECT_LENGTH  # characters; W&B refuses a longer title
 MOST_LINES = 100  # of a table in the text; the table of the run itself has all
-MOST_CHANGES = 8  # sentences on where another implementation becomes the fastest
+MOST_SENTENCES = 8  # of a kind, in the conclusion
 FACTS = ("device", "started", "hostname", "commit", "dirty", "system", "python", "torch", "triton")
 WORKER = ("torch_cuda", "driver", "gpu", "cpu", "gpu_clocks", "certificate")
 MARKED = re.compile(r"[\\`*_<>|~\[\]#]")  # signs of Markdown
@@ -98,7 +97,7 @@ def build(request: Request) -> wr.Report:
         content = Content(run.rows, run.baseline, run.rounds)
         logged.append(Logged(run, content, Address(**address) if address else None))
     several = len(logged) > 1
-    blocks: list[Any] = [wr.H2("Conclusion"), wr.UnorderedList(conclusion(logged))]
+    blocks: list[Any] = [wr.H2("Conclusion"), wr.UnorderedList(sentences(logged))]
     blocks += [wr.H2("What was asked"), wr.CodeBlock("\n".join(commands(logged)), language="markdown")]
     blocks += [wr.H2("Charts"), wr.PanelGrid(runsets=_runsets(logged), panels=panels(logged))]
     blocks.append(wr.H2("Results"))
@@ -153,10 +152,11 @@ def panels(logged: Sequence[Logged]) -> list[Any]:
         half = WIDTH // 2
         panel.layout = wr.Layout(x=half * (place % 2), y=HEIGHT * (place // 2), w=half, h=HEIGHT)
     below = HEIGHT * ((len(found) + 1) // 2)
-    found.append(wr.WeavePanelSummaryTable(table_name="rows", layout=wr.Layout(y=below, w=WIDTH, h=2 * HEIGHT)))
-    if len(logged) > 1:
-        found.append(wr.RunComparer(diff_only="split", layout=wr.Layout(y=below + 2 * HEIGHT, w=WIDTH, h=2 * HEIGHT)))
-    return found
+    wide: list[Any] = [wr.WeavePanelSummaryTable(table_name="rows"), wr.MediaBrowser(media_keys=[PAGE], num_columns=1)]
+    wide += [wr.RunComparer(diff_only="split")] if len(logged) > 1 else []
+    for place, panel in enumerate(wide):
+        panel.layout = wr.Layout(y=below + 2 * HEIGHT * place, w=WIDTH, h=2 * HEIGHT)
+    return [*found, *wide]
 
 
 def _lines(logged: Sequence[Logged]) -> dict[tuple[str, str, bool], list[str]]:
@@ -174,17 +174,17 @@ def _lines(logged: Sequence[Logged]) -> dict[tuple[str, str, bool], list[str]]:
     return {chart: list(keys) for chart, keys in found.items()}
 
 
-def conclusion(logged: Sequence[Logged]) -> list[str]:
-    """Return sentences: what is fastest of each workload, where that changes, and what failed."""
+def sentences(logged: Sequence[Logged]) -> list[str]:
+    """Return the conclusion: what is fastest, where that changes, what is unclear, and what failed."""
     found = []
     for one in logged:
-        try:
-            changes = list(fastest.changes(fastest.leaders(one.run, one.run.lines), one.run.names))
-        except BadInput:  # nothing is correct and timed, which the first sentence says
-            changes = []
-        more = [f"{len(changes) - MOST_CHANGES} more series"] if len(changes) > MOST_CHANGES else []
-        said = [*one.content.conclusion(), *changes[:MOST_CHANGES], *more]
-        found += [f"{one.run.name}: {sentence}" if len(logged) > 1 else sentence for sentence in said]
+        said = conclusion.conclude(one.run)
+        most = [said.unclear, said.failures, said.doubts]
+        parts = [[finding.summary for finding in said.findings], *(finding.details for finding in said.findings), *most]
+        for part in parts:
+            found += [f"{one.run.name}: {text}" if len(logged) > 1 else text for text in part[:MOST_SENTENCES]]
+            if (left := len(part) - MOST_SENTENCES) > 0:
+                found.append(f"{left} more of this kind are in the table below")
     return found
 
 

@@ -28,8 +28,19 @@ def read_wandb():
 
 
 @pytest.fixture(scope="session")
+def records():
+    return helper("wandb_reader").records
+
+
+@pytest.fixture(scope="session")
 def loopback():
     return helper("loopback").loopback
+
+
+@pytest.fixture(scope="session")
+def made_up():
+    """Rows as a GPU would give them."""
+    return helper("made_up")
 
 
 def isolate(patch, home):

@@ -14,7 +14,7 @@ import pytest
 
 from runner.device import processes
 from runner.experiment.results import Row
-from runner.report import derive
+from runner.report import derive, wandb_record
 from runner.report import wandb as room
 from runner.report.wandb import Wandb
 from runner.store import journal
@@ -205,6 +205,50 @@ def test_the_run_is_named_as_its_folder_and_found_by_what_it_compares(offline):
     assert recorded.exit_code == 1  # two cases failed
 
 
+def test_the_notes_are_the_conclusion(offline):
+    _, _, recorded = offline
+    assert recorded.run.notes.startswith("gelu: compiled is the fastest at 3 of 3 problems.")
+    assert "ValueError: no" in recorded.run.notes
+
+
+def test_the_results_are_an_artifact(offline, records):
+    _, _, recorded = offline
+    (path,) = recorded.folder.glob("*.wandb")
+    found = [one.artifact for one in records(path) if one.WhichOneof("record_type") == "artifact"]
+    (results,) = [one for one in found if one.type == "results"]
+    names = {"rows.jsonl", "plan.jsonl", "configs.yaml", "environment.json"}  # rows.csv and table.md: not made here
+    assert {entry.path for entry in results.manifest.contents} == names
+
+
+def test_the_certificate_is_the_one_that_the_run_names(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    place = tmp_path / "kernel-runner" / "certificate"
+    place.mkdir(parents=True)
+    for name, taken in (("a", "2025-01-01"), ("b", "2025-01-02")):
+        (place / f"{name}.json").write_text(json.dumps({"taken": taken}))
+    assert wandb_record.certificate_file({"worker": {"certificate": {"taken": "2025-01-02"}}}) == place / "b.json"
+    assert wandb_record.certificate_file({"worker": {"certificate": {"taken": "2025-01-03"}}}) is None
+    assert wandb_record.certificate_file({"worker": {"certificate": None}}) is None
+    assert wandb_record.certificate_file({}) is None
+
+
+def test_each_case_can_be_a_run_of_its_own(make, home, read_wandb, tmp_path):
+    rows = [make.timed(make.case("gelu", name, {"cols": 8}), us) for name, us in (("naive", 6.0), ("torch", 3.0))]
+    folder = make.finished(tmp_path / "2025-01-31" / "10-11-12-gelu", rows)
+    settings = replace(OFFLINE, per="case", group=None, notes="mine", job_type="nightly")
+    (line,) = settings.publish(folder)
+    assert line.startswith("W&B: kept offline (log.wandb.mode=offline); to upload: wandb sync ")
+    found = [read_wandb(Path(path)) for path in shlex.split(line.partition("wandb sync ")[2])]
+    assert [one.run.display_name for one in found] == ["gelu naive", "gelu torch"]
+    assert {one.run.run_group for one in found} == {"2025-01-31/10-11-12-gelu"}
+    assert {(one.run.job_type, one.run.notes) for one in found} == {("nightly", "mine")}
+    assert [one.run.run_id.partition("-")[2] for one in found] == [row.case.key for row in rows]
+    assert [one.summary["speedup"] for one in found] == pytest.approx([0.5, 1.0])
+    assert [one.summary["time_us"] for one in found] == [6.0, 3.0]
+    assert [one.config["impl"]["name"] for one in found] == ["naive", "torch"]
+    assert {one.config["problem"] for one in found} == {"gelu"}
+
+
 def test_nothing_is_left_outside_the_folder_and_nothing_said_of_the_machine(offline):
     folder, _, recorded = offline
     top = folder.parents[2]
@@ -237,7 +281,7 @@ def test_a_run_without_a_single_timed_row_is_recorded_without_charts(make, home,
 # Uploading
 
 
-def test_with_a_key_and_a_server_the_run_is_uploaded_and_its_address_printed(folder, home, loopback, monkeypatch):
+def test_a_run_is_uploaded_and_goes_on_when_it_is_resumed(folder, home, loopback, monkeypatch, make):
     with loopback() as server:
         monkeypatch.setenv("WANDB_API_KEY", KEY)
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
@@ -248,6 +292,36 @@ def test_with_a_key_and_a_server_the_run_is_uploaded_and_its_address_printed(fol
     assert {"/put/config.yaml", "/put/wandb-summary.json"} <= set(server.uploads)
     assert server.streamed[-1]["exitcode"] == 1
     assert_no_secret(folder)
+    kept = room.state(folder)
+    assert f"W&B: {kept.url}" == line
+    assert kept.uploaded(folder)
+    # A resumed sweep goes on in the same run, with what is new.
+    with journal.Journal(folder) as results:
+        results.row(make.timed(make.case("gelu", "torch", {**SIZES, "cols": 8192}), 8192.0))
+    began, streamed = len(server.runs), len(server.streamed)
+    with loopback() as later:
+        monkeypatch.setenv("WANDB_BASE_URL", later.url)
+        (again,) = LOG.publish(folder)
+    assert again.rpartition("/")[2] == line.rpartition("/")[2]
+    assert {one["name"] for one in (*server.runs[:began], *later.runs)} == {line.rpartition("/")[2]}
+    assert {one["jobType"] for one in later.runs} - {None} == {"sweep"}
+    before, after = steps(server.streamed[:streamed]), steps(later.streamed)
+    assert min(after) > max(before)
+    assert [step["gelu/cols"] for step in after.values() if "gelu/cols" in step] == [8192]
+    (table,) = [body for path, body in later.uploads.items() if path.startswith("/put/media/table/rows")]
+    assert len(json.loads(table)["data"]) == 19
+
+
+SIZES = {"rows": 8, "dtype": "float32", "tf32": False}
+
+
+def steps(streamed):
+    """The history that a server was sent, by its steps."""
+    found = {}
+    for body in streamed:
+        for line in body.get("files", {}).get("wandb-history.jsonl", {}).get("content", ()):
+            found[json.loads(line)["_step"]] = json.loads(line)
+    return found
 
 
 def test_the_printed_command_uploads_a_run_that_was_kept_offline(folder, home, loopback, monkeypatch):
