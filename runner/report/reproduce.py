@@ -17,6 +17,7 @@ from runner.experiment.results import redact_command
 
 PLAIN = re.compile(r"[A-Za-z_][\w./:-]*")  # what Hydra reads as a string without quotes
 WORDS = ("true", "false", "null", "nan", "inf")  # what it reads as something else
+COPY = re.compile(r"\$\{[\w.]*\.(\w+)\}")  # a default that is the value of another field
 OPTIONS = ("device", "seed", "debug", "time_wrong", "quick")
 
 
@@ -47,11 +48,15 @@ def _fields(prefix: str, file: str, choice: Choice, *, quick: bool = False) -> l
         defaults = defaults | defaults.get("quick", {})
     given = {name: choice.commit if name == "rev" and choice.commit else own for name, own in choice.fields.items()}
     given = {name: list(own) if isinstance(own, tuple) else own for name, own in given.items()}
-    return [
-        f"{prefix}.{name}={_value(own)}"
-        for name, own in given.items()
-        if name not in defaults or defaults[name] != own or type(defaults[name]) is not type(own)
-    ]
+    return [f"{prefix}.{name}={_value(own)}" for name, own in given.items() if not _is_default(name, given, defaults)]
+
+
+def _is_default(name: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
+    """Return whether the field ``name`` has its default, which may be the value of another field."""
+    default = defaults.get(name, ...)
+    if isinstance(default, str) and (other := COPY.fullmatch(default)):
+        default = given.get(other[1], ...)
+    return type(default) is type(given[name]) and bool(default == given[name])
 
 
 @cache

@@ -55,13 +55,27 @@ def timed(case, flops, size, chance, scale=1.0):
     wrong = case.impl.name == "naive" and chance.random() < 0.02
     bound = "compute" if flops / size > TFLOPS[case.workload.fields["dtype"]] * 1e3 / COPY_GBPS else "memory"
     metrics = {
-        **{"gpu_us": us, "low_us": us * (1 - percent / 100), "high_us": us * (1 + percent / 100)},
-        **{"interval_pct": percent, "stat_pct": percent / 2, "separate_pct": 0.5, "samples": 800},
-        **{"flops": flops, "bytes_min": size, "intensity": flops / size, "bound": bound},
-        **{"pct_of_measured_peak": 100 * ideal / us, "fastest_possible_us": 0.9 * ideal, "gpu_uuid": "GPU-1"},
-        **{"err_over_tol": 4.0 if wrong else chance.uniform(0.01, 0.5), "correct": not wrong},
-        **{"converged": verdict != "not_converged", "verdict": "wrong" if wrong else verdict, "compile_s": 1.5},
-        **{"peak_mem_bytes": size, "verdict_reason": "" if verdict == "ok" else f"made up: {verdict}"},
+        "gpu_us": us,
+        "low_us": us * (1 - percent / 100),
+        "high_us": us * (1 + percent / 100),
+        "interval_pct": percent,
+        "stat_pct": percent / 2,
+        "separate_pct": 0.5,
+        "samples": 800,
+        "flops": flops,
+        "bytes_min": size,
+        "intensity": flops / size,
+        "bound": bound,
+        "pct_of_measured_peak": 100 * ideal / us,
+        "fastest_possible_us": 0.9 * ideal,
+        "gpu_uuid": "GPU-1",
+        "err_over_tol": 4.0 if wrong else chance.uniform(0.01, 0.5),
+        "correct": not wrong,
+        "converged": verdict != "not_converged",
+        "verdict": "wrong" if wrong else verdict,
+        "compile_s": 1.5,
+        "peak_mem_bytes": size,
+        "verdict_reason": "" if verdict == "ok" else f"made up: {verdict}",
     }
     status, reason = ("wrong", "3 of 8192 elements beyond tolerance") if wrong else ("ok", "")
     return Row(case=case, status=status, reason=reason, device=GPU, metrics=metrics)

@@ -1,0 +1,200 @@
+"""Charts, the written conclusion, and the command of a case, from the rows of made-up and of small runs."""
+
+from __future__ import annotations
+
+import shlex
+import struct
+
+import pytest
+
+from runner import config
+from runner.cli.report import main
+from runner.experiment.case import CaseRecord, Choice
+from runner.experiment.schema import BadInput
+from runner.report import charts, past, reproduce
+from runner.report.conclusion import conclude
+
+
+@pytest.fixture
+def run(tmp_path, make, made_up):
+    """``run(rows)`` or ``run(count=..., only=...)``: a run read from a folder."""
+
+    def build(rows=None, name="12-00-00-mine", **of):
+        folder = make.finished(tmp_path / "outputs" / "2026-01-31" / name, rows or made_up.rows(**of))
+        return past.read(folder)
+
+    return build
+
+
+def by_name(found):
+    return {chart.name: chart for chart in found}
+
+
+def test_each_workload_and_type_has_its_time_its_rate_and_its_speedup_against_the_size(run):
+    found = charts.charts([run(only="matmul", hostile=False)])
+    assert [chart.name for chart in found] == [
+        *(f"matmul-{kind}-dtype={dtype}" for dtype in ("bfloat16", "float32") for kind in ("time", "rate", "speedup")),
+        "roofline-NVIDIA-H200-bfloat16",
+        "roofline-NVIDIA-H200-float32",
+    ]
+    time = by_name(found)["matmul-time-dtype=bfloat16"]
+    assert {point["size"] for point in time.data} == {256, 512, 1024, 2048, 4096, 8192}
+    assert {point["implementation"] for point in time.data} == {"naive", "torch", "compiled", "triton", "cuda"}
+    assert all(point["time_low"] < point["time"] < point["time_high"] < 1 for point in time.data)
+    assert time.spec["encoding"]["x"]["scale"]["type"] == "log"
+
+
+def test_the_rate_is_that_which_limits_the_workload(run):
+    found = charts.charts([run(count=60, hostile=False)])
+    kinds = {chart.group: chart.title for chart in found if chart.kind == "rate"}
+    assert "bandwidth" in kinds["gelu"]
+    matmul = charts.charts([run(only="matmul", hostile=False, name="13-00-00-other")])
+    assert all("operations" in chart.title for chart in matmul if chart.kind == "rate")
+
+
+def test_a_roofline_has_the_peak_that_its_rows_were_compared_with(run, made_up):
+    found = by_name(charts.charts([run(only="matmul", hostile=False)]))["roofline-NVIDIA-H200-bfloat16"]
+    roof = found.spec["layer"][0]["data"]["values"]
+    assert max(point["rate"] for point in roof) == pytest.approx(made_up.TFLOPS["bfloat16"] * 1e12)
+    assert roof[0]["rate"] / roof[0]["intensity"] == pytest.approx(made_up.COPY_GBPS * 1e9)
+    assert all(point["rate"] <= made_up.TFLOPS["bfloat16"] * 1e12 for point in found.data)
+
+
+def test_there_is_no_roofline_without_a_measured_peak(folder):
+    assert {chart.kind for chart in charts.charts([past.read(folder)])} == {"time", "rate", "speedup"}
+
+
+def test_wrong_and_failed_cases_are_not_drawn(folder):
+    drawn = [
+        (chart.group, point["implementation"], point["size"])
+        for chart in charts.charts([past.read(folder)])
+        for point in chart.data
+    ]
+    assert ("gelu", "naive", 256) in drawn
+    assert ("gelu", "naive", 1000) not in drawn  # wrong
+    assert ("matmul", "compiled", 1024) not in drawn  # failed
+
+
+def test_several_runs_are_told_apart_by_their_dashes(run):
+    two = [run(only="matmul", name="12-00-00-a"), run(only="matmul", name="12-00-00-b", scale=1.1)]
+    time = by_name(charts.charts(two))["matmul-time-dtype=float32"]
+    assert {point["run"] for point in time.data} == {"12-00-00-a", "12-00-00-b"}
+    assert time.spec["layer"][0]["encoding"]["strokeDash"]["field"] == "run"
+
+
+def test_a_single_problem_is_drawn_as_bars(run, make):
+    rows = [make.timed(make.case("gelu", impl, {"cols": 8}), us) for impl, us in {"torch": 2.0, "naive": 5.0}.items()]
+    time = charts.charts([run(rows)])[0]
+    assert time.spec["layer"][0]["mark"]["type"] == "bar"
+    assert time.spec["encoding"]["y"]["sort"] == ["torch", "naive"]
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_images_are_drawn_without_a_browser(run, tmp_path, capsys, ending):
+    folder = run(only="matmul", count=24).folder
+    assert main([ending, str(folder), "--output", str(tmp_path / "images")]) == 0
+    printed = capsys.readouterr().out.split()
+    files = sorted((tmp_path / "images").iterdir())
+    assert sorted(printed) == [str(file) for file in files]
+    assert {file.suffix for file in files} == {f".{ending}"}
+    assert len(files) == len(charts.charts([past.read(folder)]))
+    for content in (file.read_bytes() for file in files):
+        if ending == "png":
+            assert content.startswith(b"\x89PNG")
+            assert min(struct.unpack(">II", content[16:24])) > 600
+        else:
+            assert content.startswith(b"<svg")
+            assert b"<script" not in content
+
+
+def test_the_folder_of_a_run_is_never_written_to(run):
+    folder = run(count=12).folder
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    for form in ("png", "html", "md", "latex"):
+        with pytest.raises(BadInput, match="leaves as it is"):
+            main([form, str(folder), "--output", str(folder / "out")])
+    assert before == {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_a_run_without_any_time_has_no_images_but_a_conclusion(run, make):
+    case = make.case("gelu", "torch", {"cols": 8})
+    failed = make.timed(case, 1.0, status="wrong", max_abs_err=1.0)
+    empty = run([failed])
+    with pytest.raises(BadInput, match="nothing to draw"):
+        charts.images([empty], None, ".png")
+    found = conclude(empty)
+    assert [finding.summary for finding in found.findings] == [
+        "gelu: no correct result has a time, so none is the fastest."
+    ]
+    assert found.failures == ["gelu torch: wrong: 3 of 8192 elements beyond tolerance"]
+
+
+def test_the_conclusion_says_where_the_fastest_changes(run, make):
+    times = {64: (4.0, 2.0), 128: (5.0, 4.0), 256: (6.0, 8.0), 512: (7.0, 16.0)}
+    rows = [
+        make.timed(make.case("gelu", impl, {"cols": cols}), us, samples=20, converged=True)
+        for cols, both in times.items()
+        for impl, us in zip(("torch", "triton"), both, strict=True)
+    ]
+    found = conclude(run(rows))
+    (gelu,) = found.findings
+    assert gelu.summary.startswith("gelu: triton is the fastest at 2 of 4 problems and torch is the fastest at 2 of 4")
+    (sizes,) = gelu.details
+    assert (
+        "triton is the fastest from cols=64 to 128, 1.25x to 2.00x as fast as the next, torch (95 % interval" in sizes
+    )
+    assert "; torch is the fastest from cols=256 to 512, 1.33x to 2.29x as fast as the next, triton" in sizes
+    assert sizes.endswith("The fastest changes once.")
+    assert found.unclear == []
+
+
+def test_the_conclusion_says_what_is_unclear_and_why(run, make):
+    rows = [
+        make.timed(make.case("gelu", impl, {"cols": 8}), us, **{"samples": 20, "converged": True} | more)
+        for impl, us, more in (
+            ("torch", 10.0, {}),
+            ("near", 10.2, {"interval_pct": 5.0}),
+            ("odd", 30.0, {"converged": False}),
+        )
+    ]
+    unclear = conclude(run(rows)).unclear
+    assert any("gelu near" in one and "the interval of their ratio includes both" in one for one in unclear)
+    assert any("gelu odd" in one and "one of the two times is uncertain itself" in one for one in unclear)
+
+
+COMMANDS = [
+    ["workload=gelu", "impl=naive"],
+    [
+        "workload=softmax",
+        "workload.cols=1000",
+        "workload.dtype=bfloat16",
+        "impl=compiled",
+        "impl.mode=max-autotune",
+        "seed=7",
+    ],
+    [
+        "workload=gelu",
+        "impl=torch",
+        "device=cpu",
+        "measure=[benchmark,memory]",
+        "measure.benchmark.max_s=0.1",
+        "quick=true",
+    ],
+    ["workload=matmul", "workload.size=64", "impl=torch", "measure.benchmark.target_cpu_pct=3", "time_wrong=true"],
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
+def test_the_command_of_a_case_composes_that_case(words):
+    (case,) = config.plan(words).cases
+    command = shlex.split(reproduce.command(case))
+    assert command[:3] == ["python", "-m", "runner"]
+    assert config.plan(command[3:]).cases == (case,)
+    assert len(command) <= 3 + len(words) + 1  # only what differs from the defaults
+
+
+def test_the_command_quotes_what_hydra_and_the_shell_would_read_otherwise():
+    path = "my kernels/it's.py:f"
+    case = CaseRecord(Choice("gelu", {}), Choice("file", {"path": path}), (Choice("benchmark", {}),), "auto", 0)
+    (word,) = [word for word in shlex.split(reproduce.command(case)) if word.startswith("impl.path=")]
+    assert word == r"impl.path='my kernels/it\'s.py:f'"
