@@ -263,6 +263,7 @@ def interval(percent: object, sign: str = "") -> str:
 
 SIGNS = "signs"  # the name of this way to encode text, for ``errors=``
 PLAIN = {"★": "*", "≈": "~", "†": "#", "±": "+-", "─": "-", "…": "...", "→": "->", "✓": "+", "✗": "x"}
+PLAIN |= {"├": "|", "┤": "|", "●": "o", "○": ".", "◀": "<"}  # of a plot
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
