@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -56,9 +57,9 @@ class Point:
 
     @property
     def when(self) -> str:
-        """Date and time: ``2025-01-31 12:00``."""
+        """Date and time: ``2025-01-31 12:00:05``."""
         date, _, rest = self.run.partition("/")
-        return f"{date} {rest[:5].replace('-', ':')}"
+        return f"{date} {rest[:8].replace('-', ':')}"
 
     @cached_property
     def log(self) -> float | None:
@@ -145,9 +146,8 @@ def read(output_dir: str, conditions: Sequence[str], column: str = TIME) -> Hist
         gc.enable()
     keys = list(reader.found)
     if not keys:
-        there = ", ".join(sorted({case.workload.name for folder in folders for case in _planned(folder)}))
         asked = " ".join(conditions)
-        raise BadInput(f"{asked}: in none of the {len(folders)} runs under {output_dir}; there is {there or 'nothing'}")
+        raise BadInput(f"{asked}: in none of the {len(folders)} runs under {output_dir}; there is {_there(folders)}")
     records = [_record(reader.found[key][-1][1][0]) for key in keys]
     try:
         places = select.where(records, conditions) if conditions else range(len(keys))
@@ -174,11 +174,14 @@ def _wanted(conditions: Iterable[str]) -> list[list[bytes]]:
     ]
 
 
-def _planned(folder: Path) -> list[CaseRecord]:
-    try:
-        return run_folder.read_cases(folder)
-    except (OSError, ValueError):
-        return []
+def _there(folders: Iterable[Path]) -> str:
+    """Return the workloads and implementations of the plans in ``folders``: ``gelu (torch, triton), mlp (torch)``."""
+    found: dict[str, set[str]] = {}
+    for folder in folders:
+        with suppress(OSError, ValueError):
+            for case in run_folder.read_cases(folder):
+                found.setdefault(case.workload.name, set()).add(case.impl.name)
+    return ", ".join(f"{name} ({', '.join(sorted(impls))})" for name, impls in sorted(found.items())) or "nothing"
 
 
 def _record(row: Row) -> dict[str, Any]:
@@ -230,7 +233,7 @@ class _Reader:
 
     def messages(self) -> list[str]:
         """Return what was left out."""
-        damaged = f"{self._unreadable} records that are damaged, cut off or of another version"
+        damaged = f"records that are damaged, cut off or of another version: {self._unreadable}"
         return [f"left out: {text}" for text in (*self._messages, *([damaged] if self._unreadable else []))]
 
     def read(self, folder: Path) -> None:

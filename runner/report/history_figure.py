@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from runner.report.terminal import verdict
 PLOT = (12, 48)  # fewest and most characters
 LEAST_RANGE = 0.02  # of the value: noise below it does not fill the plot
 CHANGED = PALETTE[3]
-MARGIN = 60  # characters beside the plot
+MARGIN = 85  # characters beside the plot, with a remark
 INTERVAL, LEFT, RIGHT, DOT, HOLLOW, CHANGE = "─├┤●○◀"
 
 
@@ -56,7 +57,7 @@ def _draw(drawn: Text, series: Series, width: int) -> None:
     widths = [max(map(len, cells)) for cells in (["commit", *commits], [series.column, *values])]
     changes = {change.place: change for change in series.changes}
     scale = f"{figure(low, unit, 3):<{width // 2}}{figure(high, unit, 3):>{width - width // 2}}"
-    drawn.append(f"  {'run':16}  {'commit':<{widths[0]}}  {series.column:>{widths[1]}}  {'±95 %':>6}  {scale}\n")
+    drawn.append(f"  {'run':19}  {'commit':<{widths[0]}}  {series.column:>{widths[1]}}  {'±95 %':>6}  {scale}\n")
     for place, (point, value, commit) in enumerate(zip(series.points, values, commits, strict=True)):
         drawn.append(f"  {point.when}  {commit:<{widths[0]}}  {value:>{widths[1]}}  {interval(point.percent):>6}  ")
         change = changes.get(place)
@@ -115,7 +116,7 @@ def records(history: History) -> list[dict[str, Any]]:
                     "impl": case.impl.name,
                     **{f"impl.{name}": value for name, value in case.impl.fields.items()},
                     **history.names.settings(case),
-                    "on": series.device,
+                    "device": series.device,
                     "run": point.run,
                     "commit": point.commit,
                     "verdict": verdict(point.row),
@@ -145,10 +146,13 @@ def chart(history: History) -> dict[str, Any]:
 
 def _panel(history: History, series: Series) -> Mapping[str, Any]:
     shown = [(place, point) for place, point in enumerate(series.points) if point.value is not None]
+    names = {place: f"{point.when} {_commit(point)}" for place, point in shown}
+    twice = {name for name, count in Counter(names.values()).items() if count > 1}  # begun in the same second
+    names = {place: f"{name} ({place + 1})" if name in twice else name for place, name in names.items()}
     values = [
         {
             "place": place,
-            "run": f"{point.when} {_commit(point)}",
+            "run": names[place],
             "value": point.value,
             "low": _ends(point)[0],
             "high": _ends(point)[1],
@@ -166,7 +170,6 @@ def _panel(history: History, series: Series) -> Mapping[str, Any]:
     y = {"field": "low", "type": "quantitative", "scale": {"domain": _range(series)}, "title": title.strip()}
     colors = {"domain": ["judged", "not judged"], "range": [PALETTE[0], "#aaaaaa"]}
     color = {"field": "judged", "type": "nominal", "scale": colors, "legend": None}
-    names = {place: one["run"] for (place, _), one in zip(shown, values, strict=True)}
     marks = [{"run": names[change.place], "text": series.verdict(change)} for change in series.changes]
     label = {"align": "left", "dx": 4, "baseline": "top", "color": CHANGED, "fontWeight": "bold"}
     return {

@@ -82,11 +82,11 @@ def test_the_first_commit_from_which_it_is_faster_for_good_is_marked(outputs, ca
     assert "gelu triton on NVIDIA H200" in out
     marked = [line for line in out.splitlines() if "◀" in line]
     assert len(marked) == 1
-    assert "2025-01-04 10:11  cccccccc" in marked[0]
+    assert "2025-01-04 10:11:12  cccccccc" in marked[0]
     assert "8 us" in marked[0]
     assert "◀ faster: 0.80x the time" in marked[0]
     assert (
-        "different for good from cccccccc of 2025-01-04 10:11 on: faster: 0.80x the time "
+        "different for good from cccccccc of 2025-01-04 10:11:12 on: faster: 0.80x the time "
         "(spread by verify; its sources are the same)" in out
     )
 
@@ -206,7 +206,7 @@ def test_runs_without_a_time_are_shown_with_their_status(outputs, capsys):
     failed = Row(case=case(), status="error", reason="ValueError: no", device="NVIDIA H200", phase="build")
     out = printed(capsys, f"output_dir={outputs([row(10.0)], [failed], [row(8.0, 'c')])}")
     assert [line.split()[-1] for line in out.splitlines() if line.startswith("  2025-01-02")] == ["error"]
-    assert "from cccccccc of 2025-01-03 10:11 on: faster" in out
+    assert "from cccccccc of 2025-01-03 10:11:12 on: faster" in out
 
 
 def test_the_commit_is_the_rows_own_else_the_sessions(outputs, capsys):
@@ -238,10 +238,10 @@ def test_the_formats_have_a_record_per_run(outputs, capsys):
         ("bbbbbbbb", 8.0, "faster: 0.80x the time"),
     ]
     assert records[1]["low"] < 8.0 < records[1]["high"]
-    assert (records[1]["workload.cols"], records[1]["on"], records[1]["spread"]) == (256, "NVIDIA H200", "verify")
+    assert (records[1]["workload.cols"], records[1]["device"], records[1]["spread"]) == (256, "NVIDIA H200", "verify")
     table = list(csv.DictReader(io.StringIO(printed(capsys, *words, "--format", "csv"))))
     assert [one["time_us"] for one in table] == ["10.0", "8.0"]
-    assert "| 2025-01-02 10:11 | bbbbbbbb | 8 us | 0.2 % | ok | faster: 0.80x the time |" in printed(
+    assert "| 2025-01-02 10:11:12 | bbbbbbbb | 8 us | 0.2 % | ok | faster: 0.80x the time |" in printed(
         capsys, *words, "--format", "md"
     )
 
@@ -254,10 +254,19 @@ def test_images_are_written(outputs, capsys, tmp_path):
     assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     drawn = svg.read_text()
     assert "faster: 0.80x the time" in drawn
-    assert "2025-01-02 10:11 bbbbbbbb" in drawn
+    assert "2025-01-02 10:11:12 bbbbbbbb" in drawn
     assert "●" not in drawn
     with pytest.raises(BadInput, match="cannot be written"):
         command.main([*words[:1], "--svg", str(tmp_path / "missing" / "h.svg")])
+
+
+def test_runs_of_one_second_stay_apart_in_the_image(outputs):
+    out = outputs([row(10.0)], [row(10.0)])
+    first, second = sorted(Path(out).glob("*/*"))
+    second.rename(first.with_name(f"{first.name}-2"))
+    found = history.read(out, [])
+    (panel,) = history_figure.chart(found)["vconcat"]
+    assert len({one["run"] for one in panel["layer"][0]["data"]["values"]}) == 2
 
 
 def test_names_of_users_cannot_break_a_line(outputs):
@@ -287,8 +296,11 @@ def test_the_plot_is_within_its_width_and_noise_does_not_fill_it(outputs):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["workload=softmax"], "workload=softmax: in none of the 1 runs under OUT; there is gelu"),
-        (["workload=gelu", "impl=tritn"], "workload=gelu impl=tritn: in none of the 1 runs under OUT; there is gelu"),
+        (["workload=softmax"], "workload=softmax: in none of the 1 runs under OUT; there is gelu (triton)"),
+        (
+            ["workload=gelu", "impl=tritn"],
+            "workload=gelu impl=tritn: in none of the 1 runs under OUT; there is gelu (triton)",
+        ),
         (["cols=7"], "cols=7: no row has it; one of: 256"),
         (["colz=7"], "colz: no such column; did you mean cols? rows.csv has them all"),
         (["gelu"], "gelu: no condition; write workload=gelu impl=triton"),
@@ -317,7 +329,7 @@ def test_what_cannot_be_read_is_left_out_and_said(outputs, capsys):
     assert sum("●" in line for line in shown.out.splitlines()) == 2
     first, second = shown.err.splitlines()
     assert first.startswith(f"runner: left out: {folders[0]}: this run has format 99")
-    assert second == "runner: left out: 1 records that are damaged, cut off or of another version"
+    assert second == "runner: left out: records that are damaged, cut off or of another version: 1"
 
 
 def test_it_reads_only_and_needs_no_torch(outputs):
