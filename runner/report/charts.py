@@ -227,6 +227,11 @@ class _Look:
         }
         return found
 
+    def _filling(self) -> dict[str, Any]:
+        """Leave the points that are not plainly ok without a filling."""
+        only = {"condition": {"test": "datum.verdict === 'ok'", "value": 1}, "value": 0}
+        return {"fill": {**self._identity()["color"], "legend": None}, "fillOpacity": only}
+
     def _dash(self) -> dict[str, Any]:
         dash = {"field": "run", "type": "nominal", "legend": {"title": None, "symbolType": "stroke"}}
         return {"strokeDash": dash} if self.several else {}
@@ -263,8 +268,8 @@ class _Look:
                     "encoding": ends,
                 },
                 {
-                    "mark": {"type": "point", "filled": True, "size": 42, "strokeWidth": 1.5},
-                    "encoding": {"y": y, **_hollow(), "tooltip": self._tooltip(kind, quantity, axis.name)},
+                    "mark": {"type": "point", "size": 36, "strokeWidth": 1.5},
+                    "encoding": {"y": y, **self._filling(), "tooltip": self._tooltip(kind, quantity, axis.name)},
                 },
             ],
         }
@@ -356,11 +361,6 @@ def _scale(kind: str, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     log = max(values) / min(values) >= LOG_FROM
     scale = {"type": "log", "nice": False, "padding": 12} if log else {"zero": True}
     return {"scale": scale, "axis": _ticks(SPEEDUP if kind == "speedup" else TIME)}
-
-
-def _hollow() -> dict[str, Any]:
-    """Draw the points that are not plainly ok without a filling."""
-    return {"fillOpacity": {"condition": {"test": "datum.verdict === 'ok'", "value": 1}, "value": 0}}
 
 
 def _base(kind: str) -> list[dict[str, Any]]:

@@ -132,12 +132,14 @@ def _sentence(leaders: Sequence[Leader], axis: str, labels: Sequence[str]) -> st
 def _unclear(lines: Sequence[Line], names: Names) -> Iterator[str]:
     """Say which comparisons with the fastest and with the baseline have no conclusion, and why."""
     found: dict[tuple[str, str], list[Line]] = {}
+    same = {line.row.case.problem for line in lines if line.winner and line.baseline}
     for line in lines:
         for word, ratio, whom in (
             (line.vs_winner, line.behind, "the fastest"),
             (line.vs_baseline, line.ratio, "the baseline"),
         ):
-            if word == "unclear" and ratio:
+            said = whom == "the baseline" and line.row.case.problem in same
+            if word == "unclear" and ratio and not said:
                 why = TOO_WIDE if math.isfinite(ratio.half) else UNCERTAIN
                 found.setdefault((whom, why), []).append(line)
     for (whom, why), some in found.items():

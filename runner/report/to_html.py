@@ -342,4 +342,5 @@ def _files(run: Run, row: Row, folder: PurePath) -> tuple[str, list[Path]]:
 def _image(path: Path) -> str:
     """Return an image as data. A browser runs no script in it and loads nothing that it names."""
     data = base64.b64encode(path.read_bytes()).decode()
-    return f'<img loading=lazy alt="{_text(path.name)}" src="data:{IMAGES[path.suffix]};base64,{data}">'
+    source = f"data:{IMAGES[path.suffix]};base64,{data}"
+    return f'<div class=image tabindex=0><img loading=lazy alt="{_text(path.name)}" src="{source}"></div>'

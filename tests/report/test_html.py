@@ -1,0 +1,269 @@
+"""The page: it needs nothing from elsewhere, no text in it is code, and a browser shows it wide and narrow."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from runner.cli.report import main
+from runner.experiment.schema import BadInput
+from runner.report import charts, past, to_html
+from runner.store import journal
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+VOID = {"meta", "link", "input", "img", "br", "hr"}
+
+
+class Page(HTMLParser):
+    """What a browser makes of a page: elements with their attributes, rows of tables, texts."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.elements, self.scripts, self.rows, self.texts, self.inside = [], [], [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self.inside = tag
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+        elif tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self.inside = "" if tag in ("script", "style") else self.inside
+        if tag == "table":
+            self.rows.append([])
+
+    def handle_data(self, data):
+        if self.inside == "script":
+            self.scripts[-1] += data
+        elif self.inside != "style":
+            self.texts.append(data)
+            if self.rows and self.rows[-1]:
+                self.rows[-1][-1] += data
+
+
+@pytest.fixture(scope="module")
+def thousand(tmp_path_factory, make, made_up):
+    """The folder of a run of 1000 rows, some with names and reasons that are code if they are not escaped."""
+    folder = tmp_path_factory.mktemp("thousand") / "outputs" / "2026-01-31" / "10-11-12-thousand"
+    return make.finished(folder, made_up.rows(1000))
+
+
+@pytest.fixture(scope="module")
+def text(thousand):
+    return to_html.page([past.read(thousand)])
+
+
+def test_a_page_of_1000_rows_is_small_and_soon_written(thousand, tmp_path, capsys):
+    began, cpu = time.perf_counter(), time.process_time()
+    assert main(["html", str(thousand), "--output", str(tmp_path / "page.html")]) == 0
+    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
+    assert capsys.readouterr().out == f"{tmp_path / 'page.html'}\n"
+    assert (tmp_path / "page.html").stat().st_size <= 2_000_000
+    assert min(seconds, cpu_seconds) <= 5
+
+
+def test_the_page_asks_for_nothing_from_elsewhere(text):
+    page = Page(text)
+    policy = [each["content"] for tag, each in page.elements if each.get("http-equiv") == "Content-Security-Policy"]
+    assert policy
+    assert "default-src 'none'" in policy[0]
+    assert not re.search(r"https?:|//|\*", policy[0])
+    for tag, each in page.elements:
+        assert tag not in ("link", "iframe", "object", "embed", "base")
+        for name in ("src", "href", "srcset", "action", "poster", "data"):
+            assert (each.get(name) or "#").startswith(("#", "data:")), (tag, each)
+    own = text[text.index("<style>") : text.index("</style>")] + page.scripts[-1]
+    assert not re.search(r"https?:|url\(|\bfetch\(|\bimport\b|XMLHttpRequest|WebSocket|sendBeacon", own)
+
+
+def test_no_text_of_a_run_is_code(text, made_up):
+    page = Page(text)
+    assert [each.get("id", "") for tag, each in page.elements if tag == "script"] == ["data", "library", ""]
+    assert not [each for tag, each in page.elements if tag == "img"]
+    assert not [name for _, each in page.elements for name in each if name.startswith("on")]
+    assert any(made_up.HOSTILE in part for part in page.texts)
+    assert any(made_up.REASON in part for row in page.rows for part in row)
+    assert made_up.HOSTILE not in text
+
+
+def test_every_case_stands_in_the_table_with_its_verdict_reason_and_command(text, thousand):
+    (heads, *rows), run = [row for row in Page(text).rows if len(row) > 10], past.read(thousand)
+    place = {name: heads.index(name) for name in ("implementation", "time", "95 % interval", "verdict", "reason")}
+    assert len(rows) == len(run.lines) == 1000
+    assert all("python -m runner workload=" in row[-1] for row in rows)
+    assert {row[place["verdict"]].strip() for row in rows} == {
+        "ok",
+        "wrong",
+        "error",
+        "unsupported",
+        "contended",
+        "not_converged",
+    }
+    wrong = [row for row in rows if row[place["verdict"]] == "wrong"]
+    assert all("3 of 8192 elements beyond tolerance" in row[place["reason"]] for row in wrong)
+    assert any(re.fullmatch(r"\d\.\d{3}x to \d\.\d{3}x", row[place["95 % interval"]]) for row in rows)
+    assert sum(row[place["implementation"]].startswith("★") for row in rows) > 50
+
+
+def test_the_charts_of_the_page_are_those_of_the_images(text, thousand):
+    packed = next(script for script in Page(text).scripts)
+    drawn = json.loads(gzip.decompress(base64.b64decode(packed)))
+    found = charts.charts([past.read(thousand)])
+    assert [each["spec"] for each in drawn] == [json.loads(json.dumps(chart.spec)) for chart in found]
+    places = [each for _, each in Page(text).elements if "data-chart" in each]
+    assert [place["aria-label"] for place in places] == [
+        chart.title for chart in sorted(found, key=lambda one: one.kind == "roofline")
+    ]
+
+
+def test_several_runs_stand_side_by_side(tmp_path, make, made_up):
+    folders = [
+        make.finished(tmp_path / "2026-01-31" / f"10-00-0{place}-run", made_up.rows(only="matmul", scale=scale))
+        for place, scale in enumerate((1.0, 1.2))
+    ]
+    page = Page(to_html.page([past.read(folder) for folder in folders]))
+    heads, *rows = [row for row in page.rows if len(row) > 10]
+    of = [row[heads.index("run")] for row in rows]
+    assert set(of) == {"10-00-00-run", "10-00-01-run"}
+    assert of[:12] == ["10-00-00-run"] * 6 + ["10-00-01-run"] * 6  # the six implementations of the same problem
+    (environment,) = [row for row in page.rows if row[-2:] == ["10-00-00-run", "10-00-01-run"]]
+    assert environment
+
+
+def test_profiles_are_shown_as_text_and_images_cannot_run(tmp_path, make):
+    row = make.timed(make.case("gelu", "torch", {"cols": 8}), 2.0)
+    files = tuple(f"files/{row.case.key}/profile/{name}" for name in ("summary.txt", "flame.svg", "linked.svg"))
+    folder = make.finished(tmp_path / "o" / "2026-01-31" / "10-00-00-run", [replace(row, files=files)])
+    place = folder / "files" / row.case.key / "profile"
+    place.mkdir(parents=True)
+    (place / "summary.txt").write_text("aten::gelu <b>93 %</b>")
+    (place / "flame.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'><script>alert(3)</script></svg>")
+    (tmp_path / "secret.svg").write_text("<svg>secret</svg>")
+    (place / "linked.svg").symlink_to(tmp_path / "secret.svg")
+    page = Page(to_html.page([past.read(folder)]))
+    assert "aten::gelu <b>93 %</b>" in page.texts
+    (image,) = [each for tag, each in page.elements if tag == "img"]
+    assert image["src"].startswith("data:image/svg+xml;base64,")
+    assert b"alert(3)" in base64.b64decode(image["src"].partition(",")[2])  # an image runs no script
+    assert base64.b64encode(b"secret").decode() not in str(page.elements)
+
+
+def test_a_page_without_vl_convert_says_what_to_install(thousand, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(BadInput, match=r"pip install 'kernel-runner\[report\]'"):
+        main(["html", str(thousand)])
+
+
+@pytest.mark.parametrize("form", ["html", "png", "svg", "md", "latex"])
+def test_mistakes_are_one_line(form, tmp_path, make, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match="there is no such folder"):
+        main([form, "nowhere"])
+    with pytest.raises(BadInput, match="there is no run under outputs"):
+        main([form, "last"])
+    with pytest.raises(BadInput, match="--bogus"):
+        main([form, "nowhere", "--bogus"])
+    folder = make.finished(tmp_path / "outputs" / "2026-01-31" / "10-00-00-run", make.sweep()[:1])
+    path = folder / journal.NAME
+    path.write_text(path.read_text().replace(f'"format":{journal.FORMAT}', '"format":99'))
+    with pytest.raises(BadInput, match="99"):
+        main([form, "last"])
+
+
+def test_an_unknown_format_is_named_with_those_that_there_are():
+    with pytest.raises(BadInput, match="report htm: no such format; did you mean html"):
+        main(["htm", "last"])
+    with pytest.raises(BadInput, match="give a format, one of: html, latex, md, png, svg, wandb"):
+        main([])
+
+
+def test_damaged_records_are_counted_and_the_rest_is_shown(folder, tmp_path, capsys):
+    path = folder / journal.NAME
+    path.write_text(path.read_text() + '{"record":"row","case":{}}\n')
+    assert main(["html", str(folder), "--output", str(tmp_path / "page.html")]) == 0
+    assert "unreadable records in its journal, left out: 1" in capsys.readouterr().err
+    assert "unreadable records left out: 1" in (tmp_path / "page.html").read_text()
+
+
+def test_a_run_with_no_time_has_a_page_without_charts(tmp_path, make):
+    row = next(row for row in make.sweep() if row.status == "error")
+    folder = make.finished(tmp_path / "o" / "2026-01-31" / "10-00-00-run", [row])
+    page = " ".join(Page(to_html.page([past.read(folder)])).texts)
+    assert "no correct result has a time" in page
+    assert "There is no chart" in page
+
+
+def test_markdown_has_the_conclusion_and_the_table_and_latex_the_table(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["md", str(folder)]) == 0
+    assert main(["latex", str(folder)]) == 0
+    assert capsys.readouterr().out.split() == ["2025-01-31-10-11-12-both.md", "2025-01-31-10-11-12-both.tex"]
+    markdown = (tmp_path / "2025-01-31-10-11-12-both.md").read_text()
+    assert "gelu: compiled is the fastest at 3 of 3 problems" in markdown
+    assert "| gelu " in markdown
+    assert r"\toprule" in (tmp_path / "2025-01-31-10-11-12-both.tex").read_text()
+
+
+PROBE = """<script>
+document.fonts.ready.then(() => setTimeout(() => {
+  const shown = () => [...document.querySelectorAll("#rows tbody tr")].filter(row => !row.hidden);
+  const heads = [...document.querySelectorAll("#rows th[scope=col] button")];
+  const head = heads.find(one => one.textContent === "time"), drawn = [...document.querySelectorAll(".chart svg")];
+  const found = {
+    width: innerWidth, content: document.documentElement.scrollWidth, count: count.textContent, errors: window.errors,
+    charts: drawn.length, wide: drawn.filter(one => one.getBoundingClientRect().right > innerWidth).length,
+    back: getComputedStyle(document.body).backgroundColor, requests: performance.getEntriesByType("resource").length,
+  };
+  head.click();
+  const numbers = shown().map(row => row.cells[head.parentNode.cellIndex].dataset.v).filter(Boolean).map(Number);
+  found.sorted = numbers.length > 100 && numbers.every((one, place) => !place || numbers[place - 1] <= one);
+  filters.elements.text.value = "softmax triton cols=4096";
+  filters.dispatchEvent(new Event("input"));
+  found.filtered = shown().every(row => row.textContent.includes("softmax")) && count.textContent;
+  top.document.title = JSON.stringify(found);
+}, 1500));
+</script></body>"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no chromium here")
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), (390, True)], ids=["wide-light", "narrow-dark"])
+def test_a_browser_shows_sorts_and_filters_it(text, tmp_path, width, dark):
+    listen = '<script>window.errors = []; addEventListener("error", one => errors.push(one.message));</script>'
+    page = text.replace("<style>", f"{listen}<style>", 1).replace("</body>", PROBE)
+    page = page.replace("max-height: 78vh", "max-height: 200px")  # the charts are then within the window
+    frame = f'<iframe srcdoc="{html.escape(page)}" style="width: {width}px; height: 6000px; border: 0"></iframe>'
+    (tmp_path / "page.html").write_text(f"<!doctype html><meta charset=utf-8>{frame}")  # a window is 500 wide or more
+    scheme = ["--blink-settings=preferredColorScheme=0"] if dark else []
+    command = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += [*scheme, "--window-size=1500,6000", "--virtual-time-budget=6000", "--dump-dom"]
+    done = subprocess.run(
+        [*command, (tmp_path / "page.html").as_uri()], capture_output=True, text=True, timeout=120, check=False
+    )
+    title = re.search("<title>(.*?)</title>", done.stdout)
+    assert title, done.stderr[-2000:]
+    found = json.loads(html.unescape(title[1]))
+    assert found["errors"] == []
+    assert found["requests"] == 0
+    assert found["charts"] >= 1
+    assert found["count"] == "1000 cases"
+    assert found["sorted"] is True
+    assert re.fullmatch(r"[1-9]\d? of 1000 cases", found["filtered"])
+    assert found["content"] <= found["width"] == width  # only the tables scroll sideways
+    assert found["wide"] == 0
+    assert found["back"] == ("rgb(20, 23, 27)" if dark else "rgb(255, 255, 255)")
