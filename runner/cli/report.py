@@ -24,6 +24,7 @@ from runner.experiment import schema
 from runner.experiment.schema import BadInput, Parser
 
 OUTPUT_DIR = "output_dir="  # where last looks for runs, as on the command line of a run
+RUN = "folder of a run, or last, the default: the newest under output_dir=outputs; several stand side by side"
 PREFIX = "to_"  # of the modules of runner.report that are formats
 
 
@@ -35,9 +36,7 @@ def main(argv: Sequence[str]) -> int:
         return _without_format(argv, formats)
     module = import_module(f"runner.report.{PREFIX}{chosen}")
     parser = Parser(prog=f"runner report {chosen}", description=module.__doc__)
-    parser.add_argument(
-        "runs", nargs="+", metavar="RUN", help="folder of a run, or last: the newest under output_dir=outputs"
-    )
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=RUN)
     parser.add_argument("--output", type=Path, metavar="PATH", help="where to write; else the current folder")
     module.arguments(parser)
     options = parser.parse_args(argv[1:])
@@ -48,8 +47,7 @@ def main(argv: Sequence[str]) -> int:
     for word in [word for word in options.runs if word.startswith(OUTPUT_DIR)]:
         output_dir = word.removeprefix(OUTPUT_DIR)
         options.runs.remove(word)
-    if not options.runs:
-        raise BadInput(f"report {chosen}: give the folder of a run, or last")
+    options.runs = options.runs or ["last"]
     runs = [past.read(of, output_dir) for of in options.runs]
     for run in runs:
         if run.unreadable:
