@@ -21,6 +21,7 @@ from runner.experiment.case import CaseRecord, Choice, Plan, Resume
 from runner.experiment.schema import BadInput, Parser
 
 if TYPE_CHECKING:
+    from runner.report.derive import Names
     from runner.report.gate import Finding, Pair, Sides
     from runner.store.fingerprint import Fingerprints
 
@@ -36,6 +37,7 @@ MULTIRUN = ("-m", "--multirun")
 REPLICAS = 2  # processes that measure a pair again: with the first one enough for a spread between processes
 MOST_SLOWDOWN = 10.0
 FIRST_SIGNAL = 128  # exit codes from here on are those of an interrupt
+UNDECIDED = "**UNCLEAR**: the gate ended before it had decided; its output says why\n"
 UNCHANGED = "their files are the same in both; --all measures them too"
 WITHOUT_REVISIONS = "PyTorch's own operators have no revisions here"
 
@@ -88,7 +90,7 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--summary", type=Path, metavar="FILE", help="write the result as Markdown, for a pull request")
     options, overrides = parser.parse_known_args(argv)
     if options.summary:
-        _write(options.summary, "")  # it is better to know now
+        _write(options.summary, UNDECIDED)  # whether it can be written is better known now
     if options.repeat < 0:
         raise BadInput(f"--repeat {options.repeat}: give a whole number, at least 0")
     return options, overrides
@@ -153,6 +155,7 @@ def _measured(options: argparse.Namespace, overrides: Sequence[str], command: Se
     from runner import config
     from runner.cli.run import carry_out, early_zygote
     from runner.report import gate
+    from runner.report.derive import Names
 
     if any(word.lstrip("+").startswith("resume") for word in overrides):
         raise BadInput("resume: a gate measures both revisions in the same minutes; leave resume out")
@@ -162,7 +165,8 @@ def _measured(options: argparse.Namespace, overrides: Sequence[str], command: Se
         if plan is None:
             return 0
         _check(plan)
-        couples, skipped = _couples(plan, options.against, everything=options.all)
+        names = Names(plan.cases)
+        couples, skipped = _couples(plan, options.against, names, everything=options.all)
         findings = gate.judge(skipped, options.max_slowdown)
         plan = replace(plan, cases=_in_turn(couples), baseline=None)
         couples = [couple for couple in couples if couple[0].replica == 0]
@@ -170,11 +174,14 @@ def _measured(options: argparse.Namespace, overrides: Sequence[str], command: Se
             session, code = carry_out(plan, command, early)
             if code >= FIRST_SIGNAL:
                 return code
-            findings = gate.judge([*gate.pairs(couples, *session.grid()), *skipped], options.max_slowdown)
+            findings = gate.judge([*gate.pairs(couples, *session.grid(), names), *skipped], options.max_slowdown)
             again = [couples[place] for place in gate.again(findings)]
             if not (again and left):
                 break
-            print(f"\ngate: {len(again)} slower or unclear so far; measured again in {REPLICAS} more processes")
+            print(
+                f"\ngate: {len(again)} slower or unclear so far; measured again in {REPLICAS} more processes",
+                flush=True,
+            )
             plan, early = _longer(plan, session.folder, again), None
     return findings
 
@@ -190,16 +197,15 @@ def _check(plan: Plan) -> None:
             raise BadInput("measure: a gate compares times; add measure=benchmark")
 
 
-def _couples(plan: Plan, against: str, *, everything: bool) -> tuple[list[Couple], list[Pair]]:
+def _couples(plan: Plan, against: str, names: Names, *, everything: bool) -> tuple[list[Couple], list[Pair]]:
     """Return each case to measure with that of the revision ``against`` before it, and the pairs that are skipped.
 
     Raises BadInput if there is no such revision.
     """
-    from runner.report.derive import Names
     from runner.report.gate import Pair
     from runner.store.fingerprint import Fingerprints
 
-    names, fingerprints = Names(plan.cases), Fingerprints()
+    fingerprints = Fingerprints()
     before: dict[str, Choice | None] = {}
     same: dict[tuple[str, str], bool] = {}
     couples, skipped = [], []

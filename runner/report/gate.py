@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from runner.experiment.case import CaseRecord
 from runner.experiment.results import Comparison, Row, printable
 from runner.report import derive
-from runner.report.derive import Names
 from runner.timing.procedure import UNTRUE
 from runner.timing.statistics import BATCHES, LEVEL, T_975, Ratio, survival
 
 if TYPE_CHECKING:
     from runner.report import compare
+    from runner.report.derive import Names
 
 Word = Literal["slower", "wrong", "failing", "unclear", "ok", "new", "removed", "not judged", "skipped"]
 ALARMS: tuple[Word, ...] = ("wrong", "failing", "slower")
@@ -76,14 +76,14 @@ class Sides:
 
 
 def pairs(
-    couples: Sequence[tuple[CaseRecord, CaseRecord]], rows: Sequence[Row], rounds: Sequence[Comparison]
+    couples: Sequence[tuple[CaseRecord, CaseRecord]], rows: Sequence[Row], rounds: Sequence[Comparison], names: Names
 ) -> list[Pair]:
     """Return a pair for each of ``couples``, the case before and after the change, from the rows of all replicas."""
     replicas: dict[str, list[Row]] = {}
     for row in rows:
         replicas.setdefault(replace(row.case, replica=0).key, []).append(row)
     compared = {key: one for one in rounds for key in one.batches_us}
-    names, found = Names([after for _, after in couples]), []
+    found = []
     for couple in couples:
         before, after = (replicas.get(replace(case, replica=0).key, []) for case in couple)
         ratio = derive.ratio_in_rounds(after, before, compared) if before and after else None

@@ -9,6 +9,7 @@ import pytest
 from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Comparison, Row
 from runner.report import gate
+from runner.report.derive import Names
 from runner.report.gate import Pair, Sides
 from runner.timing.statistics import Ratio
 
@@ -166,12 +167,13 @@ def test_pairs_take_the_ratio_from_the_paired_rounds_of_all_processes():
             couples += [(before, after)] if replica == 0 else []
             rows += [row(of=before), row(of=after)]
             compared.append(rounds(before, after, slowdown))
-    found = gate.pairs(couples, rows, compared)
+    names = Names([after for _, after in couples])
+    found = gate.pairs(couples, rows, compared, names)
     assert [one.name for one in found] == ["gelu cols=8 triton", "gelu cols=16 triton"]
     assert [one.processes for one in found] == [1, 3]
     assert found[1].ratio.log == pytest.approx(math.log(1.1), abs=0.002)
     assert words(*found) == ["ok", "slower"]
-    assert words(*gate.pairs(couples, rows[:1], compared)) == ["unclear", "unclear"]
+    assert words(*gate.pairs(couples, rows[:1], compared, names)) == ["unclear", "unclear"]
 
 
 def mixed():
