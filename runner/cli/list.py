@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.experiment.schema import BadInput, Parser, choices
+
+if TYPE_CHECKING:
+    from runner.report.past import Summary
 
 COLUMNS = ("date", "time", "name", "device", "commit", "cases", "failed", "folder")
 LIMIT = 100  # runs that are shown by default
@@ -69,8 +72,8 @@ def _output_dir(words: Sequence[str]) -> str:
     return found
 
 
-def _record(run: Any) -> dict[str, Any]:
-    """Return the cells of ``run``, a ``past.Summary``."""
+def _record(run: Summary) -> dict[str, Any]:
+    """Return the cells of ``run`` by ``COLUMNS``."""
     return {
         "date": run.folder.parent.name,
         "time": run.folder.name[:8].replace("-", ":"),

@@ -194,7 +194,7 @@ class Markdown:
         """Write the file, and return a message if that fails."""
         path = folder / TABLE
         try:
-            run_folder.replace(path, markdown(sheet(self.run, self.run.lines)).encode())
+            run_folder.replace(path, markdown(sheet(self.run, self.run.lines)).encode(errors="replace"))
         except OSError as error:
             return [f"{path} cannot be written: {error.strerror or error}"]
         return []

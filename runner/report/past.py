@@ -113,7 +113,7 @@ def read(of: str | Path, output_dir: str = OUTPUTS) -> Run:
         tuple(head.get("columns", ())),
         run_folder.earlier_sessions(folder),
         contents.unreadable,
-        head.get("name", ""),
+        head.get("name") or folder.name,
         cases,
     )
 

@@ -86,9 +86,10 @@ def ended(run: Run, rows: Sequence[Row]) -> str:
     """Return how ``rows`` of ``run`` ended: ``12 cases: 10 ok, 1 wrong, 1 not run``, ``4 of 12 cases: 4 ok``."""
     count, plural = len(run.cases), "s" * (len(run.cases) != 1)
     counts = Counter(row.status for row in rows)
-    how = [f"{number} {status}" for status, number in counts.items()] or ["no case done"]
+    how = [f"{number} {status}" for status, number in counts.items()]
     if len(rows) < len(run.rows):
-        return f"{len(rows)} of {count} case{plural}: {', '.join(how)}"
+        return f"{len(rows)} of {count} case{plural}" + (f": {', '.join(how)}" if how else "")
+    how = how or ["no case done"]
     if missing := count - len(rows):
         how.append(f"{missing} not run")
     return f"{count} case{plural}: {', '.join(how)}"

@@ -6,6 +6,7 @@ import json
 import re
 import resource
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +70,14 @@ def test_a_run_that_was_resumed_by_another_commit_names_both(made):
     assert list(frame.load(folder)["commit"]) == ["a1, b2"]
     (folder / run_folder.ENVIRONMENT).unlink()
     assert list(frame.load(folder)["commit"]) == [None]
+
+
+def test_a_row_has_the_commit_of_its_own_file_before_that_of_the_project(made):
+    own, without = row("file", 4.0, path="k.py:f"), row("torch", 4.0)
+    own = replace(own, metrics={**own.metrics, "repository": "mine", "commit": "c3", "dirty": True})
+    table = frame.load(made("2025-01-30", [own, without], commit="a1"))
+    assert list(table["commit"]) == ["c3", "a1"]
+    assert table["dirty"][0]
 
 
 def test_each_run_keeps_its_own_baseline_unless_one_is_given_for_all(made):

@@ -237,6 +237,8 @@ def test_csv_and_json_have_all_that_rows_csv_has_and_several_runs_a_column(folde
     assert not {"time_us", "key"} & both[0].keys()
     text = show(folder, other)
     assert text.index("18 cases: ") < text.index("2 cases: ")
+    text = show(folder, other, "--where", "impl=naive")
+    assert text.index("6 of 18 cases: ") < text.index("\n0 of 2 cases. Results: ")
 
 
 def test_text_of_a_run_is_no_markup_of_markdown_or_latex(make, tmp_path, show):
