@@ -42,15 +42,16 @@ def configs(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> l
 def quick_lines(config: Mapping[str, Any]) -> list[str]:
     """Return, if ``config`` has ``quick: true``, an override for each value in ``quick`` of its measurements, else [].
 
-    They belong before the overrides of the case, since the last one of a field counts.
+    They belong before the overrides of the case, since the last one of a field counts. Raises BadInput.
     """
     measures = config.get("measure") if config.get("quick") is True else {}
-    options = {name: option for name, option in (measures or {}).items() if isinstance(option, Mapping)}
-    return [
-        f"measure.{name}.{field}={json.dumps(value)}"
-        for name, option in options.items()
-        for field, value in (option.get("quick") or {}).items()
-    ]
+    found = []
+    for name, option in (measures or {}).items():
+        values = (option.get("quick") if isinstance(option, Mapping) else {}) or {}
+        if not isinstance(values, Mapping):
+            raise BadInput(f"measure.{name}.quick: {values} is not allowed; give fields, as in quick: {{samples: 80}}")
+        found += [f"measure.{name}.{field}={json.dumps(value, default=str)}" for field, value in values.items()]
+    return found
 
 
 def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> Iterator[list[str]]:

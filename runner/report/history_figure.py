@@ -32,8 +32,8 @@ def text(history: History, width: int) -> Iterator[Text]:
         yield drawn
 
 
-def notes(series: Series) -> list[str]:
-    """Return what a figure of ``series`` leaves to be said."""
+def notes(series: Series, mark: str = HOLLOW) -> list[str]:
+    """Return what a figure of ``series`` leaves to be said. ``mark`` is how it shows a run that is not judged."""
     found = [
         f"different for good from {_commit(series.points[change.place])} of {series.points[change.place].when} on: "
         f"{series.verdict(change)} (spread by {change.source}{f'; {change.also}' if change.also else ''})"
@@ -44,7 +44,7 @@ def notes(series: Series) -> list[str]:
     uncertain = [point for point in series.points if point.value is not None and point.doubt]
     if uncertain:
         words = ", ".join(sorted({verdict(point.row).replace("_", " ") for point in uncertain}))
-        found.append(f"{HOLLOW} {len(uncertain)} of {len(series.points)} runs are not judged: {words}")
+        found.append(f"{mark} {len(uncertain)} of {len(series.points)} runs are not judged: {words}")
     return found
 
 
@@ -173,7 +173,7 @@ def _panel(history: History, series: Series) -> Mapping[str, Any]:
     marks = [{"run": names[change.place], "text": series.verdict(change)} for change in series.changes]
     label = {"align": "left", "dx": 4, "baseline": "top", "color": CHANGED, "fontWeight": "bold"}
     return {
-        "title": {"text": history.heading(series), "subtitle": notes(series), "anchor": "start"},
+        "title": {"text": history.heading(series), "subtitle": notes(series, "grey:"), "anchor": "start"},
         "width": min(1600, max(320, 24 * len(values))),
         "height": 240,
         "layer": [

@@ -13,6 +13,9 @@ from runner.cli import help
 from runner.config import CONF
 from runner.experiment import schema
 from runner.experiment.case import CaseRecord
+from runner.experiment.results import Row
+from runner.report import terminal
+from runner.report.derive import Names, lines
 
 CASE = ["workload=gelu", "impl=torch"]
 
@@ -111,6 +114,23 @@ def test_cfg_shows_the_values_that_count(capsys, monkeypatch, declared):
 def test_another_value_is_refused(word):
     with pytest.raises(schema.BadInput, match=r"^quick: .* is not allowed; give true or false$"):
         cases(f"quick={word}")
+
+
+def test_quick_values_that_are_none_are_refused():
+    with pytest.raises(schema.BadInput, match=r"^measure\.benchmark\.quick: 3 is not allowed; give fields"):
+        cases("quick=true", "measure.benchmark.quick=3")
+    with pytest.raises(schema.BadInput, match=r"^measure\.benchmark\.smaples: no such field"):
+        cases("quick=true", "+measure.benchmark.quick.smaples=3")
+
+
+def test_the_table_says_it():
+    """Also where only some of its rows are quick; and in every format of ``show``, which has the same notes."""
+    usual, quick = (
+        Row(case=one, status="ok", device="cpu", metrics={"wall_us": 1.0}) for one in (*cases(), *cases("quick=true"))
+    )
+    for rows, said in (([usual], False), ([quick], True), ([usual, quick], True)):
+        text = terminal.table(lines(rows, None), Names([row.case for row in rows]), 120).plain
+        assert ("quick: wider intervals" in text) is said
 
 
 def test_a_shell_completes_it():
