@@ -64,13 +64,15 @@ def main(folder: Path, into: Path, settings: dict[str, Any], offline: str) -> No
         elif into != folder and not why and (url := on_server(run, settings)):
             found = State(url=url)
         else:
-            found = replace(record(run, into, settings, earlier), why=why)
+            wanted = not (offline or why or settings["per"] == "case")
+            page = _page(run) if wanted else {}  # it takes 2 s, which an offline run need not wait for
+            found = replace(record(run, into, settings, earlier, page), why=why)
         wandb.teardown()
     keep(into, found)
 
 
-def record(run: past.Run, into: Path, settings: dict[str, Any], earlier: State = State()) -> State:  # noqa: B008
-    """Record all rows of ``run`` offline, as one run of W&B or one per case. Return what was done.
+def record(run: past.Run, into: Path, settings: dict[str, Any], earlier: State, page: Mapping[str, Any]) -> State:
+    """Record all rows of ``run`` offline, as one run of W&B, with ``page``, or one per case. Return what was done.
 
     A resumed sweep goes on ``earlier``: same id, later steps, and those records of the history that are new.
 
@@ -80,8 +82,9 @@ def record(run: past.Run, into: Path, settings: dict[str, Any], earlier: State =
     """
     content = Content(run.rows, run.baseline, run.rounds)
     journal_bytes = (run.folder / journal.NAME).stat().st_size
-    write = _record_cases if settings["per"] == "case" else _record_sweep
-    recorded, history = write(_Recorder(run, into, settings, earlier), content)
+    to = _Recorder(run, into, settings, earlier)
+    per_case = settings["per"] == "case"
+    recorded, history = _record_cases(to, content) if per_case else _record_sweep(to, content, page)
     if not recorded:  # no case has changed
         return replace(earlier, refused="", why="", journal_bytes=journal_bytes)
     sent = (*earlier.sent, *map(_digest, history))
@@ -130,7 +133,9 @@ class _Recorder:
         return str(recorded.resolve().relative_to(self.into.resolve()))
 
 
-def _record_sweep(to: _Recorder, content: Content) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+def _record_sweep(
+    to: _Recorder, content: Content, page: Mapping[str, Any]
+) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
     """Record the whole sweep as one run. Return its folder and the new records of its history."""
     found = conclusion.conclude(to.past)
     run = to.begin(
@@ -144,7 +149,7 @@ def _record_sweep(to: _Recorder, content: Content) -> tuple[tuple[str, ...], lis
     )
     history = to.new([record for workload in content.workloads for record in content.history(workload)])
     history += to.new(content.roofline_history())
-    _log(run, content, history, to.earlier.step, _page(to.past))
+    _log(run, content, history, to.earlier.step, page)
     _log_files(run, to.past, to.past.rows, content.rows)
     failed = any(row.failed for row in content.rows)
     return (to.finish(run, failed),), history

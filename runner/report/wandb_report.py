@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,7 +153,8 @@ def panels(logged: Sequence[Logged]) -> list[Any]:
         half = WIDTH // 2
         panel.layout = wr.Layout(x=half * (place % 2), y=HEIGHT * (place // 2), w=half, h=HEIGHT)
     below = HEIGHT * ((len(found) + 1) // 2)
-    wide: list[Any] = [wr.WeavePanelSummaryTable(table_name="rows"), wr.MediaBrowser(media_keys=[PAGE], num_columns=1)]
+    wide: list[Any] = [wr.WeavePanelSummaryTable(table_name="rows")]
+    wide += [wr.MediaBrowser(media_keys=[PAGE], num_columns=1)] if find_spec("vl_convert") else []
     wide += [wr.RunComparer(diff_only="split")] if len(logged) > 1 else []
     for place, panel in enumerate(wide):
         panel.layout = wr.Layout(y=below + 2 * HEIGHT * place, w=WIDTH, h=2 * HEIGHT)

@@ -1,6 +1,7 @@
 """``runner report wandb``: the Report that arrives at a server, and what is there without one."""
 
 import json
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -124,7 +125,8 @@ def test_a_run_that_was_never_logged_is_uploaded_and_the_report_is_on_it(folder,
     address = Address.of(run.removeprefix("W&B run 2025-01-31/10-11-12-both: "))
     assert (address.entity, address.project) == ("me", "mine")
     assert link == f"W&B Report: {server.url}/me/mine/reports/Is-it-fast-1--Vmlldzox"
-    assert any(name.startswith("/put/media/table/rows") for name in server.uploads)
+    for media in ("table/rows", *(["html/page"] if find_spec("vl_convert") else [])):
+        assert any(name.startswith(f"/put/media/{media}") for name in server.uploads), media
     (view,) = server.reports
     assert (view["entityName"], view["projectName"]) == ("me", "mine")
     assert (view["type"], view["displayName"]) == ("runs", "Is it fast? #1")
