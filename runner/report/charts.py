@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from types import ModuleType
@@ -86,8 +86,21 @@ def convert() -> ModuleType:
 
 
 def joint(runs: Sequence[Run]) -> Names:
-    """Return labels that tell the cases of all ``runs`` apart."""
-    return Names([case for run in runs for case in (run.cases or [row.case for row in run.rows])])
+    """Return labels that tell the cases of all ``runs`` apart.
+
+    A setting that varies between runs alone, such as the number of samples, is no part of a problem: the same problems
+    of two runs stand together.
+    """
+    return Names([case for run in runs for case in _cases(run)])
+
+
+def _cases(run: Run) -> list[CaseRecord]:
+    """Return the cases of ``run``, without settings that are the same in all of them."""
+    cases = list(run.cases or (row.case for row in run.rows))
+    if any(run.names.settings(case) for case in cases):
+        return cases
+    constant: dict[str, Any] = {"measures": (), "device": "auto", "seed": 0, "time_wrong": False, "debug": None}
+    return [replace(case, **constant, quick=False) for case in cases]
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:
@@ -399,7 +412,7 @@ def _rooflines(drawn: Sequence[tuple[str, Line]], names: Names, look: _Look) -> 
     """Yield a roofline for each GPU and type whose measured peak is known from the rows."""
     groups: dict[tuple[str, str], list[tuple[str, Line]]] = {}
     for run, line in drawn:
-        if line.value("pct_of_measured_peak") and line.value("intensity"):
+        if _number(line.value("pct_of_measured_peak")) and _number(line.value("intensity")) and _number(line.tflops):
             fields = line.row.case.workload.fields
             kind = f"{fields.get('dtype') or ''}{' tf32' * (fields.get('tf32') is True)}".strip()
             groups.setdefault((line.row.device, kind), []).append((run, line))
@@ -412,11 +425,10 @@ def _rooflines(drawn: Sequence[tuple[str, Line]], names: Names, look: _Look) -> 
                 "workload": line.row.case.workload.name,
                 "run": run,
                 "intensity": float(f"{line.value('intensity'):.4g}"),
-                "rate": float(f"{line.tflops * 1e12:.4g}"),
+                "rate": float(f"{(line.tflops or 0.0) * 1e12:.4g}"),
                 "peak": float(f"{line.value('pct_of_measured_peak'):.3g}"),
             }
             for run, line in some
-            if line.tflops
         ]
         if data and (peaks.bytes_per_s or peaks.flop_per_s):
             title = f"Roofline of {device} {kind}; measured peak: {peaks.text}"

@@ -87,7 +87,7 @@ def _series(leaders: Sequence[Leader], names: Names) -> Iterator[str]:
         series.setdefault(part(leader.case, names, axis), []).append(leader)
     for text, some in series.items():
         if axis:
-            some.sort(key=lambda leader: float(leader.case.workload.fields[axis] or 0))
+            some.sort(key=lambda leader: float(leader.case.workload.fields.get(axis) or 0))
         segments = _segments(some)
         said = [_sentence(segment, axis, labels).removesuffix(".") for labels, segment in segments]
         changes = f" The fastest changes {_count(len(segments) - 1)}." if len(segments) > 1 else ""
@@ -111,7 +111,7 @@ def _sentence(leaders: Sequence[Leader], axis: str, labels: Sequence[str]) -> st
     labels = labels or leaders[0].fastest
     where = ""
     if axis:
-        sizes = [leader.case.workload.fields[axis] for leader in leaders]
+        sizes = [leader.case.workload.fields.get(axis) for leader in leaders]
         where = f" at {axis}={sizes[0]}" if len(sizes) == 1 else f" from {axis}={sizes[0]} to {sizes[-1]}"
     if len(labels) > 1:
         return f"{_and(labels)} cannot be told apart{where}."

@@ -8,11 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal
 
 from runner.experiment.case import CaseRecord, Choice, Labels, Scalar, called, several, varying
 from runner.experiment.results import Comparison, Row, interval
+from runner.store.fingerprint import commits
 from runner.timing import statistics
 from runner.timing.procedure import GRAVITY, UNTRUE, launch_bound
 from runner.timing.statistics import BATCHES, T_975, Ratio, pair_floors, shared_us
@@ -92,7 +95,8 @@ class Names:
 
     def problem(self, case: CaseRecord) -> dict[str, Scalar]:
         """Return everything that tells the problem of ``case`` from others of its workload."""
-        return {name: case.workload.fields[name] for name in self.axes[case.workload.name]} | self.settings(case)
+        fields = case.workload.fields  # those of another version may lack one
+        return {name: fields.get(name) for name in self.axes[case.workload.name]} | self.settings(case)
 
     def heading(self, case: CaseRecord) -> str:
         """Return the workload and what varies, without the implementation: ``gelu cols=1024 seed=1``."""
@@ -108,13 +112,73 @@ def _axes(chosen: Sequence[Choice], varied: set[str]) -> list[str]:
 
     A field that is null in some cases is also a copy of a later one, if it agrees with it in the others.
     """
-    series = {name: [choice.fields[name] for choice in chosen] for name in chosen[0].fields if name in varied}
+    series = {name: [choice.fields.get(name) for choice in chosen] for name in chosen[0].fields if name in varied}
 
     def is_copy(place: int, mine: list[Scalar]) -> bool:
         others = [each for at, each in enumerate(series.values()) if at < place or (None in mine and None not in each)]
         return any(all(one in (None, other) for one, other in zip(mine, each, strict=True)) for each in others)
 
     return [name for place, (name, mine) in enumerate(series.items()) if not is_copy(place, mine)]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, as its folder holds it."""
+
+    folder: Path
+    rows: Sequence[Row]  # the last row of each case, in the order of the plan
+    rounds: Sequence[Comparison]
+    baseline: str | None  # its own setting
+    columns: Sequence[str]  # those that its table shows; empty: the usual ones
+    sessions: Sequence[Mapping[str, Any]]  # facts about the machine, the versions and the command, one per session
+    unreadable: int  # records of its journal that are damaged or cut off
+    title: str = ""  # the name of the run
+    cases: Sequence[CaseRecord] = ()  # of its plan, and those of its rows
+
+    @property
+    def name(self) -> str:
+        """``<date>/<time>-<name>``."""
+        return "/".join(self.folder.resolve().parts[-2:])
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """The facts of the last session; empty if they cannot be read."""
+        return self.sessions[-1] if self.sessions else {}
+
+    @property
+    def commits(self) -> str:
+        """The commits that its rows are from, short and in order, with ``*`` for changed files; "" if none is known.
+
+        Rows of older runs have none: then it is the commit of this project.
+        """
+        if own := commits([row.metrics for row in self.rows]):
+            return own
+        return commits(self.sessions)
+
+    @property
+    def commit(self) -> str | None:
+        """The commits of this project, in order and without repetition; None if none is known."""
+        found = [session.get("commit") for session in self.sessions]
+        return ", ".join(dict.fromkeys(commit for commit in found if commit and isinstance(commit, str))) or None
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        """One line per case, against the run's own baseline."""
+        return lines(self.rows, self.baseline, self.rounds)
+
+    @cached_property
+    def names(self) -> Names:
+        """Labels of its cases."""
+        return Names(self.cases or [row.case for row in self.rows])
+
+    def rows_of(self, lines: Iterable[Line]) -> list[Row]:
+        """Return the rows behind ``lines``, of which each may have several replicas."""
+        wanted = {(line.row.case.problem, line.row.case.impl.text) for line in lines}
+        return [row for row in self.rows if (row.case.problem, row.case.impl.text) in wanted]
+
+    def against(self, baseline: str | None) -> Run:
+        """Return the run with another baseline, or the same if that is None."""
+        return self if baseline is None else replace(self, baseline=baseline)
 
 
 def lines(rows: Iterable[Row], baseline: str | None, rounds: Iterable[Comparison] = ()) -> list[Line]:

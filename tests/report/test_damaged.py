@@ -14,7 +14,8 @@ import pytest
 from runner.experiment.case import Choice, Plan, Resume
 from runner.experiment.results import Comparison
 from runner.experiment.schema import BadInput
-from runner.report import derive, frame, past
+from runner.report import charts, derive, frame, past, reproduce
+from runner.report.conclusion import conclude
 from runner.report.terminal import Terminal
 from runner.report.wandb_record import Content, artifacts, tables
 from runner.store import journal, resume, run_folder
@@ -75,7 +76,11 @@ def read_all(folder, plan, contents):
     """Read the folder as the readers of a run do."""
     rows = list(contents.rows.values())
     Terminal(past_run(folder, plan, rows, contents.rounds), 200).publish(folder)
-    frame.flat_records(derive.lines(rows, None, contents.rounds))
+    formats.flat_records(derive.lines(rows, None, contents.rounds))
+    run = past_run(folder, plan, rows, contents.rounds)
+    json.dumps([chart.whole() for chart in charts.charts([run])], allow_nan=False)
+    conclude(run)
+    assert all(map(reproduce.command, run.cases))
     content = Content(rows, None, contents.rounds)
     assert content.table()
     assert content.summary()
