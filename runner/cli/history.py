@@ -63,7 +63,10 @@ def _print(found: History, form: str) -> None:
     if form == "table":
         out = console()
         for line in history_figure.text(found, out.width):
-            out.print(line, soft_wrap=True)
+            if out.is_terminal:
+                out.print(line, soft_wrap=True)
+            else:  # of thousands of lines rich would take most of the time
+                print(line.plain)
     elif form == "md":
         said = [note for series in found.series for note in history_figure.notes(series)]
         groups = history_figure.table(found, found.series)
