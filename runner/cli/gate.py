@@ -121,9 +121,9 @@ def _of_runs(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[lis
     for run in runs:
         if run.unreadable:
             print(f"{run.folder}: unreadable records in its journal, left out: {run.unreadable}", file=sys.stderr)
-    names = (str(options.baseline[0]), str(options.baseline[1]))
-    found = gate.of_runs(compare.pairs(runs[0], runs[1], names))
-    return gate.judge(found, options.max_slowdown), gate.Sides(*names)
+    sides = gate.Sides(str(runs[0].folder), str(runs[1].folder))
+    found = gate.of_runs(compare.pairs(runs[0], runs[1], (sides.before, sides.after)))
+    return gate.judge(found, options.max_slowdown), sides
 
 
 def _conclude(options: argparse.Namespace, findings: Sequence[Finding], sides: Sides, command: Sequence[str]) -> int:

@@ -207,7 +207,8 @@ def _by_time(pair: Pair, ratio: Ratio, limit: float, *, slower: bool) -> tuple[W
 def _advice(pair: Pair, ratio: Ratio, limit: float) -> str:
     """Return what would decide an unclear pair."""
     if not math.isfinite(ratio.half):
-        return pair.doubt or "the times have no interval: measure both in one run (--against)"
+        doubt = pair.doubt or "the times have no interval"
+        return f"{doubt}: measure both at once (--against), or each with replicas={REPLICAS}"
     needed, now = abs(limit - ratio.log), f"±{100 * ratio.half:.2g} %"
     wanted = f"needs an interval of ±{100 * needed:.2g} %, has {now}"
     sampling = math.sqrt(max(0.0, ratio.half**2 - ratio.systematic**2))
@@ -317,7 +318,7 @@ def _code(text: str) -> str:
 def _text(text: str) -> str:
     """Return ``text`` as words that can stand in a table: signs of markup, HTML and mentions are shown as they are."""
     escaped = html.escape(printable(text), quote=False)
-    return "".join(f"&#{ord(sign)};" if sign in "|`*_[]@#~\\" else sign for sign in escaped)
+    return "".join(f"&#{ord(sign)};" if sign in "|`*[]@#~\\" else sign for sign in escaped)
 
 
 def _signed(share: float) -> str:

@@ -167,6 +167,12 @@ def test_two_runs_are_judged_without_measuring(run, gate, repository):
     assert found.returncode in (1, 3), found.stdout  # a busy machine gives no certain time
     assert gate("--baseline", str(first), str(first), "--max-slowdown", "500%").returncode in (0, 3)
     assert before == {path: path.stat().st_mtime_ns for path in repository.rglob("outputs/**/*")}
+    with open(first / "rows.jsonl", "a") as journal:
+        journal.write('{"record": "row", "ca')
+    damaged = gate("--baseline", str(first), "last")
+    assert damaged.returncode == found.returncode
+    assert damaged.stderr == f"{first}: unreadable records in its journal, left out: 1\n"
+    assert damaged.stdout == found.stdout.replace(str(second), str(second.relative_to(repository)))
 
 
 def test_the_workflow_of_the_documents_runs_a_gate_that_composes(gate, repository):
