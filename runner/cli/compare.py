@@ -144,7 +144,7 @@ def _chosen_words(asked: str | None) -> frozenset[str]:
 
 def _read(folders: Sequence[str], output_dir: str, where: Sequence[str]) -> list[Run]:
     """Return the runs, with the rows that ``where`` chooses. Raises BadInput."""
-    from runner.report import frame, past, select
+    from runner.report import formats, past, select
 
     runs = [past.read(folder, output_dir) for folder in folders]
     seen: dict[Path, str] = {}
@@ -161,7 +161,7 @@ def _read(folders: Sequence[str], output_dir: str, where: Sequence[str]) -> list
             raise BadInput(f"{other} and {folder} are the same run; give two runs, or one and --by FIELD")
     if not where:
         return runs
-    records = [frame.flat_records(run.lines) for run in runs]
+    records = [formats.flat_records(run.lines) for run in runs]
     kept, start = {*select.where([record for some in records for record in some], where)}, 0
     for place, run in enumerate(runs):
         lines = [line for at, line in enumerate(run.lines) if start + at in kept]

@@ -115,14 +115,14 @@ class _Chosen:
 def _choose(runs: Sequence[Run], where: Sequence[str], sort: str | None, columns: str | None) -> list[_Chosen]:
     """Return the lines of each run that were asked for. Raises BadInput."""
     from runner.measure import check_columns
-    from runner.report import frame, select
+    from runner.report import formats, select
 
     if columns:
         names = [name for name in columns.strip("[]").split(",") if name]
         shown = check_columns(names, {name for run in runs for row in run.rows for name in row.metrics})
         runs = [replace(run, columns=shown) for run in runs]
     flat = bool(where or sort)
-    found = [_Chosen(run, run.lines, frame.flat_records(run.lines) if flat else ()) for run in runs]
+    found = [_Chosen(run, run.lines, formats.flat_records(run.lines) if flat else ()) for run in runs]
     if where:
         together = [record for one in found for record in one.records]
         kept, start = {*select.where(together, where)}, 0
@@ -172,11 +172,11 @@ def _sheets(chosen: Sequence[_Chosen], form: str, *, fastest: bool) -> str:
 def _records(chosen: Sequence[_Chosen], form: str, *, fastest: bool) -> str | bytes:
     """Return all columns of rows.csv, or those that name the case and those that were chosen."""
     from runner.report import fastest as leaders
-    from runner.report import formats, frame
+    from runner.report import formats
 
     found: list[dict[str, Any]] = []
     for one in chosen:
-        records = leaders.records(one.run, one.lines) if fastest else frame.flat_records(one.lines)
+        records = leaders.records(one.run, one.lines) if fastest else formats.flat_records(one.lines)
         if one.run.columns and not fastest:
             settings = {name for line in one.lines for name in one.run.names.settings(line.row.case)}
             kept = {"workload", "impl", "status", *settings, *one.run.columns}

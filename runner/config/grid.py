@@ -178,7 +178,7 @@ def _node(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _columns(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the columns of the table on the terminal; empty means the usual ones. Raises BadInput."""
     asked = config.get("columns") or []
-    return check_columns(asked if isinstance(asked, list) else [asked])
+    return check_columns(asked if isinstance(asked, list) else [asked]) if asked else ()
 
 
 def _measures(chosen: Mapping[str, Any]) -> tuple[Choice, ...]:

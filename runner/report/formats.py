@@ -1,4 +1,4 @@
-"""The table of a run as text, Markdown, LaTeX, CSV, JSON or Parquet; ``table.md``."""
+"""The rows of a run as text, Markdown, LaTeX, CSV, JSON or Parquet; ``rows.csv`` and ``table.md``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from typing import Any
 
 import orjson
 
+from runner.experiment.columns import COLUMNS, DERIVED
 from runner.experiment.schema import BadInput
 from runner.measure import text_table
 from runner.report import terminal
-from runner.report.derive import Line
-from runner.report.frame import columns
-from runner.report.past import Run
+from runner.report.derive import Line, Names, Run
 from runner.report.terminal import FILE_WIDTH
 from runner.store import run_folder
 
-TABLE = "table.md"  # in the folder of a run
+TABLE, ROWS = "table.md", "rows.csv"  # in the folder of a run
 Records = Sequence[Mapping[str, Any]]
 
 
@@ -144,6 +143,45 @@ def _tex(text: str) -> str:
     return "".join(LATEX.get(letter, letter) for letter in text)
 
 
+def flat_records(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """Return each line as one flat mapping.
+
+    Fields are named as on the command line: ``workload.cols``, ``impl.mode``. Settings beside the workload and the
+    implementation are there if they vary. Measured columns are in the order of their declaration, unknown ones, from
+    other versions, after them.
+    """
+    names = Names([line.row.case for line in lines])
+    order = {name: place for place, name in enumerate(COLUMNS)}
+    records = []
+    for line in lines:
+        row, case = line.row, line.row.case
+        records.append(
+            {
+                "workload": case.workload.name,
+                **{f"workload.{name}": value for name, value in case.workload.fields.items()},
+                "impl": case.impl.name,
+                **{f"impl.{name}": value for name, value in case.impl.fields.items()},
+                **names.settings(case),
+                "seed": case.seed,
+                "device": row.device,
+                "status": row.status,
+                "reason": row.reason,
+                "phase": row.phase,
+                **{name: names.value(line, name) for name in DERIVED},
+                **{name: row.metrics[name] for name in sorted(row.metrics, key=lambda n: order.get(n, len(order)))},
+                "key": case.key,
+            }
+        )
+    return records
+
+
+def columns(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the columns of ``records``: run, workload, implementation, then the others, and the key last."""
+    rank = {"run": -1, "workload": 0, "impl": 1, "key": 3}
+    found = dict.fromkeys(name for record in records for name in record)
+    return sorted(found, key=lambda name: rank.get(name.partition(".")[0], 2))
+
+
 def csv_text(records: Records) -> str:
     """Return ``records`` as CSV with a header."""
     text = io.StringIO(newline="")
@@ -185,6 +223,17 @@ RECORDS: Mapping[str, Callable[[Records], str | bytes]] = {"csv": csv_text, "jso
 
 
 @dataclass(frozen=True)
+class Csv:
+    """The reporter that writes ``rows.csv``."""
+
+    lines: Sequence[Line]
+
+    def publish(self, folder: Path) -> list[str]:
+        """Write the file, and return a message if that fails."""
+        return _write(folder / ROWS, csv_text(flat_records(self.lines)))
+
+
+@dataclass(frozen=True)
 class Markdown:
     """The reporter that writes ``table.md``."""
 
@@ -192,9 +241,12 @@ class Markdown:
 
     def publish(self, folder: Path) -> list[str]:
         """Write the file, and return a message if that fails."""
-        path = folder / TABLE
-        try:
-            run_folder.replace(path, markdown(sheet(self.run, self.run.lines)).encode(errors="replace"))
-        except OSError as error:
-            return [f"{path} cannot be written: {error.strerror or error}"]
-        return []
+        return _write(folder / TABLE, markdown(sheet(self.run, self.run.lines)))
+
+
+def _write(path: Path, text: str) -> list[str]:
+    try:
+        run_folder.replace(path, text.encode())
+    except OSError as error:
+        return [f"{path} cannot be written: {error.strerror or error}"]
+    return []

@@ -1,22 +1,18 @@
-"""Rows as flat records: ``rows.csv``, and a pandas DataFrame with ``frame.load("outputs/...")``."""
+"""Rows of past runs as a pandas DataFrame: ``frame.load("outputs/...")``."""
 
 from __future__ import annotations
 
-import csv
-import io
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.experiment.case import Labels
-from runner.experiment.columns import COLUMNS, DERIVED
 from runner.experiment.schema import BadInput
 from runner.report import past
-from runner.report.derive import Line, Names
+from runner.report.derive import Line
+from runner.report.formats import columns, flat_records
 from runner.report.past import EXAMPLE
-from runner.store import run_folder
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -51,26 +47,6 @@ def load(*folders: str | Path, baseline: str | None = None) -> DataFrame:
     return table
 
 
-@dataclass(frozen=True)
-class Csv:
-    """The reporter that writes ``rows.csv``."""
-
-    lines: Sequence[Line]
-
-    def publish(self, folder: Path) -> list[str]:
-        """Write the file, and return a message if that fails."""
-        records, path = flat_records(self.lines), folder / "rows.csv"
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, columns(records), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
-        try:
-            run_folder.replace(path, text.getvalue().encode())
-        except OSError as error:
-            return [f"{path} cannot be written: {error.strerror or error}"]
-        return []
-
-
 def frame(lines: Iterable[Line]) -> DataFrame:
     """Return one line per case, with the columns of ``flat_records``."""
     import pandas
@@ -81,42 +57,3 @@ def frame(lines: Iterable[Line]) -> DataFrame:
         if all(isinstance(record.get(str(name)), int | None) for record in records):
             table[name] = table[name].astype("Int64")
     return table
-
-
-def flat_records(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Return each line as one flat mapping.
-
-    Fields are named as on the command line: ``workload.cols``, ``impl.mode``. Settings beside the workload and the
-    implementation are there if they vary. Measured columns are in the order of their declaration, unknown ones, from
-    other versions, after them.
-    """
-    names = Names([line.row.case for line in lines])
-    order = {name: place for place, name in enumerate(COLUMNS)}
-    records = []
-    for line in lines:
-        row, case = line.row, line.row.case
-        records.append(
-            {
-                "workload": case.workload.name,
-                **{f"workload.{name}": value for name, value in case.workload.fields.items()},
-                "impl": case.impl.name,
-                **{f"impl.{name}": value for name, value in case.impl.fields.items()},
-                **names.settings(case),
-                "seed": case.seed,
-                "device": row.device,
-                "status": row.status,
-                "reason": row.reason,
-                "phase": row.phase,
-                **{name: names.value(line, name) for name in DERIVED},
-                **{name: row.metrics[name] for name in sorted(row.metrics, key=lambda n: order.get(n, len(order)))},
-                "key": case.key,
-            }
-        )
-    return records
-
-
-def columns(records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the columns of ``records``: run, workload, implementation, then the others, and the key last."""
-    rank = {"run": -1, "workload": 0, "impl": 1, "key": 3}
-    found = dict.fromkeys(name for record in records for name in record)
-    return sorted(found, key=lambda name: rank.get(name.partition(".")[0], 2))

@@ -2,84 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from runner.experiment.case import CaseRecord
-from runner.experiment.results import HARMLESS, Comparison, Row
+from runner.experiment.results import HARMLESS, Row
 from runner.experiment.schema import UNREADABLE, BadInput
-from runner.report import derive
-from runner.report.derive import Line, Names
-from runner.store import journal, provenance, run_folder
+from runner.report.derive import Run as Run
+from runner.store import journal, run_folder
+from runner.store.fingerprint import commits
 
 EXAMPLE = "outputs/<date>/<time>-<name>"
 OUTPUTS = "outputs"  # where runs are, unless ``output_dir`` says otherwise
-
-
-@dataclass(frozen=True)
-class Run:
-    """What the folder of a run holds."""
-
-    folder: Path
-    rows: Sequence[Row]  # the last row of each case, in the order of the plan
-    rounds: Sequence[Comparison]
-    baseline: str | None  # its own setting
-    columns: Sequence[str]  # those that its table shows; empty: the usual ones
-    sessions: Sequence[Mapping[str, Any]]  # facts about the machine, the versions and the command, one per session
-    unreadable: int  # records of its journal that are damaged or cut off
-    title: str = ""  # the name of the run
-    cases: Sequence[CaseRecord] = ()  # of its plan, and those of its rows
-
-    @property
-    def name(self) -> str:
-        """``<date>/<time>-<name>``."""
-        return "/".join(self.folder.resolve().parts[-2:])
-
-    @property
-    def environment(self) -> Mapping[str, Any]:
-        """The facts of the last session; empty if they cannot be read."""
-        return self.sessions[-1] if self.sessions else {}
-
-    @property
-    def commits(self) -> str:
-        """The commits that its rows are from, short and in order, with ``*`` for changed files; "" if none is known.
-
-        Rows of older runs have none: then it is the commit of this project.
-        """
-        if own := provenance.commits([row.metrics for row in self.rows]):
-            return own
-        return provenance.commits(self.sessions)
-
-    @property
-    def commit(self) -> str | None:
-        """The commits of this project, in order and without repetition; None if none is known."""
-        found = [session.get("commit") for session in self.sessions]
-        return ", ".join(dict.fromkeys(commit for commit in found if commit and isinstance(commit, str))) or None
-
-    @cached_property
-    def lines(self) -> list[Line]:
-        """One line per case, against the run's own baseline."""
-        return derive.lines(self.rows, self.baseline, self.rounds)
-
-    @cached_property
-    def names(self) -> Names:
-        """Labels of its cases."""
-        return Names(self.cases or [row.case for row in self.rows])
-
-    def rows_of(self, lines: Iterable[Line]) -> list[Row]:
-        """Return the rows behind ``lines``, of which each may have several replicas."""
-        wanted = {(line.row.case.problem, line.row.case.impl.text) for line in lines}
-        return [row for row in self.rows if (row.case.problem, row.case.impl.text) in wanted]
-
-    def against(self, baseline: str | None) -> Run:
-        """Return the run with another baseline, or the same if that is None."""
-        return self if baseline is None else replace(self, baseline=baseline)
 
 
 def read(of: str | Path, output_dir: str = OUTPUTS) -> Run:
@@ -174,10 +113,10 @@ def summary(folder: Path) -> Summary:
     except (OSError, BadInput) as error:
         return Summary(folder, name, cases=cases, problem=getattr(error, "strerror", None) or str(error))
     outlines = list(rows.values())
-    commits = provenance.commits(outlines) or provenance.commits(run_folder.earlier_sessions(folder))
+    of = commits(outlines) or commits(run_folder.earlier_sessions(folder))
     devices = ", ".join(dict.fromkeys(row["device"] for row in outlines if row["device"]))
     failed = sum(row["status"] not in HARMLESS for row in outlines)
-    return Summary(folder, name, devices, commits, max(cases, len(rows)), len(rows), failed, unreadable)
+    return Summary(folder, name, devices, of, max(cases, len(rows)), len(rows), failed, unreadable)
 
 
 def _outline(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from runner.experiment.results import Comparison, Row
 from runner.experiment.schema import BadInput
 from runner.report import conclusion, derive, past, to_html
 from runner.report.derive import Line, Names
-from runner.report.frame import columns, flat_records
+from runner.report.formats import columns, flat_records
 from runner.report.wandb import NAME_LENGTH, NO_KEY, TAG_LENGTH, State, group_of, keep, state
 from runner.store import journal, run_folder
 

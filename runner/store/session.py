@@ -16,9 +16,8 @@ from runner.experiment.case import CaseRecord, Plan, Scalar
 from runner.experiment.results import Comparison, Row
 from runner.experiment.schema import BadInput
 from runner.store import journal, resume, run_folder
-from runner.store.fingerprint import Fingerprints
+from runner.store.fingerprint import Fingerprints, Repositories
 from runner.store.journal import Contents, Journal
-from runner.store.provenance import Repositories
 from runner.store.resume import Work
 
 

@@ -14,7 +14,7 @@ import pytest
 from runner.experiment.case import Choice, Plan, Resume
 from runner.experiment.results import Comparison
 from runner.experiment.schema import BadInput
-from runner.report import charts, derive, frame, past, reproduce
+from runner.report import charts, derive, formats, frame, past, reproduce
 from runner.report.conclusion import conclude
 from runner.report.terminal import Terminal
 from runner.report.wandb_record import Content, artifacts, tables

@@ -13,7 +13,7 @@ import pytest
 from runner.experiment.case import CaseRecord, Choice, Plan
 from runner.experiment.results import Row
 from runner.experiment.schema import BadInput
-from runner.report import derive, frame
+from runner.report import derive, formats, frame
 from runner.store import run_folder
 from runner.store.journal import Journal
 
@@ -156,10 +156,10 @@ def disk_of_1000_bytes():
 
 def test_on_a_full_disk_the_csv_stays_as_it_was(tmp_path, disk_of_1000_bytes):
     few, many = ([row("torch", 4.0, cols) for cols in range(count)] for count in (1, 50))
-    (said,) = frame.Csv(derive.lines(many, None)).publish(tmp_path)
+    (said,) = formats.Csv(derive.lines(many, None)).publish(tmp_path)
     assert said == f"{tmp_path / 'rows.csv'} cannot be written: File too large"
     assert not [*tmp_path.iterdir()]
-    assert frame.Csv(derive.lines(few, None)).publish(tmp_path) == []
+    assert formats.Csv(derive.lines(few, None)).publish(tmp_path) == []
     before = (tmp_path / "rows.csv").read_text()
-    assert frame.Csv(derive.lines(many, None)).publish(tmp_path) == [said]
+    assert formats.Csv(derive.lines(many, None)).publish(tmp_path) == [said]
     assert [path.read_text() for path in tmp_path.iterdir()] == [before]

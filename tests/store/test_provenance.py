@@ -9,7 +9,7 @@ import pytest
 from runner.experiment.case import Choice, Plan
 from runner.experiment.results import Row
 from runner.store import journal
-from runner.store.provenance import Repositories, commits
+from runner.store.fingerprint import Repositories, commits
 from runner.store.session import Session
 
 OPTIONS = ("-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false")
