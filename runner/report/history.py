@@ -229,6 +229,7 @@ class _Reader:
         self._unreadable = 0
         self._cases: dict[bytes, CaseRecord] = {}  # by their JSON: most runs have the same ones
         self._keys: dict[tuple[str, str], _Key] = {}  # by the key of a case and the device
+        self._commits: dict[tuple[tuple[Scalar, ...], ...], str] = {}
         self._sessions: dict[Path, list[dict[str, Any]]] = {}
 
     def messages(self) -> list[str]:
@@ -313,9 +314,15 @@ class _Reader:
             value = derive.lines(rows, None)[0].value(column)
         number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
         percent: Any = row.metrics.get(PERCENTS.get(column, ""))
-        commit = commits([row.metrics] if row is rows[0] else [one.metrics for one in rows])
-        commit = commit or commits(self.sessions(folder))
+        commit = self._commit(rows) or commits(self.sessions(folder))
         return Point("/".join(folder.parts[-2:]), rows, row, commit, number, percent)
+
+    def _commit(self, rows: Sequence[Row]) -> str:
+        """Return the commits of ``rows``. Most of thousands of rows have those of others."""
+        facts = tuple(tuple(row.metrics.get(name) for name in ("repository", "commit", "dirty")) for row in rows)
+        if facts not in self._commits:
+            self._commits[facts] = commits([row.metrics for row in rows])
+        return self._commits[facts]
 
 
 def _reduced(case: CaseRecord, device: str) -> CaseRecord:
