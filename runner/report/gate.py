@@ -209,6 +209,9 @@ def _advice(pair: Pair, ratio: Ratio, limit: float) -> str:
     if not math.isfinite(ratio.half):
         doubt = pair.doubt or "the times have no interval"
         return f"{doubt}: measure both at once (--against), or each with replicas={REPLICAS}"
+    if ratio.log - ratio.half > limit:
+        more = max(REPLICAS, pair.processes + REPLICAS - 1)
+        return f"above the limit by its own interval, but not corrected for all comparisons: replicas={more}"
     needed, now = abs(limit - ratio.log), f"±{100 * ratio.half:.2g} %"
     wanted = f"needs an interval of ±{100 * needed:.2g} %, has {now}"
     sampling = math.sqrt(max(0.0, ratio.half**2 - ratio.systematic**2))

@@ -64,7 +64,9 @@ def test_the_limit_is_what_was_asked_for():
 def test_a_slowdown_must_stand_out_among_all_that_were_compared():
     doubtful = pair(0.06, 0.028)
     assert words(doubtful) == ["slower"]
-    assert words(doubtful, *[pair()] * 50)[0] == "unclear"
+    found, *_ = gate.judge([doubtful, *[pair()] * 50], LIMIT)
+    assert found.word == "unclear"
+    assert found.reason.endswith("not corrected for all comparisons: replicas=3")
     assert words(pair(0.2, 0.028), *[pair()] * 50)[0] == "slower"
 
 
