@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from statistics import median
 
 from runner.experiment.schema import BadInput
-from runner.report import fastest, terminal
+from runner.report import compare, fastest, terminal
 from runner.report.charts import part, swept
+from runner.report.compare import Pair
 from runner.report.derive import Line, Names
 from runner.report.fastest import Leader
 from runner.report.past import Run
 
+MOST_MOVED = 20  # cases listed that are faster or slower than in another run
 NO_WINNER = "no correct result has a time, so none is the fastest."
 TOO_WIDE = "the interval of their ratio includes both; more samples, or replicas=3, would decide"
 UNCERTAIN = (
@@ -163,3 +165,30 @@ def _count(number: int) -> str:
 
 def _and(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def changes(runs: Sequence[Run], names: Sequence[str]) -> list[Finding]:
+    """Return how the times of the first run compare to those of each other one: see ``runner compare``."""
+    found = []
+    for run, comparison in zip(runs[1:], compare.runs(runs, names), strict=True):
+        counts = Counter(pair.word for pair in comparison.pairs)
+        parts = [f"{counts[word]} {word}" for word in ("faster", "slower", "same", "unclear") if counts[word]]
+        parts += [f"{len(comparison.left_out)} not comparable"] if comparison.left_out else []
+        cases = f"{len(comparison.pairs)} common case{'s' * (len(comparison.pairs) != 1)}"
+        summary = f"{comparison.name} against {comparison.reference}, {cases}: {', '.join(parts) or 'none'}."
+        different = compare.differences(runs[0], run, (comparison.reference, comparison.name))
+        details = [*(f"Different: {one}" for one in different), *_moved(comparison.pairs)]
+        doubts = Counter(pair.doubt for pair in comparison.pairs if pair.word == "unclear" and pair.doubt)
+        details += [f"Unclear, {count} of {len(comparison.pairs)}: {doubt}" for doubt, count in doubts.items()]
+        found.append(Finding("", summary, details))
+    return found
+
+
+def _moved(pairs: Sequence[Pair]) -> Iterator[str]:
+    """Yield the cases that are faster or slower, those that changed most first."""
+    moved = sorted((pair for pair in pairs if pair.word in ("faster", "slower")), key=lambda pair: -abs(pair.ratio.log))
+    for pair in moved[:MOST_MOVED]:
+        ends = f" (95 % interval {_times(pair.bounds[0])} to {_times(pair.bounds[1])})" if pair.bounds else ""
+        yield f"{pair.problem} {pair.implementation}: {pair.word}, {_times(math.exp(pair.ratio.log))} the time{ends}"
+    if len(moved) > MOST_MOVED:
+        yield f"and {len(moved) - MOST_MOVED} more"

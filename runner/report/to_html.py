@@ -108,7 +108,7 @@ class _Page:
 
     def conclusion(self) -> Iterator[str]:
         """Yield what was found, what is unclear, and what failed."""
-        from runner.report.conclusion import conclude
+        from runner.report.conclusion import changes, conclude
 
         for run, name in zip(self.runs, self.run_names, strict=True):
             found = conclude(run)
@@ -121,10 +121,10 @@ class _Page:
             yield _section("Wrong, failed or not possible", found.failures)
             yield _section("About the times", found.doubts)
         if len(self.runs) > 1:
-            yield (
-                "<p>Speed-ups are against the baseline of each run. To judge what changed from run to run: "
-                "<code>python -m runner compare RUN RUN</code>.</p>"
-            )
+            yield "<h3>From run to run</h3>"
+            for finding in changes(self.runs, self.run_names):
+                yield f"<p class=finding>{_text(finding.summary)}</p>{_list(finding.details, 'What and why')}"
+            yield "<p class=note>In the table and the charts, speed-ups are against the baseline of the same run.</p>"
 
     @cached_property
     def lines(self) -> list[tuple[str, Run, Line]]:

@@ -19,7 +19,8 @@ def report(runs: Sequence[Run], options: argparse.Namespace) -> int:
     from runner.report import charts
 
     path = charts.target(runs, options.output, ".md")
-    charts.write(path, "\n".join(line for run in runs for line in _of_run(run)).encode(errors="replace"))
+    lines = [*(line for run in runs for line in _of_run(run)), *_changes(runs, charts.run_names(runs))]
+    charts.write(path, "\n".join(lines).encode(errors="replace"))
     print(path)
     return 0
 
@@ -40,3 +41,14 @@ def _of_run(run: Run) -> Iterator[str]:
         yield from (f"- {formats.escaped(one)}" for one in found.unclear)
         yield ""
     yield formats.markdown(formats.sheet(run, run.lines))
+
+
+def _changes(runs: Sequence[Run], names: Sequence[str]) -> Iterator[str]:
+    """Yield how the first of several runs compares to each other one."""
+    from runner.report import formats
+    from runner.report.conclusion import changes
+
+    for finding in changes(runs, names) if len(runs) > 1 else ():
+        yield f"## {formats.escaped(finding.summary)}\n"
+        yield from (f"- {formats.escaped(detail)}" for detail in finding.details)
+        yield ""

@@ -142,6 +142,8 @@ def test_several_runs_stand_side_by_side(tmp_path, make, made_up):
         for place, rows in enumerate((first, second))
     ]
     page = Page(to_html.page([past.read(folder) for folder in folders]))
+    (between,) = [part for part in page.texts if "10-00-01-run against 10-00-00-run" in part]
+    assert re.search(r" [5-6]\d common cases: [5-6]\d slower, ", between)
     heads, *rows = [row for row in page.rows if len(row) > 10]
     of = [row[heads.index("run")] for row in rows]
     assert set(of) == {"10-00-00-run", "10-00-01-run"}
