@@ -358,20 +358,19 @@ class Content:
         return [records[x] for x in sorted(records)]
 
     def roofline(self) -> Series:
-        """Return TFLOP/s over intensity by ``<workload> <implementation>``, and the measured peak where it is known."""
+        """Return TFLOP/s over intensity by ``<workload> <implementation>``, and the measured peak; {} without one."""
         found: Series = {}
+        peak: dict[float, float] = {}
         for line in self.lines:
             intensity, tflops = _finite(_intensity(line.row)), _finite(line.tflops)
-            if line.row.status != "ok" or not intensity or not tflops:
-                continue
-            found.setdefault(f"{line.row.case.workload.name} {self.names.impl(line.row.case)}", []).append(
-                (intensity, tflops)
-            )
-            if percent := _finite(line.row.metrics.get("pct_of_measured_peak")):
-                found.setdefault(PEAK, []).append((intensity, 100 * tflops / percent))
-        if peaks := dict(sorted(found.pop(PEAK, []))):  # one of each intensity
-            found[PEAK] = list(peaks.items())
-        return {label: sorted(points) for label, points in found.items()}
+            if line.row.status == "ok" and intensity and tflops:
+                label = f"{line.row.case.workload.name} {self.names.impl(line.row.case)}"
+                found.setdefault(label, []).append((intensity, tflops))
+                if percent := _finite(line.row.metrics.get("pct_of_measured_peak")):
+                    peak[intensity] = 100 * tflops / percent
+        if not peak:
+            return {}
+        return {label: sorted(points) for label, points in {**found, PEAK: list(peak.items())}.items()}
 
     def roofline_history(self) -> list[dict[str, float]]:
         """Return the points of the roofline as records: several cases may share an intensity."""

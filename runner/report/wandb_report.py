@@ -103,7 +103,7 @@ def build(request: Request) -> wr.Report:
     blocks += [wr.H2("Charts"), wr.PanelGrid(runsets=_runsets(logged), panels=panels(logged))]
     blocks.append(wr.H2("Results"))
     for one in logged:
-        blocks.append(wr.MarkdownBlock(table(one.run)))
+        blocks += [*([wr.H3(one.run.name)] if several else []), wr.MarkdownBlock(table(one.run))]
     blocks += [wr.H2("Environment"), wr.MarkdownBlock(environment(logged))]
     links = [wr.Link(one.run.name, one.address.url) for one in logged if one.address]
     if links:

@@ -122,7 +122,7 @@ def test_charts_have_one_line_per_implementation_against_the_swept_size(offline)
     folder, _, recorded = offline
     charts = {key.removesuffix("_table"): value for key, value in recorded.history[0].items() if "charts/" in key}
     figures = ("time_us", "speedup", "tflops", "gbps")
-    assert set(charts) == {f"charts/{w}/{f}" for w in ("gelu", "matmul") for f in figures} | {"charts/roofline"}
+    assert set(charts) == {f"charts/{w}/{f}" for w in ("gelu", "matmul") for f in figures}  # no roofline of a CPU
     expected = {  # the wrong result is a line of its own; what was not timed is no problem
         "naive": [(256, 768.0), (4096, 12288.0)],
         "naive (wrong)": [(1000, 3000.0)],
@@ -137,7 +137,6 @@ def test_charts_have_one_line_per_implementation_against_the_swept_size(offline)
         "compiled": [256, 1000, 4096],
     }
     assert [y for _, y in faster["compiled"]] == pytest.approx([2.0, 2.0, 2.0])
-    assert "gelu torch" in series(recorded.table(charts["charts/roofline"]))
     for line in derive.lines(journal.read(folder), None):
         if line.row.case.workload.name == "gelu" and line.row.status == "ok":
             x, label = line.row.case.workload.fields["cols"], line.row.case.impl.name

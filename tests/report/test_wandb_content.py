@@ -114,3 +114,39 @@ def test_a_column_of_mixed_values_becomes_text(make):
 def test_no_rows_make_an_empty_page():
     content = Content([], None)
     assert (content.table()["data"], content.summary()) == ([], {"cases/total": 0, "cases/failed": 0})
+
+
+def test_the_roofline_has_the_measured_peak_beside_each_implementation(make):
+    rows = [
+        make.timed(make.case("gelu", name, {"cols": 8}), us, flops=8_000_000, bytes_min=1_000_000, **percent)
+        for name, us, percent in (("naive", 4.0, {}), ("torch", 2.0, {"pct_of_measured_peak": 50.0}))
+    ]
+    content = Content(rows, None)
+    assert content.roofline() == {
+        "gelu naive": [(8.0, pytest.approx(2.0))],
+        "gelu torch": [(8.0, pytest.approx(4.0))],
+        "measured peak": [(8.0, pytest.approx(8.0))],
+    }
+    assert [set(record) for record in content.roofline_history()] == [
+        {"roofline/intensity", f"roofline/{name}"} for name in ("gelu naive", "gelu torch", "measured peak")
+    ]
+    assert Content(rows[:1], None).roofline() == {}
+
+
+def test_figures_that_sort_runs_are_by_implementation(make):
+    times = {"naive": (8.0, 4.0), "torch": (2.0, 4.0)}
+    rows = [
+        make.timed(make.case("gelu", name, {"cols": cols}), us, samples=20, converged=True)
+        for name, some in times.items()
+        for cols, us in zip((1, 2), some, strict=True)
+    ]
+    said = Content(rows, None).summary()
+    assert said["gelu/geomean_speedup/naive"] == pytest.approx(0.5)  # of 0.25 and 1
+    assert (said["gelu/best_us/naive"], said["gelu/best_us/torch"]) == (4.0, 2.0)
+    assert said["gelu/fastest_in/torch"] == 2  # tied in one
+    assert said["fastest"] == "torch"
+
+
+def test_a_wrong_result_has_no_best_time(make):
+    rows = [make.timed(make.case("gelu", "naive", {"cols": 8}), 4.0, "wrong")]
+    assert not {key for key in Content(rows, None).summary() if "best_us" in key or "fastest" in key}
