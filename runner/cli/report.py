@@ -1,9 +1,9 @@
-"""``python -m runner report <format> RUN...``: past runs as a page, images, a table or a W&B Report.
+"""Make a report of past runs: a page, images, a table or a W&B Report. Measures nothing.
 
-``RUN`` is the folder of a run, or ``last``. Several runs stand side by side. Nothing is measured, and no folder of a
-run changes.
+RUN is the folder of a run, or last, the default: the newest one under output_dir. Several runs stand side by side. No
+folder of a run changes: the report goes into the current folder, or where --output says.
 
-Formats:
+formats:
 """
 
 # To add a format is to add a file ``runner/report/to_<format>.py``. Its docstring's first line is shown in the help. It
@@ -23,6 +23,11 @@ from pathlib import Path
 from runner.experiment import schema
 from runner.experiment.schema import BadInput, Parser
 
+EXAMPLES = """
+  python -m runner report html
+  python -m runner report html outputs/<date>/<time>-<name> last --output both.html
+  python -m runner report svg last --output figures
+"""
 OUTPUT_DIR = "output_dir="  # where last looks for runs, as on the command line of a run
 RUN = "folder of a run, or last, the default: the newest under output_dir=outputs; several stand side by side"
 PREFIX = "to_"  # of the modules of runner.report that are formats
@@ -61,8 +66,9 @@ def _without_format(argv: Sequence[str], formats: Sequence[str]) -> int:
     listed = "".join(f"  {name:<6} {_first_line(name)}\n" for name in formats)
     parser = Parser(
         prog="runner report",
-        usage="runner report FORMAT RUN... [--output PATH]; runner report FORMAT --help",
+        usage="runner report FORMAT [RUN...] [output_dir=FOLDER] [--output PATH] | FORMAT --help",
         description=f"{__doc__}{listed}",
+        epilog=f"examples:{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     if argv and argv[0].startswith("-"):

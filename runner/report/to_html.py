@@ -12,8 +12,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path, PurePath
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def page(runs: Sequence[Run]) -> str:
     """Return the page of ``runs``. Raises BadInput if vl-convert is not installed."""
     from runner.report import charts
 
+    package = charts.convert()
     content = _Page(runs, charts.joint(runs), charts.run_names(runs), charts.charts(runs))
     parts = {
         "title": _text(content.title),
@@ -58,7 +60,7 @@ def page(runs: Sequence[Run]) -> str:
         "profiles": "".join(content.profiles()),
         "environment": "".join(content.environment()),
         "data": _packed(json.dumps([{"spec": chart.spec, "data": list(chart.data)} for chart in content.drawn])),
-        "library": _packed(charts.convert().javascript_bundle()),
+        "library": _library(package),
     }
     return PLACE.sub(lambda found: parts[found[1]], TEMPLATE.read_text(encoding="utf-8"))
 
@@ -71,6 +73,12 @@ def _text(value: object) -> str:
 def _packed(text: str) -> str:
     """Return ``text`` compressed, in base64: a tenth of the size, and no sign of it has a meaning in HTML."""
     return base64.b64encode(gzip.compress(text.encode(errors="replace"), 9, mtime=0)).decode()
+
+
+@cache
+def _library(package: ModuleType) -> str:
+    """Return Vega-Lite and all that it needs, packed. It takes a second to bundle."""
+    return _packed(package.javascript_bundle())
 
 
 @dataclass(frozen=True)
@@ -209,7 +217,7 @@ class _Page:
                 hidden = " hidden" if chart.part != parts[0] else ""
                 yield (
                     f'<figure data-part="{_text(chart.part)}"{hidden}><figcaption>{_text(chart.title)}</figcaption>'
-                    f'<div class=chart data-chart={place} role=img aria-label="{_text(chart.title)}"></div></figure>'
+                    f'<div class=chart data-chart={place} role=group aria-label="{_text(chart.title)}"></div></figure>'
                 )
             yield "</div></section>"
         if not self.drawn:

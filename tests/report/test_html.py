@@ -170,10 +170,11 @@ def test_profiles_are_shown_as_text_and_images_cannot_run(tmp_path, make):
     assert base64.b64encode(b"secret").decode() not in str(page.elements)
 
 
-def test_a_page_without_vl_convert_says_what_to_install(thousand, monkeypatch):
+@pytest.mark.parametrize("form", ["html", "svg"])
+def test_without_vl_convert_one_line_says_what_to_install(thousand, monkeypatch, form):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     with pytest.raises(BadInput, match=r"pip install 'kernel-runner\[report\]'"):
-        main(["html", str(thousand)])
+        main([form, str(thousand)])
 
 
 @pytest.mark.parametrize("form", ["html", "png", "svg", "md", "latex"])
