@@ -12,7 +12,7 @@ from runner.timing import Call
 from runner.timing import clock as time
 from runner.timing.statistics import FEWEST, summarise
 
-LOOP_S = 0.02  # of each of the two loops; longer if five results take longer
+LOOP_S = 0.04  # of each of the two loops; longer if five results take longer
 CALLS, LONGEST_S = 70, 0.2  # the first loop goes on until it has so many calls, or for so long
 MOST_IN_A_ROW, IN_A_ROW_S = 100, 0.008  # calls back to back: 100, or as many as fit into 8 ms
 WARMUP = 20  # results that are dropped, or a tenth: the first ones, since clocks and caches are not warm yet
