@@ -65,7 +65,8 @@ def report(runs: Sequence[Run], options: Namespace) -> int:
             _say(f"W&B Report{' (draft)' * options.draft}: {url}")
             return 0
     path = charts.target(runs, options.output, ENDING)
-    return _write({**request, "addresses": [None] * len(runs), "spec": str(path)}, why, options, settings[0].timeout_s)
+    request |= {"addresses": [None] * len(runs), "spec": str(path)}
+    return _write(request, why, runs, options, settings[0].timeout_s)
 
 
 def _settings(run: Run, options: Namespace) -> Wandb:
@@ -131,16 +132,17 @@ def _build(request: dict[str, Any], timeout_s: float) -> tuple[str, str]:
         return str(outcome["url"]), str(outcome["why"])
 
 
-def _write(request: dict[str, Any], why: str, options: Namespace, timeout_s: float) -> int:
+def _write(request: dict[str, Any], why: str, runs: Sequence[Run], options: Namespace, timeout_s: float) -> int:
     """Write the report to a file and say how to publish it. Return the exit code. Raises BadInput."""
     path = request["spec"]
     _, problem = _build(request, timeout_s)
     if problem:
         raise BadInput(f"{path}: the report cannot be written: {problem}; give --output PATH")
-    words = ["python", "-m", "runner", "report", "wandb", *map(str, options.runs)]
+    words = ["python", "-m", "runner", "report", "wandb", *(str(run.folder) for run in runs)]
     for name in ("entity", "project", "title"):
         words += [f"--{name}", value] if (value := getattr(options, name)) else []
-    login = "wandb login, then " if why == NO_KEY else ""
+    unset = "unset WANDB_MODE, then " if why.startswith("WANDB_MODE=") else ""
+    login = "wandb login, then " if why == NO_KEY else unset
     again = shlex.join([*words, *(["--draft"] if options.draft else [])])
     _say(f"W&B: not published ({why}); the report is in {path}; to publish it: {login}{again}")
     return 1

@@ -184,7 +184,7 @@ class Wandb:
         """Return which setting forbids the upload; "" if none does."""
         if self.mode == "offline":
             return "log.wandb.mode=offline"
-        if self.mode == "auto" and os.environ.get("WANDB_MODE") in ("offline", "dryrun"):
+        if self.mode == "auto" and os.environ.get("WANDB_MODE") in ("offline", "dryrun", "disabled"):
             return f"WANDB_MODE={os.environ['WANDB_MODE']}"
         return ""
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from runner import cli
+from runner.experiment.results import Row
 from runner.report import past, to_wandb, wandb
 from runner.report.wandb import Address
 
@@ -81,11 +82,26 @@ def test_the_file_is_where_it_is_asked_for_but_never_in_the_folder_of_the_run(fo
     assert "in the folder of the run" in refused.err
 
 
-def test_an_offline_mode_publishes_nothing(folder, place, capsys, monkeypatch):
+@pytest.mark.parametrize("mode", ["offline", "disabled"])
+def test_an_offline_mode_publishes_nothing(folder, place, capsys, monkeypatch, mode):
     monkeypatch.setenv("WANDB_API_KEY", KEY)
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    (line,) = report(capsys, folder).lines
-    assert line.startswith("W&B: not published (WANDB_MODE=offline); the report is in ")
+    monkeypatch.setenv("WANDB_MODE", mode)
+    (line,) = report(capsys, "last", f"output_dir={folder.parents[1]}").lines
+    assert line.startswith(f"W&B: not published (WANDB_MODE={mode}); the report is in ")
+    assert line.endswith(f"to publish it: unset WANDB_MODE, then python -m runner report wandb {folder}")
+
+
+def test_a_run_without_a_time_has_a_report_and_one_without_a_row_none(make, tmp_path, place, capsys):
+    lost = Row(case=make.case("gelu", "torch", {"cols": 1}), status="lost", reason="the runner was killed")
+    folder = make.finished(tmp_path / "2025-01-31" / "lost", [lost])
+    assert report(capsys, folder, "--output", "lost.json").code == 1
+    spec = json.loads((place / "lost.json").read_text())["spec"]
+    assert "the runner was killed" in texts(spec["blocks"])
+    assert not panels(spec, "Run History Line Plot")
+    empty = make.finished(tmp_path / "2025-01-31" / "empty", [])
+    done = report(capsys, empty)
+    assert (done.code, done.lines) == (2, [])
+    assert done.err == f"runner: {empty}: no case is done; resume={empty} runs them\n"
 
 
 def test_a_server_that_refuses_leaves_a_file_and_its_own_words(folder, place, capsys, loopback, monkeypatch):
@@ -116,11 +132,12 @@ def test_a_mistake_costs_one_line(folder, place, capsys, words, said):
 # With a server
 
 
-def test_a_run_that_was_never_logged_is_uploaded_and_the_report_is_on_it(folder, server, capsys):
+def test_a_run_that_was_never_logged_is_uploaded_and_the_report_is_on_it(folder, place, server, capsys):
     before = files(folder)
     done = report(capsys, folder, "--title", "Is it fast? #1", "--project", "mine")
     assert (done.code, done.err) == (0, "")
     assert files(folder) == before
+    assert not list(place.iterdir())  # nor is anything left in the home folder
     run, link = done.lines
     address = Address.of(run.removeprefix("W&B run 2025-01-31/10-11-12-both: "))
     assert (address.entity, address.project) == ("me", "mine")
