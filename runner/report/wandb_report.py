@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from runner.experiment.results import redact
 from runner.report import conclusion, formats, past
 from runner.report.wandb import PROJECT_LENGTH, Address
-from runner.report.wandb_record import FIGURES, PAGE, PEAK, ROOFLINE, Content, id_of
+from runner.report.wandb_content import FIGURES, PEAK, ROOFLINE, Content
+from runner.report.wandb_record import PAGE, id_of
 
 if TYPE_CHECKING:
     import wandb_workspaces.reports.v2 as wr

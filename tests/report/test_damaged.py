@@ -17,7 +17,7 @@ from runner.experiment.schema import BadInput
 from runner.report import charts, derive, formats, frame, past, reproduce
 from runner.report.conclusion import conclude
 from runner.report.terminal import Terminal
-from runner.report.wandb_record import Content, artifacts, tables
+from runner.report.wandb_content import Content, artifacts, tables
 from runner.store import journal, resume, run_folder
 from runner.store.fingerprint import PARTS, Fingerprints
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.report.wandb_record import Content
+from runner.report.wandb_content import Content
 
 VARIED = [(None, 20), ("anomaly", 50)]
 

@@ -6,7 +6,7 @@ import pytest
 
 from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Row
-from runner.report import wandb_record
+from runner.report import wandb_content
 
 KERNELS = {
     "torch": "name,calls,us\ngemm,2,1.5\n",
@@ -28,11 +28,11 @@ def rows(tmp_path):
 
 
 def test_files_that_are_not_here_are_left_out(rows, tmp_path):
-    assert wandb_record.artifacts(tmp_path, rows) == [file for row in rows for file in row.files[:2]]
+    assert wandb_content.artifacts(tmp_path, rows) == [file for row in rows for file in row.files[:2]]
 
 
 def test_tables_of_all_cases_are_one(rows, tmp_path):
-    found = wandb_record.tables(tmp_path, rows)
+    found = wandb_content.tables(tmp_path, rows)
     assert list(found) == ["profile/kernels"]
     assert found["profile/kernels"]["columns"] == ["case", "implementation", "name", "calls", "us", "note"]
     assert found["profile/kernels"]["data"] == [
