@@ -90,7 +90,7 @@ def main() -> None:
 
 def words(arm: str, device: str, config: Path, output_dir: Path) -> list[str]:
     """Return the command of one run."""
-    log = ["log=wandb", "log.mode=offline"] if arm == LOGGED else ["log=none"]
+    log = ["log=wandb", "log.wandb.mode=offline"] if arm == LOGGED else ["log=none"]
     grid = ["-m", f"workload={','.join(WORKLOADS)}", "impl=torch", "seed=0,1,2", f"device={device}"]
     return [sys.executable, "-m", "runner", "--config-dir", str(config), *grid, *log, f"output_dir={output_dir}"]
 
