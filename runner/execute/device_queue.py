@@ -51,6 +51,7 @@ class DeviceQueue:
         self._sources = deque(sources)  # the next one is used when the first cannot start workers
         self._log_path, self._limits, self._take, self._shared = log_path, limits, take, shared
         self._case: CaseRecord | None = None  # what the worker runs
+        self._given: CaseRecord | None = None  # the same until it has been announced
         self._started_at, self._started_s = "", 0.0  # of the case: in UTC, and on the monotonic clock
         self._oom_kills = 0  # of the machine when the case started
         self._attempts: Counter[str] = Counter()  # how often each case was given to a worker
@@ -108,6 +109,7 @@ class DeviceQueue:
 
     def drain(self) -> Iterator[Event]:
         """Process the messages that have arrived. Raises Gone."""
+        yield from self._announce()
         while self.worker and self.busy and not self.worker.dying and (message := self.worker.receive()) is not None:
             yield from self._process(message)
 
@@ -122,9 +124,11 @@ class DeviceQueue:
         self._started_s = time.monotonic()
         self._attempts[case.key] += 1
         self._oom_kills = processes.oom_kills()
+        self._given = case
         try:
             self.worker.ask({"case": case.to_record()}, "inputs", self._limit_s("inputs"), case)
         except Gone as gone:
+            self._given = None
             if self.worker.cases:  # it ended between two cases, which is no fault of this one
                 self._attempts[case.key] -= 1
                 self._stop()
@@ -132,7 +136,13 @@ class DeviceQueue:
                 yield from self._lost("crashed", f"{gone} before its first case")
             return
         self._keep_spare()
-        yield Started(case)
+        yield from self._announce()
+
+    def _announce(self) -> Iterator[Event]:
+        """Say once that the worker has a case, also if an interrupt has come since: the case may have caused it."""
+        if case := self._given:
+            self._given = None
+            yield Started(case)
 
     def _compare(self) -> Iterator[Event]:
         assert self.worker is not None
