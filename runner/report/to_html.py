@@ -8,14 +8,19 @@ import gzip
 import html
 import json
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib import metadata
 from pathlib import Path, PurePath
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from runner.device.identity import cache_folder
 
 if TYPE_CHECKING:
     from runner.experiment.results import Row
@@ -77,8 +82,17 @@ def _packed(text: str) -> str:
 
 @cache
 def _library(package: ModuleType) -> str:
-    """Return Vega-Lite and all that it needs, packed. It takes a second to bundle."""
-    return _packed(package.javascript_bundle())
+    """Return Vega-Lite and all that it needs, packed. It takes two seconds to bundle, so the user's cache keeps it."""
+    file = cache_folder("report") / f"vega-lite-{metadata.version('vl-convert-python')}"
+    with suppress(OSError):
+        return file.read_text(encoding="ascii")
+    packed = _packed(package.javascript_bundle())
+    with suppress(OSError):  # a full disk, or no home
+        file.parent.mkdir(parents=True, exist_ok=True)
+        new = file.with_name(f"{file.name}.{os.getpid()}")
+        new.write_text(packed, encoding="ascii")
+        new.replace(file)
+    return packed
 
 
 @dataclass(frozen=True)
