@@ -85,9 +85,14 @@ def of(kind, events):
     return [event for event in events if isinstance(event, kind)]
 
 
+QUICKLY = {"initial_delay_ms": "500", "period_ms": "500", "failure_threshold": "2"}  # Ray sees a death in 1 s, not 15
+
+
 @pytest.fixture
 def left_behind(monkeypatch, tmp_path, survivors):
     """Return the processes of this test that do not end."""
+    for setting, value in QUICKLY.items():
+        monkeypatch.setenv(f"RAY_health_check_{setting}", value)
     mark = f"TEST_OF_RAY={tmp_path}"
     monkeypatch.setenv(*mark.split("="))
     return lambda: survivors(mark)

@@ -49,6 +49,7 @@ def isolate(patch, home):
         if name.startswith("WANDB") or name == "NETRC":
             patch.delenv(name)
     home.mkdir()
+    patch.setenv("XDG_CACHE_HOME", os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"))  # ours stays
     patch.setenv("HOME", str(home))
     patch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # should anything be sent, it goes nowhere
 
