@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 
     from runner.experiment.results import Row
     from runner.report.compare import Comparison, LeftOut, Pair
+    from runner.report.derive import Run
     from runner.report.formats import Sheet
-    from runner.report.past import Run
 
     Cases = dict[str, list[Pair | LeftOut]]  # by what is to be said of them
 
@@ -82,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         content = str(formats.RECORDS[form](_records(found, words, runs, asked.by)))
     if asked.output:
-        _write(content, asked.output, runs)
+        formats.write(content, asked.output, runs, "compare")
     else:
         print(content, end="")
     return 0
@@ -146,13 +145,9 @@ def _read(folders: Sequence[str], output_dir: str, where: Sequence[str]) -> list
     """Return the runs, with the rows that ``where`` chooses. Raises BadInput."""
     from runner.report import formats, past, select
 
-    runs = [past.read(folder, output_dir) for folder in folders]
+    runs = past.read_all(folders, output_dir)
     seen: dict[Path, str] = {}
     for run, folder in zip(runs, folders, strict=True):
-        if run.unreadable:
-            print(
-                f"runner: {run.folder}: unreadable records in its journal, left out: {run.unreadable}", file=sys.stderr
-            )
         if all(row.time_us is None for row in run.rows):
             ended = Counter(row.status for row in run.rows)
             rows = ", ".join(f"{count} {status}" for status, count in ended.items()) or "no case is done"
@@ -161,13 +156,11 @@ def _read(folders: Sequence[str], output_dir: str, where: Sequence[str]) -> list
             raise BadInput(f"{other} and {folder} are the same run; give two runs, or one and --by FIELD")
     if not where:
         return runs
-    records = [formats.flat_records(run.lines) for run in runs]
-    kept, start = {*select.where([record for some in records for record in some], where)}, 0
-    for place, run in enumerate(runs):
-        lines = [line for at, line in enumerate(run.lines) if start + at in kept]
-        start += len(run.lines)
-        runs[place] = replace(run, rows=run.rows_of(lines))
-    return runs
+    kept = select.where_in_each([formats.flat_records(run.lines) for run in runs], where)
+    return [
+        replace(run, rows=run.rows_of([run.lines[place] for place in places]))
+        for run, places in zip(runs, kept, strict=True)
+    ]
 
 
 def _header(runs: Sequence[Run], by: str | None, found: Sequence[Comparison]) -> list[str]:
@@ -346,15 +339,9 @@ def _records(
 
 
 def _fields(row: Row) -> dict[str, Any]:
-    case = row.case
-    return {
-        "workload": case.workload.name,
-        **{f"workload.{name}": value for name, value in case.workload.fields.items()},
-        "impl": case.impl.name,
-        **{f"impl.{name}": value for name, value in case.impl.fields.items()},
-        "seed": case.seed,
-        "device": row.device,
-    }
+    from runner.report.formats import case_fields
+
+    return {**case_fields(row.case), "seed": row.case.seed, "device": row.device}
 
 
 def _figures(pair: Pair) -> dict[str, Any]:
@@ -373,16 +360,3 @@ def _figures(pair: Pair) -> dict[str, Any]:
         "reference_replicas": pair.replicas[0],
         "compared_replicas": pair.replicas[1],
     }
-
-
-def _write(content: str, output: str, runs: Sequence[Run]) -> None:
-    """Write ``content`` to the file ``output``. Raises BadInput."""
-    from runner.store import run_folder
-
-    path = Path(output)
-    if inside := [run.folder for run in runs if path.resolve().is_relative_to(run.folder.resolve())]:
-        raise BadInput(f"--output {output}: {inside[0]} is the folder of a run, which compare does not change")
-    try:
-        run_folder.replace(path, content.encode(errors="replace"))
-    except OSError as error:
-        raise BadInput(f"--output {output}: cannot be written: {error.strerror or error}") from None

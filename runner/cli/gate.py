@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -117,10 +116,7 @@ def _of_runs(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[lis
         if name != "output_dir":
             raise BadInput(f"{word}: --baseline measures nothing, so it takes no overrides; leave it out")
         output_dir = value
-    runs = [past.read(of, output_dir) for of in options.baseline]
-    for run in runs:
-        if run.unreadable:
-            print(f"{run.folder}: unreadable records in its journal, left out: {run.unreadable}", file=sys.stderr)
+    runs = past.read_all(options.baseline, output_dir)
     sides = gate.Sides(str(runs[0].folder), str(runs[1].folder))
     found = gate.of_runs(compare.pairs(runs[0], runs[1], (sides.before, sides.after)))
     return gate.judge(found, options.max_slowdown), sides

@@ -7,7 +7,7 @@ formats:
 """
 
 # To add a format is to add a file ``runner/report/to_<format>.py``. Its docstring's first line is shown in the help. It
-# has ``arguments(parser)``, which adds options of its own to ``parser`` and may do nothing, and
+# may have ``arguments(parser)``, which adds options of its own to ``parser``. It has
 # ``report(runs, options) -> int``, which writes the report of ``runs`` (at least one), prints where it is, and returns
 # the exit code. ``options`` has ``output`` (a Path, or None), ``runs`` (as typed) and the format's own options. It
 # raises BadInput for a mistake of the user. The module imports nothing slow at its top.
@@ -15,7 +15,6 @@ formats:
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -43,7 +42,8 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser(prog=f"runner report {chosen}", description=module.__doc__)
     parser.add_argument("runs", nargs="*", metavar="RUN", help=RUN)
     parser.add_argument("--output", type=Path, metavar="PATH", help="where to write; else the current folder")
-    module.arguments(parser)
+    if add := getattr(module, "arguments", None):
+        add(parser)
     options = parser.parse_args(argv[1:])
 
     from runner.report import past
@@ -53,11 +53,7 @@ def main(argv: Sequence[str]) -> int:
         output_dir = word.removeprefix(OUTPUT_DIR)
         options.runs.remove(word)
     options.runs = options.runs or ["last"]
-    runs = [past.read(of, output_dir) for of in options.runs]
-    for run in runs:
-        if run.unreadable:
-            print(f"{run.folder}: unreadable records in its journal, left out: {run.unreadable}", file=sys.stderr)
-    code: int = module.report(runs, options)
+    code: int = module.report(past.read_all(options.runs, output_dir), options)
     return code
 
 

@@ -7,7 +7,6 @@ another; as csv, json or parquet they are one table with a column run. No folder
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from runner.experiment.schema import BadInput, Parser, choices
 
 if TYPE_CHECKING:
-    from runner.report.derive import Line
-    from runner.report.past import Run
+    from runner.report.derive import Line, Run
 
 FORMATS = ("table", "md", "latex", "csv", "json", "parquet")
 ENDINGS = {".md": "md", ".tex": "latex", ".csv": "csv", ".json": "json", ".parquet": "parquet"}  # of files
@@ -34,10 +32,7 @@ def main(argv: Sequence[str]) -> int:
 
     from runner.report import past
 
-    runs = [past.read(name, fields.get("output_dir") or past.OUTPUTS) for name in of or ["last"]]
-    for run in runs:
-        if run.unreadable:
-            print(f"runner: {run.folder}: {_unreadable(run.unreadable)}", file=sys.stderr)
+    runs = past.read_all(of or ["last"], fields.get("output_dir") or past.OUTPUTS)
     chosen = _choose(runs, asked.where, asked.sort, fields.get("columns"))
     if form in ("csv", "json", "parquet"):
         content = _records(chosen, form, fastest=asked.fastest)
@@ -45,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
         return _tables(chosen, asked.output)
     else:
         content = _sheets(chosen, form, fastest=asked.fastest)
-    _write(content, asked.output, runs)
+    _give(content, asked.output, runs)
     return 0
 
 
@@ -124,12 +119,8 @@ def _choose(runs: Sequence[Run], where: Sequence[str], sort: str | None, columns
     flat = bool(where or sort)
     found = [_Chosen(run, run.lines, formats.flat_records(run.lines) if flat else ()) for run in runs]
     if where:
-        together = [record for one in found for record in one.records]
-        kept, start = {*select.where(together, where)}, 0
-        for place, one in enumerate(found):
-            places = [at for at in range(len(one.lines)) if start + at in kept]
-            start += len(one.lines)
-            found[place] = _at(one, places)
+        kept = select.where_in_each([one.records for one in found], where)
+        found = [_at(one, places) for one, places in zip(found, kept, strict=True)]
     if sort:
         found = [
             _at(one, select.order(one.records, [line.row.case.problem for line in one.lines], sort)) for one in found
@@ -157,7 +148,7 @@ def _tables(chosen: Sequence[_Chosen], output: str | None) -> int:
         for message in Terminal(one.run, out.width, one.some).publish(one.run.folder):
             out.print(message, markup=False, highlight=False, soft_wrap=True)
     if output:
-        _write(text.getvalue(), output, [one.run for one in chosen])
+        _give(text.getvalue(), output, [one.run for one in chosen])
     return 0
 
 
@@ -187,23 +178,11 @@ def _records(chosen: Sequence[_Chosen], form: str, *, fastest: bool) -> str | by
     return formats.RECORDS[form](found)
 
 
-def _write(content: str | bytes, output: str | None, runs: Sequence[Run]) -> None:
+def _give(content: str | bytes, output: str | None, runs: Sequence[Run]) -> None:
     """Print ``content``, or write it to the file ``output``. Raises BadInput."""
-    if not output:
+    from runner.report import formats
+
+    if output:
+        formats.write(content, output, runs, "show")
+    else:
         print(content, end="")
-        return
-    from runner.store import run_folder
-
-    path = Path(output)
-    if inside := [run.folder for run in runs if path.resolve().is_relative_to(run.folder.resolve())]:
-        raise BadInput(
-            f"--output {output}: {inside[0]} is the folder of a run, which show does not change; name another"
-        )
-    try:
-        run_folder.replace(path, content.encode(errors="replace") if isinstance(content, str) else content)
-    except OSError as error:
-        raise BadInput(f"--output {output}: cannot be written: {error.strerror or error}") from None
-
-
-def _unreadable(count: int) -> str:
-    return f"{count} record{'s' * (count > 1)} of its journal cannot be read: damaged, cut off or of another version"

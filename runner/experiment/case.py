@@ -7,7 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -91,6 +91,11 @@ class CaseRecord:
     def key(self) -> str:
         """16 hex digits that are the same wherever and whenever the same case is composed."""
         return hashlib.sha256(_json(self.to_record()).encode()).hexdigest()[:16]
+
+    @cached_property
+    def shared_key(self) -> str:
+        """The key that it has as replica 0: the same for all replicas of a case."""
+        return self.key if self.replica == 0 else replace(self, replica=0).key
 
     @cached_property
     def problem(self) -> str:

@@ -17,8 +17,7 @@ from typing import Any
 from runner.experiment.case import CaseRecord, Scalar
 from runner.experiment.results import figure
 from runner.experiment.schema import BadInput
-from runner.report.derive import Line, Names, may_win
-from runner.report.past import Run
+from runner.report.derive import Line, Names, Run, may_win
 from runner.report.terminal import verdict
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"

@@ -17,8 +17,7 @@ from runner.experiment.case import WORKTREE, CaseRecord, Choice, Scalar, several
 from runner.experiment.results import Row, figure
 from runner.experiment.schema import BadInput, choices
 from runner.report import derive
-from runner.report.derive import Names
-from runner.report.past import Run
+from runner.report.derive import Names, Run
 from runner.store.fingerprint import MEASURE, VERSIONS
 from runner.timing import statistics
 from runner.timing.procedure import GRAVITY
@@ -108,7 +107,7 @@ def by(run: Run, field: str, reference: str | None = None) -> list[Comparison]:
     Raises BadInput if there is no such field or value, or no two cases with a time differ in it alone.
     """
     name = _field(run, field)
-    cases = _replicas(run.rows)
+    cases = list(derive.replicas(run.rows).values())
     flat = [_flat(rows[0].case) for rows in cases]
     values = list(dict.fromkeys(_word(one[name]) for one in flat if name in one))
     if not values[1:]:
@@ -120,7 +119,7 @@ def by(run: Run, field: str, reference: str | None = None) -> list[Comparison]:
     for rows, one in zip(cases, flat, strict=True):
         if name in one:
             case = _without(rows[0].case, {name, *copies[rows[0].case.workload.name]})
-            sides[_word(one[name])].setdefault(_same(case), []).append(_Case(case, rows))
+            sides[_word(one[name])].setdefault(match_key(case), []).append(_Case(case, rows))
     first = reference or values[0]
     others = [_Side(value, run, held) for value, held in sides.items() if value != first]
     found = _judged(_Side(first, run, sides[first]), others, check_instruments=False)
@@ -148,22 +147,14 @@ class _Side:
     cases: Mapping[_Same, Sequence[_Case]]  # several of one key differ only in what need not be equal
 
 
-def _replicas(rows: Iterable[Row]) -> list[list[Row]]:
-    """Return the rows of each case."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row.case.key if not row.case.replica else replace(row.case, replica=0).key, []).append(row)
-    return list(found.values())
-
-
 def _cases(run: Run) -> dict[_Same, list[_Case]]:
     """Return the cases of a run by what must be equal in another run."""
     kinds = {kind for row in run.rows if (kind := _kind(row))}
     only = next(iter(kinds)) if len(kinds) == 1 else "auto"
     found: dict[_Same, list[_Case]] = {}
-    for rows in _replicas(run.rows):
+    for rows in derive.replicas(run.rows).values():
         case = _reduced(rows[0].case, next((kind for row in rows if (kind := _kind(row))), only))
-        found.setdefault(_same(case), []).append(_Case(case, rows))
+        found.setdefault(match_key(case), []).append(_Case(case, rows))
     return found
 
 
@@ -178,15 +169,15 @@ def _reduced(case: CaseRecord, kind: Literal["auto", "cpu", "cuda"]) -> CaseReco
     """Return ``case`` without what may differ between two runs."""
     fields = ((one.name, {name: one.fields[name] for name in MEASURED if name in one.fields}) for one in case.measures)
     measures = tuple(Choice(name, some) for name, some in fields if some and kind != "cpu")
-    return CaseRecord(case.workload, _typed(case.impl), measures, kind, case.seed, debug=case.debug)
+    return CaseRecord(case.workload, typed(case.impl), measures, kind, case.seed, debug=case.debug)
 
 
-def _typed(impl: Choice) -> Choice:
+def typed(impl: Choice) -> Choice:
     """Return ``impl`` with its git revision as it was typed, without the commit."""
     return Choice(impl.name, impl.options | ({"rev": impl.revision} if impl.revision else {}))
 
 
-def _same(case: CaseRecord) -> _Same:
+def match_key(case: CaseRecord) -> _Same:
     """Return what is equal for equal cases. A field that is null counts as missing, as in an older run."""
     choices = (case.workload, case.impl, *case.measures)
     fields = ((one.name, frozenset((k, v) for k, v in one.fields.items() if v is not None)) for one in choices)
@@ -234,7 +225,7 @@ def _by_file_name(cases: Iterable[_Case]) -> dict[_Same, list[_Case]]:
     for one in cases:
         if path := one.case.impl.fields.get("path"):
             fields = {**one.case.impl.fields, "path": str(path).rpartition("/")[2]}
-            same = _same(replace(one.case, impl=Choice(one.case.impl.name, fields)))
+            same = match_key(replace(one.case, impl=Choice(one.case.impl.name, fields)))
             found.setdefault(same, []).append(one)
     return found
 
@@ -263,16 +254,25 @@ _Label = Callable[[_Case], tuple[str, str]]  # the problem and the implementatio
 
 def _labels(cases: Sequence[_Case]) -> _Label:
     """Return the function that labels ``cases``, by what varies over them."""
-    fields: dict[str, dict[str, None]] = {}  # of each workload; that of an older run may lack some
-    for one in cases:
-        fields.setdefault(one.case.workload.name, {}).update(dict.fromkeys(one.case.workload.fields))
+    full = whole(one.case for one in cases)
+    names = Names([full(one.case) for one in cases])
+    return lambda one: (names.heading(full(one.case)), names.impl(one.case))
+
+
+def whole(cases: Iterable[CaseRecord]) -> Callable[[CaseRecord], CaseRecord]:
+    """Return a function that adds to one of ``cases`` the fields of its workload that others have, as null.
+
+    A case of an older run may lack some.
+    """
+    fields: dict[str, dict[str, Scalar]] = {}
+    for case in cases:
+        fields.setdefault(case.workload.name, {}).update(dict.fromkeys(case.workload.fields))
 
     def full(case: CaseRecord) -> CaseRecord:
         name = case.workload.name
         return replace(case, workload=Choice(name, {**fields[name], **case.workload.fields}))
 
-    names = Names([full(one.case) for one in cases])
-    return lambda one: (names.heading(full(one.case)), names.impl(one.case))
+    return full
 
 
 def _pair(label: tuple[str, str], first: _Case, other: _Case, match: _Match, check_instruments: bool) -> Pair | LeftOut:
@@ -286,13 +286,9 @@ def _pair(label: tuple[str, str], first: _Case, other: _Case, match: _Match, che
         reason = f"timed by {reason}"
     if reason:
         return LeftOut(*label, reason, *rows)
-    rounds = {} if match.first.run is not match.other.run else _rounds(match.first.run)
+    rounds = {} if match.first.run is not match.other.run else derive.by_key(match.first.run.rounds)
     ratio, source, doubt = _ratio(first.rows, other.rows, rounds, names)
     return Pair(*label, *rows, (len(first.rows), len(other.rows)), ratio, source, doubt)
-
-
-def _rounds(run: Run) -> dict[str, Any]:
-    return {key: one for one in run.rounds for key in one.batches_us}
 
 
 def _no_time(rows: Sequence[Row], names: Sequence[str]) -> str:
@@ -479,7 +475,7 @@ def _without(case: CaseRecord, names: set[str]) -> CaseRecord:
     return replace(
         case,
         workload=rest(case.workload, "workload"),
-        impl=rest(_typed(case.impl), "impl"),
+        impl=rest(typed(case.impl), "impl"),
         measures=tuple(rest(one, f"measure.{one.name}") for one in case.measures),
         replica=0,
         **{name: value for name, value in usual.items() if name in names},

@@ -12,9 +12,8 @@ from runner.experiment.schema import BadInput
 from runner.report import compare, fastest, terminal
 from runner.report.charts import part, swept
 from runner.report.compare import Pair
-from runner.report.derive import Line, Names
+from runner.report.derive import Line, Names, Run
 from runner.report.fastest import Leader
-from runner.report.past import Run
 
 MOST_MOVED = 20  # cases listed that are faster or slower than in another run
 NO_WINNER = "no correct result has a time, so none is the fastest."

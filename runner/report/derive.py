@@ -186,17 +186,27 @@ def lines(rows: Iterable[Row], baseline: str | None, rounds: Iterable[Comparison
 
     ``baseline``: label of the implementation that speed-ups are against; None: torch, else the first correct one.
     """
-    cases: dict[str, list[Row]] = {}
-    for row in rows:
-        cases.setdefault(replace(row.case, replica=0).key, []).append(row)
     problems: dict[str, list[list[Row]]] = {}
-    for replicas in cases.values():
-        problems.setdefault(replicas[0].case.problem, []).append(replicas)
-    compared = {key: one for one in rounds for key in one.batches_us}
+    for some in replicas(rows).values():
+        problems.setdefault(some[0].case.problem, []).append(some)
+    compared = by_key(rounds)
     found = [_Problem(problem, baseline, compared) for problem in problems.values()]
     ratios = [ratio for problem in found for ratio in problem.ratios.values()]
     words = iter(statistics.words(ratios) if ratios else ())  # all comparisons of the table together
     return [line for problem in found for line in problem.judged(dict(zip(problem.ratios, words, strict=False)))]
+
+
+def replicas(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Return the rows of each case, one per replica, by ``CaseRecord.shared_key``."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.case.shared_key, []).append(row)
+    return found
+
+
+def by_key(rounds: Iterable[Comparison]) -> dict[str, Comparison]:
+    """Return the paired rounds in which each case was measured, by its key."""
+    return {key: one for one in rounds for key in one.batches_us}
 
 
 class _Problem:

@@ -11,9 +11,8 @@ from runner.experiment.case import CaseRecord, Scalar
 from runner.experiment.results import figure
 from runner.experiment.schema import BadInput
 from runner.report import terminal
-from runner.report.derive import OPPOSITE, Line, Names, may_win
+from runner.report.derive import OPPOSITE, Line, Names, Run, may_win
 from runner.report.formats import Sheet
-from runner.report.past import Run
 from runner.report.terminal import FILE_WIDTH, MARKS, TIED
 
 HEADS = ("problem", "fastest", "time", "ahead by", "95 % interval", "of the next", "conclusion")

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from runner.experiment.case import CaseRecord
 from runner.experiment.columns import COLUMNS, DERIVED
 from runner.experiment.schema import BadInput
 from runner.measure import text_table
@@ -143,6 +144,16 @@ def _tex(text: str) -> str:
     return "".join(LATEX.get(letter, letter) for letter in text)
 
 
+def case_fields(case: CaseRecord) -> dict[str, Any]:
+    """Return workload and implementation with their fields, named as on the command line: ``workload.cols``."""
+    return {
+        "workload": case.workload.name,
+        **{f"workload.{name}": value for name, value in case.workload.fields.items()},
+        "impl": case.impl.name,
+        **{f"impl.{name}": value for name, value in case.impl.fields.items()},
+    }
+
+
 def flat_records(lines: Sequence[Line]) -> list[dict[str, Any]]:
     """Return each line as one flat mapping.
 
@@ -157,10 +168,7 @@ def flat_records(lines: Sequence[Line]) -> list[dict[str, Any]]:
         row, case = line.row, line.row.case
         records.append(
             {
-                "workload": case.workload.name,
-                **{f"workload.{name}": value for name, value in case.workload.fields.items()},
-                "impl": case.impl.name,
-                **{f"impl.{name}": value for name, value in case.impl.fields.items()},
+                **case_fields(case),
                 **names.settings(case),
                 "seed": case.seed,
                 "device": row.device,
@@ -242,6 +250,21 @@ class Markdown:
     def publish(self, folder: Path) -> list[str]:
         """Write the file, and return a message if that fails."""
         return _write(folder / TABLE, markdown(sheet(self.run, self.run.lines)))
+
+
+def write(content: str | bytes, output: str, runs: Sequence[Run], command: str) -> None:
+    """Write ``content`` to the file ``output`` for the sub-command ``command``.
+
+    Raises BadInput, also if that file is in the folder of one of ``runs``.
+    """
+    path = Path(output)
+    if inside := [run.folder for run in runs if path.resolve().is_relative_to(run.folder.resolve())]:
+        unchanged = f"{inside[0]} is the folder of a run, which {command} does not change"
+        raise BadInput(f"--output {output}: {unchanged}; name another")
+    try:
+        run_folder.replace(path, content.encode(errors="replace") if isinstance(content, str) else content)
+    except OSError as error:
+        raise BadInput(f"--output {output}: cannot be written: {error.strerror or error}") from None
 
 
 def _write(path: Path, text: str) -> list[str]:

@@ -9,7 +9,7 @@ import html
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from runner.experiment.case import CaseRecord
@@ -79,13 +79,10 @@ def pairs(
     couples: Sequence[tuple[CaseRecord, CaseRecord]], rows: Sequence[Row], rounds: Sequence[Comparison], names: Names
 ) -> list[Pair]:
     """Return a pair for each of ``couples``, the case before and after the change, from the rows of all replicas."""
-    replicas: dict[str, list[Row]] = {}
-    for row in rows:
-        replicas.setdefault(replace(row.case, replica=0).key, []).append(row)
-    compared = {key: one for one in rounds for key in one.batches_us}
+    replicas, compared = derive.replicas(rows), derive.by_key(rounds)
     found = []
     for couple in couples:
-        before, after = (replicas.get(replace(case, replica=0).key, []) for case in couple)
+        before, after = (replicas.get(case.shared_key, []) for case in couple)
         ratio = derive.ratio_in_rounds(after, before, compared) if before and after else None
         found.append(Pair(names.case(couple[1]), _merged(before), _merged(after), ratio, len(after)))
     return found
@@ -265,13 +262,9 @@ def verdict(findings: Sequence[Finding], sides: Sides, max_slowdown: float) -> s
     if skipped := counts["skipped"]:
         measured += f", {skipped} skipped"
     if code := exit_code(findings):
-        texts = {
-            "slower": f"slower by more than {share}",
-            "wrong": "wrong",
-            "failing": "failing",
-            "unclear": "unclear",
-        }
-        parts = [f"{counts[word]} {text}" for word, text in texts.items() if counts[word]]  # type: ignore[index]
+        order: tuple[Word, ...] = ("slower", "wrong", "failing", "unclear")
+        texts = {"slower": f"slower by more than {share}"}
+        parts = [f"{counts[word]} {texts.get(word, word)}" for word in order if counts[word]]
         return (
             f"{'FAIL' if code == FAIL else 'UNCLEAR'}: {', '.join(parts) or 'nothing could be compared'} ({measured})"
         )

@@ -25,7 +25,7 @@ from runner.experiment.columns import DERIVED, Column
 from runner.experiment.results import Row
 from runner.experiment.schema import UNREADABLE, BadInput
 from runner.measure import check_columns, known_columns
-from runner.report import compare, derive, past, select
+from runner.report import compare, derive, formats, past, select
 from runner.report.derive import Names
 from runner.store import journal, run_folder
 from runner.store.fingerprint import VERSIONS, commits
@@ -159,8 +159,9 @@ def read(output_dir: str, conditions: Sequence[str], column: str = TIME) -> Hist
     some = [(device, each) for device, each in points if any(point.value is not None for point in each)]
     if not some:
         raise BadInput(f"{' '.join(conditions)}: no run has a figure for {column}")
-    cases = _whole([_reduced(each[-1].row.case, each[-1].row.device) for _, each in some])
-    series = [Series(case, device, column, each) for case, (device, each) in zip(cases, some, strict=True)]
+    cases = [_reduced(each[-1].row.case, each[-1].row.device) for _, each in some]
+    full = compare.whole(cases)
+    series = [Series(full(case), device, column, each) for case, (device, each) in zip(cases, some, strict=True)]
     return History(judged(series), reader.messages())
 
 
@@ -188,10 +189,7 @@ def _record(row: Row) -> dict[str, Any]:
     """Return what conditions are about, by the names of rows.csv."""
     case = row.case
     return {
-        "workload": case.workload.name,
-        **{f"workload.{name}": value for name, value in case.workload.fields.items()},
-        "impl": case.impl.name,
-        **{f"impl.{name}": value for name, value in _typed(case.impl).fields.items()},
+        **formats.case_fields(replace(case, impl=compare.typed(case.impl))),
         **case.settings,
         "device": row.device,
     }
@@ -202,18 +200,6 @@ def _check(column: str, measured: set[str]) -> None:
     check_columns([column], measured)
     if column in DERIVED and column not in OF_ONE_CASE:
         raise BadInput(f"--column {column}: it compares cases of one run; give a column of a case, such as {TIME}")
-
-
-def _whole(cases: Sequence[CaseRecord]) -> list[CaseRecord]:
-    """Return ``cases`` with all fields of their workloads: one of an older run may lack some, which count as null."""
-    fields: dict[str, dict[str, Scalar]] = {}
-    for case in cases:
-        fields.setdefault(case.workload.name, {}).update(dict.fromkeys(case.workload.fields))
-    names = (case.workload.name for case in cases)
-    return [
-        replace(case, workload=Choice(name, {**fields[name], **case.workload.fields}))
-        for name, case in zip(names, cases, strict=True)
-    ]
 
 
 _Key = tuple[Any, ...]  # equal for points of one series; the device is the last
@@ -250,9 +236,8 @@ class _Reader:
         for row in rows:
             case, device = row.case, self._device(folder, row)
             if (case.key, device) not in self._keys:
-                self._keys[case.key, device] = (*_key(_reduced(case, row.device)), device)
-            same = replace(case, replica=0).key if case.replica else case.key
-            replicas.setdefault(same, (self._keys[case.key, device], []))[1].append(row)
+                self._keys[case.key, device] = (*compare.match_key(_reduced(case, row.device)), device)
+            replicas.setdefault(case.shared_key, (self._keys[case.key, device], []))[1].append(row)
         for key, some in replicas.values():
             self.found.setdefault(key, []).append((folder, some))
 
@@ -329,19 +314,9 @@ def _reduced(case: CaseRecord, device: str) -> CaseRecord:
     """Return ``case`` without what may differ within a series: what only says how exactly to measure, the commit."""
     fields = [(one.name, {k: v for k, v in one.fields.items() if k in compare.MEASURED}) for one in case.measures]
     measures = tuple(Choice(name, {} if device == "cpu" else some) for name, some in fields if some)
-    return CaseRecord(case.workload, _typed(case.impl), measures, "auto", case.seed, debug=case.debug, quick=case.quick)
-
-
-def _key(case: CaseRecord) -> _Key:
-    """Return what is equal for equal cases. A field that is null counts as missing, as in an older run."""
-    choices = (case.workload, case.impl, *case.measures)
-    fields = ((one.name, frozenset(item for item in one.fields.items() if item[1] is not None)) for one in choices)
-    return (*fields, case.seed, case.debug, case.quick)
-
-
-def _typed(impl: Choice) -> Choice:
-    """Return ``impl`` with its git revision as it was typed, without the commit."""
-    return Choice(impl.name, impl.options | ({"rev": impl.revision} if impl.revision else {}))
+    return CaseRecord(
+        case.workload, compare.typed(case.impl), measures, "auto", case.seed, debug=case.debug, quick=case.quick
+    )
 
 
 # --- changes ---

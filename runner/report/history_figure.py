@@ -9,6 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from runner.experiment.results import figure, interval, printable
+from runner.report import formats
 from runner.report.charts import PALETTE, SCHEMA
 from runner.report.history import History, Point, Series
 from runner.report.terminal import verdict
@@ -111,10 +112,7 @@ def records(history: History) -> list[dict[str, Any]]:
             ends, change = _ends(point) or (None, None), changes.get(place)
             found.append(
                 {
-                    "workload": case.workload.name,
-                    **{f"workload.{name}": value for name, value in case.workload.fields.items()},
-                    "impl": case.impl.name,
-                    **{f"impl.{name}": value for name, value in case.impl.fields.items()},
+                    **formats.case_fields(case),
                     **history.names.settings(case),
                     "device": series.device,
                     "run": point.run,
@@ -160,6 +158,17 @@ def _panel(history: History, series: Series) -> Mapping[str, Any]:
         }
         for place, point in shown
     ]
+    marks = [{"run": names[change.place], "text": series.verdict(change)} for change in series.changes]
+    return {
+        "title": {"text": history.heading(series), "subtitle": notes(series, "grey:"), "anchor": "start"},
+        "width": min(1600, max(320, 24 * len(values))),
+        "height": 240,
+        "layer": [*_points(series, values), *_changes(marks)],
+    }
+
+
+def _points(series: Series, values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the layers of the intervals and of the values."""
     title = series.column if series.column.endswith(f"_{series.word.unit}") else f"{series.column} {series.word.unit}"
     x = {
         "field": "run",
@@ -170,39 +179,36 @@ def _panel(history: History, series: Series) -> Mapping[str, Any]:
     y = {"field": "low", "type": "quantitative", "scale": {"domain": _range(series)}, "title": title.strip()}
     colors = {"domain": ["judged", "not judged"], "range": [PALETTE[0], "#aaaaaa"]}
     color = {"field": "judged", "type": "nominal", "scale": colors, "legend": None}
-    marks = [{"run": names[change.place], "text": series.verdict(change)} for change in series.changes]
+    return [
+        {
+            "data": {"values": values},
+            "mark": {"type": "rule", "strokeWidth": 2},
+            "encoding": {"x": x, "y": y, "y2": {"field": "high"}, "color": color},
+        },
+        {
+            "data": {"values": values},
+            "mark": {"type": "point", "filled": True, "size": 55, "opacity": 1},
+            "encoding": {"x": x, "y": {**y, "field": "value"}, "color": color},
+        },
+    ]
+
+
+def _changes(marks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the layers of the lines at which a series changes for good, and of the words beside them."""
+    x = {"field": "run", "type": "ordinal"}
     label = {"align": "left", "dx": 4, "baseline": "top", "color": CHANGED, "fontWeight": "bold"}
-    return {
-        "title": {"text": history.heading(series), "subtitle": notes(series, "grey:"), "anchor": "start"},
-        "width": min(1600, max(320, 24 * len(values))),
-        "height": 240,
-        "layer": [
-            {
-                "data": {"values": values},
-                "mark": {"type": "rule", "strokeWidth": 2},
-                "encoding": {"x": x, "y": y, "y2": {"field": "high"}, "color": color},
-            },
-            {
-                "data": {"values": values},
-                "mark": {"type": "point", "filled": True, "size": 55, "opacity": 1},
-                "encoding": {"x": x, "y": {**y, "field": "value"}, "color": color},
-            },
-            {
-                "data": {"values": marks},
-                "mark": {"type": "rule", "strokeDash": [5, 4], "color": CHANGED},
-                "encoding": {"x": {"field": "run", "type": "ordinal"}},
-            },
-            {
-                "data": {"values": marks},
-                "mark": {"type": "text", **label},
-                "encoding": {
-                    "x": {"field": "run", "type": "ordinal"},
-                    "y": {"value": 4},
-                    "text": {"field": "text"},
-                },
-            },
-        ],
-    }
+    return [
+        {
+            "data": {"values": marks},
+            "mark": {"type": "rule", "strokeDash": [5, 4], "color": CHANGED},
+            "encoding": {"x": x},
+        },
+        {
+            "data": {"values": marks},
+            "mark": {"type": "text", **label},
+            "encoding": {"x": x, "y": {"value": 4}, "text": {"field": "text"}},
+        },
+    ]
 
 
 def table(history: History, series: Sequence[Series]) -> list[tuple[str, list[list[str]]]]:

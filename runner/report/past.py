@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import orjson
 from runner.experiment.case import CaseRecord
 from runner.experiment.results import HARMLESS, Row
 from runner.experiment.schema import UNREADABLE, BadInput
-from runner.report.derive import Run as Run
+from runner.report.derive import Run
 from runner.store import journal, run_folder
 from runner.store.fingerprint import commits
 
@@ -55,6 +56,16 @@ def read(of: str | Path, output_dir: str = OUTPUTS) -> Run:
         head.get("name") or folder.name,
         cases,
     )
+
+
+def read_all(folders: Sequence[str | Path], output_dir: str = OUTPUTS) -> list[Run]:
+    """Return the runs in ``folders``; say on stderr how many records cannot be read. Raises BadInput as ``read``."""
+    runs = [read(of, output_dir) for of in folders]
+    for run in runs:
+        if count := run.unreadable:
+            records = f"{count} record{'s' * (count > 1)} of its journal cannot be read"
+            print(f"runner: {run.folder}: {records}: damaged, cut off or of another version", file=sys.stderr)
+    return runs
 
 
 def every_case(planned: Iterable[CaseRecord], rows: Iterable[Row]) -> list[CaseRecord]:

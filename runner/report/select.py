@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from itertools import accumulate, pairwise
 from typing import Any
 
 from runner.experiment import schema
@@ -43,6 +44,13 @@ def where(records: Records, conditions: Sequence[str], only: Sequence[str] = ())
     if not found:
         raise BadInput(_nothing(records, wanted, names))
     return found
+
+
+def where_in_each(tables: Sequence[Records], conditions: Sequence[str]) -> list[list[int]]:
+    """Return the places of the records that fulfil ``conditions``, in each of ``tables``. Raises BadInput as above."""
+    kept = {*where([record for records in tables for record in records], conditions)}
+    starts = [0, *accumulate(map(len, tables))]
+    return [[at - start for at in range(start, end) if at in kept] for start, end in pairwise(starts)]
 
 
 def _parsed(conditions: Iterable[str]) -> dict[str, list[str]]:

@@ -20,8 +20,7 @@ from rich.text import Text
 from runner.device.processes import ROOT
 from runner.experiment.results import ERROR, Row, encodable, figure, interval
 from runner.measure import SUMMARY, known_columns
-from runner.report.derive import Line, Names, may_win
-from runner.report.past import Run
+from runner.report.derive import Line, Names, Run, may_win
 from runner.store import run_folder
 
 GAP = "   "

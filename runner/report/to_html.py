@@ -25,8 +25,7 @@ from runner.device.identity import cache_folder
 if TYPE_CHECKING:
     from runner.experiment.results import Row
     from runner.report.charts import Chart
-    from runner.report.derive import Line, Names
-    from runner.report.past import Run
+    from runner.report.derive import Line, Names, Run
 
 TEMPLATE = Path(__file__).with_name("page.html")
 PLACE = re.compile(r"<!-- (\w+) -->")  # of a part in the template
@@ -34,10 +33,6 @@ TEXT_BYTES, IMAGE_BYTES = 250_000, 400_000  # of profiles in a page; the others 
 IMAGES = {".svg": "image/svg+xml", ".png": "image/png"}
 MOST_SESSIONS = 6  # of a run, the last ones
 RATIO, INTERVAL = "speedup", "95 % interval"  # a column, and the one after it
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add no options of its own."""
 
 
 def report(runs: Sequence[Run], options: argparse.Namespace) -> int:

@@ -7,11 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from runner.report.past import Run
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add no options of its own."""
+    from runner.report.derive import Run
 
 
 def report(runs: Sequence[Run], options: argparse.Namespace) -> int:

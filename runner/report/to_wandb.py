@@ -24,7 +24,7 @@ from runner.experiment.case import Choice
 from runner.experiment.results import encodable
 from runner.experiment.schema import BadInput
 from runner.report import charts, wandb
-from runner.report.past import Run
+from runner.report.derive import Run
 from runner.report.wandb import NO_KEY, Address, Wandb
 from runner.store import journal, run_folder
 

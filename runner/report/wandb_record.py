@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from runner.device import identity
 from runner.experiment.results import Row
 from runner.experiment.schema import BadInput
-from runner.report import conclusion, past, to_html
+from runner.report import conclusion, derive, past, to_html
 from runner.report.wandb import NAME_LENGTH, NO_KEY, TAG_LENGTH, State, group_of, keep, state
 from runner.report.wandb_content import (
     ROOFLINE,
@@ -71,7 +71,7 @@ def main(folder: Path, into: Path, settings: dict[str, Any], offline: str) -> No
     keep(into, found)
 
 
-def record(run: past.Run, into: Path, settings: dict[str, Any], earlier: State, page: Mapping[str, Any]) -> State:
+def record(run: derive.Run, into: Path, settings: dict[str, Any], earlier: State, page: Mapping[str, Any]) -> State:
     """Record all rows of ``run`` offline, as one run of W&B, with ``page``, or one per case. Return what was done.
 
     A resumed sweep goes on ``earlier``: same id, later steps, and those records of the history that are new.
@@ -95,7 +95,7 @@ def record(run: past.Run, into: Path, settings: dict[str, Any], earlier: State, 
 class _Recorder:
     """Begins runs of W&B for a past run. The arguments are those of ``record``."""
 
-    past: past.Run
+    past: derive.Run
     into: Path
     settings: dict[str, Any]
     earlier: State
@@ -184,14 +184,14 @@ def _digest(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def id_of(run: past.Run) -> str:
+def id_of(run: derive.Run) -> str:
     """Return the id of a run at W&B: the same for every session of it, also after its folder was moved."""
     first = run.sessions[0] if run.sessions else {}
     facts = [run.folder.resolve().name, *(str(first.get(name)) for name in ("hostname", "started", "command"))]
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:12]
 
 
-def on_server(run: past.Run, settings: Mapping[str, Any]) -> str:
+def on_server(run: derive.Run, settings: Mapping[str, Any]) -> str:
     """Return the address of ``run`` if the server has it with as many cases; "" if it has not, or does not answer."""
     import wandb
 
@@ -213,7 +213,7 @@ def _head(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _page(run: past.Run) -> dict[str, Any]:
+def _page(run: derive.Run) -> dict[str, Any]:
     """Return the page of ``runner report html``, which has interactive charts with intervals; {} without vl-convert."""
     import wandb
 
@@ -258,7 +258,7 @@ def _chart(series: Series, title: str, xname: str) -> Any:
 
 
 def _log_files(
-    run: wandb.Run, of: past.Run, rows: Sequence[Row], tabled: Sequence[Row], *, results: bool = True
+    run: wandb.Run, of: derive.Run, rows: Sequence[Row], tabled: Sequence[Row], *, results: bool = True
 ) -> None:
     """Log the files of measurements as one artifact, and those that are tables as tables; the results as another."""
     import wandb

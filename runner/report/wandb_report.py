@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.experiment.results import redact
-from runner.report import conclusion, formats, past
+from runner.report import conclusion, derive, formats, past
 from runner.report.wandb import PROJECT_LENGTH, Address
 from runner.report.wandb_content import FIGURES, PEAK, ROOFLINE, Content
 from runner.report.wandb_record import PAGE, id_of
@@ -50,7 +50,7 @@ class Request:
 class Logged:
     """A run with what it shows, and its place at W&B."""
 
-    run: past.Run
+    run: derive.Run
     content: Content
     address: Address | None
 
@@ -197,7 +197,7 @@ def commands(logged: Sequence[Logged]) -> list[str]:
     return list(dict.fromkeys(filter(None, found))) or ["the command is not known"]
 
 
-def table(run: past.Run) -> str:
+def table(run: derive.Run) -> str:
     """Return the table of the terminal as Markdown, cut after ``MOST_LINES``."""
     text = formats.markdown(formats.sheet(run, run.lines[:MOST_LINES]))
     left = len(run.lines) - MOST_LINES

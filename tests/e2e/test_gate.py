@@ -171,7 +171,8 @@ def test_two_runs_are_judged_without_measuring(run, gate, repository):
         journal.write('{"record": "row", "ca')
     damaged = gate("--baseline", str(first), "last")
     assert damaged.returncode == found.returncode
-    assert damaged.stderr == f"{first}: unreadable records in its journal, left out: 1\n"
+    said = "1 record of its journal cannot be read: damaged, cut off or of another version"
+    assert damaged.stderr == f"runner: {first}: {said}\n"
     assert damaged.stdout == found.stdout.replace(str(second), str(second.relative_to(repository)))
 
 

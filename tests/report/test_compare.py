@@ -17,7 +17,7 @@ from runner.cli import main
 from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Comparison, Row
 from runner.report import compare, derive
-from runner.report.past import Run
+from runner.report.derive import Run
 from runner.store import run_folder
 from runner.store.journal import Journal
 from runner.timing.statistics import T_975
@@ -124,7 +124,7 @@ def test_an_uncertain_time_has_no_conclusion_whatever_is_known_of_the_spread(fig
 
 @pytest.mark.parametrize("count", [1, 3, 5])
 def test_two_hundred_equal_cases_have_hardly_a_false_word(count):
-    """Of ten tables of 200 pairs, one may have a word by chance, at 5 % for the whole table."""
+    """One of ten tables of 200 pairs may have a word by chance, at 5 % for the whole table."""
     generator, tables, separate = random.Random(count), 10, 100 * T_975[9] * math.sqrt(2) * 0.01
     false = 0
     for _ in range(tables):
@@ -427,7 +427,8 @@ def test_a_damaged_journal_is_read_as_far_as_it_can_be(two, capsys):
     with open(Path(two[1]) / "rows.jsonl", "a", encoding="utf-8") as journal:
         journal.write('{"record":"row","case"')
     assert main(["compare", *two]) == 0
-    assert capsys.readouterr().err == f"runner: {two[1]}: unreadable records in its journal, left out: 1\n"
+    said = "1 record of its journal cannot be read: damaged, cut off or of another version"
+    assert capsys.readouterr().err == f"runner: {two[1]}: {said}\n"
 
 
 MISTAKES = {

@@ -14,7 +14,7 @@ import pytest
 from runner.experiment.case import Choice, Plan, Resume
 from runner.experiment.results import Comparison
 from runner.experiment.schema import BadInput
-from runner.report import charts, derive, formats, frame, past, reproduce
+from runner.report import charts, derive, formats, frame, reproduce
 from runner.report.conclusion import conclude
 from runner.report.terminal import Terminal
 from runner.report.wandb_content import Content, artifacts, tables
@@ -69,7 +69,7 @@ def run(make, tmp_path):
 
 
 def past_run(folder, plan, rows, rounds=()):
-    return past.Run(folder, rows, rounds, plan.baseline, plan.columns, [], 0, plan.name, plan.cases)
+    return derive.Run(folder, rows, rounds, plan.baseline, plan.columns, [], 0, plan.name, plan.cases)
 
 
 def read_all(folder, plan, contents):
@@ -163,7 +163,7 @@ def test_an_odd_plan_and_environment_are_one_line(run, plan):
         run_folder.read_cases(folder)
     for text in ("[]", "5", '{"earlier_sessions": 5}', '{"earlier_sessions": [5]}', '{"commit": [1]}', "{"):
         (folder / run_folder.ENVIRONMENT).write_text(text)
-        run = past.Run(folder, [], [], None, (), run_folder.earlier_sessions(folder), 0)
+        run = derive.Run(folder, [], [], None, (), run_folder.earlier_sessions(folder), 0)
         assert (run.commit, run.commits) == (None, "")
 
 

@@ -204,7 +204,7 @@ def test_damaged_records_are_counted_and_the_rest_is_shown(folder, tmp_path, cap
     path = folder / journal.NAME
     path.write_text(path.read_text() + '{"record":"row","case":{}}\n')
     assert main(["html", str(folder), "--output", str(tmp_path / "page.html")]) == 0
-    assert "unreadable records in its journal, left out: 1" in capsys.readouterr().err
+    assert "1 record of its journal cannot be read: damaged, cut off or of another version" in capsys.readouterr().err
     assert "unreadable records left out: 1" in (tmp_path / "page.html").read_text()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Comparison, Row
-from runner.report import derive, past, terminal
+from runner.report import derive, terminal
 
 
 def lecture(impl, us, measured_peak):
@@ -213,7 +213,7 @@ def test_the_line_of_constants_wraps_at_the_width_of_the_terminal(tmp_path):
     fields = {f"field{i}": i for i in range(20)}
     case = CaseRecord(Choice("gelu", fields), Choice("torch", {}), (), "cpu", 0)
     row = Row(case=case, status="ok", device="cpu", metrics={"wall_us": 1.0})
-    run = past.Run(tmp_path, [row], [], None, (), [], 0, "gelu", [case])
+    run = derive.Run(tmp_path, [row], [], None, (), [], 0, "gelu", [case])
     drawn = terminal.Terminal(run, 60).publish(tmp_path)[0].plain.splitlines()
     assert drawn[0] == "gelu on cpu"
     assert max(map(len, drawn)) <= 60
