@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -16,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from runner.experiment.results import Row
-from runner.store import journal
+from runner.store import journal, run_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -162,6 +163,44 @@ def fields_of(group: str, name: str) -> dict[str, Any]:
 def share_of(count: int, processes: int, index: int) -> int:
     """Return how many of ``count`` are for process ``index``."""
     return count * (index + 1) // processes - count * index // processes
+
+
+def add_process_options(parser: argparse.ArgumentParser, processes: int) -> None:
+    """Add the options of a study in several processes: see ``over_processes``."""
+    import torch
+
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--processes", type=int, default=processes, help="one at a time")
+    parser.add_argument("--load", type=int, default=0, help="endless loops beside them")
+    parser.add_argument("--write", action="store_true", help="keep the page in benchmarks/results/")
+    parser.add_argument("--process", type=int, metavar="INDEX", help=argparse.SUPPRESS)  # be one of the processes
+
+
+def over_processes(
+    module: str, options: argparse.Namespace, counts: Sequence[str], limit_s: float
+) -> Iterator[dict[str, Any]]:
+    """Yield the lines of JSON that ``python -m module --process INDEX`` prints, for one new process after another.
+
+    ``counts`` are options, of which each process gets its share. Raises CalledProcessError, and TimeoutExpired if a
+    process takes longer than ``limit_s`` seconds.
+    """
+    with beside(options.load):
+        for index in range(options.processes):
+            command = [sys.executable, "-m", module, "--process", str(index), "--device", options.device]
+            for name in counts:
+                command += [f"--{name}", str(share_of(getattr(options, name), options.processes, index))]
+            done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=limit_s)
+            yield from map(json.loads, done.stdout.splitlines())
+            print(f"process {index + 1} of {options.processes} is done", file=sys.stderr, flush=True)
+
+
+def publish_study(name: str, title: str, body: str, options: argparse.Namespace, load: float) -> None:
+    """Print the page of a study in several processes; with ``--write`` keep it. ``load``: before the first one."""
+    from runner.device import identity
+
+    worker = identity.describe() | ({"gpu": None} if options.device == "cpu" else {})  # on which machine the page is
+    facts: dict[str, Any] = {**run_folder.environment(sys.argv[1:]), "worker": worker}
+    publish(f"{name}_loaded" if options.load else name, page(title, body, facts, load), facts, options.write)
 
 
 @contextmanager

@@ -14,37 +14,30 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
-from typing import Any
 
 import torch
 
 from benchmarks.common import (
-    ROOT,
-    beside,
+    add_process_options,
     fields_of,
     load_average,
-    page,
-    publish,
-    share_of,
+    over_processes,
+    publish_study,
     table,
     word,
 )
-from benchmarks.timer.repeated import repeated, tensors
-from runner.device import identity
+from benchmarks.timer.repeated import ratio_of, repeated, tensors
 from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import Row
 from runner.measure.benchmark import Benchmark
 from runner.report import gate
 from runner.report.gate import Pair
-from runner.store import run_folder
 from runner.timing import Call, TimingSettings
-from runner.timing.statistics import Ratio, pair_floors, paired, pooled, shared_us
+from runner.timing.statistics import Ratio, pooled
 from runner.worker import tidy
 
 PROBLEMS = {  # by device: what the five calls compute
@@ -52,7 +45,6 @@ PROBLEMS = {  # by device: what the five calls compute
     "cuda": ("gelu 2^18", "gelu 2^22", "softmax 1024 x 1024", "softmax 4096 x 1024", "matmul 1024"),
 }
 SLOWED = {"cpu": "gelu 2^14", "cuda": "gelu 2^16"}  # the operation that is repeated
-INSTRUMENTS = {"cpu": "perf_counter", "cuda": "graph_timestamps"}
 SMALLEST_LOG2, LARGEST_LOG2 = 12, 22  # bytes of an allocation before each decision, which moves the next ones
 AGAIN, PROCESSES = 2, 2  # as ``--repeat`` and the processes of each repetition
 DEFAULT = 0.03
@@ -156,12 +148,8 @@ class Problem:
 
     def measure(self, settings: TimingSettings, device: str) -> None:
         """Take paired rounds once more, as a run does."""
-        both = settings.compare(
-            [(each, {"instrument": INSTRUMENTS[device]}) for each in (self.after, self.before)], device
-        )
-        if both is not None:
-            (name, after_us), (other, before_us) = both
-            self.ratios.append(paired(after_us, before_us, pair_floors(name, other), shared_us(name, other)))
+        if ratio := ratio_of(self.after, self.before, settings, device):
+            self.ratios.append(ratio)
 
     def pair(self) -> Pair:
         """Return what the gate judges."""
@@ -225,43 +213,22 @@ def decide(some: Sequence[Problem], slow: Slowdown | None, settings: TimingSetti
 def main() -> None:
     """Run the processes and print the page; with --write keep it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    add_process_options(parser, processes=8)
     parser.add_argument("--decisions", type=int, default=200, help="of a commit against itself, in all processes")
     parser.add_argument("--slowed", type=int, default=100, help="decisions on each slowdown")
-    parser.add_argument("--processes", type=int, default=8, help="one at a time")
-    parser.add_argument("--load", type=int, default=0, help="endless loops beside them")
-    parser.add_argument("--write", action="store_true", help="keep the page in benchmarks/results/")
-    parser.add_argument("--decide", type=int, metavar="INDEX", help=argparse.SUPPRESS)  # be one of the processes
     options, load = parser.parse_args(), load_average()
-    if options.decide is not None:
+    if options.process is not None:
         settings = Benchmark(**fields_of("measure", "benchmark"))
-        for one in decide_all(options.decide, options.device, settings, options.decisions, options.slowed):
+        for one in decide_all(options.process, options.device, settings, options.decisions, options.slowed):
             print(json.dumps(asdict(one)), flush=True)
         return
     if min(options.decisions, options.slowed) < options.processes:
         parser.error("--decisions and --slowed: at least one of each a process")
-    started, decisions = time.perf_counter(), list[Decision]()
-    with beside(options.load):
-        for index in range(options.processes):
-            shares = [share_of(count, options.processes, index) for count in (options.decisions, options.slowed)]
-            decisions += launch(index, options.device, *shares)
-            print(
-                f"process {index + 1} of {options.processes}: {len(decisions)} decisions", file=sys.stderr, flush=True
-            )
-    decisions.sort(key=lambda one: one.share)
+    started = time.perf_counter()
+    records = over_processes("benchmarks.runner.gate", options, ("decisions", "slowed"), LIMIT_S)
+    decisions = sorted((Decision(**record) for record in records), key=lambda one: one.share)
     body = report(decisions, options.device, options.processes, options.load, time.perf_counter() - started)
-    worker = identity.describe() | ({"gpu": None} if options.device == "cpu" else {})  # on which machine the page is
-    facts: dict[str, Any] = {**run_folder.environment(sys.argv[1:]), "worker": worker}
-    name = "gate_loaded" if options.load else "gate"
-    publish(name, page("Decisions of the gate", body, facts, load), facts, options.write)
-
-
-def launch(index: int, device: str, decisions: int, slowed: int) -> list[Decision]:
-    """Return what a new process decides. Raises CalledProcessError or TimeoutExpired."""
-    command = [sys.executable, "-m", "benchmarks.runner.gate", "--decide", str(index), "--device", device]
-    command += ["--decisions", str(decisions), "--slowed", str(slowed)]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT_S)
-    return [Decision(**json.loads(line)) for line in done.stdout.splitlines()]
+    publish_study("gate", "Decisions of the gate", body, options, load)
 
 
 if __name__ == "__main__":

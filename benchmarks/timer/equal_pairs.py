@@ -13,34 +13,27 @@ import argparse
 import json
 import math
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median, stdev
-from typing import Any
 
 import torch
 
 from benchmarks.common import (
-    ROOT,
-    beside,
+    add_process_options,
     digits,
     fields_of,
     load_average,
-    page,
-    publish,
-    share_of,
+    over_processes,
+    publish_study,
     table,
     word,
 )
-from benchmarks.timer.repeated import repeated, tensors
-from runner.device import identity
+from benchmarks.timer.repeated import ratio_of, repeated, tensors
 from runner.measure.benchmark import Benchmark
-from runner.store import run_folder
 from runner.timing import Call, TimingSettings
-from runner.timing.statistics import T_975, pair_floors, paired, shared_us
+from runner.timing.statistics import T_975
 from runner.worker import tidy
 
 CALLS = {  # by device: what the equal calls compute
@@ -49,7 +42,6 @@ CALLS = {  # by device: what the equal calls compute
 }
 SLOWED = {"cpu": ("gelu 2^10", "softmax 64 x 32"), "cuda": ("gelu 2^18", "softmax 1024 x 1024")}
 TIMES, SHARES = 20, (0.05, 0.20)  # repetitions in the shorter call; by how much the other one is longer
-INSTRUMENTS = {"cpu": "perf_counter", "cuda": "graph_timestamps"}
 SMALLEST_LOG2, LARGEST_LOG2 = 12, 22  # bytes of an allocation before each pair, which moves the next ones
 LIMIT_S = 300.0  # time limit of a process, which takes 10 to 20 s
 
@@ -161,11 +153,9 @@ def judge(call: str, share: float, settings: TimingSettings, device: str, first:
     for each in (first, second):
         each.run()
     started = time.perf_counter()
-    both = settings.compare([(each, {"instrument": INSTRUMENTS[device]}) for each in (first, second)], device)
-    if both is None:
+    ratio = ratio_of(first, second, settings, device)
+    if ratio is None:
         return Judged(call, share, "", seconds=time.perf_counter() - started)
-    (name, longer_us), (other, shorter_us) = both
-    ratio = paired(longer_us, shorter_us, pair_floors(name, other), shared_us(name, other))
     return Judged(call, share, ratio.word, ratio.log, ratio.half, ratio.systematic, time.perf_counter() - started)
 
 
@@ -175,40 +165,22 @@ def judge(call: str, share: float, settings: TimingSettings, device: str, first:
 def main() -> None:
     """Run the processes and print the page; with --write keep it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    add_process_options(parser, processes=10)
     parser.add_argument("--pairs", type=int, default=200, help="of equal calls, in all processes together")
     parser.add_argument("--slowed", type=int, default=100, help="pairs of each slowdown")
-    parser.add_argument("--processes", type=int, default=10, help="one at a time")
-    parser.add_argument("--load", type=int, default=0, help="endless loops beside them")
-    parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results/")
-    parser.add_argument("--judge", type=int, metavar="INDEX", help=argparse.SUPPRESS)  # be one of the processes
     options, load = parser.parse_args(), load_average()
-    if options.judge is not None:
+    if options.process is not None:
         settings = Benchmark(**fields_of("measure", "benchmark"))
-        for one in judge_all(options.judge, options.device, settings, options.pairs, options.slowed):
+        for one in judge_all(options.process, options.device, settings, options.pairs, options.slowed):
             print(json.dumps(asdict(one)), flush=True)
         return
     if min(options.pairs, options.slowed) < options.processes:
         parser.error("--pairs and --slowed: at least one of each a process")
-    started, judged = time.perf_counter(), list[Judged]()
-    with beside(options.load):
-        for index in range(options.processes):
-            shares = [share_of(count, options.processes, index) for count in (options.pairs, options.slowed)]
-            judged += launch(index, options.device, *shares)
-            print(f"process {index + 1} of {options.processes}: {len(judged)} pairs", file=sys.stderr, flush=True)
+    started = time.perf_counter()
+    records = over_processes("benchmarks.timer.equal_pairs", options, ("pairs", "slowed"), LIMIT_S)
+    judged = [Judged(**record) for record in records]
     body = report(judged, options.processes, options.load, time.perf_counter() - started)
-    worker = identity.describe() | ({"gpu": None} if options.device == "cpu" else {})  # on which machine the page is
-    facts: dict[str, Any] = {**run_folder.environment(sys.argv[1:]), "worker": worker}
-    name = "equal_pairs_loaded" if options.load else "equal_pairs"
-    publish(name, page("Equal calls and slower ones in paired rounds", body, facts, load), facts, options.write)
-
-
-def launch(index: int, device: str, pairs: int, slowed: int) -> list[Judged]:
-    """Return what a new process judges. Raises CalledProcessError or TimeoutExpired."""
-    command = [sys.executable, "-m", "benchmarks.timer.equal_pairs", "--judge", str(index), "--device", device]
-    command += ["--pairs", str(pairs), "--slowed", str(slowed)]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT_S)
-    return [Judged(**json.loads(line)) for line in done.stdout.splitlines()]
+    publish_study("equal_pairs", "Equal calls and slower ones in paired rounds", body, options, load)
 
 
 if __name__ == "__main__":

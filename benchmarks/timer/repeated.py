@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 
-from runner.timing import Call
+from runner.timing import Call, TimingSettings
+from runner.timing.statistics import Ratio, pair_floors, paired, shared_us
+
+INSTRUMENTS = {"cpu": "perf_counter", "cuda": "graph_timestamps"}
 
 
 def _softmax(x: torch.Tensor) -> torch.Tensor:
@@ -43,3 +46,12 @@ def tensors(call: str, device: str) -> tuple[torch.Tensor, ...]:
     rows, _, cols = size.partition(" x ")
     count = 2 if kind == "matmul" else 1
     return tuple(torch.randn(int(rows), int(cols or rows), device=device) for _ in range(count))
+
+
+def ratio_of(first: Call, second: Call, settings: TimingSettings, device: str) -> Ratio | None:
+    """Return the time of ``first`` over that of ``second`` from paired rounds; None if the calls are too slow."""
+    both = settings.compare([(each, {"instrument": INSTRUMENTS[device]}) for each in (first, second)], device)
+    if both is None:
+        return None
+    (name, first_us), (other, second_us) = both
+    return paired(first_us, second_us, pair_floors(name, other), shared_us(name, other))

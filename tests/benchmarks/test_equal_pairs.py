@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.common import fields_of
-from benchmarks.timer.equal_pairs import CALLS, SLOWED, Judged, bars, judge_all, report, share_of
+from benchmarks.common import fields_of, share_of
+from benchmarks.timer.equal_pairs import CALLS, SLOWED, Judged, bars, judge_all, report
 from runner.measure.benchmark import Benchmark
 
 
