@@ -43,9 +43,12 @@ class Earlier:
 
 
 def find(compose: Composer, overrides: Sequence[str]) -> Earlier | None:
-    """Return the run that ``overrides`` resume, or None if they resume none or choose cases. Raises BadInput."""
+    """Return the run to resume; None if ``resume.of``, which is one of ``overrides``, is null, or they choose cases.
+
+    Raises BadInput.
+    """
     given = {key_of(compose.parse(line)): line for line in overrides}
-    if "resume.of" not in given or not all(map(grid.is_run_field, given)):
+    if not all(map(grid.is_run_field, given)):
         return None
     config = compose([given[key] for key in ("resume.of", "output_dir", "name") if key in given])
     if config.resume.of is None:

@@ -324,7 +324,7 @@ class _Look:
         ]
         return found
 
-    def roofline(self, points: Sequence[Mapping[str, Any]], roof: _Roof) -> dict[str, Any]:
+    def roofline(self, points: Sequence[Mapping[str, Any]], peaks: _Peaks) -> dict[str, Any]:
         """Return operations per second against operations per byte, below the measured peak."""
         x: dict[str, Any] = {"field": "intensity", "type": "quantitative"}
         x |= {"title": "operations per byte of minimum traffic"}
@@ -334,7 +334,7 @@ class _Look:
         several = len({point["workload"] for point in points}) > 1
         shape: dict[str, Any] = {"field": "workload", "type": "nominal", "legend": {"title": None}}
         shapes = {"shape": shape} if several else {}
-        limits = {"values": roof.points([point["intensity"] for point in points])}
+        limits = {"values": peaks.points([point["intensity"] for point in points])}
         pick = {"name": "pick", "select": {"type": "point", "fields": ["implementation"]}, "bind": "legend"}
         tooltip: list[dict[str, Any]] = [
             {"field": "case", "type": "nominal"},
@@ -385,7 +385,7 @@ def _base(kind: str) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class _Roof:
+class _Peaks:
     """Measured peaks of a GPU for one type; None where no row tells."""
 
     bytes_per_s: float | None
@@ -397,7 +397,7 @@ class _Roof:
         return ", ".join(figure(value, unit, digits=3) for unit, value in known.items() if value)
 
     def points(self, intensities: Sequence[float]) -> list[dict[str, float]]:
-        """Return the corners of the roof over ``intensities`` and somewhat beyond."""
+        """Return the corners of the limit over ``intensities`` and somewhat beyond."""
         low, high = min(intensities) / 2, max(intensities) * 2
         slope, top = self.bytes_per_s, self.flop_per_s
         ridge = [top / slope] if slope and top else []
@@ -416,7 +416,7 @@ def _rooflines(drawn: Sequence[tuple[str, Line]], names: Names, look: _Look) -> 
             kind = f"{fields.get('dtype') or ''}{' tf32' * (fields.get('tf32') is True)}".strip()
             groups.setdefault((line.row.device, kind), []).append((run, line))
     for (device, kind), some in groups.items():
-        peaks = _Roof(_peak(some, "memory", "gbps", 1e9), _peak(some, "compute", "tflops", 1e12))
+        peaks = _Peaks(_peak(some, "memory", "gbps", 1e9), _peak(some, "compute", "tflops", 1e12))
         data = [
             {
                 "implementation": names.impl(line.row.case),
