@@ -18,7 +18,7 @@ test: $(INSTALLED)
 	$(MAKE) --no-print-directory --jobs=3 lint types tests
 
 tests: $(INSTALLED)
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 4
 
 quick: $(INSTALLED) lint
 	$(BIN)/python -m pytest -q -n 2 tests/config tests/cli tests/experiment tests/store tests/models tests/report/test_derive.py \

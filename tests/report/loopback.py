@@ -21,6 +21,7 @@ class Loopback(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 128  # a run with profiles uploads hundreds of files at once
 
     def __init__(self, manner: Manner) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
