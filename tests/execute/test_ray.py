@@ -44,6 +44,9 @@ def kill_actor(name):
     status = pathlib.Path(f"/proc/{os.getppid()}/status").read_text()  # of what this process was forked from
     os.kill(int(status.partition("PPid:")[2].split()[0]), signal.SIGKILL)
     time.sleep(1000)
+def kills_once(x):
+    if not (HERE / "kills_once.killed").exists(): kill_actor("kills_once")
+    return right(x)
 def kills(x): kill_actor("kills")
 """
 
@@ -95,8 +98,8 @@ def left_behind(monkeypatch, tmp_path, survivors):
     return lambda: survivors(mark)
 
 
-def test_a_case_that_crashes_and_one_that_kills_its_actor(grid, tmp_path, left_behind):
-    cases = grid(("right", 64), ("right", 65), ("kills", 66), ("right", 66), ("crashes", 67))
+def test_a_case_that_crashes_and_two_that_kill_their_actor(grid, tmp_path, left_behind):
+    cases = grid(("right", 64), ("kills_once", 65), ("right", 65), ("kills", 66), ("right", 66), ("crashes", 67))
     cases += grid(("other", 64), ("right", 68), ("other", 68))
     before = set(sys.modules)
     events = []
@@ -107,7 +110,7 @@ def test_a_case_that_crashes_and_one_that_kills_its_actor(grid, tmp_path, left_b
                 heard.write("x")
     rows = of(Row, events)
     assert sorted(row.case.key for row in rows) == sorted(case.key for case in cases)
-    became = {"right": "ok", "other": "ok", "kills": "lost", "crashes": "crashed"}
+    became = {"right": "ok", "other": "ok", "kills_once": "ok", "kills": "lost", "crashes": "crashed"}
     assert {name(row): row.status for row in rows} == became
     (lost,) = [row for row in rows if row.status == "lost"]
     assert lost.reason.startswith("in flight when its process died, for the second time: actor-")
@@ -115,9 +118,9 @@ def test_a_case_that_crashes_and_one_that_kills_its_actor(grid, tmp_path, left_b
     assert all(each["hostname"] and each["ray_node"] and each["torch"] for each in environments)
     assert f" on {environments[0]['hostname']}, " in lost.reason
     assert all(row.fingerprint for row in rows if row.status == "ok")
-    assert sum("has died" in notice.text for notice in of(Notice, events)) == 2
+    assert sum("has died" in notice.text for notice in of(Notice, events)) == 3
     starts = [name(start) for start in of(Started, events)]
-    assert starts.count("kills") == 2
+    assert (starts.count("kills_once"), starts.count("kills")) == (2, 2)
     assert of(Comparison, events), "the cases of a problem were together, and compared"
     assert "torch" not in set(sys.modules) - before
     assert not left_behind()

@@ -14,8 +14,7 @@ import numpy
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# Seconds each: the other activation, and the other points, show the same.
-LONG = ("129-65-2-dtype0-relu", "7-130-3-dtype0-gelu", "5-5-1500-offset", "5-5-1500-outliers", "5-5-1500-same")
+LONG = ("129-65-2-dtype0-relu", "7-130-3-dtype0-gelu")  # seconds each, of what the other activation shows as well
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="this is that process")
