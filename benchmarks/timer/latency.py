@@ -90,7 +90,7 @@ def beside(name: str, run: Callable[[], object], rounds: int = ROUNDS) -> Beside
     for _ in range(rounds):
         for column, us in zip(COLUMNS, by_plain_loops(run), strict=True):
             before[column].append(us)
-        for column, us in latency_columns(call).items():
+        for column, us in latency_columns(call, defaults().max_s).items():
             if column in ours:
                 ours[column].append(float(us or 0.0))
         for column, us in zip(COLUMNS, by_plain_loops(run), strict=True):

@@ -79,7 +79,7 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
         }
     if isinstance(instrument, GraphTimestamps) and settings.cold_l2:
         columns |= warm_columns(call, settings, buffer_sets, taken.summary.estimate)
-    columns |= latency_columns(call)  # after what it could heat
+    columns |= latency_columns(call, settings.max_s)  # after what it could heat
     if settings.sustained_s and not isinstance(instrument, HostClock):  # work that nobody waits for would pile up
         columns |= sustained(call, settings.sustained_s, captured=isinstance(instrument, GraphTimestamps))
     if settings.measured_peak and call.work:

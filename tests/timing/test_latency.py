@@ -7,6 +7,8 @@ import pytest
 from runner.timing import Call, latency
 from runner.timing.latency import latency_columns
 
+MAX_S = 0.6  # the default of ``measure.benchmark.max_s``
+
 US = 1e-6
 
 
@@ -50,7 +52,7 @@ def gpu(clock, monkeypatch):
 @pytest.mark.parametrize("resets", [False, True])
 def test_a_call_is_timed_alone_until_it_returns_and_back_to_back(gpu, host_us, gpu_us, resets):
     machine = gpu(host_us, gpu_us)
-    columns = latency_columns(Call(machine.run, machine.reset if resets else None))
+    columns = latency_columns(Call(machine.run, machine.reset if resets else None), MAX_S)
     assert columns["latency_us"] == pytest.approx(host_us + gpu_us)
     assert columns["host_us"] == pytest.approx(host_us)
     longer_us, shorter_us = max(host_us, gpu_us), min(host_us, gpu_us)
@@ -61,7 +63,7 @@ def test_a_call_is_timed_alone_until_it_returns_and_back_to_back(gpu, host_us, g
 
 def test_inputs_are_restored_before_each_call_and_not_between_calls_back_to_back(gpu):
     machine = gpu(5.0, 2.0)
-    latency_columns(Call(machine.run, machine.reset))
+    latency_columns(Call(machine.run, machine.reset), MAX_S)
     alone = max(latency.CALLS, round(latency.LOOP_S / (607 * US)))  # a call and a reset
     assert machine.resets == pytest.approx(alone + (machine.calls - alone) / 100, abs=2)
 
@@ -70,13 +72,20 @@ def test_inputs_are_restored_before_each_call_and_not_between_calls_back_to_back
     ("gpu_us", "longest_s"), [(0.0, 0.1), (30.0, 0.1), (700.0, 0.1), (2000.0, 0.2), (9000.0, 0.26)]
 )
 def test_it_takes_a_tenth_of_a_second_and_more_if_calls_are_long(gpu, clock, gpu_us, longest_s):
-    latency_columns(Call(gpu(10.0, gpu_us).run))
+    latency_columns(Call(gpu(10.0, gpu_us).run), MAX_S)
     assert clock.now <= longest_s
+
+
+@pytest.mark.parametrize("gpu_us", [2.0, 30.0, 300.0])
+def test_it_takes_a_tenth_of_that_time_if_samples_do(gpu, clock, gpu_us):
+    columns = latency_columns(Call(gpu(10.0, gpu_us).run), MAX_S / 10)
+    assert clock.now <= 0.1 / 10 if gpu_us < 100 else clock.now <= 0.03  # 70 calls, five times at most
+    assert columns["latency_us"] == pytest.approx(10.0 + gpu_us)
 
 
 def test_a_long_call_is_made_five_times(gpu):
     machine = gpu(10.0, 2e6)
-    columns = latency_columns(Call(machine.run))
+    columns = latency_columns(Call(machine.run), MAX_S)
     assert machine.calls == 5
     assert columns["pipelined_us"] == columns["latency_us"] == pytest.approx(2_000_010)
 
@@ -88,7 +97,7 @@ def test_the_first_calls_do_not_count(gpu):
         machine.gpu_us = 2.0 if machine.calls >= 300 else 9.0  # until caches and clocks are warm
         return machine.run()
 
-    columns = latency_columns(Call(run))
+    columns = latency_columns(Call(run), MAX_S)
     assert columns["latency_us"] == pytest.approx(7.0)
     assert columns["latency_pct"] == pytest.approx(0.0, abs=1e-6)
 
@@ -100,5 +109,5 @@ def test_noise_widens_the_interval(gpu):
         machine.host_us = 10.0 + 3.0 * (machine.calls // 40 % 2)  # two modes
         return machine.run()
 
-    columns = latency_columns(Call(run))
+    columns = latency_columns(Call(run), MAX_S)
     assert 0 < columns["latency_pct"] < columns["host_pct"] < 20
