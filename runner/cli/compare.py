@@ -42,8 +42,8 @@ MOST_LISTED = 12  # names of cases with one reason on the terminal; other format
 SOURCES = {
     "paired rounds": "the ratio is that of rounds in which both were measured in turn, not of the two times beside it",
     "replicas": "the processes of each side (3 or more) show how much they differ; another day may differ by more",
-    "verify": "two times of one call, taken in one process within seconds, differ by up to {} (95 %), by the "
-    "certificate of verify; other processes and days may differ by more: measure both with replicas=5 to see how much",
+    "verify": "two times of one call from two processes differ by up to {} (95 %), by the certificate of verify, which "
+    "knows the hours at which it was made: measure both with replicas=5 to see how much these cases differ",
 }
 REMEDY = "measure both with replicas=3, or run python -m runner verify before each"
 STYLES = {"faster": "green", "slower": "bold red", "unclear": "yellow", "same": ""}

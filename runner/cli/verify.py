@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
         result = _passed(findings) if findings else "too busy to judge, try again"
         say(f"[{done}/{count}] {check}: {result} ({seconds:.1f} s)")
 
-    say(f"Verifying {name}: {count} self-tests of the timer, up to half a minute. Run nothing else meanwhile.")
+    say(f"Verifying {name}: {count} self-tests of the timer, up to a minute. Run nothing else meanwhile.")
     try:
         with out.status("measuring") if out.is_terminal else nullcontext():
             findings = verify.run(device, verify.settings(CONF), on_check)

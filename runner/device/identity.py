@@ -32,7 +32,7 @@ GPU_PROPERTIES = {  # name in torch → name in environment.json
     "max_threads_per_multi_processor": "threads_per_multiprocessor",
     "warp_size": "threads_per_warp",
 }
-FORMAT = 2  # of a certificate, and of the checks behind it; another number makes older certificates invalid
+FORMAT = 3  # of a certificate, and of the checks behind it; another number makes older certificates invalid
 
 
 def identity() -> dict[str, str]:
@@ -156,9 +156,14 @@ def summary(facts: Mapping[str, str]) -> dict[str, Any] | None:
 @cache
 def separate_pct(device: str) -> float | None:
     """Return the column ``separate_pct`` of cases on ``device``, "cpu" or "cuda"; None without a certificate."""
-    record = read_record(_certificate_file(identity() if device == "cuda" else cpu_identity()))
-    found = (finding.get("separate_pct") for finding in (record or {}).get("findings", ()))
+    found = (finding.get("separate_pct") for finding in certified(device))
     return next((float(percent) for percent in found if percent is not None), None)
+
+
+def certified(device: str) -> Sequence[Mapping[str, Any]]:
+    """Return the findings in the certificate of ``device``, "cpu" or "cuda"; none without one."""
+    record = read_record(_certificate_file(identity() if device == "cuda" else cpu_identity()))
+    return list((record or {}).get("findings", ()))
 
 
 def _certificate_file(facts: Mapping[str, str]) -> Path:

@@ -58,7 +58,7 @@ TIMING: dict[str, Column] = {  # what a benchmark knows beside its times
     "converged": Column("", "no drift, and the interval from sampling is as narrow as asked for"),
     "drift_pct": Column("%", "change of the time from the first batch to the last; 0 where noise explains it"),
     "separate_pct": Column(
-        "%", "two separate times of a call differ by less in 95 of 100 cases, by verify; empty without its certificate"
+        "%", "two times of a call in two processes differ by less in 95 of 100 cases, by verify; empty without it"
     ),
     "verdict": Column("", "ok, or the gravest doubt about the time"),
     "verdict_reason": Column("", "why the verdict is not ok, in one sentence"),

@@ -26,7 +26,7 @@ from runner.timing.statistics import BATCHES, T_975, Ratio, Word
 Source = Literal[
     "paired rounds",  # both were sampled in turn, in one process
     "replicas",  # at least three processes on each side
-    "verify",  # certificates of both: how much two separate times of a call, taken in one process, differ
+    "verify",  # certificates of both: how much the times of one call in several processes differ
     "unknown",  # there is no conclusion
 ]
 FEWEST_REPLICAS = 3  # processes on each side, for a spread between processes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import math
 import os
@@ -182,7 +181,8 @@ def test_a_check_that_fails_is_exit_code_1_and_stands_in_the_certificate(checks,
     record = json.loads(path.read_text())
     assert record["identity"] == identity.cpu_identity()
     assert record["device"] == "cpu"
-    failed = {"name": "off", "found": "2 us", "bar": "within 1 %", "passed": False, "separate_pct": None}
+    failed = {"name": "off", "found": "2 us", "bar": "within 1 %", "passed": False}
+    failed |= {"separate_pct": None, "processes": []}
     assert record["findings"][1] == failed
 
 
@@ -202,22 +202,28 @@ def test_how_far_separate_times_differ_is_in_the_certificate_and_in_each_later_r
         identity.separate_pct.cache_clear()
 
 
-@pytest.mark.parametrize(("noise", "percent", "passed"), [(0.01, 3.4, True), (0.05, 16.9, False)])
+def processes(noise: float, count: int, since_s: float = 0.0) -> list[list[float]]:
+    """Times of two calls: the second is alternately so much longer and shorter."""
+    return [[since_s + 3.0 * at, 20.0, 300.0 * math.exp(noise * (-1) ** at)] for at in range(count)]
+
+
+@pytest.mark.parametrize(("noise", "percent", "passed"), [(0.01, 4.0, True), (0.05, 19.9, False)])
 def test_the_call_that_repeats_itself_worse_says_how_far_separate_times_differ(noise, percent, passed):
-    """The n-th series of the second call is alternately so much longer and shorter."""
-
-    @dataclasses.dataclass(frozen=True)
-    class Repeating(verify.Settings):
-        def time(self, call, device):
-            return {"wall_us": call.run()}
-
-    short = Call(lambda: 20.0)
-    signs = itertools.cycle((1, -1))
-    long = Call(lambda: 300.0 * math.exp(noise * next(signs)))
-    settings = Repeating(**vars(verify.settings(CONF)))
-    finding = verify.separate("separate times", settings, "cpu", [short, long], most_pct=5.0)
+    finding = verify.separate("separate times", processes(noise, 6), most_pct=5.0)
     assert finding.separate_pct == pytest.approx(percent, abs=0.1)
     assert finding.passed is passed
+
+
+def test_earlier_runs_of_verify_count_too(checks):
+    """Two quiet hours that differ by 4 %: neither of them knows that."""
+    now = verify.separate("separate times", processes(0.001, 6, 3600.0), most_pct=5.0)
+    before = [[at, us, 1.04 * other] for at, us, other in processes(0.001, 6)]
+    checks(first=[verify.separate("separate times", before, most_pct=5.0)])
+    assert cli.main(["verify", "--device", "cpu"]) == 0
+    both = verify.separate("separate times", processes(0.001, 6, 3600.0), 5.0, verify.earlier("cpu"))
+    assert now.separate_pct < 0.5 < 5.0 < both.separate_pct
+    assert "12 processes in 60.2 min" in both.found
+    assert len(verify.separate("", processes(0.001, 40), 5.0).processes) == verify.MOST_PROCESSES
 
 
 def test_a_check_that_raises_has_failed_and_the_others_go_on(checks, capsys):

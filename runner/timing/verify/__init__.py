@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import math
+import multiprocessing
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -19,6 +22,8 @@ from runner.timing import Call, TimingSettings, cpu
 from runner.timing.procedure import CONTENDED_PCT
 from runner.timing.statistics import T_975, Ratio, pair_floors, paired, shared_us
 
+Process = Sequence[float]  # seconds since 1970, then the time in us of each call in a fresh process
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -29,6 +34,7 @@ class Finding:
     bar: str  # requirement
     passed: bool
     separate_pct: float | None = None  # the column of later runs, from the check of separate times
+    processes: Sequence[Process] = ()  # behind it, of this and earlier runs of ``verify``
 
 
 class TooBusy(Exception):
@@ -149,18 +155,42 @@ def slower(name: str, pairs: Sequence[Compared], share: float, least: int) -> Fi
     return Finding(f"{name}, {100 * share:g} % longer", found, f"at least {least}", detected >= least)
 
 
-SERIES = 10  # of each call
-SERIES_S = 0.15  # for the samples of one
+PROCESSES, MOST_PROCESSES = 6, 30  # of a run of ``verify``; of this and earlier ones
+PROCESS_S = 0.15  # for the samples of one call
 
 
-def separate(name: str, settings: Settings, device: str, calls: Sequence[Call], most_pct: float) -> Finding:
-    """Time ``calls`` again and again, in turn, and check how much separate times of one call differ."""
-    quick, column = replace(settings, max_s=min(settings.max_s, SERIES_S)), "wall_us" if device == "cpu" else "gpu_us"
-    series: list[list[Any]] = [[quick.time(call, device)[column] for call in calls] for _ in range(SERIES)]
-    spread = max(stdev(map(math.log, times_us)) for times_us in zip(*series, strict=True))
-    percent = 100 * T_975[SERIES - 1] * math.sqrt(2) * spread
-    found = f"two times of one call differ by up to {percent:.2f} % (95 %)"
-    return Finding(name, found, f"at most {most_pct:g} %", percent <= most_pct, percent)
+def separate(name: str, taken: Sequence[Process], most_pct: float, earlier: Sequence[Process] = ()) -> Finding:
+    """Check how much separate times of one call differ: by processes ``taken`` now and by those of ``earlier`` runs."""
+    processes = [*earlier, *taken][-MOST_PROCESSES:]
+    moments, *series = zip(*processes, strict=True)
+    spread = max(stdev(map(math.log, times_us)) for times_us in series)
+    percent = 100 * T_975[min(len(processes) - 1, max(T_975))] * math.sqrt(2) * spread
+    minutes = (max(moments) - min(moments)) / 60
+    found = (
+        f"two times of one call differ by up to {percent:.2f} % (95 %): {len(processes)} processes in {minutes:.1f} min"
+    )
+    return Finding(name, found, f"at most {most_pct:g} %", percent <= most_pct, percent, processes)
+
+
+def earlier(device: str) -> Sequence[Process]:
+    """Return the processes behind the certificate of this machine, whose times are as valid as new ones."""
+    found = (finding.get("processes") for finding in identity.certified(device))
+    return next(filter(None, found), ())
+
+
+def in_processes(settings: Settings, device: str, counts: Sequence[int]) -> list[Process]:
+    """Time GELU of ``counts`` elements in ``PROCESSES`` fresh processes, one after the other."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch"])  # imported once, not in each process
+    quick = replace(settings, max_s=min(settings.max_s, PROCESS_S))
+    with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
+        return [pool.submit(_in_this_process, quick, device, counts).result() for _ in range(PROCESSES)]
+
+
+def _in_this_process(settings: Settings, device: str, counts: Sequence[int]) -> Process:
+    warnings.simplefilter("ignore")  # the parent has filtered its own
+    column = "wall_us" if device == "cpu" else "gpu_us"
+    return [time.time(), *(float(settings.time(gelu(count, device), device)[column]) for count in counts)]
 
 
 def gelu(count: int, device: str) -> Call:
@@ -175,7 +205,7 @@ LOOPS_US = (20.0, 200.0, 2000.0)
 NEAR_US, NEAR_SHARE = 1.0, 0.02  # error allowed for the fastest sample: the operating system delays the others
 PAIRS, MOST, LEAST = 10, 1, 9  # number of pairs, those that may be called different, and those that must be
 SMALL, LARGE = 2**16, 2**19  # elements, enough for torch to use several threads
-APART_PCT = 10.0  # most that two separate times may differ
+APART_PCT = 15.0  # most that two separate times may differ
 SLOWED_US, SLOWED_SHARE = 200.0, 0.05
 
 
@@ -198,9 +228,9 @@ def same(settings: Settings) -> list[Finding]:
 
 
 def series(settings: Settings) -> list[Finding]:
-    """Time a short and a longer call ten times."""
-    calls = [gelu(count, "cpu") for count in (SMALL, LARGE)]
-    return [separate(f"gelu of {SMALL} and {LARGE} elements: separate times", settings, "cpu", calls, APART_PCT)]
+    """Time a short and a longer call in fresh processes."""
+    taken = in_processes(settings, "cpu", (SMALL, LARGE))
+    return [separate(f"gelu of {SMALL} and {LARGE} elements: separate times", taken, APART_PCT, earlier("cpu"))]
 
 
 def slowed(settings: Settings) -> list[Finding]:
@@ -226,6 +256,6 @@ def busy(us: float) -> Call:
 CPU_CHECKS: Mapping[str, Check] = {
     "loops of known length": loops,
     "equal calls": same,
-    "separate times": series,
     "injected slowdown": slowed,
+    "separate times": series,
 }

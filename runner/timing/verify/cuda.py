@@ -16,7 +16,19 @@ from runner.timing.preparation import reading_flush
 from runner.timing.procedure import take
 from runner.timing.statistics import FLOORS, trimmed_mean
 from runner.timing.timestamps import GraphTimestamps
-from runner.timing.verify import Check, Finding, Settings, alike, compared, gelu, separate, slower, sure
+from runner.timing.verify import (
+    Check,
+    Finding,
+    Settings,
+    alike,
+    compared,
+    earlier,
+    gelu,
+    in_processes,
+    separate,
+    slower,
+    sure,
+)
 
 SPINS_US = (1.0, 5.0, 20.0, 100.0, 500.0)
 SPIN_US, SPIN_SHARE = 0.3, 0.005  # error allowed, the larger of the two
@@ -27,7 +39,7 @@ STREAM_US = 2 * FLOORS["stream_timestamps"].us  # the same for timestamps on a s
 EVENT_SAMPLES = 100
 
 SAME_LOG2, SAME_EACH, SAME_MOST = (22, 24), 10, 1  # pairs of each size; how many may be called different in all
-APART_PCT = 1.5  # most that two separate times may differ
+APART_PCT = 3.0  # most that two separate times may differ
 SLOWED = ((5.0, 0.02), (17.0, 0.01), (450.0, 0.01))  # us, and the share by which it is made longer
 SLOWED_PAIRS, SLOWED_LEAST = 10, 9
 PAIR_S = 0.15  # for one side of a pair; otherwise pairs of 450 us would take a third of all the time
@@ -97,10 +109,10 @@ def same(settings: Settings) -> list[Finding]:
 
 
 def series(settings: Settings) -> list[Finding]:
-    """Time GELU of two sizes ten times, captured anew each time."""
-    calls = [gelu(2**log2, "cuda") for log2 in SAME_LOG2]
+    """Time GELU of two sizes in fresh processes."""
+    taken = in_processes(settings, "cuda", [2**log2 for log2 in SAME_LOG2])
     name = "gelu " + " and ".join(f"2^{log2}" for log2 in SAME_LOG2)
-    return [separate(f"{name}: separate times", settings, "cuda", calls, APART_PCT)]
+    return [separate(f"{name}: separate times", taken, APART_PCT, earlier("cuda"))]
 
 
 def slowed(settings: Settings) -> list[Finding]:
@@ -181,8 +193,8 @@ CUDA_CHECKS: Mapping[str, Check] = {
     "spins of known length": spins,
     "timestamps beside CUPTI": methods,
     "equal calls": same,
-    "separate times": series,
     "injected slowdowns": slowed,
     "coldness": coldness,
     "zeros against random": zeros,
+    "separate times": series,  # the last: other processes on the GPU may shift the timer offset of this one
 }
