@@ -240,8 +240,10 @@ def _winners(lines: Sequence[Line], names: Names) -> Iterator[str]:
         by_gpu = [names.impl(line.row.case) for line in some if line.fastest != "no"]
         high = min(_pipelined(line)[1] for line in some)
         by_caller = [names.impl(line.row.case) for line in some if _pipelined(line)[0] <= high]
-        text = f"fastest by GPU time: {', '.join(by_gpu)}; by pipelined time (calls back to back): "
-        said.setdefault(text + ", ".join(by_caller), []).append(some[0].row)
+        shared = by_gpu if set(by_gpu) == set(by_caller) else []
+        text = f"by GPU time: {', '.join(by_gpu)}; by pipelined time (calls back to back): {', '.join(by_caller)}"
+        text = f"by GPU time and by pipelined time (calls back to back): {', '.join(shared)}" if shared else text
+        said.setdefault(f"fastest {text}", []).append(some[0].row)
     for text, rows in said.items():
         yield f"{names.heading(rows[0].case)}{_more(rows)}: {text}"
 

@@ -205,6 +205,9 @@ def test_where_launching_takes_longer_the_table_says_what_a_caller_gets_and_who_
         "\nmlp layers=4 and 1 more: fastest by GPU time: compiled; "
         "by pipelined time (calls back to back): cudagraph, triton\n"
     ) in text
+    alike = [one for one in rows if one.case.impl.name == "compiled"]
+    text = terminal.table(derive.lines(alike, None), names, 130).plain
+    assert ": fastest by GPU time and by pipelined time (calls back to back): compiled\n" in text
     alone = [replace(one, metrics={**one.metrics, "pipelined_us": one.time_us}) for one in rows]
     assert "pipelined" not in terminal.table(derive.lines(alone, None), names, 130).plain
 
