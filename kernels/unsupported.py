@@ -1,5 +1,37 @@
-"""The exception that an implementation raises if it cannot run these tensors on this machine."""
+"""The exception that an implementation raises if it cannot run these tensors here, and two common reasons for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Unsupported(Exception):
     """The implementation cannot run these tensors on this machine. The message says what would help."""
+
+
+@contextmanager
+def needs(package: str, *, extra: str) -> Iterator[None]:
+    """Return a context in which a kernel's file imports an optional ``package``.
+
+    ``package`` is its name for pip, as a literal: the version of the package then counts in the fingerprint of a row.
+
+    Raises:
+        Unsupported: the import fails. The message says how to install ``extra`` of this project.
+
+    """
+    try:
+        yield
+    except ImportError as error:
+        help_ = f"pip install -e '.[{extra}]' in the checkout"
+        raise Unsupported(f"this needs the package {package}: {help_} ({error})") from error
+
+
+def require_cuda(x: Tensor, library: str) -> None:
+    """Raise Unsupported if ``x`` is not on a GPU, which the kernels of ``library`` need."""
+    if not x.is_cuda:
+        raise Unsupported(f"kernels of {library} need an NVIDIA GPU; run with device=cuda")

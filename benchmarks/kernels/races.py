@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from runner.timing.statistics import pair_floors, paired
 
 COPY = "copy"
-PEERS_FILE = Path(__file__).with_name("peers.py")
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ def impl(name: str, **fields: Any) -> dict[str, Any]:
 TORCH, TRITON, CUDA = impl("torch"), impl("triton"), impl("cuda")
 COMPILED = impl("compiled")
 MAX = impl("compiled", mode="max-autotune-no-cudagraphs")
-LIGER = impl("file", path=f"{PEERS_FILE}:liger_softmax")
+LIGER = impl("liger")
 OURS = {"triton": TRITON, "cuda": CUDA}
 PEERS = {"torch": TORCH, "compiled": COMPILED}
 

@@ -138,6 +138,7 @@ print("TORCH", json.dumps([torch.__version__, torch.version.cuda, seen]))
 """
 TORCH_LIMIT_S = 120.0
 EXTRAS = {"ray": "ray", "submitit": "slurm"}  # package → the extra that installs it
+PEERS = {"liger-kernel": "liger", "quack-kernels": "quack", "nvidia-cudnn-frontend": "cudnn", "numba-cuda": "numba"}
 
 
 def look_at_software() -> list[Finding]:
@@ -148,7 +149,7 @@ def look_at_software() -> list[Finding]:
     for package, extra in EXTRAS.items():
         advice = f"pip install -e '.[{extra}]' in the checkout, for launcher={extra}"
         packages.append(_package(package, package, "note", advice))
-    return [Finding("Python", sys.version.split()[0]), torch, *packages, _nvcc(cuda), _cxx()]
+    return [Finding("Python", sys.version.split()[0]), torch, *packages, _peers(), _nvcc(cuda), _cxx()]
 
 
 def _package(name: str, package: str, state: State, advice: str) -> Finding:
@@ -156,6 +157,20 @@ def _package(name: str, package: str, state: State, advice: str) -> Finding:
         return Finding(name, version(package))
     except PackageNotFoundError:
         return Finding(name, "not installed", state, advice)
+
+
+def _peers() -> Finding:
+    """Return which other libraries can be measured; each extra has the name of its implementation."""
+    there, missing = [], []
+    for package, extra in PEERS.items():
+        try:
+            there.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            missing.append(extra)
+    text = ", ".join(there) or "none installed"
+    extras = ",".join(missing)
+    advice = f"pip install -e '.[{extras}]' in the checkout, for impl={extras}"
+    return Finding("other libraries", text, "note", advice) if missing else Finding("other libraries", text)
 
 
 def _torch() -> tuple[Finding, str | None]:

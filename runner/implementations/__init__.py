@@ -125,16 +125,20 @@ def as_function(function: Callable[..., Tensor]) -> types.FunctionType:
     return call  # type: ignore[return-value]  # mypy does not know that a def makes a FunctionType
 
 
-def under_interpreter(module: str) -> str:
-    """Return why kernels of the loaded ``module`` cannot be timed: Triton's interpreter runs them; "" if it does not.
+# Types of kernels that run in Python on the CPU, and what runs them.
+INTERPRETED = {"InterpretedFunction": "Triton's interpreter", "FakeCUDAKernel": "Numba's simulator"}
 
-    It runs them in Python on the CPU, so their results can be checked, but their times mean nothing.
+
+def under_interpreter(module: str) -> str:
+    """Return why kernels of the loaded ``module`` cannot be timed: they run in Python on the CPU; "" if they do not.
+
+    Their results can be checked, but their times mean nothing.
     """
     for member in vars(sys.modules[module]).values():
         while type(member).__name__ in ("Autotuner", "Heuristics"):  # decorators of Triton, with the kernel inside
             member = getattr(member, "fn", None)
-        if type(member).__name__ == "InterpretedFunction":
-            return "correct under Triton's interpreter; a time there would say nothing about a GPU"
+        if by := INTERPRETED.get(type(member).__name__):
+            return f"correct under {by}; a time there would say nothing about a GPU"
     return ""
 
 
@@ -252,7 +256,7 @@ class Kernel(Implementation):
             report.metrics["config"] = chosen()
 
     def untimed(self, op: str) -> str:
-        """Return why it cannot be timed where Triton's interpreter runs it."""
+        """Return why it cannot be timed where Triton's interpreter or Numba's simulator runs it."""
         return under_interpreter(self.module(f"{op}.{self.name}"))
 
 

@@ -99,7 +99,7 @@ class File(Implementation):
         return f"{self._file} in {revisions.shown(str(self.rev))}"
 
     def untimed(self, op: str) -> str:
-        """Return why it cannot be timed where Triton's interpreter runs a kernel of the file."""
+        """Return why it cannot be timed where Triton's interpreter or Numba's simulator runs a kernel of the file."""
         return under_interpreter(loader.module_name(self._source, self._source.parent))
 
     @contextmanager

@@ -18,7 +18,7 @@ from runner.experiment.results import Row, figure
 from runner.experiment.schema import BadInput, choices
 from runner.report import derive
 from runner.report.derive import Names, Run
-from runner.store.fingerprint import MEASURE, VERSIONS
+from runner.store.fingerprint import MEASURE, is_version
 from runner.timing import statistics
 from runner.timing.procedure import GRAVITY
 from runner.timing.statistics import BATCHES, T_975, Ratio, Word
@@ -570,7 +570,7 @@ def _sources(first: Sequence[Row], other: Sequence[Row]) -> list[str]:
     changed = {
         file for file, text in digests[0] ^ digests[1] if (file.rpartition("/")[2], text) not in ends[0] & ends[1]
     }
-    found = sorted(changed - {MEASURE, *VERSIONS})
+    found = sorted(file for file in changed - {MEASURE} if not is_version(file))
     sources = [f"sources that differ: {_some(found)}"] if found else []
     return sources + ["the code that measures differs (runner/measure, runner/timing)"] * (MEASURE in changed)
 

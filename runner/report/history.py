@@ -28,7 +28,7 @@ from runner.measure import check_columns, known_columns
 from runner.report import compare, derive, formats, past, select
 from runner.report.derive import Names
 from runner.store import journal, run_folder
-from runner.store.fingerprint import VERSIONS, commits
+from runner.store.fingerprint import commits, is_version
 from runner.timing import statistics
 from runner.timing.statistics import T_975, Ratio
 
@@ -426,14 +426,15 @@ def _note(series: Series) -> str:
 def _also(series: Series, place: int) -> str:
     """Return what else is different from the point at ``place`` on, or that the sources are the same."""
     before, after = series.points[place - 1].row, series.points[place].row
+    every = sorted({*before.fingerprint, *after.fingerprint})
     versions = [
         f"{name} {before.fingerprint.get(name)} → {after.fingerprint.get(name)}"
-        for name in VERSIONS
+        for name in filter(is_version, every)
         if before.fingerprint.get(name) != after.fingerprint.get(name)
     ]
     gpus = [row.metrics.get("gpu_uuid") for row in (before, after)]
     found = [*versions, *(["another GPU of the kind"] if None not in gpus and gpus[0] != gpus[1] else [])]
-    names = sorted({*before.fingerprint, *after.fingerprint} - {*VERSIONS})
+    names = [name for name in every if not is_version(name)]
     changed = [name for name in names if before.fingerprint.get(name) != after.fingerprint.get(name)]
     if changed:
         found.insert(0, f"{changed[0]}{f' and {len(changed) - 1} more' if changed[1:] else ''} changed")

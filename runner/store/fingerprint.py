@@ -28,7 +28,6 @@ from runner.experiment.results import redact
 
 PARTS = ("sources", "versions", "device", "measure")  # allowed words of resume.ignore
 PACKAGES = ("torch", "triton")
-VERSIONS = ("python", *PACKAGES)
 MEASURE = "runner/measure"
 PACKAGE = ROOT / "runner"
 LIFTED = ("kernels", "models")  # rooms that stand beside runner/ in a checkout
@@ -46,6 +45,7 @@ class _Source:
     imports: frozenset[tuple[int, str]] = frozenset()  # level and dotted name, as in an import statement
     native: bool = False  # it names native sources
     includes: tuple[str, ...] = ()
+    packages: frozenset[str] = frozenset()  # those of ``runner.kernels.unsupported.needs``
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,11 @@ class Fingerprints:
 
     def _compute(self, measures: tuple[str, ...], paths: Iterable[Path]) -> dict[str, str]:
         measuring = "".join(self._source(path).digest for path in _measure_files(measures))
-        files = {_name(path): self._source(path).digest for path in paths}
-        return {**files, MEASURE: _digest(measuring.encode()), **self._versions}
+        sources = {path: self._source(path) for path in paths}
+        files = {_name(path): source.digest for path, source in sources.items()}
+        needed = sorted({package for source in sources.values() for package in source.packages})
+        packages = {package: version(package) or "" for package in needed}
+        return {**files, MEASURE: _digest(measuring.encode()), **self._versions, **packages}
 
     def _closure(self, entries: Iterable[Path]) -> list[Path]:
         """Return ``entries`` and all files that they import or include, but for installed packages and Python's own.
@@ -168,12 +171,17 @@ def version(package: str) -> str | None:
         return None
 
 
+def is_version(name: str) -> bool:
+    """Return whether an entry of a fingerprint is a version, of a package or of Python, not a digest."""
+    return "." not in name and "/" not in name
+
+
 def difference(now: Mapping[str, str], was: Mapping[str, str], ignore: Sequence[str] = ()) -> str:
     """Return why a row with the fingerprint ``was`` is out of date; "" if it is not. ``ignore`` has words of PARTS."""
     changed: dict[str, list[str]] = {"versions": [], "measure": [], "sources": []}
     for name in () if now == was else {**now, **was}:
         if now.get(name) != was.get(name):
-            changed["versions" if name in VERSIONS else "measure" if name == MEASURE else "sources"].append(name)
+            changed["versions" if is_version(name) else "measure" if name == MEASURE else "sources"].append(name)
     part, names = next(((part, names) for part, names in changed.items() if names and part not in ignore), ("", []))
     if not names:
         return ""
@@ -228,7 +236,8 @@ def _read(path: Path) -> _Source:
         ):
             del node.body[0]
     native = any(word.endswith(NATIVE) for word in words)
-    return _Source(_digest(ast.unparse(tree).encode()), frozenset(_imports(nodes)), native)
+    packages = frozenset(_needed(nodes))
+    return _Source(_digest(ast.unparse(tree).encode()), frozenset(_imports(nodes)), native, packages=packages)
 
 
 def _imports(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
@@ -238,6 +247,13 @@ def _imports(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
             yield from ((0, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from ((node.level, ".".join(filter(None, [node.module, alias.name]))) for alias in node.names)
+
+
+def _needed(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the packages of calls ``needs("package", ...)``."""
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "needs":
+            yield from (one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str))
 
 
 def _imported(name: str, roots: Iterable[Path]) -> list[Path]:

@@ -93,7 +93,7 @@ def test_whole_numbers_are_taken_for_floats():
         ({"seed": True}, "seed: True is not allowed"),
         ({"device": "gpu"}, "device: 'gpu' is not allowed; did you mean cuda\\? One of: auto, cpu, cuda"),
         ({"debug": "asan"}, "debug: 'asan' is not allowed; give launch_blocking or interpret or sanitizer or anomaly"),
-        ({"debug": "interpret"}, "debug: interpret runs Triton kernels on the CPU; add device=cpu"),
+        ({"debug": "interpret"}, "debug: interpret runs Triton and Numba kernels on the CPU; add device=cpu"),
         ({"debug": "sanitizer", "device": "cpu"}, "debug: sanitizer looks at kernels on a GPU; leave out device=cpu"),
         ({"time_wrong": "yes"}, "time_wrong: 'yes' is not allowed; give true or false"),
         ({"workload": {"name": "gelu"}}, "workload.*: missing; give it a value with workload"),

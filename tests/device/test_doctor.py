@@ -86,6 +86,13 @@ def test_compilers(tool):
     assert by_name(doctor.look_at_software())["C++ compiler"].found == "g++ (Debian) 12.2.0"
 
 
+def test_other_libraries_are_one_line_with_the_extras_of_those_that_are_missing(monkeypatch):
+    monkeypatch.setattr(doctor, "PEERS", {"orjson": "one", "no-such-a": "two", "no-such-b": "three"})
+    found = by_name(doctor.look_at_software())["other libraries"]
+    assert found.found.startswith("orjson 3.")
+    assert found.advice == "pip install -e '.[two,three]' in the checkout, for impl=two,three"
+
+
 @pytest.mark.parametrize(("cuda", "state"), [("null", "ok"), ('"12.8"', "ok"), ('"13.0"', "note")])
 def test_nvcc_is_of_the_cuda_of_torch(monkeypatch, tool, cuda, state):
     tool("nvcc", "Cuda compilation tools, release 12.4, V12.4.131")

@@ -50,6 +50,16 @@ def test_triton_kernels_are_interpreted_where_it_is_asked_for(run):
     assert "wall_us" not in interpreted
 
 
+def test_numba_kernels_are_simulated_where_it_is_asked_for(run):
+    pytest.importorskip("numba", reason="it needs the extra numba")
+    result = run(*SMALL, *QUICK, "impl=numba", "workload.form=tanh,erf", "device=cpu", "debug=interpret", "-m")
+    assert result.code == 0, result.out + result.err
+    assert [row["status"] for row in result.rows()] == ["ok", "ok"]
+    for row in result.rows():
+        assert row["metrics"]["verdict_reason"].startswith("correct under Numba's simulator")
+        assert "wall_us" not in row["metrics"]
+
+
 def test_a_wrong_triton_kernel_is_found_out_without_a_gpu(run, tmp_path):
     pytest.importorskip("triton")
     (tmp_path / "user.py").write_text(WRONG)

@@ -79,6 +79,16 @@ def test_a_file_within_the_checkout_depends_on_the_modules_beside_it(here, tmp_p
     assert "mine/__init__.py" not in found  # it is run as a file, and not as a module of a package
 
 
+def test_the_version_of_a_package_that_a_file_needs_counts(here):
+    assert "orjson" not in now()
+    (here / "mine.py").write_text('with needs("orjson", extra="a"), needs("no-such", extra="b"):\n    import orjson\n')
+    found = now()
+    assert found["orjson"].startswith("3.")
+    assert found["no-such"] == ""
+    assert difference(found | {"orjson": "4.0"}, found) == f"orjson {found['orjson']} is now 4.0"
+    assert difference(found | {"orjson": "4.0"}, found, ["versions"]) == ""
+
+
 def test_a_relative_import_is_followed_and_an_installed_package_is_not(here):
     (here / "torch.py").write_text("")
     (here / "mine.py").write_text(KERNEL.replace("from helper", "from .helper"))
