@@ -95,5 +95,9 @@ def _meta(config: Any) -> dict[str, Any]:
 
 def _there(wanted: Sequence[str] | Mapping[str, Any], tuner: Any) -> str:
     """Return which values the configurations have, as in ``they have BLOCK_M=64, 128``."""
-    values = {key: sorted({repr(_meta(one).get(key)) for one in tuner.configs}) for key in wanted}
-    return "they have " + "; ".join(f"{key}={', '.join(some)}" for key, some in values.items())
+    values = {key: sorted({_meta(one).get(key) for one in tuner.configs}, key=_order) for key in wanted}
+    return "they have " + "; ".join(f"{key}={', '.join(map(str, some))}" for key, some in values.items())
+
+
+def _order(value: object) -> tuple[float, str]:
+    return (value if isinstance(value, int | float) else 0.0, str(value))
