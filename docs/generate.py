@@ -13,7 +13,7 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -169,7 +169,28 @@ def _kernels() -> list[str]:
         "A combination without a file gives a row `unsupported`, and nothing is started for it. `compiled` and `file` "
         "work for every workload, `cudagraph` for every workload on a GPU."
     )
-    return ["## Implementations by workload", _grid(("implementation", *operations), rows), text]
+    return [
+        "## Implementations by workload",
+        _grid(("implementation", *operations), rows),
+        text,
+        *_arguments(names, operations),
+    ]
+
+
+def _arguments(names: Sequence[str], operations: Sequence[str]) -> list[str]:
+    """Return the table of the arguments that the functions of the kernels take beside tensors and options."""
+    known = implementations.defaults()
+    rows = [
+        (f"`{name}`", op, ", ".join(f"`{one}`" for one in own))
+        for name in names
+        for op in operations
+        if (own := implementations.build(known[name]).arguments(op))
+    ]
+    text = (
+        "`impl.args.<name>=...` gives one; what is not given is the kernel's own choice. The docstring of each "
+        "function says what its arguments mean ([adding your own](../adding.md#arguments-of-a-kernel))."
+    )
+    return ["## Arguments of kernels", text, _grid(("implementation", "workload", "arguments"), rows)]
 
 
 def config_page() -> str:

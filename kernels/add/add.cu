@@ -1,11 +1,9 @@
 // Sum. A thread reads 16 bytes of each tensor and writes 16 bytes, so the speed is that of memory.
 #include "../numbers.cuh"
 
-constexpr int THREADS = 256;
-
-// y[i] = a[i] + b[i] for i < count. A block computes THREADS * LANES<T> elements. The address of y is a multiple of 16 bytes;
+// y[i] = a[i] + b[i] for i < count. A block of THREADS threads computes THREADS * LANES<T> elements. The address of y is a multiple of 16 bytes;
 // those of a and b are if ALIGNED.
-template <typename T, bool ALIGNED>
+template <typename T, bool ALIGNED, int THREADS = 256>
 __global__ void __launch_bounds__(THREADS) add_kernel(const T* a, const T* b, T* y, long long count) {
     const long long first = blockIdx.x * (long long)(THREADS * LANES<T>);
     if (ALIGNED && first + THREADS * LANES<T> <= count) {

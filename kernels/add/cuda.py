@@ -8,11 +8,10 @@ from torch import Tensor
 from ..cuda_build import TYPES, kernel, require_type, source
 from ._alike import require_alike
 
-THREADS = 256  # threads of a block, as in add.cu
 ACCESS = 16  # bytes that a thread reads at once
 
 
-def add(a: Tensor, b: Tensor, *, variant: str = "default", build: str = "nvrtc") -> Tensor:
+def add(a: Tensor, b: Tensor, *, variant: str = "default", build: str = "nvrtc", threads: int = 256) -> Tensor:
     """Compute ``a + b``; shapes and dtypes as in ``kernels.add``. ``y`` is contiguous.
 
     Args:
@@ -20,6 +19,7 @@ def add(a: Tensor, b: Tensor, *, variant: str = "default", build: str = "nvrtc")
         b: a tensor like ``a``.
         variant: "default" is the only one.
         build: "nvrtc" or "extension", as in ``kernels.cuda_build``.
+        threads: threads of a block, 1 to 1024.
 
     Raises:
         Unsupported: ``a`` is not on an NVIDIA GPU, or of another dtype, or the builder lacks something.
@@ -33,8 +33,8 @@ def add(a: Tensor, b: Tensor, *, variant: str = "default", build: str = "nvrtc")
     a, b = a.contiguous(), b.contiguous()
     y = torch.empty_like(a)
     aligned = "true" if a.data_ptr() % ACCESS == b.data_ptr() % ACCESS == 0 else "false"
-    launch = kernel(code, f"add_kernel<{TYPES[a.dtype]}, {aligned}>", build, a.device)
+    launch = kernel(code, f"add_kernel<{TYPES[a.dtype]}, {aligned}, {threads}>", build, a.device)
     if a.numel():
-        blocks = -(-a.numel() // (THREADS * ACCESS // a.element_size()))
-        launch(blocks, THREADS, a.data_ptr(), b.data_ptr(), y.data_ptr(), a.numel())
+        blocks = -(-a.numel() // (threads * ACCESS // a.element_size()))
+        launch(blocks, threads, a.data_ptr(), b.data_ptr(), y.data_ptr(), a.numel())
     return y

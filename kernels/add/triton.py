@@ -22,10 +22,16 @@ def _add(a_ptr, b_ptr, y_ptr, count, BLOCK: tl.constexpr):
     tl.store(y_ptr + index, a + b, mask=inside)
 
 
-def add(a: Tensor, b: Tensor) -> Tensor:
+def add(a: Tensor, b: Tensor, *, BLOCK: int = BLOCK, num_warps: int = 4) -> Tensor:
     """Compute ``a + b``; shapes and dtypes as in ``kernels.add``. ``y`` is contiguous.
 
     Operands that are not contiguous are copied first.
+
+    Args:
+        a: a tensor.
+        b: a tensor like ``a``.
+        BLOCK: elements of a program, a power of 2.
+        num_warps: warps of a program, a power of 2.
 
     Raises:
         Unsupported: ``a`` is not on a GPU and Triton's interpreter is off.
@@ -38,5 +44,5 @@ def add(a: Tensor, b: Tensor) -> Tensor:
     y = torch.empty_like(a)
     if a.numel():
         with on_device_of(a):
-            _add[(triton.cdiv(a.numel(), BLOCK),)](a, b, y, a.numel(), BLOCK=BLOCK, num_warps=4)
+            _add[(triton.cdiv(a.numel(), BLOCK),)](a, b, y, a.numel(), BLOCK=BLOCK, num_warps=num_warps)
     return y

@@ -123,10 +123,16 @@ def _gelu_backward(x_ptr, dy_ptr, dx_ptr, count, TANH: tl.constexpr, ARITHMETIC:
     tl.store(dx_ptr + index, dx.to(dx_ptr.dtype.element_ty), mask=inside)
 
 
-def gelu(x: Tensor, *, form: str) -> Tensor:
+def gelu(x: Tensor, *, form: str, BLOCK: int = BLOCK, num_warps: int = 4) -> Tensor:
     """Compute GELU of each element of ``x``; shapes and dtypes as in ``kernels.gelu``. ``y`` is contiguous.
 
     An ``x`` that is not contiguous is copied first. The result can be differentiated once.
+
+    Args:
+        x: a tensor.
+        form: "erf" or "tanh".
+        BLOCK: elements of a program of the forward, a power of 2.
+        num_warps: warps of a program of the forward, a power of 2.
 
     Raises:
         Unsupported: ``x`` is not on a GPU and Triton's interpreter is off, or ``x`` has another dtype.
@@ -135,7 +141,7 @@ def gelu(x: Tensor, *, form: str) -> Tensor:
     """
     tanh = is_tanh(form)
     if x.requires_grad and torch.is_grad_enabled():
-        y: Tensor = _Differentiable.apply(x, form)
+        y: Tensor = _Differentiable.apply(x, form, BLOCK, num_warps)
         return y
     require_gpu(x)
     require_floats(x)
@@ -146,7 +152,7 @@ def gelu(x: Tensor, *, form: str) -> Tensor:
     arithmetic = tl.float64 if x.dtype == torch.float64 else tl.float32
     grid = (triton.cdiv(x.numel(), BLOCK),)
     with on_device_of(x):
-        _gelu[grid](x, y, x.numel(), TANH=tanh, ARITHMETIC=arithmetic, BLOCK=BLOCK, num_warps=4)
+        _gelu[grid](x, y, x.numel(), TANH=tanh, ARITHMETIC=arithmetic, BLOCK=BLOCK, num_warps=num_warps)
     return y
 
 
@@ -168,12 +174,12 @@ class _Differentiable(torch.autograd.Function):
     """``gelu`` for autograd, which saves x only."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, form: str) -> Tensor:
+    def forward(ctx: Any, x: Tensor, form: str, block: int, warps: int) -> Tensor:
         ctx.save_for_backward(x)
         ctx.form = form
-        return gelu(x, form=form)
+        return gelu(x, form=form, BLOCK=block, num_warps=warps)
 
     @staticmethod
     @no_second_derivative
-    def backward(ctx: Any, saved: tuple[Tensor], dy: Tensor) -> tuple[Tensor, None]:
-        return _backward(saved[0], dy, ctx.form), None
+    def backward(ctx: Any, saved: tuple[Tensor], dy: Tensor) -> tuple[Tensor, None, None, None]:
+        return _backward(saved[0], dy, ctx.form), None, None, None

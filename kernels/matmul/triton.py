@@ -15,6 +15,8 @@ one whose rows do not run along k. It is copied first if the product is large: t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -44,6 +46,11 @@ def matmul(
     scale_a: Tensor | None = None,
     scale_b: Tensor | None = None,
     out: Tensor | None = None,
+    BLOCK_M: int | None = None,
+    BLOCK_N: int | None = None,
+    BLOCK_K: int | None = None,
+    num_warps: int | None = None,
+    num_stages: int | None = None,
 ) -> Tensor:
     """Compute a @ b; shapes and dtypes as in ``kernels.matmul``. Any sizes, strides and alignment are accepted.
 
@@ -56,6 +63,12 @@ def matmul(
         scale_a: factor of a, float32 [], for float8.
         scale_b: factor of b, likewise.
         out: where to write the result; it must be contiguous.
+        BLOCK_M: rows of a tile of y, a power of 2. None, as for the next four: chosen by ``_configurations``. If one of
+            the five is given, it replaces the chosen one, and the kernel "roles", whose tile is fixed, is not used.
+        BLOCK_N: columns of a tile of y, a power of 2.
+        BLOCK_K: terms of a sum in a step, a power of 2.
+        num_warps: warps of a program, a power of 2.
+        num_stages: steps in flight, the current one included.
 
     Raises:
         Unsupported: ``a`` is not on a GPU and Triton's interpreter is off, or the GPU is too old for the dtype, or the
@@ -82,11 +95,20 @@ def matmul(
     if capability < ((8, 9) if dtype == "float8_e4m3fn" else (8, 0)):
         raise Unsupported(f"{dtype} products need a GPU newer than compute capability {capability[0]}.{capability[1]}")
     tf32 = a.dtype == torch.float32 and tf32_allowed()
-    roles = has_roles(a) and y.data_ptr() % ALIGNED == 0  # this kernel stores by descriptor only
+    given = _given(BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages)
+    roles = not given and has_roles(a) and y.data_ptr() % ALIGNED == 0  # this kernel stores by descriptor only
     machine = {"capability": capability, "multiprocessors": multiprocessors, "roles": roles}
     how = configuration(m, n, k, dtype, tf32=tf32, **machine)
-    run(how, a, b, y, scale_a, scale_b, tf32=tf32)
+    run(how, a, b, y, scale_a, scale_b, tf32=tf32, given=given)
     return y
+
+
+def _given(*values: int | None) -> dict[str, int]:
+    """Return the fields of a configuration that the caller has given."""
+    if not any(values):
+        return {}
+    names = ("block_m", "block_n", "block_k", "warps", "stages")
+    return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
 def tf32_allowed() -> bool:
@@ -114,8 +136,9 @@ def run(
     scale_b: Tensor | None = None,
     *,
     tf32: bool = False,
+    given: Mapping[str, int] | None = None,
 ) -> None:
-    """Write a @ b into ``y`` with the configuration ``how``.
+    """Write a @ b into ``y`` with the configuration ``how``, in which the fields ``given`` are replaced.
 
     Use the kernel "pointers" instead if descriptors would need a copy that costs more than it saves.
     """
@@ -129,6 +152,8 @@ def run(
             left, right = in_place(a, along_k), in_place(b.t(), along_k)
             if not _worth_descriptors(how, left, right, y, a.shape[1]):
                 how = pointers(y.shape[0], y.shape[1], dtype, tf32=tf32)
+        if given:
+            how = replace(how, **given)  # type: ignore[arg-type]  # mypy takes a value for any of the fields
         if how.kernel == "pointers":
             _by_pointers(how, a, b, y, scale_a, scale_b, "tf32" if tf32 else "ieee")
         else:

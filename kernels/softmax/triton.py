@@ -185,17 +185,24 @@ def _backward_wide_row(
         tl.store(dx_ptr + col, (y * (dy - row_sum)).to(dx_ptr.dtype.element_ty), mask=inside)
 
 
-def softmax(x: Tensor) -> Tensor:
+def softmax(x: Tensor, *, BLOCK: int | None = None, ROWS: int | None = None, num_warps: int | None = None) -> Tensor:
     """Compute the softmax of each row of ``x``; shapes and dtypes as in ``kernels.softmax``. ``y`` is contiguous.
 
     An ``x`` whose rows are not contiguous is copied first. The result can be differentiated once.
+
+    Args:
+        x: a tensor.
+        BLOCK: columns that a program of the forward holds at once, a power of 2. A row that has more is read twice, in
+            steps of so many columns. None: chosen by the length of the row and the size of an element.
+        ROWS: rows of a program that holds whole rows, a power of 2; None: chosen likewise.
+        num_warps: warps of a program of the forward, a power of 2; None: chosen likewise.
 
     Raises:
         Unsupported: ``x`` is not on a GPU and Triton's interpreter is off, or ``x`` has another dtype.
 
     """
     if x.requires_grad and torch.is_grad_enabled():
-        result: Tensor = _Differentiable.apply(x)
+        result: Tensor = _Differentiable.apply(x, BLOCK, ROWS, num_warps)
         return result
     require_gpu(x)
     require_floats(x)
@@ -207,25 +214,26 @@ def softmax(x: Tensor) -> Tensor:
     if flat.stride(1) != 1:
         flat = flat.contiguous()
     with on_device_of(x):
-        _launch(flat, y, cols)
+        _launch(flat, y, cols, BLOCK, ROWS, num_warps)
     return y
 
 
-def _launch(x: Tensor, y: Tensor, cols: int) -> None:
+def _launch(x: Tensor, y: Tensor, cols: int, most: int | None, rows_asked: int | None, warps_asked: int | None) -> None:
     rows = x.shape[0]
     arithmetic = tl.float64 if x.dtype == torch.float64 else tl.float32
     itemsize = max(4, x.element_size())  # of the arithmetic type
     block = triton.next_power_of_2(cols)
-    if block * itemsize > MAX_ROW_BYTES:
-        step = WIDE_BYTES // itemsize
+    if block > (most or MAX_ROW_BYTES // itemsize):
+        step, warps = most or WIDE_BYTES // itemsize, warps_asked or WIDE_WARPS
         _softmax_wide_row[(rows,)](
-            x, y, x.stride(0), cols, ARITHMETIC=arithmetic, BLOCK=step, LONG=cols > LONGEST, num_warps=WIDE_WARPS
+            x, y, x.stride(0), cols, ARITHMETIC=arithmetic, BLOCK=step, LONG=cols > LONGEST, num_warps=warps
         )
         return
     unit = 16 // x.element_size()
     if cols % unit or x.stride(0) % unit:
         unit = 1
     together, warps, reads = shape_for(block, x.element_size(), unit)
+    together, warps = rows_asked or together, warps_asked or warps
     _softmax_rows[(triton.cdiv(rows, together),)](
         x,
         y,
@@ -316,12 +324,12 @@ class _Differentiable(torch.autograd.Function):
     """``softmax`` for autograd, which saves y only."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        y = softmax(x)
+    def forward(ctx: Any, x: Tensor, block: int | None, rows: int | None, warps: int | None) -> Tensor:
+        y = softmax(x, BLOCK=block, ROWS=rows, num_warps=warps)
         ctx.save_for_backward(y)
         return y
 
     @staticmethod
     @no_second_derivative
-    def backward(ctx: Any, saved: tuple[Tensor], dy: Tensor) -> Tensor:
-        return _backward(saved[0], dy)
+    def backward(ctx: Any, saved: tuple[Tensor], dy: Tensor) -> tuple[Tensor, None, None, None]:
+        return _backward(saved[0], dy), None, None, None

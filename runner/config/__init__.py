@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from runner.config.compose import Composer
 
 REVISION = "impl.rev"
+ARGUMENT = "impl.args."
 LISTS = ("resume.retry", "resume.ignore", "columns")
 NOT_HYDRA = "not used here; output_dir= and name= give the run's folder, -m makes a sweep, --config-dir adds YAML files"
 
@@ -44,7 +45,7 @@ def plan(argv: Sequence[str]) -> Plan | None:
                 shown = sweep.configs(compose, [*overrides, *single], multirun=True)
                 grid.plan(shown)
                 added += sweep.quick_lines(shown[0])
-            _answer([*added, *map(normalize, argv)])
+            _answer([*added, *(f"++{word}" if word.startswith(ARGUMENT) else word for word in map(normalize, argv))])
             return None
         for line in overrides:
             if (key := line.partition("=")[0].lstrip("+~")).startswith(("hydra.", "hydra/")):

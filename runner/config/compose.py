@@ -30,6 +30,7 @@ from runner.implementations import names
 Keys = tuple[str, ...]  # of a field: ("workload", "rows")
 
 DOTTED = re.compile(r"\w+(\.\w+)*")
+ARGUMENTS = ("impl", "args")  # the only node whose names are not those of a YAML
 REFERENCE = re.compile(r"\$\{(\w+(?:\.\w+)*)\}")  # an interpolation that names another field
 
 
@@ -142,8 +143,12 @@ class Composer:
                 raise MissingConfigException(str(error), error.missing_cfg_file, error.options or options) from None
             with open_dict(base):
                 del base["hydra"]
-                if isinstance(base.get("impl"), DictConfig) and "path" in base.impl:  # a user's file by its own name
-                    base.impl.setdefault("rev", None)
+                impl = base.get("impl")
+                if isinstance(impl, DictConfig) and "path" in impl:  # a user's file by its own name
+                    impl.setdefault("rev", None)
+                    impl.setdefault("args", {})
+                if isinstance(impl, DictConfig) and isinstance(impl.get("args"), DictConfig):
+                    OmegaConf.set_struct(impl.args, False)
             self._bases[groups] = base
         return self._bases[groups]
 
@@ -184,7 +189,7 @@ def _parent(config: dict[str, Any], field: Keys) -> dict[str, Any]:
     node = config
     for name in field[:-1]:
         node = node[name]
-    if isinstance(node[field[-1]], dict | list):
+    if isinstance(node.get(field[-1]) if field[:-1] == ARGUMENTS else node[field[-1]], dict | list):
         raise TypeError(field)
     return node
 
@@ -202,7 +207,9 @@ def _leaves(value: object, field: Keys = ()) -> Iterator[tuple[Keys, object]]:
 
 
 def _register_kernels() -> None:
-    """Offer the implementations without a ``conf/impl/*.yaml``; their only field is ``rev``."""
+    """Offer the implementations without a ``conf/impl/*.yaml``; their only fields are ``args`` and ``rev``."""
     described = {path.stem for path in (CONF / "impl").glob("*.yaml")}
     for name in sorted(set(names()) - described):
-        ConfigStore.instance().store(group="impl", name=name, node={"name": name, "rev": None}, provider="kernels")
+        ConfigStore.instance().store(
+            group="impl", name=name, node={"name": name, "args": {}, "rev": None}, provider="kernels"
+        )

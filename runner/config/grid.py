@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from runner import implementations
 from runner.experiment import schema
-from runner.experiment.case import Aid, CaseRecord, Choice, Labels, Plan, Resume, useless_debug
+from runner.experiment.case import ARGS, Aid, CaseRecord, Choice, Labels, Plan, Resume, useless_debug
 from runner.experiment.results import STATUSES
 from runner.experiment.schema import BadInput, choices
 from runner.measure import check_columns
@@ -119,6 +119,7 @@ def check_count(count: int, asked: str) -> None:
 def _cases(configs: Sequence[Mapping[str, Any]], replicas: int) -> list[CaseRecord]:
     known: dict[tuple[str, str], Any] = {}
     unique = list({case.key: case for case in (_case(config, known) for config in configs)}.values())
+    _check_arguments([impl for (make, _), impl in known.items() if make == _implementation.__name__], unique)
     settings = [value for value in known.values() if isinstance(value, Globals)]
     for name in ONE_VALUE:
         several = list(dict.fromkeys(str(getattr(one, name)) for one in settings))
@@ -141,9 +142,10 @@ def _case(config: Mapping[str, Any], known: dict[tuple[str, str], Any]) -> CaseR
         return known[key]
 
     settings = once(_globals, _single_values(config))
+    workload, impl = _choice("workload", config.get("workload")), once(_implementation, config.get("impl"))
     return CaseRecord(
-        workload=_choice("workload", config.get("workload")),
-        impl=once(_implementation, config.get("impl")),
+        workload=workload,
+        impl=once(_with_its_arguments, (workload, impl)) if impl.arguments else impl,
         measures=once(_measures, _node(config, "measure")),
         device=settings.device,
         seed=settings.seed,
@@ -206,6 +208,34 @@ _class = cache(schema.find)
 
 def _implementation(values: object) -> Choice:
     return implementations.checked(_option(values, "impl"))
+
+
+def _with_its_arguments(case: tuple[Choice, Choice]) -> Choice:
+    """Return the implementation of a workload and an implementation without the arguments that its function lacks."""
+    own = _arguments(*case)
+    _, impl = case
+    fields = {
+        name: value for name, value in impl.fields.items() if not name.startswith(ARGS) or name[len(ARGS) :] in own
+    }
+    return Choice(impl.name, fields)
+
+
+def _arguments(workload: Choice, impl: Choice) -> list[str]:
+    """Return the arguments that the function of ``impl`` has for ``workload``, beside that workload's options."""
+    options = schema.build(_class(ROOMS["workload"], workload.name), workload.fields, "workload").options()
+    return [name for name in implementations.build(impl).arguments(workload.name) if name not in options]
+
+
+def _check_arguments(asked: Sequence[Choice], cases: Sequence[CaseRecord]) -> None:
+    """Raise BadInput if an argument that is ``asked`` for is one of no function of ``cases``."""
+    used = {name for case in cases for name in case.impl.arguments}
+    for name in (name for impl in asked for name in impl.arguments if name not in used):
+        given = {impl.name for impl in asked if name in impl.arguments}
+        pairs = {(case.workload.name, case.impl.text): case for case in cases if case.impl.name in given}
+        there = [one for case in pairs.values() for one in _arguments(case.workload, case.impl)]
+        whose = ", ".join(dict.fromkeys(f"{case.workload.name}/{case.impl.name}" for case in pairs.values()))
+        known = choices(name, there) if there else "there are none: keyword arguments with a default are meant"
+        raise BadInput(f"impl.args.{name}: no such argument of {whose}; {known}")
 
 
 def _option(values: object, where: str) -> Choice:

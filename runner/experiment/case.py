@@ -18,6 +18,7 @@ from runner.experiment.schema import BadInput, check, choices
 Scalar = str | int | float | bool | None
 
 WORKTREE = "worktree"  # the revision whose code is that of the files as they are
+ARGS = "args."  # begins the fields of an implementation that are arguments of its function: ``args.BLOCK``
 RECORDED = re.compile(r"(.+)@([0-9a-f]{40}|[0-9a-f]{64})", re.DOTALL)  # a field rev: its name as typed, and its commit
 
 
@@ -40,6 +41,7 @@ class Choice:
     def from_record(cls, record: Mapping[str, Any]) -> Choice:
         """Return the choice that ``to_record`` made ``record`` of. Raises one of UNREADABLE if it is none."""
         fields: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in record.items()}
+        fields |= {f"{ARGS}{name}": value for name, value in (fields.pop("args", None) or {}).items()}  # of a YAML
         name = str(fields.pop("name"))
         hash(tuple(fields.values()))  # readers collect the values of a field in a set
         return cls(name, fields)
@@ -61,6 +63,11 @@ class Choice:
     def options(self) -> dict[str, Scalar]:
         """The fields without the revision."""
         return {name: value for name, value in self.fields.items() if name != "rev"}
+
+    @property
+    def arguments(self) -> dict[str, Scalar]:
+        """The arguments of its function that are given: ``{"BLOCK": 64}``."""
+        return {name.removeprefix(ARGS): value for name, value in self.fields.items() if name.startswith(ARGS)}
 
     @cached_property
     def text(self) -> str:
@@ -111,7 +118,8 @@ class CaseRecord:
     @property
     def impl_label(self) -> str:
         """The implementation with its fields and revision, ``compiled(of=naive, mode=default)@main``."""
-        fields = ", ".join(f"{name}={value}" for name, value in self.impl.options.items() if value is not None)
+        options = {name.removeprefix(ARGS): value for name, value in self.impl.options.items() if value is not None}
+        fields = ", ".join(f"{name}={value}" for name, value in options.items())
         revision = f"@{self.impl.revision}" if self.impl.revision else ""
         return f"{self.impl.name}({fields}){revision}" if fields else f"{self.impl.name}{revision}"
 
@@ -191,16 +199,17 @@ class Labels:
     def label(self, impl: Choice) -> str:
         """Return its name, and the fields in which the implementations of that name differ: ``compiled(of=naive)``.
 
-        A function in a file is shown by the shortest end of its path that no other has, without the field's name if the
-        option has no other field: ``file(f)``, ``file(b.py:f)``. A git revision follows, also the working tree if there
-        is another: ``triton@main``, ``triton@worktree``.
+        Arguments of its function that are given are always shown: ``triton(BLOCK=64)``. A function in a file is shown
+        by the shortest end of its path that no other has, without the field's name if the option has no other field:
+        ``file(f)``, ``file(b.py:f)``. A git revision follows, also the working tree if there is another:
+        ``triton@main``, ``triton@worktree``.
         """
         shown = []
         for field, value in impl.options.items():
-            if field in self._varying[impl.name]:
+            if field in self._varying[impl.name] or field.startswith(ARGS):
                 *ends, whole = _ends(value)
                 short = next((end for end in ends if self._ends[impl.name, field, end] == 1), whole)
-                shown.append(short if ends and len(impl.options) == 1 else f"{field}={short}")
+                shown.append(short if ends and _is_only(impl) else f"{field.removeprefix(ARGS)}={short}")
         revision = f"@{impl.revision or WORKTREE}" if impl.name in self._revised else ""
         return f"{impl.name}({', '.join(shown)}){revision}" if shown else f"{impl.name}{revision}"
 
@@ -215,7 +224,8 @@ def called(impls: Sequence[Choice], label: str) -> list[int]:
     """Return the places of those in ``impls`` that ``label`` names, by the name alone or with some fields in order.
 
     The table of a part of a grid shows fewer fields and shorter paths than that of the whole grid; either label is
-    accepted. A whole path comes first: ``a.py:f`` is also the end of ``old/a.py:f``.
+    accepted. A whole path comes first: ``a.py:f`` is also the end of ``old/a.py:f``. So does what is given exactly
+    these arguments: ``triton`` is the one without any, if there is one.
     """
     whole = [place for place, impl in enumerate(impls) if _is_called(impl, label, whole=True)]
     return whole or [place for place, impl in enumerate(impls) if _is_called(impl, label, whole=False)]
@@ -225,14 +235,22 @@ def _is_called(impl: Choice, label: str, *, whole: bool) -> bool:
     label = label.removesuffix(f"@{impl.revision or WORKTREE}")
     name, _, fields = label.partition("(")
     if name != impl.name or not fields.endswith(")"):
-        return label == impl.name
+        return label == impl.name and not (whole and impl.arguments)
     rest = f"{fields[:-1]}, "
     for field, value in impl.options.items():
         *ends, full = _ends(value)
-        named = [f"{field}={text}, " for text in (full, *(() if whole else ends))]
-        bare = [text.partition("=")[2] for text in named] if ends and len(impl.options) == 1 else []
-        rest = next((rest.removeprefix(text) for text in (*named, *bare) if rest.startswith(text)), rest)
+        named = [f"{field.removeprefix(ARGS)}={text}, " for text in (full, *(() if whole else ends))]
+        bare = [text.partition("=")[2] for text in named] if ends and _is_only(impl) else []
+        found = next((text for text in (*named, *bare) if rest.startswith(text)), "")
+        if whole and not found and field.startswith(ARGS):
+            return False
+        rest = rest.removeprefix(found)
     return not rest
+
+
+def _is_only(impl: Choice) -> bool:
+    """Return whether ``impl`` has one field beside the arguments of its function."""
+    return len(impl.options) - len(impl.arguments) == 1
 
 
 def _ends(value: Scalar) -> list[str]:

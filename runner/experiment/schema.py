@@ -145,6 +145,8 @@ def words(rule: Any) -> str:
         return " or ".join(map(str, args))
     if origin in (Union, types.UnionType):
         return " or ".join(map(words, args))
+    if origin is Mapping:
+        return f"fields, each {words(args[1])}"
     if origin is tuple:
         return f"a list, each item {words(args[0])}"
     return WORDS[rule]

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import sys
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import import_module
+from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import yaml
 
 from runner.device.processes import ROOT
 from runner.experiment import schema
-from runner.experiment.case import WORKTREE, Choice, Scalar
+from runner.experiment.case import ARGS, WORKTREE, Choice, Scalar
 from runner.experiment.schema import CONF, BadInput, choices
+from runner.implementations import arguments
 from runner.kernels.unsupported import Unsupported
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
     from runner.timing import Call
 
+Argument = bool | int | float | str
 KERNELS = ROOT / "runner" / "kernels"
 CALL = re.compile(r"^(\w+\(.*\)) -> \w+$", re.MULTILINE)  # in the docstring of kernels.<op>
 COMPILES = re.compile(r"^\s*(import|from) (triton|torch\.utils\.cpp_extension)\b", re.MULTILINE)
@@ -36,7 +40,29 @@ COMPILES = re.compile(r"^\s*(import|from) (triton|torch\.utils\.cpp_extension)\b
 def build(choice: Choice) -> Implementation:
     """Return the implementation of ``choice``. Raises BadInput if its fields do not fit its class."""
     cls = kind(choice)
-    return schema.build(cls, {"rev": None, **choice.fields} if "rev" in schema.rules_of(cls) else choice.fields, "impl")
+    rules = schema.rules_of(cls)
+    fields: dict[str, Any] = {"rev": None} if "rev" in rules else {}
+    fields |= {name: value for name, value in choice.fields.items() if not name.startswith(ARGS)}
+    if "args" in rules:
+        fields["args"] = _arguments(fields.get("args")) | choice.arguments
+    return schema.build(cls, fields, "impl")
+
+
+def _arguments(given: object) -> dict[str, Any]:
+    """Return the arguments in a YAML's ``args``, without those that are null: they have their defaults.
+
+    Raises BadInput if one is no single value.
+    """
+    if not isinstance(given, Mapping | None):
+        raise BadInput(f"impl.args: {given!r} is not allowed; give an argument by its name, as in impl.args.BLOCK=64")
+    found = {str(name): value for name, value in (given or {}).items() if value is not None}
+    for name, value in found.items():
+        if isinstance(value, list):
+            swept = ",".join(map(str, value))
+            raise BadInput(f"impl.args.{name}: {value} is not allowed; to sweep: impl.args.{name}={swept} -m")
+        if not isinstance(value, Argument) or (isinstance(value, float) and not isfinite(value)):
+            raise BadInput(f"impl.args.{name}: {value!r} is not allowed; give a finite number, true, false or a word")
+    return found
 
 
 def checked(choice: Choice) -> Choice:
@@ -47,6 +73,7 @@ def checked(choice: Choice) -> Choice:
     """
     implementation = build(choice)
     fields = schema.record(implementation)
+    fields |= {f"{ARGS}{name}": value for name, value in sorted(fields.pop("args", {}).items())}
     rev = fields.pop("rev", None)
     if rev in (None, WORKTREE):
         return Choice(choice.name, fields)
@@ -169,6 +196,10 @@ class Implementation(ABC):
     def load(self, op: str) -> Callable[..., Tensor]:
         """Return the function, which takes the workload's tensors, and its options by name. Raises Unsupported."""
 
+    def arguments(self, op: str) -> list[str]:
+        """Return the arguments of its function for ``op`` that its field ``args`` may give, and options of ``op``."""
+        return []
+
     def kept_on_disk(self, op: str) -> bool:
         """Return whether building it for ``op`` compiles code that a cache on disk keeps for the next process."""
         return False
@@ -191,6 +222,7 @@ class Kernel(Implementation):
     """The implementation ``name`` of any operation: ``kernels/<op>/<name>.py``."""
 
     name: ClassVar[str]
+    args: Mapping[str, Argument] = field(default_factory=dict, kw_only=True)  # keyword arguments of the function
     rev: str | None = field(default=None, kw_only=True)  # git revision of ``kernels/``; None: the working tree
 
     def revised(self) -> Path | None:
@@ -231,21 +263,31 @@ class Kernel(Implementation):
         """Return ``kernels/<op>/<name>.py``; nothing of a revision, since its files never change."""
         return [self._file(op)] if self.rev in (None, WORKTREE) else []
 
+    def arguments(self, op: str) -> list[str]:
+        """Return the keyword arguments of the function in ``kernels/<op>/<name>.py`` that are no fields of the YAML."""
+        own = schema.rules_of(type(self))
+        return [name for name in arguments.of_function(self._file(op), op) if name not in own]
+
     def kept_on_disk(self, op: str) -> bool:
         """Return whether the file imports Triton or the builder of C++ extensions."""
         source = self._file(op)
         return source.is_file() and COMPILES.search(source.read_text(encoding="utf-8")) is not None
 
     def load(self, op: str) -> Callable[..., Tensor]:
-        """Return the function called ``op`` in that file. Raises Unsupported if a package it needs is missing."""
+        """Return the function called ``op`` in that file, with its arguments ``args``.
+
+        Raises Unsupported if a package it needs is missing, or the function lacks one of the arguments.
+        """
         if why := self.missing(op):
             raise Unsupported(why)
+        if lacking := self.args.keys() - set(self.arguments(op)):
+            raise Unsupported(f"{op} of this {self.name} has no argument {', '.join(sorted(lacking))}")
         try:
             module = import_module(self.module(f"{op}.{self.name}"))
         except ModuleNotFoundError as error:
             raise Unsupported(f"{self.name} needs the package {error.name}; install it to run this") from error
         function: Callable[..., Tensor] = getattr(module, op)
-        return function
+        return functools.partial(function, **self.args) if self.args else function
 
     @contextmanager
     def first_calls(self, op: str, device: str) -> Iterator[FirstCalls]:

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.experiment.case import WORKTREE
-from runner.implementations import FirstCalls, Implementation, as_function, call_line, loader, under_interpreter
+from runner.implementations import (
+    Argument,
+    FirstCalls,
+    Implementation,
+    arguments,
+    as_function,
+    call_line,
+    loader,
+    under_interpreter,
+)
 from runner.kernels.unsupported import Unsupported
 
 if TYPE_CHECKING:
@@ -26,6 +35,7 @@ class File(Implementation):
     """``path`` is ``folder/my_softmax.py:softmax``; the file is run as any Python module is when imported."""
 
     path: str | None
+    args: Mapping[str, Argument] = field(default_factory=dict, kw_only=True)  # keyword arguments of the function
     rev: str | None = field(default=None, kw_only=True)  # git revision of the file; None: the working tree
 
     def __post_init__(self) -> None:
@@ -76,18 +86,31 @@ class File(Implementation):
         """Return the source file of this class and the user's own, unless that is a revision's, which never changes."""
         return [*super().sources(op), *(() if self._snapshot else (self._file,))]
 
-    def load(self, op: str) -> Callable[..., Tensor]:
-        """Return the function; its file may import files beside it.
+    def arguments(self, op: str) -> list[str]:
+        """Return the keyword arguments of the function, and the meta-parameters of autotuned kernels of its file."""
+        own = arguments.of_function(self._source, self._name)
+        return list(dict.fromkeys([*own, *arguments.of_autotuned(self._source)]))
 
-        Raises AttributeError if the file lacks the function, and Unsupported if the revision lacks the file.
+    def load(self, op: str) -> Callable[..., Tensor]:
+        """Return the function with its arguments ``args``; its file may import files beside it.
+
+        Raises AttributeError if the file lacks the function, and Unsupported if the revision lacks the file, or if
+        autotuned kernels have no configuration with these arguments.
         """
         if why := self.missing(op):
             raise Unsupported(why)
+        if lacking := self.args.keys() - set(self.arguments(op)):
+            raise Unsupported(f"{self._name} in {self._where} has no argument {', '.join(sorted(lacking))}")
         module = loader.load(self._source, self._source.parent, self._snapshot)
         if not hasattr(module, self._name):
             defined = ", ".join(key for key, value in vars(module).items() if inspect.isfunction(value)) or "none"
             raise AttributeError(f"{self._where} defines no function {self._name}; it defines: {defined}")
-        return as_function(getattr(module, self._name))
+        own = arguments.of_function(self._source, self._name)
+        if pinned := {name: value for name, value in self.args.items() if name not in own}:
+            arguments.pin(module, pinned)
+        given = {name: value for name, value in self.args.items() if name in own}
+        function = getattr(module, self._name)
+        return as_function(partial(function, **given) if given else function)
 
     @property
     def _where(self) -> str:

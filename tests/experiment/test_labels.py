@@ -15,10 +15,18 @@ VARIANTS = [
 ]
 PATHS = ("a.py:f", "b (2), c.py:f", "/old/a.py:f", "/old/a.py:g", "x/y.py:h", "y.py:h", "z.py:only")
 FILES = [Choice("file", {"path": path}) for path in PATHS]
+TUNED = [
+    Choice("triton", {}),
+    *(Choice("triton", {"args.BLOCK": size}) for size in (64, 128)),
+    *(Choice("triton", {"args.BLOCK": 64, "args.num_warps": warps}) for warps in (4, 8)),
+    Choice("file", {"path": "a.py:f", "args.BLOCK": 64}),
+]
 WRAPPED = [Choice("compiled", {"of": of, "mode": "default"}) for of in ("torch", "/my/own.py:f", "own.py:torch")]
 
 
-@pytest.mark.parametrize("some", [VARIANTS, VARIANTS[::2], VARIANTS[1:2], FILES, WRAPPED, [*VARIANTS, *FILES]])
+@pytest.mark.parametrize(
+    "some", [VARIANTS, VARIANTS[::2], VARIANTS[1:2], FILES, WRAPPED, TUNED, TUNED[1:], [*VARIANTS, *FILES]]
+)
 def test_a_label_names_one_implementation_of_its_grid(some):
     labels = Labels(some)
     for impl in some:
@@ -40,6 +48,18 @@ def test_a_function_in_a_file_is_told_by_the_shortest_end_of_its_path():
         "compiled(of=f)",
         "compiled(of=own.py:torch)",
     ]
+
+
+def test_arguments_that_are_given_are_always_shown():
+    assert [Labels(TUNED).label(impl) for impl in TUNED] == [
+        "triton",
+        "triton(BLOCK=64)",
+        "triton(BLOCK=128)",
+        "triton(BLOCK=64, num_warps=4)",
+        "triton(BLOCK=64, num_warps=8)",
+        "file(BLOCK=64)",
+    ]
+    assert Labels(TUNED[1:2]).label(TUNED[1]) == "triton(BLOCK=64)"
 
 
 @pytest.mark.parametrize("label", ["file(path=/long/tricks.py:slow)", "file(tricks.py:slow)", "file(slow)"])

@@ -21,6 +21,7 @@ from runner.implementations.compiled import Compiled
 from runner.implementations.cudagraph import CudaGraph
 from runner.implementations.file import File
 from runner.kernels import gelu
+from runner.kernels.unsupported import Unsupported
 
 USER = "def mine(x):\n    return x\n"
 GELU = {"rows": 2, "cols": 4, "form": "erf", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
@@ -128,6 +129,42 @@ def test_it_may_import_what_lies_beside_it(tmp_path):
     (tmp_path / "mine.py").write_text("from beside_mine import twice\ndef mine(x): return twice(x)\n")
     (tmp_path / "beside_mine.py").write_text("def twice(x): return 2 * x\n")
     assert File(f"{tmp_path}/mine.py:mine").load("gelu")(21) == 42
+
+
+PINNED = """
+from tuner_x import Config, autotune
+constexpr = int
+@autotune(configs=[Config({"BLOCK": size}, num_warps=warps) for size in (32, 64) for warps in (4, 8)], key=["n"])
+def kernel(x, n, BLOCK: constexpr, EVEN: constexpr):
+    return BLOCK
+def mine(x, *, shift=0): return [shift, *((one.kwargs["BLOCK"], one.num_warps) for one in kernel.configs)]
+"""
+TUNER = """
+class Config:
+    def __init__(self, kwargs, num_warps): self.kwargs, self.num_warps = kwargs, num_warps
+class Autotuner:
+    def __init__(self, fn, configs): self.fn, self.configs = fn, configs
+def autotune(configs, key): return lambda fn: Autotuner(fn, configs)
+"""
+
+
+def test_its_arguments_are_given_and_those_of_an_autotuned_kernel_choose_among_its_configurations(tmp_path):
+    (tmp_path / "tuned.py").write_text(PINNED)
+    (tmp_path / "tuner_x.py").write_text(TUNER)
+
+    def load(**args):
+        return File(f"{tmp_path}/tuned.py:mine", args=args).load("gelu")(0)
+
+    assert File(f"{tmp_path}/tuned.py:mine").arguments("gelu")[:4] == ["shift", "BLOCK", "EVEN", "num_warps"]
+    assert load() == [0, (32, 4), (32, 8), (64, 4), (64, 8)]
+    assert load(BLOCK=64, shift=3) == [3, (64, 4), (64, 8)]
+    assert load(BLOCK=32, num_warps=8) == [0, (32, 8)]
+    with pytest.raises(Unsupported, match=r"kernel has no configuration with BLOCK=16; they have BLOCK=32, 64$"):
+        load(BLOCK=16)
+    with pytest.raises(Unsupported, match=r"no autotuned kernel of .*tuned\.py has EVEN in its configurations"):
+        load(EVEN=1)
+    with pytest.raises(Unsupported, match=r"^mine in .*tuned\.py has no argument gone$"):
+        load(gone=1)
 
 
 FUNCTIONS = {

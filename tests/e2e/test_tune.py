@@ -1,0 +1,36 @@
+"""``runner tune`` of a user's own function on a CPU: what it prints, and the experiment that it writes."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+FUNCTION = """
+def add(a, b, *, times=4):
+    if times > 8:
+        raise ValueError("too often")
+    for _ in range(times):
+        y = a + b
+    return y
+"""
+FAST = ["measure.benchmark.samples=20", "measure.benchmark.max_s=0.1", "measure.benchmark.warmup_s=0"]
+
+
+def test_the_fastest_argument_is_found_and_its_experiment_written(command, tmp_path):
+    (tmp_path / "k.py").write_text(FUNCTION)
+    grid = ["workload=add", "workload.rows=64", "workload.cols=4000", "impl=file", "impl.path=k.py:add", "device=cpu"]
+    words, options = command(*grid, *FAST, "impl.args.times=1,16")
+    place = words.index("runner") + 1
+    done = subprocess.run(
+        [*words[:place], "tune", "--processes", "1", *words[place:]],
+        capture_output=True, encoding="utf-8", timeout=300, check=False, **options,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    head, gain, failed, _, by_fields, by_name = done.stdout.splitlines()[-6:]
+    assert head == "tune: add: file(times=1), the fastest of 3"
+    assert "the speed of file, measured again" in gain
+    assert failed == "  left out: 1: error: ValueError: too often"
+    assert "impl.path=k.py:add impl.args.times=1 " in by_fields
+    *_, folder, experiment = by_name.split()
+    assert experiment == "+experiment=tuned_add"
+    assert "times: 1" in Path(folder, "experiment", "tuned_add.yaml").read_text()
