@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 import yaml  # noqa: E402
 
 from runner import implementations, measure  # noqa: E402
-from runner.cli.help import Entry, entries  # noqa: E402
+from runner.cli.help import ADDED, Entry, entries  # noqa: E402
 from runner.config import grid  # noqa: E402
 from runner.experiment import columns, results, schema  # noqa: E402
 from runner.implementations import call_line  # noqa: E402
@@ -52,6 +52,9 @@ GROUPS = {  # group → what it chooses, and where its options live
     "class in [`runner/report/`](../../runner/report). Override its fields as `log.<option>.<field>`.",
     "experiment": "Whole studies by one name. Choose one with `+experiment=<option>`, and override it like anything "
     "else.",
+    "shapes": "Sizes of workloads by one name, in the order that the [YAML of the workload](workload.md) names. Choose "
+    "a set with `+shapes=<option> -m`, and several with `'+shapes=[<option>,<option>]' -m`. A shape that two of them "
+    "have runs once.",
 }
 
 
@@ -105,13 +108,15 @@ def group_page(group: str) -> str:
 
 
 def _option(group: str, name: str, source: Source) -> list[str]:
-    if group == "experiment":
+    if group in ADDED:
         text = (CONF / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
         body = "\n".join(line for line in text if line.startswith("# @package") or not line.startswith("#"))
         return [f"```yaml\n{body}\n```"]
     cls = implementations.find(name) if group == "impl" else schema.find(ROOMS[group], name)
     where = "measure." + name if group == "measure" else group
     parts = _table(cls, source, where)
+    if shape := source.values.get("shape"):
+        parts.append(f"A shape gives its sizes in the order `{where}.shape=[{','.join(shape)}]`.")
     if axes := source.values.get("axes"):
         swept = "; ".join(f"`{where}.{field}` over {', '.join(map(str, values))}" for field, values in axes.items())
         parts.append(f"Default sweep under `-m`: {swept}.")
@@ -196,7 +201,7 @@ def _arguments(names: Sequence[str], operations: Sequence[str]) -> list[str]:
 def config_page() -> str:
     """Return the page of the fields of config.yaml itself."""
     source = Source.read(CONF / "config.yaml")
-    rows = [f"`{group}`" for group in GROUPS if group != "experiment"]
+    rows = [f"`{group}`" for group in GROUPS if group not in ADDED]
     axes, resume = (next(entry for entry in source.entries if entry.name == name) for name in ("axes", "resume"))
     return _page(
         [

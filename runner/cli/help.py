@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from runner.config.compose import Composer
 
 GROUPS = ("workload", "impl", "measure", "launcher", "log")
+ADDED = ("experiment", "shapes")  # groups of which no option is chosen unless it is added: +experiment=demo
 ROOMS = {**grid.ROOMS, "impl": "runner.implementations", "launcher": "runner.execute", "log": "runner.report"}
 ENTRY = re.compile(r"( *)([A-Za-z_]\w*):\s*(.*?)\s*(?:#\s*(.*))?$")  # of a YAML: ``field: value  # meaning``
 WIDEST = 44  # characters of ``field=value`` beside which meanings are aligned
@@ -74,7 +75,7 @@ def text(compose: Composer, overrides: Sequence[str]) -> str:
     Raises Hydra's exceptions.
     """
     chosen = _compose(compose, overrides)
-    groups = [f"{group}: {', '.join(sorted(compose.options(group)))}" for group in sorted((*GROUPS, "experiment"))]
+    groups = [f"{group}: {', '.join(sorted(compose.options(group)))}" for group in sorted((*GROUPS, *ADDED))]
     source = (CONF / "config.yaml").read_text(encoding="utf-8")
     lines: list[str] = []
     for where, group, values in _options(chosen):
@@ -82,7 +83,7 @@ def text(compose: Composer, overrides: Sequence[str]) -> str:
         meanings = _meanings(path.read_text(encoding="utf-8") if path else "")
         fields = {f"{where}.{name}": value for name, value in values.items() if name != "name"}
         lines += [f"{group}={values['name']}", *_fields(fields, {"axes": "default sweep under -m", **meanings}), ""]
-    top = {name: value for name, value in chosen.items() if name not in (*GROUPS, "resume")}
+    top = {name: value for name, value in chosen.items() if name not in (*GROUPS, *ADDED, "resume")}
     resume = {f"resume.{name}": value for name, value in (chosen.get("resume") or {}).items()}
     lines += ["of the run", *_fields(top, _meanings(source)), *_fields(resume, _meanings(source, "resume")), ""]
     template: str = yaml.safe_load(source)["hydra"]["help"]["template"]
@@ -144,7 +145,8 @@ def complete(compose: Composer, line: str) -> list[str]:
         head, comma, last = value.rpartition(",")
         names = [name for name in _allowed(compose, chosen, key) if name not in head.split(",")]
         return [f"{key}={head}{comma}{name}" for name in names if name.startswith(last)]
-    found = [*(f"{name}=" for name in (*GROUPS, "+experiment", *_paths(chosen, ""))), *([] if done else commands)]
+    names = [*GROUPS, *(f"+{group}" for group in ADDED), *_paths(chosen, "")]
+    found = [*(f"{name}=" for name in names), *([] if done else commands)]
     return [one for one in dict.fromkeys(found) if one.startswith(word)]
 
 
@@ -158,7 +160,7 @@ def _paths(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
 
 def _allowed(compose: Composer, chosen: Mapping[str, Any], key: str) -> list[str]:
     """Return the values that a group or a field may have; none if they cannot be listed."""
-    if key.lstrip("+") in (*GROUPS, "experiment"):
+    if key.lstrip("+") in (*GROUPS, *ADDED):
         return sorted(compose.options(key.lstrip("+")))
     if key == "resume":
         return ["last"]

@@ -40,12 +40,14 @@ def plan(argv: Sequence[str]) -> Plan | None:
         added = earlier.overrides(compose, asked.overrides) if earlier else []
         overrides = [*added, *asked.overrides]
         if asked.hydra_help or asked.cfg or asked.info or asked.shell_completion:
+            words = list(map(normalize, argv))
             if asked.cfg in ("job", "all"):  # check the shown config as a grid of one case
                 single = ["axes=null", "default_axes=false", "baseline=null"]
                 shown = sweep.configs(compose, [*overrides, *single], multirun=True)
                 grid.plan(shown)
                 added += sweep.quick_lines(shown[0])
-            _answer([*added, *(f"++{word}" if word.startswith(ARGUMENT) else word for word in map(normalize, argv))])
+                words = sweep.with_sizes(compose, words, asked.overrides)
+            _answer([*added, *(f"++{word}" if word.startswith(ARGUMENT) else word for word in words)])
             return None
         for line in overrides:
             if (key := line.partition("=")[0].lstrip("+~")).startswith(("hydra.", "hydra/")):

@@ -16,11 +16,11 @@ from runner.experiment.schema import BadInput, choices
 from runner.measure import check_columns
 from runner.store.fingerprint import PARTS
 
-NODES = ("workload", "impl", "measure", "launcher", "log", "resume", "axes", "columns")  # all but single values
+NODES = ("workload", "impl", "measure", "launcher", "log", "shapes", "resume", "axes", "columns")  # no single values
 RUN_FIELDS = ("launcher", "log", "resume", "columns", "name", "baseline", "output_dir")  # they choose no cases
 ONE_VALUE = ("name", "baseline", "replicas", "output_dir")  # fields of Globals that are the same in all cases
 EXAMPLES = {"measure": "benchmark: {...}", "resume": "of: last"}
-BESIDE = ("axes", "quick")  # in the YAML of an option, but no fields of it: its default sweep, its values if quick
+BESIDE = ("axes", "shape", "quick")  # in an option's YAML, no fields: default sweep, order of sizes, values if quick
 MOST_CASES = 100_000  # a grid takes 30 us a case to compose, and 0.2 s or more a case to run
 MOST_SEED = 2**64 - 1  # the largest that torch's generators take
 ROOMS = {"workload": "runner.models", "measure": "runner.measure"}  # where the class of an option is

@@ -18,7 +18,7 @@ from yaml import MarkedYAMLError, YAMLError
 from runner.config.grid import BESIDE, FIRST_LINE
 from runner.experiment.schema import CONF, choices
 
-SEVERAL = ("measure", "log")  # groups of which a config may choose several options
+SEVERAL = ("measure", "log", "shapes")  # groups of which a config may choose several options
 # What the reading of a YAML file raises. PyYAML raises a LookupError for !!bool x, an AttributeError for !!timestamp x.
 YAML_ERRORS = (OSError, ValueError, RecursionError, LookupError, AttributeError, YAMLError, OmegaConfBaseException)
 EXPERIMENT = "experiment/"  # where Hydra looks for a group that an experiment's defaults name without a slash
@@ -160,7 +160,8 @@ def _fields(folders: Iterable[Path]) -> dict[str, tuple[str, list[str]]]:
             continue  # reported where it is chosen
         header, group = PACKAGE.search(text), path.parent.name
         package = header[1] if header else group
-        if package != "_global_" and isinstance(values, dict):  # an experiment's fields are those of others
+        # The fields of an experiment are those of others, and those of a set of shapes are the names of workloads.
+        if package != "_global_" and group != "shapes" and isinstance(values, dict):
             for name in (name for name in values if name not in ("name", *BESIDE)):
                 options = found.setdefault(f"{package}.{name}", (group, []))[1]
                 if path.stem not in options:

@@ -17,10 +17,11 @@ from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from runner.config import REVISION, quote_revisions
+from runner.config import REVISION, quote_revisions, shapes
 from runner.config.compose import Composer, key_of
 from runner.config.grid import check_count, is_run_field
 from runner.config.messages import SEVERAL
+from runner.config.shapes import SHAPE
 from runner.experiment.schema import BadInput, choices
 
 SWEPT = ("workload", "impl")  # groups whose options have different fields
@@ -73,9 +74,15 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
     if swept := [override for override in overrides if override.is_sweep_override()]:
         asked = _as_typed(swept[0])
         raise BadInput(f"{asked}: several values make a sweep; add -m{_other_meaning(compose, swept[0])}")
-    if axes := _declared(compose(arguments), "axes").keys() - set(map(key_of, overrides)):
+    fields = {key_of(override): [str(override.input_line)] for override in overrides}
+    lines = [line for key, (line,) in fields.items() if key != SHAPE]
+    base = compose(lines)
+    if axes := _declared(base, "axes").keys() - fields.keys():
         raise BadInput(f"axes: {', '.join(sorted(axes))}: a sweep; add -m (or axes=null for one case)")
-    yield list(arguments)
+    asked = _shapes(compose, base, fields)
+    if len(asked) > 1:
+        raise BadInput(f"+shapes={','.join(base.shapes)}: {len(asked)} shapes make a sweep; add -m")
+    yield [*lines, *(line for shape in asked for line in shape)]
 
 
 def _sweep(compose: Composer, overrides: Iterable[Override]) -> Iterator[list[str]]:
@@ -83,7 +90,8 @@ def _sweep(compose: Composer, overrides: Iterable[Override]) -> Iterator[list[st
     given = {key_of(override): _expand(compose, override) for override in overrides}
     groups, values = _split(compose, given)
     offered, used = dict(values), set[str]()
-    grid: list[tuple[list[str], dict[str, list[str]]]] = []  # options, and axes over values
+    # Options, the sizes of each shape, and axes over values.
+    grid: list[tuple[list[str], list[list[str]], dict[str, list[str]]]] = []
     for choice in itertools.product(*groups.values()):
         base = compose([*choice, *_fixed(_applicable(compose(choice), values))])
         study = _axes(compose, _declared(base, "axes"), skip=given)  # an experiment's axes, of options and of values
@@ -94,14 +102,47 @@ def _sweep(compose: Composer, overrides: Iterable[Override]) -> Iterator[list[st
             options = compose(chosen)
             fields = _applicable(options, study_values | values)
             used |= fields.keys()
+            asked = _shapes(compose, options, fields)
+            fields.pop(SHAPE, None)
+            sizes = _sizes(compose, asked)
             default = _workload_axes(compose([*chosen, *_fixed(fields)]))
-            unused = {key for key in default if _sets_only(options, key, fields)}
-            grid.append((chosen, _axes(compose, default, skip=given.keys() | study | unused) | fields))
+            unused = {key for key in default if _sets_only(options, key, fields | sizes)}
+            skip = given.keys() | study.keys() | sizes.keys() | unused
+            grid.append((chosen, asked or [[]], _axes(compose, default, skip=skip) | fields))
     for key in (key for key in offered if key not in used):
         compose([*chosen, offered[key][0]])  # Hydra raises: no option of the sweep has this field
-    check_count(sum(math.prod(map(len, axes.values())) for _, axes in grid), "this sweep")
-    for chosen, axes in grid:
-        yield from ([*chosen, *point] for point in itertools.product(*axes.values()))
+    check_count(sum(len(asked) * math.prod(map(len, axes.values())) for _, asked, axes in grid), "this sweep")
+    for chosen, asked, axes in grid:
+        yield from ([*chosen, *shape, *point] for shape in asked for point in itertools.product(*axes.values()))
+
+
+def _shapes(compose: Composer, options: DictConfig, fields: Mapping[str, list[str]]) -> list[list[str]]:
+    """Return the sizes of each shape that ``fields`` or the chosen sets ask for, as overrides.
+
+    Raises BadInput if one of ``fields`` gives such a size too.
+    """
+    asked = shapes.unfold(compose, options, fields.get(SHAPE, []))
+    sizes = _sizes(compose, asked)
+    for key in (key for key in fields if asked and key.startswith("workload.")):
+        if key in sizes or _sets_only(options, key, sizes):
+            raise BadInput(f"{fields[key][0]}: a shape gives {', '.join(sizes)}; give the shape or the sizes")
+    return asked
+
+
+def with_sizes(compose: Composer, words: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """Return ``words`` with its sizes instead of the shape that is one of ``overrides``, all of one case."""
+    asked = [line for line in overrides if key_of(compose.parse(line)) == SHAPE]
+    options = compose([line for line in overrides if asked and compose.is_group(compose.parse(line))])
+    sizes = shapes.unfold(compose, options, asked)[0] if asked else []
+    return [*(word for word in words if word not in asked), *sizes]
+
+
+def _sizes(compose: Composer, asked: Sequence[Sequence[str]]) -> dict[str, list[str]]:
+    """Return the overrides of the shapes ``asked`` by the sizes that they set."""
+    found: dict[str, list[str]] = {}
+    for line in itertools.chain(*asked):
+        found.setdefault(key_of(compose.parse(line)), []).append(line)
+    return found
 
 
 def _split(compose: Composer, axes: Mapping[str, list[str]]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
@@ -116,13 +157,13 @@ def _applicable(config: DictConfig, values: Mapping[str, list[str]]) -> dict[str
     def applies(key: str, line: str) -> bool:
         group, _, field = key.partition(".")
         options = config.get(group) if group in SWEPT and not line.startswith(("+", "~")) else None
-        return not isinstance(options, DictConfig) or field.partition(".")[0] in options
+        return key == SHAPE or not isinstance(options, DictConfig) or field.partition(".")[0] in options
 
     return {key: lines for key, lines in values.items() if applies(key, lines[0])}
 
 
 def _fixed(values: Mapping[str, list[str]]) -> list[str]:
-    return [lines[0] for lines in values.values() if len(lines) == 1]
+    return [lines[0] for key, lines in values.items() if len(lines) == 1 and key != SHAPE]
 
 
 def _join_lists(compose: Composer, arguments: Sequence[str]) -> list[str]:
@@ -195,7 +236,7 @@ def _other_meaning(compose: Composer, swept: Override) -> str:
     key, _, value = str(swept.input_line).partition("=")
     if swept.key_or_group in SEVERAL:
         return f", or take them together: '{key}=[{value}]'"
-    if compose.is_group(swept) or key_of(swept) == REVISION:
+    if compose.is_group(swept) or key_of(swept) in (REVISION, SHAPE):
         return ""
     return f" (or, if it is one value, quote it within quotes: \"{key}='{value}'\")"
 

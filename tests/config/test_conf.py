@@ -14,25 +14,24 @@ from runner.experiment import schema
 
 ROOMS = {"workload": "runner.models", "measure": "runner.measure", "launcher": "runner.execute", "log": "runner.report"}
 FILES = sorted(CONF.glob("*/*.yaml"))
+OPTIONS = [path for path in FILES if path.parent.name not in ("experiment", "shapes")]  # those with a class
 
 
 def the_class(group: str, name: str) -> type:
     return implementations.find(name) if group == "impl" else schema.find(ROOMS[group], name)
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in FILES if p.parent.name != "experiment"], ids=lambda p: f"{p.parent.name}/{p.stem}"
-)
+@pytest.mark.parametrize("path", OPTIONS, ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_the_yaml_has_the_fields_of_its_class_and_a_comment_for_each(path: Path):
     values = yaml.safe_load(path.read_text())
     name = values.pop("name")
     assert name == path.stem
-    axes, quick = values.pop("axes", {}), values.pop("quick", {})
+    beside = {name for key in ("axes", "quick", "shape") for name in values.pop(key, ())}
     expected = {field.name.rstrip("_") for field in dataclasses.fields(the_class(path.parent.name, name))}
     if name == "torch":  # PyTorch's own operators have no revisions here
         expected -= {"rev", "args"}
     assert set(values) == expected
-    assert set(axes) | set(quick) <= expected
+    assert beside <= expected
     lines = path.read_text().splitlines()
     assert lines[0].startswith("#")
     for field in expected:
@@ -43,7 +42,7 @@ def test_the_yaml_has_the_fields_of_its_class_and_a_comment_for_each(path: Path)
 @pytest.mark.parametrize("path", sorted((CONF / "workload").glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_point_of_a_workloads_default_sweep_is_valid(path: Path):
     values = yaml.safe_load(path.read_text())
-    name, axes = values.pop("name"), values.pop("axes")
+    name, axes, _ = (values.pop(key) for key in ("name", "axes", "shape"))
     values = {key: 8 if isinstance(value, str) and value.startswith("${") else value for key, value in values.items()}
     for field, choices in axes.items():
         for choice in choices:
@@ -73,3 +72,10 @@ def test_the_lectures_profiles_are_at_its_sizes():
         sizes.setdefault(case.workload.name, set()).add(tuple(fields[name] for name in "mnkd" if name in fields))
     assert sizes["matmul"] == {(2048, 2048, 2048), (128, 128, 128)}
     assert sizes["cdist"] == {(2048, 2048, 2048)}
+
+
+def test_every_named_set_of_shapes_is_valid_for_its_workloads():
+    for path in sorted((CONF / "shapes").glob("*.yaml")):
+        shapes = yaml.safe_load(path.read_text())
+        plan = config.plan([f"workload={','.join(shapes)}", f"+shapes={path.stem}", "-m"])
+        assert len(plan.cases) == sum(map(len, shapes.values())), path.name

@@ -171,6 +171,39 @@ MISTAKES = {
         ["workload=gelu,mlp", "workload.layers=[2,3]", "-m"],
         "workload.layers=[2,3]: takes one value; to sweep: workload.layers=2,3 -m",
     ),
+    "a shape beside one of its sizes": (
+        ["workload.shape=[64,128]", "workload.cols=3"],
+        "workload.cols=3: a shape gives workload.rows, workload.cols; give the shape or the sizes",
+    ),
+    "a shape beside the size that sets its sizes": (
+        ["workload=matmul", "workload.shape=[8,8,4]", "workload.size=3"],
+        "workload.size=3: a shape gives workload.m, workload.k, workload.n; give the shape or the sizes",
+    ),
+    "a shape of another length": (
+        ["workload=gelu,matmul", "workload.shape=[64,128]", "-m"],
+        "workload.shape=[64,128]: a shape of workload=matmul has 3 sizes: [m,k,n]",
+    ),
+    "a list of shapes": (
+        ["workload.shape=[[64,128],[8,9]]", "-m"],
+        "workload.shape=[[64,128],[8,9]]: takes one shape; to sweep: workload.shape=[64,128],[8,9] -m",
+    ),
+    "several shapes without -m": (
+        ["workload.shape=[64,128],[8,9]"],
+        "workload.shape=[64,128],[8,9]: several values make a sweep; add -m",
+    ),
+    "a set of several shapes without -m": (
+        ["workload=softmax", "+shapes=gpt2"],
+        "+shapes=gpt2: 2 shapes make a sweep; add -m",
+    ),
+    "a shape beside a set of shapes": (
+        ["+shapes=gpt2", "workload.shape=[64,128]"],
+        "workload.shape=[64,128]: +shapes=gpt2 gives the shapes; give one of the two",
+    ),
+    "a set without shapes for the workload": (
+        ["workload=cdist", "+shapes=gpt2", "-m"],
+        "+shapes=gpt2: no shapes for workload=cdist; it has some for matmul, gelu, softmax",
+    ),
+    "a set that there is not": (["+shapes=llama3", "-m"], "shapes=llama3: no such option; did you mean llama3_8b? "),
     "a list for what a run has one of": (
         ["replicas=[1,2]", "-m"],
         "replicas: [1, 2] is not allowed; give a whole number at least 1",
@@ -215,6 +248,23 @@ def test_a_config_that_is_valid_is_shown_as_hydra_has_it(words, monkeypatch, cap
     monkeypatch.setattr(sys, "argv", ["runner"])
     assert config.plan([*words, "--cfg", "job"]) is None
     assert "default_axes: true" in capsys.readouterr().out
+
+
+def test_a_config_with_a_shape_is_shown_with_its_sizes(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    assert config.plan(["workload=gelu", "workload.shape=[17,19]", "--cfg", "job"]) is None
+    assert "rows: 17\n  cols: 19\n" in capsys.readouterr().out
+
+
+def test_a_workload_without_an_order_of_sizes_and_a_yaml_with_a_plain_shape_are_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    (tmp_path / "workload").mkdir()
+    (tmp_path / "workload" / "plain.yaml").write_text("name: gelu\nrows: 3\n")
+    (tmp_path / "workload" / "fixed.yaml").write_text("defaults: [gelu, _self_]\nshape: [3, 4]\n")
+    with pytest.raises(BadInput, match=r"^workload.shape: workload=gelu has no shape; name its sizes in its YAML, as "):
+        config.plan(["--config-dir", str(tmp_path), "workload=plain", "workload.shape=[3,4]"])
+    with pytest.raises(BadInput, match=r"^workload.shape: \[3, 4\] does not name sizes of workload=gelu; a YAML gives"):
+        config.plan(["--config-dir", str(tmp_path), "workload=fixed"])
 
 
 def test_a_field_of_an_option_of_the_users_is_found(monkeypatch, tmp_path):

@@ -59,6 +59,47 @@ def test_each_workload_of_a_grid_keeps_its_own_axes(compose):
     assert all(any(o.startswith("workload.layers=") for o in point) == ("workload=mlp" in point) for point in grid)
 
 
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [
+        (["workload=matmul", "workload.shape=[4,5,6],[4k,8,9]"], ["m=4 k=5 n=6", "m=4k k=8 n=9"]),
+        (["workload=matmul", "workload.shape=[4,5,6]"], ["m=4 k=5 n=6"]),  # its default axis sets m, k and n alone
+        (["workload=gelu,softmax", "workload.shape=[4,5],[4,5],[6,7]"], ["rows=4 cols=5", "rows=6 cols=7"] * 2),
+        (["workload=gelu", "axes={workload.shape:[[4,5],[6,7]]}"], ["rows=4 cols=5", "rows=6 cols=7"]),
+        (["workload=gelu", "+axes={workload.shape:[[4,5]]}", "workload.shape=[6,7]"], ["rows=6 cols=7"]),
+        (["workload=gelu", "workload.dtype=float32,bfloat16", "workload.shape=[4,5]"], ["rows=4 cols=5"] * 2),
+        (["workload=cdist", "workload.shape=[4,5,6]", "workload.m=${workload.n}"], None),
+    ],
+)
+def test_a_shape_gives_the_sizes_of_a_workload_in_its_order(compose, given, sizes):
+    words = [f"+{word}" if word.startswith("axes=") else word for word in given]
+    if sizes is None:
+        with pytest.raises(BadInput, match=r"^workload.m=.*: a shape gives workload.n, workload.m, workload.d; give"):
+            points(compose, *words)
+        return
+    grid = list(sweep.unfold(compose, words, multirun=True))
+    found = [[line.partition(".")[2] for line in case if line.startswith("workload.")] for case in grid]
+    assert [" ".join(name for name in case if not name.startswith("dtype")) for case in found] == sizes
+
+
+def test_without_m_a_shape_is_one_case(compose):
+    assert points(compose, "workload.shape=[4,5]", multirun=False) == [["workload.cols=5", "workload.rows=4"]]
+
+
+def test_named_sets_of_shapes_are_united_and_a_user_may_add_one(tmp_path):
+    (tmp_path / "shapes").mkdir()
+    (tmp_path / "shapes" / "mine.yaml").write_text("# @package shapes.mine\ngelu: [[4, 5], [1024, 3072]]\n")
+    (tmp_path / "shapes" / "bare.yaml").write_text("gelu: [[4, 5]]\n")
+    compose = Composer(str(tmp_path))
+    grid = points(compose, "workload=gelu", "+shapes=[mine,gpt2]")
+    assert [point[1:3] for point in grid] == [
+        ["workload.cols=5", "workload.rows=4"],
+        ["workload.cols=3072", "workload.rows=1024"],
+    ]
+    with pytest.raises(BadInput, match=r"^shapes: gelu belongs to no set; a YAML of conf/shapes begins with"):
+        points(compose, "workload=gelu", "+shapes=bare")
+
+
 def test_without_m_no_axis_unfolds(compose):
     assert points(compose, "workload=gelu", multirun=False) == [["workload=gelu"]]
 
