@@ -90,7 +90,8 @@ def error() -> Judge:
         ratios = []
         for want, got in zip(expected, outputs, strict=True):
             assert got.shape == want.value.shape, want.name
-            ratio = (got.double() - want.value).abs() / (want.atol + want.rtol * want.value.abs())
+            wrong = (got.double() - want.value).abs()
+            ratio = (wrong / (want.atol + want.rtol * want.value.abs())).masked_fill(wrong == 0, 0)
             ratios.append(ratio.nan_to_num(nan=torch.inf).max())
         return float(torch.stack(ratios).max())
 

@@ -38,6 +38,7 @@ class Globals:
     time_wrong: bool
     debug: Aid | None
     quick: bool
+    deterministic_algorithms: bool
     replicas: Annotated[int, "at least 1"]
     output_dir: str
     default_axes: bool
@@ -152,6 +153,7 @@ def _case(config: Mapping[str, Any], known: dict[tuple[str, str], Any]) -> CaseR
         time_wrong=settings.time_wrong,
         debug=settings.debug,
         quick=settings.quick,
+        deterministic_algorithms=settings.deterministic_algorithms,
     )
 
 

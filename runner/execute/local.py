@@ -24,7 +24,7 @@ from runner.execute import CannotStart, Event, Limits, Notice
 from runner.execute.device_queue import DeviceQueue
 from runner.execute.precompile import WORTH, Precompiler, compiled, process_count
 from runner.execute.worker_process import Gone, Spawner, Zygote
-from runner.experiment.case import DEBUG_ENVIRONMENT, CaseRecord
+from runner.experiment.case import DEBUG_ENVIRONMENT, DETERMINISTIC_ENVIRONMENT, CaseRecord
 from runner.experiment.results import Row
 
 SOURCES = (Zygote, Spawner) if sys.platform == "linux" else (Spawner,)  # of workers, the best first
@@ -41,14 +41,15 @@ class Local(Limits):
     def run(self, cases: Sequence[CaseRecord], log_path: str, early: Zygote | None = None) -> Iterator[Event]:
         """Yield one row per case. Raises CannotStart.
 
-        Cases that differ in ``debug`` run in different workers, since a debugging mode may need its environment set
-        before anything is imported. Cases on the CPU do not run beside cases on GPUs.
+        Cases that differ in ``debug`` or ``deterministic_algorithms`` run in different workers, since these may need
+        their environment set before anything is imported. Cases on the CPU do not run beside cases on GPUs.
         """
-        kinds: dict[tuple[str | None, bool, int], list[CaseRecord]] = {}
+        kinds: dict[tuple[str | None, bool, bool, int], list[CaseRecord]] = {}
         for case in cases:
-            kinds.setdefault((case.debug, case.device == "cpu", case.devices), []).append(case)
-        for (debug, *_), some in kinds.items():
-            environment = DEBUG_ENVIRONMENT.get(debug, {})
+            kind = case.debug, case.deterministic_algorithms, case.device == "cpu", case.devices
+            kinds.setdefault(kind, []).append(case)
+        for (debug, deterministic, *_), some in kinds.items():
+            environment = {**DEBUG_ENVIRONMENT.get(debug, {}), **(DETERMINISTIC_ENVIRONMENT if deterministic else {})}
             yield from self._run(some, Path(log_path), environment, None if environment else early)
             early = early if environment else None
 

@@ -88,6 +88,7 @@ class CaseRecord:
     replica: int = 0  # the number of this repetition, which runs in a process of its own
     debug: Aid | None = None  # a debugging mode
     quick: bool = False  # measured in a tenth of the time
+    deterministic_algorithms: bool = False  # under torch.use_deterministic_algorithms(True)
 
     @property
     def devices(self) -> int:
@@ -126,7 +127,7 @@ class CaseRecord:
     @property
     def settings(self) -> dict[str, Scalar]:
         """Everything but the workload, the implementation and the replica, by the names of the command line."""
-        own = ("device", "seed", "debug", "time_wrong", "quick")
+        own = ("device", "seed", "debug", "time_wrong", "quick", "deterministic_algorithms")
         given = {name: getattr(self, name) for name in own}
         fields = {f"measure.{one.name}.{name}": value for one in self.measures for name, value in one.fields.items()}
         whole = {**given, "measure": [one.name for one in self.measures], **fields}
@@ -143,7 +144,8 @@ class CaseRecord:
             "time_wrong": self.time_wrong,
             "replica": self.replica,
             "debug": self.debug,
-            **({"quick": True} if self.quick else {}),  # the keys of other cases are those from before it existed
+            # Only where they are true: the keys of other cases are those from before these fields existed.
+            **{name: True for name in ("quick", "deterministic_algorithms") if getattr(self, name)},
         }
 
     @classmethod
@@ -290,6 +292,9 @@ DEBUG_ENVIRONMENT: Mapping[str | None, Mapping[str, str]] = {  # of the workers 
     # read when a kernel is decorated, Triton's own among them, and when Numba is imported
     "interpret": {"TRITON_INTERPRET": "1", "NUMBA_ENABLE_CUDASIM": "1"},
 }
+
+# Of the workers of cases under deterministic_algorithms=true, before cuBLAS starts: else torch refuses its products
+DETERMINISTIC_ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
 def interpreted() -> bool:

@@ -99,7 +99,7 @@ def _cases(run: Run) -> list[CaseRecord]:
     if any(run.names.settings(case) for case in cases):
         return cases
     constant: dict[str, Any] = {"measures": (), "device": "auto", "seed": 0, "time_wrong": False, "debug": None}
-    return [replace(case, **constant, quick=False) for case in cases]
+    return [replace(case, **constant, quick=False, deterministic_algorithms=False) for case in cases]
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:

@@ -169,7 +169,9 @@ def _reduced(case: CaseRecord, kind: Literal["auto", "cpu", "cuda"]) -> CaseReco
     """Return ``case`` without what may differ between two runs."""
     fields = ((one.name, {name: one.fields[name] for name in MEASURED if name in one.fields}) for one in case.measures)
     measures = tuple(Choice(name, some) for name, some in fields if some and kind != "cpu")
-    return CaseRecord(case.workload, typed(case.impl), measures, kind, case.seed, debug=case.debug)
+    return replace(
+        case, impl=typed(case.impl), measures=measures, device=kind, time_wrong=False, replica=0, quick=False
+    )
 
 
 def typed(impl: Choice) -> Choice:
@@ -181,7 +183,7 @@ def match_key(case: CaseRecord) -> _Same:
     """Return what is equal for equal cases. A field that is null counts as missing, as in an older run."""
     choices = (case.workload, case.impl, *case.measures)
     fields = ((one.name, frozenset((k, v) for k, v in one.fields.items() if v is not None)) for one in choices)
-    return (*fields, case.device, case.seed, case.debug, case.quick, case.time_wrong)
+    return (*fields, case.device, case.seed, case.debug, case.quick, case.time_wrong, case.deterministic_algorithms)
 
 
 @dataclass(frozen=True)
@@ -472,6 +474,7 @@ def _without(case: CaseRecord, names: set[str]) -> CaseRecord:
         return Choice(choice.name, {k: v for k, v in choice.fields.items() if f"{group}.{k}" not in names})
 
     usual: dict[str, Any] = {"device": "auto", "seed": 0, "debug": None, "time_wrong": False, "quick": False}
+    usual["deterministic_algorithms"] = False
     return replace(
         case,
         workload=rest(case.workload, "workload"),

@@ -303,9 +303,9 @@ def _against(
 
 
 def _rate(row: Row, column: str, scale: float) -> float | None:
-    """Return ``column`` per microsecond, times ``scale``."""
+    """Return ``column`` per microsecond, times ``scale``; None if it is 0, as the operations of a copy are."""
     amount = row.metrics.get(column)
-    return float(amount) / row.time_us * scale if amount is not None and row.time_us else None
+    return float(amount) / row.time_us * scale if amount and row.time_us else None
 
 
 def _is_right(row: Row) -> bool:

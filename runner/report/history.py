@@ -314,9 +314,7 @@ def _reduced(case: CaseRecord, device: str) -> CaseRecord:
     """Return ``case`` without what may differ within a series: what only says how exactly to measure, the commit."""
     fields = [(one.name, {k: v for k, v in one.fields.items() if k in compare.MEASURED}) for one in case.measures]
     measures = tuple(Choice(name, {} if device == "cpu" else some) for name, some in fields if some)
-    return CaseRecord(
-        case.workload, compare.typed(case.impl), measures, "auto", case.seed, debug=case.debug, quick=case.quick
-    )
+    return replace(case, impl=compare.typed(case.impl), measures=measures, device="auto", time_wrong=False, replica=0)
 
 
 # --- changes ---

@@ -18,7 +18,7 @@ from runner.experiment.results import redact_command
 PLAIN = re.compile(r"[A-Za-z_][\w./:-]*")  # what Hydra reads as a string without quotes
 WORDS = ("true", "false", "null", "nan", "inf")  # what it reads as something else
 COPY = re.compile(r"\$\{[\w.]*\.(\w+)\}")  # a default that is the value of another field
-OPTIONS = ("device", "seed", "debug", "time_wrong", "quick")
+OPTIONS = ("device", "seed", "debug", "time_wrong", "quick", "deterministic_algorithms")
 
 
 def command(case: CaseRecord) -> str:

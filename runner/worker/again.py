@@ -32,7 +32,7 @@ from runner.timing import clock as time
 from runner.timing.preparation import preparation
 from runner.worker.check import classify
 from runner.worker.job import Job
-from runner.worker.problem import Problem
+from runner.worker.problem import Problem, algorithms
 
 WARM_UP, WARM_UP_S = 3, 0.05  # calls before the profiler starts, at least so many and for so long
 
@@ -42,8 +42,9 @@ def main(request: Path) -> int:
     asked = json.loads(request.read_text(encoding="utf-8"))
     case = CaseRecord.from_record(asked["case"])
     job = Job(case, Problem(case), on_phase=lambda phase: None)
+    deterministic = algorithms(deterministic=case.deterministic_algorithms)
     try:
-        with watched(torch.cuda.nvtx.range if torch.cuda.is_available() else nullcontext):
+        with deterministic, watched(torch.cuda.nvtx.range if torch.cuda.is_available() else nullcontext):
             found = again(job, int(asked["calls"]), cold_l2=bool(asked["cold_l2"]))
     except (Exception, SystemExit) as error:  # an implementation may call sys.exit
         traceback.print_exc()

@@ -124,7 +124,10 @@ def _nan_as_inf(tensor: Tensor) -> Tensor:
 
 
 OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED")
-NO_SUCH_KERNEL = re.compile(r"not implemented for|not supported for|unsupported dtype", re.IGNORECASE)
+NO_SUCH_KERNEL = re.compile(  # the last under deterministic_algorithms=true
+    r"not implemented for|not supported for|unsupported dtype|does not have a deterministic implementation",
+    re.IGNORECASE,
+)
 LONGEST = 800, 200  # characters of a reason, from its beginning and from its end
 COMPILERS = (
     "torch._dynamo",

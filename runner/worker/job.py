@@ -24,7 +24,7 @@ from runner.timing import clock as time
 from runner.timing.call import peak_bytes
 from runner.timing.procedure import UNTRUE
 from runner.worker.check import Fault, classify, compare, repeats
-from runner.worker.problem import Problem, device_name
+from runner.worker.problem import Problem, algorithms, device_name
 
 SHARE_PRECOMPILE = 0.1  # of the GPU's memory, for a process that compiles while another case runs
 TIMED_PHASES = ("inputs", "check", "measure")  # each has a column <phase>_s; build has build_s and first_call_s
@@ -64,7 +64,8 @@ class Job:
 
     def run(self) -> None:
         """Run all phases in order. Raises what the implementation raises."""
-        with debugging(self.case.debug, self.problem.device):
+        deterministic = algorithms(deterministic=self.case.deterministic_algorithms)
+        with debugging(self.case.debug, self.problem.device), deterministic:
             if self.case.debug == "sanitizer":
                 self._sanitize()
             try:
@@ -143,8 +144,9 @@ class Job:
             inductor.compile_threads = 1  # type: ignore[attr-defined]  # the other cores compile other cases
         call = self._plain_call()
         started = time.perf_counter()
-        call.run()
-        _synchronize(device)
+        with algorithms(deterministic=self.case.deterministic_algorithms):  # Inductor's cache tells them apart
+            call.run()
+            _synchronize(device)
         return {"precompile_s": time.perf_counter() - started}
 
     def _plain_call(self) -> Call:

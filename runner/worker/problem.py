@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -68,8 +69,12 @@ class Problem:
         return sum(tensor.nbytes for tensor in self._inputs or ())
 
     def expected(self) -> tuple[Expected, ...]:
-        """Return the expected outputs in float64. They are computed before an implementation sees the inputs."""
-        expected = self._expected or self.workload.reference(*self.inputs())
+        """Return the expected outputs in float64. They are computed before an implementation sees the inputs.
+
+        The workload may use any operation, so its reference is computed without ``deterministic_algorithms``.
+        """
+        with algorithms(deterministic=False):
+            expected = self._expected or self.workload.reference(*self.inputs())
         self._expected = None if self.low_memory else expected
         return expected
 
@@ -109,7 +114,9 @@ class Problem:
         calls = on_same_inputs(list(self._calls.values()))
         for measure in self.measures:
             compare = getattr(measure, "compare", None)
-            if compare and (found := compare(calls, self.device)):
+            with algorithms(deterministic=self._case.deterministic_algorithms):
+                found = compare(calls, self.device) if compare else None
+            if found:
                 instruments, batches_us = (
                     dict(zip(self._calls, each, strict=True)) for each in zip(*found, strict=True)
                 )
@@ -132,6 +139,20 @@ def on_same_inputs(calls: Sequence[TimedCall]) -> Sequence[TimedCall]:
         return replace(call, reset=reset)
 
     return [(restored(call), figures) for call, figures in calls] if undo else calls
+
+
+@contextmanager
+def algorithms(*, deterministic: bool) -> Iterator[None]:
+    """Set ``torch.use_deterministic_algorithms``, and restore it afterwards."""
+    mode, warn_only = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    torch.use_deterministic_algorithms(deterministic)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(mode, warn_only=warn_only)
 
 
 def option(package: str, choice: Choice) -> Any:  # the class depends on the name

@@ -24,6 +24,7 @@ def config(impl="torch", cols=8, **top):
         "time_wrong": False,
         "debug": None,
         "quick": False,
+        "deterministic_algorithms": False,
         "replicas": 1,
         "output_dir": "outputs",
         "axes": {},

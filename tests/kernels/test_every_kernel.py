@@ -35,6 +35,9 @@ POINTS: dict[str, list[dict[str, object]]] = {
         for pass_ in ("fwd", "bwd")
         for rows, cols in ((5, 1), (70, 127), (3, 1024), (3, 4096), (2, 16385), (2, 32769), (2, 70001), (1, 131073))
     ],
+    # several rows a program | half of a block is padding | blocks of a row, with the last one short
+    "cumsum": [{"rows": rows, "cols": cols} for rows, cols in ((5, 1), (70, 127), (3, 4096), (2, 5000), (2, 16385))],
+    "transpose": [{"rows": rows, "cols": cols} for rows, cols in ((1, 1), (1, 300), (130, 67), (128, 256))],
     "matmul": [
         {"size": 1, "m": m, "n": n, "k": k} for m, n, k in ((1, 1, 1), (33, 65, 127), (128, 128, 128), (7, 5, 4001))
     ],
@@ -49,7 +52,7 @@ POINTS: dict[str, list[dict[str, object]]] = {
 
 
 def test_the_folders_hold_what_the_project_promises():
-    triton = {(op, "triton") for op in ("add", "gelu", "matmul", "mlp", "softmax")}
+    triton = {(op, "triton") for op in ("add", "cumsum", "gelu", "matmul", "mlp", "softmax", "transpose")}
     assert {(op, impl) for op in POINTS for impl in ALWAYS} | triton <= set(FOUND)
 
 
@@ -78,7 +81,7 @@ def test_matches_float64_at_small_and_odd_sizes(make, error, op, impl, dtype, de
 
 
 @pytest.mark.parametrize("kind", [torch.int32, torch.int64, torch.bool, torch.complex64])
-@pytest.mark.parametrize("op", ["cdist", "gelu", "softmax"])
+@pytest.mark.parametrize("op", ["cdist", "cumsum", "gelu", "softmax"])
 def test_triton_refuses_what_is_no_float(make, load, device, op, kind):
     function = load(op, "triton")
     workload, inputs = make(op, dtype="float32", device=device, **POINTS[op][0])
@@ -87,7 +90,7 @@ def test_triton_refuses_what_is_no_float(make, load, device, op, kind):
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter makes Triton work on a CPU")
-@pytest.mark.parametrize("op", ["add", "gelu", "matmul", "mlp", "softmax"])
+@pytest.mark.parametrize("op", ["add", "cumsum", "gelu", "matmul", "mlp", "softmax", "transpose"])
 def test_triton_on_a_cpu_says_what_would_help(make, op):
     workload, inputs = make(op, dtype="float32", **POINTS[op][0])
     function = getattr(import_module(f"runner.kernels.{op}.triton"), op)
