@@ -42,6 +42,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 MLP = {"layers": 2, "steps": 1, "zero_grad": "every_step", "pass": "fwd_bwd"}
 SIZES: dict[str, list[dict[str, Any]]] = {  # op → sizes; each of them uses another kernel or plan
     "add": [{"rows": 7, "cols": cols} for cols in (64, 1001)],
+    "square": [{"rows": 7, "cols": cols, "pass": pass_} for cols in (64, 1001) for pass_ in ("fwd", "bwd")],
     "gelu": [
         {"rows": 7, "cols": cols, "form": form, "pass": pass_}
         for cols in (64, 1001)
@@ -62,6 +63,7 @@ LITTLE = SIZES | {  # for initcheck, which reports 512 reads of a launch, and an
 }
 IMPLS = {  # op → implementations with our kernels
     "add": ("triton", "cuda"),
+    "square": ("triton", "cuda"),
     "gelu": ("triton", "cuda"),
     "softmax": ("triton", "cuda"),
     "matmul": ("triton", "cuda", "split"),

@@ -29,6 +29,9 @@ POINTS: dict[str, list[dict[str, object]]] = {
         for form in ("tanh", "erf")
         for rows, cols in ((1, 1), (3, 127), (64, 64), (41, 1001))
     ],
+    "square": [
+        {"rows": rows, "cols": cols, "pass_": pass_} for pass_ in ("fwd", "bwd") for rows, cols in ((1, 1), (41, 101))
+    ],
     # 1 | several rows a program, the last one short | one row a program | half of a block is padding | wide rows
     "softmax": [
         {"rows": rows, "cols": cols, "pass_": pass_}
@@ -52,7 +55,7 @@ POINTS: dict[str, list[dict[str, object]]] = {
 
 
 def test_the_folders_hold_what_the_project_promises():
-    triton = {(op, "triton") for op in ("add", "cumsum", "gelu", "matmul", "mlp", "softmax", "transpose")}
+    triton = {(op, "triton") for op in ("add", "cumsum", "gelu", "matmul", "mlp", "softmax", "transpose", "square")}
     assert {(op, impl) for op in POINTS for impl in ALWAYS} | triton <= set(FOUND)
 
 
@@ -81,7 +84,7 @@ def test_matches_float64_at_small_and_odd_sizes(make, error, op, impl, dtype, de
 
 
 @pytest.mark.parametrize("kind", [torch.int32, torch.int64, torch.bool, torch.complex64])
-@pytest.mark.parametrize("op", ["cdist", "cumsum", "gelu", "softmax"])
+@pytest.mark.parametrize("op", ["cdist", "cumsum", "gelu", "softmax", "square"])
 def test_triton_refuses_what_is_no_float(make, load, device, op, kind):
     function = load(op, "triton")
     workload, inputs = make(op, dtype="float32", device=device, **POINTS[op][0])
@@ -90,7 +93,7 @@ def test_triton_refuses_what_is_no_float(make, load, device, op, kind):
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter makes Triton work on a CPU")
-@pytest.mark.parametrize("op", ["add", "cumsum", "gelu", "matmul", "mlp", "softmax", "transpose"])
+@pytest.mark.parametrize("op", ["add", "cumsum", "gelu", "matmul", "mlp", "softmax", "transpose", "square"])
 def test_triton_on_a_cpu_says_what_would_help(make, op):
     workload, inputs = make(op, dtype="float32", **POINTS[op][0])
     function = getattr(import_module(f"runner.kernels.{op}.triton"), op)
