@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 FUNCTION = """
-def add(a, b, *, times=4):
-    if times > 8:
+def add(a, b, *, times=40):
+    if times > 40:
         raise ValueError("too often")
     for _ in range(times):
         y = a + b
@@ -18,18 +18,17 @@ FAST = ["measure.benchmark.samples=20", "measure.benchmark.max_s=0.1", "measure.
 
 def test_the_fastest_argument_is_found_and_its_experiment_written(command, tmp_path):
     (tmp_path / "k.py").write_text(FUNCTION)
-    grid = ["workload=add", "workload.rows=64", "workload.cols=4000", "impl=file", "impl.path=k.py:add", "device=cpu"]
-    words, options = command(*grid, *FAST, "impl.args.times=1,16")
+    grid = ["workload=add", "workload.rows=64", "workload.cols=1000", "impl=file", "impl.path=k.py:add", "device=cpu"]
+    words, options = command(*grid, *FAST, "impl.args.times=1,99")
     place = words.index("runner") + 1
     done = subprocess.run(
         [*words[:place], "tune", "--processes", "1", *words[place:]],
         capture_output=True, encoding="utf-8", timeout=300, check=False, **options,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    head, gain, failed, _, by_fields, by_name = done.stdout.splitlines()[-6:]
-    assert head == "tune: add: file(times=1), the fastest of 3"
-    assert "the speed of file, measured again" in gain
-    assert failed == "  left out: 1: error: ValueError: too often"
+    *_, by_fields, by_name = found = done.stdout.splitlines()
+    assert "tune: add: file(times=1), the fastest of 3" in found
+    assert "  left out: 1: error: ValueError: too often" in found
     assert "impl.path=k.py:add impl.args.times=1 " in by_fields
     *_, folder, experiment = by_name.split()
     assert experiment == "+experiment=tuned_add"
