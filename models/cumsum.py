@@ -31,7 +31,8 @@ class Cumsum(Workload):
         random walk (Higham & Mary 2019, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput.
         41(5)). If elements are added one after the other, each y_k, k <= j, is rounded: a standard deviation of at most
         0.43 j^(1/2) m units, with m the largest |y_k| or |x_k|. Seven of them are allowed, 3 j^(1/2) m units, for large
-        matrices. In a tree most sums are of a few elements. The others are the difference of two y, so at most 2 m, and few.
+        matrices. In a tree most sums are of a few elements. The others are few, and each is the difference of two y, so
+        at most 2 m.
 
         Then y is rounded to ``dtype``.
         """

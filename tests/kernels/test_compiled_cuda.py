@@ -83,6 +83,16 @@ def test_gelu_moves_sixteen_bytes_at_once_and_spills_nothing(build, arch, dtype,
     assert float64(built) == (dtype == "double")
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_histogram_counts_in_shared_memory_and_two_blocks_fit_on_a_multiprocessor(build, arch):
+    built = build("histogram", "default", "histogram_kernel<32, true>", arch)
+    assert built.instructions["LDG.E.128"] or built.instructions["LDG.E.128.CONSTANT"]
+    assert built.having("ATOMS")
+    assert built.stack == 0
+    assert built.registers <= REGISTERS_AT_ALL_WARPS[arch]
+    assert not build("histogram", "global", "histogram_kernel<true>", arch).having("ATOMS")
+
+
 @pytest.mark.parametrize("dtype", ["float", "bfloat16"])
 def test_gelu_of_an_unaligned_view_reads_element_by_element(build, dtype):
     built = build("gelu", "default", f"gelu_kernel<{dtype}, true, false>", "sm_90a")

@@ -18,8 +18,11 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from runner.kernels.add import triton as add  # noqa: E402
+from runner.kernels.cumsum import triton as cumsum  # noqa: E402
 from runner.kernels.gelu import triton as gelu  # noqa: E402
+from runner.kernels.histogram import triton as histogram  # noqa: E402
 from runner.kernels.softmax import triton as softmax  # noqa: E402
+from runner.kernels.transpose import triton as transpose  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 ALIGNED = [["tt.divisibility", 16]]
@@ -144,6 +147,44 @@ def test_compiled_softmax_of_a_wide_row_spills_nothing(tmp_path, capability, dty
     )
     assert dtype == "fp64" or ".f64" not in ptx
     assert bits(ptx, "ld") == bits(ptx, "st") == 128
+    assert stack == 0
+
+
+@pytest.mark.parametrize(("dtype", "itemsize"), [("bf16", 2), ("fp32", 4)])
+def test_compiled_transpose_moves_128_bits_at_once_and_spills_nothing(tmp_path, dtype, itemsize):
+    tile, warps = transpose.shape_for(itemsize)
+    arguments = {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "x_stride": "i32", "rows": "i32", "cols": "i32"}
+    ptx, stack = build(transpose._transpose, arguments, {"TILE": tile}, 90, warps, tmp_path)
+    assert bits(ptx, "ld") == bits(ptx, "st") == 128
+    assert stack == 0
+
+
+@pytest.mark.parametrize(("cols", "dtype"), [(100, "fp32"), (10**6, "fp32"), (10**6, "bf16")])
+def test_compiled_cumsum_moves_128_bits_at_once_and_spills_nothing(tmp_path, cols, dtype):
+    rows, block, warps = cumsum.shape_for(cols, 4)
+    ptx, stack = build(
+        cumsum._cumsum,
+        {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "x_stride": "i32", "rows": "i32", "cols": "i32"},
+        {"ARITHMETIC": tl.float32, "ROWS": rows, "BLOCK": block, "LONG": False},
+        90,
+        warps,
+        tmp_path,
+    )
+    assert bits(ptx, "ld") == bits(ptx, "st") == 128
+    assert stack == 0
+    assert ".f64" not in ptx
+
+
+def test_compiled_histogram_reads_128_bits_at_once_and_spills_nothing(tmp_path):
+    ptx, stack = build(
+        histogram._count_blocks,
+        {"x_ptr": "*fp32", "y_ptr": "*i64", "count": "i32", "bins": "i32"},
+        {"BINS": 256, "BLOCK": histogram.BLOCK},
+        90,
+        histogram.WARPS,
+        tmp_path,
+    )
+    assert bits(ptx, "ld") == 128
     assert stack == 0
 
 

@@ -17,6 +17,7 @@ from runner.kernels.unsupported import Unsupported
 KERNELS = Path(__file__).parents[2] / "kernels"
 FOUND = sorted((path.parent.name, path.stem) for path in KERNELS.glob("*/[!_]*.py"))
 DTYPES = ["float32", "float16", "bfloat16", "float64"]
+ONLY = {"histogram": ["float32"]}  # the dtypes of a workload that has not all of them
 ALWAYS = ["naive", "torch"]  # what every op has, everywhere
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -40,6 +41,15 @@ POINTS: dict[str, list[dict[str, object]]] = {
     ],
     # several rows a program | half of a block is padding | blocks of a row, with the last one short
     "cumsum": [{"rows": rows, "cols": cols} for rows, cols in ((5, 1), (70, 127), (3, 4096), (2, 5000), (2, 16385))],
+    "histogram": [
+        {"elements": elements, "bins": bins, "data": data}
+        for elements, bins, data in (
+            (1, 1, "zeros"),
+            (999, 10, "normal"),
+            (5000, 256, "uniform"),
+            (5000, 1025, "uniform"),
+        )
+    ],
     "transpose": [{"rows": rows, "cols": cols} for rows, cols in ((1, 1), (1, 300), (130, 67), (128, 256))],
     "matmul": [
         {"size": 1, "m": m, "n": n, "k": k} for m, n, k in ((1, 1, 1), (33, 65, 127), (128, 128, 128), (7, 5, 4001))
@@ -55,12 +65,13 @@ POINTS: dict[str, list[dict[str, object]]] = {
 
 
 def test_the_folders_hold_what_the_project_promises():
-    triton = {(op, "triton") for op in ("add", "cumsum", "gelu", "matmul", "mlp", "softmax", "transpose", "square")}
+    triton = {(op, "triton") for op in ("add", "cumsum", "gelu", "matmul", "mlp", "softmax", "transpose", "square", "histogram")}
     assert {(op, impl) for op in POINTS for impl in ALWAYS} | triton <= set(FOUND)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("op", "impl"), FOUND)
+@pytest.mark.parametrize(
+    ("op", "impl", "dtype"), [(*one, dtype) for one in FOUND for dtype in ONLY.get(one[0], DTYPES)]
+)
 def test_matches_float64_at_small_and_odd_sizes(make, error, op, impl, dtype, device):
     if impl == "triton":
         pytest.importorskip("triton")
@@ -77,14 +88,14 @@ def test_matches_float64_at_small_and_odd_sizes(make, error, op, impl, dtype, de
             assert impl not in ALWAYS or (op, impl) == ("cdist", "torch")
             refused.append(str(reason))  # of some it has the forward alone
             continue
-        assert all(y.dtype == inputs[0].dtype for y in outputs)
+        assert all(y.dtype == getattr(torch, workload.output_dtype) for y in outputs)
         assert error(workload.reference(*inputs), outputs) <= 1, point
     if len(refused) == len(POINTS[op]):
         pytest.skip(refused[0])
 
 
 @pytest.mark.parametrize("kind", [torch.int32, torch.int64, torch.bool, torch.complex64])
-@pytest.mark.parametrize("op", ["cdist", "cumsum", "gelu", "softmax", "square"])
+@pytest.mark.parametrize("op", ["cdist", "cumsum", "gelu", "softmax", "square", "histogram"])
 def test_triton_refuses_what_is_no_float(make, load, device, op, kind):
     function = load(op, "triton")
     workload, inputs = make(op, dtype="float32", device=device, **POINTS[op][0])
@@ -93,7 +104,7 @@ def test_triton_refuses_what_is_no_float(make, load, device, op, kind):
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter makes Triton work on a CPU")
-@pytest.mark.parametrize("op", ["add", "cumsum", "gelu", "matmul", "mlp", "softmax", "transpose", "square"])
+@pytest.mark.parametrize("op", ["add", "cumsum", "gelu", "matmul", "mlp", "softmax", "transpose", "square", "histogram"])
 def test_triton_on_a_cpu_says_what_would_help(make, op):
     workload, inputs = make(op, dtype="float32", **POINTS[op][0])
     function = getattr(import_module(f"runner.kernels.{op}.triton"), op)

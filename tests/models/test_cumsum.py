@@ -26,9 +26,9 @@ def doubling(x):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("cols", [1, 2, 3000])
+@pytest.mark.parametrize("cols", [1, 2, 900])
 def test_sums_in_any_order_are_right(make, error, dtype, cols):
-    workload, (x,) = make("cumsum", dtype=dtype, rows=33, cols=cols)
+    workload, (x,) = make("cumsum", dtype=dtype, rows=9, cols=cols)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     for order in (one_by_one, doubling):
         for offset in (0, 1, 10):  # with an offset, all sums grow; sums of zeros are no random walk
