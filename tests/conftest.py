@@ -6,21 +6,27 @@ What tests draw from torch is drawn from one seed, so that they pass everywhere 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 import yaml
-from torch import Tensor
 
 from runner.experiment import schema
 from runner.experiment.case import CaseRecord, Choice
 from runner.models.workload import Expected, Workload, draw_on
 
+if TYPE_CHECKING:  # the process that hands out the tests needs no torch
+    from torch import Tensor
+
+# Hundreds of processes import the same modules: 0.4 s of each command would go into compiling those of the runner.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Else torch.compile builds a program for each kind of vector of this CPU, to see if it runs: 15 s of a new cache.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 # Processes to come, those of xdist too: threads of theirs that wait for each other leave their core to those that work.
@@ -34,12 +40,27 @@ preloaded.install()  # commands of the runner are forked from one process that h
 
 KERNELS = "tests/kernels/"  # many short tests, that are but computed
 
-Make = Callable[..., tuple[Workload, tuple[Tensor, ...]]]
-Judge = Callable[[Sequence[Expected], Sequence[Tensor]], float]
+Make = Callable[..., "tuple[Workload, tuple[Tensor, ...]]"]
+Judge = Callable[[Sequence[Expected], "Sequence[Tensor]"], float]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """In a new checkout one process rewrites the asserts of all files, 8 s. The others wait, and read what it kept."""
+    if "PYTEST_XDIST_WORKER" not in os.environ or (Path(__file__).parent / "worker" / "__pycache__").exists():
+        return (yield)
+    with open(__file__, encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(file, fcntl.LOCK_SH)
+        return (yield)
 
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
+    import torch
+
     torch.manual_seed(int(os.environ.get("SEED", "0")))
 
 
@@ -86,6 +107,8 @@ def make() -> Make:
 def error() -> Judge:
     """The largest error of any element of any output, as a multiple of what is allowed there. NaN counts as inf."""
 
+    import torch
+
     def judge(expected: Sequence[Expected], outputs: Sequence[Tensor]) -> float:
         ratios = []
         for want, got in zip(expected, outputs, strict=True):
@@ -100,6 +123,8 @@ def error() -> Judge:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a GPU where there is none; the one long test comes first, and what can fill gaps last."""
+    import torch
+
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
