@@ -29,6 +29,7 @@ from runner.cli.help import ADDED, Entry, entries  # noqa: E402
 from runner.config import grid  # noqa: E402
 from runner.experiment import columns, results, schema  # noqa: E402
 from runner.implementations import call_line  # noqa: E402
+from runner.report import conclusion  # noqa: E402
 
 CONF = ROOT / "conf"
 PAGES = ROOT / "docs"
@@ -102,6 +103,8 @@ def group_page(group: str) -> str:
     parts = [f"# {group}", GROUPS[group], "Options: " + ", ".join(f"[{name}](#{name})" for name in sources)]
     if group == "impl":
         parts += _kernels()
+    if group == "experiment":
+        parts += _analyses()
     for name, source in sources.items():
         parts += [f"## {name}", source.head, *_option(group, name, source)]
     return _page(parts)
@@ -198,19 +201,36 @@ def _arguments(names: Sequence[str], operations: Sequence[str]) -> list[str]:
     return ["## Arguments of kernels", text, _grid(("implementation", "workload", "arguments"), rows)]
 
 
+def _analyses() -> list[str]:
+    """Return the table of the analyses that an experiment's ``conclusion`` may name."""
+    rows = []
+    for name, function in conclusion.analyses().items():
+        given = [one for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
+        fields = [one.name if one.default is one.empty else f"{one.name}={one.default}" for one in given]
+        rows.append((f"`{name}`", ", ".join(f"`{field}`" for field in fields), inspect.getdoc(function) or ""))
+    rows = [(name, fields, " ".join(text.split())) for name, fields, text in rows]
+    text = (
+        "An experiment with a `question` ends with a conclusion: what the analyses of its `conclusion` say of its "
+        "rows. The run's folder keeps both. The [studies](../studies/README.md) are such experiments. An analysis is a "
+        "function in [`runner/report/analyses.py`](../../runner/report/analyses.py):"
+    )
+    return ["## Analyses", text, _grid(("analysis", "fields", "meaning"), rows)]
+
+
 def config_page() -> str:
     """Return the page of the fields of config.yaml itself."""
     source = Source.read(CONF / "config.yaml")
     rows = [f"`{group}`" for group in GROUPS if group not in ADDED]
-    axes, resume = (next(entry for entry in source.entries if entry.name == name) for name in ("axes", "resume"))
+    described = {entry.name: entry for entry in source.entries}
+    study = [described[name] for name in (*grid.AXES, "conclusion")]
     return _page(
         [
             "# config",
             f"Fields without a group. The groups are {', '.join(rows)}.",
             *_table(grid.Globals, source, ""),
-            f"`axes` (default `{axes.default}`): {axes.comment}",
+            *(f"`{entry.name}` (default `{entry.default}`): {entry.comment}" for entry in study),
             "## resume",
-            resume.comment,
+            described["resume"].comment,
             *_table(grid.ResumeFields, Source.nested(CONF / "config.yaml", "resume"), "resume"),
             "Statuses: "
             + ", ".join(f"`{status}`" for status in results.STATUSES)

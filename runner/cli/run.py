@@ -180,7 +180,11 @@ def conclude(session: Session, chosen: Mapping[str, Reporter]) -> list[Row]:
     asked: list[str] = []
     with suppress(OSError, ValueError):
         asked += [] if session.rows else file.read_text(encoding="utf-8").split()
-    run = Run(folder, rows, rounds, plan.baseline, plan.columns, [], 0, plan.name, plan.cases)
+    run = Run(
+        *(folder, rows, rounds, plan.baseline, plan.columns, [], 0, plan.name, plan.cases),
+        question=plan.question,
+        conclusion=plan.conclusion,
+    )
     every = session.everything()  # also rows that are in no table of this session
     whole = run if len(every) == len(rows) else replace(run, rows=every, cases=past.every_case(plan.cases, every))
     reporters: dict[str, Reporter] = {
@@ -217,7 +221,12 @@ def exit_code(rows: Sequence[Row]) -> int:
 
 
 def options(plan: Plan) -> tuple[Launcher, Mapping[str, Reporter]]:
-    """Return the launcher of ``plan`` and its reporters by name. Raises BadInput."""
+    """Return the launcher of ``plan`` and its reporters by name. Check its analyses. Raises BadInput."""
+    if plan.conclusion:
+        from runner.report import conclusion
+
+        for analysis in plan.conclusion:
+            conclusion.check(analysis, plan.cases)
     launcher = _option("runner.execute", "launcher", plan.launcher, "run")
     return launcher, {one.name: _option("runner.report", "log", one, "publish") for one in plan.log}
 

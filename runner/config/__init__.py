@@ -42,7 +42,7 @@ def plan(argv: Sequence[str]) -> Plan | None:
         if asked.hydra_help or asked.cfg or asked.info or asked.shell_completion:
             words = list(map(normalize, argv))
             if asked.cfg in ("job", "all"):  # check the shown config as a grid of one case
-                single = ["axes=null", "default_axes=false", "baseline=null"]
+                single = [*(f"{name}=null" for name in grid.AXES), "default_axes=false", "baseline=null"]
                 shown = sweep.configs(compose, [*overrides, *single], multirun=True)
                 grid.plan(shown)
                 added += sweep.quick_lines(shown[0])

@@ -16,10 +16,14 @@ from runner.experiment.schema import BadInput, choices
 from runner.measure import check_columns
 from runner.store.fingerprint import PARTS
 
-NODES = ("workload", "impl", "measure", "launcher", "log", "shapes", "resume", "axes", "columns")  # no single values
-RUN_FIELDS = ("launcher", "log", "resume", "columns", "name", "baseline", "output_dir")  # they choose no cases
-ONE_VALUE = ("name", "baseline", "replicas", "output_dir")  # fields of Globals that are the same in all cases
+AXES = ("axes", "one_at_a_time", "on_cpu")  # what an experiment sweeps
+# They have no single value.
+NODES = ("workload", "impl", "measure", "launcher", "log", "shapes", "resume", "columns", "conclusion", *AXES)
+# They choose no cases.
+RUN_FIELDS = ("launcher", "log", "resume", "columns", "name", "question", "conclusion", "baseline", "output_dir")
+ONE_VALUE = ("name", "question", "baseline", "replicas", "output_dir")  # of Globals, the same in all cases
 EXAMPLES = {"measure": "benchmark: {...}", "resume": "of: last"}
+ANALYSIS = "{name: growth, over: workload.size}"  # an item of ``conclusion``
 BESIDE = ("axes", "shape", "quick")  # in an option's YAML, no fields: default sweep, order of sizes, values if quick
 MOST_CASES = 100_000  # a grid takes 30 us a case to compose, and 0.2 s or more a case to run
 MOST_SEED = 2**64 - 1  # the largest that torch's generators take
@@ -32,6 +36,7 @@ class Globals:
     """The fields of config.yaml itself."""
 
     name: str | None
+    question: schema.Line | None
     device: Literal["auto", "cpu", "cuda"]
     seed: Annotated[int, "at least 0"]
     baseline: str | None
@@ -97,6 +102,8 @@ def plan(configs: Sequence[Mapping[str, Any]], cases: Sequence[CaseRecord] | Non
         launcher=_option(config.get("launcher"), "launcher"),
         log=tuple(_option(values, f"log.{name}") for name, values in _node(config, "log").items()),
         columns=_columns(config),
+        question=first.question,
+        conclusion=_conclusion(config),
         resume=_resume(config),
     )
 
@@ -183,6 +190,17 @@ def _columns(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the columns of the table on the terminal; empty means the usual ones. Raises BadInput."""
     asked = config.get("columns") or []
     return check_columns(asked if isinstance(asked, list) else [asked]) if asked else ()
+
+
+def _conclusion(config: Mapping[str, Any]) -> tuple[Choice, ...]:
+    """Return the analyses, whose names and fields are not checked yet. Raises BadInput."""
+    found = []
+    for one in config.get("conclusion") or []:
+        try:
+            found.append(Choice.from_record(one))
+        except schema.UNREADABLE:
+            raise BadInput(f"conclusion: {one!r} is no analysis; give its name and fields, as in {ANALYSIS}") from None
+    return tuple(found)
 
 
 def _measures(chosen: Mapping[str, Any]) -> tuple[Choice, ...]:

@@ -71,6 +71,8 @@ def _fields(prefix: str, choice: Choice) -> list[str]:
 
 def _value(value: object) -> str:
     """Return ``value`` in Hydra's grammar."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{name}:{_value(one)}" for name, one in value.items()) + "}"
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_value, value))}]"
     return quote(value) if isinstance(value, str) else json.dumps(value)

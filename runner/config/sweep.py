@@ -19,13 +19,14 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from runner.config import REVISION, quote_revisions, shapes
 from runner.config.compose import Composer, key_of
-from runner.config.grid import check_count, is_run_field
+from runner.config.grid import AXES, check_count, is_run_field
 from runner.config.messages import SEVERAL
 from runner.config.shapes import SHAPE
+from runner.device import gpus
 from runner.experiment.schema import BadInput, choices
 
 SWEPT = ("workload", "impl")  # groups whose options have different fields
-EXAMPLES = {"axes": "workload.cols:[256,1024]", "workload.axes": "cols:[256,1024]"}
+EXAMPLES = {**dict.fromkeys(AXES, "workload.cols:[256,1024]"), "workload.axes": "cols:[256,1024]"}
 
 
 def configs(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> list[dict[str, Any]]:
@@ -77,8 +78,10 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
     fields = {key_of(override): [str(override.input_line)] for override in overrides}
     lines = [line for key, (line,) in fields.items() if key != SHAPE]
     base = compose(lines)
-    if axes := _declared(base, "axes").keys() - fields.keys():
-        raise BadInput(f"axes: {', '.join(sorted(axes))}: a sweep; add -m (or axes=null for one case)")
+    together, alone = _study(base)
+    if axes := (together | alone).keys() - fields.keys():
+        null = " ".join(f"{name}=null" for name in AXES if OmegaConf.select(base, name))
+        raise BadInput(f"axes: {', '.join(sorted(axes))}: a sweep; add -m (or {null} for one case)")
     asked = _shapes(compose, base, fields)
     if len(asked) > 1:
         raise BadInput(f"+shapes={','.join(base.shapes)}: {len(asked)} shapes make a sweep; add -m")
@@ -94,13 +97,18 @@ def _sweep(compose: Composer, overrides: Iterable[Override]) -> Iterator[list[st
     grid: list[tuple[list[str], list[list[str]], dict[str, list[str]]]] = []
     for choice in itertools.product(*groups.values()):
         base = compose([*choice, *_fixed(_applicable(compose(choice), values))])
-        study = _axes(compose, _declared(base, "axes"), skip=given)  # an experiment's axes, of options and of values
+        together, alone = _study(base)
+        study = _axes(compose, together, skip=given)  # an experiment's axes, of options and of values
         study_groups, study_values = _split(compose, study)
-        offered |= study_values
-        for extra in itertools.product(*study_groups.values()):
+        singles = _axes(compose, alone, skip=given)
+        if groups_alone := _split(compose, singles)[0]:
+            raise BadInput(f"one_at_a_time: {', '.join(groups_alone)}: options; it takes fields, so move it to axes")
+        offered |= study_values | singles
+        parts = [{key: lines} for key, lines in singles.items()] or [{}]
+        for extra, part in itertools.product(itertools.product(*study_groups.values()), parts):
             chosen = [*choice, *extra]
             options = compose(chosen)
-            fields = _applicable(options, study_values | values)
+            fields = _applicable(options, study_values | part | values)
             used |= fields.keys()
             asked = _shapes(compose, options, fields)
             fields.pop(SHAPE, None)
@@ -239,6 +247,21 @@ def _other_meaning(compose: Composer, swept: Override) -> str:
     if compose.is_group(swept) or key_of(swept) in (REVISION, SHAPE):
         return ""
     return f" (or, if it is one value, quote it within quotes: \"{key}='{value}'\")"
+
+
+def _study(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the axes of an experiment: those of which it takes all combinations, and those taken one at a time."""
+    together, alone, on_cpu = (dict(_declared(config, name)) for name in AXES)
+    if on_cpu and _runs_on_cpu(config):
+        alone |= {key: axis for key, axis in on_cpu.items() if key in alone}
+        together |= {key: axis for key, axis in on_cpu.items() if key not in alone}
+    return together, alone
+
+
+def _runs_on_cpu(config: DictConfig) -> bool:
+    """Return whether the cases will run on a CPU. A cluster is taken to have GPUs."""
+    local = OmegaConf.select(config, "launcher.name") == "local"
+    return config.device == "cpu" or (config.device == "auto" and local and not gpus.visible())
 
 
 def _workload_axes(config: DictConfig) -> dict[str, Any]:

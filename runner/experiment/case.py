@@ -185,6 +185,8 @@ class Plan:
     launcher: Choice
     log: tuple[Choice, ...]  # reporters beside the terminal and rows.csv
     columns: tuple[str, ...] = ()  # shown on the terminal; empty: the usual ones
+    question: str | None = None  # that the run answers
+    conclusion: tuple[Choice, ...] = ()  # analyses of runner.report.analyses that answer it
     resume: Resume = Resume()
 
 

@@ -58,17 +58,18 @@ class MeasureContext:
         self.place.mkdir(parents=True, exist_ok=True)
         return self.place
 
-    def command(self, calls: int, *, cold_l2: bool = True) -> list[str]:
+    def command(self, calls: int, *, cold_l2: bool = True, script: Mapping[str, object] | None = None) -> list[str]:
         """Return the command of a program that builds and checks the case again, then makes ``calls`` calls of it.
 
         CUDA's profiler is on for these calls only, and each is in an NVTX range: see ``runner.worker.again``. Before
-        each, the GPU's L2 cache is emptied if ``cold_l2``. Raises CannotMeasure if there is no case.
+        each, the GPU's L2 cache is emptied if ``cold_l2``. With ``script`` it checks nothing, and times the first
+        calls: see ``script`` there. Raises CannotMeasure if there is no case.
         """
         import torch
 
         if self.case is None:
             raise CannotMeasure("it starts a process of its own for a case, and this call belongs to no case")
-        asked = {"calls": calls, "cold_l2": cold_l2, "result": str(self.folder / RESULT)}
+        asked = {"calls": calls, "cold_l2": cold_l2, "script": script, "result": str(self.folder / RESULT)}
         request = {"case": self.case.to_record(), **asked}
         (self.folder / "case.json").write_text(json.dumps(request), encoding="utf-8")
         torch.cuda.empty_cache()  # the other process needs the memory that this one only caches

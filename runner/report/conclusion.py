@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, make_dataclass
+from importlib import import_module
+from inspect import isfunction, signature
 from statistics import median
+from typing import Any, get_type_hints
 
-from runner.experiment.schema import BadInput
+from runner.experiment import schema
+from runner.experiment.case import CaseRecord, Choice
+from runner.experiment.schema import BadInput, choices
+from runner.measure import check_columns
 from runner.report import compare, fastest, terminal
 from runner.report.charts import part, swept
 from runner.report.compare import Pair
@@ -37,6 +43,7 @@ class Finding:
 class Conclusion:
     """The conclusion in sentences without markup."""
 
+    answers: Sequence[str]  # to the question of the experiment, by its analyses
     findings: Sequence[Finding]  # one per workload
     unclear: Sequence[str]  # what cannot be told, and why
     failures: Sequence[str]  # wrong results, and cases without a result
@@ -59,7 +66,55 @@ def conclude(run: Run) -> Conclusion:
     rows = [line.row for line in lines]
     failures = terminal.notes([row for row in rows if row.status != "ok"], names)
     doubts = terminal.notes([row for row in rows if row.status == "ok"], names)
-    return Conclusion(findings, list(_unclear(lines, names)), failures, doubts)
+    return Conclusion(answers(run), findings, list(_unclear(lines, names)), failures, doubts)
+
+
+def check(analysis: Choice, cases: Sequence[CaseRecord]) -> dict[str, Any]:
+    """Return the arguments of ``analysis``, whose fields are those of ``cases``. Raises BadInput."""
+    known = analyses()
+    if analysis.name not in known:
+        raise BadInput(f"conclusion: {analysis.name}: no such analysis; {choices(analysis.name, known)}")
+    function, where = known[analysis.name], f"conclusion.{analysis.name}"
+    parameters = [one for one in signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    hints = get_type_hints(function)
+    defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
+    fields = make_dataclass(analysis.name, [(one.name, hints[one.name]) for one in parameters])
+    found = schema.record(schema.build(fields, {**defaults, **analysis.fields}, where))
+    own = dict.fromkeys(name for case in cases for name in _fields(case))
+    for name in ("over", "field"):
+        if name in found and found[name] not in own:
+            raise BadInput(f"{where}.{name}: {found[name]}: no case has this field; {choices(found[name], own)}")
+    check_columns([found["column"]] if "column" in found else found.get("columns", ()))
+    return found
+
+
+def analyses() -> dict[str, Callable[..., Iterable[str]]]:
+    """Return the public functions of ``runner.report.analyses`` by their names."""
+    module = import_module("runner.report.analyses")  # it imports this module
+    own = {name: one for name, one in vars(module).items() if isfunction(one) and one.__module__ == module.__name__}
+    return {name: one for name, one in own.items() if not name.startswith("_")}
+
+
+def _fields(case: CaseRecord) -> Iterator[str]:
+    """Yield the fields of ``case`` as they are called on the command line."""
+    yield from (f"workload.{name}" for name in case.workload.fields)
+    yield from (f"impl.{name}" for name in case.impl.fields)
+    yield from case.settings
+
+
+def answers(run: Run) -> list[str]:
+    """Return what the analyses of ``run`` say, a sentence or two each."""
+    found: list[str] = []
+    for analysis in run.conclusion:
+        try:
+            arguments = check(analysis, run.cases)
+        except BadInput as error:  # of another version
+            found.append(str(error))
+            continue
+        said = list(analyses()[analysis.name](run, **arguments))
+        given = ", ".join(f"{field}={value}" for field, value in analysis.fields.items())
+        found += said or [f"{analysis.name}({given}): no correct case of this run has the figures that it needs"]
+    return found
 
 
 def _summary(leaders: Sequence[Leader], lines: Sequence[Line], names: Names) -> str:
@@ -76,7 +131,7 @@ def _summary(leaders: Sequence[Leader], lines: Sequence[Line], names: Names) -> 
     over = [line.speedup for line in lines if names.impl(line.row.case) == best and line.speedup and not line.baseline]
     base = {names.impl(line.row.case) for line in lines if line.baseline}
     if over and len(base) == 1:
-        text += f" {best} is {_range(over)} as fast as {base.pop()}, the baseline (median {_times(median(over))})."
+        text += f" {best} is {_range(over)} as fast as {base.pop()}, the baseline (median {times(median(over))})."
     return text
 
 
@@ -126,7 +181,7 @@ def _sentence(leaders: Sequence[Leader], axis: str, labels: Sequence[str]) -> st
     interval = ""
     if all(leader.low is not None for leader in ahead):
         low, high = min(leader.low or 0.0 for leader in ahead), max(leader.high or 0.0 for leader in ahead)
-        interval = f" (95 % interval {_times(low)} to {_times(high)})"
+        interval = f" (95 % interval {times(low)} to {times(high)})"
     return f"{text}, {_range([leader.ahead or 0.0 for leader in ahead])} as fast as the next, {nexts}{interval}."
 
 
@@ -150,11 +205,12 @@ def _unclear(lines: Sequence[Line], names: Names) -> Iterator[str]:
 
 
 def _range(values: Sequence[float]) -> str:
-    low, high = _times(min(values)), _times(max(values))
+    low, high = times(min(values)), times(max(values))
     return low if low == high else f"{low} to {high}"
 
 
-def _times(value: float) -> str:
+def times(value: float) -> str:
+    """Return a ratio as people read it: ``1.23x``."""
     return f"{value:.3f}x" if value < 1.1 else f"{value:.2f}x" if value < 100 else f"{value:.0f}x"
 
 
@@ -187,7 +243,7 @@ def _moved(pairs: Sequence[Pair]) -> Iterator[str]:
     """Yield the cases that are faster or slower, those that changed most first."""
     moved = sorted((pair for pair in pairs if pair.word in ("faster", "slower")), key=lambda pair: -abs(pair.ratio.log))
     for pair in moved[:MOST_MOVED]:
-        ends = f" (95 % interval {_times(pair.bounds[0])} to {_times(pair.bounds[1])})" if pair.bounds else ""
-        yield f"{pair.problem} {pair.implementation}: {pair.word}, {_times(math.exp(pair.ratio.log))} the time{ends}"
+        ends = f" (95 % interval {times(pair.bounds[0])} to {times(pair.bounds[1])})" if pair.bounds else ""
+        yield f"{pair.problem} {pair.implementation}: {pair.word}, {times(math.exp(pair.ratio.log))} the time{ends}"
     if len(moved) > MOST_MOVED:
         yield f"and {len(moved) - MOST_MOVED} more"

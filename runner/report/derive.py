@@ -134,6 +134,8 @@ class Run:
     unreadable: int  # records of its journal that are damaged or cut off
     title: str = ""  # the name of the run
     cases: Sequence[CaseRecord] = ()  # of its plan, and those of its rows
+    question: str | None = None  # that an experiment asks
+    conclusion: Sequence[Choice] = ()  # analyses that answer it, of runner.report.analyses
 
     @property
     def name(self) -> str:

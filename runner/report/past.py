@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from runner.experiment.case import CaseRecord
+from runner.experiment.case import CaseRecord, Choice
 from runner.experiment.results import HARMLESS, Row
 from runner.experiment.schema import UNREADABLE, BadInput
 from runner.report.derive import Run
@@ -55,6 +55,8 @@ def read(of: str | Path, output_dir: str = OUTPUTS) -> Run:
         contents.unreadable,
         head.get("name") or folder.name,
         cases,
+        head.get("question"),
+        [Choice.from_record(one) for one in head.get("conclusion", ())],
     )
 
 

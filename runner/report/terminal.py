@@ -65,7 +65,16 @@ class Terminal:
             found.append(table(shown, names, self.width, run.columns, title(run, rows, self.width)))
         found += summaries(folder, rows, names)
         found += notes([line.row for line in shown], names)
+        found += conclusion(run) if self.some is None else []
         return [*found, f"{ended(run, rows)}. Results: {folder}"]
+
+
+def conclusion(run: Run) -> list[str]:
+    """Return the question of ``run`` and the answers to it; none without both."""
+    from runner.report.conclusion import answers
+
+    found = [f"- {answer}" for answer in answers(run)]
+    return ["", *([f"Question: {run.question}"] if run.question else []), *found, ""] if found else []
 
 
 def title(run: Run, rows: Sequence[Row], width: int) -> str:

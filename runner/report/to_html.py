@@ -131,6 +131,9 @@ class _Page:
             found = conclude(run)
             if len(self.runs) > 1:
                 yield f"<h3>{_text(name)}</h3>"
+            if run.question:
+                yield f"<p><b>{_text(run.question)}</b></p>"
+            yield from (f"<p class=finding>{_text(answer)}</p>" for answer in found.answers)
             for finding in found.findings:
                 yield f"<p class=finding>{_text(finding.summary)}</p>"
                 yield _list(finding.details, "Size by size")

@@ -28,6 +28,7 @@ def _of_run(run: Run) -> Iterator[str]:
 
     found = conclude(run)
     yield f"## {formats.escaped(run.name)}\n"
+    yield from answers(run)
     for finding in found.findings:
         yield f"{formats.escaped(finding.summary)}\n"
         yield from (f"- {formats.escaped(detail)}" for detail in finding.details)
@@ -37,6 +38,17 @@ def _of_run(run: Run) -> Iterator[str]:
         yield from (f"- {formats.escaped(one)}" for one in found.unclear)
         yield ""
     yield formats.markdown(formats.sheet(run, run.lines))
+
+
+def answers(run: Run) -> Iterator[str]:
+    """Yield the question of ``run`` and the answers to it."""
+    from runner.report import conclusion, formats
+
+    if run.question:
+        yield f"**{formats.escaped(run.question)}**\n"
+    if found := conclusion.answers(run):
+        yield from (f"- {formats.escaped(one)}" for one in found)
+        yield ""
 
 
 def _changes(runs: Sequence[Run], names: Sequence[str]) -> Iterator[str]:

@@ -140,7 +140,7 @@ def _record_sweep(
     found = conclusion.conclude(to.past)
     run = to.begin(
         content,
-        "\n".join([*(one.summary for one in found.findings), *found.failures])[:MOST_NOTES],
+        "\n".join([*found.answers, *(one.summary for one in found.findings), *found.failures])[:MOST_NOTES],
         id=id_of(to.past),
         name=to.past.name[:NAME_LENGTH],  # <date>/<time>-<name>: where the results are
         group=to.settings["group"],

@@ -183,7 +183,13 @@ def sentences(logged: Sequence[Logged]) -> list[str]:
     for one in logged:
         said = conclusion.conclude(one.run)
         most = [said.unclear, said.failures, said.doubts]
-        parts = [[finding.summary for finding in said.findings], *(finding.details for finding in said.findings), *most]
+        answers = [*([one.run.question] if one.run.question else []), *said.answers]
+        parts = [
+            answers,
+            [finding.summary for finding in said.findings],
+            *(finding.details for finding in said.findings),
+            *most,
+        ]
         for part in parts:
             found += [f"{one.run.name}: {text}" if len(logged) > 1 else text for text in part[:MOST_SENTENCES]]
             if (left := len(part) - MOST_SENTENCES) > 0:

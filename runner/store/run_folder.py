@@ -149,15 +149,20 @@ class Head(TypedDict):
     launcher: Mapping[str, Any]
     log: Sequence[Mapping[str, Any]]
     columns: Sequence[str]
+    question: str | None
+    conclusion: Sequence[Mapping[str, Any]]
+
+
+LATER: Mapping[str, Any] = {"question": None, "conclusion": []}  # settings that the folders of older versions lack
 
 
 def read_head(folder: Path) -> Head:
     """Return the settings in ``plan.jsonl``. Raises OSError, ValueError."""
     with open(folder / PLAN, "rb", opener=journal.no_link) as file, _readable():
-        record = orjson.loads(file.readline())
+        record = {**LATER, **orjson.loads(file.readline())}
         head: Any = {name: record[name] for name in Head.__annotations__}
         check(Head, head)
-        for choice in (head["launcher"], *head["log"]):
+        for choice in (head["launcher"], *head["log"], *head["conclusion"]):
             Choice.from_record(choice)
     return cast(Head, head)
 
@@ -197,6 +202,8 @@ def _settings(plan: Plan) -> dict[str, Any]:
         "launcher": plan.launcher.to_record(),
         "log": [reporter.to_record() for reporter in plan.log],
         "columns": list(plan.columns),
+        "question": plan.question,
+        "conclusion": [analysis.to_record() for analysis in plan.conclusion],
     }
 
 

@@ -6,7 +6,7 @@ It builds and checks the case as usual, in the NVTX range ``define_model``, and 
 The calls to observe follow while CUDA's profiler is on, each in a range ``call``, with ranges for the parts that the
 workload names. As in the benchmark, inputs are restored and the L2 cache is emptied before each call, outside of its
 range; a request may ask for a warm cache. The result goes into the file that the request names: the time of each call
-by the host's clock, or an error, with exit code 1.
+by the host's clock, or an error, with exit code 1. For ``measure=by_hand`` it times the first calls, and checks none.
 
 The second half of this file runs compute-sanitizer on a case, for ``debug=sanitizer``.
 """
@@ -19,12 +19,14 @@ import sys
 import traceback
 from contextlib import nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 
 from runner.device import tools
 from runner.experiment.case import CaseRecord, Scalar
+from runner.implementations import KERNELS
 from runner.kernels.spans import span, watched
 from runner.kernels.unsupported import Unsupported
 from runner.measure import CALL, CannotMeasure, MeasureContext, result
@@ -34,6 +36,7 @@ from runner.worker.check import classify
 from runner.worker.job import Job
 from runner.worker.problem import Problem, algorithms
 
+IMPLEMENTATIONS = str(KERNELS)  # files that the tracer of a script looks at
 WARM_UP, WARM_UP_S = 3, 0.05  # calls before the profiler starts, at least so many and for so long
 
 
@@ -45,7 +48,8 @@ def main(request: Path) -> int:
     deterministic = algorithms(deterministic=case.deterministic_algorithms)
     try:
         with deterministic, watched(torch.cuda.nvtx.range if torch.cuda.is_available() else nullcontext):
-            found = again(job, int(asked["calls"]), cold_l2=bool(asked["cold_l2"]))
+            calls, cold_l2 = int(asked["calls"]), bool(asked["cold_l2"])
+            found = script(job, calls, **asked["script"]) if asked["script"] else again(job, calls, cold_l2=cold_l2)
     except (Exception, SystemExit) as error:  # an implementation may call sys.exit
         traceback.print_exc()
         fault = classify(error, job.phase)
@@ -91,6 +95,37 @@ def again(job: Job, calls: int, *, cold_l2: bool) -> dict[str, Any]:
             before()
             calls_us.append(once())
     return {"calls_us": calls_us}
+
+
+def script(job: Job, calls: int, *, warmup: int, synchronize: bool, tracer: bool) -> dict[str, Any]:
+    """Call ``warmup`` times, then time each of ``calls`` calls by the host's clock, as a short script does.
+
+    With ``synchronize`` it waits for the GPU before each reading of the clock. With ``tracer`` a function is called at
+    each line of Python, and walks the stack at those of the implementation. Return the time of each call in us.
+    """
+    call = job.script_call()
+    wait = torch.cuda.synchronize if synchronize and torch.cuda.is_available() else lambda: None
+    for _ in range(warmup):
+        call.run()
+        wait()
+    calls_us = []
+    before = sys.gettrace()
+    sys.settrace(_trace if tracer else before)
+    try:
+        for _ in range(calls):
+            started = time.perf_counter()
+            call.run()
+            wait()
+            calls_us.append((time.perf_counter() - started) * 1e6)
+    finally:
+        sys.settrace(before)
+    return {"calls_us": calls_us}
+
+
+def _trace(frame: FrameType, event: str, argument: object) -> Any:
+    if frame.f_code.co_filename.startswith(IMPLEMENTATIONS):
+        traceback.extract_stack(frame)
+    return _trace
 
 
 NAME = "compute-sanitizer"

@@ -149,6 +149,14 @@ class Job:
             _synchronize(device)
         return {"precompile_s": time.perf_counter() - started}
 
+    def script_call(self) -> Call:
+        """Return the call as a short script makes it: nothing was called before, and nothing is checked."""
+        implementation, workload = implementations.build(self.case.impl), self.problem.workload
+        inputs = self.problem.inputs()
+        _synchronize(self.problem.device)
+        call = workload.call(implementation.load(self.case.workload.name), inputs)
+        return implementation.wrap_call(call, self.problem.device)
+
     def _plain_call(self) -> Call:
         """Return the call of the implementation, without its wrapper."""
         function = implementations.build(self.case.impl).load(self.case.workload.name)

@@ -60,7 +60,7 @@ def test_an_enumeration_in_a_comment_is_the_one_of_the_class():
 def test_globals_are_the_fields_of_config_yaml():
     values = yaml.safe_load((CONF / "config.yaml").read_text())
     fields = {field.name for field in dataclasses.fields(grid.Globals)}
-    assert fields == set(values) - {"defaults", "hydra", "axes", "log", "resume", "columns"}
+    assert fields == set(values) - {"defaults", "hydra", "log", "resume", "columns", "conclusion", *grid.AXES}
     assert {field.name for field in dataclasses.fields(grid.ResumeFields)} == set(values["resume"])
 
 

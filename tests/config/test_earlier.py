@@ -12,6 +12,7 @@ from runner import config
 from runner.experiment.schema import BadInput
 from runner.store import journal, run_folder
 
+ASKED = ["question='Why, and when?'", "conclusion=[{name:values,columns:[wall_us]},{name:ranking}]"]
 SWEEP = ["workload=gelu", "workload.cols=8,16", "impl=naive,torch", "-m"]
 
 
@@ -20,7 +21,9 @@ def here(tmp_path, monkeypatch):
     """A run in `outputs` whose settings are not the defaults."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["runner"])
-    plan = config.plan([*SWEEP, "log=none", "launcher.measure_limit_s=7", "baseline=naive", "columns=[wall_us]"])
+    plan = config.plan(
+        [*SWEEP, "log=none", "launcher.measure_limit_s=7", "baseline=naive", "columns=[wall_us]", *ASKED]
+    )
     folder = run_folder.claim("outputs", plan.name)
     run_folder.write_plan(folder, plan, plan.cases)
     journal.Journal(folder).close()
@@ -69,6 +72,7 @@ def test_resume_alone_is_the_whole_of_the_earlier_run(here):
         plan = config.plan(words)
         assert (plan.cases, plan.name, plan.baseline) == (before.cases, before.name, before.baseline)
         assert (plan.launcher, plan.log, plan.columns) == (before.launcher, before.log, before.columns)
+        assert (plan.question, plan.conclusion) == (before.question, before.conclusion) != (None, ())
         assert (plan.resume.of, plan.resume.whole) == (str(folder), True)
         assert "timeout" in plan.resume.retry
         assert "wrong" not in plan.resume.retry

@@ -18,6 +18,7 @@ def config(impl="torch", cols=8, **top):
         "launcher": {"name": "local"},
         "log": {},
         "name": None,
+        "question": None,
         "device": "auto",
         "seed": 0,
         "baseline": None,

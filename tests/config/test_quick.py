@@ -136,6 +136,6 @@ def test_the_table_says_it():
 def test_a_shell_completes_it():
     with config.composer([]) as (compose, _):
         assert help.complete(compose, "python -m runner quick=") == ["quick=true", "quick=false"]
-        assert help.complete(compose, "python -m runner qu") == ["quick="]
+        assert help.complete(compose, "python -m runner qui") == ["quick="]
         assert "measure.benchmark.samples=" in help.complete(compose, "python -m runner measure.benchmark.s")
         assert not any(".quick." in one for one in help.complete(compose, "python -m runner measure.benchmark."))

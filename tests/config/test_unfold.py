@@ -335,3 +335,30 @@ def test_axes_on_the_command_line_are_what_is_swept(compose, word):
 @pytest.mark.parametrize("word", ["axes=null", "~axes"])
 def test_no_axes_are_none(compose, word):
     assert len(points(compose, "workload=gelu", word)) == 3
+
+
+def test_axes_one_at_a_time_are_not_multiplied(compose):
+    study = ["workload=mlp", "default_axes=false", "+one_at_a_time={workload.steps:[2,3,4],workload.layers:[4,5]}"]
+    fields = [
+        {name for name in point if name.startswith(("workload.steps", "workload.layers"))}
+        for point in points(compose, *study)
+    ]
+    assert fields == [
+        *({f"workload.steps={n}"} for n in (2, 3, 4)),
+        *({f"workload.layers={n}"} for n in (4, 5)),
+    ]
+    given = points(compose, *study, "workload.steps=7")
+    assert [{"workload.steps=7"} <= set(point) for point in given] == [True, True]
+    with pytest.raises(BadInput, match="one_at_a_time: impl: options; it takes fields, so move it to axes"):
+        points(compose, "+one_at_a_time={impl:[naive,torch]}")
+
+
+def test_axes_on_a_cpu_replace_those_of_the_same_field(compose):
+    study = ["default_axes=false", "+axes={workload.rows:[1024]}", "+one_at_a_time={workload.cols:[512,1024]}"]
+    study += ["+on_cpu={workload.rows:[8],workload.cols:[16],quick:[true]}"]
+    on_cpu = points(compose, *study, "device=cpu")
+    assert [{"workload.cols=16", "workload.rows=8", "quick=True"} <= set(point) for point in on_cpu] == [True]
+    assert len(points(compose, *study, "device=cuda")) == 2
+    assert all("workload.rows=9" in point for point in points(compose, *study, "device=cpu", "workload.rows=9"))
+    with pytest.raises(BadInput, match="add -m"):
+        points(compose, *study, multirun=False)

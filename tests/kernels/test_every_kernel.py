@@ -65,7 +65,10 @@ POINTS: dict[str, list[dict[str, object]]] = {
 
 
 def test_the_folders_hold_what_the_project_promises():
-    triton = {(op, "triton") for op in ("add", "cumsum", "gelu", "matmul", "mlp", "softmax", "transpose", "square", "histogram")}
+    triton = {
+        (op, "triton")
+        for op in ("add", "cumsum", "gelu", "matmul", "mlp", "softmax", "transpose", "square", "histogram")
+    }
     assert {(op, impl) for op in POINTS for impl in ALWAYS} | triton <= set(FOUND)
 
 
@@ -104,7 +107,9 @@ def test_triton_refuses_what_is_no_float(make, load, device, op, kind):
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter makes Triton work on a CPU")
-@pytest.mark.parametrize("op", ["add", "cumsum", "gelu", "matmul", "mlp", "softmax", "transpose", "square", "histogram"])
+@pytest.mark.parametrize(
+    "op", ["add", "cumsum", "gelu", "matmul", "mlp", "softmax", "transpose", "square", "histogram"]
+)
 def test_triton_on_a_cpu_says_what_would_help(make, op):
     workload, inputs = make(op, dtype="float32", **POINTS[op][0])
     function = getattr(import_module(f"runner.kernels.{op}.triton"), op)

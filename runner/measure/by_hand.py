@@ -1,0 +1,59 @@
+"""``measure=by_hand``: the time that a short script finds, for studies of what such a time leaves out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Annotated
+
+from runner.device import tools
+from runner.experiment.case import Scalar
+from runner.experiment.columns import Column
+from runner.measure import CannotMeasure, MeasureContext, result
+from runner.timing.statistics import T_975
+
+if TYPE_CHECKING:
+    from runner.timing import Call
+
+LIMIT_S = 240.0  # within launcher.measure_limit_s
+LOG = "script.log"
+COLUMNS = {
+    "by_hand_us": Column("us", "mean of the calls that measure=by_hand timed", "lower"),
+    "by_hand_pct": Column("%", "half the width of its 95 % interval, as if the calls were independent"),
+    "by_hand_first_us": Column("us", "the first of these calls"),
+    "by_hand_min_us": Column("us", "the fastest of these calls"),
+    "by_hand_max_us": Column("us", "the slowest of these calls"),
+}
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """Times of the first calls in a new process, by the host's clock."""
+
+    warmup: Annotated[int, "at least 0"]
+    trials: Annotated[int, "at least 1"]
+    synchronize: bool
+    tracer: bool
+
+    def measure(self, call: Call, context: MeasureContext) -> dict[str, Scalar]:
+        """Return figures of the calls of a new process, since this one is warm. Raises CannotMeasure."""
+        script = {"warmup": self.warmup, "synchronize": self.synchronize, "tracer": self.tracer}
+        log = context.folder / LOG
+        ended = tools.run(context.command(self.trials, script=script), log, LIMIT_S)
+        found = result(context.folder)
+        if ended.timed_out:
+            raise CannotMeasure(f"its calls were not done after {LIMIT_S:g} s; take a smaller workload")
+        if "calls_us" not in found:
+            raise CannotMeasure(f"the case could not be run by a script: {found.get('error') or f'see {log}'}")
+        return self.figures(found["calls_us"])
+
+    def figures(self, calls_us: Sequence[float]) -> dict[str, Scalar]:
+        """Return the columns of calls that took ``calls_us``."""
+        mean, count = fmean(calls_us), len(calls_us)
+        figures: dict[str, Scalar] = {"by_hand_us": mean, "by_hand_first_us": calls_us[0]}
+        if count > 1 and mean:
+            half = T_975[min(count - 1, max(T_975))] * stdev(calls_us) / math.sqrt(count)
+            figures["by_hand_pct"] = 100 * half / mean
+        return figures | {"by_hand_min_us": min(calls_us), "by_hand_max_us": max(calls_us)}
