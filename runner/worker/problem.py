@@ -60,7 +60,8 @@ class Problem:
         torch.set_float32_matmul_precision("high" if self.workload.tf32 else "highest")  # a case may have changed it
         if self._inputs is None:
             draw = draw_on(self.device, self.workload.dtype, self.workload.data, self._case.seed)
-            self._inputs = self.workload.inputs(draw)
+            with algorithms(deterministic=False):  # the workload may use any operation
+                self._inputs = self.workload.inputs(draw)
         return self._inputs
 
     @property
@@ -143,11 +144,17 @@ def on_same_inputs(calls: Sequence[TimedCall]) -> Sequence[TimedCall]:
 
 @contextmanager
 def algorithms(*, deterministic: bool) -> Iterator[None]:
-    """Set ``torch.use_deterministic_algorithms``, and restore it afterwards."""
+    """Set ``torch.use_deterministic_algorithms``, and restore it afterwards.
+
+    If it is so already, torch's function is not called, since it imports Inductor.
+    """
     mode, warn_only = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
     )
+    if mode == deterministic:
+        yield
+        return
     torch.use_deterministic_algorithms(deterministic)
     try:
         yield
