@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from runner.models.workload import ITEMSIZE, Draw, Expected, Output, Size, Workload
+from runner.models.workload import ITEMSIZE, Draw, Expected, OutputType, Size, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +32,7 @@ class Histogram(Workload):
             raise ValueError(f"bins: {self.bins} is not allowed; give at most {MOST_BINS}, which float32 tells apart")
 
     @property
-    def output_dtype(self) -> Output:
+    def output_dtype(self) -> OutputType:
         """int64: counts."""
         return "int64"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DType = Literal["float32", "float16", "bfloat16", "float64"]
 Stored = Literal[DType, "float8_e4m3fn"]  # dtype of inputs, for workloads that accept float8
-Output = Literal[DType, "int64"]  # dtype of outputs, for workloads that count
+OutputType = Literal[DType, "int64"]  # dtype of outputs
 Data = Literal["normal", "uniform", "zeros"]
 Size = Annotated[int, "at least 1"]  # the schema checks every field with this annotation
 
@@ -91,7 +91,7 @@ class Workload(ABC):
     data: Data  # what the inputs hold; zeros are labelled, since they can run faster than real data
 
     @property
-    def output_dtype(self) -> Output:
+    def output_dtype(self) -> OutputType:
         """Storage type of the outputs."""
         return self.dtype
 

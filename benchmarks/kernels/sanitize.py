@@ -43,6 +43,10 @@ MLP = {"layers": 2, "steps": 1, "zero_grad": "every_step", "pass": "fwd_bwd"}
 SIZES: dict[str, list[dict[str, Any]]] = {  # op → sizes; each of them uses another kernel or plan
     "add": [{"rows": 7, "cols": cols} for cols in (64, 1001)],
     "square": [{"rows": 7, "cols": cols, "pass": pass_} for cols in (64, 1001) for pass_ in ("fwd", "bwd")],
+    **dict.fromkeys(
+        ("reduce_sum", "reduce_max", "argmax", "norm"),
+        [{"rows": 7, "cols": cols, "dim": dim} for cols in (1001, 32768) for dim in ("all", 0, 1)],
+    ),
     "gelu": [
         {"rows": 7, "cols": cols, "form": form, "pass": pass_}
         for cols in (64, 1001)
@@ -64,6 +68,7 @@ LITTLE = SIZES | {  # for initcheck, which reports 512 reads of a launch, and an
 IMPLS = {  # op → implementations with our kernels
     "add": ("triton", "cuda"),
     "square": ("triton", "cuda"),
+    **dict.fromkeys(("reduce_sum", "reduce_max", "argmax", "norm"), ("triton",)),
     "gelu": ("triton", "cuda"),
     "softmax": ("triton", "cuda"),
     "matmul": ("triton", "cuda", "split"),

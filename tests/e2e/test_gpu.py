@@ -139,7 +139,19 @@ def test_one_softmax(on_gpu):
 
 
 def test_every_workload_is_right_in_every_type(on_gpu):
-    for workload in ("add", "square", "gelu", "softmax", "matmul", "cdist", "mlp"):
+    for workload in (
+        "add",
+        "square",
+        "reduce_sum",
+        "reduce_max",
+        "argmax",
+        "norm",
+        "gelu",
+        "softmax",
+        "matmul",
+        "cdist",
+        "mlp",
+    ):
         types = "workload.dtype=float32,float16,bfloat16,float64"
         quick = ["measure.benchmark.max_s=0.05", "default_axes=false"]
         result = on_gpu(f"workload={workload}", "impl=naive,torch", types, *quick, "-m")

@@ -10,9 +10,11 @@ import pytest
 from runner.experiment import schema
 
 
-@pytest.mark.parametrize("name", ["add", "square", "gelu", "softmax", "matmul", "cdist", "mlp"])
+@pytest.mark.parametrize(
+    "name", ["add", "square", "reduce_sum", "reduce_max", "argmax", "norm", "gelu", "softmax", "matmul", "cdist", "mlp"]
+)
 def test_a_workload_is_found_by_its_file_name(name):
-    assert schema.find("runner.models", name).__name__.lower() == name
+    assert schema.find("runner.models", name).__name__.lower() == name.replace("_", "")
 
 
 def test_an_unknown_name_says_which_file_is_missing():
@@ -91,7 +93,7 @@ def test_workloads_and_measurements_load_without_torch():
 import sys
 from runner import implementations
 from runner.experiment import schema
-for name in ("add", "square", "gelu", "softmax", "matmul", "cdist", "mlp"):
+for name in ("add", "square", "reduce_sum", "reduce_max", "argmax", "norm", "gelu", "softmax", "matmul", "cdist", "mlp"):
     schema.find("runner.models", name)
 for name in ("naive", "torch", "triton", "compiled", "cuda", "cudagraph", "file"):
     implementations.find(name)

@@ -17,6 +17,7 @@ import triton.language as tl  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
+from runner.kernels import reductions  # noqa: E402
 from runner.kernels.add import triton as add  # noqa: E402
 from runner.kernels.cumsum import triton as cumsum  # noqa: E402
 from runner.kernels.gelu import triton as gelu  # noqa: E402
@@ -105,6 +106,37 @@ def test_compiled_softmax_in_float64_keeps_its_widest_row_in_registers(tmp_path,
     _, stack, reads, _ = build_softmax("fp64", 8, 16384, False, capability, tmp_path)
     assert stack == 0
     assert reads == 1
+
+
+# One number | of rows, one program each | of columns
+@pytest.mark.parametrize(
+    ("op", "dtype", "outs", "inner"),
+    [("sum", "fp32", 1, True), ("max", "bf16", 2**14, True), ("argmax", "fp32", 2**12, False)],
+)
+def test_compiled_reductions_load_128_bits_at_once_and_spill_nothing(tmp_path, op, dtype, outs, inner):
+    itemsize, count = (4 if dtype == "fp32" else 2), 2**26 // outs
+    plan = reductions.plan_for(outs, count, itemsize, inner, 132)
+    sizes = dict.fromkeys(("stride", "outs", "count", "steps", "segments"), "i32")
+    types = {"x_ptr": f"*{dtype}", "y_ptr": "*i64" if op == "argmax" else f"*{dtype}", "value_ptr": "*fp32"}
+    arguments = types | {"place_ptr": "*i64", "counter_ptr": "*i32"} | sizes
+    constants = {
+        "OP": op,
+        "INNER": inner,
+        "UNIT": 16 // itemsize,
+        "ARITHMETIC": tl.float32,
+        "OUTS": plan.outs,
+        "STEP": plan.step,
+        "ALL_OUTS": True,
+        "ALL_STEPS": True,
+        "TOGETHER": reductions.together_for(plan) if plan.segments > 1 else 0,
+    }
+    warps = plan.outs * plan.step // reductions.WARP_ELEMENTS
+    pointers = [name for name in arguments if name.endswith("ptr")]
+    ptx, stack = build(reductions._reduce, arguments, constants, 90, warps, tmp_path, pointers)
+    loop = len(re.findall(r"ld\.global\.v4\.b32", ptx.replace(".L1::", ".")))
+    assert loop >= plan.outs * plan.step * itemsize // (warps * 32 * 16)  # of a thread, at one step
+    assert stack == 0
+    assert ".f64" not in ptx
 
 
 def build_softmax(dtype, itemsize, block, whole, capability, tmp_path, unit=0):

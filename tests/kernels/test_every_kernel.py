@@ -21,6 +21,9 @@ ONLY = {"histogram": ["float32"]}  # the dtypes of a workload that has not all o
 ALWAYS = ["naive", "torch"]  # what every op has, everywhere
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
+REDUCED = [  # one number | one program for each output | several share each; along memory and across
+    {"rows": rows, "cols": cols, "dim": dim} for rows, cols in ((1, 1), (41, 101), (2, 9000)) for dim in ("all", 0, 1)
+]
 MLP = {"dim": 37, "layers": 3, "batch": 19, "steps": 1, "zero_grad": "every_step", "lr": 0.1}
 POINTS: dict[str, list[dict[str, object]]] = {
     "add": [{"rows": rows, "cols": cols} for rows, cols in ((1, 1), (3, 127), (64, 64), (41, 1001))],
@@ -30,6 +33,7 @@ POINTS: dict[str, list[dict[str, object]]] = {
         for form in ("tanh", "erf")
         for rows, cols in ((1, 1), (3, 127), (64, 64), (41, 1001))
     ],
+    **dict.fromkeys(("argmax", "norm", "reduce_max", "reduce_sum"), REDUCED),
     "square": [
         {"rows": rows, "cols": cols, "pass_": pass_} for pass_ in ("fwd", "bwd") for rows, cols in ((1, 1), (41, 101))
     ],
@@ -65,10 +69,7 @@ POINTS: dict[str, list[dict[str, object]]] = {
 
 
 def test_the_folders_hold_what_the_project_promises():
-    triton = {
-        (op, "triton")
-        for op in ("add", "cumsum", "gelu", "matmul", "mlp", "softmax", "transpose", "square", "histogram")
-    }
+    triton = {(op, "triton") for op in POINTS}
     assert {(op, impl) for op in POINTS for impl in ALWAYS} | triton <= set(FOUND)
 
 
@@ -98,7 +99,7 @@ def test_matches_float64_at_small_and_odd_sizes(make, error, op, impl, dtype, de
 
 
 @pytest.mark.parametrize("kind", [torch.int32, torch.int64, torch.bool, torch.complex64])
-@pytest.mark.parametrize("op", ["cdist", "cumsum", "gelu", "softmax", "square", "histogram"])
+@pytest.mark.parametrize("op", ["cdist", "cumsum", "gelu", "histogram", "reduce_sum", "softmax", "square"])
 def test_triton_refuses_what_is_no_float(make, load, device, op, kind):
     function = load(op, "triton")
     workload, inputs = make(op, dtype="float32", device=device, **POINTS[op][0])
@@ -108,7 +109,7 @@ def test_triton_refuses_what_is_no_float(make, load, device, op, kind):
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter makes Triton work on a CPU")
 @pytest.mark.parametrize(
-    "op", ["add", "cumsum", "gelu", "matmul", "mlp", "softmax", "transpose", "square", "histogram"]
+    "op", ["add", "cumsum", "gelu", "histogram", "matmul", "mlp", "reduce_sum", "softmax", "square", "transpose"]
 )
 def test_triton_on_a_cpu_says_what_would_help(make, op):
     workload, inputs = make(op, dtype="float32", **POINTS[op][0])

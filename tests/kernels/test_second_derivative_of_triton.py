@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 from runner.kernels.second_derivative import no_second_derivative
 from runner.kernels.triton_device import OLD
 
-OPTIONS = {"gelu": {"form": "erf"}, "softmax": {}, "square": {}, "mlp": {"activation": "gelu"}}
+OPTIONS = {"gelu": {"form": "erf"}, "softmax": {}, "square": {}, "norm": {"dim": 1}, "mlp": {"activation": "gelu"}}
 
 
 @pytest.fixture(params=OPTIONS)

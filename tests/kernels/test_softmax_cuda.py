@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from runner.kernels import cuda_build, cuda_extension
+from runner.kernels import cuda_build, cuda_extension, stream_memory
 from runner.kernels.softmax import _cuda_exchange, cuda
 from runner.kernels.softmax._cuda_plan import Rows, plan
 from runner.kernels.softmax.cuda import processor_of, softmax
@@ -191,7 +191,7 @@ def test_more_captures_than_there_is_memory_reserved_for_are_right_all_the_same(
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(_cuda_exchange.RESERVED_CAPTURES + 1):
+        for _ in range(stream_memory.RESERVED_CAPTURES + 1):
             y = through_the_ring(x, exchanges)
     for _ in range(3):
         graph.replay()

@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("interpreted kernels are Python", allow_module_level=True)
 
-OPTIONS = {"gelu": {"form": "erf"}, "softmax": {}, "square": {}, "mlp": {"activation": "gelu"}}
+OPTIONS = {"gelu": {"form": "erf"}, "softmax": {}, "square": {}, "norm": {"dim": "all"}, "mlp": {"activation": "gelu"}}
 
 
 class Traced(Exception):

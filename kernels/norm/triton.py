@@ -1,0 +1,79 @@
+"""2-norm in Triton, from ``kernels.reductions``. Backward computes dx = x dy / y from x, y and dy, and 0 where y is 0.
+
+Squares are not scaled, as in PyTorch: they overflow in float32 from |x| = 1.8e19 on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..reductions import reduce
+from ..second_derivative import no_second_derivative
+from ..triton_device import on_device_of
+
+BLOCK = 1024  # elements of a program of the backward
+
+
+@triton.jit
+def _norm_backward(
+    x_ptr, y_ptr, dy_ptr, dx_ptr, cols, count, DIM: tl.constexpr, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr
+):
+    # DIM is -1 for a norm of all elements.
+    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < count
+    out = index * 0 if DIM == -1 else (index % cols if DIM == 0 else index // cols)
+    x = tl.load(x_ptr + index, mask=inside).to(ARITHMETIC)
+    y = tl.load(y_ptr + out, mask=inside, other=1.0).to(ARITHMETIC)
+    dy = tl.load(dy_ptr + out, mask=inside, other=0.0).to(ARITHMETIC)
+    dx = x * tl.where(y == 0, 0.0, dy / tl.where(y == 0, 1.0, y))
+    tl.store(dx_ptr + index, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+
+
+def norm(x: Tensor, *, dim: str | int) -> Tensor:
+    """Compute the 2-norm of ``x`` along ``dim``; shapes and dtypes as in ``kernels.norm``.
+
+    The result can be differentiated once.
+
+    Raises:
+        Unsupported: ``x`` is not on a GPU and Triton's interpreter is off, or ``x`` has another dtype.
+        ValueError: ``x`` is no matrix, or ``dim`` is not allowed.
+
+    """
+    if x.requires_grad and torch.is_grad_enabled():
+        result: Tensor = _Differentiable.apply(x, dim)
+        return result
+    return reduce("norm", x, dim)
+
+
+def _backward(x: Tensor, y: Tensor, dy: Tensor, dim: str | int) -> Tensor:
+    """Return the gradient of ``x``, given ``y`` and its gradient ``dy``."""
+    x, dy = x.contiguous(), dy.contiguous()
+    dx = torch.empty_like(x)
+    if x.numel():
+        arithmetic = tl.float64 if x.dtype == torch.float64 else tl.float32
+        grid = (triton.cdiv(x.numel(), BLOCK),)
+        along = -1 if dim == "all" else int(dim)
+        with on_device_of(x):
+            _norm_backward[grid](x, y, dy, dx, x.shape[1], x.numel(), DIM=along, ARITHMETIC=arithmetic, BLOCK=BLOCK)
+    return dx
+
+
+class _Differentiable(torch.autograd.Function):
+    """``norm`` for autograd, which saves x and y."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: str | int) -> Tensor:
+        y = reduce("norm", x, dim)
+        ctx.save_for_backward(x, y)
+        ctx.dim = dim
+        return y
+
+    @staticmethod
+    @no_second_derivative
+    def backward(ctx: Any, saved: tuple[Tensor, Tensor], dy: Tensor) -> tuple[Tensor, None]:
+        return _backward(*saved, dy, ctx.dim), None

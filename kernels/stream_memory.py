@@ -1,0 +1,60 @@
+"""Memory that the blocks of a launch share, and that is as each launch needs it before it starts.
+
+Launches that may run at the same time need separate memory. Launches on one stream run one after the other, so each
+stream has one piece. Each captured launch has its own piece, since its graph may be replayed on any stream, beside any
+other graph. A graph never runs beside itself.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from torch import Tensor
+
+PIECE = 128  # bytes; a piece is a multiple
+RESERVED_CAPTURES = 40  # captured launches for which a launch outside a capture reserves memory
+
+
+class StreamMemory:
+    """The pieces of memory of one device. A piece is zeros at first; each launch leaves it ready for the next."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._lock = threading.Lock()
+        self._of_stream: dict[int, Tensor] = {}
+        self._reserve: list[Tensor] = []  # all used but the last; never freed, since a graph does not report its end
+        self._next = 0  # the first unused byte of the last one
+
+    def take(self, size: int) -> Tensor:
+        """Return ``size`` bytes or more for a launch on the current stream: zeros, or as the last launch left them.
+
+        Keep the tensor until the launch. Another thread may replace it by a larger one, and then it would be freed.
+        """
+        size = -(-size // PIECE) * PIECE
+        with self._lock:  # threads may share a stream, and captures share the reserve
+            if torch.cuda.is_current_stream_capturing():
+                return self._captured(size)
+            self._refill(size)
+            stream = torch._C._cuda_getCurrentRawStream(self.device.index)
+            mine = self._of_stream.get(stream)
+            if mine is None or mine.numel() < size:
+                mine = self._of_stream[stream] = self._zeros(size)
+            return mine
+
+    def _captured(self, size: int) -> Tensor:
+        if not self._reserve or self._next + size > self._reserve[-1].numel():
+            return self._zeros(size)  # filled by a node of the graph: correct, and 2 us slower
+        mine = self._reserve[-1][self._next : self._next + size]
+        self._next += size
+        return mine
+
+    def _refill(self, size: int) -> None:
+        if self._reserve and self._reserve[-1].numel() - self._next >= RESERVED_CAPTURES // 2 * size:
+            return
+        self._reserve.append(self._zeros(RESERVED_CAPTURES * size))
+        self._next = 0
+        torch.cuda.current_stream().synchronize()  # other streams will use it
+
+    def _zeros(self, size: int) -> Tensor:
+        return torch.zeros(size, dtype=torch.uint8, device=self.device)
