@@ -79,10 +79,10 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
     base = compose(lines)
     if axes := _declared(base, "axes").keys() - fields.keys():
         raise BadInput(f"axes: {', '.join(sorted(axes))}: a sweep; add -m (or axes=null for one case)")
-    asked = _shapes(compose, base, fields)
-    if len(asked) > 1:
-        raise BadInput(f"+shapes={','.join(base.shapes)}: {len(asked)} shapes make a sweep; add -m")
-    yield [*lines, *(line for shape in asked for line in shape)]
+    found = _shapes(compose, base, fields)
+    if len(found) > 1:
+        raise BadInput(f"+shapes={','.join(base.shapes)}: {len(found)} shapes make a sweep; add -m")
+    yield [*lines, *(line for shape in found for line in shape)]
 
 
 def _sweep(compose: Composer, overrides: Iterable[Override]) -> Iterator[list[str]]:

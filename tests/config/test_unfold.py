@@ -131,7 +131,7 @@ def test_hydras_own_sweep_syntax_works(compose, axis, values):
 
 def test_glob_lists_the_options_of_a_group(compose):
     chosen = {point[0] for point in points(compose, "impl=glob(*)", "default_axes=false") for point in [point[1:]]}
-    names = ("compiled", "cuda", "cudagraph", "file", "naive", "split", "torch", "triton")
+    names = ("compiled", "copy", "cuda", "cudagraph", "file", "naive", "split", "torch", "triton")
     assert chosen == {f"impl={name}" for name in names}
 
 
