@@ -43,10 +43,10 @@ MLP = {"layers": 2, "steps": 1, "zero_grad": "every_step", "pass": "fwd_bwd"}
 SIZES: dict[str, list[dict[str, Any]]] = {  # op → sizes; each of them uses another kernel or plan
     "add": [{"rows": 7, "cols": cols} for cols in (64, 1001)],
     "square": [{"rows": 7, "cols": cols, "pass": pass_} for cols in (64, 1001) for pass_ in ("fwd", "bwd")],
-    **dict.fromkeys(
-        ("reduce_sum", "reduce_max", "argmax", "norm"),
-        [{"rows": 7, "cols": cols, "dim": dim} for cols in (1001, 32768) for dim in ("all", 0, 1)],
-    ),
+    **{
+        op: [{"rows": 7, "cols": cols, "dim": dim} for cols in (1001, 32768) for dim in ("all", 0, 1)]
+        for op in ("reduce_sum", "reduce_max", "argmax", "norm")
+    },
     "gelu": [
         {"rows": 7, "cols": cols, "form": form, "pass": pass_}
         for cols in (64, 1001)

@@ -82,10 +82,10 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
     if axes := (together | alone).keys() - fields.keys():
         null = " ".join(f"{name}=null" for name in AXES if OmegaConf.select(base, name))
         raise BadInput(f"axes: {', '.join(sorted(axes))}: a sweep; add -m (or {null} for one case)")
-    asked = _shapes(compose, base, fields)
-    if len(asked) > 1:
-        raise BadInput(f"+shapes={','.join(base.shapes)}: {len(asked)} shapes make a sweep; add -m")
-    yield [*lines, *(line for shape in asked for line in shape)]
+    found = _shapes(compose, base, fields)
+    if len(found) > 1:
+        raise BadInput(f"+shapes={','.join(base.shapes)}: {len(found)} shapes make a sweep; add -m")
+    yield [*lines, *(line for shape in found for line in shape)]
 
 
 def _sweep(compose: Composer, overrides: Iterable[Override]) -> Iterator[list[str]]:

@@ -108,7 +108,7 @@ CHECKED: dict[str, Column] = {  # what the check found, and what the workload as
     "mutates_inputs": Column("", "a call changes its inputs; they are restored before each call, which is not timed"),
     "bitwise_repeatable": Column("", "two calls gave the same bits, in the first 2^24 numbers of each output"),
     "sanitizer_errors": Column("", "errors that compute-sanitizer found, with debug=sanitizer"),
-    "correct": Column("", "every output is within tolerance of the float64 reference"),
+    "correct": Column("", "every output is within tolerance of the float64 reference; empty for impl=copy"),
     "max_abs_err": Column("", "largest |y - r| over all outputs", "lower"),
     "max_rel_err": Column("", "largest |y - r| / |r| where |r| exceeds the absolute tolerance", "lower"),
     "err_over_tol": Column("", "largest error as a multiple of its tolerance; at most 1 is correct", "lower"),
@@ -138,7 +138,7 @@ DERIVED: dict[str, Column] = {  # computed from rows by runner.report.derive
     "fastest": Column(
         "",
         "yes: every other correct case of the problem is shown to be slower | tied: cannot be told apart from the "
-        "fastest | no. Times that are impossible or contradicted do not count",
+        "fastest | no. Times that are impossible or contradicted do not count, and neither does impl=copy",
     ),
 }
 

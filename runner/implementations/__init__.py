@@ -180,6 +180,8 @@ class FirstCalls:
 class Implementation(ABC):
     """Base of all implementations. Fields are those of the YAML. Only ``load`` and later methods may import torch."""
 
+    CHECKED: ClassVar[bool] = True  # False: its outputs are not those of the workload, so it is never the fastest
+
     def missing(self, op: str) -> str:
         """Return why this implementation of ``op`` cannot exist, without loading anything; "" if it can."""
         return ""
@@ -209,7 +211,10 @@ class Implementation(ABC):
         return ""
 
     def wrap_call(self, call: Call, device: str) -> Call:
-        """Return the call to time instead of ``call``, the function bound to its inputs. Raises Unsupported."""
+        """Return the call to time instead of ``call``: the function bound to its inputs, with its work.
+
+        Raises Unsupported.
+        """
         return call
 
     def first_calls(self, op: str, device: str) -> AbstractContextManager[FirstCalls]:
@@ -315,10 +320,10 @@ class Wrapper(Implementation):
     of: str  # a name, or file.py:function
     rev: str | None = field(default=None, kw_only=True)  # git revision of ``of``; None: the working tree
 
-    EXCLUDED: ClassVar[tuple[str, ...]]  # names that ``of`` may not be, beside "file"
+    EXCLUDED: ClassVar[tuple[str, ...]]  # names that ``of`` may not be, beside "file" and "copy"
 
     def __post_init__(self) -> None:
-        allowed = defaults().keys() - {"file", *self.EXCLUDED}
+        allowed = defaults().keys() - {"file", "copy", *self.EXCLUDED}
         if ":" in self.of:
             try:
                 assert self.inner

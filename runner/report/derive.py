@@ -314,9 +314,14 @@ def _is_right(row: Row) -> bool:
     return row.status != "wrong" and row.metrics.get("verdict") != "wrong"
 
 
+def _is_correct(row: Row) -> bool:
+    """Return whether the outputs were checked and are correct: those of ``impl=copy`` are not checked."""
+    return row.status == "ok" and row.metrics.get("correct") is True
+
+
 def _baseline(rows: Sequence[Row], name: str | None) -> int | None:
     """Return the index of the case called ``name``; without a name, that of torch or of the first correct case."""
-    timed = [index for index, row in enumerate(rows) if row.time_us is not None and (name or _is_right(row))]
+    timed = [index for index, row in enumerate(rows) if row.time_us is not None and (name or _is_correct(row))]
     meant = [index for index in called([row.case.impl for row in rows], name or "torch") if index in timed]
     return next(iter(meant if meant or name else timed), None)
 
@@ -385,7 +390,7 @@ def _devices(rows: Sequence[Row]) -> set[Any]:
 
 def may_win(row: Row) -> bool:
     """Return whether the case of ``row`` can be the fastest: it is correct, and its time can be true."""
-    timed = row.status == "ok" and row.time_us is not None
+    timed = _is_correct(row) and row.time_us is not None
     return timed and not row.case.debug and row.metrics.get("verdict") not in UNTRUE
 
 

@@ -292,6 +292,7 @@ COUNTED = {  # verdicts whose reasons have figures that differ from case to case
     ("contended", False): "cases ran while another process started or stopped using the GPU; see timer_drift_us",
 }
 
+NOT_CHECKED = "not checked, and never the fastest: it moves as many bytes as the workload must, and computes nothing"
 SIDE_EFFECTS = "it changed {}; its process ended, so that no other case is affected, and no ratio was taken in it"
 
 
@@ -309,6 +310,8 @@ def notes(rows: Sequence[Row], names: Names) -> list[str]:
     for row in rows:
         if row.status == "ok" and (not_measured := row.metrics.get("not_measured")):
             tell(f"not measured: {not_measured}", row)
+        if row.time_us is not None and row.metrics.get("correct") is None:
+            tell(NOT_CHECKED, row)
         if changed := row.metrics.get("side_effects"):
             tell(SIDE_EFFECTS.format(changed), row)
         if text := COUNTED.get((verdict(row), row.device == "cpu")):

@@ -95,7 +95,8 @@ def compare(
 ) -> list[tuple[str, list[float]]] | None:
     """Sample ``calls`` in paired rounds, each with the instrument that has timed it, in the same buffer sets."""
     counts = [int(count) for _, columns in calls if (count := columns.get("buffer_sets"))]  # fewer if memory was short
-    buffer_sets = BufferSets(calls[0][0].inputs, min(counts, default=settings.buffer_sets))
+    inputs = {id(tensor): tensor for call, _ in calls for tensor in call.inputs}  # most calls share theirs
+    buffer_sets = BufferSets(list(inputs.values()), min(counts, default=settings.buffer_sets))
     again = [
         instruments.build(str(columns["instrument"]), call, settings, buffer_sets=buffer_sets)
         for call, columns in calls

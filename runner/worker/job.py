@@ -102,7 +102,8 @@ class Job:
         self.enter("inputs")
         case, problem, device = self.case, self.problem, self.problem.device
         workload, inputs = problem.workload, problem.inputs()
-        self.metrics.update(flops=workload.flops(), bytes_min=workload.bytes_min(), threads=torch.get_num_threads())
+        work = workload.work()
+        self.metrics.update(flops=work.flops, bytes_min=work.bytes_min, threads=torch.get_num_threads())
 
         self.enter("check")
         expected = problem.expected()  # before the implementation is loaded, and may change the inputs or torch
@@ -114,10 +115,15 @@ class Job:
         self.metrics["build_s"] = time.perf_counter() - started
 
         with implementation.first_calls(case.workload.name, device) as report:
-            call = implementation.wrap_call(workload.call(function, inputs), device)
+            call = replace(workload.call(function, inputs), work=work)
+            call = implementation.wrap_call(call, device)
             call = self._first_calls(call, inputs, device)
         self.metrics.update(report.metrics)
         self.fallback = report.fallback
+
+        if not implementation.CHECKED:
+            del self.metrics["flops"]  # none are done
+            return call
 
         self.enter("check")
         call.restore()
@@ -129,7 +135,6 @@ class Job:
             self.metrics["bitwise_repeatable"] = repeats(call, outputs)
         self.wrong = result.reason
         self.untimed = implementation.untimed(case.workload.name)
-        call = replace(call, work=workload.work())
         if problem.low_memory:
             return call
         judge = None if self.wrong else lambda outputs: compare(outputs, expected, dtype).reason
@@ -175,7 +180,7 @@ class Job:
         changed = [(now, was) for now, was in zip(inputs, pristine, strict=True) if not equal(now, was)]
         self.metrics["mutates_inputs"] = bool(changed)
         if changed:
-            call = Call(call.run, partial(_restore, call, changed))
+            call = replace(call, reset=partial(_restore, call, changed))
         for _ in range(CALLS_BEFORE_CHECK - 1):
             call.restore()
             call.run()

@@ -238,7 +238,7 @@ def test_a_time_without_an_interval_still_has_a_speed_up_and_no_word():
 
 def test_times_of_zeros_are_labelled():
     case = CaseRecord(Choice("gelu", {"data": "zeros"}), Choice("torch", {}), (Choice("benchmark", {}),), "cpu", 0)
-    zeros = Row(case=case, status="ok", metrics={"gpu_us": 1.0})
+    zeros = Row(case=case, status="ok", metrics={"gpu_us": 1.0, "correct": True})
     (said,) = terminal.notes([zeros], derive.Names([case]))
     assert said == "data=zeros: 1 of 1 times are for zeros; a GPU may be faster on them than on data"
 
