@@ -11,6 +11,7 @@ import yaml
 from runner import config, implementations
 from runner.config import CONF, grid
 from runner.experiment import schema
+from runner.report import conclusion
 
 ROOMS = {"workload": "runner.models", "measure": "runner.measure", "launcher": "runner.execute", "log": "runner.report"}
 FILES = sorted(CONF.glob("*/*.yaml"))
@@ -73,3 +74,12 @@ def test_the_lectures_profiles_are_at_its_sizes():
         sizes.setdefault(case.workload.name, set()).add(tuple(fields[name] for name in "mnkd" if name in fields))
     assert sizes["matmul"] == {(2048, 2048, 2048), (128, 128, 128)}
     assert sizes["cdist"] == {(2048, 2048, 2048)}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("path", sorted((CONF / "experiment").glob("*.yaml")), ids=lambda p: p.stem)
+def test_the_analyses_of_an_experiment_are_known_on_both_devices(path: Path, device: str):
+    plan = config.plan([f"+experiment={path.stem}", "-m", f"device={device}"])
+    assert bool(plan.question) == bool(plan.conclusion)
+    for analysis in plan.conclusion:
+        conclusion.check(analysis, plan.cases)
