@@ -27,6 +27,7 @@ from runner.timing.statistics import SAME, T_975
 FLAT = 0.5  # a time is called flat where it grows with a lower power
 STEADY = 0.3  # a stretch of sizes has one exponent if those between neighbors differ by less
 LINEAR = (0.7, 1.3)  # exponents for which the cost of one more is told
+LONGEST = 32  # characters of the name of an operation
 TIMES = ("time_us", "gpu_us", "wall_us")  # their interval is interval_pct; that of latency_us is latency_pct
 
 
@@ -58,19 +59,26 @@ def bandwidth(run: Run) -> Iterator[str]:
 def growth(run: Run, *, over: str, column: str = "time_us") -> Iterator[str]:
     """Fit the power of the field ``over`` with which ``column`` grows, and say up to where it is flat.
 
-    The exponent is fitted to the largest values, as far down as it stays the same. Its interval is that of the fit.
+    The exponent is fitted to the largest values, as far down as it stays the same. Its interval is that of the fit;
+    for two values it follows from their intervals.
     """
     name = over.rpartition(".")[2]
     for label, lines in _series(run, over, column).items():
         if len(lines) < 3:
             continue
         xs = [float(_field(line.row.case, over)) for line in lines]
-        ys = [_value(line, column)[0] for line in lines]
-        slopes = [math.log(y2 / y1) / math.log(x2 / x1) for (x1, y1), (x2, y2) in pairwise(zip(xs, ys, strict=True))]
+        ys, shares = zip(*(_value(line, column) for line in lines), strict=True)
+        logs = [math.log(x) for x in xs], [math.log(y) for y in ys]
+        slopes = [(y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in pairwise(zip(*logs, strict=True))]
+        halves = [
+            math.hypot(near or 0.0, far or 0.0) / (x2 - x1)
+            for (near, far), (x1, x2) in zip(pairwise(shares), pairwise(logs[0]), strict=True)
+        ]
         begin = len(slopes) - 1
-        while begin > 0 and abs(slopes[begin - 1] - slopes[-1]) < STEADY:
+        while begin > 0 and abs(slopes[begin - 1] - slopes[-1]) < STEADY + math.hypot(halves[begin - 1], halves[-1]):
             begin -= 1
-        exponent, half = _fit([*map(math.log, xs[begin:])], [*map(math.log, ys[begin:])])
+        exponent, half = _fit(logs[0][begin:], logs[1][begin:])
+        half = half if half is not None else halves[-1] or None
         text = f"{label}: from {name}={xs[begin]:g} to {xs[-1]:g}, {column} grows as {name}^{exponent:.2f}"
         text += f" (95 % interval {exponent - half:.2f} to {exponent + half:.2f})" if half is not None else ""
         if begin:
@@ -116,7 +124,8 @@ def operations(run: Run, *, most: int = 5) -> Iterator[str]:
     for heading, lines in _problems(run).items():
         for line in lines:
             shares = _shares(run, line)
-            texts = [f"{op.removeprefix('aten::')} {share:.0f} %" for op, share in [*shares.items()][:most]]
+            shown = {op.removeprefix("aten::")[:LONGEST]: share for op, share in [*shares.items()][:most]}
+            texts = [f"{op} {share:.0f} %" for op, share in shown.items() if share >= 0.5]
             if texts:
                 where = "CPU" if line.row.device == "cpu" else "GPU"
                 label = run.names.impl(line.row.case)

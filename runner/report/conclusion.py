@@ -112,9 +112,13 @@ def answers(run: Run) -> list[str]:
             found.append(str(error))
             continue
         said = list(analyses()[analysis.name](run, **arguments))
-        given = ", ".join(f"{field}={value}" for field, value in analysis.fields.items())
+        given = ", ".join(f"{field}={_shown(value)}" for field, value in analysis.fields.items())
         found += said or [f"{analysis.name}({given}): no correct case of this run has the figures that it needs"]
     return found
+
+
+def _shown(value: object) -> str:
+    return f"[{','.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
 
 
 def _summary(leaders: Sequence[Leader], lines: Sequence[Line], names: Names) -> str:

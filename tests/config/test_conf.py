@@ -11,6 +11,7 @@ import yaml
 from runner import config, implementations
 from runner.config import CONF, grid
 from runner.experiment import schema
+from runner.report import conclusion
 
 ROOMS = {"workload": "runner.models", "measure": "runner.measure", "launcher": "runner.execute", "log": "runner.report"}
 FILES = sorted(CONF.glob("*/*.yaml"))
@@ -79,3 +80,12 @@ def test_every_named_set_of_shapes_is_valid_for_its_workloads():
         shapes = yaml.safe_load(path.read_text())
         plan = config.plan([f"workload={','.join(shapes)}", f"+shapes={path.stem}", "-m"])
         assert len(plan.cases) == sum(map(len, shapes.values())), path.name
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("path", sorted((CONF / "experiment").glob("*.yaml")), ids=lambda p: p.stem)
+def test_the_analyses_of_an_experiment_are_known_on_both_devices(path: Path, device: str):
+    plan = config.plan([f"+experiment={path.stem}", "-m", f"device={device}"])
+    assert bool(plan.question) == bool(plan.conclusion)
+    for analysis in plan.conclusion:
+        conclusion.check(analysis, plan.cases)
