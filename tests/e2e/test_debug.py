@@ -78,7 +78,7 @@ def test_one_command_may_sweep_the_debugging_modes_and_each_has_workers_of_its_o
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["debug=interpret"], "runner: debug: interpret runs Triton kernels on the CPU; add device=cpu\n"),
+        (["debug=interpret"], "runner: debug: interpret runs Triton and Numba kernels on the CPU; add device=cpu\n"),
         (["debug=sanitizer", "device=cpu"], "runner: debug: sanitizer looks at kernels on a GPU; leave out device=cpu"),
     ],
 )
