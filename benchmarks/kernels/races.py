@@ -1,7 +1,8 @@
 """The races: workloads, sizes, implementations and bars. These are declarations, without torch.
 
 A race is a workload of one size with several implementations, named as on the command line. Each race has an arm
-``copy``, which moves the least bytes of the workload: each input is read once, each output is written once.
+``copy``, which moves the least bytes of the workload: each input is read once, each output is written once. The runner
+itself holds the races of ``EXPERIMENTS``; ``race.py`` holds the others.
 """
 
 from __future__ import annotations
@@ -9,13 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from runner.timing.statistics import pair_floors, paired
 
 COPY = "copy"
-PEERS_FILE = Path(__file__).with_name("peers.py")
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def impl(name: str, **fields: Any) -> dict[str, Any]:
 TORCH, TRITON, CUDA = impl("torch"), impl("triton"), impl("cuda")
 COMPILED = impl("compiled")
 MAX = impl("compiled", mode="max-autotune-no-cudagraphs")
-LIGER = impl("file", path=f"{PEERS_FILE}:liger_softmax")
+LIGER = impl("liger")
 OURS = {"triton": TRITON, "cuda": CUDA}
 PEERS = {"torch": TORCH, "compiled": COMPILED}
 
@@ -222,6 +221,10 @@ def mlp() -> Iterator[Race]:
     yield Race("mlp", {**fields, "zero_grad": "every_step"}, {"triton": TRITON, "max-autotune": MAX} | PEERS, bars)
 
 
+EXPERIMENTS = {  # of conf/experiment beside this file, by op: their cases are the races, and a few more
+    "gelu": ("races_gelu", "races_backward"),
+    "softmax": ("races_softmax", "races_backward"),
+}
 OPS = {"gelu": gelu, "softmax": softmax, "matmul": matmul, "cdist": cdist, "mlp": mlp}
 MEAN_BARS = [
     MeanBar("bfloat16 large", "triton", "torch", mean=1.01, worst=0.97),
