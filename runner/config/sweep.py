@@ -75,7 +75,7 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
         asked = _as_typed(swept[0])
         raise BadInput(f"{asked}: several values make a sweep; add -m{_other_meaning(compose, swept[0])}")
     fields = {key_of(override): [str(override.input_line)] for override in overrides}
-    lines = [line for key, (line,) in fields.items() if key != SHAPE]
+    lines = [line for line, override in zip(arguments, overrides, strict=True) if key_of(override) != SHAPE]
     base = compose(lines)
     if axes := _declared(base, "axes").keys() - fields.keys():
         raise BadInput(f"axes: {', '.join(sorted(axes))}: a sweep; add -m (or axes=null for one case)")
