@@ -52,8 +52,11 @@ def environment(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def run(words: Sequence[str], output_dir: Path) -> Run:
-    """Run ``python -m runner <words>`` into ``output_dir``, with a pipe as stdout. Raises RuntimeError if it fails."""
+def run(words: Sequence[str], output_dir: Path, *, codes: Sequence[int] = (0,)) -> Run:
+    """Run ``python -m runner <words>`` into ``output_dir``, with a pipe as stdout.
+
+    Raises RuntimeError if its exit code is none of ``codes``.
+    """
     command = [sys.executable, "-m", "runner", *words, f"output_dir={output_dir}"]
     started, worker = time.perf_counter(), None
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -63,7 +66,7 @@ def run(words: Sequence[str], output_dir: Path) -> Run:
         output, _ = process.communicate(timeout=LIMIT_S)
         wall_s = time.perf_counter() - started
     folder = next(iter(output_dir.glob("*/*/")), None)
-    if process.returncode or worker is None or folder is None:
+    if process.returncode not in codes or worker is None or folder is None:
         raise RuntimeError(f"{' '.join(command)} ended with code {process.returncode}:\n{output}")
     ready = (folder / "environment.json").stat().st_mtime  # written for the last time when the worker is ready
     return Run(wall_s, ready - worker, folder, tuple(journal.read(folder)))
@@ -154,10 +157,11 @@ def fields_of(group: str, name: str) -> dict[str, Any]:
     """
     import yaml
 
+    from runner.config.grid import BESIDE
+
     path = ROOT / "conf" / group / f"{name}.yaml"
     fields = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
-    beside = ("name", "axes", "quick")
-    return {key: 1 if "${" in str(value) else value for key, value in fields.items() if key not in beside}
+    return {key: 1 if "${" in str(value) else value for key, value in fields.items() if key not in ("name", *BESIDE)}
 
 
 def share_of(count: int, processes: int, index: int) -> int:

@@ -1,7 +1,8 @@
 """The races: workloads, sizes, implementations and bars. These are declarations, without torch.
 
 A race is a workload of one size with several implementations, named as on the command line. Each race has an arm
-``copy``, which moves the least bytes of the workload: each input is read once, each output is written once.
+``copy``, which moves the least bytes of the workload: each input is read once, each output is written once. The runner
+itself holds the races of ``EXPERIMENTS``; ``race.py`` holds the others.
 """
 
 from __future__ import annotations
@@ -220,6 +221,10 @@ def mlp() -> Iterator[Race]:
     yield Race("mlp", {**fields, "zero_grad": "every_step"}, {"triton": TRITON, "max-autotune": MAX} | PEERS, bars)
 
 
+EXPERIMENTS = {  # of conf/experiment beside this file, by op: their cases are the races, and a few more
+    "gelu": ("races_gelu", "races_backward"),
+    "softmax": ("races_softmax", "races_backward"),
+}
 OPS = {"gelu": gelu, "softmax": softmax, "matmul": matmul, "cdist": cdist, "mlp": mlp}
 MEAN_BARS = [
     MeanBar("bfloat16 large", "triton", "torch", mean=1.01, worst=0.97),

@@ -76,7 +76,7 @@ def unfold(compose: Composer, arguments: Sequence[str], *, multirun: bool) -> It
         asked = _as_typed(swept[0])
         raise BadInput(f"{asked}: several values make a sweep; add -m{_other_meaning(compose, swept[0])}")
     fields = {key_of(override): [str(override.input_line)] for override in overrides}
-    lines = [line for key, (line,) in fields.items() if key != SHAPE]
+    lines = [line for line, override in zip(arguments, overrides, strict=True) if key_of(override) != SHAPE]
     base = compose(lines)
     together, alone = _study(base)
     if axes := (together | alone).keys() - fields.keys():

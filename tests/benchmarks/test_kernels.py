@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from benchmarks.kernels.races import COPY, OPS, Arm, Bar, Race, Result
+from benchmarks.kernels.__main__ import CONF
+from benchmarks.kernels.races import COPY, EXPERIMENTS, OPS, Arm, Bar, Race, Result
+from benchmarks.kernels.rows import results
 from benchmarks.kernels.tables import brief, report
-from runner import implementations
+from runner import config, implementations
 from runner.experiment import schema
+from runner.experiment.case import CaseRecord, Choice
+from runner.experiment.results import Comparison, Row
+from runner.store.journal import Journal
 
 
 def result(times_us, bars=(), group="", failed=()):
@@ -59,6 +66,34 @@ def test_every_race_names_what_exists():
     assert len(races) > 40
     for race in races:
         assert schema.exists("models", race.op)
-        assert all(implementations.find(fields["name"]) for fields in race.arms.values())
+        if race.op not in EXPERIMENTS:
+            assert all(implementations.find(fields["name"]) for fields in race.arms.values())
         for bar in race.bars:
             assert {bar.ours, *bar.peers} <= {*race.arms, COPY}
+
+
+def test_the_experiments_have_the_cases_of_their_races():
+    for op, names in EXPERIMENTS.items():
+        words = ["--config-dir", str(CONF), f"workload={op}", "-m"]
+        cases = [case for name in names for case in config.plan([*words, f"+experiment={name}"]).cases]
+        for race in OPS[op]():
+            fields = {"pass": "fwd", **race.fields}
+            arms = {case.impl.name for case in cases if fields.items() <= case.workload.fields.items()}
+            assert {*race.arms, COPY} <= arms, race.title
+
+
+def test_a_run_of_an_experiment_gives_the_results_of_its_races(tmp_path):
+    race = Race("gelu", {"rows": 8, "cols": 16, "dtype": "float32"}, {"torch": {}, "cuda": {}})
+    workload, names = Choice("gelu", {"pass": "fwd", **race.fields}), ("torch", "copy", "naive")
+    cases = {name: CaseRecord(workload, Choice(name, {}), (), "auto", 0) for name in (*names, "cuda")}
+    checked = {"correct": True, "err_over_tol": 0.5}
+    with Journal(tmp_path) as journal:
+        for name in names:
+            metrics = {"wall_us": 2.0, **(checked if name != "copy" else {})}
+            journal.row(Row(case=cases[name], status="ok", metrics=metrics))
+        journal.row(Row(case=cases["cuda"], status="unsupported", reason="no GPU"))
+        keys = [cases[name].key for name in names]
+        journal.rounds(Comparison(dict.fromkeys(keys, [2.0] * 10), dict.fromkeys(keys, "perf_counter")))
+    (found,) = results([race, replace(race, fields=race.fields | {"pass": "bwd"})], tmp_path)
+    assert found.failed == {"cuda": "unsupported: no GPU"}
+    assert {name: (arm.us, arm.error) for name, arm in found.arms.items()} == {"torch": (2.0, 0.5), "copy": (2.0, None)}

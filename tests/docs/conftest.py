@@ -58,7 +58,7 @@ class Project:
 def project(tmp_path_factory) -> Project:
     """Made once: packages, configs, and each file printed in docs/*.md in its place."""
     root = tmp_path_factory.mktemp("project")
-    for room in ("runner", "kernels", "models", "conf"):
+    for room in ("runner", "kernels", "models", "conf", "benchmarks/kernels"):
         shutil.copytree(ROOT / room, root / room, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     printed = [found for page in ROOT.glob("docs/*.md") for found in PRINTED.findall(page.read_text(encoding="utf-8"))]
     assert len(printed) >= 8

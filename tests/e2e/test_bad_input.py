@@ -16,7 +16,7 @@ MISTAKES = {
     "an unknown implementation": (
         ["impl=tritn"],
         "impl=tritn: no such option; did you mean triton? "
-        "One of: compiled, cuda, cudagraph, file, naive, split, torch, triton",
+        "One of: compiled, copy, cuda, cudagraph, file, naive, split, torch, triton",
     ),
     "an unknown measurement": (
         ["measure=benchmrk"],
@@ -33,7 +33,7 @@ MISTAKES = {
     ),
     "an unknown field": (
         ["workload=matmul", "workload.sizee=3"],
-        "workload.sizee: no such field; did you mean size? One of: axes, data, dtype, k, m, n, name, size, tf32",
+        "workload.sizee: no such field; did you mean size? One of: axes, data, dtype, k, m, n, name, shape, size, tf32",
     ),
     "an unknown field added with +": (
         ["workload=gelu", "+workload.row=3"],

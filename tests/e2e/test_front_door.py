@@ -17,7 +17,7 @@ def test_help_lists_groups_options_and_examples(run):
     result = run("--help")
     assert result.code == 0
     assert "workload: add, cdist, gelu, matmul, mlp, softmax" in result.out
-    assert "impl: compiled, cuda, cudagraph, file, naive, split, torch, triton" in result.out
+    assert "impl: compiled, copy, cuda, cudagraph, file, naive, split, torch, triton" in result.out
     assert "python -m runner workload=mlp impl=compiled -m" in result.out
     assert "python -m runner --help workload=mlp impl=compiled " in result.out
     for path in (ROOT / "runner" / "cli").glob("[!_]*.py"):  # the sub-commands

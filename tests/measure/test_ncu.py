@@ -236,7 +236,7 @@ def test_a_real_one_agrees_with_the_size_of_the_work(tmp_path, impl):
 def test_a_real_one_sees_what_autograd_launches_and_not_what_puts_parameters_back(tmp_path):
     fields = {"dim": 256, "batch": 64, "layers": 2, "steps": 1, "zero_grad": "every_step", "pass": "train_step"}
     values = yaml.safe_load((schema.CONF / "workload" / "mlp.yaml").read_text())
-    fields = {name: value for name, value in values.items() if name not in ("name", "axes")} | fields
+    fields = {name: value for name, value in values.items() if name not in ("name", "axes", "shape")} | fields
     case = CaseRecord(Choice("mlp", fields), Choice("torch", {}), (), "cuda", 0)
     there = MeasureContext("cuda", case, tmp_path / "ncu")
     ncu(most=100).measure(CALL, there)
