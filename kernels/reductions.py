@@ -279,7 +279,7 @@ def together_for(plan: Plan) -> int:
 
 def _processors(x: Tensor) -> int:
     """Return the multiprocessors of the GPU; 1 under the interpreter."""
-    return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 1
+    return int(torch.cuda.get_device_properties(x.device).multi_processor_count) if x.is_cuda else 1
 
 
 def _counters(x: Tensor, count: int) -> Tensor:
