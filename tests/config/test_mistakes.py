@@ -126,7 +126,8 @@ MISTAKES = {
     ),
     "a field of several other workloads": (
         ["workload=mlp", "workload.rows=3"],
-        "workload.rows: workload=mlp has no such field; add, gelu, softmax have: workload=add",
+        "workload.rows: workload=mlp has no such field; add, argmax, gelu, norm, reduce_max, reduce_sum, softmax, "
+        "square have: workload=add",
     ),
     "a field of a workload that is not of the sweep": (
         ["workload=gelu,softmax", "workload.layers=3", "-m"],
