@@ -274,7 +274,7 @@ def _launch(op: str, x: Tensor, inner: bool, y: Tensor) -> None:
 
 def together_for(plan: Plan) -> int:
     """Return how many partial results of an output the last program combines at once."""
-    return min(triton.next_power_of_2(plan.segments), max(1, COMBINED // plan.outs))
+    return min(int(triton.next_power_of_2(plan.segments)), max(1, COMBINED // plan.outs))
 
 
 def _processors(x: Tensor) -> int:
