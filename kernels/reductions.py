@@ -274,12 +274,12 @@ def _launch(op: str, x: Tensor, inner: bool, y: Tensor) -> None:
 
 def together_for(plan: Plan) -> int:
     """Return how many partial results of an output the last program combines at once."""
-    return min(triton.next_power_of_2(plan.segments), max(1, COMBINED // plan.outs))
+    return min(int(triton.next_power_of_2(plan.segments)), max(1, COMBINED // plan.outs))
 
 
 def _processors(x: Tensor) -> int:
     """Return the multiprocessors of the GPU; 1 under the interpreter."""
-    return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 1
+    return int(torch.cuda.get_device_properties(x.device).multi_processor_count) if x.is_cuda else 1
 
 
 def _counters(x: Tensor, count: int) -> Tensor:

@@ -40,12 +40,13 @@ TOOLS = {  # tools and their options
 LIMIT_S, GRACE_S = 480.0, 10.0
 DTYPES = ("float32", "bfloat16", "float16")
 MLP = {"layers": 2, "steps": 1, "zero_grad": "every_step", "pass": "fwd_bwd"}
+REDUCTIONS = ("reduce_sum", "reduce_max", "argmax", "norm")
 SIZES: dict[str, list[dict[str, Any]]] = {  # op → sizes; each of them uses another kernel or plan
     "add": [{"rows": 7, "cols": cols} for cols in (64, 1001)],
     "square": [{"rows": 7, "cols": cols, "pass": pass_} for cols in (64, 1001) for pass_ in ("fwd", "bwd")],
     **{
         op: [{"rows": 7, "cols": cols, "dim": dim} for cols in (1001, 32768) for dim in ("all", 0, 1)]
-        for op in ("reduce_sum", "reduce_max", "argmax", "norm")
+        for op in REDUCTIONS
     },
     "gelu": [
         {"rows": 7, "cols": cols, "form": form, "pass": pass_}
@@ -68,7 +69,7 @@ LITTLE = SIZES | {  # for initcheck, which reports 512 reads of a launch, and an
 IMPLS = {  # op → implementations with our kernels
     "add": ("triton", "cuda"),
     "square": ("triton", "cuda"),
-    **dict.fromkeys(("reduce_sum", "reduce_max", "argmax", "norm"), ("triton",)),
+    **dict.fromkeys(REDUCTIONS, ("triton",)),
     "gelu": ("triton", "cuda"),
     "softmax": ("triton", "cuda"),
     "matmul": ("triton", "cuda", "split"),

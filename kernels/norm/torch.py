@@ -1,7 +1,7 @@
 """2-norm of PyTorch: one kernel, or two.
 
 On a CPU, PyTorch adds all squares into few accumulators of float32. With ``dim="all"``, its norm of 2**24 normal
-numbers is too small by 6e-4 in PyTorch 2.13, which is wrong by the tolerance of the workload.
+numbers is off by 6e-4 in PyTorch 2.13, which is wrong by the tolerance of the workload.
 """
 
 from __future__ import annotations

@@ -45,13 +45,13 @@ def tensors(result: object) -> list[Tensor]:
 
 
 def spoil(call: Call) -> None:
-    """Call once and overwrite the outputs with NaN, so that an implementation that returns them again is wrong."""
+    """Call once and overwrite the outputs with NaN or other integers, so that returning them again is wrong."""
     call.restore()
     inputs = {tensor.untyped_storage().data_ptr() for tensor in call.inputs}
     for output in tensors(call.run()):
-        if output.is_floating_point() and output.untyped_storage().data_ptr() not in inputs:
+        if output.untyped_storage().data_ptr() not in inputs:
             with contextlib.suppress(RuntimeError):  # torch does not write to expanded or inference tensors
-                output.fill_(math.nan)
+                output.fill_(math.nan) if output.is_floating_point() else output.bitwise_not_()
 
 
 def caches_results(call: Call) -> bool:

@@ -170,9 +170,12 @@ class GraphTimestamps(Instrument):
         for index in sorted(self._timed):
             outputs = self.written[index]
             for output in outputs:
-                if output.untyped_storage().data_ptr() not in self._lasting and output.is_floating_point():
+                if output.untyped_storage().data_ptr() not in self._lasting:
                     with suppress(RuntimeError):  # torch does not write to expanded tensors
-                        output.mul_(-0.5).add_(0.25)  # plausible numbers, almost none of them right
+                        if output.is_floating_point():
+                            output.mul_(-0.5).add_(0.25)  # plausible numbers, almost none of them right
+                        else:
+                            output.bitwise_not_()
             torch.cuda.synchronize()
             self._graphs[index].replay()
             torch.cuda.synchronize()

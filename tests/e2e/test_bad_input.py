@@ -7,7 +7,8 @@ import pytest
 MISTAKES = {
     "an unknown workload, with the nearest match": (
         ["workload=mpl"],
-        "workload=mpl: no such option; did you mean mlp? One of: add, cdist, gelu, matmul, mlp, softmax",
+        "workload=mpl: no such option; did you mean mlp? One of: add, argmax, cdist, gelu, matmul, mlp, norm, "
+        "reduce_max, reduce_sum, softmax, square",
     ),
     "a name that is no UTF-8": (
         ["impl=file", "impl.path=caf\udce9.py:f"],
@@ -15,8 +16,7 @@ MISTAKES = {
     ),
     "an unknown implementation": (
         ["impl=tritn"],
-        "impl=tritn: no such option; did you mean triton? "
-        "One of: compiled, copy, cuda, cudagraph, file, naive, split, torch, triton",
+        "impl=tritn: no such option; did you mean triton? One of: compiled, copy, cuda, ",
     ),
     "an unknown measurement": (
         ["measure=benchmrk"],
@@ -99,7 +99,8 @@ MISTAKES = {
     ),
     "compiled of nothing known": (
         ["impl=compiled", "impl.of=tritn"],
-        "impl.of: no implementation 'tritn' to wrap; did you mean triton? One of: cuda, naive, split, torch, triton",
+        "impl.of: no implementation 'tritn' to wrap; did you mean triton? "
+        "One of: cuda, naive, power, split, torch, triton",
     ),
     "a field that no option of a sweep has": (
         ["workload=gelu,matmul", "workload.zize=8", "-m"],
@@ -138,7 +139,7 @@ MISTAKES = {
         ["measure.benchmark.samples=3"],
         "measure.benchmark.samples: 3 is not allowed; give a whole number at least 20",
     ),
-    "a number for a group": (["workload=3"], "workload=3: workload takes the name of an option; one of: add, cdist, "),
+    "a number for a group": (["workload=3"], "workload=3: workload takes the name of an option; one of: add, argmax, "),
 }
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from runner.timing import Call
-from runner.timing.call import caches_results
+from runner.timing.call import caches_results, spoil
 
 
 def call(function, *inputs, reset=None):
@@ -71,3 +71,11 @@ def test_inputs_are_put_back_where_the_call_fails():
     with pytest.raises(ValueError, match="it fails"):
         caches_results(call(fails, x))
     assert torch.equal(x, was)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+def test_an_output_that_is_returned_again_is_spoilt(dtype):
+    kept = torch.tensor([0, 1, 1]).to(dtype)
+    right = kept.clone()
+    spoil(call(lambda x: kept, torch.randn(3)))
+    assert not torch.eq(kept, right).any()
