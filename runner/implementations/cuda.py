@@ -55,7 +55,9 @@ class Cuda(Kernel):
     def _check_path(self) -> None:
         """Raise ValueError or BadInput unless the user's file and its launch are there and can be read."""
         if not PATH.fullmatch(str(self.path)):
-            raise ValueError(f"path: {self.path!r} names no kernel; write {EXAMPLE}")
+            raise ValueError(
+                f"path: {self.path!r} names no kernel in CUDA C++; write {EXAMPLE}, or impl=file for Python"
+            )
         if not self._file_of_user.is_file():
             raise ValueError(f"path: there is no file {self._file_of_user}; give a path, seen from {Path.cwd()}")
         if (self.build, self.variant) != ("nvrtc", DEFAULT):

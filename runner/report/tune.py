@@ -71,8 +71,8 @@ def staged(case: CaseRecord, share: float, process: int = 0) -> CaseRecord:
     if share < 1:
         fields["samples"] = max(FEWEST_SAMPLES, round(share * fields["samples"]))
         fields["paired_rounds"] = max(BATCHES, round(share * fields["paired_rounds"]))
-        fields |= {name: share * fields[name] for name in ("max_s", "warmup_s")}
-        fields |= {name: fields[name] / math.sqrt(share) for name in ("target_pct", "target_cpu_pct")}
+        fields["max_s"] *= share
+        fields |= {name: round(fields[name] / math.sqrt(share), 3) for name in ("target_pct", "target_cpu_pct")}
     return replace(case, measures=(Choice("benchmark", fields),), replica=process)
 
 
