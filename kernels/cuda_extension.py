@@ -24,7 +24,7 @@ from types import ModuleType
 import torch
 
 from . import cuda_cache, cuda_sources
-from .cuda_kernel import BuildFailed, Kernel
+from .cuda_kernel import BuildFailed, Grid, Kernel
 from .unsupported import Unsupported
 
 FLAGS = ["-O3", "-lineinfo"]
@@ -248,7 +248,7 @@ class _Kernel(Kernel):
         return bool(self._module.active_clusters(cluster, threads) > 0)
 
     def _launch(
-        self, grid: tuple[int, int, int], threads: int, shared: int, cooperative: bool, arguments: tuple[int, ...]
+        self, grid: tuple[int, int, int], threads: Grid, shared: int, cooperative: bool, arguments: tuple[int, ...]
     ) -> None:
         stream = torch._C._cuda_getCurrentRawStream(self.device)
         self._module.launch(stream, *grid, threads, shared, cooperative, *arguments)

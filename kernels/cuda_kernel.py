@@ -37,7 +37,7 @@ class Kernel(ABC):
     def __call__(
         self,
         grid: Grid,
-        threads: int,
+        threads: Grid,
         *arguments: int,
         shared: int = 0,
         cluster: int = MOST_PORTABLE,
@@ -47,7 +47,7 @@ class Kernel(ABC):
 
         Args:
             grid: number of blocks, or blocks along x, y and z.
-            threads: threads of a block.
+            threads: threads of a block, or threads along x, y and z, which the builder "nvrtc" alone allows.
             *arguments: integers and pointers, eight bytes each.
             shared: bytes of dynamic shared memory of a block.
             cluster: blocks of a cluster; required only above 8.
@@ -108,6 +108,6 @@ class Kernel(ABC):
 
     @abstractmethod
     def _launch(
-        self, grid: tuple[int, int, int], threads: int, shared: int, cooperative: bool, arguments: tuple[int, ...]
+        self, grid: tuple[int, int, int], threads: Grid, shared: int, cooperative: bool, arguments: tuple[int, ...]
     ) -> None:
         """Launch on the current stream of the current device, which is the kernel's device."""

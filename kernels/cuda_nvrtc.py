@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import cuda_cache, cuda_sources
-from .cuda_kernel import BuildFailed, Kernel
+from .cuda_kernel import BuildFailed, Grid, Kernel
 from .unsupported import Unsupported
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class _Kernel(Kernel):
         return bool(status == driver.CUresult.CUDA_SUCCESS and clusters > 0)
 
     def _launch(
-        self, grid: tuple[int, int, int], threads: int, shared: int, cooperative: bool, arguments: tuple[int, ...]
+        self, grid: tuple[int, int, int], threads: Grid, shared: int, cooperative: bool, arguments: tuple[int, ...]
     ) -> None:
         stream = _stream(torch._C._cuda_getCurrentRawStream(self.device))
         self._launch_now(stream, _config(grid, threads, shared, cooperative), self._kernel, *arguments)
@@ -194,7 +194,7 @@ def _stream(handle: int) -> Stream:
 
 
 @cache
-def _config(grid: tuple[int, int, int], threads: int, shared: int, cooperative: bool) -> LaunchConfig:
+def _config(grid: tuple[int, int, int], threads: Grid, shared: int, cooperative: bool) -> LaunchConfig:
     from cuda.core import LaunchConfig
 
     return LaunchConfig(grid=grid, block=threads, shmem_size=shared, is_cooperative=cooperative)

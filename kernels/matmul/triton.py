@@ -153,6 +153,10 @@ def run(
             if not _worth_descriptors(how, left, right, y, a.shape[1]):
                 how = pointers(y.shape[0], y.shape[1], dtype, tf32=tf32)
         if given:
+            if how.kernel == "skinny" and given.get("block_m", how.block_m) < how.block_m:
+                raise Unsupported(
+                    f"BLOCK_M: one tile holds all rows of this narrow operand; give {how.block_m} or more"
+                )
             how = replace(how, **given)  # type: ignore[arg-type]  # mypy takes a value for any of the fields
         if how.kernel == "pointers":
             _by_pointers(how, a, b, y, scale_a, scale_b, "tf32" if tf32 else "ieee")

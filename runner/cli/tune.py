@@ -47,9 +47,13 @@ def main(argv: Sequence[str]) -> int:
         if plan is None:
             return 0
         _check(plan)
-        contests = [one for one in tune.contests(plan.cases) if one.count > 1]
+        every = tune.contests(plan.cases)
+        contests = [one for one in every if one.count > 1]
         if not contests:
             raise BadInput("nothing to tune: give arguments with their values, as in impl.args.BLOCK=512,1024,2048")
+        fixed = [f"{one.default.workload.name}/{one.default.impl.name}" for one in every if one.count == 1]
+        if fixed:
+            print(f"tune: left out, without any of these arguments: {', '.join(dict.fromkeys(fixed))}")
         names = Names([case for one in contests for case in one.cases])
         folder: Path | None = None
         for number, share in enumerate(tune.STAGES, 1):

@@ -242,7 +242,8 @@ def _with_its_arguments(case: tuple[Choice, Choice]) -> Choice:
 
 def _arguments(workload: Choice, impl: Choice) -> list[str]:
     """Return the arguments that the function of ``impl`` has for ``workload``, beside that workload's options."""
-    options = schema.build(_class(ROOMS["workload"], workload.name), workload.fields, "workload").options()
+    cls: Any = _class(ROOMS["workload"], workload.name)
+    options = schema.build(cls, workload.fields, "workload").options()
     return [name for name in implementations.build(impl).arguments(workload.name) if name not in options]
 
 

@@ -143,7 +143,8 @@ def _meant(key: str, parent: DictConfig, folders: Iterable[Path]) -> str:
         own = chosen.get(group)
         asked = f"{group}={own.get('name')}" if isinstance(own, DictConfig) else group
         have = "has" if len(options) == 1 else "have"
-        return f"{asked} has no such field; {', '.join(options)} {have}: {group}={options[0]}"
+        meant = " or ".join(f"{group}={one}" for one in options[:2])
+        return f"{asked} has no such field; {', '.join(options)} {have}: {meant}"
     nearby = sorted(path for path in _paths(chosen, "") if path.rpartition(".")[2] == name and ".axes." not in path)
     others = [f"{field}, of {group}={','.join(options)}" for field, (group, options) in fields.items()]
     return f"no such field; did you mean {' or '.join(nearby or others)}?" if nearby or others else ""

@@ -17,6 +17,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from runner import implementations
 from runner.config import REVISION, quote_revisions, shapes
 from runner.config.compose import Composer, key_of
 from runner.config.grid import AXES, check_count, is_run_field
@@ -25,6 +26,8 @@ from runner.config.shapes import SHAPE
 from runner.device import gpus
 from runner.experiment.schema import BadInput, choices
 
+PATH = "impl.path"
+LANGUAGE = re.compile(r"\.(py|cu)(?=\\?:\w+'?$)")  # of a user's file, in impl.path=my.py:f
 SWEPT = ("workload", "impl")  # groups whose options have different fields
 EXAMPLES = {**dict.fromkeys(AXES, "workload.cols:[256,1024]"), "workload.axes": "cols:[256,1024]"}
 
@@ -119,6 +122,12 @@ def _sweep(compose: Composer, overrides: Iterable[Override]) -> Iterator[list[st
             grid.append((chosen, asked or [[]], _axes(compose, default, skip=skip) | fields))
     for key in (key for key in offered if key not in used):
         compose([*chosen, offered[key][0]])  # Hydra raises: no option of the sweep has this field
+    for path in offered.get(PATH, []):
+        if not any(path in axes.get(PATH, ()) for *_, axes in grid):
+            asked_path = path.replace("\\", "")  # Hydra's grammar has one before a colon
+            raise BadInput(
+                f"{asked_path}: no implementation here takes it; a .py is for impl=file, a .cu for impl=cuda"
+            )
     check_count(sum(len(asked) * math.prod(map(len, axes.values())) for _, asked, axes in grid), "this sweep")
     for chosen, asked, axes in grid:
         yield from ([*chosen, *shape, *point] for shape in asked for point in itertools.product(*axes.values()))
@@ -167,7 +176,16 @@ def _applicable(config: DictConfig, values: Mapping[str, list[str]]) -> dict[str
         options = config.get(group) if group in SWEPT and not line.startswith(("+", "~")) else None
         return key == SHAPE or not isinstance(options, DictConfig) or field.partition(".")[0] in options
 
-    return {key: lines for key, lines in values.items() if applies(key, lines[0])}
+    found = {key: lines for key, lines in values.items() if applies(key, lines[0])}
+    if PATH in found:
+        found[PATH] = _of_its_language(config, found[PATH])
+    return {key: lines for key, lines in found.items() if lines}
+
+
+def _of_its_language(config: DictConfig, paths: Iterable[str]) -> list[str]:
+    """Return those of ``paths``, as impl.path=k.cu:f, that the implementation chosen can take, by how they end."""
+    own = implementations.language(str(config.impl.name))
+    return [path for path in paths if not (found := LANGUAGE.search(path)) or found[0] == own]
 
 
 def _fixed(values: Mapping[str, list[str]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import re
@@ -40,12 +41,16 @@ COMPILES = re.compile(r"^\s*(import|from) (triton|torch\.utils\.cpp_extension)\b
 def build(choice: Choice) -> Implementation:
     """Return the implementation of ``choice``. Raises BadInput if its fields do not fit its class."""
     cls = kind(choice)
-    rules = schema.rules_of(cls)
-    fields: dict[str, Any] = {"rev": None} if "rev" in rules else {}
+    fields: dict[str, Any] = dict.fromkeys(_optional(cls))
     fields |= {name: value for name, value in choice.fields.items() if not name.startswith(ARGS)}
-    if "args" in rules:
+    if "args" in schema.rules_of(cls):
         fields["args"] = _arguments(fields.get("args")) | choice.arguments
     return schema.build(cls, fields, "impl")
+
+
+def _optional(cls: type[Implementation]) -> list[str]:
+    """Return the fields that a case leaves out if they are null: they were added later, and its key stays the same."""
+    return [one.name for one in dataclasses.fields(cls) if one.default is None]  # type: ignore[arg-type]  # a dataclass
 
 
 def _arguments(given: object) -> dict[str, Any]:
@@ -74,6 +79,7 @@ def checked(choice: Choice) -> Choice:
     implementation = build(choice)
     fields = schema.record(implementation)
     fields |= {f"{ARGS}{name}": value for name, value in sorted(fields.pop("args", {}).items())}
+    fields = {name: v for name, v in fields.items() if v is not None or name not in _optional(type(implementation))}
     rev = fields.pop("rev", None)
     if rev in (None, WORKTREE):
         return Choice(choice.name, fields)
@@ -110,6 +116,11 @@ def find(name: str) -> type[Implementation]:
     if schema.exists("runner.implementations", name):
         return schema.find("runner.implementations", name)
     return kernel(name)
+
+
+def language(name: str) -> str:
+    """Return how the name of a user's file ends that ``impl=<name>`` takes as its ``path``."""
+    return kind(Choice(name, {"path": None})).LANGUAGE
 
 
 @cache
@@ -181,6 +192,7 @@ class Implementation(ABC):
     """Base of all implementations. Fields are those of the YAML. Only ``load`` and later methods may import torch."""
 
     CHECKED: ClassVar[bool] = True  # False: its outputs are not those of the workload, so it is never the fastest
+    LANGUAGE: ClassVar[str] = ".py"  # how a user's file ends, if it has a field ``path``
 
     def missing(self, op: str) -> str:
         """Return why this implementation of ``op`` cannot exist, without loading anything; "" if it can."""

@@ -71,8 +71,8 @@ def staged(case: CaseRecord, share: float, process: int = 0) -> CaseRecord:
     if share < 1:
         fields["samples"] = max(FEWEST_SAMPLES, round(share * fields["samples"]))
         fields["paired_rounds"] = max(BATCHES, round(share * fields["paired_rounds"]))
-        fields |= {name: share * fields[name] for name in ("max_s", "warmup_s")}
-        fields |= {name: fields[name] / math.sqrt(share) for name in ("target_pct", "target_cpu_pct")}
+        fields["max_s"] *= share
+        fields |= {name: round(fields[name] / math.sqrt(share), 3) for name in ("target_pct", "target_cpu_pct")}
     return replace(case, measures=(Choice("benchmark", fields),), replica=process)
 
 
@@ -120,12 +120,13 @@ def confirm(contest: Contest, processes: int, rows: Sequence[Row], rounds: Seque
     """Return ``contest`` with its gain, from the rows of the fastest and of the default in ``processes`` processes."""
     if contest.fastest is None or contest.fastest.key == contest.default.key:
         return contest
-    sides = [
+    mine, base = (
         [row for row in rows if row.case.key in {staged(case, 1.0, one).key for one in range(1, processes + 1)}]
         for case in (contest.fastest, contest.default)
-    ]
-    gain = derive.ratio_in_rounds(*sides, derive.by_key(rounds)) if all(map(_are_timed, sides)) else None
-    calls = [_calls(row) for side in sides for row in side]
+    )
+    timed = _are_timed(mine) and _are_timed(base)
+    gain = derive.ratio_in_rounds(mine, base, derive.by_key(rounds)) if timed else None
+    calls = [_calls(row) for row in (*mine, *base)]
     each = contest.calls_each or (sum(calls) / len(calls) if calls else None)
     return replace(contest, gain=gain, calls_again=sum(calls), calls_each=each)
 

@@ -134,7 +134,7 @@ MISTAKES = {
     ),
     "the path of a function without impl=file": (
         ["impl.path=x.py:f"],
-        "impl.path: impl=torch has no such field; file has: impl=file",
+        "impl.path: impl=torch has no such field; cuda, file have: impl=cuda or impl=file",
     ),
     "what is to be compiled without impl=compiled": (
         ["impl=torch", "impl.of=naive"],

@@ -15,8 +15,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = r"(?:# @package \S+\n)?"  # which Hydra looks for in the first line
-NAMED = r"# (\S+\.(?:py|yaml))[:\n]"  # the line that names the file
-PRINTED = re.compile(rf"```(?:python|yaml)\n({PACKAGE}{NAMED}.*?)```", re.DOTALL)
+NAMED = r"(?:#|//) (\S+\.(?:py|yaml|cu))[:\n]"  # the line that names the file
+PRINTED = re.compile(rf"```(?:python|yaml|cuda)\n({PACKAGE}{NAMED}.*?)```", re.DOTALL)
 
 
 @dataclass(frozen=True)
