@@ -284,7 +284,7 @@ def test_what_an_experiment_needs_is_said(text, line, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("value", "line"),
     [
-        ("[" * 3000, "nested too deeply, or contains itself"),
+        ("[" * 1100, "nested too deeply, or contains itself"),
         ("[" * 200 + "]" * 200, "nested too deeply, or contains itself"),
         ("&a [*a]", "nested too deeply, or contains itself"),
         ("\x01", "not valid YAML: unacceptable character #x0001: special characters are not allowed"),
