@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.experiment import schema
 from runner.experiment.case import CaseRecord, Scalar
-from runner.experiment.columns import COLUMNS, DERIVED, Column
+from runner.experiment.columns import COLUMNS, DERIVED, DEVICE, Column
 from runner.experiment.schema import BadInput
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ def columns() -> dict[str, dict[str, Column]]:
 
 
 def known_columns() -> dict[str, Column]:
-    """Return all declared columns by name: those of any row, of the measurements, and those derived from rows."""
-    return {**COLUMNS, **dict(chain.from_iterable(map(dict.items, columns().values()))), **DERIVED}
+    """Return all declared columns by name: of any row, of the measurements, of the device, and derived from rows."""
+    return {**COLUMNS, **dict(chain.from_iterable(map(dict.items, columns().values()))), **DEVICE, **DERIVED}
 
 
 def check_columns(names: Sequence[str], also: Collection[str] = ()) -> tuple[str, ...]:
