@@ -306,6 +306,17 @@ def test_a_yaml_that_cannot_be_read_is_named_in_one_line(value, line, monkeypatc
         config.plan(["--config-dir", str(tmp_path), "workload.layers=3"])  # reads the fields of all files
 
 
+@pytest.mark.parametrize("measure", ["ncu", "inspect"])
+def test_a_reference_that_is_not_in_the_grid_is_refused(measure, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    words = ["workload=gelu", "impl=naive,torch", f"measure=[benchmark,{measure}]", "-m"]
+    with pytest.raises(
+        BadInput, match=rf"^measure\.{measure}\.reference=triton: not in this sweep; one of: naive, torch$"
+    ):
+        config.plan([*words, f"measure.{measure}.reference=triton"])
+    assert config.plan([*words, f"measure.{measure}.reference=torch"])
+
+
 def test_a_value_that_is_nested_too_deeply_is_one_line(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["runner"])
     with pytest.raises(BadInput, match=r"^a YAML file or a value is nested too deeply, or contains itself$"):
