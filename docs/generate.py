@@ -279,6 +279,10 @@ def columns_page() -> str:
             "the figures below. `load` takes several folders, and adds `run`: the run that a line is from; in rows of "
             "older runs `commit` is the one of this project.",
             _columns(columns.DERIVED),
+            "## Of the device",
+            "Properties of the GPU or CPU that a row is from, by the environment that its run keeps. They are shown, "
+            "and are in `rows.csv`, where `columns=` names them: `python -m runner show columns=time_us,sms,l2_bytes`.",
+            _columns(columns.DEVICE),
             "## Series",
             "Lists of numbers, which a row of `rows.jsonl` has under `series`:",
             _columns(columns.SERIES),

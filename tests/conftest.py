@@ -24,8 +24,6 @@ from runner.models.workload import Expected, Workload, draw_on
 if TYPE_CHECKING:  # the process that hands out the tests needs no torch
     from torch import Tensor
 
-# Hundreds of processes import the same modules: 0.4 s of each command would go into compiling those of the runner.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Else torch.compile builds a program for each kind of vector of this CPU, to see if it runs: 15 s of a new cache.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 # Processes to come, those of xdist too: threads of theirs that wait for each other leave their core to those that work.
@@ -35,7 +33,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.append(str(Path(__file__).parent))
 import preloaded
 
-sys.dont_write_bytecode = False  # in this process too
+# Hundreds of processes import the same modules: 0.4 s of each command would go into compiling those of the runner.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 preloaded.install()  # commands of the runner are forked from one process that has imported torch
 
 KERNELS = "tests/kernels/"  # many short tests, that are but computed

@@ -174,14 +174,16 @@ def conclude(session: Session, chosen: Mapping[str, Reporter]) -> list[Row]:
     from runner.report.derive import Run
     from runner.report.formats import TABLE, Csv, Markdown
     from runner.report.terminal import Terminal, console
+    from runner.store import run_folder
 
     (rows, rounds), out, folder, plan = session.grid(), console(), session.folder, session.plan
     file = folder / ASKED
     asked: list[str] = []
     with suppress(OSError, ValueError):
         asked += [] if session.rows else file.read_text(encoding="utf-8").split()
+    sessions = run_folder.earlier_sessions(folder)
     run = Run(
-        *(folder, rows, rounds, plan.baseline, plan.columns, [], 0, plan.name, plan.cases),
+        *(folder, rows, rounds, plan.baseline, plan.columns, sessions, 0, plan.name, plan.cases),
         question=plan.question,
         conclusion=plan.conclusion,
     )

@@ -53,7 +53,9 @@ def plan(argv: Sequence[str]) -> Plan | None:
             if (key := line.partition("=")[0].lstrip("+~")).startswith(("hydra.", "hydra/")):
                 raise BadInput(f"{key}: {NOT_HYDRA}")
         configs = sweep.configs(compose, overrides, multirun=asked.multirun)
-    return earlier.plan(configs) if earlier else grid.plan(configs)
+    found = earlier.plan(configs) if earlier else grid.plan(configs)
+    grid.check_references(found.cases)
+    return found
 
 
 def normalize(word: str) -> str:
@@ -69,7 +71,7 @@ def normalize(word: str) -> str:
     unquoted = value and value != "null" and value[0] not in "'\""
     if key in ("resume", "resume.of"):
         return f"resume.of={quote(value) if unquoted else value or 'null'}"
-    if key == "baseline" and unquoted and any(sign in value for sign in "(@"):
+    if (key == "baseline" or key.endswith(".reference")) and unquoted and any(sign in value for sign in "(@"):
         return f"{key}={quote(value)}"
     if key.lstrip("+") == REVISION:
         return quote_revisions(word)

@@ -13,7 +13,7 @@ from runner.experiment import schema
 from runner.experiment.case import ARGS, Aid, CaseRecord, Choice, Labels, Plan, Resume, useless_debug
 from runner.experiment.results import STATUSES
 from runner.experiment.schema import BadInput, choices
-from runner.measure import check_columns
+from runner.measure import check_columns, side_by_side
 from runner.store.fingerprint import PARTS
 
 AXES = ("axes", "one_at_a_time", "on_cpu")  # what an experiment sweeps
@@ -106,6 +106,15 @@ def plan(configs: Sequence[Mapping[str, Any]], cases: Sequence[CaseRecord] | Non
         conclusion=_conclusion(config),
         resume=_resume(config),
     )
+
+
+def check_references(cases: Sequence[CaseRecord]) -> None:
+    """Raise BadInput unless each ``reference`` of a measurement that compares implementations is in the grid."""
+    labels = Labels(case.impl for case in cases)
+    named = {(one.name, one.fields.get("reference")) for case in cases for one in case.measures}
+    known = side_by_side() if any(reference for _, reference in named) else {}
+    for name, reference in sorted((name, str(reference)) for name, reference in named if reference and name in known):
+        labels.check(reference, f"measure.{name}.reference")
 
 
 def validate(cases: Sequence[CaseRecord]) -> None:

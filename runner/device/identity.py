@@ -32,6 +32,7 @@ GPU_PROPERTIES = {  # name in torch → name in environment.json
     "max_threads_per_multi_processor": "threads_per_multiprocessor",
     "warp_size": "threads_per_warp",
 }
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 FORMAT = 3  # of a certificate, and of the checks behind it; another number makes older certificates invalid
 
 
@@ -78,6 +79,7 @@ def describe() -> dict[str, Any]:
         "cpu": cpu_model(),
         "cpu_cores": cores(),
         "cpu_threads": torch.get_num_threads(),
+        **_caches_and_memory(),
         "gpu": None,
     }
     own = identity() if torch.cuda.is_available() else cpu_identity()
@@ -89,8 +91,65 @@ def describe() -> dict[str, Any]:
             "compute_capability": f"{properties.major}.{properties.minor}",
             "driver": own["driver"] or None,
             **{ours: getattr(properties, theirs, None) for theirs, ours in GPU_PROPERTIES.items()},
+            **_clocks_and_bus(own["uuid"]),
         }
     return {**facts, "certificate": summary(own)}
+
+
+def device_columns(worker: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns ``DEVICE`` of a row from what ``describe`` said in its worker, without those unknown."""
+    gpu = worker.get("gpu")
+    if isinstance(gpu, Mapping):
+        clock_mhz, bits = gpu.get("max_memory_clock_mhz"), gpu.get("memory_bus_bits")
+        found = {
+            "compute_capability": gpu.get("compute_capability"),
+            "sms": gpu.get("multiprocessors"),
+            "max_sm_clock_mhz": gpu.get("max_sm_clock_mhz"),
+            "shared_per_sm_bytes": gpu.get("shared_memory_per_multiprocessor_bytes"),
+            "registers_per_sm": gpu.get("registers_per_multiprocessor"),
+            "l2_bytes": gpu.get("l2_bytes"),
+            "device_memory_bytes": gpu.get("memory_bytes"),
+            "max_memory_clock_mhz": clock_mhz,
+            "memory_bus_bits": bits,
+            "memory_bus_gbps": 2 * clock_mhz * bits / 8 / 1e3 if clock_mhz and bits else None,  # double data rate
+        }
+    else:
+        found = {
+            "l2_bytes": worker.get("cpu_l2_bytes"),
+            "l3_bytes": worker.get("cpu_l3_bytes"),
+            "device_memory_bytes": worker.get("cpu_memory_bytes"),
+            "cores": worker.get("cpu_cores"),
+        }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _caches_and_memory() -> dict[str, int]:
+    """Return the caches of the first core and the machine's memory, as far as the system tells them."""
+    found = {}
+    for cache_ in CACHES.glob("index*"):
+        with contextlib.suppress(OSError, ValueError):
+            level, kind, size = ((cache_ / name).read_text("ascii").strip() for name in ("level", "type", "size"))
+            if level in "23" and kind != "Instruction":
+                found[f"cpu_l{level}_bytes"] = int(size.removesuffix("K")) * 1024
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        found["cpu_memory_bytes"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return found
+
+
+def _clocks_and_bus(uuid: str) -> dict[str, int]:
+    """Return the highest clocks and the memory bus of the GPU ``uuid`` by NVML; nothing if it does not tell them."""
+    try:
+        import pynvml as nvml
+
+        nvml.nvmlInit()
+        gpu = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        return {
+            "max_sm_clock_mhz": nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM),
+            "max_memory_clock_mhz": nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_MEM),
+            "memory_bus_bits": nvml.nvmlDeviceGetMemoryBusWidth(gpu),
+        }
+    except Exception:  # no pynvml, one that does not fit the driver, or a part of a GPU
+        return {}
 
 
 def cpu_model() -> str:

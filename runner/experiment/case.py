@@ -217,11 +217,11 @@ class Labels:
         revision = f"@{impl.revision or WORKTREE}" if impl.name in self._revised else ""
         return f"{impl.name}({', '.join(shown)}){revision}" if shown else f"{impl.name}{revision}"
 
-    def check(self, baseline: str | None) -> None:
-        """Raise BadInput unless ``baseline`` is None or names one of them."""
-        if baseline is not None and not called(list(self._impls.values()), baseline):
-            known = choices(baseline, map(self.label, self._impls.values()))
-            raise BadInput(f"baseline={baseline}: not in this sweep; {known}")
+    def check(self, label: str | None, field: str = "baseline") -> None:
+        """Raise BadInput unless ``label``, the value of ``field``, is None or names one of them."""
+        if label is not None and not called(list(self._impls.values()), label):
+            known = choices(label, map(self.label, self._impls.values()))
+            raise BadInput(f"{field}={label}: not in this sweep; {known}")
 
 
 def called(impls: Sequence[Choice], label: str) -> list[int]:

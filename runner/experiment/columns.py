@@ -142,6 +142,21 @@ DERIVED: dict[str, Column] = {  # computed from rows by runner.report.derive
     ),
 }
 
+DEVICE: dict[str, Column] = {  # of the GPU or CPU that a row is from, by the environment of its run; shown on request
+    "compute_capability": Column("", "GPU: compute capability, as 9.0"),
+    "sms": Column("", "GPU: number of multiprocessors"),
+    "max_sm_clock_mhz": Column("MHz", "GPU: highest clock of the multiprocessors"),
+    "shared_per_sm_bytes": Column("byte", "GPU: shared memory of a multiprocessor"),
+    "registers_per_sm": Column("", "GPU: 32-bit registers of a multiprocessor"),
+    "l2_bytes": Column("byte", "L2 cache of the GPU; CPU: that of its first core"),
+    "l3_bytes": Column("byte", "CPU: L3 cache that its first core uses"),
+    "device_memory_bytes": Column("byte", "memory of the GPU; CPU: memory of the machine"),
+    "max_memory_clock_mhz": Column("MHz", "GPU: highest clock of the memory"),
+    "memory_bus_bits": Column("bit", "GPU: width of the memory bus"),
+    "memory_bus_gbps": Column("GB/s", "GPU: two transfers of that width at each tick of that clock"),
+    "cores": Column("", "CPU: cores that the run may use"),
+}
+
 SERIES: dict[str, Column] = {
     "batches_us": Column("us", "trimmed mean of each tenth of the samples, in their order"),
     "samples_us": Column("us", "every sample in its order, with measure.benchmark.keep_samples=true"),

@@ -19,11 +19,11 @@ from functools import cached_property
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from runner.experiment import schema
 from runner.experiment.case import CaseRecord, Scalar
-from runner.experiment.columns import COLUMNS, DERIVED, Column
+from runner.experiment.columns import COLUMNS, DERIVED, DEVICE, Column
 from runner.experiment.schema import BadInput
 
 if TYPE_CHECKING:
@@ -88,9 +88,30 @@ def columns() -> dict[str, dict[str, Column]]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A line of the table that compares implementations: a column of the row, or of the kernels in ``kernels.csv``.
+
+    Of kernels, ``call`` adds them up, and ``kernel`` takes the longest launch of the kernel with the most time.
+    """
+
+    title: str
+    column: str
+    of: Literal["row", "call", "kernel"] = "row"
+
+
+def side_by_side() -> dict[str, tuple[Quantity, ...]]:
+    """Return what each measurement with a field ``reference`` compares, ``SIDE_BY_SIDE`` in its file, by its name."""
+    found = {}
+    for name in schema.names(__name__):
+        with suppress(Exception):
+            found[name] = tuple(getattr(import_module(f"{__name__}.{name}"), "SIDE_BY_SIDE", ()))
+    return {name: quantities for name, quantities in found.items() if quantities}
+
+
 def known_columns() -> dict[str, Column]:
-    """Return all declared columns by name: those of any row, of the measurements, and those derived from rows."""
-    return {**COLUMNS, **dict(chain.from_iterable(map(dict.items, columns().values()))), **DERIVED}
+    """Return all declared columns by name: of any row, of the measurements, of the device, and derived from rows."""
+    return {**COLUMNS, **dict(chain.from_iterable(map(dict.items, columns().values()))), **DEVICE, **DERIVED}
 
 
 def check_columns(names: Sequence[str], also: Collection[str] = ()) -> tuple[str, ...]:

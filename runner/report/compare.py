@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median, variance
 from typing import Any, Literal
 
+from runner.device import identity
 from runner.experiment.case import WORKTREE, CaseRecord, Choice, Scalar, several
+from runner.experiment.columns import DEVICE
 from runner.experiment.results import Row, figure
 from runner.experiment.schema import BadInput, choices
 from runner.report import derive
@@ -533,7 +535,14 @@ def _machine(run: Run) -> dict[str, str]:
         "commit": run.commits,
         "host": known("hostname", sessions),
         "system": known("system", sessions),
+        **_properties(workers),
     }
+
+
+def _properties(workers: Iterable[Any]) -> dict[str, str]:
+    """Return the properties of the GPUs of ``workers``, by their columns; none where all ran on a CPU."""
+    gpus = [identity.device_columns(one) for one in map(_mapping, workers) if one.get("gpu")]
+    return {name: _some(gpu.get(name) for gpu in gpus) for name in DEVICE if any(name in gpu for gpu in gpus)}
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -13,7 +13,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal
 
+from runner.device import identity
 from runner.experiment.case import CaseRecord, Choice, Labels, Scalar, called, several, varying
+from runner.experiment.columns import DEVICE
 from runner.experiment.results import Comparison, Row, interval
 from runner.store.fingerprint import commits
 from runner.timing import statistics
@@ -165,8 +167,26 @@ class Run:
 
     @cached_property
     def lines(self) -> list[Line]:
-        """One line per case, against the run's own baseline."""
-        return lines(self.rows, self.baseline, self.rounds)
+        """One line per case, against the run's own baseline, with the properties of its device that are asked for."""
+        rows = self.rows
+        if asked := [name for name in self.columns if name in DEVICE]:
+            known = [identity.device_columns(self.worker(row)) for row in rows]
+            rows = [
+                replace(row, metrics={**row.metrics, **{name: facts[name] for name in asked if name in facts}})
+                for row, facts in zip(rows, known, strict=True)
+            ]
+        return lines(rows, self.baseline, self.rounds)
+
+    def worker(self, row: Row) -> Mapping[str, Any]:
+        """Return the facts about the device of ``row``, by the last session that knows it; empty if none does."""
+        for session in reversed(self.sessions):
+            workers = session.get("workers")
+            own = workers.get(row.metrics.get("gpu_uuid")) if isinstance(workers, Mapping) else None
+            for facts in (own, session.get("worker")):
+                gpu = facts.get("gpu") if isinstance(facts, Mapping) else None
+                if isinstance(facts, Mapping) and row.device == (gpu["name"] if isinstance(gpu, Mapping) else "cpu"):
+                    return facts
+        return {}
 
     @cached_property
     def names(self) -> Names:

@@ -20,6 +20,7 @@ from rich.text import Text
 from runner.device.processes import ROOT
 from runner.experiment.results import ERROR, Row, encodable, figure, interval
 from runner.measure import SUMMARY, known_columns
+from runner.report import side_by_side
 from runner.report.derive import Line, Names, Run, may_win
 from runner.store import run_folder
 
@@ -64,6 +65,7 @@ class Terminal:
         if shown:
             found.append(table(shown, names, self.width, run.columns, title(run, rows, self.width)))
         found += summaries(folder, rows, names)
+        found += [f"\n{heading}\n{text}" for heading, text in side_by_side.tables(folder, rows, names)]
         found += notes([line.row for line in shown], names)
         found += conclusion(run) if self.some is None else []
         return [*found, f"{ended(run, rows)}. Results: {folder}"]

@@ -247,7 +247,13 @@ class _Page:
 
     def profiles(self) -> Iterator[str]:
         """Yield the summaries and images of profilers, as far as there is room."""
+        from runner.report import side_by_side
+
         text_room, image_room, left = TEXT_BYTES, IMAGE_BYTES, 0
+        for run in self.runs:
+            for heading, text in side_by_side.tables(run.folder, run.rows, self.names):
+                yield f"<details class=profile open><summary>{_text(heading)}</summary>"
+                yield f"<pre tabindex=0>{_text(text)}</pre></details>"
         for run, name, row, folder in self._profiled():
             summary, images = _files(run, row, folder)
             size = sum(path.stat().st_size for path in images)

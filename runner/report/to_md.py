@@ -23,7 +23,7 @@ def report(runs: Sequence[Run], options: argparse.Namespace) -> int:
 
 def _of_run(run: Run) -> Iterator[str]:
     """Yield the lines of the report of ``run``."""
-    from runner.report import formats
+    from runner.report import formats, side_by_side
     from runner.report.conclusion import conclude
 
     found = conclude(run)
@@ -38,6 +38,8 @@ def _of_run(run: Run) -> Iterator[str]:
         yield from (f"- {formats.escaped(one)}" for one in found.unclear)
         yield ""
     yield formats.markdown(formats.sheet(run, run.lines))
+    for heading, text in side_by_side.tables(run.folder, run.rows, run.names):
+        yield f"### {formats.escaped(heading)}\n\n```text\n{text}\n```\n"
 
 
 def answers(run: Run) -> Iterator[str]:

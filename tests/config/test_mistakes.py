@@ -334,7 +334,7 @@ def test_what_an_experiment_needs_is_said(text, line, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("value", "line"),
     [
-        ("[" * 3000, "nested too deeply, or contains itself"),
+        ("[" * 1100, "nested too deeply, or contains itself"),
         ("[" * 200 + "]" * 200, "nested too deeply, or contains itself"),
         ("&a [*a]", "nested too deeply, or contains itself"),
         ("\x01", "not valid YAML: unacceptable character #x0001: special characters are not allowed"),
@@ -354,6 +354,17 @@ def test_a_yaml_that_cannot_be_read_is_named_in_one_line(value, line, monkeypatc
     assert str(refused.value) == f"{path}: {line}"
     with pytest.raises(BadInput, match=r"^workload.layers: workload=gelu has no such field; mlp has: workload=mlp$"):
         config.plan(["--config-dir", str(tmp_path), "workload.layers=3"])  # reads the fields of all files
+
+
+@pytest.mark.parametrize("measure", ["ncu", "inspect"])
+def test_a_reference_that_is_not_in_the_grid_is_refused(measure, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    words = ["workload=gelu", "impl=naive,torch", f"measure=[benchmark,{measure}]", "-m"]
+    with pytest.raises(
+        BadInput, match=rf"^measure\.{measure}\.reference=triton: not in this sweep; one of: naive, torch$"
+    ):
+        config.plan([*words, f"measure.{measure}.reference=triton"])
+    assert config.plan([*words, f"measure.{measure}.reference=torch"])
 
 
 def test_a_value_that_is_nested_too_deeply_is_one_line(monkeypatch):

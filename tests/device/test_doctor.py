@@ -12,6 +12,8 @@ from runner.device import doctor, processes
 from runner.device import tools as places
 from runner.device.gpus import Gpu
 
+NO_TORCH = "import no_such_torch"  # asking the real one takes 2.5 s
+
 
 @pytest.fixture
 def tool(tmp_path, monkeypatch):
@@ -59,12 +61,13 @@ def test_it_takes_no_words(capsys):
 
 
 def test_without_torch_nothing_can_be_run(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "ASK_TORCH", "import no_such_torch")
+    monkeypatch.setattr(doctor, "ASK_TORCH", NO_TORCH)
     assert cli.main(["doctor"]) == 1
     assert "it cannot be imported" in capsys.readouterr().out
 
 
 def test_a_kind_that_cannot_be_looked_at_hides_no_other(monkeypatch):
+    monkeypatch.setattr(doctor, "ASK_TORCH", NO_TORCH)
     monkeypatch.setattr(doctor, "look_at_gpus", lambda: 1 / 0)
     found = dict(doctor.examine())
     assert [one.found for one in found["gpus"]] == ["ZeroDivisionError: division by zero"]
@@ -80,7 +83,8 @@ def test_a_command_that_hangs_is_given_up(tool):
     assert processes.output(["none of this name"]) is None
 
 
-def test_compilers(tool):
+def test_compilers(monkeypatch, tool):
+    monkeypatch.setattr(doctor, "ASK_TORCH", NO_TORCH)
     assert by_name(doctor.look_at_software())["C++ compiler"].state == "missing"
     tool("g++", "g++ (Debian) 12.2.0\nand more")
     assert by_name(doctor.look_at_software())["C++ compiler"].found == "g++ (Debian) 12.2.0"

@@ -65,7 +65,7 @@ def test_the_table_the_files_and_wandb_have_a_profile_on_the_cpu(run, tmp_path):
 
 
 def test_a_profile_alone_is_a_row_without_a_time(run):
-    result = run(*MLP, "impl=torch", "device=cpu", "measure=profile", "measure.profile.calls=2")
+    result = run(*MLP, "impl=torch", "device=cpu", "measure=profile", "measure.profile.active=2")
     assert result.code == 0, result.out + result.err
     (row,) = result.rows()
     assert row["status"] == "ok"

@@ -23,6 +23,7 @@ class Traced(Exception):
 @pytest.fixture
 def on_a_gpu(monkeypatch):
     """As far as tracing can tell."""
+    import_module("torch._dynamo.exc")  # 2 s, which a process that only collects this file need not spend
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith("torch.") and "has_triton" in vars(module):
             monkeypatch.setattr(module, "has_triton", lambda *_: True)
@@ -34,8 +35,6 @@ def on_a_gpu(monkeypatch):
 @pytest.mark.parametrize("op", OPTIONS)
 @pytest.mark.parametrize("cols", [128, 4096])
 def test_a_kernel_and_its_backward_are_one_graph(op, cols, on_a_gpu):
-    from torch._dynamo.exc import BackendCompilerFailed  # 2 s, which no other process need spend to collect this file
-
     graphs = []
 
     def stop(graph, _):
@@ -49,7 +48,7 @@ def test_a_kernel_and_its_backward_are_one_graph(op, cols, on_a_gpu):
         tensor.requires_grad_()
     torch._dynamo.reset()
     function = getattr(import_module(f"runner.kernels.{op}.triton"), op)
-    with pytest.raises(BackendCompilerFailed, match="Traced"):
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="Traced"):
         torch.compile(function, fullgraph=True, backend=stop)(*inputs, **OPTIONS[op])
     assert graphs[0].count("triton_kernel_wrapper_mutation(") >= 2
 

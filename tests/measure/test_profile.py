@@ -25,7 +25,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def profile(**changes):
-    fields = yaml.safe_load((CONF / "measure" / "profile.yaml").read_text()) | {"calls": 3, "warmup": 1} | changes
+    fields = yaml.safe_load((CONF / "measure" / "profile.yaml").read_text()) | {"active": 3, "warmup": 1} | changes
     del fields["name"]
     return Profile(**fields)
 
@@ -53,7 +53,7 @@ def table(context, name):
 
 def test_operations_parts_and_files_of_a_real_call(call, context):
     figures = profile().measure(call, context)
-    assert set(figures) == {"profile_slowdown", "profile_note"}
+    assert set(figures) == {"profile_slowdown", "profile_note", "profile_steps"}
     assert figures["profile_note"] == ""
     ops = {line["op"]: line for line in table(context, "ops")}
     assert float(ops["aten::addmm"]["count"]) == float(ops["aten::gelu"]["count"]) == 2
@@ -136,6 +136,15 @@ def test_only_the_first_lines_are_in_the_summary(call, context):
     assert len(table(context, "ops")) > 1
 
 
+def test_a_schedule_is_waited_for_and_recorded_as_often_as_asked(context):
+    made = []
+    figures = profile(wait=2, warmup=1, active=3, repeat=2).measure(Call(lambda: made.append(torch.ones(2))), context)
+    assert figures["profile_steps"] == 6
+    assert len(made) == 1 + 3 * 3 + 2 * (2 + 1 + 3) + 2 * (2 + 1 + 3)  # three rounds, of which the last records twice
+    assert [len(calls(read(context.folder / name))[0]) for name in ("trace.json.gz", "trace-2.json.gz")] == [3, 3]
+    assert "means of 6 calls" in (context.folder / "summary.txt").read_text()
+
+
 def test_calls_that_take_long_are_fewer_and_the_row_says_so(call, context, monkeypatch):
     monkeypatch.setattr(profiled, "LONGEST_S", 1e-9)
     assert profile().measure(call, context)["profile_note"] == "2 calls instead of 3, since they are long"
@@ -146,7 +155,7 @@ def test_calls_that_take_long_are_fewer_and_the_row_says_so(call, context, monke
     [(1e-5, (3, 10)), (0.43, (3, 10)), (0.44, (1, 10)), (2.0, (1, 6)), (600.0, (1, 2))],
 )
 def test_how_many_calls_fit(call_s, plan):
-    assert profiled.plan(call_s, replace(profile(), calls=10, warmup=3)) == plan
+    assert profiled.plan(call_s, replace(profile(), active=10, warmup=3)) == plan
 
 
 def test_where_no_file_can_be_kept_there_is_no_profile(call):
@@ -158,7 +167,7 @@ def test_a_trace_without_kernels_is_not_taken_for_a_gpus(call, context):
     """Read a real trace of a CPU as if it came from a GPU whose CUPTI another program uses."""
     profile().measure(call, context)
     with pytest.raises(CannotMeasure, match="saw no kernel, copy or fill in a call: run it without nsys"):
-        recorded_calls(context.folder / "trace.json.gz", gpu=True)
+        recorded_calls([context.folder / "trace.json.gz"], gpu=True)
 
 
 def test_a_trace_without_calls_is_told(context):
@@ -166,7 +175,7 @@ def test_a_trace_without_calls_is_told(context):
     with gzip.open(path, "wt") as file:
         file.write('{"traceEvents": []}')
     with pytest.raises(CannotMeasure, match="recorded no call"):
-        recorded_calls(path, gpu=False)
+        recorded_calls([path], gpu=False)
 
 
 @pytest.fixture
@@ -183,7 +192,7 @@ def recorded(monkeypatch):
     def record(call, device, settings, path):
         with gzip.open(path, "wt") as file:
             json.dump({"traceEvents": events}, file)
-        return 1.123, ""
+        return 1.123, "", [path]
 
     monkeypatch.setattr(profiled, "record", record)
 
@@ -203,6 +212,7 @@ def test_a_gpus_figures_and_tables(recorded, context):
         "profile_top_kernel_pct": 100,
         "profile_slowdown": pytest.approx(1.123),
         "profile_note": "kernels, copies and fills of a call: 1 here, 9 by the benchmark",
+        "profile_steps": 1,
     }
     assert figures.keys() <= COLUMNS.keys()
     (line,) = table(context, "kernels")

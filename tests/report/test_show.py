@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,7 @@ from runner.device.processes import environment
 from runner.experiment.case import Choice, Plan
 from runner.experiment.results import Comparison
 from runner.report import formats
-from runner.store import journal
+from runner.store import journal, run_folder
 from runner.store.session import Session
 
 
@@ -73,6 +74,42 @@ def raced(make, tmp_path):
         return folder
 
     return build
+
+
+H200 = {"name": "NVIDIA H200", "multiprocessors": 132, "max_memory_clock_mhz": 3201, "memory_bus_bits": 6144}
+
+
+def test_properties_of_the_device_are_columns_where_they_are_asked_for(show, make, tmp_path):
+    """Each row has those of its own GPU, and one of a CPU those of the CPU."""
+    gpus = {"GPU-1": H200, "GPU-2": {"name": "NVIDIA H100", "multiprocessors": 114}}
+    rows = [
+        replace(make.timed(make.case("gelu", impl, {"cols": 8}), 2.0, gpu_uuid=uuid), device=device)
+        for impl, device, uuid in (
+            ("naive", "NVIDIA H200", "GPU-1"),
+            ("torch", "NVIDIA H100", "GPU-2"),
+            ("compiled", "cpu", ""),
+            ("triton", "NVIDIA H20", "GPU-3"),
+        )
+    ]
+    folder = make.finished(tmp_path / "outputs" / "2025-02-01" / "00-00-00-gpus", rows)
+    cpu = {"gpu": None, "cpu_cores": 8, "cpu_l2_bytes": 2**21}
+    run_folder.write_environment(
+        folder, {"worker": cpu, "workers": {uuid: {"gpu": gpu, "cpu_cores": 9} for uuid, gpu in gpus.items()}}
+    )
+    text = show(folder, "columns=sms,memory_bus_gbps,cores,l2_bytes", "--format", "csv")
+    cells = {
+        line["impl"]: [line[name] for name in ("sms", "cores", "l2_bytes")]
+        for line in csv.DictReader(io.StringIO(text))
+    }
+    assert cells == {
+        "naive": ["132", "", ""],
+        "torch": ["114", "", ""],
+        "compiled": ["", "8", str(2**21)],
+        "triton": ["", "", ""],
+    }
+    assert "4.917 TB/s" in show(folder, "columns=sms,memory_bus_gbps")
+    assert "sms" not in show(folder, "--format", "csv")
+    assert "no such column 'smss'; did you mean sms? docs/columns.md" in show(folder, "columns=smss", code=2)
 
 
 def heads(text):

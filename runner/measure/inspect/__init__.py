@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from runner.experiment.case import Scalar
 from runner.experiment.columns import Column
 from runner.kernels.unsupported import Unsupported
-from runner.measure import SUMMARY, CannotMeasure, MeasureContext
+from runner.measure import SUMMARY, CannotMeasure, MeasureContext, Quantity
 from runner.measure.inspect.why import Facts, why
 
 if TYPE_CHECKING:
@@ -37,11 +37,25 @@ COLUMNS: dict[str, Column] = {
     "fp64_instructions": Column("", "double-precision instructions in the code"),
 }
 
+SIDE_BY_SIDE = (
+    Quantity("time", "total_us", "call"),
+    Quantity("launches", "launches", "call"),
+    Quantity("longest kernel", "kernel_name"),
+    Quantity("registers per thread", "kernel_registers"),
+    Quantity("spills per thread", "kernel_spill_bytes"),
+    Quantity("shared memory per block", "kernel_shared_bytes"),
+    Quantity("widest load", "load_bits"),
+    Quantity("widest store", "store_bits"),
+    Quantity("tensor-core instructions", "tensor_instructions"),
+    Quantity("double-precision instructions", "fp64_instructions"),
+)
+
 
 @dataclass(frozen=True)
 class Inspect:
     """The code of the kernels that one call launches, and what it says about their speed."""
 
+    reference: str | None
     arch: Annotated[int, "at least 1"] | None
 
     def measure(self, call: Call, context: MeasureContext) -> dict[str, Scalar]:

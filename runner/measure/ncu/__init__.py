@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from runner.device import tools
 from runner.experiment.case import Scalar
 from runner.experiment.columns import Column
-from runner.measure import RESULT, SUMMARY, CannotMeasure, MeasureContext, result, write_csv
+from runner.measure import RESULT, SUMMARY, CannotMeasure, MeasureContext, Quantity, result, write_csv
 from runner.measure.ncu import report
 
 if TYPE_CHECKING:
@@ -51,6 +51,23 @@ COLUMNS: dict[str, Column] = {
     "ncu_slowdown": Column("", "latency under Nsight Compute, which replays each kernel, over latency_us"),
 }
 
+SIDE_BY_SIDE = (
+    Quantity("time", "ncu_gpu_us"),
+    Quantity("kernels", "ncu_kernels"),
+    Quantity("GPU memory traffic", "dram_bytes"),
+    Quantity("instructions", "instructions", "call"),
+    Quantity("SM throughput", "sm_pct"),
+    Quantity("GPU memory throughput", "dram_pct"),
+    Quantity("occupancy", "occupancy_pct"),
+    Quantity("longest kernel", "ncu_kernel"),
+    Quantity("grid", "grid", "kernel"),
+    Quantity("block", "block", "kernel"),
+    Quantity("waves", "waves"),
+    Quantity("registers per thread", "registers"),
+    Quantity("shared memory per block", "shared_bytes", "kernel"),
+    Quantity("occupancy is limited by", "occupancy_limiter"),
+)
+
 # What ncu prints → what is missing and what to do, where ncu's own words do not say it. The first that matches counts.
 REFUSALS = (
     (
@@ -82,6 +99,7 @@ class Ncu:
     cold_l2: bool
     limit_s: Annotated[float, "above 0"]
     path: str | None
+    reference: str | None
     args: str | None
 
     def __post_init__(self) -> None:

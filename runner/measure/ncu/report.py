@@ -31,6 +31,7 @@ ALLOWED = "sm__maximum_warps_per_active_cycle_pct"
 REGISTERS, SHARED = "launch__registers_per_thread", "launch__shared_mem_per_block"
 WAVES, BLOCKS, SMS = "launch__waves_per_multiprocessor", "launch__grid_size", "launch__sm_count"
 CLOCK = "sm__cycles_elapsed.avg.per_second"
+INSTRUCTIONS = "smsp__inst_executed.sum"  # of warps
 LIMITS = {  # resource → blocks that fit on a multiprocessor by that resource
     "registers": "launch__occupancy_limit_registers",
     "shared memory": "launch__occupancy_limit_shared_mem",
@@ -38,7 +39,23 @@ LIMITS = {  # resource → blocks that fit on a multiprocessor by that resource
     "blocks": "launch__occupancy_limit_blocks",
     "barriers": "launch__occupancy_limit_barriers",
 }
-ASKED = (TIME, SM, MEMORY, DRAM, READ, WRITTEN, OCCUPANCY, ALLOWED, REGISTERS, SHARED, WAVES, BLOCKS, SMS, CLOCK)
+ASKED = (
+    TIME,
+    SM,
+    MEMORY,
+    DRAM,
+    READ,
+    WRITTEN,
+    OCCUPANCY,
+    ALLOWED,
+    REGISTERS,
+    SHARED,
+    WAVES,
+    BLOCKS,
+    SMS,
+    CLOCK,
+    INSTRUCTIONS,
+)
 
 PREFIXES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 SCALES = {f"{prefix}{unit}": scale for prefix, scale in PREFIXES.items() for unit in ("s", "second", "byte", "hz")}
@@ -118,6 +135,7 @@ def launch_figures(figures: Mapping[str, float]) -> Kernel:
         "waves": waves,
         "tail_pct": 100 * (1 - waves / math.ceil(waves)) if waves else None,
         "clock_mhz": figures[CLOCK] / 1e6 if CLOCK in figures else None,
+        "instructions": round(figures[INSTRUCTIONS]) if INSTRUCTIONS in figures else None,
     }
 
 

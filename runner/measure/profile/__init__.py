@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from runner.experiment.case import Scalar
+from runner.experiment.columns import Column
 from runner.measure import SUMMARY, CannotMeasure, MeasureContext, write_csv
 from runner.measure.profile import flame
 from runner.measure.timeline import Call as ProfiledCall
@@ -39,15 +40,21 @@ DETAILS = {  # name in the trace → column
     "bytes": "bytes",  # of a copy or fill
     "stream": "stream",
 }
-COLUMNS = tables.columns("profile", "torch.profiler")
+COLUMNS = tables.columns("profile", "torch.profiler") | {
+    "profile_steps": Column(
+        "", "calls that torch.profiler recorded: active in each of repeat times, fewer if they are long"
+    )
+}
 
 
 @dataclass(frozen=True)
 class Profile:
     """Operations and kernels of a call, in tables, a trace and a flame graph."""
 
-    calls: Annotated[int, "at least 1"]
+    wait: Annotated[int, "at least 0"]
     warmup: Annotated[int, "at least 1"]
+    active: Annotated[int, "at least 1"]
+    repeat: Annotated[int, "at least 1"]
     cold_l2: bool
     rows: Annotated[int, "at least 1"]
     shapes: bool
@@ -63,20 +70,23 @@ class Profile:
         from runner.measure.profile import profiled
 
         folder, gpu = context.folder, context.device == "cuda"
-        slowdown, note = profiled.record(call, context.device, self, folder / TRACE)
-        seen = recorded_calls(folder / TRACE, gpu)
+        slowdown, note, traces = profiled.record(call, context.device, self, folder / TRACE)
+        seen = recorded_calls(traces, gpu)
         figures: dict[str, Scalar] = tables.figures(seen, "profile") if gpu else {}
         notes = [note, tables.note(seen, context.figures) if gpu else ""]
         figures |= {"profile_slowdown": slowdown, "profile_note": "; ".join(filter(None, notes))}
+        figures["profile_steps"] = len(seen)
 
         found = tables.tables(seen)
         in_stacks = seen
         if self.stacks or self.memory or self.flops:
             slow = folder / f"slow-{TRACE}"  # not kept: most of its time is the profiler's own
-            if costs := profiled.record_details(call, context.device, self, slow):
+            costs, traces = profiled.record_details(call, context.device, self, slow)
+            if costs:
                 found["costs"] = costs
-            in_stacks = recorded_calls(slow, gpu) if self.stacks else seen
-            slow.unlink()
+            in_stacks = recorded_calls(traces, gpu) if self.stacks else seen
+            for trace in traces:
+                trace.unlink()
         for name, lines in found.items():
             write_csv(folder / f"{name}.csv", list(lines[0]), lines)
         stacks = flame.of_gpu(in_stacks) if gpu else flame.of_host(in_stacks)
@@ -90,9 +100,9 @@ class Profile:
         return figures
 
 
-def recorded_calls(path: Path, gpu: bool) -> list[ProfiledCall]:
-    """Return the calls of the trace at ``path``. Raises CannotMeasure if one of a GPU has no work."""
-    found, _ = calls(read(path))
+def recorded_calls(paths: Iterable[Path], gpu: bool) -> list[ProfiledCall]:
+    """Return the calls of the traces at ``paths``. Raises CannotMeasure if one of a GPU has no work."""
+    found = [call for path in paths for call in calls(read(path))[0]]
     if not found:
         raise CannotMeasure("torch.profiler recorded no call; worker.log may say why")
     if gpu and not all(call.work for call in found):

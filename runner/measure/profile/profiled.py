@@ -43,70 +43,86 @@ class Caller:
         self._wait()
         return (time.perf_counter() - started) * 1e6
 
-    def profiled_us(self, path: Path | None, **options: Any) -> tuple[list[float], Any]:
-        """Make ``count`` calls under the profiler; return their host times and the profiler. ``path``: of its trace."""
-        warmup = self._settings.warmup
-        plan = schedule(wait=0, warmup=warmup, active=self.count, repeat=1)
-        save = None if path is None else lambda profiler: profiler.export_chrome_trace(str(path))
+    def profiled_us(self, path: Path | None, **options: Any) -> tuple[list[float], list[Path], Any]:
+        """Make calls under the profiler by the schedule: ``repeat`` times wait, warm up, and record ``count`` calls.
+
+        Return the host times of the recorded calls, the traces, and the profiler. ``path``: of the first trace, one for
+        each repetition; None: keep none, and record once.
+        """
+        settings, traces = self._settings, list[Path]()
+        before, repeat = settings.wait + settings.warmup, settings.repeat if path else 1
+        plan = schedule(wait=settings.wait, warmup=settings.warmup, active=self.count, repeat=repeat)
+
+        def save(profiler: Any) -> None:
+            assert path
+            name = path.name.replace(".", f"-{len(traces) + 1}.", 1)  # trace-2.json.gz
+            traces.append(path.with_name(name) if traces else path)
+            profiler.export_chrome_trace(str(traces[-1]))
+
         taken = []
         with torch.profiler.profile(
-            activities=self._activities, schedule=plan, on_trace_ready=save, **options
+            activities=self._activities, schedule=plan, on_trace_ready=save if path else None, **options
         ) as profiler:
-            for _ in range(warmup + self.count):
+            for step in range(repeat * (before + self.count)):
                 self._before()
                 self._wait()
                 started = time.perf_counter()
                 with watched(record_function), record_function(CALL):
                     self._run()
                     self._wait()
-                taken.append((time.perf_counter() - started) * 1e6)
+                if step % (before + self.count) >= before:
+                    taken.append((time.perf_counter() - started) * 1e6)
                 profiler.step()
-        return taken[warmup:], profiler
+        return taken, traces, profiler
 
     def _wait(self) -> None:
         if self._gpu:
             torch.cuda.synchronize()
 
 
-def record(call: Call, device: str, settings: Profile, path: Path) -> tuple[float, str]:
-    """Make calls without the profiler and with it in turn; write the trace of the last round to ``path``.
+def record(call: Call, device: str, settings: Profile, path: Path) -> tuple[float, str, list[Path]]:
+    """Make calls without the profiler and with it in turn; write the traces of the last round, the first to ``path``.
 
-    Return the time of a call under the profiler over its time without, and a note on what was left out.
+    Return the time of a call under the profiler over its time without, a note on what was left out, and the traces.
     """
     caller = Caller(call, device, settings)
     plain_us: list[float] = []
     profiled_us: list[float] = []
+    traces: list[Path] = []
     for left in reversed(range(caller.rounds)):
         plain_us += [caller.plain_us() for _ in range(caller.count)]
-        profiled_us += caller.profiled_us(None if left else path, record_shapes=settings.shapes)[0]
-    fewer = caller.count < settings.calls
-    note = f"{caller.count} calls instead of {settings.calls}, since they are long" if fewer else ""
-    return trimmed_mean(profiled_us) / trimmed_mean(plain_us), note
+        taken, traces, _ = caller.profiled_us(None if left else path, record_shapes=settings.shapes)
+        profiled_us += taken
+    fewer = caller.count < settings.active
+    note = f"{caller.count} calls instead of {settings.active}, since they are long" if fewer else ""
+    return trimmed_mean(profiled_us) / trimmed_mean(plain_us), note, traces
 
 
-def record_details(call: Call, device: str, settings: Profile, path: Path) -> list[Line]:
-    """Make calls with the options that slow them down; write the trace to ``path``.
+def record_details(call: Call, device: str, settings: Profile, path: Path) -> tuple[list[Line], list[Path]]:
+    """Make calls with the options that slow them down; write the traces, the first to ``path``.
 
-    Return a line for each operation, for one call: its count, the memory that it allocated less what it freed, and its
-    operations as far as torch counts them. No lines if neither is asked for.
+    Return the traces, and a line for each operation, for one call: its count, the memory that it allocated less what it
+    freed, and its operations as far as torch counts them, in the last repetition. No lines if neither is asked for.
     """
     caller = Caller(call, device, settings)
-    _, profiler = caller.profiled_us(
+    _, traces, profiler = caller.profiled_us(
         path,
         record_shapes=settings.shapes or settings.flops,
         profile_memory=settings.memory,
         with_flops=settings.flops,
         with_stack=settings.stacks,
     )
-    return _costs(profiler.events(), caller.count, settings, device) if settings.memory or settings.flops else []
+    asked = settings.memory or settings.flops
+    return _costs(profiler.events(), caller.count, settings, device) if asked else [], traces
 
 
 def plan(call_s: float, settings: Profile) -> tuple[int, int]:
-    """Return the number of rounds, and of calls in each, for a call of ``call_s`` seconds."""
-    if ROUNDS * (settings.warmup + 2 * settings.calls) * call_s <= LONGEST_S:
-        return ROUNDS, settings.calls
-    fit = int((LONGEST_S / call_s - settings.warmup) / 2)
-    return 1, min(settings.calls, max(FEWEST, fit))
+    """Return the number of rounds, and of calls to record in each repetition, for a call of ``call_s`` seconds."""
+    before, repeat = settings.repeat * (settings.wait + settings.warmup), settings.repeat
+    if ROUNDS * (before + (repeat + 1) * settings.active) * call_s <= LONGEST_S:
+        return ROUNDS, settings.active
+    fit = int((LONGEST_S / call_s - before) / (repeat + 1))
+    return 1, min(settings.active, max(FEWEST, fit))
 
 
 def _costs(events: Any, count: int, settings: Profile, device: str) -> list[Line]:
