@@ -40,7 +40,9 @@ def ranking(run: Run) -> Iterator[str]:
             took = f"{run.names.impl(faster.row.case)} {figure(faster.time_us, 'us')}"
             steps.append(f"{took}, {_gain(slower, faster, lines)}")
         whole = f" From the first to the last: {_gain(ranked[0], ranked[-1], lines)}." if ranked[2:] else ""
-        yield f"{heading}: {'; '.join(steps)}.{whole}"
+        odd = any(line.contradiction for line in lines)
+        note = " The ratios are from paired rounds, the times from one series each." if odd else ""
+        yield f"{heading}: {'; '.join(steps)}.{whole}{note}"
 
 
 def bandwidth(run: Run) -> Iterator[str]:
