@@ -185,8 +185,8 @@ def roofline(run: Run) -> Iterator[str]:
 def orders(run: Run, *, columns: tuple[str, ...]) -> Iterator[str]:
     """Compare the order of the implementations by each of ``columns`` with that by the first of them.
 
-    ``<`` stands between neighbors whose intervals tell them apart, ``≈`` between others. Columns that a case lacks are
-    left out, as those of a GPU are on a CPU.
+    Neighbors that their intervals do not tell apart have ``≈`` between them. Columns that a case lacks are left out, as
+    those of a GPU are on a CPU.
     """
     for heading, lines in _problems(run).items():
         first, *others = [column for column in columns if all(line.value(column) for line in lines)] or [""]
