@@ -208,7 +208,7 @@ def _analyses() -> list[str]:
         given = [one for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
         fields = [one.name if one.default is one.empty else f"{one.name}={one.default}" for one in given]
         rows.append((f"`{name}`", ", ".join(f"`{field}`" for field in fields), inspect.getdoc(function) or ""))
-    rows = [(name, fields, " ".join(text.split())) for name, fields, text in rows]
+    rows = [(name, fields, " ".join(text.split()).replace("``", "`")) for name, fields, text in rows]
     text = (
         "An experiment with a `question` ends with a conclusion: what the analyses of its `conclusion` say of its "
         "rows. The run's folder keeps both. The [studies](../studies/README.md) are such experiments. An analysis is a "

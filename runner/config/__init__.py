@@ -79,9 +79,9 @@ def normalize(word: str) -> str:
         return "log=[]"
     if (key in LISTS or (key == "log" and "," in value)) and not value.startswith("["):
         return f"{key}=[{value}]"
-    if key in ("axes", "workload.axes") and value == "{}":
+    if key in (*grid.AXES, "workload.axes") and value == "{}":
         return f"{key}=null"
-    return f"+{word}" if key == "axes" and value.startswith("{") else word
+    return f"+{word}" if key in grid.AXES and value.startswith("{") else word
 
 
 def quote_revisions(word: str) -> str:

@@ -203,8 +203,8 @@ def _columns(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _conclusion(config: Mapping[str, Any]) -> tuple[Choice, ...]:
     """Return the analyses, whose names and fields are not checked yet. Raises BadInput."""
-    found = []
-    for one in config.get("conclusion") or []:
+    given, found = config.get("conclusion") or [], []
+    for one in given if isinstance(given, list) else [given]:
         try:
             found.append(Choice.from_record(one))
         except schema.UNREADABLE:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from runner.device import tools
 from runner.experiment.case import Scalar
 from runner.experiment.columns import Column
-from runner.measure import CannotMeasure, MeasureContext, result
+from runner.measure import RESULT, CannotMeasure, MeasureContext, result
 from runner.timing.statistics import T_975
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class ByHand:
         """Return figures of the calls of a new process, since this one is warm. Raises CannotMeasure."""
         script = {"warmup": self.warmup, "synchronize": self.synchronize, "tracer": self.tracer}
         log = context.folder / LOG
+        (context.folder / RESULT).unlink(missing_ok=True)  # of an earlier session
         ended = tools.run(context.command(self.trials, script=script), log, LIMIT_S)
         found = result(context.folder)
         if ended.timed_out:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import PurePath
 from statistics import fmean, linear_regression
 from typing import Any
 
 from runner.experiment.case import CaseRecord
-from runner.experiment.results import figure
+from runner.experiment.results import figure, interval
 from runner.measure import known_columns
 from runner.report.conclusion import times
 from runner.report.derive import Line, Run, may_win
@@ -40,7 +40,9 @@ def ranking(run: Run) -> Iterator[str]:
             took = f"{run.names.impl(faster.row.case)} {figure(faster.time_us, 'us')}"
             steps.append(f"{took}, {_gain(slower, faster, lines)}")
         whole = f" From the first to the last: {_gain(ranked[0], ranked[-1], lines)}." if ranked[2:] else ""
-        yield f"{heading}: {'; '.join(steps)}.{whole}"
+        odd = any(line.contradiction for line in lines)
+        note = " The ratios are from paired rounds, the times from one series each." if odd else ""
+        yield f"{heading}: {'; '.join(steps)}.{whole}{note}"
 
 
 def bandwidth(run: Run) -> Iterator[str]:
@@ -175,29 +177,36 @@ def roofline(run: Run) -> Iterator[str]:
         text = f"{heading}: {flops / size:.3g} flop/byte"
         text += f", bound by {best.value('bound')}" if best.value("bound") else ""
         share = best.value("pct_of_measured_peak")
-        reached = f"{share:.0f} % of the measured peak" if share else f"{figure(best.tflops * 1e12, '', 3)}FLOP/s"
+        rate = f"{figure((best.tflops or 0.0) * 1e12, '', 3)}FLOP/s"
+        reached = f"{share:.0f} % of the measured peak" if share else rate
         yield f"{text}; the fastest, {run.names.impl(best.row.case)}, reaches {reached}."
 
 
 def orders(run: Run, *, columns: tuple[str, ...]) -> Iterator[str]:
-    """Compare the order of the implementations by each of ``columns``, and each column with the first of them."""
+    """Compare the order of the implementations by each of ``columns`` with that by the first of them.
+
+    Neighbors that their intervals do not tell apart have ``≈`` between them. Columns that a case lacks are left out, as
+    those of a GPU are on a CPU.
+    """
     for heading, lines in _problems(run).items():
-        known = [line for line in lines if all(line.value(column) for column in columns)]
-        if len(known) < 2:
+        first, *others = [column for column in columns if all(line.value(column) for line in lines)] or [""]
+        if len(lines) < 2 or not others:
             continue
-        found = []
-        for column in columns:
-            order = sorted(known, key=lambda line: float(line.value(column)))
-            found.append(" < ".join(run.names.impl(line.row.case) for line in order))
-        said = ", ".join(f"by {column} {order}" for column, order in zip(columns, found, strict=True))
-        yield f"{heading}: {said}: {'the same order' if len(set(found)) == 1 else 'not the same order'}."
-        for column in columns[1:]:
-            ratios = [
-                f"{run.names.impl(line.row.case)} {times(line.value(column) / line.value(columns[0]))} "
-                f"({figure(line.value(column) - line.value(columns[0]), 'us', 3)} more)"
-                for line in known
+        yield f"{heading}: by {first} {_order(run, lines, first)}."
+        for column in others:
+            turned = [
+                f"{run.names.impl(one.row.case)} and {run.names.impl(other.row.case)}"
+                for one, other in permutations(lines, 2)
+                if _is_less(one, other, first) and _is_less(other, one, column)
             ]
-            yield f"{heading}: {column} over {columns[0]}: {', '.join(ratios)}."
+            said = f"this turns round {', '.join(turned)}" if turned else "this turns no pair round"
+            more = []
+            for line in lines:
+                added = float(line.value(column)) - float(line.value(first))
+                sign = "+" if added >= 0 else "-"
+                more.append(f"{run.names.impl(line.row.case)} {sign}{figure(abs(added), 'us', 3)}")
+            order = _order(run, lines, column)
+            yield f"{heading}: by {column} {order}: {said}. Beside {first}: {', '.join(more)}."
 
 
 # --- what the analyses share ---
@@ -222,6 +231,21 @@ def _series(run: Run, over: str, column: str) -> dict[str, list[Line]]:
         if all(isinstance(_field(line.row.case, over), int | float) for line in lines):
             lines.sort(key=lambda line: float(_field(line.row.case, over)))
     return {label: lines for label, lines in found.items() if len({_field(line.row.case, over) for line in lines}) > 1}
+
+
+def _order(run: Run, lines: Sequence[Line], column: str) -> str:
+    """Return the implementations by ``column``, the fastest first."""
+    ordered = sorted(lines, key=lambda line: float(line.value(column)))
+    text = run.names.impl(ordered[0].row.case)
+    for one, other in pairwise(ordered):
+        text += f" {'<' if _is_less(one, other, column) else '≈'} {run.names.impl(other.row.case)}"
+    return text
+
+
+def _is_less(one: Line, other: Line, column: str) -> bool:
+    """Return whether ``column`` of the first line is less than that of the second, beyond both 95 % intervals."""
+    (value, half), (above, around) = _value(one, column), _value(other, column)
+    return bool(above - value > math.hypot(value * (half or 0.0), above * (around or 0.0)))
 
 
 def _without(run: Run, case: CaseRecord, field: str) -> str:
@@ -282,8 +306,8 @@ def _interval(log: float, half: float | None) -> str:
 
 def _rate(line: Line) -> str:
     text = f"{figure((line.gbps or 0.0) * 1e9, '', 3)}B/s"
-    percent = line.value("interval_pct")
-    return f"{text} (± {percent:.2g} %)" if percent is not None else text
+    around = interval(line.value("interval_pct"), "± ")
+    return f"{text} ({around})" if around else text
 
 
 def _fit(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float | None]:

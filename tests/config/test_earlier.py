@@ -51,6 +51,8 @@ def here(tmp_path, monkeypatch):
         ("columns", "columns"),
         ("axes={workload.cols:[2,3]}", "+axes={workload.cols:[2,3]}"),
         ("axes={}", "axes=null"),
+        ("on_cpu={workload.cols:[2]}", "+on_cpu={workload.cols:[2]}"),
+        ("one_at_a_time={}", "one_at_a_time=null"),
         ("workload.axes={}", "workload.axes=null"),
         ("workload.axes={cols:[2]}", "workload.axes={cols:[2]}"),
         ("baseline=compiled(of=torch)", "baseline='compiled(of=torch)'"),

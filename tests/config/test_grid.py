@@ -102,6 +102,7 @@ def test_whole_numbers_are_taken_for_floats():
         ({"workload": {"name": "nosuch"}}, "workload=nosuch: no file runner/models/nosuch.py"),
         ({"workload": "gelu"}, "workload: no option chosen"),
         ({"measure": {}}, "nothing to observe"),
+        ({"conclusion": ["ranking"]}, "conclusion: 'ranking' is no analysis; give its name and fields, as in {name: "),
         ({"measure": {"below": 3}}, "measure.below: belongs to no measurement; .* begins with the line # @package"),
     ],
 )

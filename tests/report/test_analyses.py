@@ -80,9 +80,10 @@ def test_orders_tells_where_another_figure_ranks_otherwise(answer, make):
         make.timed(case("gelu", "torch", fields), 100.0, host_us=200.0),
         make.timed(case("gelu", "triton", fields), 90.0, host_us=300.0),
     ]
-    first, second = answer(rows, "orders", columns=("time_us", "host_us"))
-    assert first == "gelu: by time_us triton < torch, by host_us torch < triton: not the same order."
-    assert "triton 3.33x (210 us more)" in second
+    first, second = answer(rows, "orders", columns=("time_us", "host_us", "latency_us"))
+    assert first == "gelu: by time_us triton < torch."
+    assert second.startswith("gelu: by host_us torch < triton: this turns round triton and torch. Beside time_us: ")
+    assert second.endswith(": torch +100 us, triton +210 us.")
 
 
 def test_passes_compares_times_with_the_traffic_of_each_step(answer, make):
