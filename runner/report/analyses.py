@@ -27,7 +27,10 @@ from runner.timing.statistics import SAME, T_975
 FLAT = 0.5  # a time is called flat where it grows with a lower power
 STEADY = 0.3  # a stretch of sizes has one exponent if those between neighbors differ by less
 LINEAR = (0.7, 1.3)  # exponents for which the cost of one more is told
-LONGEST = 32  # characters of the name of an operation
+VAGUE = (
+    10.0  # an interval from a tenth to ten times the ratio says nothing: a few calls by a script, the first one slow
+)
+LONGEST, LONGEST_NAME = 32, 64  # characters of the name of an operation, and of a kernel
 TIMES = ("time_us", "gpu_us", "wall_us")  # their interval is interval_pct; that of latency_us is latency_pct
 
 
@@ -116,7 +119,7 @@ def values(run: Run, *, columns: tuple[str, ...]) -> Iterator[str]:
     for heading, lines in _problems(run).items():
         for column in columns:
             known = [(run.names.impl(line.row.case), line.value(column)) for line in lines]
-            texts = [f"{label} {figure(value, units[column])}" for label, value in known if value not in (None, "")]
+            texts = [f"{label} {_told(value, units[column])}" for label, value in known if value not in (None, "")]
             if texts:
                 yield f"{heading}: {column}: {', '.join(texts)}."
 
@@ -299,9 +302,15 @@ def _interval(log: float, half: float | None) -> str:
     text = times(math.exp(log))
     if half is None:
         return text
-    if not math.isfinite(half):
+    if half > math.log(VAGUE):
         return f"{text} (uncertain)"
     return f"{text} ({times(math.exp(log - half))} to {times(math.exp(log + half))})"
+
+
+def _told(value: Any, unit: str) -> str:
+    """Return a value as a sentence has it: names of kernels in C++ may have thousands of characters."""
+    text = figure(value, unit)
+    return f"{text[: LONGEST_NAME - 3]}..." if len(text) > LONGEST_NAME else text
 
 
 def _rate(line: Line) -> str:

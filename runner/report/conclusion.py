@@ -215,6 +215,8 @@ def _range(values: Sequence[float]) -> str:
 
 def times(value: float) -> str:
     """Return a ratio as people read it: ``1.23x``."""
+    if 0 < value < 0.1:
+        return f"{value:.{1 - math.floor(math.log10(value))}f}x"
     return f"{value:.3f}x" if value < 1.1 else f"{value:.2f}x" if value < 100 else f"{value:.0f}x"
 
 
