@@ -41,7 +41,9 @@ class Choice:
     def from_record(cls, record: Mapping[str, Any]) -> Choice:
         """Return the choice that ``to_record`` made ``record`` of. Raises one of UNREADABLE if it is none."""
         fields: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in record.items()}
-        fields |= {f"{ARGS}{name}": value for name, value in (fields.pop("args", None) or {}).items()}  # of a YAML
+        if isinstance(given := fields.get("args"), Mapping):  # of an implementation's YAML
+            del fields["args"]
+            fields |= {f"{ARGS}{name}": value for name, value in given.items()}
         name = str(fields.pop("name"))
         hash(tuple(fields.values()))  # readers collect the values of a field in a set
         return cls(name, fields)
