@@ -105,13 +105,13 @@ def script(job: Job, calls: int, *, warmup: int, synchronize: bool, tracer: bool
     """
     call = job.script_call()
     wait = torch.cuda.synchronize if synchronize and torch.cuda.is_available() else lambda: None
-    for _ in range(warmup):
-        call.run()
-        wait()
     calls_us = []
     before = sys.gettrace()
     sys.settrace(_trace if tracer else before)
     try:
+        for _ in range(warmup):
+            call.run()
+            wait()
         for _ in range(calls):
             started = time.perf_counter()
             call.run()
