@@ -87,10 +87,10 @@ def test_a_measurement_without_quick_values_and_one_of_the_users_own(tmp_path):
     assert case.measures == cases("measure=profile")[0].measures
     (tmp_path / "measure").mkdir()
     text = (CONF / "measure" / "profile.yaml").read_text()
-    (tmp_path / "measure" / "mine.yaml").write_text(f"{text}quick: {{calls: 2, shapes: true}}\n")
+    (tmp_path / "measure" / "mine.yaml").write_text(f"{text}quick: {{active: 2, shapes: true}}\n")
     (case,) = cases("quick=true", "measure=[benchmark,mine]", "--config-dir", str(tmp_path))
     fields = next(one.fields for one in case.measures if one.name == "profile")
-    assert (fields["calls"], fields["shapes"]) == (2, True)
+    assert (fields["active"], fields["shapes"]) == (2, True)
 
 
 def test_an_experiment_may_ask_for_it_and_a_quick_value_may_be_given(tmp_path, declared):

@@ -36,7 +36,7 @@ def inspected(tmp_path):
     """Run a case; return its row and the files of its inspection by their names."""
 
     def go(impl, fields=None, *, workload=("gelu", GELU), device="cpu", arch=None):
-        measures = (Choice("inspect", {"arch": arch}),)
+        measures = (Choice("inspect", {"reference": None, "arch": arch}),)
         case = CaseRecord(Choice(*workload), Choice(impl, fields or {}), measures, device, 0)
         if device == "cuda":
             warm_up(device)  # as a worker's process does: CUPTI is there before a CUDA graph is captured
