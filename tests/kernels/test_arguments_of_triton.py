@@ -22,9 +22,9 @@ FLOAT64 = {
 @pytest.mark.parametrize(
     ("op", "place"), [(op, place) for op, (_, some) in CALLS.items() for place in range(len(some))]
 )
-def test_a_kernel_computes_the_same_whatever_its_arguments(load, op, place):
+def test_a_kernel_computes_the_same_whatever_its_arguments(load, device, op, place):
     options, some = CALLS[op]
-    inputs = [torch.randn(40, 72).to(torch.float32) for _ in range(2 if op in ("add", "matmul") else 1)]
+    inputs = [torch.randn(40, 72, device=device) for _ in range(2 if op in ("add", "matmul") else 1)]
     if op == "matmul":
         inputs[1] = inputs[1].T
     y = load(op, "triton")(*inputs, **options, **some[place])
