@@ -202,7 +202,7 @@ def orders(run: Run, *, columns: tuple[str, ...]) -> Iterator[str]:
                 for one, other in permutations(lines, 2)
                 if _is_less(one, other, first) and _is_less(other, one, column)
             ]
-            said = f"this turns round {', '.join(turned)}" if turned else "this turns no pair round"
+            said = f"{', '.join(turned)} change places" if turned else "no pair that can be told apart changes places"
             more = []
             for line in lines:
                 added = float(line.value(column)) - float(line.value(first))

@@ -82,7 +82,7 @@ def test_orders_tells_where_another_figure_ranks_otherwise(answer, make):
     ]
     first, second = answer(rows, "orders", columns=("time_us", "host_us", "latency_us"))
     assert first == "gelu: by time_us triton < torch."
-    assert second.startswith("gelu: by host_us torch < triton: this turns round triton and torch. Beside time_us: ")
+    assert second.startswith("gelu: by host_us torch < triton: triton and torch change places. Beside time_us: ")
     assert second.endswith(": torch +100 us, triton +210 us.")
 
 
