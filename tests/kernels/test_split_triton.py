@@ -25,6 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"
 
 INF = torch.inf
 UNIT = 2.0**-24  # roundoff of float32
+DEEP = 600 if os.environ.get("TRITON_INTERPRET") == "1" else 1500  # ten steps of a loop over coordinates, or 24
 
 
 @pytest.fixture(autouse=True)
@@ -175,7 +176,7 @@ def squares(a, b):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("n", "m", "d"), [(1, 1, 1), (70, 33, 3), (200, 130, 64), (40, 66, 300), (5, 5, 1500)])
+@pytest.mark.parametrize(("n", "m", "d"), [(1, 1, 1), (70, 33, 3), (200, 130, 64), (40, 66, 300), (5, 5, DEEP)])
 def test_distances_have_the_error_of_their_centred_norms(device, kind, n, m, d):
     a, b = points(kind, n, m, d, device)
     y = cdist(a, b, p=2)
