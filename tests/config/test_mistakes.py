@@ -126,7 +126,8 @@ MISTAKES = {
     ),
     "a field of several other workloads": (
         ["workload=mlp", "workload.rows=3"],
-        "workload.rows: workload=mlp has no such field; add, ",
+        "workload.rows: workload=mlp has no such field; add, argmax, cumsum, gelu, norm, reduce_max, reduce_sum, "
+        "softmax, square, transpose have: workload=add or workload=argmax",
     ),
     "a field of a workload that is not of the sweep": (
         ["workload=gelu,softmax", "workload.layers=3", "-m"],

@@ -7,7 +7,8 @@ import pytest
 MISTAKES = {
     "an unknown workload, with the nearest match": (
         ["workload=mpl"],
-        "workload=mpl: no such option; did you mean mlp? One of: add, argmax, ",
+        "workload=mpl: no such option; did you mean mlp? One of: add, argmax, cdist, cumsum, gelu, "
+        "histogram, matmul, mlp, norm, reduce_max, reduce_sum, softmax, square, transpose",
     ),
     "a name that is no UTF-8": (
         ["impl=file", "impl.path=caf\udce9.py:f"],
@@ -15,7 +16,8 @@ MISTAKES = {
     ),
     "an unknown implementation": (
         ["impl=tritn"],
-        "impl=tritn: no such option; did you mean triton? One of: compiled, copy, cuda, ",
+        "impl=tritn: no such option; did you mean triton? One of: compiled, copy, cuda, cudagraph, cudnn, file, liger, "
+        "naive, numba, power, quack, split, torch, triton",
     ),
     "an unknown measurement": (
         ["measure=benchmrk"],
@@ -24,7 +26,8 @@ MISTAKES = {
     ),
     "an unknown measurement in a list": (
         ["measure=[benchmark,profle]"],
-        "measure=profle: no such option; did you mean profile? One of: benchmark, by_hand, inspect, ",
+        "measure=profle: no such option; did you mean profile? "
+        "One of: benchmark, by_hand, inspect, memory, ncu, nsys, profile",
     ),
     "a field of a measurement that was not chosen": (
         ["measure.ncu.set=full"],
@@ -94,12 +97,13 @@ MISTAKES = {
     ),
     "compiled of compiled": (
         ["impl=compiled", "impl.of=compiled"],
-        "impl.of: no implementation 'compiled' to wrap; one of: cuda, naive, ",
+        "impl.of: no implementation 'compiled' to wrap; "
+        "one of: cuda, cudnn, liger, naive, numba, power, quack, split, torch, triton",
     ),
     "compiled of nothing known": (
         ["impl=compiled", "impl.of=tritn"],
         "impl.of: no implementation 'tritn' to wrap; did you mean triton? "
-        "One of: cuda, naive, power, split, torch, triton",
+        "One of: cuda, cudnn, liger, naive, numba, power, quack, split, torch, triton",
     ),
     "a field that no option of a sweep has": (
         ["workload=gelu,matmul", "workload.zize=8", "-m"],
