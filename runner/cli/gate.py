@@ -32,10 +32,8 @@ EXAMPLES = """
   python -m runner gate --against HEAD workload=add impl=file impl.path=my_add.py:add device=cpu --summary gate.md
   python -m runner gate --baseline outputs/<date>/<time>-<name> last
 """
-MULTIRUN = ("-m", "--multirun")
 REPLICAS = 2  # processes that measure a pair again: with the first one enough for a spread between processes
 MOST_SLOWDOWN = 10.0
-FIRST_SIGNAL = 128  # exit codes from here on are those of an interrupt
 UNDECIDED = "**UNCLEAR**: the gate ended before it had decided; its output says why\n"
 UNCHANGED = "their files are the same in both; --all measures them too"
 WITHOUT_REVISIONS = "PyTorch's own operators have no revisions here"
@@ -149,13 +147,13 @@ def _measured(options: argparse.Namespace, overrides: Sequence[str], command: Se
     ``command`` is recorded as the command line. Raises BadInput.
     """
     from runner import config
-    from runner.cli.run import carry_out, early_zygote
+    from runner.cli.run import FIRST_SIGNAL, as_sweep, carry_out, early_zygote
     from runner.report import gate
     from runner.report.derive import Names
 
     if any(word.lstrip("+").startswith("resume") for word in overrides):
         raise BadInput("resume: a gate measures both revisions in the same minutes; leave resume out")
-    words = [*overrides, *([] if {*overrides} & {*MULTIRUN} else MULTIRUN[:1])]
+    words = as_sweep(overrides)
     with early_zygote(words) as early:
         plan = config.plan(words)
         if plan is None:

@@ -24,6 +24,8 @@ from runner.store.session import Session
 if TYPE_CHECKING:
     from runner.report.live import LiveReport
 
+MULTIRUN = ("-m", "--multirun")
+FIRST_SIGNAL = 128  # exit codes from here on are those of an interrupt
 ASKED = ".logged"  # in the run's folder: names of the reporters that have published all its rows, one per line
 
 
@@ -32,6 +34,11 @@ def main(argv: Sequence[str]) -> int:
     with early_zygote(argv) as early:
         plan = config.plan(argv)
         return 0 if plan is None else carry_out(plan, argv, early)[1]  # None: Hydra has answered, as for --cfg
+
+
+def as_sweep(words: Sequence[str]) -> list[str]:
+    """Return ``words`` with ``-m``, for a command that always sweeps."""
+    return [*words, *([] if {*words} & {*MULTIRUN} else MULTIRUN[:1])]
 
 
 @contextmanager
@@ -170,6 +177,7 @@ def conclude(session: Session, chosen: Mapping[str, Reporter]) -> list[Row]:
         BrokenPipeError: nobody reads stdout any more. All reporters have been asked.
 
     """
+    from runner.experiment.columns import DEVICE
     from runner.report import past
     from runner.report.derive import Run
     from runner.report.formats import TABLE, Csv, Markdown
@@ -181,7 +189,7 @@ def conclude(session: Session, chosen: Mapping[str, Reporter]) -> list[Row]:
     asked: list[str] = []
     with suppress(OSError, ValueError):
         asked += [] if session.rows else file.read_text(encoding="utf-8").split()
-    sessions = run_folder.earlier_sessions(folder)
+    sessions = run_folder.earlier_sessions(folder) if {*plan.columns} & {*DEVICE} else []  # they know the device
     run = Run(
         *(folder, rows, rounds, plan.baseline, plan.columns, sessions, 0, plan.name, plan.cases),
         question=plan.question,

@@ -29,19 +29,17 @@ EXAMPLES = """
   python -m runner tune workload=softmax workload.cols=1000 impl=triton impl.args.ROWS=1,2,4 impl.args.num_warps=1,2,4,8
   python -m runner tune workload=add impl=file impl.path=my_add.py:add impl.args.BLOCK=1024,4096 device=cpu
 """
-MULTIRUN = ("-m", "--multirun")
-FIRST_SIGNAL = 128  # exit codes from here on are those of an interrupt
 
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print the winners and how to run them, and return the exit code. Raises BadInput."""
     from runner import config
-    from runner.cli.run import carry_out, early_zygote
+    from runner.cli.run import FIRST_SIGNAL, as_sweep, carry_out, early_zygote
     from runner.report import tune
     from runner.report.derive import Names
 
     options, overrides = _parse(argv)
-    words = [*overrides, *([] if {*overrides} & {*MULTIRUN} else MULTIRUN[:1])]
+    words = as_sweep(overrides)
     with early_zygote(words) as early:
         plan = config.plan(words)
         if plan is None:
