@@ -127,6 +127,15 @@ class CaseRecord:
         return f"{self.impl.name}({fields}){revision}" if fields else f"{self.impl.name}{revision}"
 
     @property
+    def flat(self) -> dict[str, Scalar]:
+        """Its fields by their names on the command line; a git revision as it was typed."""
+        impl = {f"impl.{name}": value for name, value in self.impl.fields.items()}
+        if "impl.rev" in impl:
+            impl["impl.rev"] = self.impl.revision or WORKTREE
+        workload = {f"workload.{name}": value for name, value in self.workload.fields.items()}
+        return {**workload, **impl, **{name: value for name, value in self.settings.items() if name != "measure"}}
+
+    @property
     def settings(self) -> dict[str, Scalar]:
         """Everything but the workload, the implementation and the replica, by the names of the command line."""
         own = ("device", "seed", "debug", "time_wrong", "quick", "deterministic_algorithms")

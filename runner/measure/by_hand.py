@@ -12,7 +12,7 @@ from runner.device import tools
 from runner.experiment.case import Scalar
 from runner.experiment.columns import Column
 from runner.measure import RESULT, CannotMeasure, MeasureContext, result
-from runner.timing.statistics import T_975
+from runner.timing.statistics import t_975
 
 if TYPE_CHECKING:
     from runner.timing import Call
@@ -55,6 +55,6 @@ class ByHand:
         mean, count = fmean(calls_us), len(calls_us)
         figures: dict[str, Scalar] = {"by_hand_us": mean, "by_hand_first_us": calls_us[0]}
         if count > 1 and mean:
-            half = T_975[min(count - 1, max(T_975))] * stdev(calls_us) / math.sqrt(count)
+            half = t_975(count - 1) * stdev(calls_us) / math.sqrt(count)
             figures["by_hand_pct"] = 100 * half / mean
         return figures | {"by_hand_min_us": min(calls_us), "by_hand_max_us": max(calls_us)}

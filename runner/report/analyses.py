@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise, permutations
 from pathlib import PurePath
 from statistics import fmean, linear_regression
@@ -22,7 +22,7 @@ from runner.measure import known_columns
 from runner.report.conclusion import times
 from runner.report.derive import Line, Run, may_win
 from runner.store import run_folder
-from runner.timing.statistics import SAME, T_975
+from runner.timing.statistics import SAME, t_975
 
 FLAT = 0.5  # a time is called flat where it grows with a lower power
 STEADY = 0.3  # a stretch of sizes has one exponent if those between neighbors differ by less
@@ -264,9 +264,7 @@ def _without(run: Run, case: CaseRecord, field: str) -> str:
 
 def _field(case: CaseRecord, field: str) -> Any:
     """Return the value of ``field``, called as on the command line, in ``case``; None if it has no such field."""
-    group, _, name = field.partition(".")
-    own: Mapping[str, Any] = {"workload": case.workload.fields, "impl": case.impl.fields}.get(group, {})
-    return own.get(name) if own else case.settings.get(field)
+    return case.flat.get(field)
 
 
 def _shown(value: object) -> str:
@@ -328,7 +326,7 @@ def _fit(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float | None]
     residual = sum((y - intercept - slope * x) ** 2 for x, y in zip(xs, ys, strict=True))
     mean = fmean(xs)
     error = math.sqrt(residual / freedom / sum((x - mean) ** 2 for x in xs))
-    return slope, T_975[min(freedom, max(T_975))] * error
+    return slope, t_975(freedom) * error
 
 
 def _shares(run: Run, line: Line) -> dict[str, float]:

@@ -14,7 +14,7 @@ from statistics import fmean, median, variance
 from typing import Any, Literal
 
 from runner.device import identity
-from runner.experiment.case import WORKTREE, CaseRecord, Choice, Scalar, several
+from runner.experiment.case import CaseRecord, Choice, Scalar, several
 from runner.experiment.columns import DEVICE
 from runner.experiment.results import Row, figure
 from runner.experiment.schema import BadInput, choices
@@ -110,7 +110,7 @@ def by(run: Run, field: str, reference: str | None = None) -> list[Comparison]:
     """
     name = _field(run, field)
     cases = list(derive.replicas(run.rows).values())
-    flat = [_flat(rows[0].case) for rows in cases]
+    flat = [rows[0].case.flat for rows in cases]
     values = list(dict.fromkeys(_word(one[name]) for one in flat if name in one))
     if not values[1:]:
         raise BadInput(f"--by {field}: {name} is {values[0]} in all cases; name a field that varies in this run")
@@ -383,7 +383,7 @@ def _unmatched(match: _Match, label: _Label) -> list[LeftOut]:
     names = match.first.name, match.other.name
     found = []
     for one, twin in match.ambiguous:
-        differing = ", ".join(sorted(several([_flat(each.rows[0].case) for each in (one, twin)])))
+        differing = ", ".join(sorted(several([each.rows[0].case.flat for each in (one, twin)])))
         reason = f"several cases differ only in {differing or 'what cannot be named'}"
         found.append(LeftOut(*label(one), reason, derive.merged(one.rows), derive.merged(twin.rows)))
     shared = _shared_fields([*match.mine, *match.theirs])
@@ -420,7 +420,7 @@ def _common(case: CaseRecord, shared: Mapping[tuple[str, str], set[str]]) -> _Sa
 
 def _difference(first: _Case, other: _Case, names: Sequence[str]) -> str:
     """Return in what two cases of like workload and implementation differ, to follow ``only in A``."""
-    mine, theirs = _flat(first.case), _flat(other.case)
+    mine, theirs = first.case.flat, other.case.flat
     found = []
     for name in {**mine, **theirs}:
         values = [
@@ -431,15 +431,6 @@ def _difference(first: _Case, other: _Case, names: Sequence[str]) -> str:
     return f": {'; '.join(found)}" if found else ""
 
 
-def _flat(case: CaseRecord) -> dict[str, Scalar]:
-    """Return the fields of a case by their names on the command line; a git revision as it was typed."""
-    impl = {f"impl.{name}": value for name, value in case.impl.fields.items()}
-    if "impl.rev" in impl:
-        impl["impl.rev"] = case.impl.revision or WORKTREE
-    workload = {f"workload.{name}": value for name, value in case.workload.fields.items()}
-    return {**workload, **impl, **{name: value for name, value in case.settings.items() if name != "measure"}}
-
-
 def _word(value: Scalar) -> str:
     """Return a value as it is typed."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
@@ -447,10 +438,10 @@ def _word(value: Scalar) -> str:
 
 def _field(run: Run, asked: str) -> str:
     """Return the full name of the field that ``asked`` names. Raises BadInput if there is none, or several."""
-    names = dict.fromkeys(name for row in run.rows for name in _flat(row.case))
+    names = dict.fromkeys(name for row in run.rows for name in row.case.flat)
     found = [asked] if asked in names else [name for name in names if name.endswith(f".{asked}")]
     if not found:
-        varied = several(_flat(row.case) for row in run.rows) or names
+        varied = several(row.case.flat for row in run.rows) or names
         known = choices(asked, {name.rpartition(".")[2] for name in varied})
         raise BadInput(f"--by {asked}: no such field varies in this run; {known}")
     if found[1:]:
@@ -567,7 +558,7 @@ def _settings(rows: Sequence[Row]) -> dict[str, str]:
     }
     values: dict[str, dict[str, None]] = {}
     for case in cases:
-        for name, value in _flat(case).items():
+        for name, value in case.flat.items():
             if name.startswith("measure.") or name == "quick":
                 values.setdefault(name, {})[_word(value)] = None
     return found | {name: _some(some) for name, some in values.items()}

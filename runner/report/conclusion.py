@@ -80,7 +80,7 @@ def check(analysis: Choice, cases: Sequence[CaseRecord]) -> dict[str, Any]:
     defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
     fields = make_dataclass(analysis.name, [(one.name, hints[one.name]) for one in parameters])
     found = schema.record(schema.build(fields, {**defaults, **analysis.fields}, where))
-    own = dict.fromkeys(name for case in cases for name in _fields(case))
+    own = dict.fromkeys(name for case in cases for name in case.flat)
     for name in ("over", "field"):
         if name in found and found[name] not in own:
             raise BadInput(f"{where}.{name}: {found[name]}: no case has this field; {choices(found[name], own)}")
@@ -93,13 +93,6 @@ def analyses() -> dict[str, Callable[..., Iterable[str]]]:
     module = import_module("runner.report.analyses")  # it imports this module
     own = {name: one for name, one in vars(module).items() if isfunction(one) and one.__module__ == module.__name__}
     return {name: one for name, one in own.items() if not name.startswith("_")}
-
-
-def _fields(case: CaseRecord) -> Iterator[str]:
-    """Yield the fields of ``case`` as they are called on the command line."""
-    yield from (f"workload.{name}" for name in case.workload.fields)
-    yield from (f"impl.{name}" for name in case.impl.fields)
-    yield from case.settings
 
 
 def answers(run: Run) -> list[str]:

@@ -20,7 +20,7 @@ from runner.experiment.results import Comparison, Row, interval
 from runner.store.fingerprint import commits
 from runner.timing import statistics
 from runner.timing.procedure import GRAVITY, UNTRUE, launch_bound
-from runner.timing.statistics import BATCHES, T_975, Ratio, pair_floors, shared_us
+from runner.timing.statistics import BATCHES, Ratio, pair_floors, shared_us, t_975
 
 
 @dataclass(frozen=True)
@@ -470,7 +470,7 @@ def _half_interval(rows: Sequence[Row]) -> float:
     percents: list[tuple[Any, Any]] = [
         (row.metrics.get("interval_pct") or 0.0, row.metrics.get("stat_pct") or 0.0) for row in rows
     ]
-    between = T_975[min(count - 1, max(T_975))] * stdev(times) / math.sqrt(count)
+    between = t_975(count - 1) * stdev(times) / math.sqrt(count)
     sampling = mean * min(stat for _, stat in percents) / 100 / math.sqrt(count)
     instrument = mean * min(math.sqrt(max(0.0, whole**2 - stat**2)) for whole, stat in percents) / 100
     return math.hypot(between, sampling, instrument)

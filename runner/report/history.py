@@ -30,7 +30,7 @@ from runner.report.derive import Names
 from runner.store import journal, run_folder
 from runner.store.fingerprint import commits, is_version
 from runner.timing import statistics
-from runner.timing.statistics import T_975, Ratio
+from runner.timing.statistics import T_975, Ratio, t_975
 
 TIME = "time_us"
 TIMES = (TIME, "gpu_us", "wall_us")  # columns whose spread replicas and verify tell
@@ -403,7 +403,7 @@ def _ratio(first: Point, other: Point, scatter: tuple[float, int] | None, column
     if scatter is None:
         return None
     deviation, freedom = scatter
-    between = T_975[min(freedom, max(T_975))] * deviation * math.sqrt(2)
+    between = t_975(freedom) * deviation * math.sqrt(2)
     half = max(between, math.hypot(first.spread[0], other.spread[0]))
     log = (other.log or 0.0) - (first.log or 0.0)
     return Ratio(log, half, min(freedom, max(T_975)), paired=False), "runs of one commit"

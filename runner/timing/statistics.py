@@ -29,6 +29,11 @@ T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 
 T_995 = {3: 5.841, 4: 4.604, 5: 4.032, 6: 3.707, 7: 3.499, 8: 3.355}
 
 
+def t_975(freedom: int) -> float:
+    """Return the quantile of Student's t for a 95 % interval. From 9 degrees of freedom on, it is that for 9."""
+    return T_975[min(freedom, max(T_975))]
+
+
 @dataclass(frozen=True)
 class Summary:
     """Summary of a series, in the unit of its samples."""

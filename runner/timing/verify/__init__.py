@@ -20,7 +20,7 @@ from torch import Tensor
 from runner.device import identity
 from runner.timing import Call, TimingSettings, cpu
 from runner.timing.procedure import CONTENDED_PCT
-from runner.timing.statistics import T_975, Ratio, pair_floors, paired, shared_us
+from runner.timing.statistics import Ratio, pair_floors, paired, shared_us, t_975
 
 Process = Sequence[float]  # seconds since 1970, then the time in us of each call in a fresh process
 
@@ -164,7 +164,7 @@ def separate(name: str, taken: Sequence[Process], most_pct: float, earlier: Sequ
     processes = [*earlier, *taken][-MOST_PROCESSES:]
     moments, *series = zip(*processes, strict=True)
     spread = max(stdev(map(math.log, times_us)) for times_us in series)
-    percent = 100 * T_975[min(len(processes) - 1, max(T_975))] * math.sqrt(2) * spread
+    percent = 100 * t_975(len(processes) - 1) * math.sqrt(2) * spread
     minutes = (max(moments) - min(moments)) / 60
     found = (
         f"two times of one call differ by up to {percent:.2f} % (95 %): {len(processes)} processes in {minutes:.1f} min"
