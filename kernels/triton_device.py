@@ -56,6 +56,11 @@ def require_products() -> None:
         raise Unsupported(f"this kernel needs Triton 3.4, part of torch 2.8; this is Triton {triton.__version__}")
 
 
+def multiprocessors(x: Tensor) -> int:
+    """Return the number of multiprocessors of the GPU of ``x``; 1 under Triton's interpreter."""
+    return int(torch.cuda.get_device_properties(x.device).multi_processor_count) if x.is_cuda else 1
+
+
 def on_device_of(x: Tensor) -> AbstractContextManager[object]:
     """Return a context manager that makes the GPU of ``x`` the current one, since Triton launches on the current GPU.
 

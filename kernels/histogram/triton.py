@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..triton_device import on_device_of, require_gpu
+from ..triton_device import multiprocessors, on_device_of, require_gpu
 from ..unsupported import Unsupported
 
 BLOCK = 2048  # elements: with 4 warps, four accesses of 128 bits of a thread
@@ -72,14 +72,9 @@ def histogram(x: Tensor, *, bins: int) -> Tensor:
         return y
     with on_device_of(x):
         if bins <= MOST_BINS:
-            programs = min(blocks, PROGRAMS * processors(x))
+            programs = min(blocks, PROGRAMS * multiprocessors(x))
             padded = triton.next_power_of_2(bins)
             _count_blocks[(programs,)](x, y, x.numel(), bins, BINS=padded, BLOCK=BLOCK, num_warps=WARPS)
         else:
             _count_elements[(blocks,)](x, y, x.numel(), bins, BLOCK=BLOCK, num_warps=WARPS)
     return y
-
-
-def processors(x: Tensor) -> int:
-    """Return the multiprocessors of the GPU of ``x``; 1 under the interpreter."""
-    return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 1

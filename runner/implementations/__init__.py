@@ -173,9 +173,8 @@ def under_interpreter(module: str) -> str:
     Their results can be checked, but their times mean nothing.
     """
     for member in vars(sys.modules[module]).values():
-        while type(member).__name__ in ("Autotuner", "Heuristics"):  # decorators of Triton, with the kernel inside
-            member = getattr(member, "fn", None)
-        if by := INTERPRETED.get(type(member).__name__):
+        *_, kernel = arguments.undecorated(member)
+        if by := INTERPRETED.get(type(kernel).__name__):
             return f"correct under {by}; a time there would say nothing about a GPU"
     return ""
 
