@@ -22,7 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .stream_memory import StreamMemory
-from .triton_device import on_device_of, require_floats, require_gpu
+from .triton_device import multiprocessors, on_device_of, require_floats, require_gpu
 
 # Elements of a tile, by bytes of an element. With 4 warps each thread has 32 accumulators of 32 bits, or 16 of 64 bits.
 TILE = {2: 4096, 4: 4096, 8: 2048}
@@ -203,7 +203,7 @@ def reduce(op: str, x: Tensor, dim: str | int) -> Tensor:
 
     Raises:
         Unsupported: ``x`` is not on a GPU and Triton's interpreter is off, or ``x`` has another dtype.
-        ValueError: ``x`` is no matrix, ``dim`` is none of the three, or nothing has no maximum.
+        ValueError: ``x`` is no matrix, ``dim`` is none of the three, or there are no elements to compare.
 
     """
     require_gpu(x)
@@ -216,7 +216,7 @@ def reduce(op: str, x: Tensor, dim: str | int) -> Tensor:
         return y
     if x.numel() == 0:
         if op in ("max", "argmax"):
-            raise ValueError("no elements have no maximum: give at least one")
+            raise ValueError("a matrix without elements has no maximum: give at least one element")
         return y.zero_()
     flat, inner = _as_outputs(x, dim)
     with on_device_of(x):
@@ -236,7 +236,7 @@ def _as_outputs(x: Tensor, dim: str | int) -> tuple[Tensor, bool]:
 
 def _launch(op: str, x: Tensor, inner: bool, y: Tensor) -> None:
     outs, count = x.shape
-    plan = plan_for(outs, count, x.element_size(), inner, _processors(x))
+    plan = plan_for(outs, count, x.element_size(), inner, multiprocessors(x))
     stride, length = (x.stride(0), count) if inner else (x.stride(1), outs)
     unit = 16 // x.element_size()
     if stride % unit or length % unit:
@@ -275,11 +275,6 @@ def _launch(op: str, x: Tensor, inner: bool, y: Tensor) -> None:
 def together_for(plan: Plan) -> int:
     """Return how many partial results of an output the last program combines at once."""
     return min(int(triton.next_power_of_2(plan.segments)), max(1, COMBINED // plan.outs))
-
-
-def _processors(x: Tensor) -> int:
-    """Return the multiprocessors of the GPU; 1 under the interpreter."""
-    return int(torch.cuda.get_device_properties(x.device).multi_processor_count) if x.is_cuda else 1
 
 
 def _counters(x: Tensor, count: int) -> Tensor:
