@@ -17,15 +17,13 @@ GROUP = "shapes"  # of the named sets; the config has each chosen set under its 
 HEADER = "a YAML of conf/shapes begins with the line # @package shapes.<name>"
 
 
-def unfold(compose: Composer, options: DictConfig, asked: Sequence[str]) -> list[list[str]]:
-    """Return the override lines of each shape, without duplicates; none if no shapes are asked for.
+def unfold(compose: Composer, options: DictConfig, names: Sequence[str], asked: Sequence[str]) -> list[list[str]]:
+    """Return the override lines of each shape, without duplicates.
 
-    ``options``: the config of the chosen options, which has the order of the sizes. ``asked``: one override of
-    ``workload.shape`` per shape. Raises BadInput.
+    ``options``: the config of the chosen options, with the chosen sets. ``names``: the sizes of the workload, in order.
+    ``asked``: one override of ``workload.shape`` per shape; none: those of the sets. Raises BadInput.
     """
-    names, sets = _order(options), options.get(GROUP)
-    if not asked and not sets:
-        return []
+    sets = options.get(GROUP)
     if asked and sets:
         raise BadInput(f"{asked[0]}: +{GROUP}={','.join(map(str, sets))} gives the shapes; give one of the two")
     if not names:
@@ -33,18 +31,6 @@ def unfold(compose: Composer, options: DictConfig, asked: Sequence[str]) -> list
         raise BadInput(f"{SHAPE}: workload={workload} has no shape; name its sizes in its YAML, as in shape: [m, n]")
     given = [(line, compose.parse(line).value()) for line in asked] if asked else list(_of_sets(options))
     return [list(lines) for lines in dict.fromkeys(_lines(options, names, where, sizes) for where, sizes in given)]
-
-
-def _order(options: DictConfig) -> list[str]:
-    """Return the fields that a shape of the chosen workload sets, in order; none if its YAML does not say."""
-    workload = options.get("workload")
-    names = workload.get("shape") if isinstance(workload, DictConfig) else None
-    if names is None:
-        return []
-    if not isinstance(names, ListConfig) or not all(isinstance(name, str) and name in workload for name in names):
-        wrong = f"{names} does not name sizes of workload={workload.get('name')}"
-        raise BadInput(f"{SHAPE}: {wrong}; a YAML gives shapes as an axis: axes: {{workload.shape: [[64, 128]]}}")
-    return list(names)
 
 
 def _of_sets(options: DictConfig) -> Iterator[tuple[str, object]]:

@@ -22,7 +22,7 @@ from runner.config import REVISION, quote_revisions, shapes
 from runner.config.compose import Composer, key_of
 from runner.config.grid import AXES, check_count, is_run_field
 from runner.config.messages import SEVERAL
-from runner.config.shapes import SHAPE
+from runner.config.shapes import GROUP, SHAPE
 from runner.device import gpus
 from runner.experiment.schema import BadInput, choices
 
@@ -138,19 +138,34 @@ def _shapes(compose: Composer, options: DictConfig, fields: Mapping[str, list[st
 
     Raises BadInput if one of ``fields`` gives such a size too.
     """
-    asked = shapes.unfold(compose, options, fields.get(SHAPE, []))
+    names, given = _order(options), fields.get(SHAPE, [])
+    if not given and not options.get(GROUP):
+        return []
+    asked = shapes.unfold(compose, options, names, given)
     sizes = _sizes(compose, asked)
-    for key in (key for key in fields if asked and key.startswith("workload.")):
+    for key in (key for key in fields if key.startswith("workload.")):
         if key in sizes or _sets_only(options, key, sizes):
             raise BadInput(f"{fields[key][0]}: a shape gives {', '.join(sizes)}; give the shape or the sizes")
     return asked
+
+
+def _order(options: DictConfig) -> list[str]:
+    """Return the fields that a shape of the chosen workload sets, in order; none if its YAML does not say."""
+    workload = options.get("workload")
+    names = workload.get("shape") if isinstance(workload, DictConfig) else None
+    if names is None:
+        return []
+    if not isinstance(names, ListConfig) or not all(isinstance(name, str) and name in workload for name in names):
+        wrong = f"{names} does not name sizes of workload={workload.get('name')}"
+        raise BadInput(f"{SHAPE}: {wrong}; a YAML gives shapes as an axis: axes: {{workload.shape: [[64, 128]]}}")
+    return list(names)
 
 
 def with_sizes(compose: Composer, words: Sequence[str], overrides: Sequence[str]) -> list[str]:
     """Return ``words`` with its sizes instead of the shape that is one of ``overrides``, all of one case."""
     asked = [line for line in overrides if key_of(compose.parse(line)) == SHAPE]
     options = compose([line for line in overrides if asked and compose.is_group(compose.parse(line))])
-    sizes = shapes.unfold(compose, options, asked)[0] if asked else []
+    sizes = shapes.unfold(compose, options, _order(options), asked)[0] if asked else []
     return [*(word for word in words if word not in asked), *sizes]
 
 

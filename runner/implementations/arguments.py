@@ -82,15 +82,10 @@ def pin(module: ModuleType, values: Mapping[str, Scalar]) -> None:
 def _autotuners(module: ModuleType) -> Iterator[tuple[str, Any]]:
     """Yield the autotuners among the globals of ``module``, also below other decorators of Triton."""
     for name, member in vars(module).items():
-        yield from ((name, one) for one in undecorated(member) if type(one).__name__ == "Autotuner")
-
-
-def undecorated(member: Any) -> Iterator[Any]:
-    """Yield ``member`` and, if it is a decorator of Triton, what is inside of it; the kernel is the last."""
-    while type(member).__name__ in ("Autotuner", "Heuristics"):
-        yield member
-        member = getattr(member, "fn", None)
-    yield member
+        while type(member).__name__ in ("Autotuner", "Heuristics"):
+            if type(member).__name__ == "Autotuner":
+                yield name, member
+            member = member.fn
 
 
 def _meta(config: Any) -> dict[str, Any]:

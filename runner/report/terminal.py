@@ -20,7 +20,6 @@ from rich.text import Text
 from runner.device.processes import ROOT
 from runner.experiment.results import ERROR, Row, encodable, figure, interval
 from runner.measure import SUMMARY, known_columns
-from runner.report import side_by_side
 from runner.report.derive import Line, Names, Run, may_win
 from runner.store import run_folder
 
@@ -65,9 +64,12 @@ class Terminal:
         if shown:
             found.append(table(shown, names, self.width, run.columns, title(run, rows, self.width)))
         found += summaries(folder, rows, names)
-        found += [f"\n{heading}\n{text}" for heading, text in side_by_side.tables(folder, rows, names)]
+        if any(one.fields.get("reference") for row in rows for one in row.case.measures):
+            from runner.report import side_by_side
+
+            found += [f"\n{heading}\n{text}" for heading, text in side_by_side.tables(folder, rows, names)]
         found += notes([line.row for line in shown], names)
-        found += conclusion(run) if self.some is None else []
+        found += conclusion(run) if run.conclusion and self.some is None else []
         return [*found, f"{ended(run, rows)}. Results: {folder}"]
 
 
