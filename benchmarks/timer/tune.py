@@ -85,8 +85,6 @@ class Counted:
 def tune(device: str, settings: Benchmark, whole: int) -> Tuned:
     """Choose as triton.autotune does, and by halving; then measure all in full if ``whole`` is not 0."""
     tidy()  # as a worker does before its first case
-    if device == "cpu":
-        torch.set_num_threads(1)  # more would wait for each other in such short calls
     inputs = tuple(torch.randn(COUNT[device], device=device) for _ in range(2))
     candidates = on_gpu(*inputs) if device == "cuda" else on_cpu(*inputs)
     for each in candidates.values():  # compiled before anything is timed
@@ -292,6 +290,8 @@ def main() -> None:
     options, load = parser.parse_args(), load_average()
     if options.process is not None:
         settings = Benchmark(**fields_of("measure", "benchmark") | {"measured_peak": False})
+        if options.device == "cpu":
+            torch.set_num_threads(1)  # more would wait for each other in such short calls
         found = tune(options.device, settings, options.whole)
         print(json.dumps(asdict(found)), flush=True)
         return
