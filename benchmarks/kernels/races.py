@@ -1,18 +1,14 @@
-"""The races: workloads, sizes, implementations and bars. These are declarations, without torch.
+"""The races: workloads, sizes and bars. These are declarations, without torch.
 
-A race is a workload of one size with several implementations, named as on the command line. Each race has an arm
-``copy``, which moves the least bytes of the workload: each input is read once, each output is written once. The runner
-itself holds the races of ``EXPERIMENTS``; ``race.py`` holds the others.
+A race is a workload of one size. The experiments of ``EXPERIMENTS`` have its implementations. One of them is ``copy``,
+which moves the least bytes of the workload: each input is read once, each output is written once.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from runner.timing.statistics import pair_floors, paired
 
 COPY = "copy"
 
@@ -29,14 +25,13 @@ class Bar:
 
 @dataclass(frozen=True)
 class Race:
-    """A workload of one size, and its arms: names, and fields of implementations."""
+    """A workload of one size, and the bars on its implementations, which have the names of the runner's table."""
 
     op: str
-    fields: Mapping[str, Any]
-    arms: Mapping[str, Mapping[str, Any]]
+    fields: Mapping[str, Any]  # a race without a pass is one of the forward
     bars: Sequence[Bar] = ()
     group: str = ""  # the group of a ``MeanBar``
-    e2e: bool = False  # compare the latency of the caller instead of the GPU time
+    latency: bool = False  # compare the latency of the caller instead of the GPU time
 
     @property
     def title(self) -> str:
@@ -55,58 +50,13 @@ class MeanBar:
     worst: float
 
 
-@dataclass(frozen=True)
-class Arm:
-    """The result of one implementation in one race."""
-
-    us: float
-    batches_us: Sequence[float]  # ten batch means, from the same rounds as those of the other arms
-    instrument: str
-    error: float | None  # largest error of its outputs relative to the tolerance; None for the copy
-
-
-@dataclass(frozen=True)
-class Result:
-    """The result of a race."""
-
-    race: Race
-    arms: Mapping[str, Arm]
-    failed: Mapping[str, str]  # arm → reason
-
-    def ratio(self, ours: str, peer: str) -> tuple[float, float]:
-        """Return the time of ``peer`` over that of ``ours``, and half of its relative 95 % interval."""
-        first, second = self.arms[peer], self.arms[ours]
-        floors = pair_floors(first.instrument, second.instrument)
-        found = paired(first.batches_us, second.batches_us, floors)
-        return math.exp(found.log), found.half
-
-
-def impl(name: str, **fields: Any) -> dict[str, Any]:
-    """Return an implementation by its name, with the fields that differ from its YAML file."""
-    return {"name": name, **fields}
-
-
-TORCH, TRITON, CUDA = impl("torch"), impl("triton"), impl("cuda")
-COMPILED = impl("compiled")
-MAX = impl("compiled", mode="max-autotune-no-cudagraphs")
-LIGER = impl("liger")
-OURS = {"triton": TRITON, "cuda": CUDA}
-PEERS = {"torch": TORCH, "compiled": COMPILED}
-
-DTYPES = ("float32", "bfloat16", "float16")
-
-
 def gelu() -> Iterator[Race]:
     """Yield the forward in three dtypes, and the backward in bfloat16."""
-    for dtype in DTYPES:
-        yield Race(
-            "gelu",
-            {"rows": 16384, "cols": 16384, "dtype": dtype},
-            OURS | PEERS,
-            [Bar("triton", (COPY,), 0.98), Bar("cuda", (COPY,), 0.98), Bar("cuda", ("triton",), 0.97)],
-        )
+    bars = Bar("triton", (COPY,), 0.98), Bar("cuda", (COPY,), 0.98), Bar("cuda", ("triton",), 0.97)
+    for dtype in ("float32", "bfloat16", "float16"):
+        yield Race("gelu", {"rows": 16384, "cols": 16384, "dtype": dtype}, bars)
     fields = {"rows": 16384, "cols": 16384, "dtype": "bfloat16", "pass": "bwd"}
-    yield Race("gelu", fields, {"triton": TRITON} | PEERS, [Bar("triton", (COPY,), 1.0)])
+    yield Race("gelu", fields, [Bar("triton", (COPY,), 1.0)])
 
 
 NARROW = [  # rows, cols, dtype, share of copy
@@ -130,17 +80,17 @@ def softmax() -> Iterator[Race]:
     for rows, cols, dtype, share in NARROW:
         fields = {"rows": rows, "cols": cols, "dtype": dtype}
         bars = [Bar("triton", (COPY,), share), Bar("cuda", (COPY,), share), Bar("cuda", ("triton",), 0.97)]
-        yield Race("softmax", fields, OURS | PEERS | {"liger": LIGER}, bars)
+        yield Race("softmax", fields, bars)
     fields = {"rows": 4096, "cols": 32768, "dtype": "bfloat16"}
-    yield Race("softmax", fields, OURS | PEERS | {"liger": LIGER}, [Bar("cuda", (COPY,), 0.94, 0.97)])
+    yield Race("softmax", fields, [Bar("cuda", (COPY,), 0.94, 0.97)])
     for rows, cols, dtype, share in WIDE:
         fields = {"rows": rows, "cols": cols, "dtype": dtype}
         bars = [Bar("cuda", (COPY,), share, 0.97)]
         if dtype == "bfloat16":
             bars.append(Bar("cuda", ("torch", "compiled"), 2.0))
-        yield Race("softmax", fields, OURS | PEERS | {"liger": LIGER}, bars)
+        yield Race("softmax", fields, bars)
     fields = {"rows": 16384, "cols": 16384, "dtype": "bfloat16", "pass": "bwd"}
-    yield Race("softmax", fields, {"triton": TRITON} | PEERS, [Bar("triton", ("compiled",), 0.99)])
+    yield Race("softmax", fields, [Bar("triton", ("compiled",), 0.99)])
 
 
 SHAPES = [  # m, k, n
@@ -161,25 +111,20 @@ SHAPES = [  # m, k, n
 
 def matmul() -> Iterator[Race]:
     """Yield large, small and skinny products, float8, and float32 from float16 halves."""
-    arms = {"triton": TRITON, "torch": TORCH}
     for dtype, small in (("bfloat16", 0.95), ("float16", 1.0)):
         for m, k, n in SHAPES:
-            yield _product(m, k, n, dtype, arms, group=f"{dtype} large")
+            yield _product(m, k, n, dtype, group=f"{dtype} large")
         for size in (1024, 2048):
-            yield _product(size, size, size, dtype, arms, [Bar("triton", ("torch",), small)])
+            yield _product(size, size, size, dtype, Bar("triton", ("torch",), small))
     for m in (1, 16):
-        bars = [Bar("triton", ("torch",), 1.0), Bar("triton", (COPY,), 0.95)]
-        yield _product(m, 8192, 8192, "bfloat16", arms, bars)
-    yield _product(128, 8192, 8192, "bfloat16", arms, [Bar("triton", ("torch",), 0.95)])
-    yield _product(8192, 8192, 8192, "float8_e4m3fn", arms, [Bar("triton", ("torch",), 1.01)])
-    split = {"split": impl("split"), "torch": TORCH}
-    yield _product(4096, 4096, 4096, "float32", split, [Bar("split", ("torch",), 3.0)])
+        yield _product(m, 8192, 8192, "bfloat16", Bar("triton", ("torch",), 1.0), Bar("triton", (COPY,), 0.95))
+    yield _product(128, 8192, 8192, "bfloat16", Bar("triton", ("torch",), 0.95))
+    yield _product(8192, 8192, 8192, "float8_e4m3fn", Bar("triton", ("torch",), 1.01))
+    yield _product(4096, 4096, 4096, "float32", Bar("split", ("torch",), 3.0))
 
 
-def _product(
-    m: int, k: int, n: int, dtype: str, arms: Mapping[str, Any], bars: Sequence[Bar] = (), group: str = ""
-) -> Race:
-    return Race("matmul", {"m": m, "k": k, "n": n, "dtype": dtype}, arms, bars, group)
+def _product(m: int, k: int, n: int, dtype: str, *bars: Bar, group: str = "") -> Race:
+    return Race("matmul", {"m": m, "k": k, "n": n, "dtype": dtype}, bars, group)
 
 
 POINTS = [  # points, coordinates, times as fast, tried for
@@ -192,38 +137,29 @@ POINTS = [  # points, coordinates, times as fast, tried for
 
 def cdist() -> Iterator[Race]:
     """Yield points with many coordinates and with few."""
-    for points, d, least, beyond in (
-        (2048, 2048, 3.5, None),
-        (8192, 2048, 3.8, None),
-        (16384, 64, 4.5, 5),
-        (8192, 128, 4, 5),
-    ):
+    for points, d, least, beyond in POINTS:
         fields = {"n": points, "m": points, "d": d, "dtype": "float32"}
-        arms = {"triton": TRITON, "torch": TORCH, "compiled": COMPILED}
-        yield Race("cdist", fields, arms, [Bar("triton", ("torch",), least, beyond)])
+        yield Race("cdist", fields, [Bar("triton", ("torch",), least, beyond)])
 
 
 def mlp() -> Iterator[Race]:
     """Yield two MLPs that launching dominates, by caller latency, and one that arithmetic dominates."""
-    graph = {
-        "cudagraph": impl("cudagraph"),
-        "torch": TORCH,
-        "reduce-overhead": impl("compiled", mode="reduce-overhead"),
-    }
-    for dim, layers, batch, steps in ((256, 4, 256, 2), (128, 16, 128, 5)):
-        fields = {"dim": dim, "layers": layers, "batch": batch, "steps": steps, "dtype": "float32"}
-        bars = [Bar("cudagraph", ("torch",), 9.0)]
-        if steps == 5:
-            bars.append(Bar("cudagraph", ("reduce-overhead",), 4.0))
-        yield Race("mlp", {**fields, "pass": "fwd_bwd", "zero_grad": "every_step"}, graph, bars, e2e=True)
+    eager = Bar("cudagraph", ("torch",), 9.0)
+    graphs = Bar("cudagraph", ("compiled(mode=reduce-overhead)",), 4.0)
+    for dim, layers, steps, bars in ((256, 4, 2, [eager]), (128, 16, 5, [eager, graphs])):
+        fields = {"dim": dim, "layers": layers, "batch": dim, "steps": steps, "dtype": "float32", "pass": "fwd_bwd"}
+        yield Race("mlp", fields, bars, latency=True)
     fields = {"dim": 4096, "layers": 8, "batch": 4096, "steps": 1, "dtype": "bfloat16", "pass": "fwd_bwd"}
-    bars = [Bar("triton", ("torch", "compiled", "max-autotune"), 1.06, 1.12)]
-    yield Race("mlp", {**fields, "zero_grad": "every_step"}, {"triton": TRITON, "max-autotune": MAX} | PEERS, bars)
+    peers = ("torch", "compiled(mode=default)", "compiled(mode=max-autotune-no-cudagraphs)")
+    yield Race("mlp", fields, [Bar("triton", peers, 1.06, 1.12)])
 
 
 EXPERIMENTS = {  # of conf/experiment beside this file, by op: their cases are the races, and a few more
     "gelu": ("races_gelu", "races_backward"),
     "softmax": ("races_softmax", "races_backward"),
+    "matmul": ("races_matmul", "races_precision"),
+    "cdist": ("races_cdist",),
+    "mlp": ("races_mlp", "races_latency"),
 }
 OPS = {"gelu": gelu, "softmax": softmax, "matmul": matmul, "cdist": cdist, "mlp": mlp}
 MEAN_BARS = [

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Any
 
 from benchmarks.common import digits, table, word
-from benchmarks.kernels.races import COPY, MEAN_BARS, Bar, MeanBar, Result
+from benchmarks.kernels.races import COPY, MEAN_BARS, Bar, MeanBar
+from benchmarks.kernels.rows import Result
 
 
 def report(results: Sequence[Result]) -> tuple[str, int]:
@@ -16,13 +18,6 @@ def report(results: Sequence[Result]) -> tuple[str, int]:
     missed = sum(line[-1] == word(False) for line in lines)
     bars = table(["bar", "seen", "beyond", ""], lines)
     return "\n\n".join(["## Bars", bars, *(_race(result) for result in results)]), missed
-
-
-def brief(result: Result) -> str:
-    """Return one line about a race, for printing while others run."""
-    arms = ", ".join(f"{name} {digits(arm.us)}" for name, arm in result.arms.items())
-    failed = "".join(f"; {name} FAILED: {why}" for name, why in result.failed.items())
-    return f"{result.race.title}: {arms} us{failed}"
 
 
 def _bars(result: Result) -> list[tuple[str, str, str, str]]:
@@ -36,12 +31,12 @@ def _promise(result: Result, bar: Bar) -> str:
 
 def _seen(result: Result, bar: Bar) -> tuple[str, str, str]:
     beyond = f"{bar.beyond:g}" if bar.beyond else ""
-    if why := result.failed.get(bar.ours):
-        return why, beyond, word(False)
-    there = [peer for peer in bar.peers if peer in result.arms]
+    if bar.ours not in result.rows:
+        return result.failed.get(bar.ours, "no row"), beyond, word(False)
+    there = [peer for peer in bar.peers if peer in result.rows]
     if not there:
         return "no peer ran", beyond, word(False)
-    best = min(there, key=lambda peer: result.arms[peer].us)
+    best = min(there, key=result.us)
     ratio, half = result.ratio(bar.ours, best)
     if bar.beyond:
         beyond += f" {word(ratio >= bar.beyond)}"
@@ -55,7 +50,7 @@ def _mean_bars(results: Sequence[Result]) -> list[tuple[str, str, str, str]]:
 def _mean_bar(bar: MeanBar, results: Sequence[Result]) -> list[tuple[str, str, str, str]]:
     if not results:
         return []
-    ratios = [(r.ratio(bar.ours, bar.peer)[0], r.race.title) for r in results if bar.ours in r.arms]
+    ratios = [(r.ratio(bar.ours, bar.peer)[0], r.race.title) for r in results if {bar.ours, bar.peer} <= r.rows.keys()]
     if len(ratios) < len(results):
         return [(f"{bar.group}: all of them run", f"{len(ratios)} of {len(results)}", "", word(False))]
     mean = math.exp(fmean(math.log(ratio) for ratio, _ in ratios))
@@ -70,16 +65,18 @@ def _mean_bar(bar: MeanBar, results: Sequence[Result]) -> list[tuple[str, str, s
 def _race(result: Result) -> str:
     """Return a table, fastest first: time, speed relative to the copy and to torch, error relative to the tolerance."""
     lines = []
-    for name, arm in sorted(result.arms.items(), key=lambda item: item[1].us):
-        ratios = [_ratio(result, name, peer) for peer in (COPY, "torch")]
-        lines.append((name, digits(arm.us), *ratios, "" if arm.error is None else f"{arm.error:.2f}", arm.instrument))
+    for name in sorted(result.rows, key=result.us):
+        ratios, metrics = [_ratio(result, name, peer) for peer in (COPY, "torch")], result.rows[name].metrics
+        error: Any = metrics.get("err_over_tol")
+        clock = "host_clock" if result.race.latency else metrics.get("instrument", "")
+        lines.append((name, digits(result.us(name)), *ratios, "" if error is None else f"{error:.2f}", clock))
     drawn = table(["arm", "us", "x copy", "x torch", "error / allowed", "instrument"], lines)
     failed = "".join(f"\n\n{name}: {why}" for name, why in result.failed.items())
     return f"### {result.race.title}\n\n{drawn}{failed}"
 
 
 def _ratio(result: Result, ours: str, peer: str) -> str:
-    if peer not in result.arms or ours == peer:
+    if peer not in result.rows or ours == peer:
         return ""
     ratio, half = result.ratio(ours, peer)
     return f"{ratio:.3f} ± {ratio * half:.3f}"

@@ -7,21 +7,31 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.kernels.__main__ import CONF
-from benchmarks.kernels.races import COPY, EXPERIMENTS, OPS, Arm, Bar, Race, Result
-from benchmarks.kernels.rows import results
-from benchmarks.kernels.tables import brief, report
-from runner import config, implementations
-from runner.experiment import schema
-from runner.experiment.case import CaseRecord, Choice
+from benchmarks.kernels.races import COPY, EXPERIMENTS, OPS, Bar, Race
+from benchmarks.kernels.rows import Result, results
+from benchmarks.kernels.tables import report
+from runner import config
+from runner.experiment.case import CaseRecord, Choice, Labels
 from runner.experiment.results import Comparison, Row
 from runner.store.journal import Journal
 
+RACE = Race("gelu", {"rows": 8, "dtype": "float32"})
+
+
+def case(name, race=RACE, **fields):
+    return CaseRecord(Choice(race.op, {"pass": "fwd", **race.fields}), Choice(name, fields), (), "auto", 0)
+
 
 def result(times_us, bars=(), group="", failed=()):
-    race = Race("gelu", {"rows": 8, "dtype": "float32"}, {name: {"name": name} for name in times_us}, bars, group)
+    cases = {name: case(name) for name in times_us}
     wobble = [1 + 0.0001 * (n % 3) for n in range(10)]
-    arms = {name: Arm(us, [us * w for w in wobble], "graph_timestamps", 0.5) for name, us in times_us.items()}
-    return Result(race, arms, dict(failed))
+    batches = {cases[name].key: [us * w for w in wobble] for name, us in times_us.items()}
+    one = Comparison(batches, dict.fromkeys(batches, "graph_timestamps"))
+    figures = {"err_over_tol": 0.5, "instrument": "graph_timestamps"}
+    rows = {
+        name: Row(case=cases[name], status="ok", metrics={"gpu_us": us, **figures}) for name, us in times_us.items()
+    }
+    return Result(replace(RACE, bars=bars, group=group), rows, dict(failed), dict.fromkeys(batches, one))
 
 
 def test_a_ratio_is_the_peers_time_over_ours_with_its_interval():
@@ -56,44 +66,57 @@ def test_a_group_is_judged_by_its_geometric_mean_and_its_worst():
     assert "0.962" in text
 
 
-def test_a_line_says_who_ran_and_who_did_not():
-    said = brief(result({"triton": 12.5, COPY: 10.0}, failed={"cuda": "no"}))
-    assert said == "gelu rows=8 dtype=float32: triton 12.5, copy 10.0 us; cuda FAILED: no"
-
-
-def test_every_race_names_what_exists():
-    races = [race for op in OPS.values() for race in op()]
-    assert len(races) > 40
-    for race in races:
-        assert schema.exists("models", race.op)
-        if race.op not in EXPERIMENTS:
-            assert all(implementations.find(fields["name"]) for fields in race.arms.values())
-        for bar in race.bars:
-            assert {bar.ours, *bar.peers} <= {*race.arms, COPY}
+def test_a_latency_is_compared_with_the_interval_of_each():
+    latencies = {"torch": (1000.0, 3.0), "cudagraph": (100.0, 4.0)}
+    rows = {
+        name: Row(case=case(name), status="ok", metrics={"gpu_us": 50.0, "latency_us": us, "latency_pct": pct})
+        for name, (us, pct) in latencies.items()
+    }
+    bar = Bar("cudagraph", ("torch",), 9.0)
+    text, missed = report([Result(replace(RACE, bars=[bar], latency=True), rows, {}, {})])
+    assert missed == 0
+    assert "10.000 ± 0.500 x torch" in text
+    assert "| cudagraph | 100 |  | 10.000 ± 0.500 |  | host_clock |" in text
 
 
 def test_the_experiments_have_the_cases_of_their_races():
-    for op, names in EXPERIMENTS.items():
-        words = ["--config-dir", str(CONF), f"workload={op}", "-m"]
-        cases = [case for name in names for case in config.plan([*words, f"+experiment={name}"]).cases]
-        for race in OPS[op]():
-            fields = {"pass": "fwd", **race.fields}
-            arms = {case.impl.name for case in cases if fields.items() <= case.workload.fields.items()}
-            assert {*race.arms, COPY} <= arms, race.title
+    names = dict.fromkeys(name for some in EXPERIMENTS.values() for name in some)
+    plans = [config.plan(["--config-dir", str(CONF), f"+experiment={name}", "-m"]).cases for name in names]
+    labels = [Labels(one.impl for one in cases) for cases in plans]
+    cases = [(one.workload, of.label(one.impl)) for some, of in zip(plans, labels, strict=True) for one in some]
+    assert EXPERIMENTS.keys() == OPS.keys()
+    races = [race for op in OPS.values() for race in op()]
+    assert len(races) > 40
+    for race in races:
+        fields = {"pass": "fwd", **race.fields}
+        own = [(one, label) for one, label in cases if one.name == race.op]
+        arms = {label for one, label in own if fields.items() <= {"pass": "fwd", **one.fields}.items()}
+        assert {COPY, "torch", *(name for bar in race.bars for name in (bar.ours, *bar.peers))} <= arms, race.title
 
 
 def test_a_run_of_an_experiment_gives_the_results_of_its_races(tmp_path):
-    race = Race("gelu", {"rows": 8, "cols": 16, "dtype": "float32"}, {"torch": {}, "cuda": {}})
-    workload, names = Choice("gelu", {"pass": "fwd", **race.fields}), ("torch", "copy", "naive")
-    cases = {name: CaseRecord(workload, Choice(name, {}), (), "auto", 0) for name in (*names, "cuda")}
+    race = replace(RACE, bars=[Bar("cuda", ("torch",), 1.0)])
+    names = ("torch", "copy", "naive")
+    cases = {name: case(name) for name in (*names, "cuda")}
+    modes = [case("compiled", mode=mode) for mode in ("default", "max-autotune")]
     checked = {"correct": True, "err_over_tol": 0.5}
     with Journal(tmp_path) as journal:
         for name in names:
             metrics = {"wall_us": 2.0, **(checked if name != "copy" else {})}
             journal.row(Row(case=cases[name], status="ok", metrics=metrics))
         journal.row(Row(case=cases["cuda"], status="unsupported", reason="no GPU"))
-        keys = [cases[name].key for name in names]
-        journal.rounds(Comparison(dict.fromkeys(keys, [2.0] * 10), dict.fromkeys(keys, "perf_counter")))
-    (found,) = results([race, replace(race, fields=race.fields | {"pass": "bwd"})], tmp_path)
-    assert found.failed == {"cuda": "unsupported: no GPU"}
-    assert {name: (arm.us, arm.error) for name, arm in found.arms.items()} == {"torch": (2.0, 0.5), "copy": (2.0, None)}
+        for one in modes:
+            journal.row(Row(case=one, status="ok", metrics={"wall_us": 3.0, **checked}))
+        keys = [cases[name].key for name in names] + [modes[0].key]
+        journal.rounds(Comparison({key: [2.0] * 10 for key in keys}, dict.fromkeys(keys, "perf_counter")))
+    bwd = replace(race, fields=race.fields | {"pass": "bwd"})
+    found, empty = results([race, bwd], [tmp_path])
+    assert found.failed == {"cuda": "unsupported: no GPU", "compiled(mode=max-autotune)": "not in the paired rounds"}
+    assert {name: found.us(name) for name in found.rows} == {
+        "torch": 2.0, "copy": 2.0, "naive": 2.0, "compiled(mode=default)": 3.0
+    }  # fmt: skip
+    assert found.ratio("naive", "torch")[0] == 1.0
+    text, missed = report([found, empty])
+    assert missed == 2
+    assert "| unsupported: no GPU |" in text
+    assert "| no row |" in text
