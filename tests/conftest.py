@@ -39,6 +39,7 @@ sys.dont_write_bytecode = False
 preloaded.install()  # commands of the runner are forked from one process that has imported torch
 
 KERNELS = "tests/kernels/"  # many short tests, that are but computed
+DISASSEMBLED = "test_compiled_cuda_softmax.py"  # its tests share what they compile and disassemble
 
 Make = Callable[..., "tuple[Workload, tuple[Tensor, ...]]"]
 Judge = Callable[[Sequence[Expected], "Sequence[Tensor]"], float]
@@ -139,7 +140,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return nodeid if KERNELS in nodeid else nodeid.partition("::")[0]
+            alone = KERNELS in nodeid and DISASSEMBLED not in nodeid
+            return nodeid if alone else nodeid.partition("::")[0]
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)

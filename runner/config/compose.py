@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, RangeSweep, Transformer, ValueType
 from hydra.errors import MissingConfigException
+from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -46,6 +48,7 @@ class Composer:
             path.prepend("command-line", f"file://{os.path.abspath(config_dir)}", anchor="schema")
         _register_kernels()
         self._loader = ConfigLoaderImpl(config_search_path=path)
+        self._loader.repository = _ReadOnce(self._loader.repository)  # type: ignore[assignment]
         self._parser = OverridesParser.create(config_loader=self._loader)
         self._parsed: dict[str, Override] = {}
         self._is_group: dict[str, bool] = {}
@@ -151,6 +154,25 @@ class Composer:
                     OmegaConf.set_struct(impl.args, False)
             self._bases[groups] = base
         return self._bases[groups]
+
+
+class _ReadOnce:
+    """Hydra's repository of YAML files, reading each file once instead of once a composition."""
+
+    def __init__(self, repository: ConfigRepository) -> None:
+        self._repository = repository
+        self._results: dict[str, ConfigResult | None] = {}
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        if config_path not in self._results:
+            self._results[config_path] = self._repository.load_config(config_path)
+        return copy.deepcopy(self._results[config_path])
+
+    def __deepcopy__(self, _: object) -> _ReadOnce:  # by each composition
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._repository, name)
 
 
 def key_of(override: Override) -> str:

@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -29,32 +30,37 @@ SHARED_BYTES = {"sm_80": 164 * 1024, "sm_89": 100 * 1024, "sm_90a": 228 * 1024}
 REGISTERS_AT_ALL_WARPS = {"sm_80": 32, "sm_89": 40, "sm_90a": 32}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Built:
     """What stands in a cubin."""
 
-    instructions: Counter[str]
+    file: Path
     registers: int
     stack: int
     shared: int
+
+    @cached_property
+    def instructions(self) -> Counter[str]:
+        """How often each occurs. Disassembling takes half a second."""
+        return Counter(INSTRUCTION.findall(dumped("-sass", self.file)))
 
     def having(self, word: str) -> set[str]:
         """The instructions whose name begins with ``word``."""
         return {name for name in self.instructions if name.startswith(word)}
 
 
+def dumped(what: str, file: Path) -> str:
+    return subprocess.run([CUOBJDUMP, what, file], capture_output=True, text=True, check=True).stdout
+
+
 @pytest.fixture
 def build(tmp_path):
     def compiled(op, variant, name, arch):
         _, cubin, _ = cuda_nvrtc.compiled(variants(KERNELS / op)[variant], name, arch)
-        file = tmp_path / "kernel.cubin"
+        file = tmp_path / f"{variant}.cubin"
         file.write_bytes(cubin)
-        sass, usage = (
-            subprocess.run([CUOBJDUMP, word, file], capture_output=True, text=True, check=True).stdout
-            for word in ("-sass", "-res-usage")
-        )
-        used = [int(re.search(rf"{what}:(\d+)", usage)[1]) for what in ("REG", "STACK", "SHARED")]
-        return Built(Counter(INSTRUCTION.findall(sass)), *used)
+        usage = dumped("-res-usage", file)
+        return Built(file, *(int(re.search(rf"{what}:(\d+)", usage)[1]) for what in ("REG", "STACK", "SHARED")))
 
     return compiled
 

@@ -32,15 +32,24 @@ STEP = {"sm_80": 3, "sm_89": 4, "sm_90a": 1}  # every so many of the sizes below
 COLS = [8, 3000, 4096, 16_384, 32_768, 40_000, 131_072, 300_000]
 
 
-@cache
-def compiled(tmp: Path, arch: str, kernel: str) -> tuple[Counter[str], dict[str, int]]:
-    """The instructions of a kernel, by how often they occur; and what it uses."""
-    _, cubin, _ = cuda_nvrtc.compiled(SOURCE, kernel, arch)
+def dumped(what: str, tmp: Path, arch: str, kernel: str) -> str:
+    _, cubin, _ = cuda_nvrtc.compiled(SOURCE, kernel, arch)  # kept in ``tmp``
     path = tmp / "kernel.cubin"
     path.write_bytes(cubin)
-    run = lambda option: subprocess.run([CUOBJDUMP, option, path], capture_output=True, text=True, check=True).stdout  # noqa: E731
-    usage = {name: int(number) for name, number in re.findall(r"(REG|STACK|SHARED|LOCAL):(\d+)", run("-res-usage"))}
-    return Counter(re.findall(r"/\*[0-9a-f]{4,}\*/ +(?:@!?U?P\w+ +)?([A-Z][\w.]*)", run("-sass"))), usage
+    return subprocess.run([CUOBJDUMP, what, path], capture_output=True, text=True, check=True).stdout
+
+
+@cache
+def instructions_of(*kernel) -> Counter[str]:
+    """How often each instruction occurs. Disassembling takes half a second."""
+    return Counter(re.findall(r"/\*[0-9a-f]{4,}\*/ +(?:@!?U?P\w+ +)?([A-Z][\w.]*)", dumped("-sass", *kernel)))
+
+
+@cache
+def usage_of(*kernel) -> dict[str, int]:
+    """Registers, and bytes of each kind of memory."""
+    found = re.findall(r"(REG|STACK|SHARED|LOCAL):(\d+)", dumped("-res-usage", *kernel))
+    return {name: int(number) for name, number in found}
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +81,7 @@ def global_accesses(instructions):
 )
 def test_what_is_chosen_spills_nothing_and_has_no_float64(folder, arch, dtype, cols):
     plan_ = chosen(arch, dtype, cols)
-    instructions, usage = compiled(folder, arch, plan_.kernel.format(T=dtype))
+    instructions, usage = (of(folder, arch, plan_.kernel.format(T=dtype)) for of in (instructions_of, usage_of))
     assert usage["STACK"] == usage["LOCAL"] == 0
     assert not [name for name in instructions if re.match(r"D(ADD|MUL|FMA|SETP|MNMX)|MUFU\.\w*64", name)]
     assert plan_.shared + usage["SHARED"] <= PROCESSORS[arch].shared
@@ -82,13 +91,13 @@ def test_what_is_chosen_spills_nothing_and_has_no_float64(folder, arch, dtype, c
 @pytest.mark.parametrize("cols", [1024, 16_384, 32_768])
 def test_rows_in_registers_move_16_bytes_at_once(folder, arch, dtype, cols):
     plan_ = chosen(arch, dtype, cols)
-    instructions, _ = compiled(folder, arch, plan_.kernel.format(T=dtype))
+    instructions = instructions_of(folder, arch, plan_.kernel.format(T=dtype))
     assert global_accesses(instructions) == {"LDG.E.128.CONSTANT", "STG.E.128"}
 
 
 @pytest.mark.parametrize("dtype", ["float", "bfloat16"])
 def test_a_cluster_sends_once_and_waits_for_no_memory(folder, dtype):
-    instructions, _ = compiled(folder, "sm_90a", chosen("sm_90a", dtype, 131_072).kernel.format(T=dtype))
+    instructions = instructions_of(folder, "sm_90a", chosen("sm_90a", dtype, 131_072).kernel.format(T=dtype))
     assert instructions["STAS.64"] == 1
     assert not [name for name in instructions if name.startswith("MEMBAR")]
 
@@ -96,7 +105,7 @@ def test_a_cluster_sends_once_and_waits_for_no_memory(folder, dtype):
 @pytest.mark.parametrize("dtype", ["float", "bfloat16", "float16"])
 def test_the_ring_moves_16_bytes_at_once_and_tells_a_partial_in_one_store(folder, dtype):
     name = chosen("sm_90a", dtype, 1_048_576).kernel
-    instructions, usage = compiled(folder, "sm_90a", name.format(T=dtype))
+    instructions, usage = (of(folder, "sm_90a", name.format(T=dtype)) for of in (instructions_of, usage_of))
     assert instructions["LDGSTS.E.BYPASS.128"]
     assert instructions["STG.E.128"] >= 8
     assert instructions["STG.E.128.STRONG.GPU"] == 1
@@ -111,7 +120,7 @@ def test_the_ring_moves_16_bytes_at_once_and_tells_a_partial_in_one_store(folder
 @pytest.mark.parametrize("wide", ["true", "false"])
 @pytest.mark.parametrize("name", ["general<{T}, 512, 1, {W}>", "whole<{T}, 512, {W}>"])
 def test_the_general_kernels_spill_nothing(folder, arch, dtype, wide, name):
-    instructions, usage = compiled(folder, arch, f"softmax_{name.format(T=dtype, W=wide)}")
-    assert usage["STACK"] == usage["LOCAL"] == 0
+    kernel = folder, arch, f"softmax_{name.format(T=dtype, W=wide)}"
+    assert usage_of(*kernel)["STACK"] == usage_of(*kernel)["LOCAL"] == 0
     if wide == "true" and "general" in name:
-        assert global_accesses(instructions) == {"LDG.E.128", "STG.E.128"}
+        assert global_accesses(instructions_of(*kernel)) == {"LDG.E.128", "STG.E.128"}

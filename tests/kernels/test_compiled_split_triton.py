@@ -33,7 +33,6 @@ TENSOR_CORES = {80: "mma.sync.aligned.m16n8k16", 89: "mma.sync.aligned.m16n8k16"
 @dataclass(frozen=True)
 class Built:
     ptx: str
-    sass: str
     stack: int  # bytes a thread needs beyond its registers
     shared: int
 
@@ -52,12 +51,8 @@ def build(kernel, values, capability, warps, stages, tmp_path):
     built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     cubin = tmp_path / "kernel.cubin"
     cubin.write_bytes(built.asm["cubin"])
-    usage, sass = (
-        subprocess.run([CUOBJDUMP, what, cubin], capture_output=True, text=True, check=True).stdout
-        for what in ("-res-usage", "-sass")
-    )
-    stack = int(re.search(r"STACK:(\d+)", usage)[1])
-    return Built(built.asm["ptx"], sass, stack, built.metadata.shared)
+    usage = subprocess.run([CUOBJDUMP, "-res-usage", cubin], capture_output=True, text=True, check=True).stdout
+    return Built(built.asm["ptx"], int(re.search(r"STACK:(\d+)", usage)[1]), built.metadata.shared)
 
 
 def box(rows, cols, dtype="fp16"):
