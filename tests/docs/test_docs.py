@@ -274,6 +274,13 @@ def test_the_page_of_timing_explains_every_verdict():
     assert set(explained) == set(GRAVITY)
 
 
+def test_each_row_of_the_lectures_has_a_command_or_says_not_yet():
+    text = (ROOT / "docs" / "lecture.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in text.splitlines() if re.match(r"\| (?!---|the lectures)", line)]
+    assert len(rows) >= 42
+    assert {typed for _, typed, *_ in rows if not typed.startswith(f"`{COMMAND} ")} == {"**not yet**"}
+
+
 def test_the_glossary_is_alphabetical():
     text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     terms = [term.lower() for term in re.findall(r"^\*\*`?(.+?)`?[.,*]", text, re.MULTILINE)]
