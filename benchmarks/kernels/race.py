@@ -49,7 +49,7 @@ def held(race: Race) -> Result:
     assert taken is not None, "too slow for rounds"
     arms = {
         name: Arm(fmean(batches), batches, instrument, errors[name])
-        for name, (instrument, batches) in zip(calls, taken, strict=True)
+        for name, (instrument, batches, _) in zip(calls, taken, strict=True)
     }
     calls.clear()
     forget_compiled()

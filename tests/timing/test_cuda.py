@@ -12,7 +12,7 @@ def benchmark(**changes):
 
     values = {"cold_l2": True, "instrument": "auto", "captures": 10, "buffer_sets": 5, "cupti_check": True}
     values |= {"warmup_s": 0.02, "samples": 400, "max_s": 0.6, "target_pct": 0.5, "target_cpu_pct": 2.0}
-    values |= {"measured_peak": False, "paired_rounds": 40, "sustained_s": 0.0, "keep_samples": False}
+    values |= {"measured_peak": False, "paired_rounds": 40, "race": False, "sustained_s": 0.0, "keep_samples": False}
     return Benchmark(**(values | changes))
 
 
@@ -182,7 +182,7 @@ def ratio(found):
     from runner.timing import statistics
     from runner.timing.statistics import pair_floors
 
-    (name, first), (_, second) = found
+    (name, first, _), (_, second, _) = found
     return statistics.paired(second, first, pair_floors(name, name))
 
 
