@@ -119,13 +119,18 @@ class Row:
 class Comparison:
     """Ten batch means of each case. The n-th ones of all cases were measured together, so their ratio is valid.
 
-    A case with an instrument and without batches was shown to be slower than the fastest, in a race.
+    In a race, a case that was shown to be slower than the fastest has an instrument, but no batches.
     """
 
     batches_us: Mapping[str, Sequence[int | float]] = field(default_factory=dict)  # by the cases' keys
     instruments: Mapping[str, str] = field(default_factory=dict)  # by the cases' keys
     reason: str = ""  # why there are no batches
     calls: Mapping[str, int] = field(default_factory=dict)  # timed in the rounds, by the cases' keys; {}: an older run
+
+    @property
+    def dropped(self) -> set[str]:
+        """Keys of the cases that a race has shown to be slower than the fastest."""
+        return self.instruments.keys() - self.batches_us.keys()
 
     def to_record(self) -> dict[str, object]:
         """Return the comparison as JSON-ready values."""

@@ -73,15 +73,15 @@ def judge(contest: Contest, rows: Sequence[Row], rounds: Sequence[Comparison]) -
     Without paired rounds, such as for very slow calls, the shortest time wins and nothing is shown to be slower.
     """
     by_key = {row.case.key: row for row in rows}
-    raced = {key: one for one in rounds for key in one.instruments}
+    raced, dropped = derive.by_key(rounds), {key for one in rounds for key in one.dropped}
     left: list[tuple[float, CaseRecord]] = []
     failed: list[tuple[CaseRecord, str]] = []
     measured = [(case, by_key.get(racing(case).key)) for case in contest.cases]
     for case, row in measured:
         if row is None or not _is_timed(row):
             failed.append((case, _why(row)))
-        elif (us := _time_us(row, raced)) is not None:
-            left.append((us, case))
+        elif row.case.key not in dropped:
+            left.append((_time_us(row, raced), case))
     return replace(
         contest,
         left=tuple(case for _, case in left),
@@ -109,12 +109,10 @@ def _is_timed(row: Row) -> bool:
     return bool(derive.may_win(row) and row.time_us)
 
 
-def _time_us(row: Row, raced: Mapping[str, Comparison]) -> float | None:
-    """Return the time of ``row``, from the race if there was one; None if it was shown there to be slower."""
-    if row.case.key not in raced:
-        return row.time_us
-    batches_us = raced[row.case.key].batches_us.get(row.case.key)
-    return fmean(batches_us) if batches_us else None
+def _time_us(row: Row, raced: Mapping[str, Comparison]) -> float:
+    """Return the time of ``row``, from the race if there was one."""
+    key = row.case.key
+    return fmean(raced[key].batches_us[key]) if key in raced else row.time_us or math.inf
 
 
 def _calls(rows: Sequence[Row], rounds: Sequence[Comparison]) -> int:
