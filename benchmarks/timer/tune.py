@@ -187,23 +187,23 @@ def report(tuned: Sequence[Tuned], seconds: float) -> str:
     names = list(full[0].over_first)
     log = {name: fmean(one.over_first[name] for one in full) for name in names}
     best = min(log, key=lambda name: log[name])
-    whole, calls = fmean(one.whole_calls for one in full), fmean(one.calls for one in tuned)
+    whole, calls = fmean(one.whole_calls for one in full), fmean(one.calls for one in full)
     everywhere = set[str](names).intersection(*(one.left for one in tuned))
     same, kept = sum(one.ours in everywhere for one in tuned), sum(best in one.left for one in tuned)
     count = len(tuned)
     bars = [
         (
-            f"calls sampled in full ({whole:,.0f}) over those of the race: {FEWER} or more",
+            f"calls sampled in full ({whole:,.0f}) over those of the race in the same processes: {FEWER} or more",
             digits(whole / calls),
             word(whole >= FEWER * calls),
         ),
         (f"the winner is left in every process, in {count} of {count}", f"{same} of {count}", word(same == count)),
         (f"the fastest on average is left, in {count} of {count}", f"{kept} of {count}", word(kept == count)),
     ]
-    peer = fmean(one.peer_calls for one in tuned)
+    means = [fmean(getattr(one, name) for one in tuned) for name in ("calls", "seconds", "peer_calls", "peer_seconds")]
     lines = [
-        winners("race", [one.ours for one in tuned], log, calls, fmean(one.seconds for one in tuned)),
-        winners("do_bench", [one.peer for one in tuned], log, peer, fmean(one.peer_seconds for one in tuned)),
+        winners("race", [one.ours for one in tuned], log, *means[:2]),
+        winners("do_bench", [one.peer for one in tuned], log, *means[2:]),
     ]
     titles = ["", "different winners", "most frequent", "mean loss, %", "largest loss, %", "calls", "s"]
     return "\n\n".join(

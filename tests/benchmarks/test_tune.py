@@ -15,7 +15,10 @@ def found(ours, left, peer, whole=0):
 
 def test_the_loss_of_a_winner_is_by_the_processes_that_measured_all_in_full():
     text = report([found("b", ["b"], "c", whole=1000), found("a", ["a", "b"], "b"), found("a", ["a"], "b")], 9.0)
-    assert "| calls sampled in full (1,000) over those of the race: 3 or more | 2.50 | MISS |" in text
+    assert (
+        "| calls sampled in full (1,000) over those of the race in the same processes: 3 or more | 2.50 | MISS |"
+        in text
+    )
     assert "| the winner is left in every process, in 3 of 3 | 0 of 3 | MISS |" in text
     assert "| the fastest on average is left, in 3 of 3 | 2 of 3 | MISS |" in text
     assert "| race | 2 | 2 of 3 | 1.35 | 2.02 | 400 | 1.00 |" in text
