@@ -384,7 +384,7 @@ def judge(pair: Pair, settings: Benchmark, *, shared: bool) -> Judged:
     both = settings.compare(calls, "cuda")
     if both is None:
         raise RuntimeError(f"{pair.call}: there is no time for rounds in which its two sides are sampled in turn")
-    (name, second_us), (other, first_us) = both
+    (name, second_us, _), (other, first_us, _) = both
     ratio = statistics.paired(second_us, first_us, pair_floors(name, other))
     return Judged(pair.call, fmean(first_us), ratio, time.perf_counter() - began, shared)
 

@@ -53,5 +53,5 @@ def ratio_of(first: Call, second: Call, settings: TimingSettings, device: str) -
     both = settings.compare([(each, {"instrument": INSTRUMENTS[device]}) for each in (first, second)], device)
     if both is None:
         return None
-    (name, first_us), (other, second_us) = both
+    (name, first_us, _), (other, second_us, _) = both
     return paired(first_us, second_us, pair_floors(name, other), shared_us(name, other))

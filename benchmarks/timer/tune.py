@@ -3,10 +3,11 @@
     python -m benchmarks.timer.tune [--device cuda] [--processes 20] [--whole 4] [--write]
 
 Each process chooses among the same configurations of the same kernel, ``kernels/add/triton.py``, twice: by
-``triton.autotune`` with its own ``do_bench``, and by the halving of ``runner tune``: the paired rounds of its stages,
-without the times of single cases and without the confirmation. ``--whole`` of the processes also measure all
-configurations in full, to the same interval. What is fastest on average there is taken for the truth. On a CPU the
-calls are additions in parts of several sizes, and medians of 100 ms stand for ``do_bench``.
+``triton.autotune`` with its own ``do_bench``, and by the race of ``runner tune``, without its confirmation. ``--whole``
+of the processes also measure all configurations as a grid does (``runner -m``), to the same ``target_pct``. What is
+fastest on average there is taken for the truth. Sampled calls are those timed for ``gpu_us`` and in paired rounds; the
+warm-up does not count. On a CPU the calls are additions in parts of several sizes, and medians of 100 ms stand for
+``do_bench``.
 """
 
 from __future__ import annotations
@@ -35,10 +36,8 @@ from benchmarks.common import (
     word,
 )
 from runner.measure.benchmark import Benchmark
-from runner.report.tune import STAGES, beaten
-from runner.timing import Call
-from runner.timing.procedure import side_by_side
-from runner.timing.statistics import BATCHES, LEVEL, Ratio, pair_floors, paired, shared_us
+from runner.timing import Batches, Call
+from runner.timing.statistics import NO_FLOOR, paired
 from runner.worker import tidy
 
 COUNT = {"cuda": 2**24, "cpu": 2**14}  # elements of each tensor, float32
@@ -46,7 +45,7 @@ BLOCKS, WARPS = (512, 1024, 2048, 4096, 8192), (2, 4, 8)
 PARTS = tuple(2**log2 for log2 in range(8, 15))
 DO_BENCH_MS = (25, 100)  # warm-up and sampling of do_bench, as triton.autotune calls it
 LIMIT_S = 120.0  # time limit of a process
-MOST_CALLS, LEAST_KEPT = 0.5, 0.95  # the bars
+FEWER = 3  # times as many calls are sampled for all in full, at least: a bar
 
 Candidates = Mapping[str, Callable[[], torch.Tensor]]
 
@@ -56,7 +55,7 @@ class Tuned:
     """What one process found."""
 
     ours: str
-    left: list[str]  # what cannot be told from it
+    left: list[str]  # the winner, and what cannot be told from it
     calls: int
     seconds: float
     peer: str
@@ -66,24 +65,11 @@ class Tuned:
     over_first: dict[str, float] = field(default_factory=dict)  # in full: logarithm of each time over that of the first
 
 
-class Counted:
-    """An instrument that counts its samples."""
-
-    def __init__(self, instrument: Any) -> None:
-        self.name, self._instrument, self.count = instrument.name, instrument, 0
-
-    def samples(self, count: int) -> list[float]:
-        """Return ``count`` samples in us."""
-        taken: list[float] = self._instrument.samples(count)
-        self.count += len(taken)
-        return taken
-
-
 # --- one process ---
 
 
 def tune(device: str, settings: Benchmark, whole: int) -> Tuned:
-    """Choose as triton.autotune does, and by halving; then measure all in full if ``whole`` is not 0."""
+    """Choose as triton.autotune does, and by a race; then measure all in full if ``whole`` is not 0."""
     tidy()  # as a worker does before its first case
     inputs = tuple(torch.randn(COUNT[device], device=device) for _ in range(2))
     candidates = on_gpu(*inputs) if device == "cuda" else on_cpu(*inputs)
@@ -95,76 +81,36 @@ def tune(device: str, settings: Benchmark, whole: int) -> Tuned:
     peer_seconds = time.perf_counter() - started
     settings.prepare(device)
     started = time.perf_counter()
-    left, calls = halve(candidates, inputs, settings, device)
-    seconds, full = time.perf_counter() - started, (0, dict[str, float]())
+    found, calls = measured(candidates, inputs, replace(settings, race=True), device)
+    means = {name: fmean(batches) for name, (_, batches, _) in found.items() if batches}
+    left = sorted(means, key=lambda name: means[name])
+    seconds, whole_calls, over_first = time.perf_counter() - started, 0, dict[str, float]()
     if whole:
-        batches, name, sampled = rounds(candidates, inputs, settings, device)
-        full = sampled, {one: ratio.log for one, ratio in over(batches, next(iter(batches)), name).items()}
-    return Tuned(left[0], left, calls, seconds, peer, peer_calls, peer_seconds, *full)
+        found, whole_calls = measured(candidates, inputs, settings, device)
+        (_, first, _), *_ = found.values()
+        over_first = {name: logarithm(batches, first) for name, (_, batches, _) in found.items()}
+    return Tuned(left[0], left, calls, seconds, peer, peer_calls, peer_seconds, whole_calls, over_first)
 
 
-def halve(
+def measured(
     candidates: Candidates, inputs: Sequence[torch.Tensor], settings: Benchmark, device: str
-) -> tuple[list[str], int]:
-    """Return the candidates that are not shown to be slower, the fastest first, and how many calls were sampled."""
-    left, calls = list(candidates), 0
-    for share in STAGES:
-        some = {name: candidates[name] for name in left}
-        batches, instrument, sampled = rounds(some, inputs, staged(settings, share), device)
-        calls += sampled
-        over_first = over(batches, left[0], instrument)
-        left.sort(key=lambda name: over_first[name].log)
-        slower = beaten(over(batches, left[0], instrument), LEVEL / len(STAGES))
-        left = [name for name in left if name not in slower]
-        if len(left) == 1:
-            break
-    return left, calls
+) -> tuple[dict[str, Batches], int]:
+    """Measure as a run does: each candidate alone, then all in paired rounds. Return the rounds and all sampled calls.
 
-
-def over(batches: Mapping[str, Sequence[float]], base: str, instrument: str) -> dict[str, Ratio]:
-    """Return the time of each candidate over that of ``base``."""
-    floors, shared = pair_floors(instrument, instrument), shared_us(instrument, instrument)
-    return {name: paired(each, batches[base], floors, shared) for name, each in batches.items()}
-
-
-def staged(settings: Benchmark, share: float) -> Benchmark:
-    """Return ``settings`` for a stage, as ``runner.report.tune.staged`` does."""
-    if share == 1:
-        return settings
-    wider = 1 / math.sqrt(share)
-    return replace(
-        settings,
-        paired_rounds=max(BATCHES, round(share * settings.paired_rounds)),
-        max_s=share * settings.max_s,
-        target_pct=wider * settings.target_pct,
-        target_cpu_pct=wider * settings.target_cpu_pct,
-    )
-
-
-def rounds(
-    candidates: Candidates, inputs: Sequence[torch.Tensor], settings: Benchmark, device: str
-) -> tuple[dict[str, list[float]], str, int]:
-    """Return ten batch means of each candidate from paired rounds, the instrument, and the number of samples."""
+    Raises RuntimeError if the calls are too slow for paired rounds.
+    """
     calls = [Call(lambda each=each: (each(),), inputs=tuple(inputs)) for each in candidates.values()]
-    if device == "cuda":
-        from runner.timing import instruments
-        from runner.timing.calibration import undisturbed
-        from runner.timing.preparation import BufferSets
-
-        sets = BufferSets(inputs, settings.buffer_sets)
-        made = [instruments.build("graph_timestamps", call, settings, buffer_sets=sets) for call in calls]
-        counted, target = [Counted(one) for one in made], settings.target_pct
-        found, _ = undisturbed(lambda: side_by_side(counted, settings.paired_rounds, settings.max_s, target), made)
-    else:
-        from runner.timing.cpu import PerfCounter, pinned
-
-        counted, target = [Counted(PerfCounter(call.run)) for call in calls], settings.target_cpu_pct
-        with pinned(lambda: [one.samples(2) for one in counted]):
-            found = side_by_side(counted, settings.paired_rounds, settings.max_s, target, on_cpu=True)
+    figures: list[dict[str, Any]] = [settings.time(call, device) for call in calls]
+    found = settings.compare(list(zip(calls, figures, strict=True)), device)
     if found is None:
         raise RuntimeError("the calls are too slow for paired rounds; set measure.benchmark.max_s in conf/ higher")
-    means = [means for _, means in found]
-    return dict(zip(candidates, means, strict=True)), found[0][0], sum(one.count for one in counted)
+    alone = sum(one["samples"] * one["calls_per_sample"] for one in figures)
+    return dict(zip(candidates, found, strict=True)), alone + sum(count for _, _, count in found)
+
+
+def logarithm(batches: Sequence[float], first: Sequence[float]) -> float:
+    """Return the logarithm of a time over that of the first candidate, from paired rounds."""
+    return paired(batches, first, (NO_FLOOR, NO_FLOOR)).log
 
 
 def on_gpu(a: torch.Tensor, b: torch.Tensor) -> Candidates:
@@ -241,35 +187,44 @@ def report(tuned: Sequence[Tuned], seconds: float) -> str:
     names = list(full[0].over_first)
     log = {name: fmean(one.over_first[name] for one in full) for name in names}
     best = min(log, key=lambda name: log[name])
-    whole, calls = fmean(one.whole_calls for one in full), fmean(one.calls for one in tuned)
-    kept = [best in one.left for one in tuned]
+    whole, calls = fmean(one.whole_calls for one in full), fmean(one.calls for one in full)
+    everywhere = set[str](names).intersection(*(one.left for one in tuned))
+    same, kept = sum(one.ours in everywhere for one in tuned), sum(best in one.left for one in tuned)
+    count = len(tuned)
     bars = [
         (
-            f"calls sampled, of those of all {len(names)} in full: {100 * MOST_CALLS:g} % or less",
-            f"{100 * calls / whole:.0f} %",
-            word(calls <= MOST_CALLS * whole),
+            f"calls sampled in full ({whole:,.0f}) over those of the race in the same processes: {FEWER} or more",
+            digits(whole / calls),
+            word(whole >= FEWER * calls),
         ),
-        (
-            f"the fastest on average is among those left in {100 * LEAST_KEPT:g} %",
-            f"{sum(kept)} of {len(kept)}",
-            word(fmean(kept) >= LEAST_KEPT),
-        ),
+        (f"the winner is left in every process, in {count} of {count}", f"{same} of {count}", word(same == count)),
+        (f"the fastest on average is left, in {count} of {count}", f"{kept} of {count}", word(kept == count)),
     ]
-    peer = fmean(one.peer_calls for one in tuned)
+    means = [fmean(getattr(one, name) for one in tuned) for name in ("calls", "seconds", "peer_calls", "peer_seconds")]
     lines = [
-        winners("halving, the fastest", [one.ours for one in tuned], log, calls, fmean(one.seconds for one in tuned)),
-        winners("do_bench", [one.peer for one in tuned], log, peer, fmean(one.peer_seconds for one in tuned)),
+        winners("race", [one.ours for one in tuned], log, *means[:2]),
+        winners("do_bench", [one.peer for one in tuned], log, *means[2:]),
     ]
     titles = ["", "different winners", "most frequent", "mean loss, %", "largest loss, %", "calls", "s"]
-    left = fmean(len(one.left) for one in tuned)
     return "\n\n".join(
         [
-            f"{len(tuned)} processes, {len(names)} configurations; {seconds:.0f} s in all.",
+            f"{count} processes, {len(names)} configurations; {seconds:.0f} s in all.",
             "## Bars\n\n" + table(["bar", "seen", ""], bars),
             "## Winners\n\n" + table(titles, lines),
-            f"Fastest on average of {len(full)} processes that measured all in full: {best}; these took {whole:,.0f} "
-            f"calls each. Left at the end beside the winner, on average: {left - 1:.1f}. Loss: how much longer the "
-            "winner of a process takes than the fastest on average, by those full measurements.",
+            f"Fastest on average of {len(full)} processes that measured all in full: {best}. Left in every process: "
+            f"{', '.join(name for name in names if name in everywhere) or 'none'}. Loss: how much longer the winner of "
+            "a process takes than the fastest on average, by those full measurements.",
+            "## Processes\n\n"
+            + table(
+                ["process", "winner", "left", "winner left in every process", "do_bench chose", "calls", "in full"],
+                (
+                    [
+                        *(number, one.ours, len(one.left), "yes" if one.ours in everywhere else "no", one.peer),
+                        *(f"{one.calls:,}", f"{one.whole_calls:,}" if one.whole_calls else ""),
+                    ]
+                    for number, one in enumerate(tuned, 1)
+                ),
+            ),
         ]
     )
 

@@ -1,10 +1,11 @@
-"""``python -m runner tune``: the fastest arguments of a kernel, by successive halving in paired rounds.
+"""``python -m runner tune``: the fastest arguments of a kernel.
 
-Candidates are all combinations of the values given for impl.args, and the implementation's own default. Workloads and
-everything else are chosen as for a run; -m is implied, and each problem has its own winner. Each of three stages
-measures the candidates that are left, three times as long as the one before, and leaves out those shown to be slower
-than the fastest. The true fastest is left out with a probability of at most 5 %, over all stages. The winner and the
-default are then measured again in other processes, so that the gain is not that of a lucky choice.
+Candidates are all combinations of the values given for impl.args, and the implementation's default. Workloads and
+everything else are chosen as for a run; -m is implied, and each problem has its own winner. The candidates of a problem
+are sampled in turn, in paired rounds. After 20, 40, 80, ... rounds, those shown to be slower than the fastest are left
+out. It ends when one is left, or when the ratios of the others to the fastest are known to target_pct: these cannot be
+told from it. The true fastest is left out with a probability of at most 5 %. The winner and the default are then
+measured again in other processes, because the times that chose the winner would flatter it.
 
 Exit codes: 0 each problem has a winner; 1 a problem has none; 2 bad input; 130 interrupted.
 """
@@ -45,27 +46,21 @@ def main(argv: Sequence[str]) -> int:
         if plan is None:
             return 0
         _check(plan)
-        every = tune.contests(plan.cases)
-        contests = [one for one in every if one.count > 1]
-        if not contests:
+        contests = tune.contests(plan.cases)
+        if all(len(one.cases) == 1 for one in contests):
             raise BadInput("nothing to tune: give arguments with their values, as in impl.args.BLOCK=512,1024,2048")
-        fixed = [f"{one.default.workload.name}/{one.default.impl.name}" for one in every if one.count == 1]
-        if fixed:
-            print(f"tune: left out, without any of these arguments: {', '.join(dict.fromkeys(fixed))}")
+        if len(contests) > len({one.default.problem for one in contests}):
+            raise BadInput(
+                "impl: tune compares the arguments of one implementation; give one, without other fields to sweep"
+            )
         names = Names([case for one in contests for case in one.cases])
-        folder: Path | None = None
-        for number, share in enumerate(tune.STAGES, 1):
-            cases = [tune.staged(case, share) for one in contests if not one.decided for case in one.cases]
-            if not cases:
-                break
-            print(f"tune: stage {number} of {len(tune.STAGES)}: {len(cases)} cases", flush=True)
-            session, code = carry_out(_next(plan, cases, folder), ["tune", *argv], early)
-            if code >= FIRST_SIGNAL:
-                return code
-            folder, early = session.folder, None
-            contests = [one if one.decided else tune.judge(one, share, *session.grid()) for one in contests]
+        cases = [tune.racing(case) for one in contests for case in one.cases]
+        session, code = carry_out(_next(plan, cases, None), ["tune", *argv], early)
+        if code >= FIRST_SIGNAL:
+            return code
+        contests = [tune.judge(one, *session.grid()) for one in contests]
         again = [
-            tune.staged(case, 1.0, process)
+            tune.confirming(case, process, options.processes)
             for process in range(1, options.processes + 1)
             for one in contests
             if one.fastest and one.fastest.key != one.default.key
@@ -73,12 +68,11 @@ def main(argv: Sequence[str]) -> int:
         ]
         if again:
             print(f"tune: the winner and the default again, in {options.processes} more processes", flush=True)
-            session, code = carry_out(_next(plan, again, folder), ["tune", *argv])
+            session, code = carry_out(_next(plan, again, session.folder), ["tune", *argv])
             if code >= FIRST_SIGNAL:
                 return code
             contests = [tune.confirm(one, options.processes, *session.grid()) for one in contests]
-    assert folder is not None
-    _conclude(contests, names, folder / "tuned")
+    _conclude(contests, names, session.folder / "tuned")
     return 0 if all(one.fastest for one in contests) else 1
 
 
@@ -106,9 +100,9 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _check(plan: Plan) -> None:
-    """Raise BadInput if the cases of ``plan`` cannot be compared in stages."""
+    """Raise BadInput if the cases of ``plan`` cannot race."""
     if plan.resume.of:
-        raise BadInput("resume: the stages of tune belong together; leave resume out")
+        raise BadInput("resume: tune cannot go on with an earlier run; leave resume out")
     for case in plan.cases:
         if case.replica:
             raise BadInput("replicas: tune starts processes of its own; leave replicas out, and see --processes")

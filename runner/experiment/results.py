@@ -117,16 +117,26 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ten batch means of each case. The n-th ones of all cases were measured together, so their ratio is valid."""
+    """Ten batch means of each case. The n-th ones of all cases were measured together, so their ratio is valid.
+
+    In a race, a case that was shown to be slower than the fastest has an instrument, but no batches.
+    """
 
     batches_us: Mapping[str, Sequence[int | float]] = field(default_factory=dict)  # by the cases' keys
     instruments: Mapping[str, str] = field(default_factory=dict)  # by the cases' keys
     reason: str = ""  # why there are no batches
+    calls: Mapping[str, int] = field(default_factory=dict)  # timed in the rounds, by the cases' keys; {}: an older run
+
+    @property
+    def dropped(self) -> set[str]:
+        """Keys of the cases that a race has shown to be slower than the fastest."""
+        return self.instruments.keys() - self.batches_us.keys()
 
     def to_record(self) -> dict[str, object]:
         """Return the comparison as JSON-ready values."""
         batches = {key: list(batches) for key, batches in self.batches_us.items()}
-        return {"batches_us": batches, "instruments": dict(self.instruments), "reason": self.reason}
+        calls = {"calls": dict(self.calls)} if self.calls else {}
+        return {"batches_us": batches, "instruments": dict(self.instruments), "reason": self.reason, **calls}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Comparison:
@@ -136,6 +146,7 @@ class Comparison:
         batches as the others.
         """
         values = {name: record[name] for name in ("batches_us", "instruments", "reason")}
+        values["calls"] = record.get("calls", {})
         check(cls, values)
         found = cls(**values)
         lengths = {len(batches) for batches in found.batches_us.values()}

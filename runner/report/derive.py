@@ -6,7 +6,7 @@ A row holds what was measured. Everything here can be computed again from rows a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -211,8 +211,9 @@ def lines(rows: Iterable[Row], baseline: str | None, rounds: Iterable[Comparison
     problems: dict[str, list[list[Row]]] = {}
     for some in replicas(rows).values():
         problems.setdefault(some[0].case.problem, []).append(some)
-    compared = by_key(rounds)
-    found = [_Problem(problem, baseline, compared) for problem in problems.values()]
+    rounds = list(rounds)
+    compared, dropped = by_key(rounds), {key for one in rounds for key in one.dropped}
+    found = [_Problem(problem, baseline, compared, dropped) for problem in problems.values()]
     ratios = [ratio for problem in found for ratio in problem.ratios.values()]
     words = iter(statistics.words(ratios) if ratios else ())  # all comparisons of the table together
     return [line for problem in found for line in problem.judged(dict(zip(problem.ratios, words, strict=False)))]
@@ -232,9 +233,18 @@ def by_key(rounds: Iterable[Comparison]) -> dict[str, Comparison]:
 
 
 class _Problem:
-    """The cases of one problem, compared with the baseline and with the fastest; ``cases`` has the replicas of each."""
+    """The cases of one problem, compared with the baseline and with the fastest; ``cases`` has the replicas of each.
 
-    def __init__(self, cases: Sequence[list[Row]], baseline: str | None, compared: Mapping[str, Comparison]) -> None:
+    ``dropped``: keys of cases that a race has shown to be slower.
+    """
+
+    def __init__(
+        self,
+        cases: Sequence[list[Row]],
+        baseline: str | None,
+        compared: Mapping[str, Comparison],
+        dropped: Collection[str] = (),
+    ) -> None:
         rows = [merged(replicas) for replicas in cases]
         self.base = base = _baseline(rows, baseline)
         bound = any(launch_bound(row.metrics) for row in rows if "pipelined_us" in row.metrics)
@@ -244,7 +254,8 @@ class _Problem:
             columns |= {"tflops": _rate(row, "flops", 1e-6), "gbps": _rate(row, "bytes_min", 1e-3)}
             columns |= {"between_pct": _between_pct(replicas), "launch_bound": bound}
             self.lines.append(Line(row, replicas=len(replicas), **columns))
-        self.rivals = [place for place, line in enumerate(self.lines) if may_win(line.row)]
+        may = [may_win(row) and row.case.key not in dropped for row in rows]
+        self.rivals = [place for place, wins in enumerate(may) if wins]
         self.best = best = _fastest(self.lines, self.rivals)
         # By the places of two cases: the time of the first over that of the second.
         self.ratios = {(i, base): line.ratio for i, line in enumerate(self.lines) if base is not None and line.ratio}

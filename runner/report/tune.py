@@ -1,7 +1,7 @@
-"""Find the fastest arguments of a kernel by successive halving: the decisions of ``runner tune``, and its text.
+"""Find the fastest arguments of a kernel: the decisions of ``runner tune`` after its races, and its text.
 
-A stage measures the candidates that are left in the same paired rounds, each stage longer than the one before. A
-candidate that is shown to be slower than the fastest is left out of the next one. Nothing here measures.
+A race samples all candidates of a problem in paired rounds, and leaves out those shown to be slower than the fastest
+(``runner.timing.procedure.race``). Nothing here measures.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -17,38 +18,26 @@ import yaml
 from runner.experiment.case import ARGS, CaseRecord, Choice
 from runner.experiment.results import Comparison, Row, printable
 from runner.report import derive
-from runner.timing.statistics import BATCHES, LEVEL, Ratio
+from runner.timing.statistics import BATCHES, Ratio
 
 if TYPE_CHECKING:
     from runner.report.derive import Names
 
-STAGES = (0.1, 0.3, 1.0)  # share of the samples and rounds of a case that each stage takes
 FEWEST_SAMPLES = 20  # that ``samples`` of the benchmark allows
 
 
 @dataclass(frozen=True)
 class Contest:
-    """One problem and implementation: the candidates that are left, and what is known so far."""
+    """The candidates of one problem and implementation, and what is known of them so far."""
 
-    default: CaseRecord  # without arguments; it is measured in each stage, also when it is left out
-    left: tuple[CaseRecord, ...]  # candidates that are not shown to be slower than the fastest
-    count: int  # candidates at first, the default among them
-    fastest: CaseRecord | None = None  # of those left; None: not measured, or none has a time
+    default: CaseRecord  # without arguments
+    cases: tuple[CaseRecord, ...]  # all candidates, the default among them
+    left: tuple[CaseRecord, ...] = ()  # the fastest, and those not shown to be slower than it
+    fastest: CaseRecord | None = None  # None: no race yet, or no candidate has a time
     failed: tuple[tuple[CaseRecord, str], ...] = ()  # candidates without a time that counts, and why
-    calls: int = 0  # sampled to choose, for the times of the cases
+    calls: int = 0  # sampled to choose
     calls_again: int = 0  # sampled to confirm the choice
-    calls_each: float | None = None  # for a case that is measured in full; None: none was
     gain: Ratio | None = None  # time of the fastest over the default's, from processes that chose nothing
-
-    @property
-    def decided(self) -> bool:
-        """Whether another stage can change nothing."""
-        return len(self.left) <= 1
-
-    @property
-    def cases(self) -> list[CaseRecord]:
-        """The cases of the next stage."""
-        return list({case.key: case for case in (self.default, *self.left)}.values())
 
 
 def contests(cases: Sequence[CaseRecord]) -> list[Contest]:
@@ -58,93 +47,86 @@ def contests(cases: Sequence[CaseRecord]) -> list[Contest]:
         default = replace(case, impl=_without_arguments(case.impl))
         found.setdefault((case.problem, default.impl.text), [default]).append(case)
     unique = [list({case.key: case for case in some}.values()) for some in found.values()]
-    return [Contest(some[0], tuple(some), len(some)) for some in unique]
+    return [Contest(some[0], tuple(some)) for some in unique]
 
 
 def _without_arguments(impl: Choice) -> Choice:
     return Choice(impl.name, {name: value for name, value in impl.fields.items() if not name.startswith(ARGS)})
 
 
-def staged(case: CaseRecord, share: float, process: int = 0) -> CaseRecord:
-    """Return ``case`` with a share of the samples and rounds of its benchmark, and a wider interval accordingly."""
+def racing(case: CaseRecord) -> CaseRecord:
+    """Return ``case`` for the race."""
+    return replace(case, measures=(Choice("benchmark", {**case.measures[0].fields, "race": True}),))
+
+
+def confirming(case: CaseRecord, process: int, processes: int) -> CaseRecord:
+    """Return ``case`` for one of the ``processes`` that measure the gain, which share the rounds of a comparison."""
     fields: dict[str, Any] = dict(case.measures[0].fields)
-    if share < 1:
-        fields["samples"] = max(FEWEST_SAMPLES, round(share * fields["samples"]))
-        fields["paired_rounds"] = max(BATCHES, round(share * fields["paired_rounds"]))
-        fields["max_s"] *= share
-        fields |= {name: round(fields[name] / math.sqrt(share), 3) for name in ("target_pct", "target_cpu_pct")}
+    fields |= {name: round(math.sqrt(processes) * fields[name], 3) for name in ("target_pct", "target_cpu_pct")}
+    fields |= {
+        "race": False,
+        "samples": FEWEST_SAMPLES,
+        "paired_rounds": max(BATCHES, math.ceil(fields["paired_rounds"] / processes)),
+    }
     return replace(case, measures=(Choice("benchmark", fields),), replica=process)
 
 
-def beaten(over_fastest: Mapping[str, Ratio], level: float) -> set[str]:
-    """Return the names of those that are shown to be slower than the fastest.
+def judge(contest: Contest, rows: Sequence[Row], rounds: Sequence[Comparison]) -> Contest:
+    """Return ``contest`` after the race whose ``rows`` and ``rounds`` are given.
 
-    ``over_fastest``: the time of each, the fastest included, over that of the fastest. The one that is the fastest in
-    truth is among them with a probability of at most ``level``, whichever of them seems the fastest: for it to be so,
-    one of its comparisons with the others must be wrong, and each is with ``level / (count - 1)`` (Bonferroni).
+    Without paired rounds, such as for very slow calls, the shortest time wins and nothing is shown to be slower.
     """
-    each = level / max(1, len(over_fastest) - 1)
-    return {name for name, ratio in over_fastest.items() if ratio.log > 0 and ratio.chance / 2 <= each}
-
-
-def judge(contest: Contest, share: float, rows: Sequence[Row], rounds: Sequence[Comparison]) -> Contest:
-    """Return ``contest`` after the stage of ``share``, whose ``rows`` and ``rounds`` are given."""
-    by_key, compared = {row.case.key: row for row in rows}, derive.by_key(rounds)
-    measured = [row for case in contest.cases if (row := by_key.get(staged(case, share).key))]
-    timed: dict[str, Row] = {}
-    failed = list(contest.failed)
-    for case in contest.left:
-        row = by_key.get(staged(case, share).key)
-        if row and derive.may_win(row) and row.time_us:
-            timed[case.key] = row
-        else:
+    by_key = {row.case.key: row for row in rows}
+    raced, dropped = derive.by_key(rounds), {key for one in rounds for key in one.dropped}
+    left: list[tuple[float, CaseRecord]] = []
+    failed: list[tuple[CaseRecord, str]] = []
+    measured = [(case, by_key.get(racing(case).key)) for case in contest.cases]
+    for case, row in measured:
+        if row is None or not _is_timed(row):
             failed.append((case, _why(row)))
-    known = {case.key: case for case in contest.left}
-    seen = sum(map(_calls, measured))
-    contest = replace(
+        elif row.case.key not in dropped:
+            left.append((_time_us(row, raced), case))
+    return replace(
         contest,
+        left=tuple(case for _, case in left),
+        fastest=min(left, key=lambda one: one[0])[1] if left else None,
         failed=tuple(failed),
-        calls=contest.calls + seen,
-        calls_each=seen / len(measured) if measured and share == 1 else None,
+        calls=_calls([row for _, row in measured if row], rounds),
     )
-    if not timed:
-        return replace(contest, left=(), fastest=None)
-    first = next(iter(timed.values()))
-    fastest = min(timed, key=lambda key: _ratio(timed[key], first, compared).log)
-    slower = beaten({key: _ratio(row, timed[fastest], compared) for key, row in timed.items()}, LEVEL / len(STAGES))
-    left = tuple(known[key] for key in timed if key not in slower)
-    return replace(contest, left=left, fastest=known[fastest])
 
 
 def confirm(contest: Contest, processes: int, rows: Sequence[Row], rounds: Sequence[Comparison]) -> Contest:
     """Return ``contest`` with its gain, from the rows of the fastest and of the default in ``processes`` processes."""
     if contest.fastest is None or contest.fastest.key == contest.default.key:
         return contest
+    numbers = range(1, processes + 1)
     mine, base = (
-        [row for row in rows if row.case.key in {staged(case, 1.0, one).key for one in range(1, processes + 1)}]
+        [row for row in rows if row.case.key in {confirming(case, one, processes).key for one in numbers}]
         for case in (contest.fastest, contest.default)
     )
-    timed = _are_timed(mine) and _are_timed(base)
+    timed = mine and base and all(map(_is_timed, (*mine, *base)))
     gain = derive.ratio_in_rounds(mine, base, derive.by_key(rounds)) if timed else None
-    calls = [_calls(row) for row in (*mine, *base)]
-    each = contest.calls_each or (sum(calls) / len(calls) if calls else None)
-    return replace(contest, gain=gain, calls_again=sum(calls), calls_each=each)
+    return replace(contest, gain=gain, calls_again=_calls((*mine, *base), rounds))
 
 
-def _are_timed(rows: Sequence[Row]) -> bool:
-    return bool(rows) and all(derive.may_win(row) and row.time_us for row in rows)
+def _is_timed(row: Row) -> bool:
+    return bool(derive.may_win(row) and row.time_us)
 
 
-def _ratio(row: Row, base: Row, compared: Mapping[str, Comparison]) -> Ratio:
-    """Return the time of ``row`` over that of ``base``; without paired rounds, one that decides nothing."""
-    if found := derive.ratio_in_rounds([row], [base], compared):
-        return found
-    return Ratio(math.log((row.time_us or 1.0) / (base.time_us or 1.0)), math.inf, 1, paired=False)
+def _time_us(row: Row, raced: Mapping[str, Comparison]) -> float:
+    """Return the time of ``row``, from the race if there was one."""
+    key = row.case.key
+    return fmean(raced[key].batches_us[key]) if key in raced else row.time_us or math.inf
 
 
-def _calls(row: Row) -> int:
-    figures: Mapping[str, Any] = row.metrics
-    return int(figures.get("samples") or 0) * int(figures.get("calls_per_sample") or 1)
+def _calls(rows: Sequence[Row], rounds: Sequence[Comparison]) -> int:
+    """Return how many calls were sampled for the times of ``rows`` and in their paired rounds."""
+    total = 0
+    for row in rows:
+        figures: Mapping[str, Any] = row.metrics
+        total += int(figures.get("samples") or 0) * int(figures.get("calls_per_sample") or 1)
+        total += sum(one.calls.get(row.case.key, 0) for one in rounds)
+    return total
 
 
 def _why(row: Row | None) -> str:
@@ -164,7 +146,7 @@ def lines(contest: Contest, names: Names) -> list[str]:
         return [printable(f"tune: {names.heading(contest.default)}: no candidate has a time: {why}")]
     name = names.impl(contest.fastest)
     found = [
-        f"tune: {names.heading(contest.default)}: {name}, the fastest of {contest.count}",
+        f"tune: {names.heading(contest.default)}: {name}, the fastest of {len(contest.cases)}",
         f"  {_gain(contest, names)}",
     ]
     if tied := [names.impl(case) for case in contest.left if case.key != contest.fastest.key]:
@@ -172,10 +154,7 @@ def lines(contest: Contest, names: Names) -> list[str]:
     for why, count in Counter(why for _, why in contest.failed).items():
         found.append(f"  left out: {count}: {why}")
     again = f", and {contest.calls_again:,} to confirm it" if contest.calls_again else ""
-    whole = (
-        f"; all {contest.count} in full: about {contest.calls_each * contest.count:,.0f}" if contest.calls_each else ""
-    )
-    found.append(f"  sampled {contest.calls:,} calls to choose{again}{whole}")
+    found.append(f"  sampled {contest.calls:,} calls to choose{again}")
     return list(map(printable, found))
 
 

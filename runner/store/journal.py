@@ -178,8 +178,10 @@ class Contents:
         """Comparisons, without the cases that have had another row since."""
         found = []
         for place, rounds in enumerate(self._rounds):
-            valid = {key: some for key, some in rounds.batches_us.items() if self._rounds_before.get(key, 0) <= place}
-            found.append(replace(rounds, batches_us=valid))
+            valid = {key for key in rounds.instruments if self._rounds_before.get(key, 0) <= place}
+            batches_us = {key: some for key, some in rounds.batches_us.items() if key in valid}
+            instruments = {key: name for key, name in rounds.instruments.items() if key in valid}
+            found.append(replace(rounds, batches_us=batches_us, instruments=instruments))
         return found
 
     def add_row(self, row: Row) -> None:

@@ -12,6 +12,11 @@ from runner.experiment.case import Scalar
 if TYPE_CHECKING:
     from torch import Tensor
 
+Batches = tuple[str, list[float], int]  # instrument, ten batch means in us, and how many calls were timed
+
+
+RACE_SAMPLES, RACE_WIDER = 20, 6  # of a case in a race: as exact as 20 samples are where 800 reach the target
+
 
 @dataclass(frozen=True)
 class Work:
@@ -53,6 +58,7 @@ class TimingSettings:
     samples: Annotated[int, "at least 20"]
     max_s: Annotated[float, "above 0"]
     paired_rounds: Annotated[int, "at least 0"]
+    race: bool
     sustained_s: Annotated[float, "at least 0"]
     keep_samples: bool
     target_pct: Annotated[float, "above 0"]
@@ -70,6 +76,8 @@ class TimingSettings:
         from runner.timing.statistics import batch_means
 
         settings = replace(self, target_pct=self.target_cpu_pct) if device == "cpu" else self
+        if self.race:  # the rounds decide: a time of its own need not be exact
+            settings = replace(settings, samples=RACE_SAMPLES, target_pct=RACE_WIDER * settings.target_pct)
         columns, taken, instrument = _on(device).measure(call, settings)
         wrong = ""
         if call.judge:
@@ -84,12 +92,11 @@ class TimingSettings:
         columns |= verdict(columns, settings.target_pct, wrong)
         return {**columns, "peak_mem_bytes": peak_bytes(call.run, device), **series}
 
-    def compare(
-        self, calls: Sequence[tuple[Call, Mapping[str, Scalar]]], device: str
-    ) -> list[tuple[str, list[float]]] | None:
-        """Return the instrument and ten batch means in us of each call, from paired rounds.
+    def compare(self, calls: Sequence[tuple[Call, Mapping[str, Scalar]]], device: str) -> list[Batches] | None:
+        """Return the instrument, ten batch means in us and the number of timed calls of each call, from paired rounds.
 
-        ``calls`` are given with their columns. None if ``paired_rounds`` is 0, or if the calls are too slow.
+        ``calls`` are given with their columns. With ``race``, calls shown to be slower than the fastest have no means.
+        None if ``paired_rounds`` is 0, or if the calls are too slow.
         """
         return _on(device).compare(calls, self) if self.paired_rounds else None
 

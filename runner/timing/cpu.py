@@ -14,10 +14,10 @@ import torch
 
 from runner.device.identity import separate_pct
 from runner.experiment.case import Scalar
-from runner.timing import Call, TimingSettings
+from runner.timing import Batches, Call, TimingSettings
 from runner.timing import clock as time
 from runner.timing.call import Instrument, peak_bytes
-from runner.timing.procedure import Taken, side_by_side, take
+from runner.timing.procedure import Taken, race, side_by_side, take
 from runner.timing.statistics import FLOORS
 
 
@@ -45,9 +45,7 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
     return columns, taken, instrument
 
 
-def compare(
-    calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: TimingSettings
-) -> list[tuple[str, list[float]]] | None:
+def compare(calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: TimingSettings) -> list[Batches] | None:
     """Sample ``calls`` in paired rounds, with the threads pinned as for a single call.
 
     All have the same number of calls in a sample. One that is far slower than another keeps its own number.
@@ -58,7 +56,12 @@ def compare(
         if most <= FAR * instrument.calls_per_sample:
             instrument.calls_per_sample = most
     with pinned(lambda: [instrument.samples(2) for instrument in instruments]):
-        return side_by_side(instruments, settings.paired_rounds, settings.max_s, settings.target_cpu_pct, on_cpu=True)
+        sample = race if settings.race else side_by_side
+        found = sample(instruments, settings.paired_rounds, settings.max_s, settings.target_cpu_pct, on_cpu=True)
+    return found and [
+        (name, means, count * one.calls_per_sample)
+        for (name, means, count), one in zip(found, instruments, strict=True)
+    ]
 
 
 FAR = 10  # times as many calls in a sample of the faster one: then no difference in a sample's overhead decides

@@ -11,7 +11,7 @@ import torch
 
 from runner.device.identity import separate_pct
 from runner.experiment.case import Scalar, interpreted
-from runner.timing import Call, TimingSettings, calibration, cupti, instruments, measured_peak
+from runner.timing import Batches, Call, TimingSettings, calibration, cupti, instruments, measured_peak
 from runner.timing.calibration import undisturbed
 from runner.timing.call import Instrument
 from runner.timing.capture import CaptureError
@@ -19,7 +19,7 @@ from runner.timing.gpu_state import gpu_state, sustained
 from runner.timing.instruments import HostClock
 from runner.timing.latency import latency_columns
 from runner.timing.preparation import BufferSets, preparation
-from runner.timing.procedure import Taken, side_by_side, take
+from runner.timing.procedure import Taken, race, side_by_side, take
 from runner.timing.statistics import FLOORS, trimmed_mean
 from runner.timing.timestamps import GraphTimestamps, tick_ns, timestamp_buffer
 
@@ -77,9 +77,10 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
             "unloaded_clock_mhz": calibration.unloaded_mhz(),
             "empty_kernel_us": calibration.empty_kernel_us(),
         }
-    if isinstance(instrument, GraphTimestamps) and settings.cold_l2:
+    if isinstance(instrument, GraphTimestamps) and settings.cold_l2 and not settings.race:
         columns |= warm_columns(call, settings, buffer_sets, taken.summary.estimate)
-    columns |= latency_columns(call, settings.max_s)  # after what it could heat
+    if not settings.race:
+        columns |= latency_columns(call, settings.max_s)  # after what it could heat
     if settings.sustained_s and not isinstance(instrument, HostClock):  # work that nobody waits for would pile up
         columns |= sustained(call, settings.sustained_s, captured=isinstance(instrument, GraphTimestamps))
     if settings.measured_peak and call.work:
@@ -90,9 +91,7 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
     return columns, taken, instrument
 
 
-def compare(
-    calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: TimingSettings
-) -> list[tuple[str, list[float]]] | None:
+def compare(calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: TimingSettings) -> list[Batches] | None:
     """Sample ``calls`` in paired rounds, each with the instrument that has timed it, in the same buffer sets."""
     counts = [int(count) for _, columns in calls if (count := columns.get("buffer_sets"))]  # fewer if memory was short
     inputs = {id(tensor): tensor for call, _ in calls for tensor in call.inputs}  # most calls share theirs
@@ -101,8 +100,9 @@ def compare(
         instruments.build(str(columns["instrument"]), call, settings, buffer_sets=buffer_sets)
         for call, columns in calls
     ]
+    sample = race if settings.race else side_by_side
     rounds, max_s, target_pct = settings.paired_rounds, settings.max_s, settings.target_pct
-    return undisturbed(lambda: side_by_side(again, rounds, max_s, target_pct), again)[0]
+    return undisturbed(lambda: sample(again, rounds, max_s, target_pct), again)[0]
 
 
 def warm_columns(call: Call, settings: TimingSettings, buffer_sets: BufferSets, cold_us: float) -> dict[str, Scalar]:

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from runner.experiment.case import Scalar
 from runner.experiment.results import figure, interval
-from runner.timing import TimingSettings
+from runner.timing import Batches, TimingSettings
 from runner.timing import clock as time
 from runner.timing.statistics import (
     BATCHES,
     FEWEST,
+    LEVEL,
     Floor,
+    Ratio,
     Summary,
+    beaten,
     consecutive,
     faster_half_mean,
+    pair_floors,
+    paired,
+    shared_us,
     summarise,
     trimmed_mean,
     widest,
@@ -133,25 +141,25 @@ SEED = 0
 
 def side_by_side(
     instruments: Sequence[Instrument], rounds: int, longest_s: float, target_pct: float, *, on_cpu: bool = False
-) -> list[tuple[str, list[float]]] | None:
+) -> list[Batches] | None:
     """Sample ``instruments`` in paired rounds: in each round every one takes ten samples, or one if calls are slow.
 
     The order of a round is random. ``on_cpu``, every second round reverses the order of the round before (AB, BA), and
     a batch mean is that of the faster half of its samples, since other processes only make a call slower.
 
     If the interval of a ratio is then wider than ``target_pct`` on a side, there are up to four times as many rounds.
-    There are fewer than ``rounds`` if they take more than ``longest_s`` for each instrument. Return the name and ten
-    batch means in us of each; the n-th means are taken at the same time. None if ten rounds take more than twice
-    ``longest_s`` for each instrument.
+    There are fewer than ``rounds`` if they take more than ``longest_s`` for each instrument. The n-th batch means of
+    all are taken at the same time. None if ten rounds take more than twice ``longest_s`` for each instrument.
     """
     orders, allowed_s = _orders(len(instruments), mirrored=on_cpu), longest_s * len(instruments)
+    counts = Counter[int]()
 
     def seconds(each: int, wanted_s: float) -> float:
         """Return the seconds of the fastest of a few rounds; one is enough if it takes at most ``wanted_s``."""
         spent: list[float] = []
         while not spent or (min(spent) > wanted_s and len(spent) < TRIES and sum(spent) + min(spent) <= allowed_s):
             started = time.perf_counter()
-            _round(instruments, each, next(orders))
+            _round(instruments, each, next(orders), counts)
             spent.append(time.perf_counter() - started)
         return min(spent)
 
@@ -160,7 +168,7 @@ def side_by_side(
     if single_s * BATCHES > PATIENCE * allowed_s:
         return None
     tens = single_s <= cheap_s and seconds(EACH, allowed_s / BATCHES) * BATCHES <= allowed_s
-    mean, taken = faster_half_mean if on_cpu else trimmed_mean, list[list[list[float]]]()
+    taken: list[Round] = []
     started = time.perf_counter()
 
     def batches(wanted: float) -> list[list[float]]:
@@ -168,17 +176,66 @@ def side_by_side(
         while len(taken) < wanted:
             if time.perf_counter() - started > (PATIENCE if len(taken) < BATCHES else 1) * allowed_s:
                 break
-            taken.append(_round(instruments, EACH if tens else 1, next(orders)))
-        parts = consecutive(taken, BATCHES) if len(taken) >= BATCHES else []
-        return [
-            [mean([us for one in part for us in one[index]]) for part in parts] for index in range(len(instruments))
-        ]
+            taken.append(_round(instruments, EACH if tens else 1, next(orders), counts))
+        return _means(taken, range(len(instruments)), on_cpu=on_cpu) if len(taken) >= BATCHES else []
 
-    if not all(means := batches(rounds)):
+    if not (means := batches(rounds)):
         return None
     if (too_wide := 100 * widest(means) / target_pct) > 1:
         means = batches(rounds * min(LONGER, too_wide**2))
-    return [(instrument.name, one) for instrument, one in zip(instruments, means, strict=True)]
+    return [(one.name, means[index], counts[index]) for index, one in enumerate(instruments)]
+
+
+FIRST_LOOK_ROUNDS = 20  # of a race: each batch has two samples
+
+
+def race(
+    instruments: Sequence[Instrument], rounds: int, longest_s: float, target_pct: float, *, on_cpu: bool = False
+) -> list[Batches] | None:
+    """Find the fastest of ``instruments`` in paired rounds of one sample each.
+
+    After 20, 40, 80, ... rounds, those shown to be slower than the fastest drop out, and their batch means are empty.
+    The others keep their samples. The race ends when one is left, or when the ratios of the others to the fastest are
+    known to ``target_pct``; at the latest after as many samples or seconds as ``side_by_side`` takes at most. The true
+    fastest drops out with a probability of at most ``LEVEL``, all looks together. None if ten rounds take more than
+    twice ``longest_s`` for each instrument.
+    """
+    orders, allowed_s = _orders(len(instruments), mirrored=on_cpu), longest_s * len(instruments)
+    most = LONGER * EACH * rounds
+    looks = math.ceil(math.log2(most / FIRST_LOOK_ROUNDS)) + 1
+    means = {place: list[float]() for place in range(len(instruments))}  # of those that are left
+    taken, counts = list[Round](), Counter[int]()
+    started, late = time.perf_counter(), False
+    for look in range(looks):
+        while len(taken) < min(most, FIRST_LOOK_ROUNDS * 2**look) and not late:
+            taken.append(_round(instruments, 1, [place for place in next(orders) if place in means], counts))
+            late = time.perf_counter() - started > (PATIENCE if len(taken) < BATCHES else 1) * allowed_s
+        if len(taken) < BATCHES:
+            return None
+        means = dict(zip(means, _means(taken, list(means), on_cpu=on_cpu), strict=True))
+        if min(map(min, means.values())) <= 0:  # a call that does nothing has no ratio
+            break
+        best = min(means, key=lambda place: fmean(means[place]))
+        over_best = {place: _ratio(instruments, means, place, best) for place in means}
+        for place in beaten(over_best, LEVEL / looks):
+            del means[place], over_best[place]
+        if late or 100 * max(ratio.sampling for ratio in over_best.values()) <= target_pct:
+            break
+    return [(one.name, means.get(place, []), counts[place]) for place, one in enumerate(instruments)]
+
+
+def _ratio(instruments: Sequence[Instrument], means: Mapping[int, Sequence[float]], first: int, second: int) -> Ratio:
+    names = instruments[first].name, instruments[second].name
+    return paired(means[first], means[second], pair_floors(*names), shared_us(*names))
+
+
+Round = Mapping[int, list[float]]  # samples by the places of their instruments
+
+
+def _means(taken: Sequence[Round], places: Iterable[int], *, on_cpu: bool) -> list[list[float]]:
+    """Return ten batch means of each of ``places``, from the rounds ``taken``."""
+    mean, parts = faster_half_mean if on_cpu else trimmed_mean, consecutive(taken, BATCHES)
+    return [[mean([us for one in part for us in one[place]]) for part in parts] for place in places]
 
 
 def _orders(count: int, *, mirrored: bool) -> Iterator[list[int]]:
@@ -191,10 +248,11 @@ def _orders(count: int, *, mirrored: bool) -> Iterator[list[int]]:
             yield order[::-1]
 
 
-def _round(instruments: Sequence[Instrument], each: int, order: Sequence[int]) -> list[list[float]]:
-    """Take ``each`` samples of every instrument in ``order``; return them in the order of ``instruments``."""
-    taken = {index: instruments[index].samples(each) for index in order}
-    return [taken[index] for index in range(len(instruments))]
+def _round(instruments: Sequence[Instrument], each: int, order: Sequence[int], counts: Counter[int]) -> Round:
+    """Take ``each`` samples of the instruments at the places ``order``, one after the other, and count them."""
+    taken = {place: instruments[place].samples(each) for place in order}
+    counts.update({place: len(samples) for place, samples in taken.items()})
+    return taken
 
 
 LONG_US = 100.0  # a series of longer calls may reach the GPU's power limit

@@ -9,7 +9,7 @@ Otherwise coverage drops: to 60 % for 50 samples with an autocorrelation of 0.9.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from statistics import fmean, linear_regression, quantiles, stdev
@@ -156,6 +156,11 @@ class Ratio:
     systematic: float = 0.0  # the part of ``half`` that neither more samples nor more processes reduce
 
     @property
+    def sampling(self) -> float:
+        """The part of ``half`` that more samples reduce."""
+        return math.sqrt(max(0.0, self.half**2 - self.systematic**2))
+
+    @property
     def word(self) -> Word:
         """Return the conclusion for this pair alone. ``same`` means shown to be; too little data gives ``unclear``."""
         if abs(self.log) - self.half > ZONE:
@@ -218,7 +223,7 @@ def pooled(ratios: Sequence[Ratio]) -> Ratio:
         return ratios[0]
     logs, freedom = [ratio.log for ratio in ratios], min(len(ratios) - 1, max(T_975))
     between = T_975[freedom] * stdev(logs) / math.sqrt(len(logs))
-    within = math.sqrt(fmean(ratio.half**2 - ratio.systematic**2 for ratio in ratios) / len(ratios))
+    within = math.sqrt(fmean(ratio.sampling**2 for ratio in ratios) / len(ratios))
     if within >= between:
         freedom = max(freedom, *(ratio.freedom for ratio in ratios))
     systematic = min(ratio.systematic for ratio in ratios)
@@ -239,6 +244,17 @@ def words(ratios: Sequence[Ratio]) -> list[Word]:
         if not standing and found[index] in ("faster", "slower"):
             found[index] = "unclear"
     return found
+
+
+def beaten(over_fastest: Mapping[T, Ratio], level: float) -> set[T]:
+    """Return those of several calls that are shown to be slower than the fastest.
+
+    ``over_fastest``: the time of each, the fastest included, over that of the fastest. The one that is the fastest in
+    truth is among them with a probability of at most ``level``, whichever of them seems the fastest: for it to be so,
+    one of its comparisons with the others must be wrong, and each is with ``level / (count - 1)`` (Bonferroni).
+    """
+    each = level / max(1, len(over_fastest) - 1)
+    return {one for one, ratio in over_fastest.items() if ratio.log > 0 and ratio.chance / 2 <= each}
 
 
 def survival(t: float, freedom: int) -> float:

@@ -118,10 +118,10 @@ class Problem:
             with algorithms(deterministic=self._case.deterministic_algorithms):
                 found = compare(calls, self.device) if compare else None
             if found:
-                instruments, batches_us = (
+                instruments, batches_us, timed = (
                     dict(zip(self._calls, each, strict=True)) for each in zip(*found, strict=True)
                 )
-                return Comparison(batches_us, instruments)
+                return Comparison({key: some for key, some in batches_us.items() if some}, instruments, calls=timed)
         return Comparison(reason="not compared side by side: not asked for, or too slow")
 
 

@@ -175,7 +175,8 @@ def test_ours_is_asked_as_a_sweep_asks_and_the_second_is_over_the_first():
         def compare(self, calls, device):
             assert device == "cuda"
             return [
-                (columns["instrument"], [call.run() * (1 + 1e-5 * n) for n in range(10)]) for call, columns in calls
+                (columns["instrument"], [call.run() * (1 + 1e-5 * n) for n in range(10)], 400)
+                for call, columns in calls
             ]
 
     one = judge(Pair("a", lambda: 100.0, lambda: 102.0), Settings(), shared=True)
@@ -201,7 +202,7 @@ def test_only_long_spins_are_sampled_for_less_than_by_default():
 
         def compare(self, calls, device):
             limits.add(self.max_s)
-            return [("graph_timestamps", [10.0 + 1e-4 * n for n in range(10)]) for _ in calls]
+            return [("graph_timestamps", [10.0 + 1e-4 * n for n in range(10)], 400) for _ in calls]
 
     for spin in LONGER:
         limits = set()

@@ -24,7 +24,7 @@ BENCHMARK = {
     "warmup_s": 0.0,
 }
 BENCHMARK |= {"samples": 20, "max_s": 2.0, "paired_rounds": 20, "sustained_s": 0.0, "keep_samples": False}
-BENCHMARK |= {"target_pct": 0.5, "target_cpu_pct": 50.0}  # 20 samples, however long they take
+BENCHMARK |= {"race": False, "target_pct": 0.5, "target_cpu_pct": 50.0}  # 20 samples, however long they take
 LIMITS = {
     "gpus": 0,
     "precompile": 0,

@@ -25,7 +25,7 @@ BENCHMARK = {
     "warmup_s": 0.0,
 }
 BENCHMARK |= {"samples": 20, "max_s": 0.02, "paired_rounds": 20, "sustained_s": 0.0, "keep_samples": False}
-BENCHMARK |= {"target_pct": 0.5, "target_cpu_pct": 2.0}
+BENCHMARK |= {"race": False, "target_pct": 0.5, "target_cpu_pct": 2.0}
 LIMITS = {"gpus": 0, "start_limit_s": 120, "build_limit_s": 60, "check_limit_s": 60, "measure_limit_s": 60}
 
 

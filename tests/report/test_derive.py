@@ -385,6 +385,13 @@ def test_cases_that_cannot_be_told_apart_from_the_fastest_are_tied():
     assert fastest(loose, None) == {"torch": "tied", "triton": "tied"}
 
 
+def test_what_dropped_out_of_a_race_is_not_tied_although_no_rounds_tell_by_how_much():
+    torch, compiled, triton = rows = [row(impl, 100.0, percent=5.0) for impl in ("torch", "compiled", "triton")]
+    left = rounds((compiled, 100.1), (triton, 100.0))
+    race = replace(left, instruments={**left.instruments, torch.case.key: "graph_timestamps"})
+    assert fastest(rows, None, [race]) == {"torch": "no", "compiled": "tied", "triton": "tied"}
+
+
 def test_equal_calls_are_all_tied():
     rows = [row(f"impl{i}", 100.0, percent=1.0) for i in range(8)]
     assert set(fastest(rows, None).values()) == {"tied"}

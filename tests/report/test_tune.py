@@ -1,9 +1,6 @@
-"""Tuning by successive halving: which candidates a stage leaves out, and what is written."""
+"""What ``runner tune`` concludes from a race, what it refuses, and what it writes."""
 
 from __future__ import annotations
-
-import math
-import random
 
 import pytest
 import yaml
@@ -14,38 +11,9 @@ from runner.experiment.results import Comparison, Row
 from runner.experiment.schema import BadInput
 from runner.report import tune
 from runner.report.derive import Names
-from runner.timing.statistics import LEVEL, NO_FLOOR, Ratio, paired
 
 GRID = ("workload=add", "workload.rows=64", "workload.cols=64", "impl=triton", "device=cpu")
 ARGS = ("impl.args.BLOCK=64,128,256",)
-
-
-def batches(chance, us, noise):
-    return [us * math.exp(chance.gauss(0, noise)) for _ in range(10)]
-
-
-def test_the_true_fastest_is_rarely_left_out_and_slow_ones_nearly_always_are():
-    """Eight candidates in three stages, 200 times: four are equal, the others 1, 3, 10 and 30 % slower."""
-    chance, times = random.Random(0), [100.0, 100.0, 100.0, 100.0, 101.0, 103.0, 110.0, 130.0]
-    lost = slow = 0
-    for _ in range(200):
-        left = set(range(8))
-        for share in tune.STAGES:
-            seen = {i: batches(chance, times[i], 0.005 / math.sqrt(share)) for i in left}
-            first = min(left)
-            fastest = min(left, key=lambda i: paired(seen[i], seen[first], (NO_FLOOR, NO_FLOOR)).log)
-            over = {i: paired(seen[i], seen[fastest], (NO_FLOOR, NO_FLOOR)) for i in left}
-            left -= tune.beaten(over, LEVEL / len(tune.STAGES))
-        lost += 0 not in left
-        slow += bool(left & {6, 7})
-    assert lost <= LEVEL * 200
-    assert slow == 0
-
-
-def test_what_has_no_interval_is_never_left_out():
-    over = {"a": Ratio(0.0, 0.0, 9, paired=True), "b": Ratio(2.0, math.inf, 1, paired=False)}
-    assert not tune.beaten(over, 0.05)
-    assert tune.beaten({**over, "c": Ratio(0.5, 0.01, 9, paired=True)}, 0.05) == {"c"}
 
 
 @pytest.fixture
@@ -54,62 +22,66 @@ def contest():
     return found
 
 
-def measured(contest, share, times, process=0, calls=100):
-    """Rows and rounds of a stage in which each case took its time of ``times``, None for one that failed."""
-    chance, rows, seen = random.Random(1), [], {}
-    for case in contest.cases:
-        us = times[case.impl.arguments.get("BLOCK")]
-        case = tune.staged(case, share, process)
+def measured(cases, times, dropped=()):
+    """Rows and rounds of ``cases``, each with its time of ``times`` by its BLOCK, None for one that failed."""
+    rows, seen, calls = [], {}, {}
+    for case in cases:
+        block = case.impl.arguments.get("BLOCK")
+        us = times[block]
         if us is None:
             rows.append(Row(case=case, status="build_failed", reason="out of shared memory"))
             continue
-        figures = {"wall_us": us, "samples": calls, "calls_per_sample": 2, "verdict": "ok", "correct": True}
+        figures = {"wall_us": us, "samples": 20, "calls_per_sample": 2, "verdict": "ok", "correct": True}
         rows.append(Row(case=case, status="ok", device="cpu", metrics=figures))
-        seen[case.key] = batches(chance, us, 0.002)
-    return rows, [Comparison(seen, dict.fromkeys(seen, "perf_counter"))]
+        calls[case.key] = 100
+        if block not in dropped:
+            seen[case.key] = [us * (1 + 0.001 * (n % 2)) for n in range(10)]
+    return rows, [Comparison(seen, dict.fromkeys(calls, "perf_counter"), calls=calls)]
 
 
-def test_the_default_is_a_candidate_and_stays_to_compare_with(contest):
+def raced(contest, times, dropped=()):
+    return tune.judge(contest, *measured(map(tune.racing, contest.cases), times, dropped))
+
+
+def test_what_dropped_out_of_the_race_or_failed_is_not_left_and_the_gain_is_measured_again(contest):
     names = Names(contest.cases)
-    assert [names.impl(case) for case in contest.left] == [
+    assert [names.impl(case) for case in contest.cases] == [
         "triton", "triton(BLOCK=64)", "triton(BLOCK=128)", "triton(BLOCK=256)",
     ]  # fmt: skip
-    after = tune.judge(contest, 0.1, *measured(contest, 0.1, {None: 20.0, 64: 10.0, 128: 10.0, 256: None}))
-    assert [names.impl(case) for case in after.left] == ["triton(BLOCK=64)", "triton(BLOCK=128)"]
-    assert [names.impl(case) for case in after.cases] == ["triton", "triton(BLOCK=64)", "triton(BLOCK=128)"]
-    last = tune.judge(after, 1.0, *measured(after, 1.0, {None: 20.0, 64: 10.0, 128: 11.0}))
-    assert last.decided
-    done = tune.confirm(last, 1, *measured(last, 1.0, {None: 20.0, 64: 10.0}, process=1))
-    head, gain, *rest = tune.lines(done, names)
-    assert head == "tune: add: triton(BLOCK=64), the fastest of 4"
-    assert gain == "  1.999x (1.989 to 2.009) the speed of triton, measured again"
-    assert rest == [
+    after = raced(contest, {None: 20.0, 64: 10.02, 128: 10.0, 256: None}, dropped=[None])
+    again = [tune.confirming(case, 1, 1) for case in (after.default, after.fastest)]
+    done = tune.confirm(after, 1, *measured(again, {None: 20.0, 128: 10.0}))
+    assert tune.lines(done, names) == [
+        "tune: add: triton(BLOCK=128), the fastest of 4",
+        "  2.000x (1.992 to 2.009) the speed of triton, measured again",
+        "  cannot be told from it: triton(BLOCK=64)",
         "  left out: 1: build_failed: out of shared memory",
-        "  sampled 1,200 calls to choose, and 400 to confirm it; all 4 in full: about 800",
+        "  sampled 420 calls to choose, and 280 to confirm it",
     ]
 
 
 def test_where_nothing_is_faster_there_is_nothing_to_pin_and_without_times_there_is_no_winner(contest):
     names = Names(contest.cases)
-    same = tune.judge(contest, 1.0, *measured(contest, 1.0, {None: 10.0, 64: 10.0, 128: 10.0, 256: 30.0}))
-    assert {names.impl(case) for case in same.left} == {"triton", "triton(BLOCK=64)", "triton(BLOCK=128)"}
-    assert any(line.startswith("  cannot be told from it: triton") for line in tune.lines(same, names))
-    best = tune.judge(contest, 0.1, *measured(contest, 0.1, {None: 10.0, 64: 20.0, 128: 20.0, 256: 20.0}))
+    best = raced(contest, {None: 10.0, 64: 20.0, 128: 20.0, 256: 20.0}, dropped=[64, 128, 256])
     assert "  that is its default: there is nothing to pin" in tune.lines(tune.confirm(best, 1, [], []), names)
-    none = tune.judge(contest, 0.1, *measured(contest, 0.1, dict.fromkeys((None, 64, 128, 256))))
+    none = raced(contest, dict.fromkeys((None, 64, 128, 256)))
     assert tune.lines(none, names) == ["tune: add: no candidate has a time: build_failed: out of shared memory"]
 
 
-def test_each_stage_is_shorter_than_the_whole_with_a_wider_interval(contest):
-    first, whole = (tune.staged(contest.default, share).measures[0].fields for share in (0.1, 1.0))
-    assert (whole["samples"], whole["paired_rounds"], whole["target_pct"]) == (800, 40, 0.5)
-    assert (first["samples"], first["paired_rounds"]) == (80, 10)
-    assert first["target_pct"] == pytest.approx(1.58, rel=0.01)
-    assert tune.staged(contest.default, 1.0).key == contest.default.key
+def test_without_paired_rounds_the_shortest_time_wins_and_none_is_shown_to_be_slower(contest):
+    rows, _ = measured(map(tune.racing, contest.cases), {None: 10.0, 64: 9.0, 128: 20.0, 256: 20.0})
+    after = tune.judge(contest, rows, [Comparison(reason="not compared side by side: memory is short")])
+    assert Names(contest.cases).impl(after.fastest) == "triton(BLOCK=64)"
+    assert len(after.left) == 4
+
+
+def test_processes_that_confirm_share_the_rounds_of_one_comparison(contest):
+    fields = tune.confirming(contest.default, 2, 4).measures[0].fields
+    assert (fields["samples"], fields["paired_rounds"], fields["target_pct"], fields["race"]) == (20, 10, 1.0, False)
 
 
 def test_the_experiment_that_it_writes_runs_the_winner(contest, tmp_path):
-    winner = contest.left[2]
+    winner = contest.cases[2]
     (tmp_path / "experiment").mkdir()
     text = tune.experiment(winner, "tuned_add", "about it", str(tmp_path))
     (tmp_path / "experiment" / "tuned_add.yaml").write_text(text)
@@ -123,6 +95,10 @@ def test_the_experiment_that_it_writes_runs_the_winner(contest, tmp_path):
     [
         (["--processes", "0"], "--processes 0: give a whole number, at least 1"),
         ([*GRID], "nothing to tune: give arguments with their values, as in impl.args.BLOCK=512,1024,2048"),
+        (
+            [*GRID, *ARGS, "impl=triton,cuda"],
+            "impl: tune compares the arguments of one implement",
+        ),
         ([*GRID, *ARGS, "replicas=2"], "replicas: tune starts processes of its own; leave replicas out"),
         ([*GRID, *ARGS, "measure=[benchmark,memory]"], "measure: tune compares times; give measure=benchmark alone"),
         ([*GRID, *ARGS, "debug=interpret"], "debug=interpret: its timings are not valid; leave debug out"),

@@ -12,7 +12,7 @@ def benchmark(**changes):
 
     values = {"cold_l2": True, "instrument": "auto", "captures": 10, "buffer_sets": 5, "cupti_check": True}
     values |= {"warmup_s": 0.02, "samples": 400, "max_s": 0.6, "target_pct": 0.5, "target_cpu_pct": 2.0}
-    values |= {"measured_peak": False, "paired_rounds": 40, "sustained_s": 0.0, "keep_samples": False}
+    values |= {"measured_peak": False, "paired_rounds": 40, "race": False, "sustained_s": 0.0, "keep_samples": False}
     return Benchmark(**(values | changes))
 
 
@@ -172,17 +172,17 @@ def test_peak_memory_is_that_of_the_calls_own_tensors():
     assert row["peak_mem_bytes"] == pytest.approx(2 * 4 * 2**20, rel=0.01)
 
 
-def compare(*runs):
+def compare(*runs, **changes):
     from runner.timing import Call
 
-    return benchmark().compare([(Call(run), {"instrument": "graph_timestamps"}) for run in runs], "cuda")
+    return benchmark(**changes).compare([(Call(run), {"instrument": "graph_timestamps"}) for run in runs], "cuda")
 
 
 def ratio(found):
     from runner.timing import statistics
     from runner.timing.statistics import pair_floors
 
-    (name, first), (_, second) = found
+    (name, first, _), (_, second, _) = found
     return statistics.paired(second, first, pair_floors(name, name))
 
 
@@ -194,6 +194,13 @@ def test_a_call_is_the_same_as_itself():
 def test_a_spin_1_percent_longer_is_slower():
     assert ratio(compare(spinning(34_000), spinning(34_340))).word == "slower"
     assert ratio(compare(spinning(34_340), spinning(34_000))).word == "faster"
+
+
+def test_in_a_race_a_spin_5_percent_longer_drops_out_after_few_samples():
+    same, other, longer = compare(spinning(34_000), spinning(34_000), spinning(35_700), race=True)
+    assert len(same[1]) == len(other[1]) == 10
+    assert longer[1] == []
+    assert longer[2] <= same[2] < 1600
 
 
 def test_the_sustained_time_and_the_energy_of_a_call():

@@ -31,7 +31,7 @@ class Scripted:
 def settings(**changes):
     values = {"cold_l2": True, "instrument": "auto", "captures": 10, "buffer_sets": 5, "cupti_check": True}
     values |= {"warmup_s": 0.01, "samples": 200, "max_s": 0.5, "target_pct": 0.5, "target_cpu_pct": 2.0}
-    values |= {"measured_peak": False, "paired_rounds": 40, "sustained_s": 0.0, "keep_samples": False}
+    values |= {"measured_peak": False, "paired_rounds": 40, "race": False, "sustained_s": 0.0, "keep_samples": False}
     return Benchmark(**(values | changes))
 
 

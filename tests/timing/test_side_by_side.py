@@ -29,7 +29,7 @@ class Logged:
 def test_every_round_has_every_call_and_the_order_is_shuffled(clock):
     log = []
     found = side_by_side([Logged(clock, log, label, lambda _: 1.0) for label in "abc"], 40, 1.0, TARGET_PCT)
-    assert found == [("logged", [1.0] * 10)] * 3
+    assert found == [("logged", [1.0] * 10, log.count("a"))] * 3
     rounds = [log[i : i + 30] for i in range(len(log) - 40 * 30, len(log), 30)]
     assert all({label: each.count(label) for label in "abc"} == dict.fromkeys("abc", 10) for each in rounds)
     assert len({"".join(each) for each in rounds}) == 6
@@ -37,7 +37,7 @@ def test_every_round_has_every_call_and_the_order_is_shuffled(clock):
 
 def test_what_happens_meanwhile_is_in_the_same_batch_of_all(clock):
     log = []
-    (_, one), (_, other) = side_by_side(
+    (_, one, _), (_, other, _) = side_by_side(
         [Logged(clock, log, label, lambda at: 100.0 + at) for label in "ab"], 40, 1.0, TARGET_PCT
     )
     assert one[-1] > 1.5 * one[0]
@@ -120,5 +120,5 @@ def test_on_a_cpu_what_only_delays_is_not_in_the_ratio(clock):
     log = []
     calls = [Logged(clock, log, label, lambda _: 1.0) for label in "ab"]
     calls[0].samples = lambda count: [1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0, 1.0][:count]
-    (_, delayed), (_, other) = side_by_side(calls, 40, 1.0, TARGET_PCT, on_cpu=True)
+    (_, delayed, _), (_, other, _) = side_by_side(calls, 40, 1.0, TARGET_PCT, on_cpu=True)
     assert delayed == other == [1.0] * 10

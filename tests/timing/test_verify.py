@@ -94,7 +94,7 @@ def test_a_pair_is_compared_as_a_sweep_does_it():
     class Fake:
         def compare(self, calls, device):
             assert [dict(columns) for _, columns in calls] == [{"instrument": "graph_timestamps"}] * 2
-            return [("graph_timestamps", [10.3] * 10), ("graph_timestamps", [10.0] * 10)]
+            return [("graph_timestamps", [10.3] * 10, 400), ("graph_timestamps", [10.0] * 10, 400)]
 
     call = Call(lambda: ())
     made = verify.compared(Fake(), "cuda", call, call, "graph_timestamps")

@@ -30,6 +30,7 @@ BENCHMARK |= {
     "samples": 20,
     "max_s": 0.02,
     "paired_rounds": 20,
+    "race": False,
     "sustained_s": 0.0,
     "keep_samples": False,
 }

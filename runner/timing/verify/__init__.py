@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from runner.device import identity
-from runner.timing import Call, TimingSettings, cpu
+from runner.timing import Batches, Call, TimingSettings, cpu
 from runner.timing.procedure import CONTENDED_PCT
 from runner.timing.statistics import Ratio, pair_floors, paired, shared_us, t_975
 
@@ -52,7 +52,7 @@ class Settings(TimingSettings):
             raise TooBusy
         return columns
 
-    def compare(self, calls: Sequence[tuple[Call, Mapping[str, Any]]], device: str) -> list[tuple[str, list[float]]]:
+    def compare(self, calls: Sequence[tuple[Call, Mapping[str, Any]]], device: str) -> list[Batches]:
         """Return the batch means of ``calls``, which are short enough for paired rounds on a quiet machine."""
         wait_pct = cpu.waiting()
         found = super().compare(calls, device)
@@ -127,7 +127,7 @@ class Compared:
 def compared(settings: Settings, device: str, first: Call, second: Call, instrument: str = "perf_counter") -> Compared:
     """Compare two calls in paired rounds, both timed by ``instrument``."""
     both = settings.compare([(call, {"instrument": instrument}) for call in (first, second)], device)
-    (name, ours), (other, theirs) = both
+    (name, ours, _), (other, theirs, _) = both
     return Compared(paired(ours, theirs, pair_floors(name, other), shared_us(name, other)), fmean(theirs))
 
 
