@@ -27,16 +27,23 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
-PACKAGES = ("torch", "hydra", "omegaconf", "pandas", "rich.live", "rich.table", "wandb")
+PACKAGES = ("torch", "hydra", "omegaconf", "pandas", "rich.live", "rich.table", "wandb", "wandb.sdk.launch")
 # Python, a library or a test looks at these when a process starts, or in /proc, where they cannot be changed.
 AT_START = ("COLD", "PYTHON", "LC_", "LANG", "LD_", "OMP_", "MKL_", "TRITON_INTERPRET", "CUDA_LAUNCH", "MARK")
-MODULES = ("runner", "runner.execute.zygote", "runner.worker.serve", "runner.worker.again")
+MODULES = (
+    "runner",
+    "runner.execute.zygote",
+    "runner.worker.serve",
+    "runner.worker.again",
+    "runner.report.wandb_record",
+    "wandb",
+)
 REAL = subprocess.Popen
 
 
 def forkable(args: object, env: Mapping[str, str] | None) -> bool:
     """Whether a forked process does what ``args`` would do in a cold one."""
-    words = list(args) if isinstance(args, list | tuple) else []
+    words = _words(args)
     if words[:2] != [sys.executable, "-m"] or words[2] not in MODULES:
         return False
     given = dict(os.environ if env is None else env)
@@ -76,10 +83,17 @@ class Forked(REAL):  # type: ignore[type-arg]
             become(_request(call), outputs, keep)
 
 
+def _words(args: object) -> list[str]:
+    """The command without ``-P``, which keeps the working directory out of ``sys.path``."""
+    words = [str(word) for word in args] if isinstance(args, list | tuple) else []
+    return words[:1] + words[2:] if words[1:2] == ["-P"] else words
+
+
 def _request(call: Mapping[str, Any]) -> dict[str, Any]:
     session = call.get("start_new_session", False)
     return {
-        "words": [str(word) for word in call["args"]],
+        "words": _words(call["args"]),
+        "safe": list(call["args"])[1:2] == ["-P"],
         "cwd": os.fspath(call["cwd"] or os.getcwd()),
         "env": dict(os.environ if call["env"] is None else call["env"]),
         "session": bool(session),
@@ -106,7 +120,11 @@ def become(request: Mapping[str, Any], outputs: Sequence[int], keep: Mapping[int
             words[4] = str(os.getppid())
         sys.argv, sys.orig_argv = words[2:], words
         path = [one for one in request["env"].get("PYTHONPATH", "").split(os.pathsep) if one]
-        sys.path[:] = [request["cwd"], *dict.fromkeys(path), *(one for one in PATH if one not in path)]
+        sys.path[:] = [
+            *([] if request["safe"] else [request["cwd"]]),
+            *dict.fromkeys(path),
+            *(one for one in PATH if one not in path),
+        ]
         importlib.invalidate_caches()
         for name in [name for name in sys.modules if name.partition(".")[0] == "runner"]:
             del sys.modules[name]

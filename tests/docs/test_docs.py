@@ -30,15 +30,11 @@ FIRST_HOUR, RUNS, TIMING = (
 # Composes each line of stdin, and prints what became of it: null, or the message the user would see.
 COMPOSE = """
 import contextlib, io, json, sys
-from copy import deepcopy
 from functools import cache
-from omegaconf import OmegaConf
 from runner import config
 from runner.config import compose
 from runner.experiment.schema import BadInput
-compose.Composer = cache(compose.Composer)  # what it has loaded serves all of them, and so does each YAML file
-read = cache(OmegaConf.load)
-OmegaConf.load = lambda file: deepcopy(read(file.name if hasattr(file, "seek") else str(file)))
+compose.Composer = cache(compose.Composer)  # what it has loaded serves all of them
 for line in sys.stdin:
     message = None
     try:

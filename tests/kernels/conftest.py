@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+from collections.abc import Callable
 from importlib import import_module
 
 import pytest
@@ -16,6 +17,22 @@ if importlib.util.find_spec("triton"):
     MULTIPLY = ("matmul_triton", "mlp_in_triton", "split_triton", "traced")
     NEW = [f"test_compiled_{name}.py" for name in COMPILED] + [f"test_{name}.py" for name in MULTIPLY]
     collect_ignore = NEW if TRITON < (3, 4) else []
+
+    if os.environ.get("TRITON_INTERPRET") == "1" and TRITON >= (3, 7):
+        # Each call of a function of a kernel puts interpreted operations in the place of Triton's own once more, though
+        # the launch has done so: a third of the time of these tests.
+        from triton.runtime import interpreter
+
+        LANGUAGES = (interpreter.tl, interpreter.tl.core)
+        put = interpreter._patch_lang
+
+        def put_once(function: Callable[..., object]) -> object:
+            seen = [one for one in LANGUAGES if any(value is one for value in function.__globals__.values())]
+            if seen and not any(interpreter.tl.core.is_builtin(language.load) for language in seen):
+                return interpreter._LangPatchScope()  # which restores nothing
+            return put(function)
+
+        interpreter._patch_lang = put_once
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
