@@ -17,8 +17,8 @@ from runner.experiment.case import Choice
 from runner.measure.benchmark import Benchmark
 from runner.models.workload import Workload, draw_on
 from runner.timing import Call, instruments
+from runner.timing.correctness import compare
 from runner.worker import forget_compiled, tidy
-from runner.worker.check import compare
 
 CALLS_BEFORE_CHECK = 3  # a compiled function with CUDA graphs warms up, records, and only then replays
 LONGEST_S = 0.6  # sampling time of an arm: the largest products take 11 ms, and pauses of the same length

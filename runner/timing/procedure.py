@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,10 +75,12 @@ def take(instrument: Instrument, settings: TimingSettings) -> Taken:
     Sampling ends after ``max_s`` seconds, however slow the call becomes, but not before there are five samples.
     """
     started = time.perf_counter()
-    cost_s = _warm_up(instrument, settings.warmup_s)
+    times = list(instrument.early_us)
+    cost_s = max(times) / 1e6 if times else _warm_up(instrument, settings.warmup_s)
     began = time.perf_counter()
     ends = began + settings.max_s
-    times = _sample(instrument, settings.samples, began + FIRST_LOOK * settings.max_s, cost_s, FEWEST)
+    left = settings.samples - len(times), FEWEST - len(times)
+    times += _sample(instrument, left[0], began + FIRST_LOOK * settings.max_s, cost_s, left[1])
     count, took_s = len(times), time.perf_counter() - began
     if abs(summarise(times).drift) * 100 > settings.target_pct and began + 2 * took_s <= ends:
         again = _sample(instrument, count, ends, took_s / count)
@@ -116,11 +120,24 @@ def _sample(instrument: Instrument, count: float, ends: float, cost_s: float, le
     while len(times) < least or (len(times) < count and now < ends):
         affordable = (ends - now) / cost_s if cost_s else count
         size = max(1, least - len(times), int(min(count, affordable, instrument.round_size)))
-        taken = instrument.samples(min(size, instrument.round_size))
+        with collector_paused():
+            taken = instrument.samples(min(size, instrument.round_size))
         times += taken
         before, now = now, time.perf_counter()
         cost_s = (now - before) / len(taken)
     return times
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Collect no garbage inside, since that takes milliseconds; what the calls leave is collected afterwards."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 EACH = 10  # samples of each instrument in a round, or one if calls are slow
@@ -193,7 +210,8 @@ def _orders(count: int, *, mirrored: bool) -> Iterator[list[int]]:
 
 def _round(instruments: Sequence[Instrument], each: int, order: Sequence[int]) -> list[list[float]]:
     """Take ``each`` samples of every instrument in ``order``; return them in the order of ``instruments``."""
-    taken = {index: instruments[index].samples(each) for index in order}
+    with collector_paused():
+        taken = {index: instruments[index].samples(each) for index in order}
     return [taken[index] for index in range(len(instruments))]
 
 
