@@ -136,6 +136,7 @@ def _measure(
     reset = inputs.restore if inputs.changed else None
     found, calls = [], []
     for run, function, one_s in zip(runs, functions, seconds, strict=True):
+        inputs.restore()  # the samples of the previous one end with a call
         checked, judge = reference.check(run, inputs) if reference else ({}, None)
         wrong = str(checked.pop("reason", ""))
         if (
