@@ -31,10 +31,12 @@ def test_an_example_runs(code, brief, tmp_path):
     exec(compile(code, str(file), "exec"), names)
     for name, function in names.items():
         if name.startswith("test_"):
+            failed = ""
             try:
                 function()
             except AssertionError as error:
-                assert "slower" in str(error)  # by so few samples
+                failed = str(error)
+            assert "slower" in failed or not failed  # so few samples on a busy machine may say so
 
 
 def test_there_are_twelve_examples():

@@ -173,7 +173,5 @@ def test_a_pattern_names_all_runs_below_a_folder(made, monkeypatch, tmp_path):
     every = ["2025-01-30/12-00-00-gelu", "2025-01-31/12-00-00-gelu"]
     for pattern in ("outputs/**", "outputs/*/*", "out*/2025-01-3?/*-gelu/"):
         assert list(runner.load(pattern)["run"]) == every
-    with pytest.raises(
-        BadInput, match=re.escape("outputs/*: it names no folder of a run; give one, as outputs/<date>/")
-    ):
+    with pytest.raises(BadInput, match=r"outputs/\*: it names no folder of a run; give one"):
         runner.load("outputs/*")
