@@ -62,7 +62,7 @@ def test_equal_functions_are_the_same(clock):
 
 def test_the_table_is_that_of_the_command(clock):
     result = bench({"mine": clock.takes(30.0, softmax), "torch": clock.takes(60.0, softmax)}, X, check=softmax)
-    title, head, rule, heading, *lines = repr(result).splitlines()
+    title, head, rule, heading, *_ = repr(result).splitlines()
     assert title == "bench on cpu"
     assert re.split(r" {2,}", head.strip()) == [
         *("implementation", "time", "±95 %", "speed-up", "vs base", "err/tol", "verdict"),
