@@ -62,6 +62,29 @@ def capture_stream() -> torch.cuda.Stream:
     return torch.cuda.Stream()
 
 
+gentle = False  # True while the process is a caller's: see runner.timing.in_process
+SPARE = 1 / 16  # of the GPU's memory: with less free, torch's cache is emptied first, since a capture cannot do that
+
+
+@contextmanager
+def _gently(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
+    """Capture as torch.cuda.graph does, but keep the memory that torch caches, and collect no garbage.
+
+    Other threads may allocate and wait meanwhile.
+    """
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    if free < SPARE * total:
+        torch.cuda.empty_cache()
+    mode = "global" if active_count() == 1 else "thread_local"
+    with torch.cuda.stream(capture_stream()):
+        graph.capture_begin(*([] if pool is None else [pool]), capture_error_mode=mode)
+        try:
+            yield
+        finally:
+            graph.capture_end()
+
+
 @contextmanager
 def capturing(graph: torch.cuda.CUDAGraph, *, pool: Any = None) -> Iterator[None]:
     """Capture all launches inside into ``graph``, on ``capture_stream()``. They do not run.
@@ -71,9 +94,8 @@ def capturing(graph: torch.cuda.CUDAGraph, *, pool: Any = None) -> Iterator[None
 
     """
     before = torch.cuda.current_stream()
-    mode = "global" if active_count() == 1 else "thread_local"  # other threads may allocate and wait meanwhile
     try:
-        with torch.cuda.graph(graph, pool=pool, stream=capture_stream(), capture_error_mode=mode):
+        with _gently(graph, pool) if gentle else torch.cuda.graph(graph, pool=pool, stream=capture_stream()):
             yield
     except Exception as error:
         torch.cuda.set_stream(before)  # if the end of a capture fails, torch leaves its own stream current

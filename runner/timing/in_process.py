@@ -94,28 +94,49 @@ def measure(functions: Sequence[Function], args: Sequence[Any], asked: Asked) ->
         RuntimeError: a CUDA graph is being captured.
 
     """
-    inputs = Inputs(args)
-    device = asked.device or _device(functions, args, inputs)
-    with borrowed(device):
+    with borrowed():
+        inputs = Inputs(args)
+        device = asked.device or _device(functions, args, inputs)
         try:
-            found, batches = _measure(functions, args, asked, device.type, inputs)
+            with on(device):
+                found, batches = _measure(functions, args, asked, device.type, inputs)
+                return torch.cuda.get_device_name() if device.type == "cuda" else "cpu", found, batches
         finally:
             inputs.restore()
-        return torch.cuda.get_device_name() if device.type == "cuda" else "cpu", found, batches
 
 
 @contextmanager
-def borrowed(device: torch.device) -> Iterator[None]:
-    """Make ``device`` the current one, keep other threads from timing, and restore torch's generators afterwards."""
-    with ExitStack() as stack:
-        stack.enter_context(_lock)
+def borrowed() -> Iterator[None]:
+    """Keep other threads from timing, and restore torch's generators afterwards.
+
+    Raises:
+        RuntimeError: the caller captures a CUDA graph now.
+
+    """
+    started = torch.cuda.is_available() and torch.cuda.is_initialized()
+    if started and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("a CUDA graph is being captured, so nothing can be timed: call this outside of it")
+    with _lock, ExitStack() as stack:
         stack.callback(torch.set_rng_state, torch.get_rng_state())
-        if device.type == "cuda":
-            stack.enter_context(torch.cuda.device(device))
-            if torch.cuda.is_current_stream_capturing():
-                raise RuntimeError("a CUDA graph is being captured, so nothing can be timed: call this outside of it")
-            stack.callback(torch.cuda.set_rng_state, torch.cuda.get_rng_state())
+        if started:
+            stack.callback(torch.cuda.set_rng_state, torch.cuda.get_rng_state(), torch.cuda.current_device())
         yield
+
+
+@contextmanager
+def on(device: torch.device) -> Iterator[None]:
+    """Make ``device`` the current one; if it is a GPU, capture graphs without a trace in the caller's memory."""
+    if device.type != "cuda":
+        yield
+        return
+    from runner.timing import capture
+
+    with torch.cuda.device(device), ExitStack() as stack:
+        stack.callback(torch.cuda.set_rng_state, torch.cuda.get_rng_state())
+        stack.callback(setattr, capture, "gentle", capture.gentle)
+        capture.gentle = True
+        yield
+        torch.cuda.synchronize()
 
 
 def _measure(
@@ -565,7 +586,7 @@ def do_bench(
     kind = "cuda" if on_gpu else "cpu"
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
     settings = replace(DEFAULTS, warmup_s=warmup / 1e3, max_s=rep / 1e3)
-    with borrowed(device):
+    with borrowed(), on(device):
         fn()
         instrument = _instrument(Call(fn, partial(_drop, grad_to_none) if grad_to_none else None), settings, kind)
         times = [max(0.0, us / 1e3) for us in take(instrument, settings).samples_us]
