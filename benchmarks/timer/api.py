@@ -152,7 +152,7 @@ def repeated(times: int) -> Callable[[torch.Tensor], torch.Tensor]:
 def pair(functions: Mapping[str, Callable[..., Any]], *args: torch.Tensor) -> Record:
     """Compare two functions, as a user does."""
     started = time.perf_counter()
-    one = bench(functions, *args)["a"]
+    one = bench(functions, *args, baseline="b")["a"]
     half = math.log(one.speedup_high / one.speedup_low) / 2 if one.speedup_low else math.nan
     return {
         "word": one.word,

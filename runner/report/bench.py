@@ -75,7 +75,7 @@ def bench(
         flops: floating-point operations of a call, for FLOP/s and the share of this GPU's measured peak.
         bytes: bytes that a call must move, for B/s and that share. Both may be functions of the size.
         measure_peak: measure the peak of this GPU, in two seconds, if it is not in the cache yet.
-        baseline: the function that others are compared with: by default "torch", or else the last one.
+        baseline: the function that others are compared with: by default "torch", or else the first correct one.
         device: "cpu" or "cuda", if the tensors do not say where ``f`` computes.
 
     Returns:
@@ -179,7 +179,7 @@ def _name(function: Any) -> str:
 def _baseline(functions: Mapping[str, Function], rows: Sequence[Row], asked: str | None) -> str | None:
     """Return the name of the baseline: one that has a time."""
     timed = {row.case.impl.name for row in rows if row.time_us is not None}
-    return asked or next((name for name in ("torch", *reversed(list(functions))) if name in timed), None)
+    return asked or next((name for name in ("torch", *functions) if name in timed), None)
 
 
 # --- rows ---

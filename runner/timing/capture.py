@@ -78,7 +78,7 @@ def _gently(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
         torch.cuda.empty_cache()
     mode = "global" if active_count() == 1 else "thread_local"
     with torch.cuda.stream(capture_stream()):
-        graph.capture_begin(*([] if pool is None else [pool]), capture_error_mode=mode)
+        graph.capture_begin(pool, mode)
         try:
             yield
         finally:
