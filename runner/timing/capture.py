@@ -63,7 +63,6 @@ def capture_stream() -> torch.cuda.Stream:
 
 
 gentle = False  # True while the process is a caller's: see runner.timing.in_process
-SPARE = 1 / 16  # of the GPU's memory: with less free, torch's cache is emptied first, since a capture cannot do that
 
 
 @contextmanager
@@ -73,9 +72,6 @@ def _gently(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
     Other threads may allocate and wait meanwhile.
     """
     torch.cuda.synchronize()
-    free, total = torch.cuda.mem_get_info()
-    if free < SPARE * total:
-        torch.cuda.empty_cache()
     mode = "global" if active_count() == 1 else "thread_local"
     with torch.cuda.stream(capture_stream()):
         graph.capture_begin(pool, mode)

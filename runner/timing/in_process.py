@@ -50,6 +50,7 @@ DEFAULTS = TimingSettings(
 )
 GPU_S = 0.15  # for the samples of one function on a GPU, unless the caller says otherwise
 FURTHER_CALLS = 2  # on a GPU: torch.compile with CUDA graphs warms up, records, and only then replays
+SPARE = 1 / 16  # of the GPU's memory: with less free, torch's cache is emptied first, since a capture cannot do that
 SLOW_S = 0.05  # calls that take longer are made no more often than needed
 
 _lock = threading.RLock()  # re-entrant: the first call of a function may tune itself with ``do_bench``
@@ -135,6 +136,9 @@ def on(device: torch.device) -> Iterator[None]:
         stack.callback(torch.cuda.set_rng_state, torch.cuda.get_rng_state())
         stack.callback(setattr, capture, "gentle", capture.gentle)
         capture.gentle = True
+        free, total = torch.cuda.mem_get_info()
+        if free < SPARE * total:
+            torch.cuda.empty_cache()
         yield
         torch.cuda.synchronize()
 
@@ -145,29 +149,22 @@ def _measure(
     reference = _Reference(asked, args) if asked.reference else None  # before a function may change its arguments
     runs = [_bound(function, args, asked) for function in functions]
     seconds = [_first_calls(run, inputs, kind) for run in runs]
-    settings = asked.settings
+    inputs.forget_unchanged()
+    settings, work = asked.settings, _work(asked, inputs)
     if kind == "cuda":
         from runner.timing import calibration, measured_peak
 
         calibration.renew_if_moved()
-        known = asked.measure_peak or measured_peak.kept_peak() is not None
-        settings = replace(settings, measured_peak=known, max_s=asked.gpu_s or settings.max_s)
-    inputs.forget_unchanged()
-    work = _work(asked, inputs)
+        peak = work is not None and (asked.measure_peak or measured_peak.kept_peak() is not None)
+        settings = replace(settings, measured_peak=peak, max_s=asked.gpu_s or settings.max_s)
     reset = inputs.restore if inputs.changed else None
     found, calls = [], []
     for run, function, one_s in zip(runs, functions, seconds, strict=True):
         inputs.restore()  # the samples of the previous one end with a call
         checked, judge = reference.check(run, inputs) if reference else ({}, None)
         wrong = str(checked.pop("reason", ""))
-        if (
-            reference
-            and not wrong
-            and not asked.grad
-            and not reset
-            and one_s < SLOW_S
-            and _keeps_result(function, args)
-        ):
+        plain = not (asked.grad or reset or wrong) and one_s < SLOW_S
+        if reference and plain and _keeps_result(function, args):
             wrong = "the outputs did not change with the inputs: the function returns a kept result"
         if wrong:
             found.append(Measured({**checked, "correct": False}, wrong=wrong))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -38,9 +39,12 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch, brief) -> Clock:
     """The host's clock, on a machine that nobody else uses."""
-    from runner.timing import cpu
+    from runner.timing import cpu, in_process, procedure
 
     clock = Clock()
+    seconds = SimpleNamespace(perf_counter=lambda: clock.now / 1e9, sleep=None)
+    monkeypatch.setattr(procedure, "time", seconds)
+    monkeypatch.setattr(in_process, "time", seconds)
     real = cpu.PerfCounter
 
     class Timed(real):
