@@ -90,13 +90,13 @@ def bench(
     """
     several = isinstance(f, Mapping)
     functions: dict[str, Function] = dict(f) if isinstance(f, Mapping) else {_name(f): f}
-    _refuse(functions, args, make, sizes, baseline, max_s, target_pct)
+    _validate(functions, args, make, sizes, baseline, max_s, target_pct)
     import torch
 
     from runner.timing import in_process
 
     settings = replace(in_process.DEFAULTS, cold_l2=cold, **_given(target_pct, max_s))
-    asked = in_process.Asked(
+    options = in_process.Options(
         settings,
         torch.device(device) if device is not None else None,
         grad,
@@ -112,7 +112,7 @@ def bench(
     for size in [None] if sizes is None else sizes:
         given = args if make is None else _as_tuple(make(size))
         amounts: dict[str, Any] = {"flops": _amount(flops, size), "bytes_min": _amount(bytes, size)}
-        name, found, batches = in_process.measure(list(functions.values()), given, replace(asked, **amounts))
+        name, found, batches = in_process.measure(list(functions.values()), given, replace(options, **amounts))
         workload = _workload(given, size, sizes is not None)
         cases = [_case(workload, each, name) for each in functions]
         rows += [_row(case, one, name) for case, one in zip(cases, found, strict=True)]
@@ -130,7 +130,7 @@ def bench(
     return Comparison(rows, rounds, _baseline(functions, rows, baseline), samples, checked=check is not None)
 
 
-def _refuse(
+def _validate(
     functions: Mapping[str, Function],
     args: Sequence[Any],
     make: object,
@@ -290,7 +290,7 @@ class Timing:
         (_, time), *others = self._figures()
         more = ", ".join(f"{name} {text}" for name, text in others)
         said = "; ".join(filter(None, [f"{self.verdict}: {self.reason}" if self.reason else self.verdict, self.note]))
-        return _shown(f"{self.name}: {time}{f' ({more})' if more else ''} on {self.device}, {said}")
+        return _encodable(f"{self.name}: {time}{f' ({more})' if more else ''} on {self.device}, {said}")
 
     def _repr_html_(self) -> str:
         rows = [*self._figures(), ("device", self.device), ("verdict", self.verdict)]
@@ -395,7 +395,7 @@ class Comparison(Sequence[Compared]):
         parts, _ = terminal.drawn(self.lines, self._run.names, width)
         table = "".join(text for text, _ in parts)
         title = terminal.title(self._run, self._run.rows, width)
-        return _shown("\n".join([title, table, *self._notes()]))
+        return _encodable("\n".join([title, table, *self._notes()]))
 
     def _notes(self) -> list[str]:
         """Return what stands below the table."""
@@ -410,7 +410,7 @@ class Comparison(Sequence[Compared]):
             for line in self.lines
             if (note := line.row.metrics.get("instrument_note"))
         ]
-        return [_plainer(note) for note in found]
+        return [_in_words_of_bench(note) for note in found]
 
     def _repr_html_(self) -> str:
         from runner.report.formats import sheet
@@ -472,14 +472,14 @@ def _with_errors(found: Sequence[Compared]) -> tuple[list[float], list[list[floa
     return [one.us for one in times], [[one.us - one.low_us for one in times], [one.high_us - one.us for one in times]]
 
 
-def _plainer(note: str) -> str:
+def _in_words_of_bench(note: str) -> str:
     """Return a note of a run in the words of ``bench``."""
     for name in ("measure.benchmark.target_cpu_pct", "measure.benchmark.target_pct"):
         note = note.replace(name, "target_pct")
     return note
 
 
-def _shown(text: str) -> str:
+def _encodable(text: str) -> str:
     return encodable(text, getattr(sys.stdout, "encoding", None))
 
 

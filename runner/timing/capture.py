@@ -62,11 +62,11 @@ def capture_stream() -> torch.cuda.Stream:
     return torch.cuda.Stream()
 
 
-gentle = False  # True while the process is a caller's: see runner.timing.in_process
+keep_cache = False  # True while the process is a caller's: see runner.timing.in_process
 
 
 @contextmanager
-def _gently(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
+def _capture_keeping_cache(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
     """Capture as torch.cuda.graph does, but keep the memory that torch caches, and collect no garbage.
 
     Other threads may allocate and wait meanwhile.
@@ -91,7 +91,11 @@ def capturing(graph: torch.cuda.CUDAGraph, *, pool: Any = None) -> Iterator[None
     """
     before = torch.cuda.current_stream()
     try:
-        with _gently(graph, pool) if gentle else torch.cuda.graph(graph, pool=pool, stream=capture_stream()):
+        with (
+            _capture_keeping_cache(graph, pool)
+            if keep_cache
+            else torch.cuda.graph(graph, pool=pool, stream=capture_stream())
+        ):
             yield
     except Exception as error:
         torch.cuda.set_stream(before)  # if the end of a capture fails, torch leaves its own stream current

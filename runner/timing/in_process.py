@@ -57,7 +57,7 @@ _lock = threading.RLock()  # re-entrant: the first call of a function may tune i
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """What to measure of each function."""
 
     settings: TimingSettings = DEFAULTS
@@ -84,7 +84,9 @@ class Measured:
 Batches = list[tuple[str, list[float]]]  # the instrument and ten batch means of each function
 
 
-def measure(functions: Sequence[Function], args: Sequence[Any], asked: Asked) -> tuple[str, list[Measured], Batches]:
+def measure(
+    functions: Sequence[Function], args: Sequence[Any], options: Options
+) -> tuple[str, list[Measured], Batches]:
     """Time ``functions`` of the same ``args``; those that are correct also in paired rounds, if there are several.
 
     Return the device, "cpu" or the name of the GPU; the figures of each function; the batches of the correct ones in
@@ -95,19 +97,19 @@ def measure(functions: Sequence[Function], args: Sequence[Any], asked: Asked) ->
         RuntimeError: a CUDA graph is being captured.
 
     """
-    with borrowed():
+    with preserved_state():
         inputs = Inputs(args)
-        device = asked.device or _device(functions, args, inputs)
+        device = options.device or _device(functions, args, inputs)
         try:
             with on(device):
-                found, batches = _measure(functions, args, asked, device.type, inputs)
+                found, batches = _measure(functions, args, options, device.type, inputs)
                 return torch.cuda.get_device_name() if device.type == "cuda" else "cpu", found, batches
         finally:
             inputs.restore()
 
 
 @contextmanager
-def borrowed() -> Iterator[None]:
+def preserved_state() -> Iterator[None]:
     """Keep other threads from timing, and restore torch's generators afterwards.
 
     Raises:
@@ -134,8 +136,8 @@ def on(device: torch.device) -> Iterator[None]:
 
     with torch.cuda.device(device), ExitStack() as stack:
         stack.callback(torch.cuda.set_rng_state, torch.cuda.get_rng_state())
-        stack.callback(setattr, capture, "gentle", capture.gentle)
-        capture.gentle = True
+        stack.callback(setattr, capture, "keep_cache", capture.keep_cache)
+        capture.keep_cache = True
         free, total = torch.cuda.mem_get_info()
         if free < SPARE * total:
             torch.cuda.empty_cache()
@@ -144,28 +146,28 @@ def on(device: torch.device) -> Iterator[None]:
 
 
 def _measure(
-    functions: Sequence[Function], args: Sequence[Any], asked: Asked, kind: str, inputs: Inputs
+    functions: Sequence[Function], args: Sequence[Any], options: Options, kind: str, inputs: Inputs
 ) -> tuple[list[Measured], Batches]:
-    reference = _Reference(asked, args) if asked.reference else None  # before a function may change its arguments
-    runs = [_bound(function, args, asked) for function in functions]
+    reference = _Reference(options, args) if options.reference else None  # before a function may change its arguments
+    runs = [_bound(function, args, options) for function in functions]
     seconds = [_first_calls(run, inputs, kind) for run in runs]
     inputs.forget_unchanged()
-    settings, work = asked.settings, _work(asked, inputs)
+    settings, work = options.settings, _work(options, inputs)
     if kind == "cuda":
         from runner.timing import calibration, measured_peak
 
         calibration.renew_if_moved()
-        peak = work is not None and (asked.measure_peak or measured_peak.kept_peak() is not None)
-        settings = replace(settings, measured_peak=peak, max_s=asked.gpu_s or settings.max_s)
+        peak = work is not None and (options.measure_peak or measured_peak.kept_peak() is not None)
+        settings = replace(settings, measured_peak=peak, max_s=options.gpu_s or settings.max_s)
     reset = inputs.restore if inputs.changed else None
     found, calls = [], []
     for run, function, one_s in zip(runs, functions, seconds, strict=True):
         inputs.restore()  # the samples of the previous one end with a call
         checked, judge = reference.check(run, inputs) if reference else ({}, None)
         wrong = str(checked.pop("reason", ""))
-        plain = not (asked.grad or reset or wrong) and one_s < SLOW_S
-        if reference and plain and _keeps_result(function, args):
-            wrong = "the outputs did not change with the inputs: the function returns a kept result"
+        plain = not (options.grad or reset or wrong) and one_s < SLOW_S
+        if reference and plain and _returns_cached_result(function, args):
+            wrong = "the outputs did not change with the inputs: the function returns a cached result"
         if wrong:
             found.append(Measured({**checked, "correct": False}, wrong=wrong))
             continue
@@ -174,7 +176,7 @@ def _measure(
         if not one.wrong:
             calls.append((call, one.columns))
         found.append(one)
-    longer = replace(settings, max_s=asked.settings.max_s)
+    longer = replace(settings, max_s=options.settings.max_s)
     return found, (longer.compare(calls, kind) if len(calls) > 1 else None) or []
 
 
@@ -239,12 +241,12 @@ def _unknown_offset(figures: Mapping[str, Any]) -> dict[str, Scalar]:
     }
 
 
-def _work(asked: Asked, inputs: Inputs) -> Work | None:
-    if asked.flops is None and asked.bytes_min is None:
+def _work(options: Options, inputs: Inputs) -> Work | None:
+    if options.flops is None and options.bytes_min is None:
         return None
     dtype = next((one.dtype for one in inputs.tensors if one.is_floating_point()), torch.float32)
     tf32 = torch.get_float32_matmul_precision() != "highest"
-    return Work(asked.flops or 0, asked.bytes_min or 0, str(dtype).removeprefix("torch."), tf32)
+    return Work(options.flops or 0, options.bytes_min or 0, str(dtype).removeprefix("torch."), tf32)
 
 
 # --- arguments ---
@@ -323,7 +325,7 @@ def _mapped(change: Callable[[Tensor], Tensor], nested: Any) -> Any:
 
 def _device(functions: Sequence[Function], args: Sequence[Any], inputs: Inputs) -> torch.device:
     """Return the device of a GPU tensor that the functions take, name or return; else the CPU."""
-    found = list(chain(inputs.tensors, *map(_named, functions)))
+    found = list(chain(inputs.tensors, *map(_referenced_tensors, functions)))
     on_gpu = next((one.device for one in found if one.is_cuda), None)
     if on_gpu or not torch.cuda.is_available():
         return on_gpu or torch.device("cpu")
@@ -337,7 +339,7 @@ def _device(functions: Sequence[Function], args: Sequence[Any], inputs: Inputs) 
     return next((one.device for one in outputs if one.is_cuda), current)
 
 
-def _named(function: Any) -> Iterator[Tensor]:
+def _referenced_tensors(function: Any) -> Iterator[Tensor]:
     """Yield tensors that a function holds: of a partial, a module, a closure, defaults, and globals that it names."""
     while isinstance(function, partial):
         yield from _tensors_of((function.args, function.keywords))
@@ -369,8 +371,8 @@ def _is_filled(cell: Any) -> bool:
 # --- calls ---
 
 
-def _bound(function: Function, args: Sequence[Any], asked: Asked) -> Callable[[], Any]:
-    if asked.grad:
+def _bound(function: Function, args: Sequence[Any], options: Options) -> Callable[[], Any]:
+    if options.grad:
         return _Backward(function, args)
     return partial(function, *args) if args else function
 
@@ -407,7 +409,7 @@ class _Backward:
                 if not outputs:
                     raise ValueError("grad=True: no output depends on a tensor that requires a gradient")
                 mine = {id(one) for one in self._wanted}
-                self._others = [one for one in _grown_from(outputs) if id(one) not in mine]
+                self._others = [one for one in _leaves_of(outputs) if id(one) not in mine]
                 self._upstream = [_upstream(one) for one in outputs]
             wanted = [*self._wanted, *self._others]
             gradients = torch.autograd.grad(outputs, wanted, self._upstream, allow_unused=True)
@@ -415,7 +417,7 @@ class _Backward:
         return (*(one.detach() for one in outputs), *(one for one in own if one is not None))
 
 
-def _grown_from(outputs: Sequence[Tensor]) -> list[Tensor]:
+def _leaves_of(outputs: Sequence[Tensor]) -> list[Tensor]:
     """Return the leaves of the autograd graph of ``outputs``."""
     found, seen, waiting = [], set(), [one.grad_fn for one in outputs]
     while waiting:
@@ -446,11 +448,11 @@ RELATIVE, OF_RMS = {2: 8, 4: 32}, {2: 8, 4: 512}  # unit roundoffs allowed, by t
 class _Reference:
     """What a function should return, in float64."""
 
-    def __init__(self, asked: Asked, args: Sequence[Any]) -> None:
-        assert asked.reference
-        self._atol, self._rtol = asked.atol, asked.rtol
-        self._args = _mapped(_wide, tuple(args))
-        run = _Backward(asked.reference, self._args) if asked.grad else partial(asked.reference, *self._args)
+    def __init__(self, options: Options, args: Sequence[Any]) -> None:
+        assert options.reference
+        self._atol, self._rtol = options.atol, options.rtol
+        self._args = _mapped(_as_float64, tuple(args))
+        run = _Backward(options.reference, self._args) if options.grad else partial(options.reference, *self._args)
         self._values = [one.to(torch.float64) for one in tensors(run())]
 
     def check(self, run: Callable[[], object], inputs: Inputs) -> tuple[dict[str, Scalar], Callable[[Any], str] | None]:
@@ -514,14 +516,14 @@ class _Reference:
         return Expected(name, value, atol, rtol, f"{atol:.2g} + {rtol:.2g} |reference| ({why})")
 
 
-def _wide(tensor: Tensor) -> Tensor:
+def _as_float64(tensor: Tensor) -> Tensor:
     """Return a copy, in float64 if it holds floating-point numbers."""
     if tensor.is_floating_point():
         return tensor.detach().to(torch.float64, copy=True).requires_grad_(tensor.requires_grad)
     return tensor.clone()
 
 
-def _keeps_result(function: Function, args: Sequence[Any]) -> bool:
+def _returns_cached_result(function: Function, args: Sequence[Any]) -> bool:
     """Return whether ``function`` gives the same bits for other numbers: half of each, in reverse order.
 
     They have the signs and ranges of the given ones, so that a function that is picky about them can be called.
@@ -578,12 +580,12 @@ def do_bench(
     modes["all"] = list
     if return_mode not in modes:
         raise ValueError(f"return_mode={return_mode!r}: give one of {', '.join(modes)}")
-    named = [*_named(fn)] if torch.cuda.is_available() else [torch.empty(0)]
+    named = [*_referenced_tensors(fn)] if torch.cuda.is_available() else [torch.empty(0)]
     on_gpu = not named or any(one.is_cuda for one in named)
     kind = "cuda" if on_gpu else "cpu"
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
     settings = replace(DEFAULTS, warmup_s=warmup / 1e3, max_s=rep / 1e3)
-    with borrowed(), on(device):
+    with preserved_state(), on(device):
         fn()
         instrument = _instrument(Call(fn, partial(_drop, grad_to_none) if grad_to_none else None), settings, kind)
         times = [max(0.0, us / 1e3) for us in take(instrument, settings).samples_us]
