@@ -45,10 +45,10 @@ def test_quantiles_come_first_and_are_those_of_torch(clock):
         def longer():
             clock.now += 1000 * next(lengths)
 
-        return do_bench(longer, rep=5, **options)
+        return do_bench(longer, warmup=0, rep=50, **options)
 
     every, shares = torch.tensor(timed(return_mode="all")), (0.5, 0.2, 0.83)
-    assert len(every) > 5
+    assert len(every) >= 5
     assert timed(quantiles=shares, return_mode="all") == pytest.approx(every.quantile(torch.tensor(shares)).tolist())
     assert timed(quantiles=[]) == []
     assert timed(quantiles=[1.0]) == pytest.approx(float(every.max()))
