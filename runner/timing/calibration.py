@@ -50,14 +50,15 @@ def _once(name: str, measure: Callable[[], float]) -> float:
 def graph_constant_us(*, cold_l2: bool, captures: int) -> float:
     """Return the offset of ``GraphTimestamps`` in us: without it, an empty kernel reads the time that CUPTI gives."""
     name = f"graphs_{captures}_{'cold' if cold_l2 else 'warm'}_us"
-    return _once(name, lambda: _reading_us(empty_graphs(cold_l2=cold_l2, captures=captures))) - empty_kernel_us()
+    empty_us = empty_kernel_us()  # first, since graphs that are captured before CUPTI starts read less afterwards
+    return _once(name, lambda: _reading_us(empty_graphs(cold_l2=cold_l2, captures=captures))) - empty_us
 
 
 def stream_constant_us(*, cold_l2: bool) -> float:
     """Return the same for ``StreamTimestamps``."""
     name, before = f"stream_{'cold' if cold_l2 else 'warm'}_us", preparation(None, cold_l2=cold_l2)
-    reading_us = _once(name, lambda: _reading_us(StreamTimestamps(launch_empty, before, constant_us=0.0)))
-    return reading_us - empty_kernel_us()
+    empty_us = empty_kernel_us()
+    return _once(name, lambda: _reading_us(StreamTimestamps(launch_empty, before, constant_us=0.0))) - empty_us
 
 
 def _reading_us(instrument: Instrument) -> float:

@@ -62,7 +62,7 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
     seen = cupti.observe(call.run, before, kernels=instrument.kernels) if check else None
     if seen:
         instrument, note = instruments.corrected(instrument, note, seen, call, settings)
-    elif not settings.cupti_check and instrument.name == "stream_timestamps" and instruments.leaves_work(call):
+    elif not settings.cupti_check and "timestamps" in instrument.name and instruments.leaves_work(call):
         instrument, note = instruments.build("host_clock", call, settings), instruments.DETACHED
     taken, drift_us = undisturbed(lambda: take(instrument, settings), [instrument])
     columns = taken.columns("gpu_us", FLOORS[instrument.name]) | gpu_state()
