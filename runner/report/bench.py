@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 from runner.experiment.case import CaseRecord, Choice, Scalar
 from runner.experiment.results import Comparison as Rounds
-from runner.experiment.results import Row, encodable, figure, interval
+from runner.experiment.results import Row, Status, encodable, figure, interval
 from runner.report.derive import Line, Run
 
 if TYPE_CHECKING:
     import torch
     from matplotlib.axes import Axes
     from pandas import DataFrame
+
+    from runner.timing.in_process import Measured
 
 
 Function = Callable[..., Any]
@@ -210,7 +212,7 @@ class _Case(CaseRecord):
 def _workload(args: Sequence[Any], size: Any, swept: bool) -> Choice:
     """Return the size, or what the arguments are: ``[4096, 1024] float32``."""
     if swept:
-        return _Choice("size", {"n": size if isinstance(size, int | float | str) else str(size)})
+        return _Choice("size", {"n": _scalar(size)})
     shapes = [
         f"{list(one.shape)} {str(one.dtype).removeprefix('torch.')}"
         for one in args
@@ -219,15 +221,16 @@ def _workload(args: Sequence[Any], size: Any, swept: bool) -> Choice:
     return _Choice(", ".join(shapes) or "call", {})
 
 
+def _scalar(size: Any) -> Scalar:
+    return size if isinstance(size, int | float | str) else str(size)
+
+
 def _case(workload: Choice, name: str, device: str) -> CaseRecord:
     return _Case(workload, _Choice(name, {}), (), "cpu" if device == "cpu" else "cuda", 0)
 
 
-def _row(case: CaseRecord, found: Any, device: str) -> Row:
-    if found.wrong and not found.samples_us:
-        untimed = {name: value for name, value in found.columns.items() if value is not None}
-        return Row(case=case, status="wrong", reason=found.wrong, device=device, metrics=untimed)
-    status: Any = "wrong" if found.wrong else "ok"
+def _row(case: CaseRecord, found: Measured, device: str) -> Row:
+    status: Status = "wrong" if found.wrong else "ok"
     return Row(case=case, status=status, reason=found.wrong, device=device, metrics=found.columns)
 
 
@@ -319,7 +322,7 @@ class Compared:
     """One function of a comparison, at one size."""
 
     name: str
-    size: Any  # None without a sweep
+    size: Any  # None without a sweep; the text of one that is no number
     timing: Timing
     correct: bool | None  # None: not checked
     speedup: float | None  # time of the baseline over its time, from paired rounds; None for wrong outputs
@@ -377,7 +380,7 @@ class Comparison(Sequence[Compared]):
         if isinstance(which, int | slice):
             return self._found[which]
         name, size = which if isinstance(which, tuple) else (which, None)
-        found = [one for one in self._found if one.name == name and size in (None, one.size)]
+        found = [one for one in self._found if one.name == name and (size is None or _scalar(size) == one.size)]
         if len(found) != 1:
             known = ", ".join(
                 f"({one.name!r}, {one.size!r})" if one.size is not None else repr(one.name) for one in self

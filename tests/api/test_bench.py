@@ -203,7 +203,9 @@ def test_a_sweep_has_a_line_for_each_size(clock):
     assert repr(sweep).count("size n=") >= 2
     with pytest.raises(KeyError, match=r"give one of \('a', 16\)"):
         sweep["a"]
-    assert isinstance(bench(softmax, make=lambda n: torch.randn(n, 8), sizes=[16]), Comparison)
+    shapes = bench(softmax, make=torch.ones, sizes=[(2, 3), (4, 5)])
+    assert isinstance(shapes, Comparison)
+    assert shapes["softmax", (4, 5)] == shapes[1]
 
 
 def test_html_is_escaped(clock):
