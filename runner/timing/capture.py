@@ -100,9 +100,10 @@ def capturing(graph: torch.cuda.CUDAGraph, *, pool: Any = None) -> Iterator[None
     except Exception as error:
         torch.cuda.set_stream(before)  # if the end of a capture fails, torch leaves its own stream current
         torch.cuda.synchronize()
-        for index, generator in enumerate(torch.cuda.default_generators):  # they still wait for the end of the capture
-            fresh = torch.Generator(device=f"cuda:{index}").manual_seed(generator.initial_seed())
-            generator.graphsafe_set_state(fresh.graphsafe_get_state())
+        index = torch.cuda.current_device()
+        generator = torch.cuda.default_generators[index]  # it still waits for the end of the capture
+        fresh = torch.Generator(device=f"cuda:{index}").manual_seed(generator.initial_seed())
+        generator.graphsafe_set_state(fresh.graphsafe_get_state())
         raise CaptureError(str(error).strip().partition("\n")[0] or type(error).__name__) from error
 
 
