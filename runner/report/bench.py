@@ -129,7 +129,7 @@ def bench(
             )
     if not several and sizes is None:
         return Timing.of(rows[0], samples[rows[0].case.key])
-    return Comparison(rows, rounds, _baseline(functions, rows, baseline), samples, checked=check is not None)
+    return Comparison(rows, rounds, _baseline(functions, rows, baseline), samples)
 
 
 def _validate(
@@ -344,10 +344,8 @@ class Comparison(Sequence[Compared]):
         rounds: Sequence[Rounds],
         baseline: str | None,
         samples: Mapping[str, Sequence[float]],
-        *,
-        checked: bool,
     ) -> None:
-        self.baseline, self._samples, self._checked = baseline, samples, checked
+        self.baseline, self._samples = baseline, samples
         cases = [row.case for row in rows]
         self._run = Run(Path(), rows, rounds, baseline, (), (), 0, title="bench", cases=cases)
 

@@ -453,7 +453,7 @@ class _Reference:
         self._atol, self._rtol = options.atol, options.rtol
         self._args = _mapped(_as_float64, tuple(args))
         run = _Backward(options.reference, self._args) if options.grad else partial(options.reference, *self._args)
-        self._values = [one.to(torch.float64) for one in tensors(run())]
+        self._values = [_real(one).to(torch.float64) for one in tensors(run())]
 
     def check(self, run: Callable[[], object], inputs: Inputs) -> tuple[dict[str, Scalar], Callable[[Any], str] | None]:
         """Return columns, with a ``reason`` if the outputs are wrong; and what judges later outputs of the same call.
@@ -468,7 +468,7 @@ class _Reference:
             if not values:  # the reference changes its arguments too
                 order = [one for one in leaves(self._args) if isinstance(one, Tensor)]
                 places = [next(at for at, one in enumerate(inputs.tensors) if one is now) for now, _ in inputs.changed]
-                values = [order[place].to(torch.float64) for place in places]
+                values = [_real(order[place]).to(torch.float64) for place in places]
             if not outputs and not values:
                 raise ValueError("check: the function returns no tensor and changes no argument")
             columns, reason = self._compare(outputs, values)
@@ -482,6 +482,7 @@ class _Reference:
 
     def _compare(self, outputs: Sequence[Tensor], values: Sequence[Tensor]) -> tuple[dict[str, Scalar], str]:
         """Return the columns of the least exact output, and what is wrong with the first wrong one."""
+        outputs = list(map(_real, outputs))
         if len(outputs) != len(values):
             return {"correct": False}, f"{len(outputs)} outputs where the reference has {len(values)}"
         columns: dict[str, Any] = {"correct": True}
@@ -516,8 +517,15 @@ class _Reference:
         return Expected(name, value, atol, rtol, f"{atol:.2g} + {rtol:.2g} |reference| ({why})")
 
 
+def _real(tensor: Tensor) -> Tensor:
+    """Return complex numbers as pairs of real ones."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
 def _as_float64(tensor: Tensor) -> Tensor:
-    """Return a copy, in float64 if it holds floating-point numbers."""
+    """Return a copy, in float64 or complex128 if it does not hold integers."""
+    if tensor.is_complex():
+        return tensor.detach().to(torch.complex128, copy=True).requires_grad_(tensor.requires_grad)
     if tensor.is_floating_point():
         return tensor.detach().to(torch.float64, copy=True).requires_grad_(tensor.requires_grad)
     return tensor.clone()

@@ -135,6 +135,12 @@ def test_the_reference_gets_copies_in_float64_before_any_function(clock):
     assert x.eq(0).all()
 
 
+def test_complex_numbers_are_compared_by_their_parts(clock):
+    result = bench({"right": torch.fft.fft, "wrong": lambda x: torch.fft.fft(x).conj()}, X, check=torch.fft.fft)
+    assert [one.correct for one in result] == [True, False]
+    assert "(from float32)" in result["right"].timing.columns["tolerance"]
+
+
 def test_integers_are_compared_exactly(clock):
     result = bench({"right": torch.argmax, "wrong": lambda x: torch.argmax(x) + 1}, X, check=torch.argmax)
     assert [one.correct for one in result] == [True, False]
