@@ -26,6 +26,7 @@ PUBLIC = {
 
 
 def __getattr__(name: str) -> Any:  # the type is that of the import above
+    # ``from runner import config`` comes here too, before it imports that module; ``import runner.config`` does not.
     if name not in PUBLIC:
         raise AttributeError(f"module 'runner' has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(PUBLIC[name]), name)
