@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 from runner.timing import Call, Work
+from runner.timing import Expected as Expected
 
 if TYPE_CHECKING:
     import torch
@@ -69,17 +70,6 @@ def draw_on(device: str | torch.device, dtype: Stored, data: Data, seed: int) ->
         return fill(torch.empty(shape, dtype=drawn, device=device), scale, generator).to(stored)
 
     return draw
-
-
-@dataclass(frozen=True)
-class Expected:
-    """The expected value of one output. It is correct if ``|y - value| <= atol + rtol * |value|`` at every element."""
-
-    name: str  # "y", or "grad of w1"
-    value: Tensor  # float64, of the output's shape
-    atol: float | Tensor  # a number, or a float64 tensor of the output's shape
-    rtol: float
-    tolerance: str  # the same bound in words, for the row
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -154,7 +154,7 @@ def calls(ops: Sequence[str], name: str) -> int:
     from runner.experiment.case import Choice
     from runner.kernels.unsupported import Unsupported
     from runner.models.workload import draw_on
-    from runner.worker.check import compare
+    from runner.timing.correctness import compare
 
     torch.use_deterministic_algorithms(TOOLS[name] is None, warn_only=True)  # then torch fills new tensors with NaN
     sizes = LITTLE if name == "initcheck" else SIZES

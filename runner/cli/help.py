@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import yaml
 
-from runner import config
+import runner.config as config
 from runner.config import CONF, grid
 from runner.experiment import schema
 from runner.experiment.results import printable

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from runner import config
+import runner.config as config
 from runner.cli.run import device_names, options
 from runner.experiment.case import CaseRecord, Plan
 from runner.experiment.results import figure

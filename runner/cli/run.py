@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from runner import config
+import runner.config as config
 from runner.execute import CannotStart, Launcher, Notice, Ready, Started
 from runner.execute.worker_process import Zygote
 from runner.experiment import schema

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from runner import implementations
+import runner.implementations as implementations
 from runner.experiment import schema
 from runner.experiment.case import ARGS, Aid, CaseRecord, Choice, Labels, Plan, Resume, useless_debug
 from runner.experiment.results import STATUSES

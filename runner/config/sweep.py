@@ -17,7 +17,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from runner import implementations
+import runner.implementations as implementations
 from runner.config import REVISION, quote_revisions, shapes
 from runner.config.compose import Composer, key_of
 from runner.config.grid import AXES, check_count, is_run_field

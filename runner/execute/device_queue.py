@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from runner import implementations
+import runner.implementations as implementations
 from runner.device import processes
 from runner.device.gpus import Gpu
 from runner.execute import Event, Limits, Notice, Ready, Started

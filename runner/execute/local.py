@@ -16,7 +16,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Annotated
 
-from runner import implementations
+import runner.implementations as implementations
 from runner.device import gpus, processes
 from runner.device.gpus import Gpu
 from runner.device.lock import acquire_all

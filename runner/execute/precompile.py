@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from runner import implementations
+import runner.implementations as implementations
 from runner.device.gpus import CONTEXT_BYTES, Gpu
 from runner.execute import Event, Started
 from runner.execute.worker_process import IDLE, Gone, Spawner, WorkerProcess, Zygote

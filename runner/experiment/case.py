@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-import orjson
-
 from runner.experiment.schema import BadInput, check, choices
 
 Scalar = str | int | float | bool | None
@@ -23,6 +21,8 @@ RECORDED = re.compile(r"(.+)@([0-9a-f]{40}|[0-9a-f]{64})", re.DOTALL)  # a field
 
 
 def _json(record: object) -> str:
+    import orjson
+
     return orjson.dumps(record, option=orjson.OPT_SORT_KEYS).decode()
 
 

@@ -17,7 +17,6 @@ from runner.device import identity
 from runner.experiment.case import CaseRecord, Choice, Labels, Scalar, called, several, varying
 from runner.experiment.columns import DEVICE
 from runner.experiment.results import Comparison, Row, interval
-from runner.store.fingerprint import commits
 from runner.timing import statistics
 from runner.timing.procedure import GRAVITY, UNTRUE, launch_bound
 from runner.timing.statistics import BATCHES, Ratio, pair_floors, shared_us, t_975
@@ -155,6 +154,8 @@ class Run:
 
         Rows of older runs have none: then it is the commit of this project.
         """
+        from runner.store.fingerprint import commits
+
         if own := commits([row.metrics for row in self.rows]):
             return own
         return commits(self.sessions)

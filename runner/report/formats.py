@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from runner.experiment.case import CaseRecord
 from runner.experiment.columns import COLUMNS, DERIVED
 from runner.experiment.schema import BadInput
@@ -19,7 +17,6 @@ from runner.measure import text_table
 from runner.report import terminal
 from runner.report.derive import Line, Names, Run
 from runner.report.terminal import FILE_WIDTH
-from runner.store import run_folder
 
 TABLE, ROWS = "table.md", "rows.csv"  # in the folder of a run
 Records = Sequence[Mapping[str, Any]]
@@ -201,6 +198,8 @@ def csv_text(records: Records) -> str:
 
 def json_text(records: Records) -> str:
     """Return ``records`` as a JSON array, one record a line. NaN and infinity are null."""
+    import orjson
+
     lines = [orjson.dumps(dict(record), option=orjson.OPT_NON_STR_KEYS).decode() for record in records]
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
@@ -257,6 +256,8 @@ def write(content: str | bytes, output: str, runs: Sequence[Run], command: str) 
 
     Raises BadInput, also if that file is in the folder of one of ``runs``.
     """
+    from runner.store import run_folder
+
     path = Path(output)
     if inside := [run.folder for run in runs if path.resolve().is_relative_to(run.folder.resolve())]:
         unchanged = f"{inside[0]} is the folder of a run, which {command} does not change"
@@ -268,6 +269,8 @@ def write(content: str | bytes, output: str, runs: Sequence[Run], command: str) 
 
 
 def _write(path: Path, text: str) -> list[str]:
+    from runner.store import run_folder
+
     try:
         run_folder.replace(path, text.encode())
     except OSError as error:

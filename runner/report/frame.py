@@ -1,9 +1,11 @@
-"""Rows of past runs as a pandas DataFrame: ``frame.load("outputs/...")``."""
+"""Rows of past runs as a pandas DataFrame: ``runner.load("outputs/**")``."""
 
 from __future__ import annotations
 
+import glob
 import warnings
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,25 +15,27 @@ from runner.report import past
 from runner.report.derive import Line
 from runner.report.formats import columns, flat_records
 from runner.report.past import EXAMPLE
+from runner.store import journal
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
 def load(*folders: str | Path, baseline: str | None = None) -> DataFrame:
-    """Return the rows of the runs in ``folders``, one line per case.
+    """Return the rows of the runs in ``folders``, one line per case. A pattern such as ``outputs/**`` names many.
 
     Speed-ups are against each run's own baseline, or against ``baseline``. The first two columns are ``run``, which is
     ``<date>/<time>-<name>``, or the whole path if two runs share that; and ``commit`` of the implementation's file. A
     row of an older run has the commit of this project: None if it is unknown, all of them in order if it was resumed.
 
     Raises:
-        BadInput: there is no run in one of ``folders``, or none is given, or ``baseline`` is in no run.
+        BadInput: there is no run in one of ``folders``, none that a pattern names, none is given, or ``baseline`` is in
+            no run.
 
     """
     if not folders:
         raise BadInput(f"no folder is given; give one or more, as {EXAMPLE}")
-    runs = [past.read(folder).against(baseline) for folder in folders]
+    runs = [past.read(folder).against(baseline) for folder in chain.from_iterable(map(_named, folders))]
     for run in runs:
         if run.unreadable:
             warnings.warn(f"{run.folder}: unreadable records in its journal, left out: {run.unreadable}", stacklevel=2)
@@ -45,6 +49,16 @@ def load(*folders: str | Path, baseline: str | None = None) -> DataFrame:
     table.insert(0, "run", [name for name, run in zip(names, runs, strict=True) for _ in run.lines])
     table.insert(1, "commit", [line.value("commit") or run.commit for run in runs for line in run.lines])
     return table
+
+
+def _named(folder: str | Path) -> list[str | Path]:
+    """Return ``folder``, or the folders of runs that it names as a pattern, in order of their paths."""
+    if not glob.has_magic(str(folder)) or Path(folder).exists():
+        return [folder]
+    found = [path for path in glob.glob(str(folder), recursive=True) if (Path(path) / journal.NAME).is_file()]
+    if not found:
+        raise BadInput(f"{folder}: it names no folder of a run; give one, as {EXAMPLE}, or a pattern, as outputs/**")
+    return sorted(dict.fromkeys(path.rstrip("/") for path in found))
 
 
 def frame(lines: Iterable[Line]) -> DataFrame:

@@ -12,16 +12,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
-
-from rich.cells import cell_len
-from rich.console import Console
-from rich.text import Text
+from typing import TYPE_CHECKING
+from unicodedata import combining, east_asian_width
 
 from runner.device.processes import ROOT
 from runner.experiment.results import ERROR, Row, encodable, figure, interval
 from runner.measure import SUMMARY, known_columns
 from runner.report.derive import Line, Names, Run, may_win
-from runner.store import run_folder
+
+if TYPE_CHECKING:  # the API draws its tables without rich
+    from rich.console import Console
+    from rich.text import Text
 
 GAP = "   "
 FILE_WIDTH = 400  # characters: a pipe or a file has room for the whole table
@@ -31,16 +32,16 @@ QUICK = "quick: wider intervals; leave out quick=true for figures to keep"
 TIED = "≈ tied for the fastest: cannot be told apart"
 
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Raise BrokenPipeError, where rich would end the process with exit code 1."""
-        raise BrokenPipeError
-
-
 def console() -> Console:
-    """Return the console on stdout."""
-    out = _Console()
-    return out if out.is_terminal else _Console(width=FILE_WIDTH)
+    """Return the console on stdout. It raises BrokenPipeError, where rich would end the process with exit code 1."""
+    from rich.console import Console
+
+    class Piped(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    out = Piped()
+    return out if out.is_terminal else Piped(width=FILE_WIDTH)
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def title(run: Run, rows: Sequence[Row], width: int) -> str:
     found = [f"{run.title} on {devices}" if devices else run.title]
     shown = {row.case.workload.name for row in rows}
     for workload, fields in run.names.constants.items():
-        if workload in shown:
+        if workload in shown and fields:
             text = f"{workload}: {' '.join(f'{name}={value}' for name, value in fields.items())}"
             found += textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return "\n".join(found)
@@ -160,7 +161,25 @@ def table(
     *,
     footnotes: bool = True,
 ) -> Text:
-    """Return the table: one line per case, under a heading per problem that says what varies.
+    """Return the table of ``drawn``, below ``title``, with footnotes."""
+    from rich.text import Text
+
+    parts, dropped = drawn(lines, names, width, chosen)
+    text = Text(f"{title}\n" if title else "", no_wrap=True, overflow="ignore")
+    for part, style in parts:
+        text.append(part, style=style)
+    if footnotes and (found := list(explain(lines, names, dropped))):
+        text.append("\n" + "\n".join(found) + "\n")
+    return text
+
+
+Parts = list[tuple[str, str | None]]  # of a text, each with its style
+
+
+def drawn(
+    lines: Sequence[Line], names: Names, width: int, chosen: Sequence[str] = ()
+) -> tuple[Parts, Sequence[TableColumn]]:
+    """Return the table, one line per case under a heading per problem that says what varies; and columns left out.
 
     It has the usual columns, as far as they fit into ``width`` characters, or the ``chosen`` ones of docs/columns.md.
     A table of rich would take a millisecond per line, too long for ten thousand of them.
@@ -171,22 +190,19 @@ def table(
     kept = [first, *(texts for column, texts in filled.items() if column not in dropped), last]
     widths = list(map(_width, kept))
     heads, *rows = zip(*kept, strict=True)
-    drawn = Text(f"{title}\n" if title else "", no_wrap=True, overflow="ignore")
-    drawn.append(_aligned(heads, widths), style="bold").append("\n")
-    drawn.append(" " + "─" * (sum(widths) + len(GAP) * len(widths[1:]))).append("\n")
+    rule = encodable("─", sys.stdout.encoding) * (sum(widths) + len(GAP) * len(widths[1:]))
+    parts: Parts = [(_aligned(heads, widths), "bold"), (f"\n {rule}\n", None)]
     problem = None
     for line, texts in zip(lines, rows, strict=True):
         if line.row.case.problem != problem:
             problem = line.row.case.problem
-            drawn.append(f" {names.heading(line.row.case)}\n", style="bold cyan")
+            parts.append((f" {names.heading(line.row.case)}\n", "bold cyan"))
         text = _aligned(texts, widths)
         begin, end = 1 + widths[0], len(text) - len(texts[-1])
-        drawn.append(text[:begin], style=None if line.fastest == "no" else "bold green").append(text[begin:end])
+        parts += [(text[:begin], None if line.fastest == "no" else "bold green"), (text[begin:end], None)]
         ok = verdict(line.row) == "ok"
-        drawn.append(f"{text[end:]}\n", style=None if ok else "bold red" if line.row.failed else "yellow")
-    if footnotes and (found := list(explain(lines, names, dropped))):
-        drawn.append("\n" + "\n".join(found) + "\n")
-    return drawn
+        parts.append((f"{text[end:]}\n", None if ok else "bold red" if line.row.failed else "yellow"))
+    return parts, dropped
 
 
 Cells = list[str]  # of one column, its title first
@@ -279,12 +295,19 @@ def _dropped(filled: Mapping[TableColumn, Sequence[str]], room: int) -> list[Tab
 
 
 def _width(cells: Sequence[str]) -> int:
-    return max(map(cell_len, cells))
+    return max(map(_cells, cells))
+
+
+def _cells(text: str) -> int:
+    """Return how many cells of a terminal ``text`` fills."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(sign) else 2 if east_asian_width(sign) in "WF" else 1 for sign in text)
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
     """Return one line of the table: the first and the last cell to the left, the others to the right."""
-    spaces = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
+    spaces = [" " * (width - _cells(cell)) for cell, width in zip(cells, widths, strict=True)]
     middle = [space + cell for cell, space in zip(cells[1:-1], spaces[1:-1], strict=True)]
     return " " + GAP.join([cells[0] + spaces[0], *middle, cells[-1]])
 
@@ -297,6 +320,7 @@ COUNTED = {  # verdicts whose reasons have figures that differ from case to case
 }
 
 NOT_CHECKED = "not checked, and never the fastest: it moves as many bytes as the workload must, and computes nothing"
+UNCHECKED = "not checked, so none is called the fastest: give check=reference"  # a call of runner.bench
 SIDE_EFFECTS = "it changed {}; its process ended, so that no other case is affected, and no ratio was taken in it"
 
 
@@ -315,7 +339,7 @@ def notes(rows: Sequence[Row], names: Names) -> list[str]:
         if row.status == "ok" and (not_measured := row.metrics.get("not_measured")):
             tell(f"not measured: {not_measured}", row)
         if row.time_us is not None and row.metrics.get("correct") is None:
-            tell(NOT_CHECKED, row)
+            tell(NOT_CHECKED if row.case.measures else UNCHECKED, row)
         if changed := row.metrics.get("side_effects"):
             tell(SIDE_EFFECTS.format(changed), row)
         if text := COUNTED.get((verdict(row), row.device == "cpu")):
@@ -412,6 +436,8 @@ def source_line(detail: str) -> str:
 
 def summaries(folder: Path, rows: Sequence[Row], names: Names) -> list[str]:
     """Return the first summaries of profilers, each under its case, and how many more there are."""
+    from runner.store import run_folder
+
     files = [(row, PurePath(file)) for row in rows for file in row.files if PurePath(file).name == SUMMARY]
     found = []
     for row, file in files[:MOST_SUMMARIES]:

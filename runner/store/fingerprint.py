@@ -21,7 +21,9 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from runner import implementations, measure, timing
+import runner.implementations as implementations
+import runner.measure as measure
+import runner.timing as timing
 from runner.device.processes import ROOT, output
 from runner.experiment.case import CaseRecord, Scalar
 from runner.experiment.results import redact

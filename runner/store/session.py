@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from runner import implementations
+import runner.implementations as implementations
 from runner.experiment.case import CaseRecord, Plan, Scalar
 from runner.experiment.results import Comparison, Row
 from runner.experiment.schema import BadInput

@@ -29,6 +29,17 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Expected:
+    """The expected value of one output. It is correct if ``|y - value| <= atol + rtol * |value|`` at every element."""
+
+    name: str  # "y", or "grad of w1"
+    value: Tensor  # float64, of the output's shape
+    atol: float | Tensor  # a number, or a float64 tensor of the output's shape
+    rtol: float
+    tolerance: str  # the same bound in words, for the row
+
+
+@dataclass(frozen=True)
 class Call:
     """An implementation bound to its inputs. ``run()`` returns the outputs in the order of ``reference``."""
 

@@ -5,9 +5,9 @@ Each is measured once per process, or taken over from an earlier process of the 
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import TypeVar
 
 import torch
@@ -16,9 +16,10 @@ from runner.device.identity import cache_file, identity, read_record, write_reco
 from runner.timing import clock as time
 from runner.timing import cupti
 from runner.timing.call import Instrument
+from runner.timing.capture import per_gpu, plain_mode
 from runner.timing.gpu_kernels import null, spin
 from runner.timing.preparation import preparation
-from runner.timing.procedure import MOST_DRIFT_US
+from runner.timing.procedure import MOST_DRIFT_US, SLOWED
 from runner.timing.statistics import trimmed_mean
 from runner.timing.timestamps import GraphTimestamps, StreamTimestamps
 
@@ -33,7 +34,14 @@ SPIN_CYCLES = 20_000  # about 10 us of one warp: no power limit acts
 known: dict[str, float] = {}  # all calibrations of this process so far; those of another process may be added
 
 
+def _own(name: str) -> str:
+    """Return ``name`` with the index of the current GPU if that is not 0, which it always is in a worker."""
+    gpu = torch.cuda.current_device()
+    return f"{name}@{gpu}" if gpu else name
+
+
 def _once(name: str, measure: Callable[[], float]) -> float:
+    name = _own(name)
     if name not in known:
         known[name] = measure()
     return known[name]
@@ -42,26 +50,61 @@ def _once(name: str, measure: Callable[[], float]) -> float:
 def graph_constant_us(*, cold_l2: bool, captures: int) -> float:
     """Return the offset of ``GraphTimestamps`` in us: without it, an empty kernel reads the time that CUPTI gives."""
     name = f"graphs_{captures}_{'cold' if cold_l2 else 'warm'}_us"
-    return _once(name, lambda: _constant_us(empty_graphs(cold_l2=cold_l2, captures=captures)))
+    empty_us = empty_kernel_us()  # first, since graphs that are captured before CUPTI starts read less afterwards
+    return _once(name, lambda: _reading_us(empty_graphs(cold_l2=cold_l2, captures=captures))) - empty_us
 
 
 def stream_constant_us(*, cold_l2: bool) -> float:
     """Return the same for ``StreamTimestamps``."""
     name, before = f"stream_{'cold' if cold_l2 else 'warm'}_us", preparation(None, cold_l2=cold_l2)
-    return _once(name, lambda: _constant_us(StreamTimestamps(launch_empty, before, constant_us=0.0)))
+    empty_us = empty_kernel_us()
+    return _once(name, lambda: _reading_us(StreamTimestamps(launch_empty, before, constant_us=0.0))) - empty_us
 
 
-def _constant_us(instrument: Instrument) -> float:
-    instrument.samples(WARMUP)
-    return trimmed_mean(instrument.samples(SAMPLES)) - empty_kernel_us()
+def _reading_us(instrument: Instrument) -> float:
+    with plain_mode():
+        instrument.samples(WARMUP)
+        return trimmed_mean(instrument.samples(SAMPLES))
 
 
 def empty_kernel_us() -> float:
     """Return CUPTI's time of an empty kernel with a cold cache, in us; 0 if CUPTI is not available.
 
     It is measured once per machine and kept, since it is part of all times and varies by some ns between measurements.
+    If it is not kept, and a profiler is attached to this process, CUPTI is not asked: it is ``ASSUMED_US`` then.
     """
-    return _once("empty_kernel_us", _empty_kernel_us)
+    return ASSUMED_US if empty_kernel_is_assumed() else _once("empty_kernel_us", _empty_kernel_us)
+
+
+ASSUMED_US, ASSUMED_ERROR_US = 1.0, 0.5  # it takes 0.6 to 0.9 us on an H100 or H200; other GPUs are not known
+
+
+def empty_kernel_is_assumed() -> bool:
+    """Return whether the time of an empty kernel is not known here, and CUPTI cannot be asked now."""
+    if _own("empty_kernel_us") in known or not profiler_attached():
+        return False
+    return read_record(cache_file("null", identity(), FORMAT)) is None
+
+
+def profiler_attached() -> bool:
+    """Return whether torch's profiler records now, or Nsight has started this process."""
+    names = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", "NV_NSIGHT_INJECTION_PORT_BASE")
+    recording = torch._C._autograd._profiler_enabled() or torch.autograd.profiler._is_profiler_enabled
+    return bool(recording) or any(os.environ.get(name) for name in names)
+
+
+def renew_if_moved() -> None:
+    """Forget the offsets of graphs if an empty kernel takes another time than when they were measured.
+
+    The caller may have started CUPTI since, or another process have come to the GPU. A lower clock is no reason.
+    """
+    if _own(f"graphs_{CAPTURES}_warm_us") not in known or abs(moved_us := shift_us()) <= MOST_DRIFT_US:
+        return
+    clock_mhz = statistics.median(_reference_graphs().clocks_mhz[-OFFSET_SAMPLES:])
+    if moved_us < 0 or clock_mhz >= SLOWED * unloaded_mhz():
+        for name in [name for name in known if name.startswith("graphs_")]:
+            del known[name]
+        _reference_graphs.cache_clear()
 
 
 def _empty_kernel_us() -> float:
@@ -92,8 +135,9 @@ def measure_unloaded_mhz(cooling_s: float = COOLING_S) -> float:
     torch.cuda.synchronize()
     time.sleep(cooling_s)
     before = preparation(None, cold_l2=False)
-    spins = GraphTimestamps(lambda: spin[(1,)](SPIN_CYCLES, num_warps=1), before, captures=1, constant_us=0.0)
-    spins.samples(20)
+    with plain_mode():
+        spins = GraphTimestamps(lambda: spin[(1,)](SPIN_CYCLES, num_warps=1), before, captures=1, constant_us=0.0)
+        spins.samples(20)
     return statistics.median(spins.clocks_mhz)
 
 
@@ -145,4 +189,4 @@ def empty_graphs(*, cold_l2: bool = False, captures: int = CAPTURES) -> GraphTim
     return GraphTimestamps(launch_empty, preparation(None, cold_l2=cold_l2), captures=captures, constant_us=0.0)
 
 
-_reference_graphs = cache(empty_graphs)
+_reference_graphs = per_gpu(empty_graphs)

@@ -21,6 +21,7 @@ class Instrument:
     name: str  # as in the column ``instrument``
     kernels: int | None = None  # kernels, copies and fills of a call in its CUDA graph; None: no graph, or unknown
     round_size = 1  # samples of a whole round, for instruments that take several at a time
+    early_us: Sequence[float] = ()  # samples that were taken before the warm-up, of a call so slow that each one counts
 
     def __init__(self, run: Callable[[], object], before: Callable[[], object]) -> None:
         self.clocks_mhz: list[float] = []  # clock of a multiprocessor in each sample; empty if not measured
@@ -40,8 +41,9 @@ class Instrument:
 
 
 def tensors(result: object) -> list[Tensor]:
-    """Return the tensors in ``result``, detached from the autograd graph."""
-    return [item.detach() for item in result if isinstance(item, Tensor)] if isinstance(result, tuple | list) else []
+    """Return the tensors in ``result``, which may be one, detached from the autograd graph."""
+    items = result.values() if isinstance(result, dict) else result if isinstance(result, tuple | list) else [result]
+    return [item.detach() for item in items if isinstance(item, Tensor)]
 
 
 def spoil(call: Call) -> None:

@@ -4,27 +4,81 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from threading import active_count
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class per_gpu(Generic[P, T]):  # noqa: N801  # a decorator, as functools.cache
+    """Keep what a function returns, for each GPU and arguments.
+
+    It runs outside of the caller's inference mode, gradients and autocast, so that its tensors can be used in any mode.
+    """
+
+    def __init__(self, function: Callable[P, T]) -> None:
+        self._function, self._kept = function, dict[Hashable, T]()
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what is kept, or call the function."""
+        gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
+        key = (gpu, args, *sorted(kwargs.items()))
+        if key not in self._kept:
+            with plain_mode():
+                self._kept[key] = self._function(*args, **kwargs)
+        return self._kept[key]
+
+    def cache_clear(self) -> None:
+        """Forget everything."""
+        self._kept.clear()
+
+
+@contextmanager
+def plain_mode() -> Iterator[None]:
+    """Compute as a process does that has set no mode of torch."""
+    with torch.inference_mode(False), torch.no_grad(), torch.autocast("cuda", enabled=False):
+        yield
 
 
 class CaptureError(Exception):
     """A CUDA graph cannot hold a call; the message is the reason, in one line."""
 
 
-@cache
+@per_gpu
 def capture_stream() -> torch.cuda.Stream:
-    """Return the one stream on which this process captures.
+    """Return the one stream of the current GPU on which this process captures.
 
     cuBLAS keeps tens of MiB for each stream that it was used on, and torch does not reuse the memory of one stream on
     another.
     """
     return torch.cuda.Stream()
+
+
+keep_cache = False  # True while the process is a caller's: see runner.timing.in_process
+
+
+@contextmanager
+def _capture_keeping_cache(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
+    """Capture as torch.cuda.graph does, but keep the memory that torch caches, and collect no garbage.
+
+    Other threads may allocate and wait meanwhile.
+    """
+    torch.cuda.synchronize()
+    mode = "global" if active_count() == 1 else "thread_local"
+    with torch.cuda.stream(capture_stream()):
+        graph.capture_begin(pool, mode)
+        try:
+            yield
+        finally:
+            graph.capture_end()
 
 
 @contextmanager
@@ -37,14 +91,19 @@ def capturing(graph: torch.cuda.CUDAGraph, *, pool: Any = None) -> Iterator[None
     """
     before = torch.cuda.current_stream()
     try:
-        with torch.cuda.graph(graph, pool=pool, stream=capture_stream()):
+        with (
+            _capture_keeping_cache(graph, pool)
+            if keep_cache
+            else torch.cuda.graph(graph, pool=pool, stream=capture_stream())
+        ):
             yield
     except Exception as error:
         torch.cuda.set_stream(before)  # if the end of a capture fails, torch leaves its own stream current
         torch.cuda.synchronize()
-        for index, generator in enumerate(torch.cuda.default_generators):  # they still wait for the end of the capture
-            fresh = torch.Generator(device=f"cuda:{index}").manual_seed(generator.initial_seed())
-            generator.graphsafe_set_state(fresh.graphsafe_get_state())
+        index = torch.cuda.current_device()
+        generator = torch.cuda.default_generators[index]  # it still waits for the end of the capture
+        fresh = torch.Generator(device=f"cuda:{index}").manual_seed(generator.initial_seed())
+        generator.graphsafe_set_state(fresh.graphsafe_get_state())
         raise CaptureError(str(error).strip().partition("\n")[0] or type(error).__name__) from error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count, groupby
 from pathlib import Path
@@ -31,8 +31,8 @@ def warm_up() -> None:
 def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Taken, PerfCounter]:
     """Return the columns of ``call``, with the series and the instrument behind ``wall_us``."""
     instrument = PerfCounter(call.run, call.reset)
-    with pinned(lambda: instrument.samples(2)) as cpus:
-        wait_pct = waiting()
+    with pinned(instrument.rehearse) as cpus:
+        wait_pct = waiting(team())
         taken = take(instrument, settings)
         waited_pct = wait_pct()
     columns: dict[str, Scalar] = taken.columns("wall_us", FLOORS[instrument.name]) | {
@@ -55,7 +55,12 @@ def compare(calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: Timing
     for instrument in instruments:
         if most <= FAR * instrument.calls_per_sample:
             instrument.calls_per_sample = most
-    with pinned(lambda: [instrument.samples(2) for instrument in instruments]):
+
+    def rehearse() -> None:
+        for instrument in instruments:
+            instrument.rehearse()
+
+    with pinned(rehearse):
         sample = race if settings.race else side_by_side
         found = sample(instruments, settings.paired_rounds, settings.max_s, settings.target_cpu_pct, on_cpu=True)
     return found and [
@@ -67,16 +72,27 @@ def compare(calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: Timing
 FAR = 10  # times as many calls in a sample of the faster one: then no difference in a sample's overhead decides
 
 
-def waiting() -> Callable[[], float]:
-    """Return a function: the share of this process's time from now on in which its threads had no core, in percent."""
-    started, before_s = time.perf_counter(), waited_s()
-    return lambda: 100 * (waited_s() - before_s) / ((time.perf_counter() - started) * torch.get_num_threads())
+def waiting(threads: Collection[int] | None = None) -> Callable[[], float]:
+    """Return a function: the share of time from now on in which threads of this process had no core, in percent.
+
+    ``threads``: their ids; None: all.
+    """
+    started, before_s = time.perf_counter(), waited_s(threads)
+    return lambda: 100 * (waited_s(threads) - before_s) / ((time.perf_counter() - started) * torch.get_num_threads())
 
 
-def waited_s() -> float:
-    """Return the seconds for which threads of this process were ready to run and had no core; 0 except on Linux."""
+def team() -> Collection[int] | None:
+    """Return the threads that share the work of a call, without a caller's own; None if that is not known."""
+    try:
+        return openmp_threads().keys() if TASKS.is_dir() else None
+    except (OSError, AttributeError):  # no loaded library has OpenMP
+        return None
+
+
+def waited_s(threads: Collection[int] | None = None) -> float:
+    """Return the seconds for which ``threads``, or all, were ready to run and had no core; 0 except on Linux."""
     waited_ns = 0
-    for path in TASKS.glob("*/schedstat"):
+    for path in TASKS.glob("*/schedstat") if threads is None else (TASKS / f"{one}/schedstat" for one in threads):
         with suppress(OSError, IndexError):  # the thread has just ended
             waited_ns += int(path.read_text().split()[1])
     return waited_ns / 1e9
@@ -85,6 +101,7 @@ def waited_s() -> float:
 SHORTEST_SAMPLE_NS = 20_000  # the subtracted overhead of the clock, about 100 ns, is then below 1 %
 OFTEN = 100  # readings of the clock's overhead, of which the shortest is subtracted
 TRIES = 3  # the shortest counts: otherwise an interrupted call of 1 us would be timed singly, 5 % too long
+SLOW_NS = 50_000_000  # calls that take longer are made no more often than needed: every one is a sample
 
 
 class PerfCounter(Instrument):
@@ -105,7 +122,12 @@ class PerfCounter(Instrument):
         self._clock = clock
         self.calls_per_sample = 1
         self._overhead_ns = min(self._empty_ns() for _ in range(OFTEN))
-        while reset is None and (elapsed := min(self._elapsed_ns() for _ in range(TRIES))) < SHORTEST_SAMPLE_NS:
+        self.early_us: list[float] = []
+        if reset is None:
+            self._choose_calls()
+
+    def _choose_calls(self) -> None:
+        while (elapsed := self._shortest_ns()) < SHORTEST_SAMPLE_NS:
             wanted = int(1.2 * self.calls_per_sample * SHORTEST_SAMPLE_NS / max(elapsed, 1))
             self.calls_per_sample = max(2 * self.calls_per_sample, wanted)
 
@@ -113,6 +135,25 @@ class PerfCounter(Instrument):
         """Return ``count`` times of one call, in us."""
         elapsed = [self._elapsed_ns() for _ in range(count)]
         return [max(0, ns - self._overhead_ns) / self.calls_per_sample / 1e3 for ns in elapsed]
+
+    def rehearse(self) -> None:
+        """Make what will be timed twice, or once if it is slow."""
+        if self._is_slow(self._elapsed_ns()):
+            return
+        if self.early_us:  # an interruption took it for slow
+            self.early_us.clear()
+            self._choose_calls()
+        self._elapsed_ns()
+
+    def _shortest_ns(self) -> int:
+        """Return the shortest of some tries, or the first if it is slow."""
+        first = self._elapsed_ns()
+        return first if self._is_slow(first) else min(first, *(self._elapsed_ns() for _ in range(TRIES - 1)))
+
+    def _is_slow(self, ns: int) -> bool:
+        if slow := ns >= SLOW_NS * self.calls_per_sample:
+            self.early_us.append(max(0, ns - self._overhead_ns) / self.calls_per_sample / 1e3)
+        return slow
 
     def _empty_ns(self) -> int:
         inner = range(1)

@@ -6,7 +6,7 @@ The driver averages over a second, so its figures are of a case and not of a sam
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ import torch
 from runner.experiment.case import Scalar
 from runner.timing import Call
 from runner.timing import clock as time
-from runner.timing.capture import CaptureError, capture_stream, capturing
+from runner.timing.capture import CaptureError, capture_stream, capturing, per_gpu
 from runner.timing.timestamps import PAIRS, timestamp_buffer
 
 
@@ -46,7 +46,7 @@ def energy_j() -> float | None:
         return None
 
 
-@cache
+@per_gpu
 def _device() -> tuple[Any, Any]:
     """Return pynvml and its handle of torch's current GPU. Raises whatever NVML raises."""
     import pynvml

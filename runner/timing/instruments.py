@@ -38,13 +38,30 @@ def choose(call: Call, settings: TimingSettings, buffer_sets: BufferSets | None 
     return build("stream_timestamps", call, settings), f"no CUDA graph can hold this call: {reason}"
 
 
+DETACHED = "it leaves work on a stream that nobody waits for: timed by the host's clock, launching included"
+LEFT_S = 30e-6  # waiting for an idle GPU takes a few microseconds
+
+
+def leaves_work(call: Call) -> bool:
+    """Return whether the GPU still works when the caller's stream has finished ``call``. It does not need CUPTI."""
+    left_s = []
+    for _ in range(3):
+        call.restore()
+        synchronize()
+        call.run()
+        torch.cuda.current_stream().synchronize()
+        started = time.perf_counter()
+        synchronize()
+        left_s.append(time.perf_counter() - started)
+    return min(left_s) > LEFT_S
+
+
 def corrected(
     instrument: Instrument, note: str, seen: CuptiTime, call: Call, settings: TimingSettings
 ) -> tuple[Instrument, str]:
     """Return ``instrument`` and ``note``, or others if it misses work that CUPTI saw in an ordinary call."""
     if seen.detached:
-        reason = "it leaves work on a stream that nobody waits for: timed by the host's clock, launching included"
-        return build("host_clock", call, settings), reason
+        return build("host_clock", call, settings), DETACHED
     if instrument.kernels is not None and instrument.kernels < seen.kernels:
         reason = f"its CUDA graph holds {instrument.kernels} of the {seen.kernels} kernels of a call"
         return build("stream_timestamps", call, settings), reason

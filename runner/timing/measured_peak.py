@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from runner.device.identity import cache_file, identity, read_record, write_reco
 from runner.experiment.case import Scalar, interpreted
 from runner.timing import Work
 from runner.timing.call import Instrument
-from runner.timing.capture import CaptureError
+from runner.timing.capture import CaptureError, per_gpu
 from runner.timing.instruments import CudaEvents
 from runner.timing.preparation import preparation
 from runner.timing.statistics import trimmed_mean
@@ -44,7 +43,13 @@ class MeasuredPeak:
     taken: str  # ISO date
 
 
-@cache
+def kept_peak() -> MeasuredPeak | None:
+    """Return the peak of the current GPU from the user's cache folder; None if it is not there."""
+    record = read_record(cache_file("measured_peak", identity(), FORMAT))
+    return None if record is None else MeasuredPeak(**record["measured_peak"])
+
+
+@per_gpu
 def measured_peak() -> MeasuredPeak:
     """Return the peak of the current GPU from the user's cache folder, or measure it in one or two seconds and keep it.
 
@@ -54,10 +59,10 @@ def measured_peak() -> MeasuredPeak:
         torch.cuda.OutOfMemoryError: less than about 1 GiB of memory is free.
 
     """
+    if (kept := kept_peak()) is not None:
+        return kept
     facts = identity()
     path = cache_file("measured_peak", facts, FORMAT)
-    if (record := read_record(path)) is not None:
-        return MeasuredPeak(**record["measured_peak"])
     try:
         found = measure(facts["gpu"])
     finally:

@@ -6,11 +6,12 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from runner.timing.capture import per_gpu
 
 FACTOR = 2  # buffer size over L2 size: 1 is not enough, since the cache is not strictly least-recently-used
 
@@ -26,7 +27,7 @@ def preparation(reset: Callable[[], None] | None, *, cold_l2: bool) -> Callable[
     return before
 
 
-@cache
+@per_gpu
 def reading_flush(factor: float = FACTOR) -> Callable[[], object]:
     """Return a function that reads a buffer of ``factor`` times the L2 cache and writes one number.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -81,10 +83,12 @@ def take(instrument: Instrument, settings: TimingSettings) -> Taken:
     Sampling ends after ``max_s`` seconds, however slow the call becomes, but not before there are five samples.
     """
     started = time.perf_counter()
-    cost_s = _warm_up(instrument, settings.warmup_s)
+    times = list(instrument.early_us)
+    cost_s = max(times) / 1e6 if times else _warm_up(instrument, settings.warmup_s)
     began = time.perf_counter()
     ends = began + settings.max_s
-    times = _sample(instrument, settings.samples, began + FIRST_LOOK * settings.max_s, cost_s, FEWEST)
+    left = settings.samples - len(times), FEWEST - len(times)
+    times += _sample(instrument, left[0], began + FIRST_LOOK * settings.max_s, cost_s, left[1])
     count, took_s = len(times), time.perf_counter() - began
     if abs(summarise(times).drift) * 100 > settings.target_pct and began + 2 * took_s <= ends:
         again = _sample(instrument, count, ends, took_s / count)
@@ -124,11 +128,24 @@ def _sample(instrument: Instrument, count: float, ends: float, cost_s: float, le
     while len(times) < least or (len(times) < count and now < ends):
         affordable = (ends - now) / cost_s if cost_s else count
         size = max(1, least - len(times), int(min(count, affordable, instrument.round_size)))
-        taken = instrument.samples(min(size, instrument.round_size))
+        with collector_paused():
+            taken = instrument.samples(min(size, instrument.round_size))
         times += taken
         before, now = now, time.perf_counter()
         cost_s = (now - before) / len(taken)
     return times
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Collect no garbage inside, since that takes milliseconds; what the calls leave is collected afterwards."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 EACH = 10  # samples of each instrument in a round, or one if calls are slow
@@ -250,7 +267,8 @@ def _orders(count: int, *, mirrored: bool) -> Iterator[list[int]]:
 
 def _round(instruments: Sequence[Instrument], each: int, order: Sequence[int], counts: Counter[int]) -> Round:
     """Take ``each`` samples of the instruments at the places ``order``, one after the other, and count them."""
-    taken = {place: instruments[place].samples(each) for place in order}
+    with collector_paused():
+        taken = {place: instruments[place].samples(each) for place in order}
     counts.update({place: len(samples) for place, samples in taken.items()})
     return taken
 

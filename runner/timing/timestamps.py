@@ -11,14 +11,14 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor, equal
 
 from runner.timing import clock as time
 from runner.timing.call import Instrument, alias, tensors
-from runner.timing.capture import CaptureError, Contents, capture_stream, capturing, contents
+from runner.timing.capture import CaptureError, Contents, capture_stream, capturing, contents, per_gpu
 from runner.timing.gpu_kernels import spin, ticks, timestamp
 from runner.timing.preparation import BufferSets
 from runner.timing.procedure import rest
@@ -54,10 +54,10 @@ class TimestampBuffer:
 # All instruments share one buffer. A call starts when the timestamp before it has reached memory, and some cache lines
 # are farther away than others: with two buffers, an empty kernel read 1.83 and 1.87 us on an H200. With one buffer, the
 # difference is part of the timer offset, which is subtracted.
-timestamp_buffer = cache(TimestampBuffer)
+timestamp_buffer = per_gpu(TimestampBuffer)
 
 
-@cache
+@per_gpu
 def tick_ns() -> float:
     """Return the step of the GPU's timer in ns: 32 on an H100 or H200, up to 1024 on older GPUs."""
     count = 4096

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, equal
 
-from runner import implementations
+import runner.implementations as implementations
 from runner.experiment.case import CaseRecord, Scalar, useless_debug
 from runner.experiment.columns import TIMES
 from runner.experiment.results import Phase, Row, clip, printable
@@ -22,8 +22,9 @@ from runner.measure import CannotMeasure, MeasureContext
 from runner.timing import Call
 from runner.timing import clock as time
 from runner.timing.call import peak_bytes
+from runner.timing.correctness import compare, repeats
 from runner.timing.procedure import UNTRUE
-from runner.worker.check import Fault, classify, compare, repeats
+from runner.worker.check import Fault, classify
 from runner.worker.problem import Problem, algorithms, device_name
 
 SHARE_PRECOMPILE = 0.1  # of the GPU's memory, for a process that compiles while another case runs

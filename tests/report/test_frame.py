@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+import runner
 from runner.experiment.case import CaseRecord, Choice, Plan
 from runner.experiment.results import Row
 from runner.experiment.schema import BadInput
@@ -163,3 +164,14 @@ def test_on_a_full_disk_the_csv_stays_as_it_was(tmp_path, disk_of_1000_bytes):
     before = (tmp_path / "rows.csv").read_text()
     assert formats.Csv(derive.lines(many, None)).publish(tmp_path) == [said]
     assert [path.read_text() for path in tmp_path.iterdir()] == [before]
+
+
+def test_a_pattern_names_all_runs_below_a_folder(made, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for day in ("2025-01-31", "2025-01-30"):
+        made(day, [row("torch", 4.0)])
+    every = ["2025-01-30/12-00-00-gelu", "2025-01-31/12-00-00-gelu"]
+    for pattern in ("outputs/**", "outputs/*/*", "out*/2025-01-3?/*-gelu/"):
+        assert list(runner.load(pattern)["run"]) == every
+    with pytest.raises(BadInput, match=r"outputs/\*: it names no folder of a run; give one"):
+        runner.load("outputs/*")

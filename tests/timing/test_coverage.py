@@ -175,6 +175,8 @@ class Instrument:
 
     name, round_size = "made up", 20
 
+    early_us = ()
+
     def __init__(self, series: np.ndarray, clock: SimpleNamespace) -> None:
         self.series, self.clock, self.given = series, clock, 0
 

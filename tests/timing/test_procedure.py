@@ -18,6 +18,8 @@ class Scripted:
 
     name = "scripted"
 
+    early_us = ()
+
     def __init__(self, clock, sample, cost_s=1e-4, round_size=1, slow_from=10**9):
         self.clock, self.sample, self.cost_s, self.taken = clock, sample, cost_s, 0
         self.round_size, self.slow_from = round_size, slow_from

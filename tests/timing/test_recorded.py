@@ -268,6 +268,8 @@ class Replay:
 
     name, round_size = "replay", 1
 
+    early_us = ()
+
     def __init__(self, key: str, clock: SimpleNamespace) -> None:
         self.left, self.clock, self.given = iter(series(key)), clock, 0
 

@@ -257,7 +257,7 @@ def test_rounds_without_time_and_threads_without_a_core_are_no_result(monkeypatc
     from runner.timing import cpu
 
     waits = iter([0.0, waited_s])
-    monkeypatch.setattr(cpu, "waited_s", lambda: next(waits))
+    monkeypatch.setattr(cpu, "waited_s", lambda *_: next(waits))
     quick = dataclasses.replace(verify.settings(CONF), max_s=1e-9 if slow else 0.2)
     call = Call(lambda: ())
     if slow or waited_s:
@@ -271,7 +271,7 @@ def test_a_time_that_others_disturbed_is_no_result(monkeypatch):
     from runner.timing import cpu
 
     waits = iter([0.0, 3600.0])
-    monkeypatch.setattr(cpu, "waited_s", lambda: next(waits))
+    monkeypatch.setattr(cpu, "waited_s", lambda *_: next(waits))
     with pytest.raises(verify.TooBusy):
         dataclasses.replace(verify.settings(CONF), max_s=0.01).time(Call(lambda: ()), "cpu")
 

@@ -10,7 +10,7 @@ import torch
 
 from runner.models.workload import Expected
 from runner.timing import Call
-from runner.worker import check
+from runner.timing import correctness as check
 
 
 def expected(value, atol=0.1, rtol=0.0, name="y"):
