@@ -1,5 +1,6 @@
 # make demo    install, then a small grid of several workloads and implementations, ending with the table
-# make test    everything CI checks: style, types, tests
+# make test    style, types, and all tests but those marked long
+# make long    the tests marked long. CI runs both
 # make quick   what to run while working: style, and the tests that take seconds
 # All make their own environment in .venv first. TORCH=2.6 ... 2.13 chooses another torch, with its own Triton.
 TORCH ?= 2.13
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 PINS := constraints/torch-$(TORCH).txt
 INSTALLED := $(VENV)/installed-torch-$(TORCH)
 
-.PHONY: demo test quick lint types tests clean
+.PHONY: demo test long quick lint types tests clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m runner +experiment=demo -m
@@ -18,7 +19,10 @@ test: $(INSTALLED)
 	$(MAKE) --no-print-directory --jobs=3 lint types tests
 
 tests: $(INSTALLED)
-	$(BIN)/python -m pytest -n 4
+	$(BIN)/python -m pytest -n 4 -m 'not long'
+
+long: $(INSTALLED)
+	$(BIN)/python -m pytest -n 4 -m long
 
 quick: $(INSTALLED) lint
 	$(BIN)/python -m pytest -q -n 2 tests/config tests/cli tests/experiment tests/store tests/models tests/report/test_derive.py \

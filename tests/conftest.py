@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import os
 import sys
 import time
@@ -45,9 +46,21 @@ Make = Callable[..., "tuple[Workload, tuple[Tensor, ...]]"]
 Judge = Callable[[Sequence[Expected], "Sequence[Tensor]"], float]
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """In a new checkout one process rewrites the asserts of all files, 8 s. The others wait, and read what it kept."""
+    """Keep the garbage collector away from torch and all tests, some million objects: half of the collection's time.
+
+    In a new checkout one process rewrites the asserts of all files, 8 s. The others wait, and read what it kept.
+    """
+    gc.disable()
+    try:
+        return (yield from _one_first())
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _one_first() -> Generator[None, object, object]:
     if "PYTEST_XDIST_WORKER" not in os.environ or (Path(__file__).parent / "worker" / "__pycache__").exists():
         return (yield)
     with open(__file__, encoding="utf-8") as file:
@@ -122,26 +135,31 @@ def error() -> Judge:
     return judge
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none; the one long test comes first, and what can fill gaps last."""
+def pytest_report_header() -> str | None:
     import torch
 
-    if not torch.cuda.is_available():
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="torch sees no NVIDIA GPU here"))
+    return None if torch.cuda.is_available() else "torch sees no NVIDIA GPU here: tests marked gpu are left out"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what needs a GPU where there is none; long tests come first, and what can fill gaps last."""
+    import torch
+
+    if not torch.cuda.is_available() and (out := [item for item in items if item.get_closest_marker("gpu")]):
+        items[:] = [item for item in items if not item.get_closest_marker("gpu")]
+        config.hook.pytest_deselected(items=out)
     items.sort(key=lambda item: (item.path.name != "test_under_the_interpreter.py", KERNELS in item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Files are handed out whole and in their order, as their tests share what they started; kernels one by one."""
+    """Files are handed out whole and in their order, as their tests share what they started; of kernels, functions."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             alone = KERNELS in nodeid and DISASSEMBLED not in nodeid
-            return nodeid if alone else nodeid.partition("::")[0]
+            return nodeid.partition("[" if alone else "::")[0]
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)

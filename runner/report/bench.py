@@ -347,12 +347,12 @@ class Comparison(Sequence[Compared]):
     ) -> None:
         self.baseline, self._samples = baseline, samples
         cases = [row.case for row in rows]
-        self._run = Run(Path(), rows, rounds, baseline, (), (), 0, title="bench", cases=cases)
+        self.run = Run(Path(), rows, rounds, baseline, (), (), 0, title="bench", cases=cases)
 
     @property
     def lines(self) -> Sequence[Line]:
         """The lines of the table, as a report has them."""
-        return self._run.lines
+        return self.run.lines
 
     @cached_property
     def _found(self) -> list[Compared]:
@@ -393,16 +393,16 @@ class Comparison(Sequence[Compared]):
         from runner.report import terminal
 
         width = shutil.get_terminal_size((WIDTH, 24)).columns
-        parts, _ = terminal.drawn(self.lines, self._run.names, width)
+        parts, _ = terminal.drawn(self.lines, self.run.names, width)
         table = "".join(text for text, _ in parts)
-        title = terminal.title(self._run, self._run.rows, width)
+        title = terminal.title(self.run, self.run.rows, width)
         return _encodable("\n".join([title, table, *self._notes()]))
 
     def _notes(self) -> list[str]:
         """Return what stands below the table."""
         from runner.report import terminal
 
-        names = self._run.names
+        names = self.run.names
         found = [*terminal.explain(self.lines, names), *terminal.notes([line.row for line in self.lines], names)]
         said = dict.fromkeys(str(line.row.metrics.get("tolerance") or "") for line in self.lines)
         found += [f"checked: |y - reference| <= {tolerance}" for tolerance in said if tolerance]
@@ -416,14 +416,14 @@ class Comparison(Sequence[Compared]):
     def _repr_html_(self) -> str:
         from runner.report.formats import sheet
 
-        found = sheet(self._run, self.lines)
+        found = sheet(self.run, self.lines)
         return _html(found.heads, found.groups, caption=found.title.splitlines()[0], notes=self._notes())
 
     def markdown(self) -> str:
         """Return the table in GitHub's Markdown."""
         from runner.report.formats import markdown, sheet
 
-        return markdown(replace(sheet(self._run, self.lines), notes=self._notes()))
+        return markdown(replace(sheet(self.run, self.lines), notes=self._notes()))
 
     def frame(self) -> DataFrame:
         """Return a pandas DataFrame: a line for each function and size, with the columns of docs/columns.md."""

@@ -163,15 +163,15 @@ def test_do_bench_agrees_with_bench(x):
 
 PROFILED = """
 import os, torch, runner
-from torch.autograd import profiler
+from torch.profiler import ProfilerActivity, profile as profiler
 x = torch.randn(1000, device="cuda")
 torch.cuda.synchronize()
-with profiler.profile(use_device="cuda") as profile:
+with profiler(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profile:
     torch.exp(x)
     timing = runner.bench(torch.relu, x)
     torch.sin(x)
     torch.cuda.synchronize()
-names = {event.name for event in profile.function_events}
+names = {event.name for event in profile.events()}
 assert {"aten::exp", "aten::sin"} <= names, names
 print(timing)
 assert "a profiler is attached" in timing.note, timing

@@ -347,6 +347,7 @@ def test_a_worker_that_ends_between_two_cases_costs_neither(launch_user, tmp_pat
     assert [(row.status, row.metrics["attempt"]) for row in rows] == [("ok", 1)] * 3
 
 
+@pytest.mark.long
 def test_after_a_kill_of_the_zygote_workers_are_spawned(launch_user, cold):
     events = launch_user(USER, ("right", 64), ("right", 65), ("right", 66), on_row=kill_zygote)
     assert [event.status for event in events if hasattr(event, "status")] == ["ok"] * 3

@@ -126,6 +126,7 @@ def test_a_case_that_crashes_and_two_that_kill_their_actor(grid, tmp_path, left_
     assert not left_behind()
 
 
+@pytest.mark.long
 def test_a_node_of_a_running_cluster_is_killed(grid, tmp_path, left_behind):
     from ray.cluster_utils import Cluster
 
@@ -149,6 +150,7 @@ def test_a_node_of_a_running_cluster_is_killed(grid, tmp_path, left_behind):
     assert not left_behind()
 
 
+@pytest.mark.long
 def test_the_death_of_ray_on_this_machine_ends_the_run(grid, tmp_path, left_behind):
     rows = []
 

@@ -173,6 +173,7 @@ def test_a_task_is_killed_and_another_one_goes_on(grid, tmp_path, left_behind):
     assert not left_behind()
 
 
+@pytest.mark.long
 def test_an_array_with_a_preempted_task_and_one_that_dies(grid, tmp_path, left_behind, monkeypatch):
     bin_ = tmp_path / "bin"
     bin_.mkdir()

@@ -20,9 +20,12 @@ from runner.kernels.matmul.cuda import LARGE, SMALL  # noqa: E402
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-ARCHS = ["sm_80", "sm_89", "sm_90a"]
+ARCHS = [*(pytest.param(arch, marks=pytest.mark.long) for arch in ("sm_80", "sm_89")), "sm_90a"]
 # Each type and each processor, without the product of both.
-DTYPES = [("float", "sm_80"), ("bfloat16", "sm_89"), *((dtype, "sm_90a") for dtype in ("float", "bfloat16", "double"))]
+DTYPES = [
+    *(pytest.param(*one, marks=pytest.mark.long) for one in (("float", "sm_80"), ("bfloat16", "sm_89"))),
+    *((dtype, "sm_90a") for dtype in ("float", "bfloat16", "double")),
+]
 INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 FLOAT64 = re.compile(r"D(ADD|MUL|FMA|SETP)\b|F2F\.F(64\.F32|32\.F64)|MUFU\.\w+64H|I2F\.F64|F2I\.F64")
 # Of a multiprocessor: CUDA C++ Programming Guide, table 27.
@@ -89,7 +92,7 @@ def test_gelu_moves_sixteen_bytes_at_once_and_spills_nothing(build, arch, dtype,
     assert float64(built) == (dtype == "double")
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("arch", ARCHS[::2])
 def test_histogram_counts_in_shared_memory_and_two_blocks_fit_on_a_multiprocessor(build, arch):
     built = build("histogram", "default", "histogram_kernel<32, true>", arch)
     assert built.instructions["LDG.E.128"] or built.instructions["LDG.E.128.CONSTANT"]
@@ -137,7 +140,8 @@ def test_cdist_adds_up_in_two_steps(build):
     assert built.instructions["FADD"] >= 256 + 32  # a difference a term of a step; and the second sum of 8 x 4 elements
 
 
-@pytest.mark.parametrize(("dtype", "arch"), [*(("bfloat16", arch) for arch in ARCHS), ("float16", "sm_90a")])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.long)])
+@pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("tiles", [LARGE, SMALL], ids=["large", "small"])
 def test_matmul_of_16_bits_keeps_tensor_cores_fed(build, dtype, tiles, arch):
     built = build("matmul", "default", f"matmul_kernel<{dtype}, {', '.join(map(str, tiles))}, true>", arch)

@@ -29,6 +29,7 @@ PROCESSORS = {
 }
 ITEMSIZE = {"float": 4, "bfloat16": 2, "float16": 2, "double": 8}
 STEP = {"sm_80": 3, "sm_89": 4, "sm_90a": 1}  # every so many of the sizes below
+OLDER = pytest.mark.long
 COLS = [8, 3000, 4096, 16_384, 32_768, 40_000, 131_072, 300_000]
 
 
@@ -77,7 +78,12 @@ def global_accesses(instructions):
 
 @pytest.mark.parametrize(
     ("arch", "dtype", "cols"),
-    [(arch, dtype, cols) for arch in PROCESSORS for dtype in ("float", "bfloat16") for cols in COLS[:: STEP[arch]]],
+    [
+        pytest.param(arch, dtype, cols, marks=OLDER if arch != "sm_90a" else ())
+        for arch in PROCESSORS
+        for dtype in ("float", "bfloat16")
+        for cols in COLS[:: STEP[arch]]
+    ],
 )
 def test_what_is_chosen_spills_nothing_and_has_no_float64(folder, arch, dtype, cols):
     plan_ = chosen(arch, dtype, cols)
@@ -87,7 +93,9 @@ def test_what_is_chosen_spills_nothing_and_has_no_float64(folder, arch, dtype, c
     assert plan_.shared + usage["SHARED"] <= PROCESSORS[arch].shared
 
 
-@pytest.mark.parametrize(("arch", "dtype"), [("sm_80", "float"), ("sm_90a", "bfloat16"), ("sm_90a", "float16")])
+@pytest.mark.parametrize(
+    ("arch", "dtype"), [pytest.param("sm_80", "float", marks=OLDER), ("sm_90a", "bfloat16"), ("sm_90a", "float16")]
+)
 @pytest.mark.parametrize("cols", [1024, 16_384, 32_768])
 def test_rows_in_registers_move_16_bytes_at_once(folder, arch, dtype, cols):
     plan_ = chosen(arch, dtype, cols)
@@ -116,7 +124,7 @@ def test_the_ring_moves_16_bytes_at_once_and_tells_a_partial_in_one_store(folder
     assert usage["REG"] * 576 <= 65_536
 
 
-@pytest.mark.parametrize(("arch", "dtype"), [("sm_80", "bfloat16"), ("sm_90a", "double")])
+@pytest.mark.parametrize(("arch", "dtype"), [pytest.param("sm_80", "bfloat16", marks=OLDER), ("sm_90a", "double")])
 @pytest.mark.parametrize("wide", ["true", "false"])
 @pytest.mark.parametrize("name", ["general<{T}, 512, 1, {W}>", "whole<{T}, 512, {W}>"])
 def test_the_general_kernels_spill_nothing(folder, arch, dtype, wide, name):

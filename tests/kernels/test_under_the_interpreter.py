@@ -18,17 +18,28 @@ ROOT = Path(__file__).parents[2]
 LONG = ("129-65-2-dtype0", "7-130-3-dtype0-gelu")
 
 
+# Every kernel in float32 and all other tests of most of them, then the rest.
+WIDE = "(test_every_kernel and not float32) or test_split_triton or test_mlp_in_triton or test_matmul_triton"
+
+
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="this is that process")
-def test_triton_kernels_pass_every_test_when_interpreted():
+@pytest.mark.parametrize("chosen", [f"not ({WIDE})", pytest.param(f"({WIDE})", marks=pytest.mark.long)])
+def test_triton_kernels_pass_every_test_when_interpreted(chosen):
     triton = pytest.importorskip("triton")
     if numpy.lib.NumpyVersion(numpy.__version__) >= "2.4.0" and triton.__version__ < "3.7":
         pytest.skip("the interpreter of this Triton fails with numpy 2.4: loops over a number of blocks raise")
     command = [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider"]
     command += ["--ignore-glob=*_compiled_*", "--ignore-glob=*_cuda*"]  # nothing of them is interpreted
-    chosen = ["-k", f"triton and not cuda and not compiled and not {' and not '.join(LONG)}"]
-    chosen.append(str(ROOT / "tests" / "kernels"))
+    command += ["-k", f"triton and not cuda and not compiled and not {' and not '.join(LONG)} and {chosen}"]
     # One thread: what is computed is small, and threads that wait for each other take the time of other tests.
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    ran = subprocess.run([*command, *chosen], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
+    ran = subprocess.run(
+        [*command, str(ROOT / "tests" / "kernels")],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
     assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:]
     assert " passed" in ran.stdout

@@ -257,6 +257,7 @@ def test_nothing_is_left_outside_the_folder_and_nothing_said_of_the_machine(offl
     assert files == {"media"}  # no requirements.txt, no metadata, no console log
 
 
+@pytest.mark.long
 def test_more_rows_than_wandb_tables_hold_are_all_there(make, home, read_wandb, tmp_path):
     rows = [make.timed(make.case("gelu", "torch", {"cols": 1}, seed=seed), 1.0 + seed) for seed in range(10_050)]
     folder = make.finished(tmp_path / "long", rows[:1])

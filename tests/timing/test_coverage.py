@@ -223,23 +223,30 @@ def takes() -> Iterator[Callable[[str], Takes]]:
         yield of
 
 
-@pytest.mark.parametrize("name", REGULAR)
+SHORT = ("normal", "ar_0.9", "drift_1_pct", "ar_0.98")  # seconds each: the others are long tests
+
+
+def some_long(*cases: tuple[object, ...]) -> list[object]:
+    return [pytest.param(*case, marks=() if case[0] in SHORT else pytest.mark.long) for case in cases]
+
+
+@pytest.mark.parametrize("name", some_long(*((name,) for name in REGULAR)))
 def test_warm_up_redo_and_extension_leave_93_to_97_of_100(takes, name):
     """Widened by one binomial error: AR(0.9) is at 93.3 in 5000 takes, the others at 94.5 to 94.9."""
     assert 92.4 <= takes(name).held <= 97.6
 
 
-@pytest.mark.parametrize(("name", "least", "most"), [(name, *rates) for name, rates in EXCEPTIONS.items()])
+@pytest.mark.parametrize(("name", "least", "most"), some_long(*((name, *rates) for name, rates in EXCEPTIONS.items())))
 def test_the_exceptions_of_the_procedure_are_those_of_its_summaries(takes, name, least, most):
     assert least <= takes(name).held <= most
 
 
-@pytest.mark.parametrize("name", sorted(KINDS))
+@pytest.mark.parametrize("name", some_long(*((name,) for name in sorted(KINDS))))
 def test_these_rates_include_looking_twice_in_about_half_of_the_takes(takes, name):
     assert 40 <= takes(name).extended <= 60
 
 
-@pytest.mark.parametrize("name", sorted(KINDS.keys() - {"drift_1_pct", "ar_0.98"}))
+@pytest.mark.parametrize("name", some_long(*((name,) for name in sorted(KINDS.keys() - {"drift_1_pct", "ar_0.98"}))))
 def test_what_has_no_trend_converges_after_one_extension(takes, name):
     assert takes(name).converged >= 95
 

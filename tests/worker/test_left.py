@@ -55,5 +55,6 @@ def test_a_child_counts_unless_it_has_ended():
     assert output(LEFT) == "['forked', 'plain', 'session']"
 
 
+@pytest.mark.long
 def test_the_pool_in_which_inductor_compiles_does_not_count():
     assert output(POOL) == "True []"

@@ -1,0 +1,95 @@
+"""The fixtures ``bench`` and ``assert_not_slower``, as a user's tests get them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = """
+import time
+import pytest, torch
+
+x = torch.zeros(8)
+
+def wait(ms):
+    def function(x):
+        end = time.perf_counter_ns() + ms * 1_000_000
+        while time.perf_counter_ns() < end:
+            pass
+        return x + 1
+    return function
+
+def test_equal(assert_not_slower):
+    found = assert_not_slower(wait(3), x, than=wait(3), by="50%", check=lambda x: x + 1)
+    assert found["f"].correct
+
+def test_slower(assert_not_slower):
+    assert_not_slower(wait(9), x, than=wait(3), by="50%")
+
+def test_wrong(assert_not_slower):
+    assert_not_slower(wait(3), x, than=wait(3), by="50%", check=lambda x: x + 2)
+
+def test_no_share(assert_not_slower):
+    with pytest.raises(ValueError, match='by="3%"'):
+        assert_not_slower(wait(3), x, than=wait(3), by="fast")
+
+def test_bench(bench):
+    assert bench(wait(1), x).us > 900
+    assert [one.name for one in bench({"<script>": wait(1), "b": wait(1)}, x)] == ["<script>", "b"]
+"""
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    """``session("--runner-cpu")``: what pytest printed of the tests above with these options, and their folder."""
+    folder = tmp_path_factory.mktemp("users")
+    (folder / "test_mine.py").write_text(TESTS)
+
+    def run(*options: str):
+        words = [sys.executable, "-m", "pytest", "-q", "-p", "runner.report.pytest_plugin", "-p", "no:cacheprovider"]
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "NO_COLOR": "1"}
+        environment.pop("PYTEST_ADDOPTS", None)
+        done = subprocess.run(
+            [*words, *options, "test_mine.py"], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        return done.stdout + done.stderr, folder
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def on_cpu(session):
+    return session("--runner-cpu", "--runner-html=page.html")
+
+
+def test_a_slower_and_a_wrong_function_fail_with_the_table(on_cpu):
+    printed, _ = on_cpu
+    assert "2 failed, 3 passed" in printed, printed
+    assert re.search(r"f is slower than g by more than 50%: it takes \d\.\d+x as long \(\d", printed)
+    assert re.search(r"^ +f +\d+(\.\d+)? ms .* slower", printed, re.MULTILINE), printed
+    assert "the outputs are wrong: " in printed
+
+
+def test_the_page_has_the_comparisons_with_every_text_escaped(on_cpu):
+    pytest.importorskip("vl_convert")
+    page = (on_cpu[1] / "page.html").read_text()
+    assert "test_mine.py::test_slower" in page
+    assert "&lt;script&gt;" in page
+
+
+def test_without_a_gpu_they_are_skipped_with_the_reason(session):
+    printed, _ = session("-rs")
+    assert "5 skipped" in printed
+    assert "torch sees no NVIDIA GPU here; --runner-cpu runs this test on a CPU" in printed
+
+
+def test_a_page_is_refused_beside_workers_that_measure_at_the_same_time(session):
+    pytest.importorskip("xdist")
+    printed, _ = session("-n2", "--runner-html=page.html")
+    assert "--runner-html: leave out -n, whose processes would measure at the same time" in printed
