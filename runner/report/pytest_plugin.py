@@ -112,7 +112,10 @@ def assert_not_slower(bench: Callable[..., Any]) -> Callable[..., Comparison]:
 
 def _share(by: str | float) -> float:
     """Return "3%" or 0.03 as a number. Raises ValueError."""
-    share = float(by.removesuffix("%")) / 100 if isinstance(by, str) and by.endswith("%") else float(by)
+    try:
+        share = float(by.removesuffix("%")) / 100 if isinstance(by, str) and by.endswith("%") else float(by)
+    except ValueError:
+        share = 0.0
     if not 0 < share < 10:
         raise ValueError(f'by={by!r}: give the share that f may be slower, as in by="3%" or by=0.03')
     return share

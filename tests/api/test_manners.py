@@ -37,6 +37,14 @@ def noisy(x):
     return torch.nn.functional.dropout(x) + torch.randn(())
 
 
+@pytest.fixture(autouse=True)
+def none_frozen():
+    """Objects that the tests have frozen are freed now and then, which would change their number."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_nothing_of_the_process_has_changed(brief, enabled):
     gc.enable() if enabled else gc.disable()

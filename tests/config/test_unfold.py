@@ -11,6 +11,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from runner import config
 from runner.config import CONF, sweep
 from runner.config.compose import Composer
 from runner.experiment.schema import BadInput
@@ -362,3 +363,15 @@ def test_axes_on_a_cpu_replace_those_of_the_same_field(compose):
     assert all("workload.rows=9" in point for point in points(compose, *study, "device=cpu", "workload.rows=9"))
     with pytest.raises(BadInput, match="add -m"):
         points(compose, *study, multirun=False)
+
+
+def test_what_an_experiment_sets_holds_for_every_option_of_a_sweep(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(
+        "# @package _global_\nworkload: {rows: 3}\nimpl: {args: {}}\ndefault_axes: false\n"
+    )
+    sweep = ["+experiment=mine", "workload=gelu,softmax", "impl=naive,triton", "-m"]
+    cases = config.plan(["--config-dir", str(tmp_path), *sweep]).cases
+    assert {(case.workload.name, case.impl.name, case.workload.fields["rows"]) for case in cases} == {
+        (workload, impl, 3) for workload in ("gelu", "softmax") for impl in ("naive", "triton")
+    }
