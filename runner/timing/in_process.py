@@ -7,27 +7,26 @@ profiler is attached.
 
 from __future__ import annotations
 
-import inspect
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from itertools import chain
 from statistics import fmean, median
 from typing import Any
 
 import torch
-from torch import Tensor, equal
+from torch import Tensor
 
 from runner.experiment.case import Scalar
-from runner.timing import Batches, Call, Expected, TimingSettings, Work
+from runner.timing import Batches, Call, TimingSettings, Work
 from runner.timing import clock as time
-from runner.timing.call import Instrument, tensors
-from runner.timing.correctness import compare
+from runner.timing.arguments import Inputs, bound, device_of, referenced_tensors
+from runner.timing.call import Instrument
 from runner.timing.procedure import take, verdict
+from runner.timing.reference import Reference, returns_cached_result
 
 Function = Callable[..., Any]
 
@@ -97,7 +96,7 @@ def measure(
     """
     with preserved_state():
         inputs = Inputs(args)
-        device = options.device or _device(functions, args, inputs)
+        device = options.device or device_of(functions, args, inputs)
         try:
             with on(device):
                 found, batches = _measure(functions, args, options, device.type, inputs)
@@ -146,8 +145,8 @@ def on(device: torch.device) -> Iterator[None]:
 def _measure(
     functions: Sequence[Function], args: Sequence[Any], options: Options, kind: str, inputs: Inputs
 ) -> tuple[list[Measured], list[Batches]]:
-    reference = _Reference(options, args) if options.reference else None  # before a function may change its arguments
-    runs = [_bound(function, args, options) for function in functions]
+    reference = Reference(options, args) if options.reference else None  # before a function may change its arguments
+    runs = [bound(function, args, options) for function in functions]
     seconds = [_first_calls(run, inputs, kind) for run in runs]
     inputs.forget_unchanged()
     settings, work = options.settings, _work(options, inputs)
@@ -164,7 +163,7 @@ def _measure(
         checked, judge = reference.check(run, inputs) if reference else ({}, None)
         wrong = str(checked.pop("reason", ""))
         plain = not (options.grad or reset or wrong) and one_s < SLOW_S
-        if reference and plain and _returns_cached_result(function, args):
+        if reference and plain and returns_cached_result(function, args):
             wrong = "the outputs did not change with the inputs: the function returns a cached result"
         if wrong:
             found.append(Measured({**checked, "correct": False}, wrong=wrong))
@@ -247,314 +246,6 @@ def _work(options: Options, inputs: Inputs) -> Work | None:
     return Work(options.flops or 0, options.bytes_min or 0, str(dtype).removeprefix("torch."), tf32)
 
 
-# --- arguments ---
-
-
-class Inputs:
-    """The tensors among arguments, and copies of those that calls change."""
-
-    def __init__(self, args: object) -> None:
-        self.tensors = list({id(one): one for one in leaves(args) if isinstance(one, Tensor)}.values())
-        self.changed: list[tuple[Tensor, Tensor]] = []
-        self._before: list[tuple[Tensor, Tensor]] = []
-        with suppress(torch.OutOfMemoryError):  # then changes are not noticed
-            for one in self.tensors:
-                if type(one) in PLAIN and one.layout is torch.strided and not one.is_quantized:
-                    self._before.append((one, one.detach().clone()))
-
-    @property
-    def movable(self) -> tuple[Tensor, ...]:
-        """Those that may be moved in memory while they are timed: no other tensor shares their memory."""
-        storages = [one.untyped_storage().data_ptr() for one in self.tensors if type(one) in PLAIN]
-        return tuple(
-            one
-            for one in self.tensors
-            if type(one) in PLAIN
-            and not one.is_inference()
-            and one.is_leaf
-            and storages.count(one.untyped_storage().data_ptr()) == 1
-        )
-
-    def note_changes(self) -> None:
-        """Find the tensors that a call has changed."""
-        known = {id(one) for one, _ in self.changed}
-        self.changed += [(now, was) for now, was in self._before if id(now) not in known and not same_bits(now, was)]
-
-    def forget_unchanged(self) -> None:
-        """Free the copies of tensors that no function has changed."""
-        self._before = []
-
-    def restore(self) -> None:
-        """Undo the changes, in place."""
-        if self.changed:
-            with torch.no_grad():
-                for now, was in self.changed:
-                    now.copy_(was)
-
-
-PLAIN = (Tensor, torch.nn.Parameter)  # other classes may have no memory of their own
-
-
-def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors of one shape and type have the same bits; NaN equals NaN."""
-    return equal(*(each.detach().reshape(-1).view(torch.uint8) for each in (one, other)))
-
-
-def leaves(nested: object) -> Iterator[object]:
-    """Yield what lists, tuples and mappings hold."""
-    if isinstance(nested, Mapping):
-        nested = list(nested.values())
-    if isinstance(nested, list | tuple):
-        yield from chain.from_iterable(map(leaves, nested))
-    else:
-        yield nested
-
-
-def _mapped(change: Callable[[Tensor], Tensor], nested: Any) -> Any:
-    """Return lists, tuples and mappings with each tensor changed; a tuple with names stays as it is."""
-    if isinstance(nested, Tensor):
-        return change(nested)
-    if type(nested) in (list, tuple):
-        return type(nested)(_mapped(change, one) for one in nested)
-    if type(nested) is dict:
-        return {name: _mapped(change, one) for name, one in nested.items()}
-    return nested
-
-
-def _device(functions: Sequence[Function], args: Sequence[Any], inputs: Inputs) -> torch.device:
-    """Return the device of a GPU tensor that the functions take, name or return; else the CPU."""
-    found = list(chain(inputs.tensors, *map(_referenced_tensors, functions)))
-    on_gpu = next((one.device for one in found if one.is_cuda), None)
-    if on_gpu or not torch.cuda.is_available():
-        return on_gpu or torch.device("cpu")
-    try:
-        outputs = tensors(functions[0](*args))
-    finally:
-        inputs.note_changes()
-        inputs.restore()
-    unknown = not found and not outputs and torch.cuda.is_initialized()
-    current = torch.device("cuda", torch.cuda.current_device()) if unknown else torch.device("cpu")
-    return next((one.device for one in outputs if one.is_cuda), current)
-
-
-def _referenced_tensors(function: Any) -> Iterator[Tensor]:
-    """Yield tensors that a function holds: of a partial, a module, a closure, defaults, and globals that it names."""
-    while isinstance(function, partial):
-        yield from _tensors_of((function.args, function.keywords))
-        function = function.func
-    owner = function if isinstance(function, torch.nn.Module) else getattr(function, "__self__", None)
-    if isinstance(owner, torch.nn.Module):
-        yield from chain(owner.parameters(), owner.buffers())
-    if inspect.isfunction(function := inspect.unwrap(getattr(function, "__func__", function))):
-        cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
-        names = [function.__globals__.get(name) for name in function.__code__.co_names]
-        yield from _tensors_of((cells, names, function.__defaults__, function.__kwdefaults__))
-
-
-def _tensors_of(nested: object) -> Iterator[Tensor]:
-    for one in leaves(nested):
-        if isinstance(one, Tensor):
-            yield one
-        elif isinstance(one, torch.nn.Module):
-            yield from one.parameters()
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
-
-
-# --- calls ---
-
-
-def _bound(function: Function, args: Sequence[Any], options: Options) -> Callable[[], Any]:
-    if options.grad:
-        return _Backward(function, args)
-    return partial(function, *args) if args else function
-
-
-class _Backward:
-    """Forward and backward of a function. Returns its outputs and the gradients of its arguments.
-
-    Gradients of other tensors, such as a module's parameters, are computed too. No ``.grad`` is changed.
-
-    Raises:
-        ValueError: no output depends on a tensor that requires a gradient.
-
-    """
-
-    def __init__(self, function: Function, args: Sequence[Any]) -> None:
-        given = [one for one in leaves(args) if isinstance(one, Tensor)]
-        if not any(one.requires_grad for one in given):
-
-            def leaf(tensor: Tensor) -> Tensor:
-                return tensor.detach().requires_grad_() if tensor.is_floating_point() else tensor
-
-            args = _mapped(leaf, tuple(args))
-            given = [one for one in leaves(args) if isinstance(one, Tensor)]
-        self._function, self._args = function, args
-        self._wanted = [one for one in given if one.requires_grad]
-        self._others: list[Tensor] | None = None  # found in the first call
-        self._upstream: list[Tensor] = []
-
-    def __call__(self) -> tuple[Tensor, ...]:
-        with torch.enable_grad():
-            result = self._function(*self._args)
-            outputs = [one for one in leaves(result) if isinstance(one, Tensor) and one.requires_grad]
-            if self._others is None:
-                if not outputs:
-                    raise ValueError("grad=True: no output depends on a tensor that requires a gradient")
-                mine = {id(one) for one in self._wanted}
-                self._others = [one for one in _leaves_of(outputs) if id(one) not in mine]
-                self._upstream = [_upstream(one) for one in outputs]
-            wanted = [*self._wanted, *self._others]
-            gradients = torch.autograd.grad(outputs, wanted, self._upstream, allow_unused=True)
-        own = gradients[: len(self._wanted)]
-        return (*(one.detach() for one in outputs), *(one for one in own if one is not None))
-
-
-def _leaves_of(outputs: Sequence[Tensor]) -> list[Tensor]:
-    """Return the leaves of the autograd graph of ``outputs``."""
-    found, seen, waiting = [], set(), [one.grad_fn for one in outputs]
-    while waiting:
-        node: Any = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            found.append(node.variable)
-        waiting += [following for following, _ in node.next_functions]
-    return found
-
-
-def _upstream(output: Tensor) -> Tensor:
-    """Return a gradient of ``output``: sixteenths between -1 and 1, which every type holds exactly."""
-    generator = torch.Generator(output.device).manual_seed(0)
-    drawn = torch.randint(-16, 17, output.shape, generator=generator, device=output.device)
-    return drawn.to(output.dtype) / 16
-
-
-# --- the check ---
-
-
-RELATIVE, OF_RMS = {2: 8, 4: 32}, {2: 8, 4: 512}  # unit roundoffs allowed, by the bytes of a number: narrow types are
-# computed in float32 and rounded once or a few times; a sum of thousands in float32 has hundreds of roundoffs
-
-
-class _Reference:
-    """What a function should return, in float64."""
-
-    def __init__(self, options: Options, args: Sequence[Any]) -> None:
-        assert options.reference
-        self._atol, self._rtol = options.atol, options.rtol
-        self._args = _mapped(_as_float64, tuple(args))
-        run = _Backward(options.reference, self._args) if options.grad else partial(options.reference, *self._args)
-        self._values = [_real(one).to(torch.float64) for one in tensors(run())]
-
-    def check(self, run: Callable[[], object], inputs: Inputs) -> tuple[dict[str, Scalar], Callable[[Any], str] | None]:
-        """Return columns, with a ``reason`` if the outputs are wrong; and what judges later outputs of the same call.
-
-        A function that returns nothing is judged by the arguments that it changes.
-        """
-        try:
-            outputs = [*tensors(run())]
-            in_place = not outputs
-            outputs = outputs or [now for now, _ in inputs.changed]
-            values = self._values
-            if not values:  # the reference changes its arguments too
-                order = [one for one in leaves(self._args) if isinstance(one, Tensor)]
-                places = [next(at for at, one in enumerate(inputs.tensors) if one is now) for now, _ in inputs.changed]
-                values = [_real(order[place]).to(torch.float64) for place in places]
-            if not outputs and not values:
-                raise ValueError("check: the function returns no tensor and changes no argument")
-            columns, reason = self._compare(outputs, values)
-        finally:
-            inputs.restore()
-
-        def judge(outputs: Sequence[Tensor]) -> str:
-            return self._compare(outputs, values)[1]
-
-        return {**columns, "reason": reason}, None if in_place else judge
-
-    def _compare(self, outputs: Sequence[Tensor], values: Sequence[Tensor]) -> tuple[dict[str, Scalar], str]:
-        """Return the columns of the least exact output, and what is wrong with the first wrong one."""
-        outputs = list(map(_real, outputs))
-        if len(outputs) != len(values):
-            return {"correct": False}, f"{len(outputs)} outputs where the reference has {len(values)}"
-        columns: dict[str, Any] = {"correct": True}
-        reasons, said = [], []
-        for place, (output, value) in enumerate(zip(outputs, values, strict=True)):
-            name = f"output {place}" if len(outputs) > 1 else "the output"
-            expected = self._expected(name, output, value)
-            result = compare([output], [expected], output.dtype)
-            found = result.columns()
-            said.append(expected.tolerance)
-            reasons.append(result.reason)
-            columns |= {
-                column: max(number, columns.get(column, 0.0))
-                for column, number in found.items()
-                if isinstance(number, float)
-            }
-        columns |= {"correct": not any(reasons), "tolerance": "; ".join(dict.fromkeys(said))}
-        return columns, next(filter(None, reasons), "")
-
-    def _expected(self, name: str, output: Tensor, value: Tensor) -> Expected:
-        """Return ``value`` with the caller's tolerance, or one that follows from the output's type."""
-        kind = str(output.dtype).removeprefix("torch.")
-        atol, rtol, why = 0.0, 0.0, f"{kind}: exactly"
-        if output.is_floating_point():
-            unit, narrow = torch.finfo(output.dtype).eps / 2, 2 if output.dtype.itemsize <= 2 else 4
-            finite = value[value.isfinite()]
-            rms = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
-            rtol, atol = RELATIVE[narrow] * unit, OF_RMS[narrow] * unit * rms
-            why = f"from {kind}"
-        if self._atol is not None or self._rtol is not None:
-            atol, rtol, why = self._atol or 0.0, self._rtol or 0.0, "as asked"
-        return Expected(name, value, atol, rtol, f"{atol:.2g} + {rtol:.2g} |reference| ({why})")
-
-
-def _real(tensor: Tensor) -> Tensor:
-    """Return complex numbers as pairs of real ones."""
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-
-
-def _as_float64(tensor: Tensor) -> Tensor:
-    """Return a copy, in float64 or complex128 if it does not hold integers."""
-    if tensor.is_complex():
-        return tensor.detach().to(torch.complex128, copy=True).requires_grad_(tensor.requires_grad)
-    if tensor.is_floating_point():
-        return tensor.detach().to(torch.float64, copy=True).requires_grad_(tensor.requires_grad)
-    return tensor.clone()
-
-
-def _returns_cached_result(function: Function, args: Sequence[Any]) -> bool:
-    """Return whether ``function`` gives the same bits for other numbers: half of each, in reverse order.
-
-    They have the signs and ranges of the given ones, so that a function that is picky about them can be called.
-    """
-
-    def other(tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point() or tensor.dtype.itemsize == 1:
-            return tensor.clone()
-        return (tensor.detach() / 2).reshape(-1).flip(0).reshape(tensor.shape).requires_grad_(tensor.requires_grad)
-
-    given = [one for one in leaves(args) if isinstance(one, Tensor) and one.is_floating_point()]
-    try:
-        others = _mapped(other, tuple(args))
-        before = [one.clone() for one in tensors(function(*args))]
-        after = tensors(function(*others))
-        alike = len(before) == len(after) and all(map(same_bits, before, after))
-        varies = any(one.numel() and bool((one != one.reshape(-1)[0]).any()) for one in before)
-    except (RuntimeError, ValueError):  # it takes no other numbers
-        return False
-    return bool(given) and alike and varies
-
-
-# --- for Triton ---
-
-
 def do_bench(
     fn: Callable[[], Any],
     warmup: float = 25,
@@ -586,7 +277,7 @@ def do_bench(
     modes["all"] = list
     if return_mode not in modes:
         raise ValueError(f"return_mode={return_mode!r}: give one of {', '.join(modes)}")
-    named = [*_referenced_tensors(fn)] if torch.cuda.is_available() else [torch.empty(0)]
+    named = [*referenced_tensors(fn)] if torch.cuda.is_available() else [torch.empty(0)]
     on_gpu = not named or any(one.is_cuda for one in named)
     kind = "cuda" if on_gpu else "cpu"
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
