@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -37,6 +38,18 @@ def test_an_example_runs(code, brief, tmp_path):
             except AssertionError as error:
                 failed = str(error)
             assert "slower" in failed or not failed  # so few samples on a busy machine may say so
+
+
+def test_every_cell_of_the_notebook_runs_and_the_results_are_shown_in_it(brief):
+    cells = json.loads((ROOT / "docs" / "bench.ipynb").read_text(encoding="utf-8"))["cells"]
+    names = {"__name__": "notebook"}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    assert names["result"]["spelled_out"].correct
+    assert [(one.name, one.size) for one in names["sweep"]][:2] == [("torch", 2**12), ("spelled_out", 2**12)]
+    shown = ["".join(output["data"].get("text/html", "")) for cell in cells for output in cell.get("outputs", [])]
+    assert sum("<table" in html for html in shown) == 4
 
 
 def test_there_are_twelve_examples():
