@@ -48,7 +48,7 @@ Judge = Callable[[Sequence[Expected], "Sequence[Tensor]"], float]
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep the garbage collector away from torch and all tests, some million objects: half of the collection's time.
+    """Collect the tests without garbage collection, which takes half of the time; it ignores these objects later, too.
 
     In a new checkout one process rewrites the asserts of all files, 8 s. The others wait, and read what it kept.
     """
@@ -153,7 +153,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Files are handed out whole and in their order, as their tests share what they started; of kernels, functions."""
+    """A file goes to one process, since its tests share what they start; in kernels/, each test function does."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):

@@ -8,7 +8,6 @@ judges.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -91,9 +90,8 @@ def _parser() -> Parser:
     parser = Parser(
         prog="runner compare",
         description=__doc__,
-        epilog=f"examples:{EXAMPLES}",
+        examples=EXAMPLES,
         usage="runner compare RUN RUN [RUN...] [output_dir=FOLDER] [options] | RUN --by FIELD [options]",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("words", nargs="*", metavar="RUN", help="folder of a run, or last; or output_dir=FOLDER")
     parser.add_argument("--by", metavar="FIELD", help="compare cases of one run that differ in this field alone")

@@ -10,14 +10,13 @@ Exit codes: 0 nothing is slower; 1 something is slower, wrong or failing; 2 bad 
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.experiment.case import CaseRecord, Choice, Plan, Resume
-from runner.experiment.schema import BadInput, Parser
+from runner.experiment.schema import BadInput, Parser, share
 
 if TYPE_CHECKING:
     from runner.report.derive import Names
@@ -33,7 +32,6 @@ EXAMPLES = """
   python -m runner gate --baseline outputs/<date>/<time>-<name> last
 """
 REPLICAS = 2  # processes that measure a pair again: with the first one enough for a spread between processes
-MOST_SLOWDOWN = 10.0
 UNDECIDED = "**UNCLEAR**: the gate ended before it had decided; its output says why\n"
 UNCHANGED = "their files are the same in both; --all measures them too"
 WITHOUT_REVISIONS = "PyTorch's own operators have no revisions here"
@@ -61,9 +59,8 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = Parser(
         prog="runner gate",
         description=__doc__,
-        epilog=f"examples:{EXAMPLES}",
+        examples=EXAMPLES,
         usage="runner gate --against REV [options] [overrides] | --baseline RUN RUN2 [options]",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     side = parser.add_mutually_exclusive_group()
@@ -71,7 +68,7 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     side.add_argument("--baseline", nargs=2, metavar=("RUN", "RUN2"), help="folders of two runs, or last")
     parser.add_argument(
         "--max-slowdown",
-        type=_share,
+        type=lambda text: share(text, "--max-slowdown "),
         default=0.03,
         metavar="X",
         help="largest slowdown that passes: 3%% (default), 0.03",
@@ -91,17 +88,6 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     if options.repeat < 0:
         raise BadInput(f"--repeat {options.repeat}: give a whole number, at least 0")
     return options, overrides
-
-
-def _share(text: str) -> float:
-    """Return 0.03 for ``3%`` or ``0.03``. Raises BadInput."""
-    match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(%?)", text.strip())
-    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
-    if match and not match[2] and share >= 1:
-        raise BadInput(f"--max-slowdown {text}: write {text}% or {share / 100:g}")
-    if not 0 < share <= MOST_SLOWDOWN:
-        raise BadInput(f"--max-slowdown {text}: give a share above 0, as in 3% or 0.03")
-    return share
 
 
 def _of_runs(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[list[Finding], Sides]:

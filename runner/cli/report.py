@@ -14,7 +14,6 @@ formats:
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -64,8 +63,7 @@ def _without_format(argv: Sequence[str], formats: Sequence[str]) -> int:
         prog="runner report",
         usage="runner report FORMAT [RUN...] [output_dir=FOLDER] [--output PATH] | FORMAT --help",
         description=f"{__doc__}{listed}",
-        epilog=f"examples:{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        examples=EXAMPLES,
     )
     if argv and argv[0].startswith("-"):
         parser.parse_args(argv)

@@ -81,9 +81,8 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = Parser(
         prog="runner tune",
         description=__doc__,
-        epilog=f"examples:{EXAMPLES}",
+        examples=EXAMPLES,
         usage="runner tune [options] workload=... impl=... impl.args.NAME=VALUE,VALUE... [overrides]",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument(

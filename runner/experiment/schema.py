@@ -205,11 +205,36 @@ class BadInput(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser of a sub-command's arguments that raises BadInput at a mistake."""
+    """Parser of a sub-command's arguments that raises BadInput at a mistake.
+
+    Args:
+        examples: shown below the help, as they are written; then the description is too.
+        options: those of argparse.ArgumentParser.
+
+    """
+
+    def __init__(self, *, examples: str | None = None, **options: Any) -> None:
+        if examples:
+            options |= {"epilog": f"examples:{examples}", "formatter_class": argparse.RawDescriptionHelpFormatter}
+        super().__init__(**options)
 
     def error(self, message: str) -> NoReturn:
         """Raise BadInput."""
         raise BadInput(message)
+
+
+MOST_SLOWDOWN = 10.0
+
+
+def share(text: str, name: str) -> float:
+    """Return 0.03 for ``3%`` or ``0.03``. Raises BadInput, whose message begins with ``name``."""
+    match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(%?)", text.strip())
+    found = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if match and not match[2] and found >= 1:
+        raise BadInput(f"{name}{text}: write {text}% or {found / 100:g}")
+    if not 0 < found <= MOST_SLOWDOWN:
+        raise BadInput(f"{name}{text}: give a share above 0, as in 3% or 0.03")
+    return found
 
 
 ALSO = {"gpu": "cuda", "half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}

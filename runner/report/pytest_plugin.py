@@ -34,10 +34,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Prepare the page. Raises UsageError with xdist, whose processes would measure at the same time."""
+    """Raise UsageError if no page can be written: without vl-convert, or with xdist, which measures in parallel."""
     config.stash[RUNS] = []
-    if config.getoption("--runner-html") and config.getoption("numprocesses", None):
+    if not config.getoption("--runner-html"):
+        return
+    if config.getoption("numprocesses", None):
         raise pytest.UsageError("--runner-html: leave out -n, whose processes would measure at the same time")
+    from runner.experiment.schema import BadInput
+    from runner.report import charts
+
+    try:
+        charts.convert()
+    except BadInput as error:
+        raise pytest.UsageError(f"--runner-html: {error}") from None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -112,13 +121,12 @@ def assert_not_slower(bench: Callable[..., Any]) -> Callable[..., Comparison]:
 
 def _share(by: str | float) -> float:
     """Return "3%" or 0.03 as a number. Raises ValueError."""
+    from runner.experiment import schema
+
     try:
-        share = float(by.removesuffix("%")) / 100 if isinstance(by, str) and by.endswith("%") else float(by)
-    except ValueError:
-        share = 0.0
-    if not 0 < share < 10:
-        raise ValueError(f'by={by!r}: give the share that f may be slower, as in by="3%" or by=0.03')
-    return share
+        return schema.share(str(by), "by=")
+    except schema.BadInput as error:
+        raise ValueError(f'{error}, such as by="3%"') from None
 
 
 def _ratio(one: Any) -> str:

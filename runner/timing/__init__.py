@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Batches = tuple[str, list[float], int]  # instrument, ten batch means in us, and how many calls were timed
-
-
 RACE_SAMPLES, RACE_WIDER = 20, 6  # of a case in a race: as exact as 20 samples are where 800 reach the target
 
 

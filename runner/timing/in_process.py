@@ -288,7 +288,7 @@ def do_bench(
         times = [max(0.0, us / 1e3) for us in take(instrument, settings).samples_us]
     if quantiles is None:
         return modes[return_mode](times)
-    found = [_quantile(sorted(times), share) for share in quantiles]
+    found = torch.tensor(times, dtype=torch.float64).quantile(torch.tensor(quantiles, dtype=torch.float64)).tolist()
     return found[0] if len(found) == 1 else found
 
 
@@ -308,10 +308,3 @@ def _instrument(call: Call, settings: TimingSettings, kind: str) -> Instrument:
 def _drop(tensors: Sequence[Tensor]) -> None:
     for one in tensors:
         one.grad = None
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Return a quantile by linear interpolation, as torch.quantile does."""
-    place = share * (len(ordered) - 1)
-    low, rest = int(place), place - int(place)
-    return ordered[low] + rest * (ordered[min(low + 1, len(ordered) - 1)] - ordered[low])

@@ -19,8 +19,8 @@ if importlib.util.find_spec("triton"):
     collect_ignore = NEW if TRITON < (3, 4) else []
 
     if os.environ.get("TRITON_INTERPRET") == "1" and TRITON >= (3, 7):
-        # Each call of a function of a kernel puts interpreted operations in the place of Triton's own once more, though
-        # the launch has done so: a third of the time of these tests.
+        # The interpreter patches Triton's language at each call of a device function, although the launch has patched
+        # it. Doing so once saves a third of the time of these tests.
         from triton.runtime import interpreter
 
         LANGUAGES = (interpreter.tl, interpreter.tl.core)
