@@ -17,19 +17,19 @@ __version__ = "0.1.0"
 
 # No module of this package may have the name of one of them: importing it would replace the function.
 PUBLIC = {
-    "bench": "runner.report.bench",
-    "Comparison": "runner.report.bench",
-    "Timing": "runner.report.bench",
-    "load": "runner.report.frame",
-    "do_bench": "runner.timing.in_process",
+    "bench": ".report.bench",
+    "Comparison": ".report.bench",
+    "Timing": ".report.bench",
+    "load": ".report.frame",
+    "do_bench": ".timing.in_process",
 }
 
 
 def __getattr__(name: str) -> Any:  # the type is that of the import above
     # ``from runner import config`` comes here too, before it imports that module; ``import runner.config`` does not.
     if name not in PUBLIC:
-        raise AttributeError(f"module 'runner' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(PUBLIC[name]), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(PUBLIC[name], __name__), name)
     return found
 
 

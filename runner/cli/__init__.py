@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from io import TextIOWrapper
 
 from runner import __version__
@@ -40,6 +41,9 @@ def _main(words: Sequence[str]) -> int:
     if "--version" in words:  # Hydra would print its own
         print(f"kernel-runner {__version__}")
         return 0
+    if find_spec("hydra") is None:
+        print("runner: the command needs Hydra and more; pip install 'kernel-runner[cli]'", file=sys.stderr)
+        return 2
     from runner.execute import CannotStart
     from runner.experiment import schema
     from runner.experiment.results import SIGNS

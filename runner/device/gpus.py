@@ -58,7 +58,7 @@ def look(limit_s: float = 20.0) -> tuple[list[Gpu], str]:
     begins with the fastest GPU. UUIDs name the same GPU everywhere.
     """
     deadline = time.monotonic() + limit_s
-    text = processes.output([sys.executable, "-m", "runner.device.gpus"], limit_s)
+    text = processes.output([sys.executable, "-P", "-m", "runner.device.gpus"], limit_s)
     if not text:
         if time.monotonic() >= deadline:
             return [], f"the NVIDIA driver did not answer within {limit_s:g} s; see whether nvidia-smi does"

@@ -15,7 +15,10 @@ ROOT = Path(__file__).resolve().parents[2]  # the folder of the packages
 
 
 def environment() -> dict[str, str]:
-    """Return this process's environment, in which ``python -m runner...`` works from any folder."""
+    """Return this process's environment, in which ``python -P -m runner...`` works from any folder.
+
+    Without -P, a folder called ``runner`` in the current one would be imported.
+    """
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
 

@@ -60,7 +60,7 @@ class Zygote:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "runner.execute.zygote", str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-P", "-m", "runner.execute.zygote", str(theirs.fileno()), str(os.getpid())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # until it has the log
@@ -131,7 +131,7 @@ class Spawner:
         """Return the process id of a new worker."""
         mark = _mark()
         process = subprocess.Popen(
-            [sys.executable, "-m", "runner.worker.serve", str(channel)],
+            [sys.executable, "-P", "-m", "runner.worker.serve", str(channel)],
             pass_fds=[channel, *self._keep],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -166,8 +166,12 @@ def _kill_marked(mark: Mapping[str, str]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of a process that runs cases. Unbuffered, the last output of a crash is not lost."""
-    return processes.environment() | {"PYTHONUNBUFFERED": "1"}
+    """Return the environment of a process that runs cases. Unbuffered, the last output of a crash is not lost.
+
+    A user's kernel may import what lies in the current folder, but ``runner`` is always this package.
+    """
+    path = os.pathsep.join([str(processes.ROOT), os.curdir, os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 @dataclass

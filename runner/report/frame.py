@@ -5,17 +5,15 @@ from __future__ import annotations
 import glob
 import warnings
 from collections.abc import Iterable
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.experiment.case import Labels
 from runner.experiment.schema import BadInput
-from runner.report import past
 from runner.report.derive import Line
 from runner.report.formats import columns, flat_records
-from runner.report.past import EXAMPLE
-from runner.store import journal
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -31,8 +29,13 @@ def load(*folders: str | Path, baseline: str | None = None) -> DataFrame:
     Raises:
         BadInput: there is no run in one of ``folders``, none that a pattern names, none is given, or ``baseline`` is in
             no run.
+        ImportError: pandas or orjson is not installed.
 
     """
+    _require("pandas", "orjson")
+    from runner.report import past
+    from runner.report.past import EXAMPLE
+
     if not folders:
         raise BadInput(f"no folder is given; give one or more, as {EXAMPLE}")
     runs = [past.read(folder).against(baseline) for folder in chain.from_iterable(map(_named, folders))]
@@ -53,6 +56,9 @@ def load(*folders: str | Path, baseline: str | None = None) -> DataFrame:
 
 def _named(folder: str | Path) -> list[str | Path]:
     """Return ``folder``, or the folders of runs that it names as a pattern, in order of their paths."""
+    from runner.report.past import EXAMPLE
+    from runner.store import journal
+
     if not glob.has_magic(str(folder)) or Path(folder).exists():
         return [folder]
     found = [path for path in glob.glob(str(folder), recursive=True) if (Path(path) / journal.NAME).is_file()]
@@ -62,7 +68,8 @@ def _named(folder: str | Path) -> list[str | Path]:
 
 
 def frame(lines: Iterable[Line]) -> DataFrame:
-    """Return one line per case, with the columns of ``flat_records``."""
+    """Return one line per case, with the columns of ``flat_records``. Raises ImportError if pandas is not installed."""
+    _require("pandas")
     import pandas
 
     records = flat_records(list(lines))
@@ -71,3 +78,8 @@ def frame(lines: Iterable[Line]) -> DataFrame:
         if all(isinstance(record.get(str(name)), int | None) for record in records):
             table[name] = table[name].astype("Int64")
     return table
+
+
+def _require(*packages: str) -> None:
+    if missing := [package for package in packages if find_spec(package) is None]:
+        raise ImportError(f"a DataFrame of rows needs {' and '.join(missing)}; pip install 'kernel-runner[cli]'")

@@ -69,7 +69,7 @@ class Fingerprints:
         python = ".".join(platform.python_version_tuple()[:2])
         self._versions = {"python": python, **{name: version(name) or "" for name in PACKAGES}}
         python_path = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-        self._roots = [Path.cwd(), ROOT, *(Path(folder).absolute() for folder in python_path)]  # as a worker has them
+        self._roots = [ROOT, Path.cwd(), *(Path(folder).absolute() for folder in python_path)]  # as a worker has them
 
     def of(self, case: CaseRecord) -> dict[str, str]:
         """Return the fingerprint of ``case`` at the first request: digests of files by path, and versions.

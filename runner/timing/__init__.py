@@ -111,4 +111,4 @@ class TimingSettings:
 
 
 def _on(device: str) -> Any:  # mypy has no type for a module as an interface
-    return import_module(f"runner.timing.{device}")
+    return import_module(f".{device}", __name__)

@@ -198,7 +198,7 @@ def _time(call: Call, settings: TimingSettings, kind: str, columns: Mapping[str,
     """Time ``call`` on "cpu" or "cuda". ``columns``: what is known of it already."""
     if kind == "cpu":
         settings = replace(settings, target_pct=settings.target_cpu_pct)
-    module = import_module(f"runner.timing.{kind}")
+    module = import_module(f".{kind}", __package__)
     try:
         figures, taken, instrument = module.measure(call, settings)
     except torch.OutOfMemoryError:  # the copies of the inputs need memory too

@@ -52,7 +52,16 @@ def session(tmp_path_factory):
     (folder / "test_mine.py").write_text(TESTS)
 
     def run(*options: str):
-        words = [sys.executable, "-m", "pytest", "-q", "-p", "runner.report.pytest_plugin", "-p", "no:cacheprovider"]
+        words = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "kernel_runner.report.pytest_plugin",
+            "-p",
+            "no:cacheprovider",
+        ]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "NO_COLOR": "1"}
         environment.pop("PYTEST_ADDOPTS", None)
         done = subprocess.run(
