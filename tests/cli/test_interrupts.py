@@ -52,7 +52,7 @@ def test_the_first_interrupt_while_no_event_is_awaited_is_noted_and_the_second_r
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_an_interrupt_while_the_run_is_reported_costs_no_report(monkeypatch, capsys, tmp_path, number):
     publish = Terminal.publish
     monkeypatch.setattr(Terminal, "publish", lambda *given: os.kill(os.getpid(), number) or publish(*given))

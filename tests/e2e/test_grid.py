@@ -75,6 +75,7 @@ def test_every_workload_runs_naive_torch_and_compiled(run, tmp_path):
         assert metrics["verdict"] != "fallback"
 
 
+@pytest.mark.long
 def test_backward_alone_runs_naive_torch_and_compiled(run):
     words = ["workload=gelu,softmax", "workload.pass=bwd", "workload.rows=32", "workload.cols=33"]
     result = run(*words, "impl=naive,torch,compiled,triton", *QUICK, "-m")

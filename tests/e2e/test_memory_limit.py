@@ -60,6 +60,7 @@ def limited(folder):
     return bool(fields)
 
 
+@pytest.mark.long
 def test_the_kernel_ends_a_case_that_eats_all_memory_and_the_rest_goes_on(command, cgroup, tmp_path):
     (tmp_path / "user.py").write_text(USER)
     grid = ["workload=gelu", "workload.rows=64", "workload.cols=64,128,192,256", "impl=file", "impl.path=user.py:user"]

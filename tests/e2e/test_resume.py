@@ -42,6 +42,7 @@ def folder_of(tmp_path: Path) -> Path:
     return path.parent
 
 
+@pytest.mark.long
 def test_random_kills_and_resumes_lose_no_row_and_run_no_case_twice(command, run, tmp_path, survivors):
     draw, mark = random.Random(os.getpid()), f"RESUME_TEST={os.getpid()}-{time.monotonic_ns()}"
     env = dict([mark.split("=")])
@@ -213,7 +214,7 @@ def truncated(folder):
     return "its rows.jsonl has been truncated"
 
 
-@pytest.mark.parametrize("how", [removed, renamed, truncated])
+@pytest.mark.parametrize("how", [removed, *(pytest.param(one, marks=pytest.mark.long) for one in (renamed, truncated))])
 def test_a_run_whose_records_are_lost_stops_and_prints_its_rows(command, tmp_path, folder_with_rows, how):
     process = start(command, *TINY, "workload.cols=range(1,61)", "-m")
     folder = folder_with_rows(5)

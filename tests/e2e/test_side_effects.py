@@ -61,7 +61,12 @@ CHANGED = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGED)
+SHORT = ("replaces_equal", "leaves_files_open", "sets_a_timer")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in SHORT else pytest.mark.long) for name in CHANGED]
+)
 def test_what_a_case_changes_is_in_its_row_and_in_no_other(run, tmp_path, name):
     (tmp_path / "user.py").write_text(USER)
     sizes = ["workload=gelu", "workload.rows=64", "workload.cols=64,128"]

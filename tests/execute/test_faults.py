@@ -181,7 +181,14 @@ def test_each_way_to_fail_has_its_status_and_the_next_case_is_right(grid):
     assert "string_at" in rows["segfault"].detail, "faulthandler's stack"
 
 
-@pytest.mark.parametrize("name", ["loops", "loops_in_c", "sleeps_in_c", "stops", "deadlocks"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "loops_in_c",
+        "stops",
+        *(pytest.param(one, marks=pytest.mark.long) for one in ("loops", "sleeps_in_c", "deadlocks")),
+    ],
+)
 def test_a_case_that_hangs_is_killed_at_its_limit(grid, name):
     started = time.monotonic()
     rows = grid(name, "right", build_limit_s=2)

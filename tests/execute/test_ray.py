@@ -98,6 +98,7 @@ def left_behind(monkeypatch, tmp_path, survivors):
     return lambda: survivors(mark)
 
 
+@pytest.mark.long
 def test_a_case_that_crashes_and_two_that_kill_their_actor(grid, tmp_path, left_behind):
     cases = grid(("right", 64), ("kills_once", 65), ("right", 65), ("kills", 66), ("right", 66), ("crashes", 67))
     cases += grid(("other", 64), ("right", 68), ("other", 68))

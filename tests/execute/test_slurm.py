@@ -151,6 +151,7 @@ def texts(events) -> str:
     return "\n".join(notice.text for notice in of(Notice, events))
 
 
+@pytest.mark.long
 def test_a_task_is_killed_and_another_one_goes_on(grid, tmp_path, left_behind):
     cases = grid(*[(function, cols) for cols in range(64, 68) for function in ("right", "other")])
     cases[5] = grid(("kills_once", 66))[0]

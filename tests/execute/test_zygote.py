@@ -132,7 +132,9 @@ def test_a_stopped_worker_dies_with_the_zygote(source, tmp_path, gone):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such process")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, *(pytest.param(one, marks=pytest.mark.long) for one in (signal.SIGTERM, signal.SIGHUP))]
+)
 def test_a_signal_to_all_processes_of_a_run_does_not_end_the_zygote(source, tmp_path, number):
     worker = WorkerProcess(source, tmp_path / "log", (), measures=False)
     os.kill(source.process.pid, number)

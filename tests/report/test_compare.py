@@ -122,7 +122,7 @@ def test_an_uncertain_time_has_no_conclusion_whatever_is_known_of_the_spread(fig
     assert only_pair(processes([100.0, 100.1, 100.2]), [uncertain, *others]).doubt == doubt
 
 
-@pytest.mark.parametrize("count", [1, 3, 5])
+@pytest.mark.parametrize("count", [1, 3, pytest.param(5, marks=pytest.mark.long)])
 def test_two_hundred_equal_cases_have_hardly_a_false_word(count):
     """One of ten tables of 200 pairs may have a word by chance, at 5 % for the whole table."""
     generator, tables, separate = random.Random(count), 10, 100 * T_975[9] * math.sqrt(2) * 0.01

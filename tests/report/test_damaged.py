@@ -89,7 +89,7 @@ def read_all(folder, plan, contents):
     assert (artifacts(folder, rows), tables(folder, rows)) == ([], {})
 
 
-@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("paired", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_record_with_an_odd_value_is_read_or_counted_as_unreadable(run, paired):
     folder, plan = run
     path, anything = folder / journal.NAME, Resume(ignore=PARTS)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from runner.report.wandb import Wandb
 from runner.store import journal
 
 KEY = "0123456789abcdef" * 3
+LONG = partial(pytest.param, marks=pytest.mark.long)
 LOG = Wandb(
     project="kernel-runner",
     entity=None,
@@ -338,10 +340,10 @@ def test_the_printed_command_uploads_a_run_that_was_kept_offline(folder, home, l
 @pytest.mark.parametrize(
     ("manner", "timeout_s", "said"),
     [
-        ("401", 30.0, "not today"),
+        LONG("401", 30.0, "not today"),
         ("hang", 4.0, "not uploaded within log.wandb.timeout_s=4"),
         ("breaks", 30.0, "HTTP 500: not today"),
-        ("no_files", 30.0, "unexpected HTTP status 500 Internal Server Error"),
+        LONG("no_files", 30.0, "unexpected HTTP status 500 Internal Server Error"),
     ],
 )
 def test_a_server_that_fails_costs_a_bounded_time_and_no_result(
@@ -389,7 +391,7 @@ def test_a_key_of_the_wrong_form_is_said_so_and_not_shown(folder, home, monkeypa
 @pytest.mark.parametrize(
     ("mode", "variable", "said"),
     [
-        ("offline", None, "log.wandb.mode=offline"),
+        LONG("offline", None, "log.wandb.mode=offline"),
         ("auto", "offline", "WANDB_MODE=offline"),
     ],
 )
