@@ -121,14 +121,19 @@ def _script() -> str:
 
 
 def publish(name: str, text: str, facts: dict[str, Any], write: bool) -> None:
-    """Print ``text``; with ``write`` also keep it as ``results/<name>-<cpu, or the GPU's name>.md``."""
+    """Print ``text``; with ``write`` also ``keep`` it."""
     print(text)
     if write:
-        RESULTS.mkdir(exist_ok=True)
-        device = facts["worker"]["gpu"]["name"] if facts["worker"]["gpu"] else "cpu"
-        path = RESULTS / f"{name}-{device.lower().replace(' ', '-')}.md"
-        path.write_text(text + "\n", encoding="utf-8")
-        print(f"\nwritten: {path.relative_to(ROOT)}", file=sys.stderr)
+        keep(name, text, facts)
+
+
+def keep(name: str, text: str, facts: dict[str, Any]) -> None:
+    """Keep ``text`` as ``results/<name>-<cpu, or the GPU's name>.md``."""
+    RESULTS.mkdir(exist_ok=True)
+    device = facts["worker"]["gpu"]["name"] if facts["worker"]["gpu"] else "cpu"
+    path = RESULTS / f"{name}-{device.lower().replace(' ', '-')}.md"
+    path.write_text(text + "\n", encoding="utf-8")
+    print(f"\nwritten: {path.relative_to(ROOT)}", file=sys.stderr)
 
 
 def word(kept: bool) -> str:

@@ -1,0 +1,1 @@
+"""Compare our kernels with torch and torch.compile over seeded random shapes."""
