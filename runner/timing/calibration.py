@@ -96,15 +96,24 @@ def profiler_attached() -> bool:
 def renew_if_moved() -> None:
     """Forget the offsets of graphs if an empty kernel takes another time than when they were measured.
 
-    The caller may have started CUPTI since, or another process have come to the GPU. A lower clock is no reason.
+    The caller may have started CUPTI since, or another process have come to the GPU.
     """
-    if _own(f"graphs_{CAPTURES}_warm_us") not in known or abs(moved_us := shift_us()) <= MOST_DRIFT_US:
-        return
+    if _own(f"graphs_{CAPTURES}_warm_us") in known and _has_moved(shift_us()):
+        _forget_graphs()
+
+
+def _has_moved(shift_us: float) -> bool:
+    """Return whether the offset has moved by ``shift_us``. A lower clock makes an empty kernel longer, too."""
+    if shift_us <= MOST_DRIFT_US:
+        return shift_us < -MOST_DRIFT_US
     clock_mhz = statistics.median(_reference_graphs().clocks_mhz[-OFFSET_SAMPLES:])
-    if moved_us < 0 or clock_mhz >= SLOWED * unloaded_mhz():
-        for name in [name for name in known if name.startswith("graphs_")]:
-            del known[name]
-        _reference_graphs.cache_clear()
+    return clock_mhz >= SLOWED * unloaded_mhz()
+
+
+def _forget_graphs() -> None:
+    for name in [name for name in known if name.startswith("graphs_")]:
+        del known[name]
+    _reference_graphs.cache_clear()
 
 
 def _empty_kernel_us() -> float:
@@ -155,18 +164,19 @@ Result = TypeVar("Result")
 
 
 def undisturbed(take: Callable[[], Result], instruments: Sequence[Instrument]) -> tuple[Result, float]:
-    """Return the result of ``take`` and the drift of the timer offset in us. Repeat ``take`` if the offset has dropped.
+    """Return the result of ``take`` and the drift of the timer offset in us. Repeat ``take`` if the offset has moved.
 
-    When another process creates or destroys its context on this GPU, kernels of a graph follow each other faster. The
-    drift is 0 if no graphs are among ``instruments``.
+    When another process creates or destroys its context on this GPU, kernels of a graph follow each other faster for a
+    while. Where the offset was measured in such a while, it was too short: it is measured anew. The drift is 0 if no
+    graphs are among ``instruments``.
     """
     if not any(isinstance(instrument, GraphTimestamps) for instrument in instruments):
         return take(), 0.0
     for _ in range(TRIES - 1):
         taken, drift_us = take(), shift_us()
-        if drift_us > -MOST_DRIFT_US:
+        if not _has_moved(drift_us):
             return taken, drift_us
-        settle()
+        settle() if drift_us < 0 else _forget_graphs()
     return take(), shift_us()
 
 

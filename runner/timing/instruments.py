@@ -76,7 +76,8 @@ def build(
     before = preparation(call.reset, cold_l2=cold)
     if name == "graph_timestamps":
         captures = settings.captures
-        constant_us = calibration.graph_constant_us(cold_l2=cold, captures=captures)
+        constant_us = partial(calibration.graph_constant_us, cold_l2=cold, captures=captures)
+        constant_us()  # before the call is captured; each series asks again, since it may be measured anew
         return GraphTimestamps(call.run, before, captures=captures, constant_us=constant_us, buffer_sets=buffer_sets)
     if name == "stream_timestamps":
         return StreamTimestamps(call.run, before, constant_us=calibration.stream_constant_us(cold_l2=cold))

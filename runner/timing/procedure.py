@@ -329,12 +329,15 @@ def _doubts(columns: Mapping[str, Any], target_pct: float) -> Iterator[tuple[str
     if (drift_us := columns.get("timer_drift_us", 0.0)) <= -MOST_DRIFT_US:
         change = f"the empty kernel's time dropped by {figure(-drift_us, 'us', 2)}"
         yield "contended", f"{change}: another process started or stopped using this GPU"
+    clock, unloaded = columns.get("sm_clock_mhz"), columns.get("unloaded_clock_mhz")
+    if drift_us >= MOST_DRIFT_US and clock and unloaded and clock >= SLOWED * unloaded:
+        change = f"the empty kernel's time rose by {figure(drift_us, 'us', 2)}"
+        yield "contended", f"{change} since the timer offset was measured: another process was using this GPU then"
     if (waited_pct := columns.get("cpu_wait_pct", 0.0)) > CONTENDED_PCT:
         yield "contended", f"its threads waited {waited_pct:.0f} % of the time for other processes"
 
     # The driver must report a limit too, if it can be asked: tensor cores lower the clock without any (256^3 in
     # bfloat16: 1848 of 1981 MHz).
-    clock, unloaded = columns.get("sm_clock_mhz"), columns.get("unloaded_clock_mhz")
     limit = columns.get("throttle", "power most likely")
     if clock and unloaded and clock < SLOWED * unloaded and limit:
         yield "power_capped", f"the GPU met a limit ({limit}): its clock was {clock:.0f} of {unloaded:.0f} MHz"

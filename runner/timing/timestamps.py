@@ -98,6 +98,8 @@ def captures_needed(us: float, captures: int, buffer_sets: int) -> int:
 class GraphTimestamps(Instrument):
     """Times from replays of CUDA graphs, one at a time, less ``constant_us``. The most precise instrument.
 
+    ``constant_us`` may be a function, which is called for each series.
+
     Each graph holds one sample: preparation, timestamp, call, timestamp. Since no two captures are quite alike, there
     are ``captures`` graphs, or fewer if the call is long, spread over ``buffer_sets`` and replayed in shuffled order.
     Instruments that share ``buffer_sets`` have their outputs at the same addresses.
@@ -116,7 +118,7 @@ class GraphTimestamps(Instrument):
         before: Callable[[], object],
         *,
         captures: int,
-        constant_us: float,
+        constant_us: float | Callable[[], float],
         buffer_sets: BufferSets | None = None,
     ) -> None:
         super().__init__(run, before)
@@ -144,6 +146,7 @@ class GraphTimestamps(Instrument):
     def samples(self, count: int) -> list[float]:
         """Return at least ``count`` times in us: whole rounds of all graphs, or ``count`` graphs if fewer."""
         times: list[float] = []
+        constant_us = self._constant_us() if callable(self._constant_us) else self._constant_us
         while len(times) < count:
             order = self._chance.sample(range(len(self._graphs)), min(count, len(self._graphs)))
             started = time.perf_counter()
@@ -152,7 +155,7 @@ class GraphTimestamps(Instrument):
             pairs = self._timestamps.read()
             self._timed.update(order)
             self._last = order[-1]
-            times += [pairs[index][0] / 1e3 - self._constant_us for index in order]
+            times += [pairs[index][0] / 1e3 - constant_us for index in order]
             self.clocks_mhz += [pairs[index][1] / pairs[index][0] * 1e3 for index in order]
             rest(times[-1], busy_s, partial(self._replay, order[-1:]))
         return times

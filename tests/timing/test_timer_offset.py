@@ -15,25 +15,32 @@ GRAPHS = [object.__new__(GraphTimestamps)]
 
 @pytest.fixture
 def shifts(monkeypatch):
-    """What is found after each series, in turn; the times that it was settled are counted."""
-    found, settled = [], []
+    """What is found after each series, in turn; the times that it was settled, and the clock that is measured."""
+    found, settled, graphs = [], [], SimpleNamespace(clocks_mhz=[1980.0])
+
+    def reference():
+        return graphs
+
+    reference.cache_clear = lambda: None
     monkeypatch.setattr(calibration, "shift_us", lambda: found.pop(0))
     monkeypatch.setattr(calibration, "settle", lambda: settled.append(len(found)))
-    return found, settled
+    monkeypatch.setattr(calibration, "_reference_graphs", reference)
+    monkeypatch.setattr(calibration, "unloaded_mhz", lambda: 1980.0)
+    monkeypatch.setattr(calibration, "known", {"graphs_20_cold_us": 1.7, "stream_cold_us": 3.0})
+    return found, settled, graphs
 
 
 @pytest.mark.parametrize(
     ("after_each", "taken", "settled"),
     [
         ([0.01], 1, 0),
-        ([0.9], 1, 0),  # a clock at the power limit
         ([-0.37, 0.02], 2, 1),
         ([-0.37, -0.37, -0.01], 3, 2),
         ([-0.37, -0.34, -0.37], 3, 2),  # it does not pass: the last series is given, and by how much
     ],
 )
 def test_a_series_is_taken_anew_as_long_as_the_timer_offset_has_dropped(shifts, after_each, taken, settled):
-    found, times_settled = shifts
+    found, times_settled, _ = shifts
     found += after_each
     series = iter(["first", "second", "third"])
     assert calibration.undisturbed(lambda: next(series), GRAPHS) == (
@@ -41,6 +48,18 @@ def test_a_series_is_taken_anew_as_long_as_the_timer_offset_has_dropped(shifts, 
         after_each[-1],
     )
     assert len(times_settled) == settled
+
+
+@pytest.mark.parametrize(("clock_mhz", "taken", "kept"), [(1980.0, 2, ["stream_cold_us"]), (1500.0, 1, None)])
+def test_an_offset_that_was_too_short_is_measured_anew_unless_the_clock_is_lower_now(shifts, clock_mhz, taken, kept):
+    found, settled, graphs = shifts
+    found += [0.7, 0.01]
+    graphs.clocks_mhz = [clock_mhz]
+    series = iter(["first", "second"])
+    result, _ = calibration.undisturbed(lambda: next(series), GRAPHS)
+    assert result == ["first", "second"][taken - 1]
+    assert list(calibration.known) == (kept or ["graphs_20_cold_us", "stream_cold_us"])
+    assert not settled
 
 
 def test_a_series_of_other_instruments_is_taken_once(shifts):
@@ -76,3 +95,18 @@ def test_a_context_that_comes_is_noticed_if_it_moves_the_timer_offset_and_settli
         moved_us = calibration.shift_us()  # -0.37 on H200s
         calibration.settle()
         assert calibration.shift_us() > -0.1, f"it had moved by {moved_us:.2f} us"
+
+
+@pytest.mark.gpu
+def test_an_offset_that_was_measured_beside_a_new_context_is_measured_anew(other_context):
+    right_us = calibration.graph_constant_us(cold_l2=True, captures=calibration.CAPTURES)
+    calibration._forget_graphs()
+    with other_context():
+        calibration.graph_constant_us(cold_l2=True, captures=calibration.CAPTURES)
+        calibration.shift_us()
+    calibration.settle()
+    for _ in range(2):  # of a worker: one case after the other
+        calibration.undisturbed(lambda: None, GRAPHS)
+    assert calibration.graph_constant_us(cold_l2=True, captures=calibration.CAPTURES) == pytest.approx(
+        right_us, abs=0.1
+    )

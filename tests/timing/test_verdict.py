@@ -52,10 +52,13 @@ def test_an_interval_that_sampling_alone_makes_wide_is_not_the_timers_fault():
     assert verdict(GOOD | {"stat_pct": 0.48, "interval_pct": 0.52}, 0.5)["verdict"] == "ok"
 
 
-def test_a_timer_offset_that_has_dropped_is_due_to_other_processes():
+def test_a_timer_offset_that_has_moved_is_due_to_other_processes():
     result = verdict(GOOD | {"timer_drift_us": -0.37}, 0.5)
     assert (result["verdict"], "dropped by 0.37 us" in result["verdict_reason"]) == ("contended", True)
-    assert verdict(GOOD | {"timer_drift_us": 0.37}, 0.5)["verdict"] == "ok"
+    result = verdict(GOOD | {"timer_drift_us": 0.37}, 0.5)
+    assert (result["verdict"], "rose by 0.37 us" in result["verdict_reason"]) == ("contended", True)
+    slowed = GOOD | {"timer_drift_us": 0.37, "sm_clock_mhz": 1850.0, "throttle": ""}  # which makes it longer, too
+    assert verdict(slowed, 0.5)["verdict"] == "ok"
 
 
 def test_the_gravest_doubt_is_said():
