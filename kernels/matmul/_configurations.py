@@ -68,6 +68,8 @@ TILES = (
     _Tile(64, 64, 4, 0.55, k_bytes=2 * K_BYTES),
     _Tile(64, 32, 4, 0.3, k_bytes=2 * K_BYTES),
 )
+ROLES = _Tile(128, 256, 4, 1.03)  # of kernel "roles", which stores a tile of y during the next one
+PREFER_ROLES = 1.15  # with many tiles, it is chosen although another one is estimated to be faster by up to this factor
 STORED = 8  # n must be a multiple of this in 16 bits: a descriptor stores rows of a multiple of 16 bytes
 FEWEST_STEPS = 8  # along k for kernel "roles": more than the parts that y is stored in, and the slots of the ring
 LONGEST = 2**31 - 256  # of m, n and k; beyond, indices in the last tile may need more than 32 bits
@@ -105,17 +107,12 @@ def configuration(
     if min(m, n) <= SKINNY_ROWS and max(m, n) > SKINNY_ROWS:
         return _skinny(min(m, n), max(m, n), k, ITEMSIZE[dtype], multiprocessors)
     itemsize = ITEMSIZE[dtype]
-    if roles and itemsize <= 2 and n % STORED == 0 and _cdiv(k * itemsize, K_BYTES) >= FEWEST_STEPS:
-        # group_m: of 4 to 16, 12 was the fastest or within 0.2 % of it for nine large shapes in two dtypes. The
-        # exception is 16384 cubed in float16, where 8 was 1.2 % faster, in a separate run.
-        chosen = Configuration("roles", 128, 256, K_BYTES // itemsize, stages=4, warps=4, group_m=12)
-        if _cdiv(m, chosen.block_m) * _cdiv(n, chosen.block_n) >= multiprocessors:
-            return chosen
-    return _wave(m, n, k, itemsize, multiprocessors)
+    roles = roles and itemsize <= 2 and n % STORED == 0 and _cdiv(k * itemsize, K_BYTES) >= FEWEST_STEPS
+    return _wave(m, n, k, itemsize, multiprocessors, roles=roles)
 
 
-def _wave(m: int, n: int, k: int, itemsize: int, multiprocessors: int) -> Configuration:
-    """Return the tile, and the number of parts of k, with the shortest estimated time."""
+def _wave(m: int, n: int, k: int, itemsize: int, multiprocessors: int, *, roles: bool) -> Configuration:
+    """Return the kernel and tile, and the number of parts of k, with the shortest estimated time."""
 
     def microseconds(choice: tuple[_Tile, int]) -> float:
         tile, split = choice
@@ -123,13 +120,18 @@ def _wave(m: int, n: int, k: int, itemsize: int, multiprocessors: int) -> Config
         # Programs that share a multiprocessor share its tensor cores, and each stores while the other multiplies.
         area = tile.block_m * tile.block_n
         multiplying = tile.programs * area * _cdiv(k, split) * itemsize / (CORE_BYTES * tile.rate)
-        storing = area / STORE_ELEMENTS if tile.programs == 1 else 0.0
         waves = _cdiv(items, tile.programs * multiprocessors)
-        return waves * (multiplying + storing) + _joining_us(split, m * n)
+        stores = 1 if tile is ROLES else waves if tile.programs == 1 else 0  # those during which nothing is multiplied
+        return waves * multiplying + stores * area / STORE_ELEMENTS + _joining_us(split, m * n)
 
     blocks = _cdiv(k * itemsize, K_BYTES)
     splits = [split for split in (1, 2, 4, 8) if split == 1 or blocks >= 8 * split]
     tile, split = min(((tile, split) for tile in TILES for split in splits), key=microseconds)
+    many = _cdiv(m, ROLES.block_m) * _cdiv(n, ROLES.block_n) >= multiprocessors
+    if roles and microseconds((ROLES, 1)) <= (PREFER_ROLES if many else 1) * microseconds((tile, split)):
+        # group_m: of 4 to 16, 12 was the fastest or within 0.2 % of it for nine large shapes in two dtypes. The
+        # exception is 16384 cubed in float16, where 8 was 1.2 % faster, in a separate run.
+        return Configuration("roles", 128, 256, K_BYTES // itemsize, stages=4, warps=4, group_m=12)
     stored = 4 if split > 1 or itemsize == 4 else 2
     halves = tile.block_n == 256 or tile.programs > 1
     store = tile.block_m * tile.block_n // (2 if halves else 1) * stored

@@ -1,8 +1,8 @@
 """Matrix product in Triton: four kernels, chosen by ``_configurations``.
 
-    roles         Hopper, 8 and 16 bits, at least one tile of y for each multiprocessor. One warp loads, two warpgroups
-                  multiply, and y is stored during the next tile. Triton's compiler does not do that by itself, so this
-                  kernel is in Gluon, Triton's lower-level language
+    roles         Hopper, 8 and 16 bits, about one tile of y for each multiprocessor, or several. One warp loads, two
+                  warpgroups multiply, and y is stored during the next tile. Triton's compiler does not do that by
+                  itself, so this kernel is in Gluon, Triton's lower-level language
     descriptors   Hopper. The tensor memory accelerator loads tiles, and warpgroup instructions (wgmma) multiply them.
                   A program computes several tiles, so that loads of the next tile overlap with the store of this one
     skinny        Hopper, at most 128 rows or columns. The wide operand is the one for which the instruction needs at
@@ -318,9 +318,16 @@ def _by_pointers(
     target = out if out is y else out[0]
     rows, cols = how.block_m, how.block_n
     (a_along_k, a_unit), (b_along_k, b_unit) = load_unit(a), load_unit(b.t())
+    # In tf32x3, the parts of the right operand are stored along k for wgmma. To turn a tile around costs more than its
+    # product. Those of the left operand stay in registers, and may lie either way. So y^T = b^T a^T if only a fits.
+    if precision == "tf32x3" and not a_along_k and not b_along_k:
+        if a.numel() <= b.numel():
+            a = a.contiguous()
+            a_along_k, a_unit = load_unit(a)
+        else:
+            b = b.t().contiguous().t()
+            b_along_k, b_unit = load_unit(b.t())
     if precision == "tf32x3" and a_along_k and not b_along_k:
-        # The parts of the right operand are stored along k for wgmma. Those of the left one stay in registers, and may
-        # lie either way: y^T = b^T a^T.
         a, b, target, scale_a, scale_b = b.t(), a.t(), target.t(), scale_b, scale_a
         rows, cols, a_unit, b_unit, a_along_k, b_along_k = cols, rows, b_unit, a_unit, False, True
     (m, n), k = target.shape, a.shape[1]
