@@ -125,7 +125,7 @@ def _wave(m: int, n: int, k: int, itemsize: int, multiprocessors: int, *, roles:
         return waves * multiplying + stores * area / STORE_ELEMENTS + _joining_us(split, m * n)
 
     blocks = _cdiv(k * itemsize, K_BYTES)
-    splits = [split for split in (1, 2, 4, 8) if split == 1 or blocks >= 8 * split]
+    splits = [split for split in SPLITS if split == 1 or 8 * split <= min(blocks, 64)]
     tile, split = min(((tile, split) for tile in TILES for split in splits), key=microseconds)
     many = _cdiv(m, ROLES.block_m) * _cdiv(n, ROLES.block_n) >= multiprocessors
     if roles and microseconds((ROLES, 1)) <= (PREFER_ROLES if many else 1) * microseconds((tile, split)):
@@ -225,6 +225,7 @@ LOOPS = {
 }
 LOADED_BYTES = {16: 5.0e4, 8: 4.5e4, 4: 3.5e4, 2: 2.0e4, 1: 1.0e4}  # of a multiprocessor in 1 us, by bytes of a load
 LEAST_LOAD = 4  # bytes: cp.async copies no less; a smaller load goes through registers, and takes shorter steps
+TURNED = 2**27  # from this many products on, a copy pays in float8 and tf32
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # parts of a sum
 
 
@@ -267,8 +268,8 @@ def _pointers(
         lines = (rows + min(rows, m) + cols + min(cols, n)) / 2  # a masked load takes half the time
         loading = lines * block_k * itemsize / LOADED_BYTES[load]
         busy = here * steps * max(multiplying, loading)
-        alone = _cdiv(here, programs) * (FILL_US + steps * (step_us + multiplying / 2))
-        return max(busy, alone) + _joining_us(split, m * n)
+        alone = FILL_US + steps * (step_us + multiplying / 2) + rows * cols / STORE_ELEMENTS
+        return max(busy, _cdiv(here, programs) * alone) + _joining_us(split, m * n)
 
     splits = [split for split in SPLITS if split == 1 or k >= 2 * split * block_k]
     choices = [(tile, split) for tile in loop.tiles for split in splits]
@@ -281,6 +282,8 @@ def _pointers(
 def copy_pays(m: int, n: int, k: int, dtype: str, *, copied: tuple[int, ...], multiprocessors: int, load: int) -> bool:
     """Return whether it is faster to copy operands, of ``copied`` elements each, than to use the kernel "pointers"."""
     itemsize = ITEMSIZE[dtype]
+    if itemsize != 2:  # the general kernel turns tiles around that do not lie along k, which the estimate does not see
+        return m * n * k >= TURNED
     copying = sum(LAUNCH_US + 2 * count * itemsize / MEMORY_BYTES for count in copied)
     product = 2 * m * n * k / (COPIED_FLOPS * multiprocessors)
     reading = (m * k + k * n) * itemsize / MEMORY_BYTES

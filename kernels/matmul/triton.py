@@ -203,8 +203,9 @@ def _without_costly_copies(
     load = min(load_unit(x)[1] * x.itemsize for x in operands)
     if copy_pays(m, n, k, dtype, copied=copies, multiprocessors=multiprocessors, load=load):
         return how
-    machine = {"capability": capability, "multiprocessors": multiprocessors}
-    return pointers(m, n, k, dtype, precision=precision, load=load, **machine)
+    return pointers(
+        m, n, k, dtype, capability=capability, multiprocessors=multiprocessors, precision=precision, load=load
+    )
 
 
 @cache
