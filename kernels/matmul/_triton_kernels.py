@@ -226,8 +226,9 @@ def matmul_pointers(
     row, col = place(tl.program_id(0) % tiles, tiles_m, tiles_n, GROUP_M)
     part = tl.program_id(0) // tiles
     blocks = tl.cdiv(k, BLOCK_K)
-    first = part * blocks // SPLIT_K
-    last = (part + 1) * blocks // SPLIT_K
+    # The first parts take one block more, if the blocks cannot be shared out equally.
+    first = part * (blocks // SPLIT_K) + tl.minimum(part, blocks % SPLIT_K)
+    last = (part + 1) * (blocks // SPLIT_K) + tl.minimum(part + 1, blocks % SPLIT_K)
     rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = col * BLOCK_N + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)

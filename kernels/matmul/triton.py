@@ -124,6 +124,11 @@ def matmul(
     roles = not given and has_roles(a) and y.data_ptr() % ALIGNED == 0  # this kernel stores by descriptor only
     machine = {"capability": capability, "multiprocessors": multiprocessors, "roles": roles}
     how = configuration(m, n, k, dtype, precision=precision, **machine)
+    if how.kernel == "pointers":
+        load = _load_bytes(a, b)
+        how = pointers(
+            m, n, k, dtype, capability=capability, multiprocessors=multiprocessors, precision=precision, load=load
+        )
     run(how, a, b, y, scale_a, scale_b, precision=precision, given=given)
     return y
 
@@ -200,12 +205,17 @@ def _without_costly_copies(
     capability, multiprocessors = _machine(a.device)
     # The narrow operand of a skinny product is small, and the other one decides.
     operands = (a, b) if how.kernel != "skinny" else (b,) if m <= n else (a,)
-    load = min(load_unit(x)[1] * x.itemsize for x in operands)
+    load = _load_bytes(*operands)
     if copy_pays(m, n, k, dtype, copied=copies, multiprocessors=multiprocessors, load=load):
         return how
     return pointers(
         m, n, k, dtype, capability=capability, multiprocessors=multiprocessors, precision=precision, load=load
     )
+
+
+def _load_bytes(*operands: Tensor) -> int:
+    """Return how many bytes of each operand a thread of the kernel "pointers" can load at once."""
+    return min(load_unit(x)[1] * x.itemsize for x in operands)
 
 
 @cache

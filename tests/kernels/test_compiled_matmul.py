@@ -276,7 +276,7 @@ def test_float32_is_multiplied_in_float32(pointers, capability):
     assert built.stack == 0
 
 
-@pytest.mark.parametrize("size", [64, 256, 1024, 4096])
+@pytest.mark.parametrize("size", [256, 4096])
 @pytest.mark.parametrize("capability", [80, 90])
 def test_three_products_of_tf32_use_tensor_cores_and_wide_copies(pointers, capability, size):
     # As in y^T = b^T a^T: only the right operand lies along k.
@@ -287,8 +287,8 @@ def test_three_products_of_tf32_use_tensor_cores_and_wide_copies(pointers, capab
     assert built.stack == 0
 
 
-@pytest.mark.parametrize(("load", "copied"), [(8, {8}), (4, {4}), (2, set())])
-@pytest.mark.parametrize("size", [(8, 4096), (64, 4096), (4096, 4096)])
+@pytest.mark.parametrize(("load", "copied"), [(4, {4}), (2, set())])
+@pytest.mark.parametrize("size", [(8, 4096), (64, 4096)])
 def test_16_bits_of_any_alignment_by_pointers_spill_nothing(pointers, load, copied, size):
     machine = {"capability": (9, 0), "multiprocessors": 132}
     how = general(*size, 4096, "bfloat16", load=load, **machine)
