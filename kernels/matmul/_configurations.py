@@ -223,7 +223,7 @@ LOOPS = {
         ),
     ),
 }
-LOADED_BYTES = {16: 5.0e4, 8: 4.5e4, 4: 3.5e4, 2: 2.0e4, 1: 1.0e4}  # of a multiprocessor in 1 us, by bytes of a load
+LOADED_BYTES = {16: 5.0e4, 8: 4.5e4, 4: 3.5e4, 2: 2.8e4, 1: 1.4e4}  # of a multiprocessor in 1 us, by bytes of a load
 LEAST_LOAD = 4  # bytes: cp.async copies no less; a smaller load goes through registers, and takes shorter steps
 TURNED = 2**27  # from this many products on, a copy pays in float8 and tf32
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # parts of a sum
