@@ -179,50 +179,37 @@ def _skinny(narrow: int, wide: int, k: int, itemsize: int, multiprocessors: int)
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Loop:
-    """The loop of kernel "pointers" for a kind of product."""
-
-    step_us: float  # latency of a step, which other programs of a multiprocessor hide
-    k_bytes: int  # bytes of a row of a tile along k
-    tiles: tuple[tuple[int, int, int, int, float], ...]
-    # Rows and columns of a tile of y, warps, programs that fit on a multiprocessor, and its operations in 1 us
-
-
+# Tiles of kernel "pointers", by the kind of product. ``rate`` is the number of operations that a multiprocessor with as
+# many ``programs`` as fit does in 1 us.
 LOOPS = {
-    "float64": _Loop(0.3, 128, ((64, 64, 4, 2, 1.5e5), (32, 32, 4, 4, 0.8e5))),
-    "ieee": _Loop(
-        0.3,
-        128,
-        ((64, 128, 4, 2, 3.4e5), (64, 64, 4, 4, 3.0e5), (32, 64, 4, 4, 2.3e5), (32, 32, 4, 8, 1.6e5)),
+    "float64": (_Tile(64, 64, 4, 1.5e5, 2), _Tile(32, 32, 4, 0.8e5, 4)),
+    "ieee": (
+        _Tile(64, 128, 4, 3.4e5, 2),
+        _Tile(64, 64, 4, 3.0e5, 4),
+        _Tile(32, 64, 4, 2.3e5, 4),
+        _Tile(32, 32, 4, 1.6e5, 8),
     ),
-    "tf32x3": _Loop(
-        0.2,
-        128,
-        (
-            (128, 128, 8, 1, 5.5e5),
-            (64, 64, 4, 3, 5.0e5),
-            (64, 32, 4, 4, 3.5e5),
-            (32, 64, 4, 3, 3.0e5),
-            (32, 32, 4, 4, 2.5e5),
-            (64, 16, 4, 5, 2.0e5),
-            (16, 64, 4, 5, 2.0e5),
-        ),
+    "tf32x3": (
+        _Tile(128, 128, 8, 5.5e5, 1),
+        _Tile(64, 64, 4, 5.0e5, 3),
+        _Tile(64, 32, 4, 3.5e5, 4),
+        _Tile(32, 64, 4, 3.0e5, 3),
+        _Tile(32, 32, 4, 2.5e5, 4),
+        _Tile(64, 16, 4, 2.0e5, 5),
+        _Tile(16, 64, 4, 2.0e5, 5),
     ),
-    "tensor cores": _Loop(
-        0.2,
-        128,
-        (
-            (128, 128, 8, 2, 3.5e6),
-            (64, 128, 4, 2, 2.8e6),
-            (64, 64, 4, 4, 2.0e6),
-            (64, 32, 4, 4, 1.2e6),
-            (32, 64, 4, 4, 1.0e6),
-            (64, 16, 4, 5, 7.0e5),
-            (16, 64, 4, 5, 6.0e5),
-        ),
+    "tensor cores": (
+        _Tile(128, 128, 8, 3.5e6, 2),
+        _Tile(64, 128, 4, 2.8e6, 2),
+        _Tile(64, 64, 4, 2.0e6, 4),
+        _Tile(64, 32, 4, 1.2e6, 4),
+        _Tile(32, 64, 4, 1.0e6, 4),
+        _Tile(64, 16, 4, 7.0e5, 5),
+        _Tile(16, 64, 4, 6.0e5, 5),
     ),
 }
+STEP_US = {"float64": 0.3, "ieee": 0.3}  # latency of a step, which other programs of the multiprocessor hide
+STEP_OF_CORES_US = 0.2  # the same on tensor cores
 LOADED_BYTES = {16: 5.0e4, 8: 4.5e4, 4: 3.5e4, 2: 2.8e4, 1: 1.4e4}  # of a multiprocessor in 1 us, by bytes of a load
 LEAST_LOAD = 4  # bytes: cp.async copies no less; a smaller load goes through registers, and takes shorter steps
 TURNED = 2**27  # from this many products on, a copy pays in float8 and tf32
@@ -254,28 +241,30 @@ def _pointers(
     """Return the shortest estimated time in us, and its configuration."""
     itemsize = ITEMSIZE[dtype]
     kind = dtype if dtype == "float64" else precision if dtype == "float32" else "tensor cores"
-    loop = LOOPS.get(kind, LOOPS["tensor cores"])
     # Without wgmma, the parts of both tiles are in registers. So are tiles that cp.async cannot copy.
     halved = load < LEAST_LOAD or (kind == "tf32x3" and not hopper)
-    block_k = loop.k_bytes // (2 if halved else 1) // itemsize
-    step_us = 2 * loop.step_us if load < LEAST_LOAD else loop.step_us  # a load is one step ahead, a copy two
+    block_k = K_BYTES // (2 if halved else 1) // itemsize
+    step_us = STEP_US.get(kind, STEP_OF_CORES_US) * (2 if load < LEAST_LOAD else 1)  # one step ahead; copies: two
 
-    def microseconds(choice: tuple[tuple[int, int, int, int, float], int]) -> float:
-        (rows, cols, _, programs, rate), split = choice
+    def microseconds(choice: tuple[_Tile, int]) -> float:
+        tile, split = choice
+        rows, cols = tile.block_m, tile.block_n
         here = _cdiv(_cdiv(m, rows) * _cdiv(n, cols) * split, multiprocessors)  # programs of a multiprocessor
         steps = _cdiv(_cdiv(k, block_k), split)
-        multiplying = 2 * rows * cols * block_k / rate
+        multiplying = 2 * rows * cols * block_k / tile.rate
         lines = (rows + min(rows, m) + cols + min(cols, n)) / 2  # a masked load takes half the time
         loading = lines * block_k * itemsize / LOADED_BYTES[load]
         busy = here * steps * max(multiplying, loading)
         alone = FILL_US + steps * (step_us + multiplying / 2) + rows * cols / STORE_ELEMENTS
-        return max(busy, _cdiv(here, programs) * alone) + _joining_us(split, m * n)
+        return max(busy, _cdiv(here, tile.programs) * alone) + _joining_us(split, m * n)
 
     splits = [split for split in SPLITS if split == 1 or k >= 2 * split * block_k]
-    choices = [(tile, split) for tile in loop.tiles for split in splits]
-    best = min(choices, key=microseconds)
-    (rows, cols, warps, _, _), split = best
-    how = Configuration("pointers", rows, cols, block_k, stages=3, warps=warps, group_m=8, split_k=split)
+    tiles = LOOPS.get(kind, LOOPS["tensor cores"])
+    best = min(((tile, split) for tile in tiles for split in splits), key=microseconds)
+    tile, split = best
+    how = Configuration(
+        "pointers", tile.block_m, tile.block_n, block_k, stages=3, warps=tile.warps, group_m=8, split_k=split
+    )
     return max(microseconds(best), (m * k + k * n) * itemsize / MEMORY_BYTES), how
 
 
