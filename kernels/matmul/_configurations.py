@@ -10,12 +10,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+Precision = Literal["ieee", "tf32x3", "tf32"]  # of products of float32
+
 HOPPER_SHARED = 232_448 - 1024  # bytes of shared memory of a multiprocessor for its programs, without barriers
 K_BYTES = 128  # bytes of a row of a tile along k: the span of the widest swizzle of shared memory
 CORE_BYTES = 4096 * 1.56e3  # bytes of a, for each column of b, that a multiprocessor multiplies in 1 us
 STORE_ELEMENTS = 128 * 128  # elements of y that a multiprocessor stores in 1 us; a lone program multiplies nothing then
 PART_BYTES = 3e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
-LAUNCH_US = 3.0  # time of the kernel that adds the partial sums
+LAUNCH_US = 3.0  # time of a small kernel more: it adds partial sums, or copies an operand
+MEMORY_BYTES = 3.0e6  # bytes that the GPU reads from memory in 1 us
+READ_BYTES = 6.0e4  # of these, what one multiprocessor can read if others wait
+FILL_US = 1.0  # from the start of a program until its first tiles have arrived
+COPIED_FLOPS = 3.5e6  # operations of a multiprocessor in 1 us if descriptors read both operands
 
 ITEMSIZE = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes
 
@@ -62,6 +68,8 @@ TILES = (
     _Tile(64, 64, 4, 0.55, k_bytes=2 * K_BYTES),
     _Tile(64, 32, 4, 0.3, k_bytes=2 * K_BYTES),
 )
+ROLES = _Tile(128, 256, 4, 1.03)  # of kernel "roles", which stores a tile of y during the next one
+PREFER_ROLES = 1.15  # with many tiles, it is chosen although another one is estimated to be faster by up to this factor
 STORED = 8  # n must be a multiple of this in 16 bits: a descriptor stores rows of a multiple of 16 bytes
 FEWEST_STEPS = 8  # along k for kernel "roles": more than the parts that y is stored in, and the slots of the ring
 LONGEST = 2**31 - 256  # of m, n and k; beyond, indices in the last tile may need more than 32 bits
@@ -77,7 +85,7 @@ def configuration(
     *,
     capability: tuple[int, int],
     multiprocessors: int,
-    tf32: bool = False,
+    precision: Precision = "ieee",
     roles: bool = False,
 ) -> Configuration:
     """Return the configuration for a [m, k] @ b [k, n].
@@ -89,27 +97,22 @@ def configuration(
         dtype: of both, a key of ``ITEMSIZE``.
         capability: compute capability of the GPU.
         multiprocessors: number of multiprocessors of the GPU.
-        tf32: float32 may be rounded to tf32.
+        precision: of float32: "tf32" rounds its factors, "tf32x3" multiplies them in two parts, "ieee" as they are.
         roles: kernels with specialized warps are available.
 
     """
-    exact = dtype == "float64" or (dtype == "float32" and not tf32)
+    exact = dtype == "float64" or (dtype == "float32" and precision != "tf32")
     if capability[0] != 9 or exact or max(m, n, k) > LONGEST:
-        return pointers(m, n, dtype, tf32=tf32)
+        return pointers(m, n, k, dtype, capability=capability, multiprocessors=multiprocessors, precision=precision)
     if min(m, n) <= SKINNY_ROWS and max(m, n) > SKINNY_ROWS:
         return _skinny(min(m, n), max(m, n), k, ITEMSIZE[dtype], multiprocessors)
     itemsize = ITEMSIZE[dtype]
-    if roles and itemsize <= 2 and n % STORED == 0 and _cdiv(k * itemsize, K_BYTES) >= FEWEST_STEPS:
-        # group_m: of 4 to 16, 12 was the fastest or within 0.2 % of it for nine large shapes in two dtypes. The
-        # exception is 16384 cubed in float16, where 8 was 1.2 % faster, in a separate run.
-        chosen = Configuration("roles", 128, 256, K_BYTES // itemsize, stages=4, warps=4, group_m=12)
-        if _cdiv(m, chosen.block_m) * _cdiv(n, chosen.block_n) >= multiprocessors:
-            return chosen
-    return _wave(m, n, k, itemsize, multiprocessors)
+    roles = roles and itemsize <= 2 and n % STORED == 0 and _cdiv(k * itemsize, K_BYTES) >= FEWEST_STEPS
+    return _wave(m, n, k, itemsize, multiprocessors, roles=roles)
 
 
-def _wave(m: int, n: int, k: int, itemsize: int, multiprocessors: int) -> Configuration:
-    """Return the tile, and the number of parts of k, with the shortest estimated time."""
+def _wave(m: int, n: int, k: int, itemsize: int, multiprocessors: int, *, roles: bool) -> Configuration:
+    """Return the kernel and tile, and the number of parts of k, with the shortest estimated time."""
 
     def microseconds(choice: tuple[_Tile, int]) -> float:
         tile, split = choice
@@ -117,13 +120,18 @@ def _wave(m: int, n: int, k: int, itemsize: int, multiprocessors: int) -> Config
         # Programs that share a multiprocessor share its tensor cores, and each stores while the other multiplies.
         area = tile.block_m * tile.block_n
         multiplying = tile.programs * area * _cdiv(k, split) * itemsize / (CORE_BYTES * tile.rate)
-        storing = area / STORE_ELEMENTS if tile.programs == 1 else 0.0
-        joining = LAUNCH_US + 2 * 4 * split * m * n / PART_BYTES if split > 1 else 0.0
-        return _cdiv(items, tile.programs * multiprocessors) * (multiplying + storing) + joining
+        waves = _cdiv(items, tile.programs * multiprocessors)
+        stores = 1 if tile is ROLES else waves if tile.programs == 1 else 0  # those during which nothing is multiplied
+        return waves * multiplying + stores * area / STORE_ELEMENTS + _joining_us(split, m * n)
 
     blocks = _cdiv(k * itemsize, K_BYTES)
-    splits = [split for split in (1, 2, 4, 8) if split == 1 or blocks >= 8 * split]
+    splits = [split for split in SPLITS if split == 1 or 8 * split <= min(blocks, 64)]
     tile, split = min(((tile, split) for tile in TILES for split in splits), key=microseconds)
+    many = _cdiv(m, ROLES.block_m) * _cdiv(n, ROLES.block_n) >= multiprocessors
+    if roles and microseconds((ROLES, 1)) <= (PREFER_ROLES if many else 1) * microseconds((tile, split)):
+        # group_m: of 4 to 16, 12 was the fastest or within 0.2 % of it for nine large shapes in two dtypes. The
+        # exception is 16384 cubed in float16, where 8 was 1.2 % faster, in a separate run.
+        return Configuration("roles", 128, 256, K_BYTES // itemsize, stages=4, warps=4, group_m=12)
     stored = 4 if split > 1 or itemsize == 4 else 2
     halves = tile.block_n == 256 or tile.programs > 1
     store = tile.block_m * tile.block_n // (2 if halves else 1) * stored
@@ -149,10 +157,17 @@ def _skinny(narrow: int, wide: int, k: int, itemsize: int, multiprocessors: int)
     """
     block_m = max(16, 1 << (narrow - 1).bit_length())
     k_bytes = 512 if block_m <= 32 else 256
-    tiles = _cdiv(wide, 64)
-    split = 1
-    while 2 * split * tiles <= multiprocessors and k * itemsize >= 8 * split * k_bytes:
-        split *= 2
+    tiles, blocks = _cdiv(wide, 64), _cdiv(k * itemsize, k_bytes)
+
+    def microseconds(split: int) -> float:
+        # Whole waves share the bandwidth of the memory. In the last one, a multiprocessor may be the limit.
+        waves, rest = divmod(tiles * split, multiprocessors)
+        read = 64 * _cdiv(blocks, split) * k_bytes  # bytes of a program
+        whole = waves * (FILL_US + read * multiprocessors / MEMORY_BYTES)
+        last = FILL_US + max(read / READ_BYTES, rest * read / MEMORY_BYTES) if rest else 0.0
+        return whole + last + _joining_us(split, narrow * wide)
+
+    split = min((split for split in SPLITS if split == 1 or blocks >= 2 * split), key=microseconds)
     return Configuration(
         kernel="skinny",
         block_m=block_m,
@@ -164,16 +179,110 @@ def _skinny(narrow: int, wide: int, k: int, itemsize: int, multiprocessors: int)
     )
 
 
-def pointers(m: int, n: int, dtype: str, *, tf32: bool) -> Configuration:
-    """Return the general kernel for y [m, n]. Its tiles fit the 99 KiB of shared memory of sm_86 and sm_89."""
-    if dtype == "float64":
-        return Configuration("pointers", 64, 64, 16, stages=3, warps=4, group_m=8)
-    if dtype == "float32" and not tf32:
-        return Configuration("pointers", 64, 128, 32, stages=3, warps=4, group_m=8)
-    block_k = K_BYTES // ITEMSIZE[dtype]
-    if _cdiv(m, 128) * _cdiv(n, 128) < 64:
-        return Configuration("pointers", 64, 64, block_k, stages=3, warps=4, group_m=8)
-    return Configuration("pointers", 128, 128, block_k, stages=3, warps=8, group_m=8)
+# Tiles of kernel "pointers", by the kind of product. ``rate`` is the number of operations that a multiprocessor with as
+# many ``programs`` as fit does in 1 us.
+LOOPS = {
+    "float64": (_Tile(64, 64, 4, 1.5e5, 2), _Tile(32, 32, 4, 0.8e5, 4)),
+    "ieee": (
+        _Tile(64, 128, 4, 3.4e5, 2),
+        _Tile(64, 64, 4, 3.0e5, 4),
+        _Tile(32, 64, 4, 2.3e5, 4),
+        _Tile(32, 32, 4, 1.6e5, 8),
+    ),
+    "tf32x3": (
+        _Tile(128, 128, 8, 5.5e5, 1),
+        _Tile(64, 64, 4, 5.0e5, 3),
+        _Tile(64, 32, 4, 3.5e5, 4),
+        _Tile(32, 64, 4, 3.0e5, 3),
+        _Tile(32, 32, 4, 2.5e5, 4),
+        _Tile(64, 16, 4, 2.0e5, 5),
+        _Tile(16, 64, 4, 2.0e5, 5),
+    ),
+    "tensor cores": (
+        _Tile(128, 128, 8, 3.5e6, 2),
+        _Tile(64, 128, 4, 2.8e6, 2),
+        _Tile(64, 64, 4, 2.0e6, 4),
+        _Tile(64, 32, 4, 1.2e6, 4),
+        _Tile(32, 64, 4, 1.0e6, 4),
+        _Tile(64, 16, 4, 7.0e5, 5),
+        _Tile(16, 64, 4, 6.0e5, 5),
+    ),
+}
+STEP_US = {"float64": 0.3, "ieee": 0.3}  # latency of a step, which other programs of the multiprocessor hide
+STEP_OF_CORES_US = 0.2  # the same on tensor cores
+LOADED_BYTES = {16: 5.0e4, 8: 4.5e4, 4: 3.5e4, 2: 2.8e4, 1: 1.4e4}  # of a multiprocessor in 1 us, by bytes of a load
+LEAST_LOAD = 4  # bytes: cp.async copies no less; a smaller load goes through registers, and takes shorter steps
+TURNED = 2**27  # from this many products on, a copy pays in float8 and tf32
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # parts of a sum
+
+
+def pointers(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    *,
+    capability: tuple[int, int],
+    multiprocessors: int,
+    precision: Precision = "ieee",
+    load: int = 16,
+) -> Configuration:
+    """Return the general kernel for a [m, k] @ b [k, n], whose elements are loaded ``load`` bytes at once.
+
+    Its tiles fit the 99 KiB of shared memory of sm_86 and sm_89.
+    """
+    return _pointers(m, n, k, dtype, capability[0] == 9, multiprocessors, precision, load)[1]
+
+
+@lru_cache(maxsize=4096)
+def _pointers(
+    m: int, n: int, k: int, dtype: str, hopper: bool, multiprocessors: int, precision: Precision, load: int
+) -> tuple[float, Configuration]:
+    """Return the shortest estimated time in us, and its configuration."""
+    itemsize = ITEMSIZE[dtype]
+    kind = dtype if dtype == "float64" else precision if dtype == "float32" else "tensor cores"
+    # Without wgmma, the parts of both tiles are in registers. So are tiles that cp.async cannot copy.
+    halved = load < LEAST_LOAD or (kind == "tf32x3" and not hopper)
+    block_k = K_BYTES // (2 if halved else 1) // itemsize
+    step_us = STEP_US.get(kind, STEP_OF_CORES_US) * (2 if load < LEAST_LOAD else 1)  # one step ahead; copies: two
+
+    def microseconds(choice: tuple[_Tile, int]) -> float:
+        tile, split = choice
+        rows, cols = tile.block_m, tile.block_n
+        here = _cdiv(_cdiv(m, rows) * _cdiv(n, cols) * split, multiprocessors)  # programs of a multiprocessor
+        steps = _cdiv(_cdiv(k, block_k), split)
+        multiplying = 2 * rows * cols * block_k / tile.rate
+        lines = (rows + min(rows, m) + cols + min(cols, n)) / 2  # a masked load takes half the time
+        loading = lines * block_k * itemsize / LOADED_BYTES[load]
+        busy = here * steps * max(multiplying, loading)
+        alone = FILL_US + steps * (step_us + multiplying / 2) + rows * cols / STORE_ELEMENTS
+        return max(busy, _cdiv(here, tile.programs) * alone) + _joining_us(split, m * n)
+
+    splits = [split for split in SPLITS if split == 1 or k >= 2 * split * block_k]
+    tiles = LOOPS.get(kind, LOOPS["tensor cores"])
+    best = min(((tile, split) for tile in tiles for split in splits), key=microseconds)
+    tile, split = best
+    how = Configuration(
+        "pointers", tile.block_m, tile.block_n, block_k, stages=3, warps=tile.warps, group_m=8, split_k=split
+    )
+    return max(microseconds(best), (m * k + k * n) * itemsize / MEMORY_BYTES), how
+
+
+def copy_pays(m: int, n: int, k: int, dtype: str, *, copied: tuple[int, ...], multiprocessors: int, load: int) -> bool:
+    """Return whether it is faster to copy operands, of ``copied`` elements each, than to use the kernel "pointers"."""
+    itemsize = ITEMSIZE[dtype]
+    if itemsize != 2:  # the general kernel turns tiles around that do not lie along k, which the estimate does not see
+        return m * n * k >= TURNED
+    copying = sum(LAUNCH_US + 2 * count * itemsize / MEMORY_BYTES for count in copied)
+    product = 2 * m * n * k / (COPIED_FLOPS * multiprocessors)
+    reading = (m * k + k * n) * itemsize / MEMORY_BYTES
+    limit, _ = _pointers(m, n, k, dtype, True, multiprocessors, "tf32", load)
+    return copying + FILL_US + max(product, reading) < limit
+
+
+def _joining_us(split: int, elements: int) -> float:
+    """Return the time to add ``split`` partial sums of so many ``elements``, in us."""
+    return LAUNCH_US + 2 * 4 * split * elements / PART_BYTES if split > 1 else 0.0
 
 
 def _cdiv(a: int, b: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import gcd
 
 import torch
 import triton
@@ -64,6 +65,18 @@ def strides_of(x: Tensor) -> list[int] | None:
     down = x.stride(0) if rows > 1 else unit * triton.cdiv(cols, unit)
     dense = (cols == 1 or x.stride(1) == 1) and down >= cols
     return [down, 1] if dense and down % unit == 0 and x.data_ptr() % ALIGNED == 0 else None
+
+
+def load_unit(x: Tensor) -> tuple[bool, int]:
+    """Return whether neighbours in memory are neighbours in a row of ``x``, and how many of them a load may take.
+
+    Loads take up to 16 bytes. Rows, or columns, must begin at multiples of a load and consist of whole loads.
+    """
+    along = 1 if abs(x.stride(1)) <= abs(x.stride(0)) or x.shape[0] == 1 else 0
+    if x.stride(along) != 1 or x.data_ptr() % ALIGNED:
+        return along == 1, 1
+    others = x.stride(1 - along) if x.shape[1 - along] > 1 else 0
+    return along == 1, gcd(ALIGNED // x.itemsize, others, x.shape[along])
 
 
 def copied(x: Tensor, along_k: bool) -> Operand:

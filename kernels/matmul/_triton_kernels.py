@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..tensor_cores import place
+from ..tensor_cores import place, promote
 
 
 @triton.jit
@@ -141,15 +141,42 @@ def matmul_skinny(
 
 @triton.jit
 def sum_parts(parts_ptr, y_ptr, count, stride, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """Add ``PARTS`` float32 arrays of ``count`` elements, ``stride`` apart, into y of any dtype."""
+    """Add ``PARTS`` arrays of ``count`` elements, ``stride`` apart, into y of any dtype."""
     # The order is fixed, so that the same product always has the same bits.
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
-    total = tl.zeros((BLOCK,), tl.float32)
+    total = tl.zeros((BLOCK,), parts_ptr.dtype.element_ty)
     for _ in tl.static_range(PARTS):
         total += tl.load(parts_ptr + index, mask=inside)
         parts_ptr += stride
     tl.store(y_ptr + index, total.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _multiple(x, UNIT: tl.constexpr):
+    """Return ``x``, a multiple of UNIT. The compiler learns it from the product, and loads UNIT elements at once."""
+    return x // UNIT * UNIT
+
+
+@triton.jit
+def _rounded(x):
+    """Round float32 to the 11 bits of tf32. Near the largest float32 this gives infinity."""
+    return ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _add_product(acc, a_tile, b_tile, one, PRECISION: tl.constexpr):
+    """Return ``acc`` plus the product of two tiles."""
+    if PRECISION == "tf32x3":
+        a_big = _rounded(a_tile)
+        b_big = _rounded(b_tile)
+        # Tensor cores ignore the bits of a factor beyond the 11th: at most one of the 12 of the small part.
+        part = tl.dot(a_tile - a_big, b_big, input_precision="tf32")
+        part = tl.dot(a_big, b_tile - b_big, part, input_precision="tf32")
+        part = tl.dot(a_big, b_big, part, input_precision="tf32")
+        return promote(acc, part, one)  # tensor cores truncate where float32 arithmetic rounds
+    else:  # noqa: RET505 - without it both branches are compiled
+        return tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
 
 
 @triton.jit
@@ -166,45 +193,94 @@ def matmul_pointers(
     stride_ak,
     stride_bk,
     stride_bn,
+    stride_ym,
+    stride_yn,
+    one,  # 1.0, see ``promote``
     ACCUMULATE: tl.constexpr,  # the dtype of sums
-    PRECISION: tl.constexpr,  # of float32 products: "tf32" or "ieee"
+    PRECISION: tl.constexpr,  # of float32 products: "tf32", "tf32x3" or "ieee"
+    A_ALONG_K: tl.constexpr,  # neighbours in memory are neighbours along k, else along m or n
+    B_ALONG_K: tl.constexpr,
+    A_UNIT: tl.constexpr,  # elements that can be loaded at once: rows begin at multiples of it, and are as long
+    B_UNIT: tl.constexpr,
+    A_AHEAD: tl.constexpr,  # load the next tile into registers; cp.async copies at least 4 bytes
+    B_AHEAD: tl.constexpr,
     EVEN_K: tl.constexpr,  # k is a multiple of BLOCK_K, so it needs no mask
     LONG: tl.constexpr,  # a length, rounded up to a tile, needs more than 32 bits
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
+    SPLIT_K: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """Multiply a [m, k] by b [k, n] of any strides. Elements are read by pointers, with masks at the edges.
 
-    Sums are kept in ``ACCUMULATE``. ``scale_a_ptr`` and ``scale_b_ptr`` point to one float32 each, or are None.
+    Sums are kept in ``ACCUMULATE``. ``scale_a_ptr`` and ``scale_b_ptr`` point to one float32 each, or are None. With
+    SPLIT_K > 1, ``y_ptr`` points to as many matrices of m x n partial sums.
     """
     if LONG:
         zero = tl.full((), 0, tl.int64)
         m, n, k = m + zero, n + zero, k + zero  # a sum, since a length of 1 is a constant and has no method ``to``
-    row, col = place(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), GROUP_M)
+    tiles_m, tiles_n = tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
+    tiles = tiles_m * tiles_n
+    row, col = place(tl.program_id(0) % tiles, tiles_m, tiles_n, GROUP_M)
+    part = tl.program_id(0) // tiles
+    blocks = tl.cdiv(k, BLOCK_K)
+    # The first parts take one block more, if the blocks cannot be shared out equally.
+    first = part * (blocks // SPLIT_K) + tl.minimum(part, blocks % SPLIT_K)
+    last = (part + 1) * (blocks // SPLIT_K) + tl.minimum(part + 1, blocks % SPLIT_K)
     rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = col * BLOCK_N + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
-    in_m = (rows < m)[:, None]
-    in_n = (cols < n)[None, :]
+    if A_ALONG_K:
+        a_m, a_k, step_am, step_ak = m, _multiple(k, A_UNIT), _multiple(stride_am, A_UNIT), stride_ak
+    else:
+        a_m, a_k, step_am, step_ak = _multiple(m, A_UNIT), k, stride_am, _multiple(stride_ak, A_UNIT)
+    if B_ALONG_K:
+        b_n, b_k, step_bn, step_bk = n, _multiple(k, B_UNIT), _multiple(stride_bn, B_UNIT), stride_bk
+    else:
+        b_n, b_k, step_bn, step_bk = _multiple(n, B_UNIT), k, stride_bn, _multiple(stride_bk, B_UNIT)
+    in_m = (rows < a_m)[:, None]
+    in_n = (cols < b_n)[None, :]
     # int64, because int32 offsets overflow at 2**31 elements.
     step = tl.full((), BLOCK_K, tl.int64)
-    a_at = a_ptr + rows[:, None].to(tl.int64) * stride_am + ks[None, :].to(tl.int64) * stride_ak
-    b_at = b_ptr + ks[:, None].to(tl.int64) * stride_bk + cols[None, :].to(tl.int64) * stride_bn
+    a_at = a_ptr + first * step * step_ak + rows[:, None].to(tl.int64) * step_am + ks[None, :].to(tl.int64) * step_ak
+    b_at = b_ptr + first * step * step_bk + ks[:, None].to(tl.int64) * step_bk + cols[None, :].to(tl.int64) * step_bn
     acc = tl.zeros((BLOCK_M, BLOCK_N), ACCUMULATE)
-    for block in tl.range(tl.cdiv(k, BLOCK_K), num_stages=STAGES):
-        if EVEN_K:
-            a_tile = tl.load(a_at, mask=in_m, other=0.0)
-            b_tile = tl.load(b_at, mask=in_n, other=0.0)
+    if A_AHEAD:
+        a_next = tl.load(a_at, mask=in_m & (ks < a_k - first * BLOCK_K)[None, :], other=0.0)
+    if B_AHEAD:
+        b_next = tl.load(b_at, mask=in_n & (ks < b_k - first * BLOCK_K)[:, None], other=0.0)
+    for block in tl.range(first, last, num_stages=STAGES):
+        if A_AHEAD:
+            a_tile = a_next
+            a_at += step * step_ak
+            a_next = tl.load(a_at, mask=in_m & (ks < a_k - (block + 1) * BLOCK_K)[None, :], other=0.0)
         else:
-            in_k = ks < k - block * BLOCK_K
-            a_tile = tl.load(a_at, mask=in_m & in_k[None, :], other=0.0)
-            b_tile = tl.load(b_at, mask=in_n & in_k[:, None], other=0.0)
-        acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=ACCUMULATE)
-        a_at += step * stride_ak
-        b_at += step * stride_bk
+            a_mask = in_m if EVEN_K else in_m & (ks < a_k - block * BLOCK_K)[None, :]
+            a_tile = tl.load(a_at, mask=a_mask, other=0.0)
+            a_at += step * step_ak
+        if B_AHEAD:
+            b_tile = b_next
+            b_at += step * step_bk
+            b_next = tl.load(b_at, mask=in_n & (ks < b_k - (block + 1) * BLOCK_K)[:, None], other=0.0)
+        else:
+            b_mask = in_n if EVEN_K else in_n & (ks < b_k - block * BLOCK_K)[:, None]
+            b_tile = tl.load(b_at, mask=b_mask, other=0.0)
+            b_at += step * step_bk
+        acc = _add_product(acc, a_tile, b_tile, one, PRECISION)
+    if PRECISION == "tf32x3":
+        # Infinity, NaN and what rounds to infinity make the small parts infinite or NaN. Then float32 arithmetic
+        # computes this tile again, one term at a time.
+        lost = tl.where(tl.abs(acc) < float("inf"), 0, 1)
+        if tl.max(tl.max(lost, axis=1), axis=0) > 0:
+            acc = tl.zeros((BLOCK_M, BLOCK_N), ACCUMULATE)
+            for term in range(first * BLOCK_K, tl.minimum(last * BLOCK_K, k)):
+                at = term + tl.full((), 0, tl.int64)
+                a_term = tl.load(a_ptr + rows.to(tl.int64) * stride_am + at * stride_ak, mask=rows < m, other=0.0)
+                b_term = tl.load(b_ptr + cols.to(tl.int64) * stride_bn + at * stride_bk, mask=cols < n, other=0.0)
+                acc += a_term[:, None] * b_term[None, :]
     acc = _scaled(acc, scale_a_ptr, scale_b_ptr)
-    y_at = y_ptr + rows[:, None].to(tl.int64) * n + cols[None, :]
-    tl.store(y_at, acc.to(y_ptr.dtype.element_ty), mask=in_m & in_n)
+    y_ptr += part.to(tl.int64) * m * n
+    y_at = y_ptr + rows[:, None].to(tl.int64) * stride_ym + cols[None, :].to(tl.int64) * stride_yn
+    tl.store(y_at, acc.to(y_ptr.dtype.element_ty), mask=(rows < m)[:, None] & (cols < n)[None, :])

@@ -1,16 +1,23 @@
 """Matrix product in Triton: four kernels, chosen by ``_configurations``.
 
-    roles         Hopper, 8 and 16 bits, at least one tile of y for each multiprocessor. One warp loads, two warpgroups
-                  multiply, and y is stored during the next tile. Triton's compiler does not do that by itself, so this
-                  kernel is in Gluon, Triton's lower-level language
+    roles         Hopper, 8 and 16 bits, about one tile of y for each multiprocessor, or several. One warp loads, two
+                  warpgroups multiply, and y is stored during the next tile. Triton's compiler does not do that by
+                  itself, so this kernel is in Gluon, Triton's lower-level language
     descriptors   Hopper. The tensor memory accelerator loads tiles, and warpgroup instructions (wgmma) multiply them.
                   A program computes several tiles, so that loads of the next tile overlap with the store of this one
     skinny        Hopper, at most 128 rows or columns. The wide operand is the one for which the instruction needs at
                   least 64 rows, y^T = b^T a^T, and is read once, at the speed of memory
-    pointers      any GPU, stride and alignment. Tiles are loaded by cp.async if they are aligned
+    pointers      any GPU, stride and alignment. Tiles are loaded by cp.async if rows begin at multiples of 4 bytes,
+                  else through registers, one step ahead
 
 On Hopper, descriptors cannot read an operand whose base or stride is not a multiple of 16 bytes, or in tf32 and float8
 one whose rows do not run along k. It is copied first if the product is large: the copy is O(n^2), the product O(n^3).
+
+float32 without tf32 is computed as "tf32x3" by the kernel "pointers": each factor is split into two numbers of 11 bits,
+x = big + small, and tensor cores compute the three products big big + big small + small big. They truncate sums, so
+they add only the terms of one step; float32 arithmetic adds the steps. For more than FEW_TERMS terms, the largest
+error is smaller than that of float32 arithmetic. The exception are factors below 2^-115, whose small part is a
+subnormal of tf32: they are known to 2^-136. A tile of y with infinity or NaN is computed again by float32 arithmetic.
 """
 
 from __future__ import annotations
@@ -27,12 +34,21 @@ from torch import Tensor
 from ..tensor_cores import has_roles
 from ..triton_device import on_device_of, require_gpu, require_products
 from ..unsupported import Unsupported
-from ._configurations import ITEMSIZE, LONGEST, Configuration, configuration, pointers
-from ._operands import ALIGNED, HAVE_DESCRIPTORS, Operand, copied, described, in_place
+from ._configurations import (
+    ITEMSIZE,
+    LEAST_LOAD,
+    LONGEST,
+    Configuration,
+    Precision,
+    configuration,
+    copy_pays,
+    pointers,
+)
+from ._operands import ALIGNED, HAVE_DESCRIPTORS, Operand, copied, described, in_place, load_unit
 from ._product import require_product
 from ._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny, sum_parts
 
-WORTH_A_COPY = 2**27  # from this many products on, copying operands costs less than loading them by pointers
+FEW_TERMS = 32  # sums of up to this many terms are computed in float32 arithmetic, which rounds them less
 INTERPRETED = ((9, 0), 132)  # the interpreter counts as this GPU, so that the kernels for Hopper are checked
 BEFORE_HOPPER = (8, 9)
 SUM_BLOCK = 1024  # elements that a program of sum_parts computes
@@ -46,6 +62,7 @@ def matmul(
     scale_a: Tensor | None = None,
     scale_b: Tensor | None = None,
     out: Tensor | None = None,
+    precision: Precision | None = None,
     BLOCK_M: int | None = None,
     BLOCK_N: int | None = None,
     BLOCK_K: int | None = None,
@@ -54,8 +71,8 @@ def matmul(
 ) -> Tensor:
     """Compute a @ b; shapes and dtypes as in ``kernels.matmul``. Any sizes, strides and alignment are accepted.
 
-    float32 is multiplied as float32 unless torch's setting for products on CUDA allows tf32. float8 is summed in the
-    accumulators of the tensor cores, as by cuBLAS with ``use_fast_accum=True``.
+    float32 is multiplied with the accuracy of float32 unless torch's setting for products on CUDA allows tf32. float8
+    is summed in the accumulators of the tensor cores, as by cuBLAS with ``use_fast_accum=True``.
 
     Args:
         a: a matrix [m, k].
@@ -63,6 +80,8 @@ def matmul(
         scale_a: factor of a, float32 [], for float8.
         scale_b: factor of b, likewise.
         out: where to write the result; it must be contiguous.
+        precision: of float32: "ieee" for float32 arithmetic, "tf32x3" for three products of tf32, which are as accurate
+            and faster, or "tf32". None: "tf32" if torch allows it, else "tf32x3", but "ieee" for few terms.
         BLOCK_M: rows of a tile of y, a power of 2. None, as for the next four: chosen by ``_configurations``. If one of
             the five is given, it replaces the chosen one, and the kernel "roles", whose tile is fixed, is not used.
         BLOCK_N: columns of a tile of y, a power of 2.
@@ -73,7 +92,8 @@ def matmul(
     Raises:
         Unsupported: ``a`` is not on a GPU and Triton's interpreter is off, or the GPU is too old for the dtype, or the
             dtype is another one.
-        ValueError: the shapes, dtypes or devices do not match, or ``out`` does not fit the result.
+        ValueError: the shapes, dtypes or devices do not match, ``out`` does not fit the result, or ``precision`` is
+            another word.
 
     """
     require_gpu(a)
@@ -94,12 +114,22 @@ def matmul(
         raise Unsupported(f"matmul in Triton takes {', '.join(ITEMSIZE)}; convert a and b from {dtype}")
     if capability < ((8, 9) if dtype == "float8_e4m3fn" else (8, 0)):
         raise Unsupported(f"{dtype} products need a GPU newer than compute capability {capability[0]}.{capability[1]}")
-    tf32 = a.dtype == torch.float32 and tf32_allowed()
+    if precision not in (None, "ieee", "tf32x3", "tf32"):
+        raise ValueError(f"precision={precision}: give ieee, tf32x3 or tf32")
+    if a.dtype != torch.float32:
+        precision = "ieee"
+    elif precision is None:
+        precision = "tf32" if tf32_allowed() else "ieee" if k <= FEW_TERMS else "tf32x3"
     given = _given(BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages)
     roles = not given and has_roles(a) and y.data_ptr() % ALIGNED == 0  # this kernel stores by descriptor only
     machine = {"capability": capability, "multiprocessors": multiprocessors, "roles": roles}
-    how = configuration(m, n, k, dtype, tf32=tf32, **machine)
-    run(how, a, b, y, scale_a, scale_b, tf32=tf32, given=given)
+    how = configuration(m, n, k, dtype, precision=precision, **machine)
+    if how.kernel == "pointers":
+        load = _load_bytes(a, b)
+        how = pointers(
+            m, n, k, dtype, capability=capability, multiprocessors=multiprocessors, precision=precision, load=load
+        )
+    run(how, a, b, y, scale_a, scale_b, precision=precision, given=given)
     return y
 
 
@@ -135,7 +165,7 @@ def run(
     scale_a: Tensor | None = None,
     scale_b: Tensor | None = None,
     *,
-    tf32: bool = False,
+    precision: Precision = "ieee",
     given: Mapping[str, int] | None = None,
 ) -> None:
     """Write a @ b into ``y`` with the configuration ``how``, in which the fields ``given`` are replaced.
@@ -144,14 +174,12 @@ def run(
     """
     global _last
     along_k = a.dtype.itemsize != 2  # tensor cores multiply other dtypes only if the rows of a tile run along k
-    dtype = str(a.dtype).removeprefix("torch.")
-    notes: list[str] = [("tf32" if tf32 else "ieee")] if dtype == "float32" else []
+    notes: list[str] = [precision] if a.dtype == torch.float32 else []
     with on_device_of(a):
         left = right = None
         if how.kernel != "pointers":
             left, right = in_place(a, along_k), in_place(b.t(), along_k)
-            if not _worth_descriptors(how, left, right, y, a.shape[1]):
-                how = pointers(y.shape[0], y.shape[1], dtype, tf32=tf32)
+            how = _without_costly_copies(how, a, b, left, right, precision)
         if given:
             if how.kernel == "skinny" and given.get("block_m", how.block_m) < how.block_m:
                 raise Unsupported(
@@ -159,18 +187,35 @@ def run(
                 )
             how = replace(how, **given)  # type: ignore[arg-type]  # mypy takes a value for any of the fields
         if how.kernel == "pointers":
-            _by_pointers(how, a, b, y, scale_a, scale_b, "tf32" if tf32 else "ieee")
+            _by_pointers(how, a, b, y, scale_a, scale_b, precision)
         else:
             notes += [f"{name} copied" for name, operand in (("a", left), ("b", right)) if operand is None]
             _LAUNCH[how.kernel](how, left or copied(a, along_k), right or copied(b.t(), along_k), y, scale_a, scale_b)
     _last = [how, *notes]
 
 
-def _worth_descriptors(how: Configuration, a: Operand | None, b: Operand | None, y: Tensor, k: int) -> bool:
-    """Return whether descriptors can read both operands, or the copies cost little compared with the product."""
-    if how.kernel == "skinny":
-        return (b if y.shape[0] <= y.shape[1] else a) is not None  # a copy of the narrow operand is cheap
-    return (a is not None and b is not None) or y.numel() * k >= WORTH_A_COPY
+def _without_costly_copies(
+    how: Configuration, a: Tensor, b: Tensor, left: Operand | None, right: Operand | None, precision: Precision
+) -> Configuration:
+    """Return ``how``, or the kernel "pointers" if descriptors need copies that cost more than they save."""
+    copies = tuple(x.numel() for x, operand in ((a, left), (b, right)) if operand is None)
+    if not copies:
+        return how
+    dtype, (m, k), n = str(a.dtype).removeprefix("torch."), a.shape, b.shape[1]
+    capability, multiprocessors = _machine(a.device)
+    # The narrow operand of a skinny product is small, and the other one decides.
+    operands = (a, b) if how.kernel != "skinny" else (b,) if m <= n else (a,)
+    load = _load_bytes(*operands)
+    if copy_pays(m, n, k, dtype, copied=copies, multiprocessors=multiprocessors, load=load):
+        return how
+    return pointers(
+        m, n, k, dtype, capability=capability, multiprocessors=multiprocessors, precision=precision, load=load
+    )
+
+
+def _load_bytes(*operands: Tensor) -> int:
+    """Return how many bytes of each operand a thread of the kernel "pointers" can load at once."""
+    return min(load_unit(x)[1] * x.itemsize for x in operands)
 
 
 @cache
@@ -277,13 +322,30 @@ def _by_pointers(
     y: Tensor,
     scale_a: Tensor | None,
     scale_b: Tensor | None,
-    precision: str,
+    precision: Precision,
 ) -> None:
-    (m, n), k = y.shape, a.shape[1]
-    matmul_pointers[(triton.cdiv(m, how.block_m) * triton.cdiv(n, how.block_n),)](
+    sums = torch.float64 if y.dtype == torch.float64 else torch.float32
+    out = y if how.split_k == 1 else torch.empty(how.split_k, *y.shape, dtype=sums, device=y.device)
+    target = out if out is y else out[0]
+    rows, cols = how.block_m, how.block_n
+    (a_along_k, a_unit), (b_along_k, b_unit) = load_unit(a), load_unit(b.t())
+    # In tf32x3, the parts of the right operand are stored along k for wgmma. To turn a tile around costs more than its
+    # product. Those of the left operand stay in registers, and may lie either way. So y^T = b^T a^T if only a fits.
+    if precision == "tf32x3" and not a_along_k and not b_along_k:
+        if a.numel() <= b.numel():
+            a = a.contiguous()
+            a_along_k, a_unit = load_unit(a)
+        else:
+            b = b.t().contiguous().t()
+            b_along_k, b_unit = load_unit(b.t())
+    if precision == "tf32x3" and a_along_k and not b_along_k:
+        a, b, target, scale_a, scale_b = b.t(), a.t(), target.t(), scale_b, scale_a
+        rows, cols, a_unit, b_unit, a_along_k, b_along_k = cols, rows, b_unit, a_unit, False, True
+    (m, n), k = target.shape, a.shape[1]
+    matmul_pointers[(triton.cdiv(m, rows) * triton.cdiv(n, cols) * how.split_k,)](
         a,
         b,
-        y,
+        target,
         scale_a,
         scale_b,
         m,
@@ -291,15 +353,26 @@ def _by_pointers(
         k,
         *a.stride(),
         *b.stride(),
-        ACCUMULATE=tl.float64 if a.dtype == torch.float64 else tl.float32,
+        *target.stride(),
+        1.0,
+        ACCUMULATE=tl.float64 if sums == torch.float64 else tl.float32,
         PRECISION=precision,
+        A_ALONG_K=a_along_k,
+        B_ALONG_K=b_along_k,
+        A_UNIT=a_unit,
+        B_UNIT=b_unit,
+        A_AHEAD=a_unit * a.itemsize < LEAST_LOAD,
+        B_AHEAD=b_unit * b.itemsize < LEAST_LOAD,
         EVEN_K=k % how.block_k == 0,
         LONG=max(m, n, k) > LONGEST,
-        BLOCK_M=how.block_m,
-        BLOCK_N=how.block_n,
+        BLOCK_M=rows,
+        BLOCK_N=cols,
         BLOCK_K=how.block_k,
         GROUP_M=how.group_m,
+        SPLIT_K=how.split_k,
         STAGES=how.stages,
         num_warps=how.warps,
         num_stages=how.stages,
     )
+    if how.split_k > 1:
+        _add_up(out, y, y.numel(), how.split_k)

@@ -20,13 +20,28 @@ from runner.kernels.softmax import triton as softmax  # noqa: E402
 
 SOFTMAX = {"ARITHMETIC": tl.float32, "BLOCK": 4096}
 TILES = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP_M": 8, "STAGES": 3}
-MATMUL = {"ACCUMULATE": tl.float32, "PRECISION": "ieee", "scale_a_ptr": None, "scale_b_ptr": None, **TILES}
+MATMUL = {
+    "ACCUMULATE": tl.float32,
+    "PRECISION": "ieee",
+    "scale_a_ptr": None,
+    "scale_b_ptr": None,
+    "A_ALONG_K": True,
+    "B_ALONG_K": False,
+    "A_UNIT": 8,
+    "B_UNIT": 8,
+    "A_AHEAD": False,
+    "B_AHEAD": False,
+    "SPLIT_K": 1,
+    **TILES,
+}
 
 
 def arithmetic(kernel, lengths, constants):
     """What the IR of ``kernel`` does with the arguments ``lengths``, by their names."""
     signature = dict.fromkeys(kernel.arg_names, "i32")
-    signature |= {name: "*fp16" for name in signature if name.endswith("_ptr")} | dict.fromkeys(constants, "constexpr")
+    signature |= {name: "*fp16" for name in signature if name.endswith("_ptr")}
+    signature |= {name: "fp32" for name in signature if name == "one"}
+    signature |= dict.fromkeys(constants, "constexpr")
     source = ASTSource(kernel, signature=signature, constexprs=constants)
     ir = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ttir"]
     told = re.search(r"tt\.func public @\w+\((.*?)\) attributes", ir, re.DOTALL)[1]

@@ -18,7 +18,8 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from runner.kernels.matmul import _triton_kernels  # noqa: E402
-from runner.kernels.matmul._configurations import configuration  # noqa: E402
+from runner.kernels.matmul._configurations import ITEMSIZE, LEAST_LOAD, configuration  # noqa: E402
+from runner.kernels.matmul._configurations import pointers as general  # noqa: E402
 from runner.kernels.matmul._operands import HAVE_DESCRIPTORS  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -32,9 +33,10 @@ hopper = pytest.mark.skipif(not HAVE_DESCRIPTORS, reason="this Triton has no des
 class Built:
     """A kernel for ``capability``: its PTX, and what it takes of a multiprocessor."""
 
-    def __init__(self, kernel, arguments, constants, capability, how, folder):
+    def __init__(self, kernel, arguments, constants, capability, how, folder, sizes_are_multiples_of_16=True):
         signature = {name: "constexpr" if name in constants else arguments[name] for name in kernel.arg_names}
-        plain = [place for place, kind in enumerate(signature.values()) if kind[0] in "*i"]
+        aligned = "*i" if sizes_are_multiples_of_16 else "*"
+        plain = [place for place, kind in enumerate(signature.values()) if kind[0] in aligned]
         source = ASTSource(
             kernel,
             signature=signature,
@@ -101,28 +103,42 @@ def descriptors(tmp_path):
 def pointers(tmp_path):
     """``pointers("bf16", 80)``: the general kernel, for a row-major b."""
 
-    def build(dtype, capability, size=4096, *, tf32=False, even=True, b_along_k=False, long=False, **sides):
-        how = configuration(size, size, size, NAMES[dtype], capability=(8, 0), multiprocessors=108, tf32=tf32)
+    def build(
+        dtype, capability, size=4096, *, precision="ieee", even=True, a_along_k=True, b_along_k=False, long=False,
+        load=16, how=None, **sides,
+    ):  # fmt: skip
+        machine = {"capability": (capability // 10, capability % 10), "multiprocessors": 132}
+        how = how or general(size, size, size, NAMES[dtype], precision=precision, load=load, **machine)
         constants = {
             "ACCUMULATE": tl.float64 if dtype == "fp64" else tl.float32,
-            "PRECISION": "tf32" if tf32 else "ieee",
+            "PRECISION": precision,
+            "A_ALONG_K": a_along_k,
+            "B_ALONG_K": b_along_k,
+            "A_UNIT": load // ITEMSIZE[NAMES[dtype]],
+            "B_UNIT": load // ITEMSIZE[NAMES[dtype]],
+            "A_AHEAD": load < LEAST_LOAD,
+            "B_AHEAD": load < LEAST_LOAD,
             "EVEN_K": even,
             "LONG": long,
             "BLOCK_M": how.block_m,
             "BLOCK_N": how.block_n,
             "BLOCK_K": how.block_k,
             "GROUP_M": how.group_m,
+            "SPLIT_K": how.split_k,
             "STAGES": how.stages,
-            "stride_ak": 1,
+            "stride_ak" if a_along_k else "stride_am": 1,
             "stride_bk" if b_along_k else "stride_bn": 1,
+            "stride_yn": 1,
         }
         arguments = {
             **dict.fromkeys(["a_ptr", "b_ptr"], f"*{dtype}"),
             "y_ptr": f"*{'bf16' if dtype == 'fp8e4nv' else dtype}",
-            **dict.fromkeys(["m", "n", "k", "stride_am", "stride_bk", "stride_bn"], "i32"),
+            **dict.fromkeys(["m", "n", "k", "stride_am", "stride_ak", "stride_bk", "stride_bn", "stride_ym"], "i32"),
+            "one": "fp32",
             **sides,
         }
-        return Built(_triton_kernels.matmul_pointers, arguments, constants | NONE, capability, how, tmp_path)
+        known = load == 16 and dtype != "fp32"  # else only the units say how much is aligned
+        return Built(_triton_kernels.matmul_pointers, arguments, constants | NONE, capability, how, tmp_path, known)
 
     return build
 
@@ -191,7 +207,7 @@ def test_float8_on_hopper_is_summed_by_its_tensor_cores_alone(descriptors, scale
 
 @hopper
 def test_tf32_on_hopper_uses_wgmma(descriptors):
-    built = descriptors(on_hopper(8192, 8192, 8192, "fp32", tf32=True), "fp32", "fp32")
+    built = descriptors(on_hopper(8192, 8192, 8192, "fp32", precision="tf32"), "fp32", "fp32")
     assert built.products == {"m64n256k8"}
     assert built.stack == 0
 
@@ -228,7 +244,9 @@ def test_skinny_products_on_hopper_waste_no_more_than_they_must(tmp_path, m, alo
 @pytest.mark.parametrize("capability", [80, 89, 90])
 def test_16_bits_by_pointers_use_tensor_cores_and_16_byte_copies(pointers, capability, even, size):
     built = pointers("bf16", capability, size, even=even)
-    assert built.products == {"m16n8k16" if capability < 90 else f"m64n{128 if size == 4096 else 64}k16"}
+    if size == 4096 or capability < 90:
+        assert built.products == {"m16n8k16" if capability < 90 else "m64n128k16"}
+    assert all(kind.startswith("m16n8" if capability < 90 else "m64n") for kind in built.products)
     assert copied_bytes(built) == {16}
     assert built.stack == 0
 
@@ -243,7 +261,7 @@ def test_pointers_take_a_side_of_more_than_2_to_the_31(pointers, side):
 @pytest.mark.parametrize("b_along_k", [True, False])
 @pytest.mark.parametrize("capability", [80, 89])
 def test_tf32_by_pointers_uses_tensor_cores(pointers, capability, b_along_k):
-    built = pointers("fp32", capability, tf32=True, b_along_k=b_along_k)
+    built = pointers("fp32", capability, precision="tf32", b_along_k=b_along_k)
     assert built.products == {"m16n8k8"}
     assert copied_bytes(built) == {16}
     assert built.stack == 0
@@ -256,6 +274,28 @@ def test_float32_is_multiplied_in_float32(pointers, capability):
     assert built.count(r"fma\.rn\.f32") >= 512
     assert not built.count(r"\.f64|tf32")
     assert built.stack == 0
+
+
+@pytest.mark.parametrize("size", [256, 4096])
+@pytest.mark.parametrize("capability", [80, 90])
+def test_three_products_of_tf32_use_tensor_cores_and_wide_copies(pointers, capability, size):
+    # As in y^T = b^T a^T: only the right operand lies along k.
+    built = pointers("fp32", capability, size, precision="tf32x3", even=False, a_along_k=False, b_along_k=True)
+    assert built.products
+    assert all(kind.endswith("k8") for kind in built.products)
+    assert copied_bytes(built) == {16}
+    assert built.stack == 0
+
+
+@pytest.mark.parametrize(("load", "copied"), [(4, {4}), (2, set())])
+@pytest.mark.parametrize("size", [(8, 4096), (64, 4096)])
+def test_16_bits_of_any_alignment_by_pointers_spill_nothing(pointers, load, copied, size):
+    machine = {"capability": (9, 0), "multiprocessors": 132}
+    how = general(*size, 4096, "bfloat16", load=load, **machine)
+    built = pointers("bf16", 90, even=False, load=load, how=how)
+    assert built.products
+    assert copied_bytes(built) == copied
+    assert built.stack <= 8
 
 
 @pytest.mark.parametrize("capability", [80, 89, 90])

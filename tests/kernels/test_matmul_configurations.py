@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from runner.kernels.matmul._configurations import ITEMSIZE, configuration
+from runner.kernels.matmul._configurations import ITEMSIZE, configuration, copy_pays, pointers
 
 HOPPER = {"capability": (9, 0), "multiprocessors": 132}
 SHARED = 232_448  # bytes that a program may have on sm_90; 101_376 on sm_86 and sm_89, the least of those with bfloat16
@@ -64,7 +64,7 @@ def test_other_gpus_take_pointers(capability):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_exact_products_take_pointers_and_tf32_does_not(dtype):
     assert configuration(4096, 4096, 4096, dtype, **HOPPER).kernel == "pointers"
-    assert configuration(4096, 4096, 4096, "float32", **HOPPER, tf32=True).kernel == "descriptors"
+    assert configuration(4096, 4096, 4096, "float32", **HOPPER, precision="tf32").kernel == "descriptors"
 
 
 @pytest.mark.parametrize("sizes", [(1, 2**31, 1), (2**31, 8, 8), (8, 8, 2**31 + 8)])
@@ -77,12 +77,36 @@ def test_a_side_that_no_descriptor_can_count_is_left_to_pointers(sizes, roles):
 def test_every_choice_fits_into_shared_memory():
     for m, n, k in itertools.product(SIZES, SIZES, [1, 64, 1000, 16384]):
         for dtype in ITEMSIZE:
-            for tf32 in (False, True):
-                how = configuration(m, n, k, dtype, **HOPPER, tf32=tf32)
+            for precision in ("ieee", "tf32x3", "tf32"):
+                how = configuration(m, n, k, dtype, **HOPPER, precision=precision)
                 assert shared_bytes(how, dtype) <= SHARED - 1024, (m, n, k, dtype, how)
                 assert how.stages >= 2
-                old = configuration(m, n, k, dtype, capability=(8, 9), multiprocessors=128, tf32=tf32)
+                old = configuration(m, n, k, dtype, capability=(8, 9), multiprocessors=128, precision=precision)
                 assert shared_bytes(old, dtype) <= 101_376, (m, n, k, dtype, old)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "dtype", "load"),
+    [
+        (64, 212, 832, "float32", 16),
+        (512, 512, 512, "float32", 16),
+        (1, 4096, 4096, "float32", 16),
+        (64, 5030, 9381, "bfloat16", 4),
+        (9000, 7, 5000, "bfloat16", 2),
+    ],
+)
+def test_the_general_kernel_gives_work_to_most_multiprocessors(m, n, k, dtype, load):
+    how = pointers(m, n, k, dtype, **HOPPER, precision="tf32x3", load=load)
+    programs = -(-m // how.block_m) * -(-n // how.block_n) * how.split_k
+    assert programs >= 80
+    assert how.block_k * ITEMSIZE[dtype] == (64 if load == 2 else 128)
+
+
+def test_a_copy_pays_for_large_products_of_odd_sizes_only():
+    machine = {"multiprocessors": 132, "load": 2}
+    assert copy_pays(6944, 2525, 5760, "bfloat16", copied=(5760 * 2525,), **machine)
+    assert not copy_pays(1, 8191, 8191, "bfloat16", copied=(8191, 8191**2), **machine)
+    assert not copy_pays(64, 65, 66, "bfloat16", copied=(64 * 66, 65 * 66), **machine)
 
 
 def test_a_choice_says_what_it_is():
@@ -100,7 +124,8 @@ def test_a_choice_says_what_it_is():
         (8192, 8192, 512, "float16", "roles"),
         (8192, 8192, 448, "float16", "descriptors"),  # seven steps: the ring would be longer than a tile is deep
         (8192, 8196, 4096, "bfloat16", "descriptors"),  # rows of y that no descriptor can store
-        (2048, 2048, 2048, "bfloat16", "descriptors"),  # 128 tiles of 128 x 256, on 132 multiprocessors
+        (2048, 2048, 2048, "bfloat16", "roles"),  # 128 tiles of 128 x 256, on 132 multiprocessors
+        (1024, 1024, 1024, "bfloat16", "descriptors"),  # 32 such tiles
         (4096, 4096, 4096, "float32", "pointers"),
         (16, 8192, 8192, "bfloat16", "skinny"),
     ],

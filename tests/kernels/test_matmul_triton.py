@@ -10,12 +10,9 @@ import torch
 
 pytest.importorskip("triton")
 
-import triton.language as tl
-
 from runner.kernels.matmul import triton
 from runner.kernels.matmul._configurations import Configuration
 from runner.kernels.matmul._operands import HAVE_DESCRIPTORS
-from runner.kernels.matmul._triton_kernels import matmul_pointers
 from runner.kernels.tensor_cores import has_roles
 from runner.kernels.unsupported import Unsupported
 
@@ -68,7 +65,7 @@ def test_few_rows_or_columns_lie_either_way(product, along_k, m, n):
 
 
 @pytest.mark.parametrize("split", [1, 3, 5])
-@pytest.mark.parametrize("how", [WAVE, SKINNY], ids=str)
+@pytest.mark.parametrize("how", [WAVE, SKINNY, POINTERS], ids=str)
 def test_a_sum_in_parts_is_the_sum(product, how, split):
     how = replace(how, split_k=split)
     assert product(how, 16, 136, 328) < 1
@@ -86,9 +83,9 @@ def test_operands_that_descriptors_cannot_read_go_to_the_general_kernel(product,
     assert triton.chosen().startswith("pointers")
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(513, 513, 513), (512, 515, 512), (512, 512, 515)])
-def test_operands_that_descriptors_cannot_read_are_copied_for_a_large_product(product, m, n, k):
-    assert m * n * k >= triton.WORTH_A_COPY
+@pytest.mark.parametrize(("m", "n", "k"), [(133, 129, 65), (128, 131, 64), (128, 128, 67)])
+def test_operands_that_descriptors_cannot_read_are_copied_for_a_large_product(product, monkeypatch, m, n, k):
+    monkeypatch.setattr(triton, "copy_pays", lambda *sizes, **costs: True)
     assert product(LARGE_WAVE, m, n, k) < 1
     assert triton.chosen().startswith("descriptors")
     assert triton.chosen().count("copied") == (k % 8 != 0) + (n % 8 != 0)
@@ -107,14 +104,45 @@ def test_an_unaligned_y_is_left_to_a_kernel_that_stores_by_pointers_cuda(offset,
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(33, 70, 96), (33, 70, 100), (1, 70, 100), (33, 1, 1)])
-def test_the_general_kernel_is_right_with_indices_of_64_bits(device, make, error, m, n, k):
-    workload, (a, b) = make("matmul", dtype="float16", device=device, size=1, m=m, n=n, k=k)
-    y = torch.full((m, n), torch.nan, dtype=a.dtype, device=device)
-    constants = {"ACCUMULATE": tl.float32, "PRECISION": "ieee", "EVEN_K": k % 32 == 0, "LONG": True}
-    blocks = {"BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_M": 3, "STAGES": 2}
-    grid = (-(-m // 32) * -(-n // 64),)
-    matmul_pointers[grid](a, b, y, None, None, m, n, k, *a.stride(), *b.stride(), **constants, **blocks)
-    assert error(workload.reference(a, b), [y]) < 1
+def test_the_general_kernel_is_right_with_indices_of_64_bits(product, monkeypatch, m, n, k):
+    monkeypatch.setattr(triton, "LONGEST", 0)
+    assert product(POINTERS, m, n, k) < 1
+
+
+@pytest.mark.parametrize("a_along_k", [True, False])
+@pytest.mark.parametrize("b_along_k", [True, False])
+@pytest.mark.parametrize(("m", "n", "k"), [(40, 72, 104), (33, 70, 100), (35, 67, 99), (1, 67, 256)])
+def test_the_general_kernel_loads_any_alignment(product, m, n, k, a_along_k, b_along_k):
+    assert product(POINTERS, m, n, k, a_along_k=a_along_k, b_along_k=b_along_k) < 1
+
+
+@pytest.mark.parametrize("split", [1, 3])
+@pytest.mark.parametrize("a_along_k", [True, False])
+@pytest.mark.parametrize("b_along_k", [True, False])
+def test_three_products_of_tf32_are_as_accurate_as_float32(device, split, a_along_k, b_along_k):
+    a, b = torch.randn(40, 200, device=device), torch.randn(200, 67, device=device)
+    left, right = a if a_along_k else a.t().contiguous().t(), b.t().contiguous().t() if b_along_k else b
+    y = torch.full((40, 67), torch.nan, device=device)
+    triton.run(replace(POINTERS, split_k=split), left, right, y, precision="tf32x3")
+    assert triton.chosen().endswith("tf32x3")
+    exact = a.double() @ b.double()
+    scale = a.abs().double() @ b.abs().double()
+    assert ((y - exact).abs() / scale).max() < 2**-21
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # as wanted, says the interpreter's numpy
+def test_three_products_of_tf32_know_infinity_nan_and_the_largest_numbers(device):
+    largest = torch.finfo(torch.float32).max
+    a, b = torch.randn(70, 130, device=device), torch.randn(130, 90, device=device)
+    a[3, 5], a[8], b[7, 11], b[9, 40] = torch.inf, 0, torch.nan, -torch.inf
+    a[5, 3], a[6, 9], b[:, 50], b[3] = largest, 0, 0, 0.75
+    a[20, 20] = torch.tensor(0x7FFFFFFF, dtype=torch.int32, device=device).view(torch.float32)  # NaN as a GPU makes it
+    y, right = triton.matmul(a, b, precision="tf32x3"), (a.double() @ b.double()).float()
+    assert torch.equal(y.isnan(), right.isnan())
+    assert torch.equal(y.isinf(), right.isinf())
+    known = right.isfinite()
+    assert torch.allclose(y[known], right[known], rtol=1e-5, atol=1e-4)
+    assert y[5, 50] == 0.75 * largest
 
 
 @pytest.mark.parametrize("how", [WAVE, SKINNY, POINTERS], ids=str)
@@ -122,25 +150,33 @@ def test_y_may_begin_anywhere(product, how):
     assert product(how, 16, 136, 72, begins=1) < 1
 
 
-def test_float8_and_tf32_are_read_along_k(product, device):
-    assert product(LARGE_WAVE, 512, 528, 512, dtype="float8_e4m3fn", a_along_k=False, b_along_k=True) < 1
+def test_float8_and_tf32_are_read_along_k(product, monkeypatch, device):
+    monkeypatch.setattr(triton, "copy_pays", lambda *sizes, **costs: True)
+    assert product(LARGE_WAVE, 144, 160, 128, dtype="float8_e4m3fn", a_along_k=False, b_along_k=True) < 1
     assert "a copied" in triton.chosen()
-    a, b = torch.randn(512, 512, device=device), torch.randn(512, 528, device=device)
-    y = torch.empty(512, 528, device=device)
-    triton.run(replace(LARGE_WAVE, block_k=32), a, b, y, tf32=True)
+    a, b = torch.randn(144, 128, device=device), torch.randn(128, 160, device=device)
+    y = torch.empty(144, 160, device=device)
+    triton.run(replace(LARGE_WAVE, block_k=32), a, b, y, precision="tf32")
     assert triton.chosen().endswith("tf32, b copied")
     assert torch.allclose(y, (a.double() @ b.double()).float(), atol=0.1)
 
 
 def test_float32_is_labelled_with_its_precision(device):
-    for allowed, label in ((False, "ieee"), (True, "tf32")):
+    for allowed, label in ((False, "tf32x3"), (True, "tf32")):
         before = torch.backends.cuda.matmul.allow_tf32
         try:
             torch.backends.cuda.matmul.allow_tf32 = allowed
             triton.matmul(torch.randn(40, 40, device=device), torch.randn(40, 40, device=device))
         finally:
             torch.backends.cuda.matmul.allow_tf32 = before
-        assert label in triton.chosen()
+        assert triton.chosen().endswith(label)
+    a, b = torch.randn(40, 40, device=device), torch.randn(40, 40, device=device)
+    triton.matmul(a, b, precision="ieee")
+    assert triton.chosen().endswith("ieee")
+    triton.matmul(a[:, :32], b[:32])
+    assert triton.chosen().endswith("ieee")
+    with pytest.raises(ValueError, match="precision=float16: give ieee, tf32x3 or tf32"):
+        triton.matmul(a, b, precision="float16")
 
 
 @pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch before 2.9")
@@ -152,7 +188,7 @@ def test_torchs_newer_setting_of_tf32_is_followed_and_not_stumbled_over(device, 
         triton.matmul(torch.randn(40, 40, device=device), torch.randn(40, 40, device=device))
     finally:
         torch.backends.cuda.matmul.fp32_precision = before
-    assert precision in triton.chosen()
+    assert triton.chosen().endswith("tf32" if precision == "tf32" else "tf32x3")
 
 
 def test_operands_that_make_no_product_are_refused(device):
