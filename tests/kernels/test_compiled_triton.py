@@ -198,7 +198,7 @@ def test_compiled_softmax_of_a_wide_row_spills_nothing(tmp_path, capability, dty
 def test_compiled_transpose_moves_128_bits_at_once_and_spills_nothing(tmp_path, dtype, itemsize):
     tile, warps = transpose.shape_for(itemsize)
     arguments = {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "x_stride": "i32", "rows": "i32", "cols": "i32"}
-    ptx, stack = build(transpose._transpose, arguments, {"TILE": tile}, 90, warps, tmp_path)
+    ptx, stack = build(transpose._transpose, arguments, {"TILE": tile, "BAND": transpose.BAND}, 90, warps, tmp_path)
     assert bits(ptx, "ld") == bits(ptx, "st") == 128
     assert stack == 0
 
