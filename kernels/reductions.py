@@ -15,7 +15,7 @@ A maximum is NaN if an element is NaN, and the place is then that of the first N
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 import triton
@@ -210,7 +210,6 @@ class Plan:
         return min(int(triton.next_power_of_2(self.segments)), max(1, COMBINED // self.outs))
 
 
-@cache
 def plan_for(op: str, outs: int, count: int, itemsize: int, inner: bool, wide: bool, processors: int) -> Plan:
     """Return the plan.
 
@@ -240,6 +239,9 @@ def plan_for(op: str, outs: int, count: int, itemsize: int, inner: bool, wide: b
     return Plan(together, step, unroll, groups, all_rounds // segments, all_rounds % segments, segments, warps)
 
 
+_known_plan = lru_cache(maxsize=4096)(plan_for)
+
+
 def _segments_for(groups: int, all_rounds: int, round_bytes: int, slots: int) -> int:
     """Return how many programs share an output of ``all_rounds`` rounds, where ``slots`` programs run at a time."""
     best, most = 1, min(all_rounds, max(1, WAVES * slots // groups))
@@ -257,7 +259,7 @@ def _time(segments: int, groups: int, all_rounds: int, round_bytes: int, slots: 
     It is that of the waves of programs. A last wave that is not full takes less time, but no less than a lone program
     does. The end of a program, longer if it shares its output, is hidden in part behind the loads of other programs.
     """
-    read = round_bytes * triton.cdiv(all_rounds, segments)
+    read: int = round_bytes * triton.cdiv(all_rounds, segments)
     ending = SHARING_BYTES if segments > 1 else ENDING_BYTES
     wave = read + LATENCY * ending
     full, rest = divmod(groups * segments, slots)
@@ -313,7 +315,9 @@ def _launch(op: str, x: Tensor, inner: bool, y: Tensor) -> None:
     unit = wide if stride % wide == 0 or (outs if inner else count) == 1 else 1
     length_unit = wide if length % wide == 0 else 1
     at_once = unit > 1 and (inner or length_unit > 1)
-    plan = plan_for(op, outs, count, x.element_size(), inner, at_once, multiprocessors(x))
+    plan = (plan_for if torch.compiler.is_compiling() else _known_plan)(
+        op, outs, count, x.element_size(), inner, at_once, multiprocessors(x)
+    )
     arithmetic = torch.float64 if x.dtype == torch.float64 else torch.float32
     values = places = counters = y  # unused if each output has one program
     if plan.segments > 1:

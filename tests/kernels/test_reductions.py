@@ -67,8 +67,12 @@ def test_triton_takes_no_elements_and_refuses_what_has_no_answer(load, device):
 
 
 def test_triton_has_the_gradients_of_pytorch(load, device):
-    for dim in DIMS:
-        x = torch.randn(5, 7, device=device)
+    for dim, shape in (
+        *((dim, (5, 7)) for dim in DIMS),
+        (0, (3, 1500)),
+        (1, (3, 1500)),
+    ):  # blocks of several rows, and of two
+        x = torch.randn(shape, device=device)
         x[2] = 0  # the gradient of a norm that is 0 is 0
         x.requires_grad_()
         for op in ("reduce_sum", "norm"):
