@@ -4,6 +4,9 @@ A program reduces a tile at a time: the elements of a step for several outputs. 
 accumulator, so the loop has no reduction across threads. A tile is small and the loop is unrolled: registers that no
 accumulator takes hold more loads of 16 bytes, and a multiprocessor has 64 KiB or more on their way from memory.
 
+A long row may begin anywhere in memory: its steps begin where 16 bytes can be loaded at once, the first one before the
+row, with the elements before it left out.
+
 If there are few outputs, several programs share each of them. Each of these programs stores its partial result and
 counts itself; the last one to arrive combines the partial results, always in the same order, so the result does not
 depend on the order of arrival. A second launch would do without the counter, but it takes about 2 us, as long as
@@ -89,6 +92,7 @@ def _reduce(
     place_ptr,
     counter_ptr,
     stride,
+    lead,
     outs,
     count,
     rounds,
@@ -105,6 +109,7 @@ def _reduce(
     LOOP: tl.constexpr,
     ALL_OUTS: tl.constexpr,
     ALL_STEPS: tl.constexpr,
+    ALIGN: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):
     # If INNER, the elements of an output are neighbours in memory; else the outputs are. ``stride`` is that of the
@@ -118,13 +123,24 @@ def _reduce(
     first_step = (segment * rounds + tl.minimum(segment, extra)) * UNROLL
     steps = (rounds + (segment < extra).to(tl.int32)) * UNROLL
     start = first_step * STEP
-    if INNER:
+    zero = tl.zeros((), tl.int64)
+    shift = zero
+    if ALIGN > 1:
+        # One output, whose elements may begin anywhere, ``lead`` elements or more behind x_ptr. Steps begin ``shift``
+        # elements before it or before another step, where ALIGN elements can be loaded at once.
+        begin = group * stride + lead
+        shift = begin % ALIGN
+        outs_left = outs - group
+        left = tl.maximum((zero + count) * LENGTH_UNIT + shift - start, 0)
+        jump = tl.full((), STEP, tl.int64)
+        at = x_ptr + (begin // ALIGN * ALIGN + start) + lane[None, :]
+    elif INNER:
         outs_left = outs - group * OUTS
-        left = count * LENGTH_UNIT - start
+        left = (zero + count) * LENGTH_UNIT - start
         jump = tl.full((), STEP, tl.int64)
         at = x_ptr + start + ((group * OUTS + lane_out) * stride * UNIT)[:, None] + lane[None, :]
     else:
-        outs_left = outs * LENGTH_UNIT - group * OUTS
+        outs_left = (zero + outs) * LENGTH_UNIT - group * OUTS
         left = count - start
         jump = tl.full((), STEP, tl.int64) * stride * UNIT
         at = x_ptr + start * stride * UNIT + (group * OUTS + lane_out)[:, None]
@@ -136,9 +152,15 @@ def _reduce(
     best = tl.full((OUTS, STEP), least, ARITHMETIC)
     place = tl.zeros((OUTS, STEP), tl.int32)
     full = tl.minimum(left // STEP, steps).to(tl.int32)
+    first = 0
+    if ALIGN > 1:  # noqa: SIM102  # the first is known when it is compiled
+        if segment == 0:
+            x = tl.load(at, mask=(lane >= shift)[None, :], other=least).to(ARITHMETIC)
+            best, place = _accumulate(best, place, x, 0, OP)
+            first += 1
     if LOOP:
         # Unrolled, so that the loads of UNROLL steps are on their way before the first is added.
-        for step in tl.range(0, full, loop_unroll_factor=UNROLL):
+        for step in tl.range(first, full, loop_unroll_factor=UNROLL):
             x = tl.load(at + step * jump, mask=inside, other=padding).to(ARITHMETIC)
             best, place = _accumulate(best, place, x, step, OP)
     elif ALL_STEPS:
@@ -150,8 +172,9 @@ def _reduce(
             last = at + full * jump
             x = tl.load(last, mask=(lane_out < outs_left)[:, None] & (lane < rest)[None, :], other=least)
             best, place = _accumulate(best, place, x.to(ARITHMETIC), full, OP)
-    value, first = _across(best, place * STEP + lane[None, :], OP)
-    place_of_first = first.to(tl.int64) + start
+    value, nearest = _across(best, place * STEP + lane[None, :], OP)
+    # The place is below 0 if all elements are -inf, as those before the first.
+    place_of_first = tl.maximum(nearest.to(tl.int64) + start - shift, 0)
 
     y_ptr += group * OUTS + lane_out
     if TOGETHER == 0:
@@ -314,9 +337,20 @@ def _launch(op: str, x: Tensor, inner: bool, y: Tensor) -> None:
     wide = 16 // x.element_size()
     unit = wide if stride % wide == 0 or (outs if inner else count) == 1 else 1
     length_unit = wide if length % wide == 0 else 1
-    at_once = unit > 1 and (inner or length_unit > 1)
+    lead = 0 if torch.compiler.is_compiling() else x.storage_offset() % wide  # torch.compile cannot trace it
+    at_once = unit > 1 and lead == 0 and (inner or length_unit > 1)
+    shifted = inner and not at_once and count * x.element_size() > ROUND_BYTES
+    if shifted:
+        x = x.as_strided(x.shape, x.stride(), x.storage_offset() - lead) if lead else x
+        unit = 1
     plan = (plan_for if torch.compiler.is_compiling() else _known_plan)(
-        op, outs, count, x.element_size(), inner, at_once, multiprocessors(x)
+        op,
+        outs,
+        count + wide - 1 if shifted else count,
+        x.element_size(),
+        inner,
+        at_once or shifted,
+        multiprocessors(x),
     )
     arithmetic = torch.float64 if x.dtype == torch.float64 else torch.float32
     values = places = counters = y  # unused if each output has one program
@@ -332,6 +366,7 @@ def _launch(op: str, x: Tensor, inner: bool, y: Tensor) -> None:
         places,
         counters,
         stride // unit,
+        lead,
         outs if inner else outs // length_unit,
         count // length_unit if inner else count,
         plan.rounds,
@@ -347,7 +382,8 @@ def _launch(op: str, x: Tensor, inner: bool, y: Tensor) -> None:
         UNROLL=plan.unroll,
         LOOP=plan.loop,
         ALL_OUTS=outs % plan.outs == 0,
-        ALL_STEPS=count % plan.step == 0,
+        ALL_STEPS=count % plan.step == 0 and not shifted,
+        ALIGN=wide if shifted else 1,
         TOGETHER=plan.together,
         num_warps=plan.warps,
     )

@@ -123,7 +123,7 @@ def test_compiled_softmax_in_float64_keeps_its_widest_row_in_registers(tmp_path,
 def test_compiled_reductions_load_128_bits_at_once_and_leave_registers_to_others(tmp_path, op, dtype, outs, inner):
     itemsize, count = (4 if dtype == "fp32" else 2), 2**26 // outs
     plan = reductions.plan_for(op, outs, count, itemsize, inner, True, 132)
-    sizes = dict.fromkeys(("stride", "outs", "count", "rounds", "extra", "segments"), "i32")
+    sizes = dict.fromkeys(("stride", "lead", "outs", "count", "rounds", "extra", "segments"), "i32")
     types = {"x_ptr": f"*{dtype}", "y_ptr": "*i64" if op == "argmax" else f"*{dtype}", "value_ptr": "*fp32"}
     arguments = types | {"place_ptr": "*i64", "counter_ptr": "*i32"} | sizes
     constants = {
@@ -138,6 +138,7 @@ def test_compiled_reductions_load_128_bits_at_once_and_leave_registers_to_others
         "LOOP": plan.loop,
         "ALL_OUTS": True,
         "ALL_STEPS": True,
+        "ALIGN": 1,
         "TOGETHER": plan.together,
     }
     pointers = [name for name in arguments if name.endswith("ptr")]
