@@ -1,7 +1,11 @@
 """Sum, maximum, place of the maximum and 2-norm of a matrix, or of each of its rows or columns, in one Triton kernel.
 
 A program reduces a tile at a time: the elements of a step for several outputs. Each element of the tile has an
-accumulator, so the loop has no reduction across threads, and each thread has several loads of 16 bytes in flight.
+accumulator, so the loop has no reduction across threads. A tile is small and the loop is unrolled: registers that no
+accumulator takes hold more loads of 16 bytes, and a multiprocessor has 64 KiB or more on their way from memory.
+
+A long row may begin anywhere in memory: its steps begin where 16 bytes can be loaded at once, the first one before the
+row, with the elements before it left out.
 
 If there are few outputs, several programs share each of them. Each of these programs stores its partial result and
 counts itself; the last one to arrive combines the partial results, always in the same order, so the result does not
@@ -14,7 +18,7 @@ A maximum is NaN if an element is NaN, and the place is then that of the first N
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 import triton
@@ -24,14 +28,19 @@ from torch import Tensor
 from .stream_memory import StreamMemory
 from .triton_device import multiprocessors, on_device_of, require_floats, require_gpu
 
-# Elements of a tile, by bytes of an element. With 4 warps each thread has 32 accumulators of 32 bits, or 16 of 64 bits.
-TILE = {2: 4096, 4: 4096, 8: 2048}
-WARP_ELEMENTS = 1024  # of a tile
+WARPS = 4  # of a program
+ROUND_BYTES = 16384  # that a program loads at once: eight accesses of 16 bytes for each of its threads
+TILE = 2048  # elements that a loop adds at once: 16 accumulators for each thread, which leaves registers for the loads
 LINE_BYTES = 512  # of a row that a tile reads at once where it reduces columns: 16 bytes for each thread of a warp
-PROGRAMS = 8  # programs for each multiprocessor, which can hold so many at a time, if outputs are few
-WAVES = 8  # times as many programs: from then on each output has one program
-LONGEST_STEPS = 16  # steps of a program that shares its output, so that the last ones to run do not run long
-COMBINED = 4096  # partial results that the last program combines at once
+COMBINED = 1024  # partial results that the last program combines at once
+
+# What the choice of the number of programs knows about a GPU. test_compiled_triton.py checks the first.
+RESIDENT = {"sum": 8, "norm": 8, "max": 8, "argmax": 6}  # programs that a multiprocessor holds at least
+LATENCY = 1 / 3  # time of a round where few programs run, over its time where all of them share the memory's rate
+SPREAD = 0.1  # difference between the first and the last of equal programs to end, relative to their time
+ENDING_BYTES = 4096  # to write a result takes a lone program as long as reading so many bytes
+SHARING_BYTES = 16384  # likewise, to hand a partial result to the last program
+WAVES = 8  # most programs, in times as many as run at once, if several share an output
 
 
 @triton.jit
@@ -83,35 +92,55 @@ def _reduce(
     place_ptr,
     counter_ptr,
     stride,
+    lead,
     outs,
     count,
-    steps,
+    rounds,
+    extra,
     segments,
     OP: tl.constexpr,
     INNER: tl.constexpr,
     UNIT: tl.constexpr,
+    LENGTH_UNIT: tl.constexpr,
     ARITHMETIC: tl.constexpr,
     OUTS: tl.constexpr,
     STEP: tl.constexpr,
+    UNROLL: tl.constexpr,
+    LOOP: tl.constexpr,
     ALL_OUTS: tl.constexpr,
     ALL_STEPS: tl.constexpr,
+    ALIGN: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):
     # If INNER, the elements of an output are neighbours in memory; else the outputs are. ``stride`` is that of the
-    # other dimension. It, and the length of the inner dimension, count units of UNIT elements. That shows the compiler
-    # how many elements it may load at once. Offsets are int64: int32 overflows at 2**31 elements.
+    # other dimension, in units of UNIT elements, and the length of the inner dimension is in units of LENGTH_UNIT.
+    # That shows the compiler how many elements it may load at once. Offsets are int64: int32 overflows at 2**31.
     group = tl.program_id(0).to(tl.int64)
     segment = tl.program_id(1).to(tl.int64)
     lane_out = tl.arange(0, OUTS)
     lane = tl.arange(0, STEP)
-    start = segment * steps * STEP
-    if INNER:
+    # The first ``extra`` programs that share an output have a round more than the others.
+    first_step = (segment * rounds + tl.minimum(segment, extra)) * UNROLL
+    steps = (rounds + (segment < extra).to(tl.int32)) * UNROLL
+    start = first_step * STEP
+    zero = tl.zeros((), tl.int64)
+    shift = zero
+    if ALIGN > 1:
+        # One output, whose elements may begin anywhere, ``lead`` elements or more behind x_ptr. Steps begin ``shift``
+        # elements before it or before another step, where ALIGN elements can be loaded at once.
+        begin = group * stride + lead
+        shift = begin % ALIGN
+        outs_left = outs - group
+        left = tl.maximum((zero + count) * LENGTH_UNIT + shift - start, 0)
+        jump = tl.full((), STEP, tl.int64)
+        at = x_ptr + (begin // ALIGN * ALIGN + start) + lane[None, :]
+    elif INNER:
         outs_left = outs - group * OUTS
-        left = (count - segment * steps * (STEP // UNIT)) * UNIT
+        left = (zero + count) * LENGTH_UNIT - start
         jump = tl.full((), STEP, tl.int64)
         at = x_ptr + start + ((group * OUTS + lane_out) * stride * UNIT)[:, None] + lane[None, :]
     else:
-        outs_left = (outs - group * (OUTS // UNIT)) * UNIT
+        outs_left = (zero + outs) * LENGTH_UNIT - group * OUTS
         left = count - start
         jump = tl.full((), STEP, tl.int64) * stride * UNIT
         at = x_ptr + start * stride * UNIT + (group * OUTS + lane_out)[:, None]
@@ -123,17 +152,29 @@ def _reduce(
     best = tl.full((OUTS, STEP), least, ARITHMETIC)
     place = tl.zeros((OUTS, STEP), tl.int32)
     full = tl.minimum(left // STEP, steps).to(tl.int32)
-    for step in range(full):
+    first = 0
+    if ALIGN > 1:  # noqa: SIM102  # the first is known when it is compiled
+        if segment == 0:
+            x = tl.load(at, mask=(lane >= shift)[None, :], other=least).to(ARITHMETIC)
+            best, place = _accumulate(best, place, x, 0, OP)
+            first += 1
+    if LOOP:
+        # Unrolled, so that the loads of UNROLL steps are on their way before the first is added.
+        for step in tl.range(first, full, loop_unroll_factor=UNROLL):
+            x = tl.load(at + step * jump, mask=inside, other=padding).to(ARITHMETIC)
+            best, place = _accumulate(best, place, x, step, OP)
+    elif ALL_STEPS:
         x = tl.load(at, mask=inside, other=padding).to(ARITHMETIC)
-        best, place = _accumulate(best, place, x, step, OP)
-        at += jump
+        best, place = _accumulate(best, place, x, 0, OP)
     if not ALL_STEPS:  # noqa: SIM102  # the first is known when it is compiled
         if full < steps:
             rest = left - full.to(tl.int64) * STEP
-            x = tl.load(at, mask=(lane_out < outs_left)[:, None] & (lane < rest)[None, :], other=least)
+            last = at + full * jump
+            x = tl.load(last, mask=(lane_out < outs_left)[:, None] & (lane < rest)[None, :], other=least)
             best, place = _accumulate(best, place, x.to(ARITHMETIC), full, OP)
-    value, first = _across(best, place * STEP + lane[None, :], OP)
-    place_of_first = first.to(tl.int64) + start
+    value, nearest = _across(best, place * STEP + lane[None, :], OP)
+    # The place is below 0 if all elements are -inf, as those before the first.
+    place_of_first = tl.maximum(nearest.to(tl.int64) + start - shift, 0)
 
     y_ptr += group * OUTS + lane_out
     if TOGETHER == 0:
@@ -172,25 +213,81 @@ class Plan:
 
     outs: int  # outputs of a program
     step: int  # elements of each, in a step
+    unroll: int  # steps of a round, whose loads are on their way at the same time
     groups: int  # programs side by side
-    steps: int  # steps of a program
+    rounds: int  # of a program
+    extra: int  # programs with one round more, of those that share an output
     segments: int  # programs that share an output
+    warps: int  # of a program
+
+    @property
+    def loop(self) -> bool:
+        """Whether the elements of an output are more than one step."""
+        return self.unroll * (self.segments * self.rounds + self.extra) > 1
+
+    @property
+    def together(self) -> int:
+        """Partial results of an output that the last program combines at once; 0 if there are none."""
+        if self.segments == 1:
+            return 0
+        return min(int(triton.next_power_of_2(self.segments)), max(1, COMBINED // self.outs))
 
 
-def plan_for(outs: int, count: int, itemsize: int, inner: bool, processors: int) -> Plan:
-    """Return the plan. ``inner`` is True if the elements of an output, not the outputs, are neighbours in memory."""
-    tile = TILE[itemsize]
+def plan_for(op: str, outs: int, count: int, itemsize: int, inner: bool, wide: bool, processors: int) -> Plan:
+    """Return the plan.
+
+    Args:
+        op: as for ``reduce``.
+        outs: the number of outputs.
+        count: the number of elements of each.
+        itemsize: bytes of an element.
+        inner: whether the elements of an output, not the outputs, are neighbours in memory.
+        wide: whether 16 bytes can be loaded at once. Elements loaded one by one take a register each.
+        processors: multiprocessors of the GPU.
+
+    """
+    load = ROUND_BYTES // itemsize if wide else TILE  # elements of a round
     line = 1 if inner else min(triton.next_power_of_2(outs), LINE_BYTES // itemsize)
-    step = min(triton.next_power_of_2(count), tile // line)
-    together = min(triton.next_power_of_2(outs), tile // step)
-    groups, all_steps = triton.cdiv(outs, together), triton.cdiv(count, step)
-    wanted, most = PROGRAMS * processors, PROGRAMS * WAVES * processors
-    segments = 1
-    if groups < most:
-        least = max(triton.cdiv(wanted, groups), triton.cdiv(all_steps, LONGEST_STEPS))
-        segments = min(all_steps, least, triton.cdiv(most, groups))
-    steps = triton.cdiv(all_steps, segments)
-    return Plan(together, step, groups, steps, triton.cdiv(all_steps, steps))
+    step, unroll = triton.next_power_of_2(count), 1
+    if step * line > load:  # more than one round
+        step, unroll = TILE // line, load // TILE
+        together = line
+    else:
+        together = min(triton.next_power_of_2(outs), load // step)
+        while together > line and triton.cdiv(outs, together) < processors:
+            together //= 2  # short outputs are shared among all multiprocessors
+    groups, all_rounds = triton.cdiv(outs, together), triton.cdiv(count, step * unroll)
+    segments = _segments_for(groups, all_rounds, load * itemsize, RESIDENT[op] * processors)
+    warps = max(1, min(WARPS, WARPS * together * step * unroll // load))
+    return Plan(together, step, unroll, groups, all_rounds // segments, all_rounds % segments, segments, warps)
+
+
+_known_plan = lru_cache(maxsize=4096)(plan_for)
+
+
+def _segments_for(groups: int, all_rounds: int, round_bytes: int, slots: int) -> int:
+    """Return how many programs share an output of ``all_rounds`` rounds, where ``slots`` programs run at a time."""
+    best, most = 1, min(all_rounds, max(1, WAVES * slots // groups))
+    for wave in range(1, WAVES + 1):
+        segments = max(1, min(wave * slots // groups, most))
+        times = [_time(one, groups, all_rounds, round_bytes, slots) for one in (segments, best)]
+        if times[0] < times[1]:
+            best = segments
+    return best
+
+
+def _time(segments: int, groups: int, all_rounds: int, round_bytes: int, slots: int) -> float:
+    """Return the time of a launch, in bytes that a program reads where all programs share the memory's rate.
+
+    It is that of the waves of programs. A last wave that is not full takes less time, but no less than a lone program
+    does. The end of a program, longer if it shares its output, is hidden in part behind the loads of other programs.
+    """
+    read: int = round_bytes * triton.cdiv(all_rounds, segments)
+    ending = SHARING_BYTES if segments > 1 else ENDING_BYTES
+    wave = read + LATENCY * ending
+    full, rest = divmod(groups * segments, slots)
+    last = max(wave * rest / slots, LATENCY * (read + ending)) if rest else 0.0
+    return full * wave + last + SPREAD * read
 
 
 def reduce(op: str, x: Tensor, dim: str | int) -> Tensor:
@@ -236,11 +333,25 @@ def _as_outputs(x: Tensor, dim: str | int) -> tuple[Tensor, bool]:
 
 def _launch(op: str, x: Tensor, inner: bool, y: Tensor) -> None:
     outs, count = x.shape
-    plan = plan_for(outs, count, x.element_size(), inner, multiprocessors(x))
     stride, length = (x.stride(0), count) if inner else (x.stride(1), outs)
-    unit = 16 // x.element_size()
-    if stride % unit or length % unit:
+    wide = 16 // x.element_size()
+    unit = wide if stride % wide == 0 or (outs if inner else count) == 1 else 1
+    length_unit = wide if length % wide == 0 else 1
+    lead = 0 if torch.compiler.is_compiling() else x.storage_offset() % wide  # torch.compile cannot trace it
+    at_once = unit > 1 and lead == 0 and (inner or length_unit > 1)
+    shifted = inner and not at_once and count * x.element_size() > ROUND_BYTES
+    if shifted:
+        x = x.as_strided(x.shape, x.stride(), x.storage_offset() - lead) if lead else x
         unit = 1
+    plan = (plan_for if torch.compiler.is_compiling() else _known_plan)(
+        op,
+        outs,
+        count + wide - 1 if shifted else count,
+        x.element_size(),
+        inner,
+        at_once or shifted,
+        multiprocessors(x),
+    )
     arithmetic = torch.float64 if x.dtype == torch.float64 else torch.float32
     values = places = counters = y  # unused if each output has one program
     if plan.segments > 1:
@@ -255,26 +366,27 @@ def _launch(op: str, x: Tensor, inner: bool, y: Tensor) -> None:
         places,
         counters,
         stride // unit,
-        outs if inner else outs // unit,
-        count // unit if inner else count,
-        plan.steps,
+        lead,
+        outs if inner else outs // length_unit,
+        count // length_unit if inner else count,
+        plan.rounds,
+        plan.extra,
         plan.segments,
         OP=op,
         INNER=inner,
         UNIT=unit,
+        LENGTH_UNIT=length_unit,
         ARITHMETIC=tl.float64 if arithmetic == torch.float64 else tl.float32,
         OUTS=plan.outs,
         STEP=plan.step,
+        UNROLL=plan.unroll,
+        LOOP=plan.loop,
         ALL_OUTS=outs % plan.outs == 0,
-        ALL_STEPS=count % plan.step == 0,
-        TOGETHER=0 if plan.segments == 1 else together_for(plan),
-        num_warps=max(1, plan.outs * plan.step // WARP_ELEMENTS),
+        ALL_STEPS=count % plan.step == 0 and not shifted,
+        ALIGN=wide if shifted else 1,
+        TOGETHER=plan.together,
+        num_warps=plan.warps,
     )
-
-
-def together_for(plan: Plan) -> int:
-    """Return how many partial results of an output the last program combines at once."""
-    return min(int(triton.next_power_of_2(plan.segments)), max(1, COMBINED // plan.outs))
 
 
 def _counters(x: Tensor, count: int) -> Tensor:

@@ -1,6 +1,6 @@
 """Compare our kernels with torch, torch.compile, the vendor's libraries and a copy, in paired rounds, against bars.
 
-    python -m benchmarks.kernels [gelu softmax matmul cdist mlp] [--write]
+    python -m benchmarks.kernels [gelu softmax matmul cdist mlp reduce_sum ...] [--write]
 
 The runner holds the races: each is an experiment in conf/experiment beside this file, which leaves rows and paired
 rounds. The ratios are from the same rounds, with a 95 % interval; those of latencies are from separate times. ``copy``

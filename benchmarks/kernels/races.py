@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 COPY = "copy"
+READ = "the read rate"  # as a peer: the highest rate, in bytes that must be moved, of any kernel on the same page
 
 
 @dataclass(frozen=True)
@@ -154,14 +155,73 @@ def mlp() -> Iterator[Race]:
     yield Race("mlp", fields, [Bar("triton", peers, 1.06, 1.12)])
 
 
+def reduce_sum() -> Iterator[Race]:
+    """Yield sums of all elements, of rows and of columns, from a launch that is mostly latency to 1 GiB."""
+    yield from _reductions("reduce_sum")
+
+
+def reduce_max() -> Iterator[Race]:
+    """Yield the same sizes as ``reduce_sum``."""
+    yield from _reductions("reduce_max")
+
+
+def argmax() -> Iterator[Race]:
+    """Yield the same sizes as ``reduce_sum``."""
+    yield from _reductions("argmax")
+
+
+def norm() -> Iterator[Race]:
+    """Yield the same sizes as ``reduce_sum``."""
+    yield from _reductions("norm")
+
+
+def _reductions(op: str) -> Iterator[Race]:
+    for dtype in ("float32", "bfloat16"):
+        for dim in ("all", 1, 0):
+            for side in (1024, 4096, 8192, 16384):
+                fields = {"rows": side, "cols": side, "dim": dim, "dtype": dtype}
+                peer = Bar("triton", ("torch", "compiled"), 0.99, 1.0)
+                yield Race(op, fields, [peer, Bar("triton", (READ,), 0.99)] if side >= 8192 else [peer])
+
+
+def transpose() -> Iterator[Race]:
+    """Yield square matrices in two dtypes, and one whose sizes are odd."""
+    for dtype in ("float32", "bfloat16"):
+        for side in (4096, 8191, 16384):
+            fields = {"rows": side, "cols": side, "dtype": dtype}
+            yield Race("transpose", fields, [Bar("triton", (COPY,), 0.97)] if side == 16384 else [])
+
+
+def histogram() -> Iterator[Race]:
+    """Yield 256 bins of few and of many numbers."""
+    for elements in (2**20, 2**26):
+        fields = {"elements": elements, "bins": 256, "dtype": "float32"}
+        yield Race("histogram", fields, [Bar("cuda", ("torch",), 3.0)] if elements > 2**20 else [])
+
+
 EXPERIMENTS = {  # of conf/experiment beside this file, by op: their cases are the races, and a few more
     "gelu": ("races_gelu", "races_backward"),
     "softmax": ("races_softmax", "races_backward"),
     "matmul": ("races_matmul", "races_precision"),
     "cdist": ("races_cdist",),
     "mlp": ("races_mlp", "races_latency"),
+    **dict.fromkeys(("reduce_sum", "reduce_max", "argmax", "norm"), ("races_reductions",)),
+    "transpose": ("races_transpose",),
+    "histogram": ("races_histogram",),
 }
-OPS = {"gelu": gelu, "softmax": softmax, "matmul": matmul, "cdist": cdist, "mlp": mlp}
+OPS = {
+    "gelu": gelu,
+    "softmax": softmax,
+    "matmul": matmul,
+    "cdist": cdist,
+    "mlp": mlp,
+    "reduce_sum": reduce_sum,
+    "reduce_max": reduce_max,
+    "argmax": argmax,
+    "norm": norm,
+    "transpose": transpose,
+    "histogram": histogram,
+}
 MEAN_BARS = [
     MeanBar("bfloat16 large", "triton", "torch", mean=1.01, worst=0.97),
     MeanBar("float16 large", "triton", "torch", mean=1.0, worst=0.97),

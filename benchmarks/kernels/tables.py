@@ -8,20 +8,40 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.common import digits, table, word
-from benchmarks.kernels.races import COPY, MEAN_BARS, Bar, MeanBar
+from benchmarks.kernels.races import COPY, MEAN_BARS, READ, Bar, MeanBar
 from benchmarks.kernels.rows import Result
 
 
 def report(results: Sequence[Result]) -> tuple[str, int]:
     """Return the bars with a table for each race, and the number of missed bars."""
-    lines = [line for result in results for line in _bars(result)] + _mean_bars(results)
+    best = max((rate for result in results for name in result.rows if (rate := _rate(result, name))), default=0.0)
+    lines = [line for result in results for line in _bars(result, best)] + _mean_bars(results)
     missed = sum(line[-1] == word(False) for line in lines)
     bars = table(["bar", "seen", "beyond", ""], lines)
-    return "\n\n".join(["## Bars", bars, *(_race(result) for result in results)]), missed
+    rates = [_rates(results, best)] if any(READ in bar.peers for one in results for bar in one.race.bars) else []
+    return "\n\n".join(["## Bars", bars, *rates, *(_race(result) for result in results)]), missed
 
 
-def _bars(result: Result) -> list[tuple[str, str, str, str]]:
-    return [(_promise(result, bar), *_seen(result, bar)) for bar in result.race.bars]
+def _rate(result: Result, name: str) -> float:
+    """Return the bytes that must be moved, for each second; 0 for a copy, which may move fewer."""
+    moved: Any = result.rows[name].metrics.get("bytes_min")
+    return 0.0 if name == COPY or moved is None else float(moved) / result.us(name) * 1e6
+
+
+def _rates(results: Sequence[Result], best: float) -> str:
+    """Return a table with a line for each race: times, and the share of the highest rate that the last one reaches."""
+    names = ["torch", "compiled", "triton"]
+    lines = []
+    for one in results:
+        times = [digits(one.us(name)) if name in one.rows else "" for name in names]
+        share = f"{_rate(one, names[-1]) / best:.1%}" if names[-1] in one.rows and best else ""
+        lines.append((one.race.title, *times, share))
+    head = ["race", *(f"{name}, us" for name in names), f"{names[-1]}, of {READ}"]
+    return f"The read rate is {best / 1e12:.2f} TB/s.\n\n{table(head, lines)}"
+
+
+def _bars(result: Result, best: float) -> list[tuple[str, str, str, str]]:
+    return [(_promise(result, bar), *_seen(result, bar, best)) for bar in result.race.bars]
 
 
 def _promise(result: Result, bar: Bar) -> str:
@@ -29,10 +49,13 @@ def _promise(result: Result, bar: Bar) -> str:
     return f"{result.race.title}: {bar.ours} at least {bar.least:g} x {peers}"
 
 
-def _seen(result: Result, bar: Bar) -> tuple[str, str, str]:
+def _seen(result: Result, bar: Bar, read_rate: float) -> tuple[str, str, str]:
     beyond = f"{bar.beyond:g}" if bar.beyond else ""
     if bar.ours not in result.rows:
         return result.failed.get(bar.ours, "no row"), beyond, word(False)
+    if READ in bar.peers:
+        share = _rate(result, bar.ours) / (read_rate or math.inf)
+        return f"{share:.3f} x {READ}", beyond, word(share >= bar.least)
     there = [peer for peer in bar.peers if peer in result.rows]
     if not there:
         return "no peer ran", beyond, word(False)

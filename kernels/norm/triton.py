@@ -21,17 +21,35 @@ BLOCK = 1024  # elements of a program of the backward
 
 @triton.jit
 def _norm_backward(
-    x_ptr, y_ptr, dy_ptr, dx_ptr, cols, count, DIM: tl.constexpr, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr
+    x_ptr,
+    y_ptr,
+    dy_ptr,
+    dx_ptr,
+    cols,
+    count,
+    DIM: tl.constexpr,
+    NARROW: tl.constexpr,
+    ARITHMETIC: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    # DIM is -1 for a norm of all elements.
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = index < count
-    out = index * 0 if DIM == -1 else (index % cols if DIM == 0 else index // cols)
-    x = tl.load(x_ptr + index, mask=inside).to(ARITHMETIC)
-    y = tl.load(y_ptr + out, mask=inside, other=1.0).to(ARITHMETIC)
-    dy = tl.load(dy_ptr + out, mask=inside, other=0.0).to(ARITHMETIC)
+    # DIM is -1 for a norm of all elements. A division of int64 for each element would take longer than its memory.
+    lane = tl.arange(0, BLOCK)
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    inside = start + lane < count
+    row = start // cols
+    col = start - row * cols + lane
+    # A block has elements of several rows if NARROW, else of two at most.
+    down = col.to(tl.int32) // cols if NARROW else (col >= cols).to(tl.int32)
+    x = tl.load(x_ptr + start + lane, mask=inside).to(ARITHMETIC)
+    if DIM == -1:
+        y = tl.load(y_ptr).to(ARITHMETIC)
+        dy = tl.load(dy_ptr).to(ARITHMETIC)
+    else:
+        out = col - down * cols if DIM == 0 else row + down
+        y = tl.load(y_ptr + out, mask=inside, other=1.0).to(ARITHMETIC)
+        dy = tl.load(dy_ptr + out, mask=inside, other=0.0).to(ARITHMETIC)
     dx = x * tl.where(y == 0, 0.0, dy / tl.where(y == 0, 1.0, y))
-    tl.store(dx_ptr + index, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+    tl.store(dx_ptr + start + lane, dx.to(dx_ptr.dtype.element_ty), mask=inside)
 
 
 def norm(x: Tensor, *, dim: str | int) -> Tensor:
@@ -59,7 +77,18 @@ def _backward(x: Tensor, y: Tensor, dy: Tensor, dim: str | int) -> Tensor:
         grid = (triton.cdiv(x.numel(), BLOCK),)
         along = -1 if dim == "all" else int(dim)
         with on_device_of(x):
-            _norm_backward[grid](x, y, dy, dx, x.shape[1], x.numel(), DIM=along, ARITHMETIC=arithmetic, BLOCK=BLOCK)
+            _norm_backward[grid](
+                x,
+                y,
+                dy,
+                dx,
+                x.shape[1],
+                x.numel(),
+                DIM=along,
+                NARROW=x.shape[1] < BLOCK,
+                ARITHMETIC=arithmetic,
+                BLOCK=BLOCK,
+            )
     return dx
 
 

@@ -1,6 +1,8 @@
 """Transpose in Triton, tile by tile. A tile is read along the rows of x and written along the rows of y.
 
 Triton moves the tile from the layout of the loads to that of the stores through shared memory, so both are coalesced.
+Programs that run at the same time have tiles from few rows and few columns of tiles, so that they read and write memory
+in pieces of several KB, not of one tile's width.
 """
 
 from __future__ import annotations
@@ -14,16 +16,19 @@ from ..triton_device import on_device_of, require_gpu
 
 ROW_BYTES = 256  # bytes of a row of a square tile, in x and in y: two cache lines
 THREAD_BYTES = 128  # bytes of a tile for a thread: eight accesses of 128 bits
+BAND = 16  # rows of tiles that are walked together: pieces of 16 * ROW_BYTES = 4 KB in y
 
 
 @triton.jit
-def _transpose(x_ptr, y_ptr, x_stride, rows, cols, TILE: tl.constexpr):
-    across = tl.cdiv(cols, TILE)
-    tile = tl.program_id(0)
+def _transpose(x_ptr, y_ptr, x_stride, rows, cols, TILE: tl.constexpr, BAND: tl.constexpr):
+    of_band = BAND * tl.cdiv(cols, TILE)
+    band = tl.program_id(0) // of_band
+    tile = tl.program_id(0) % of_band
+    height = tl.minimum(tl.cdiv(rows, TILE) - band * BAND, BAND)
     lane = tl.arange(0, TILE)
     # int64, because int32 offsets overflow at 2**31 elements.
-    row = (tile // across).to(tl.int64) * TILE + lane
-    col = (tile % across).to(tl.int64) * TILE + lane
+    row = (band * BAND + tile % height).to(tl.int64) * TILE + lane
+    col = (tile // height).to(tl.int64) * TILE + lane
     x = tl.load(x_ptr + row[:, None] * x_stride + col[None, :], mask=(row[:, None] < rows) & (col[None, :] < cols))
     tl.store(
         y_ptr + col[:, None] * rows + row[None, :], tl.trans(x), mask=(col[:, None] < cols) & (row[None, :] < rows)
@@ -48,7 +53,7 @@ def transpose(x: Tensor) -> Tensor:
         tile, warps = shape_for(x.element_size())
         with on_device_of(x):
             _transpose[(triton.cdiv(rows, tile) * triton.cdiv(cols, tile),)](
-                x, y, x.stride(0), rows, cols, TILE=tile, num_warps=warps
+                x, y, x.stride(0), rows, cols, TILE=tile, BAND=BAND, num_warps=warps
             )
     return y
 

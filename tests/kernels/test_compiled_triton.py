@@ -108,35 +108,48 @@ def test_compiled_softmax_in_float64_keeps_its_widest_row_in_registers(tmp_path,
     assert reads == 1
 
 
-# One number | of rows, one program each | of columns
+# One number | of rows, one program each | of columns | of many short rows, without a loop
 @pytest.mark.parametrize(
     ("op", "dtype", "outs", "inner"),
-    [("sum", "fp32", 1, True), ("max", "bf16", 2**14, True), ("argmax", "fp32", 2**12, False)],
+    [
+        ("sum", "fp32", 1, True),
+        ("argmax", "bf16", 1, True),
+        ("max", "bf16", 2**14, True),
+        ("sum", "bf16", 2**14, False),
+        ("argmax", "fp32", 2**12, False),
+        ("norm", "bf16", 2**18, True),
+    ],
 )
-def test_compiled_reductions_load_128_bits_at_once_and_spill_nothing(tmp_path, op, dtype, outs, inner):
+def test_compiled_reductions_load_128_bits_at_once_and_leave_registers_to_others(tmp_path, op, dtype, outs, inner):
     itemsize, count = (4 if dtype == "fp32" else 2), 2**26 // outs
-    plan = reductions.plan_for(outs, count, itemsize, inner, 132)
-    sizes = dict.fromkeys(("stride", "outs", "count", "steps", "segments"), "i32")
+    plan = reductions.plan_for(op, outs, count, itemsize, inner, True, 132)
+    sizes = dict.fromkeys(("stride", "lead", "outs", "count", "rounds", "extra", "segments"), "i32")
     types = {"x_ptr": f"*{dtype}", "y_ptr": "*i64" if op == "argmax" else f"*{dtype}", "value_ptr": "*fp32"}
     arguments = types | {"place_ptr": "*i64", "counter_ptr": "*i32"} | sizes
     constants = {
         "OP": op,
         "INNER": inner,
         "UNIT": 16 // itemsize,
+        "LENGTH_UNIT": 16 // itemsize,
         "ARITHMETIC": tl.float32,
         "OUTS": plan.outs,
         "STEP": plan.step,
+        "UNROLL": plan.unroll,
+        "LOOP": plan.loop,
         "ALL_OUTS": True,
         "ALL_STEPS": True,
-        "TOGETHER": reductions.together_for(plan) if plan.segments > 1 else 0,
+        "ALIGN": 1,
+        "TOGETHER": plan.together,
     }
-    warps = plan.outs * plan.step // reductions.WARP_ELEMENTS
     pointers = [name for name in arguments if name.endswith("ptr")]
-    ptx, stack = build(reductions._reduce, arguments, constants, 90, warps, tmp_path, pointers)
-    loop = len(re.findall(r"ld\.global\.v4\.b32", ptx.replace(".L1::", ".")))
-    assert loop >= plan.outs * plan.step * itemsize // (warps * 32 * 16)  # of a thread, at one step
+    ptx, stack = build(reductions._reduce, arguments, constants, 90, plan.warps, tmp_path, pointers)
+    loads = len(re.findall(r"ld\.global\.v4\.b32", ptx.replace(".L1::", ".")))
+    assert loads >= reductions.ROUND_BYTES // (plan.warps * 32 * 16)  # of a thread, in a round
     assert stack == 0
     assert ".f64" not in ptx
+    usage = subprocess.run([CUOBJDUMP, "-res-usage", tmp_path / "kernel.cubin"], capture_output=True, text=True)
+    registers = int(re.search(r"REG:(\d+)", usage.stdout)[1])
+    assert plan.loop is False or registers * 32 * plan.warps * reductions.RESIDENT[op] <= 2**16
 
 
 def build_softmax(dtype, itemsize, block, whole, capability, tmp_path, unit=0):
@@ -186,7 +199,7 @@ def test_compiled_softmax_of_a_wide_row_spills_nothing(tmp_path, capability, dty
 def test_compiled_transpose_moves_128_bits_at_once_and_spills_nothing(tmp_path, dtype, itemsize):
     tile, warps = transpose.shape_for(itemsize)
     arguments = {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "x_stride": "i32", "rows": "i32", "cols": "i32"}
-    ptx, stack = build(transpose._transpose, arguments, {"TILE": tile}, 90, warps, tmp_path)
+    ptx, stack = build(transpose._transpose, arguments, {"TILE": tile, "BAND": transpose.BAND}, 90, warps, tmp_path)
     assert bits(ptx, "ld") == bits(ptx, "st") == 128
     assert stack == 0
 

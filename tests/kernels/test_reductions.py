@@ -55,6 +55,18 @@ def test_what_is_no_number_and_ties_across_programs(load, device, impl):
     assert load("reduce_max", impl)(wide, dim="all").isnan()
 
 
+def test_long_rows_of_odd_length_begin_anywhere_in_memory(load, device):
+    for dtype, offset, cols in ((torch.float32, 1, 9001), (torch.float16, 3, 20001)):
+        x = torch.randint(-9, 9, (3 * cols + offset,), device=device).to(dtype)[offset:].view(3, cols)
+        x[0] = -torch.inf
+        x[1, [cols - 2, cols - 1]] = torch.nan
+        x[2, [0, 4100]] = 10
+        for op in ("reduce_sum", "reduce_max", "argmax"):
+            wanted = load(op, "torch")(x.double(), dim=1)
+            assert torch.allclose(load(op, "triton")(x, dim=1).double(), wanted.double(), rtol=1e-3, equal_nan=True)
+        assert load("argmax", "triton")(x[1:].flatten()[1:].view(1, -1), dim="all") == cols - 3
+
+
 def test_triton_takes_no_elements_and_refuses_what_has_no_answer(load, device):
     x = torch.ones(0, 3, device=device)
     assert load("reduce_sum", "triton")(x, dim=0).tolist() == [0, 0, 0]
@@ -67,8 +79,12 @@ def test_triton_takes_no_elements_and_refuses_what_has_no_answer(load, device):
 
 
 def test_triton_has_the_gradients_of_pytorch(load, device):
-    for dim in DIMS:
-        x = torch.randn(5, 7, device=device)
+    for dim, shape in (
+        *((dim, (5, 7)) for dim in DIMS),
+        (0, (3, 1500)),
+        (1, (3, 1500)),
+    ):  # blocks of several rows, and of two
+        x = torch.randn(shape, device=device)
         x[2] = 0  # the gradient of a norm that is 0 is 0
         x.requires_grad_()
         for op in ("reduce_sum", "norm"):
@@ -78,15 +94,17 @@ def test_triton_has_the_gradients_of_pytorch(load, device):
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="needs no kernel")
-def test_a_plan_covers_all_elements_and_adds_few_into_one_accumulator():
-    for itemsize in (2, 4, 8):
+def test_a_plan_covers_all_elements_evenly_and_adds_few_into_one_accumulator():
+    for op, itemsize in (("sum", 2), ("argmax", 4), ("norm", 8)):
         for outs, count in ((1, 1), (1, 2**20), (1, 2**34), (1000, 1001), (2**20, 3), (3, 2**20), (8192, 8192)):
             for inner in (True, False):
-                plan = plan_for(outs, count, itemsize, inner, 132)
+                plan = plan_for(op, outs, count, itemsize, inner, True, 132)
                 assert plan.groups * plan.outs >= outs > (plan.groups - 1) * plan.outs
-                assert plan.segments * plan.steps * plan.step >= count > (plan.segments - 1) * plan.steps * plan.step
-                assert plan.steps <= MOST_TERMS
-                assert plan.segments < 2**16  # the most programs of a grid's second dimension
+                rounds = plan.segments * plan.rounds + plan.extra
+                assert rounds * plan.unroll * plan.step >= count > (rounds - 1) * plan.unroll * plan.step
+                assert 0 <= plan.extra < plan.segments < 2**16  # the most programs of a grid's second dimension
+                assert plan.rounds > 0
+                assert (plan.rounds + 1) * plan.unroll <= MOST_TERMS
 
 
 @pytest.mark.gpu
