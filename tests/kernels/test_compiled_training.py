@@ -218,19 +218,24 @@ def test_what_is_between_the_products_is_wide_and_spills_nothing(build, capabili
 
 
 @capabilities
-def test_triton_small_are_multiplied_in_float32_and_loaded_ahead(build, capability):
-    constants = {"RELU": False, "TILE": small.TILE, "DEPTH": small.DEPTH, "PRECISION": small.PRECISION}
+@pytest.mark.parametrize("tile", [small.SMALL, small.LARGE])
+def test_triton_small_are_loaded_ahead_and_multiplied_in_float32_or_in_three_products(build, capability, tile):
+    constants = {"RELU": False, "TILE": tile, "DEPTH": small.DEPTH}
     pointers = dict.fromkeys(("h", "w", "bias", "y", "slope"), "*fp32")
     numbers = dict.fromkeys(("rows", "dim"), "i32")
+    split = {"KEEP": True, "PRECISION": small.PRECISION}
+    warps = tile // small.FORWARD_ROWS
     forward = build(
-        small._forward, pointers | numbers, constants | {"KEEP": True}, capability, small.WARPS, small.STAGES
+        small._forward, pointers | numbers | {"one": "fp32"}, constants | split, capability, warps, small.STAGES
     )
+    assert forward.count(r"mma\.sync\S*tf32") == 3 * small.DEPTH // 8 * tile // 8  # no warp does another's work
     pointers = dict.fromkeys(("dz", "slope", "w", "h", "slope_below", "below", "dw", "db"), "*fp32")
     numbers |= {"row_stride": "i32"}
     constants |= {"col_stride": 1, "TOP": False, "BELOW": True, "THROUGH": True}
-    backward = build(small._backward, pointers | numbers, constants, capability, small.WARPS, small.STAGES)
+    warps = tile // small.BACKWARD_ROWS
+    backward = build(small._backward, pointers | numbers, constants, capability, warps, small.STAGES)
+    assert not backward.count(r"mma\.(sync|_async)")
     for built in (forward, backward):
-        assert not built.count(r"mma\.(sync|_async)")
         assert built.count(r"cp\.async\.cg\.shared\.global \[[^]]*\], \[[^]]*\], 0x10") >= 2 * (small.STAGES - 1)
         assert built.stack == 0
 
