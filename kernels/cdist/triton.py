@@ -45,7 +45,7 @@ FEW_SHARE = 32  # rows of a program, at least, since it first loads the coordina
 AROUND = 11  # instructions for an element, beside two for a coordinate
 INSTRUCTIONS = 128 * 1600 * 0.8  # that a multiprocessor executes in 1 us
 SECOND_KERNEL = 3.0
-BY_TENSOR_CORES, UNALIGNED = 132 * 1.3e-6, 132 * 2.2e-6  # for an element and a multiprocessor, by alignment of y's rows
+BY_TENSOR_CORES, UNALIGNED = 132 * 1.3e-6, 132 * 1.7e-6  # for an element and a multiprocessor, by alignment of y's rows
 
 
 @dataclass(frozen=True)
@@ -204,17 +204,21 @@ def _few(
     cols = tl.program_id(0) % across * COLS + tl.arange(0, COLS)
     begin = tl.program_id(0) // across * share
     points = ()
-    for k in tl.static_range(D):
-        z = tl.load(b + cols.to(tl.int64) * b_row + k * b_col, mask=cols < m, other=0.0).to(tl.float32)
+    for _ in tl.static_range(D):
+        z = tl.load(b + cols.to(tl.int64) * b_row, mask=cols < m, other=0.0).to(tl.float32)
         # Finite, since a point at infinity is infinitely far from another one there. NaN stays NaN.
-        points = points + (tl.where(z > largest, largest, tl.where(z < -largest, -largest, z)),)  # noqa: RUF005
+        z = tl.where(z > largest, largest, tl.where(z < -largest, -largest, z))
+        points += (z,)  # type: ignore[assignment]
+        b += b_col
     for row in range(begin, tl.minimum(begin + share, n), ROWS):
         rows = row + tl.arange(0, ROWS)
         square = tl.zeros((ROWS, COLS), tl.float32)
+        coordinate = a
         for k in tl.static_range(D):
-            x = tl.load(a + rows.to(tl.int64) * a_row + k * a_col, mask=rows < n, other=0.0).to(tl.float32)
+            x = tl.load(coordinate + rows.to(tl.int64) * a_row, mask=rows < n, other=0.0).to(tl.float32)
             difference = x[:, None] - points[k][None, :]
             square = tl.fma(difference, difference, square)
+            coordinate += a_col
         inside = (rows < n)[:, None] & (cols < m)[None, :]
         tl.store(y + rows.to(tl.int64)[:, None] * m + cols[None, :], root(square).to(y.dtype.element_ty), mask=inside)
 
@@ -262,7 +266,7 @@ def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
             grid = (triton.cdiv(y.shape[0], 32) * triton.cdiv(y.shape[1], 32),)
             _differences[grid](a, *a.stride(), b, *b.stride(), y, *y.shape, a.shape[1], ROWS=32, COLS=32)
             return y
-        if differences_win(*y.shape, a.shape[1], y.element_size(), processors(a)):
+        if differences_win(y.shape[0], y.shape[1], a.shape[1], y.element_size(), processors(a)):
             _launch_few(a, b, y)
             return y
         narrow = a.dtype != torch.float32
@@ -280,7 +284,7 @@ def differences_win(n: int, m: int, d: int, itemsize: int, processors: int) -> b
     if d > FEW:
         return False
     cols, _ = _few_tile(m, d)
-    by_differences = n * triton.cdiv(m, cols) * cols * (2 * d + AROUND) / INSTRUCTIONS / processors
+    by_differences = n * -(-m // cols) * cols * (2 * d + AROUND) / INSTRUCTIONS / processors
     by_tensor_cores = n * m * (UNALIGNED if m * itemsize % 16 else BY_TENSOR_CORES) / processors
     return by_differences <= by_tensor_cores + SECOND_KERNEL
 

@@ -257,7 +257,11 @@ def _fastest(rows: int, dim: int, processors: int, descriptors: bool) -> Tiling 
         return -(-tiles(tiling) // (shared * processors)) * (multiplying + (area / FINISHED if shared == 1 else 0.0))
 
     if descriptors:
-        return min((HOPPER, *SMALLER), key=microseconds)
+        best, least = HOPPER, microseconds(HOPPER)
+        for tiling in SMALLER:  # torch.compile cannot trace min() with a key
+            if (time := microseconds(tiling)) < least:
+                best, least = tiling, time
+        return best
     return POINTERS if dim * 2 % ALIGNED == 0 and 2 * tiles(POINTERS) >= processors else None
 
 
@@ -295,7 +299,7 @@ def _stride(x: Tensor) -> int:
 
 
 def _descriptor(x: Tensor, block: tuple[int, int]) -> TensorDescriptor:
-    return TensorDescriptor(x, [*x.shape], [_stride(x), 1], [*block])
+    return TensorDescriptor.from_tensor(x.as_strided(x.shape, (_stride(x), 1)), [*block])
 
 
 def _launch(

@@ -141,7 +141,7 @@ def small(x: Tensor) -> bool:
 
 
 def _tiles(rows: int, dim: int) -> int:
-    return triton.cdiv(rows, LARGE) * triton.cdiv(dim, LARGE)
+    return -(-rows // LARGE) * -(-dim // LARGE)
 
 
 def linear(h: Tensor, w: Tensor, b: Tensor, relu: bool, y: Tensor, slope: Tensor | None) -> None:
