@@ -169,7 +169,8 @@ TILINGS = (products.HOPPER, *products.SMALLER)
 @pytest.mark.parametrize(
     ("dtype", "epilogue", "tiling"),
     [(dtype, epilogue, products.HOPPER) for dtype, epilogue in (("bf16", ALONE), ("fp16", FORWARD), ("bf16", RELU))]
-    + [("bf16", epilogue, tiling) for epilogue in (FORWARD, BACKWARD) for tiling in TILINGS],
+    + [("bf16", FORWARD, tiling) for tiling in TILINGS]
+    + [("bf16", BACKWARD, tiling) for tiling in TILINGS[:2]],  # the others have many registers left
     ids=str,
 )
 def test_on_hopper_the_mlp_is_of_wide_instructions_and_spills_nothing(build, dtype, epilogue, tiling):
