@@ -17,6 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from ..fp16_split import Halves
 from ..hopper_pipeline import barriers, leave, room, row_of_tiles, shares, wait_empty, wait_full
 from ..hopper_split import (
+    BESIDE,
     COLS,
     LAYOUT,
     LOAD,
@@ -113,8 +114,10 @@ def _multiply_stay(
                 out.index(HALF).store(tile)
                 fence_async_shared()
                 tma.async_copy_shared_to_global(y, [row, j * COLS], out.index(HALF))
-            else:
-                store(y, tile, row, j * COLS, n, m)
+            elif PARTS == 1:
+                store(y, gl.convert_layout(tile, BESIDE), row, j * COLS, n, m, BESIDE)
+            else:  # there are not enough registers
+                store(y, tile, row, j * COLS, n, m, LAYOUT)
             step += 1
         leave(a_empty, turn, 1)
         at += count

@@ -1,14 +1,18 @@
 """Products of an MLP in Triton, with bias and activation, or its derivative, as their epilogue.
 
-On Hopper one program runs on each multiprocessor and computes tiles of 128 x 256 one after the other. Tensor cores wait
-during the epilogue of a tile, so the activation uses few instructions.
+On Hopper a program computes tiles one after the other, loaded and stored by the tensor memory accelerator. Tensor cores
+wait during the epilogue of a tile, so the activation uses few instructions. A few large tiles would leave most
+multiprocessors idle, so the tile is chosen by an estimate of the time. The accelerator needs rows that begin at
+multiples of 16 bytes. If they do not, weights and input are copied once into rows that do, and all matrices between the
+layers have such rows.
 
-On other GPUs, and if the tensor memory accelerator cannot address the operands, tiles are loaded by pointers.
+On other GPUs tiles are loaded by pointers; cuBLAS multiplies what has few tiles or unaligned rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import triton
@@ -16,27 +20,43 @@ import triton.language as tl
 from torch import Tensor
 
 from ..gelu.triton import normal_cdf_and_slope
-from ..tensor_cores import TensorDescriptor, processors
+from ..tensor_cores import TensorDescriptor, has_descriptors, processors
 from ..triton_device import on_device_of
 
-BAND = 128  # rows of every tile; column sums are computed for each band of so many rows
+ALIGNED = 16  # bytes: the base address and the row stride of a descriptor are multiples of this
+LINE = 128  # bytes: rows of padded matrices begin at multiples of this
+PAD_ROWS, PAD_COLS = 8, 512  # rows and columns that a program of _pad copies
+
+# The estimate of a time, as in kernels.matmul
+CORE_BYTES = 4096 * 1.56e3  # bytes of a, for each column of b, that a multiprocessor multiplies in 1 us
+FINISHED = 128 * 128  # elements that a multiprocessor finishes in 1 us; a lone program multiplies nothing then
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """The tiles of a product: ``BAND`` x ``n``, with ``k`` terms in a step."""
+    """The tiles of a product: ``m`` x ``n``, with ``k`` terms in a step. Columns are summed over ``m`` rows."""
 
+    m: int
     n: int
     k: int
     warps: int
     stages: int  # tiles of operands in flight
     resident: int  # programs on a multiprocessor, each with a queue of tiles; 0: a program for each tile
     copy_engine: bool  # use descriptors (the tensor memory accelerator)
+    halves: bool = True  # finish a tile in halves, since the store needs shared memory beside the operands
+    rate: float = 1.0  # share of the tensor cores' rate that the loop reaches; small tiles load more for each product
     group: int = 8  # rows of tiles that run at the same time, so that their operands stay in the cache
 
 
-HOPPER = Tiling(n=256, k=64, warps=8, stages=4, resident=1, copy_engine=True)
-POINTERS = Tiling(n=128, k=32, warps=8, stages=4, resident=0, copy_engine=False)  # with 4 warps, registers spill
+HOPPER = Tiling(m=128, n=256, k=64, warps=8, stages=4, resident=1, copy_engine=True)
+SMALLER = (
+    Tiling(m=128, n=128, k=64, warps=4, stages=3, resident=2, copy_engine=True, rate=0.92),
+    Tiling(m=128, n=128, k=64, warps=8, stages=6, resident=1, copy_engine=True, rate=0.85),
+    Tiling(m=64, n=128, k=128, warps=4, stages=4, resident=1, copy_engine=True, halves=False, rate=0.75),
+    Tiling(m=64, n=64, k=128, warps=4, stages=4, resident=1, copy_engine=True, halves=False, rate=0.55),
+    Tiling(m=64, n=32, k=128, warps=4, stages=4, resident=2, copy_engine=True, halves=False, rate=0.3),
+)
+POINTERS = Tiling(m=128, n=128, k=32, warps=8, stages=4, resident=0, copy_engine=False)  # with 4 warps, registers spill
 
 
 @triton.jit
@@ -52,28 +72,28 @@ def activation_and_slope(z, RELU: tl.constexpr, FINE: tl.constexpr):
 
 
 @triton.jit
-def _places(row, col, rows, cols, ROWS: tl.constexpr, COLS: tl.constexpr):
+def _places(row, col, rows, cols, stride, ROWS: tl.constexpr, COLS: tl.constexpr):
     i, j = (row + tl.arange(0, ROWS))[:, None], (col + tl.arange(0, COLS))[None, :]
-    return i.to(tl.int64) * cols + j, (i < rows) & (j < cols)
+    return i.to(tl.int64) * stride + j, (i < rows) & (j < cols)
 
 
 @triton.jit
-def _get(matrix, row, col, rows, cols, ROWS: tl.constexpr, COLS: tl.constexpr, COPY_ENGINE: tl.constexpr):
+def _get(matrix, row, col, rows, cols, stride, ROWS: tl.constexpr, COLS: tl.constexpr, COPY_ENGINE: tl.constexpr):
     """Load a tile of a row-major matrix, with zeros beyond its edges."""
     if COPY_ENGINE:
         tile = matrix.load([row, col])
     else:
-        places, inside = _places(row, col, rows, cols, ROWS, COLS)
+        places, inside = _places(row, col, rows, cols, stride, ROWS, COLS)
         tile = tl.load(matrix + places, mask=inside, other=0)
     return tile
 
 
 @triton.jit
-def _put(matrix, tile, row, col, rows, cols, COPY_ENGINE: tl.constexpr):
+def _put(matrix, tile, row, col, rows, cols, stride, COPY_ENGINE: tl.constexpr):
     if COPY_ENGINE:
         matrix.store([row, col], tile.to(matrix.dtype))
     else:
-        places, inside = _places(row, col, rows, cols, tile.shape[0], tile.shape[1])
+        places, inside = _places(row, col, rows, cols, stride, tile.shape[0], tile.shape[1])
         tl.store(matrix + places, tile.to(matrix.dtype.element_ty), mask=inside)
 
 
@@ -88,10 +108,13 @@ def _finish(
     col,
     rows,
     cols,
+    out_stride,
+    slope_stride,
     FORWARD: tl.constexpr,
     RELU: tl.constexpr,
     KEEP: tl.constexpr,
     COPY_ENGINE: tl.constexpr,
+    STORES: tl.constexpr,
 ):
     """Compute the epilogue of a tile and store it."""
     height: tl.constexpr = z.shape[0]
@@ -101,12 +124,12 @@ def _finish(
         z += tl.load(bias + j, mask=j < cols, other=0).to(tl.float32)[None, :]
         y, d = activation_and_slope(z, RELU, FINE=False)
         if KEEP:
-            _put(slope, d, row, col, rows, cols, COPY_ENGINE)
-        _put(out, y, row, col, rows, cols, COPY_ENGINE)
+            _put(slope, d, row, col, rows, cols, slope_stride, COPY_ENGINE)
+        _put(out, y, row, col, rows, cols, out_stride, STORES)
     else:
-        d = _get(slope, row, col, rows, cols, height, width, COPY_ENGINE)
+        d = _get(slope, row, col, rows, cols, slope_stride, height, width, COPY_ENGINE)
         dz = tl.where(d <= 0, 0.0, z) if RELU else z * d.to(tl.float32)
-        _put(out, dz, row, col, rows, cols, COPY_ENGINE)
+        _put(out, dz, row, col, rows, cols, out_stride, STORES)
         if KEEP:
             band = (row // height).to(tl.int64)
             tl.store(sums + band * cols + j, tl.sum(dz, axis=0), mask=j < cols)
@@ -123,6 +146,10 @@ def _product(
     rows,
     cols,
     depth,
+    a_stride,
+    b_stride,
+    out_stride,
+    slope_stride,
     FORWARD: tl.constexpr,
     RELU: tl.constexpr,
     KEEP: tl.constexpr,
@@ -130,13 +157,15 @@ def _product(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
-    COPY_ENGINE: tl.constexpr,
+    HALVES: tl.constexpr,
+    COPY_ENGINE: tl.constexpr,  # a, b and slope are descriptors
+    STORES: tl.constexpr,  # out is a descriptor
 ):
-    half: tl.constexpr = BLOCK_N // 2
     tiles_m, tiles_n = tl.cdiv(rows, BLOCK_M), tl.cdiv(cols, BLOCK_N)
     wave = GROUP * tiles_n
-    # Flattened, so that the operands of the next tile load during the epilogue. In the backward this gains nothing.
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=FORWARD and COPY_ENGINE):
+    # Flattened, so that the operands of the next tile load during the epilogue. In the backward this gains nothing. A
+    # store by pointers would need shared memory of its own then.
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=FORWARD and STORES):
         first = tile // wave * GROUP
         together = min(tiles_m - first, GROUP)
         row = (first + tile % wave % together) * BLOCK_M
@@ -144,29 +173,49 @@ def _product(
         z = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for step in range(tl.cdiv(depth, BLOCK_K)):
             k = step * BLOCK_K
-            left = _get(a, row, k, rows, depth, BLOCK_M, BLOCK_K, COPY_ENGINE)
+            left = _get(a, row, k, rows, depth, a_stride, BLOCK_M, BLOCK_K, COPY_ENGINE)
             if FORWARD:
-                right = _get(b, col, k, cols, depth, BLOCK_N, BLOCK_K, COPY_ENGINE).T
+                right = _get(b, col, k, cols, depth, b_stride, BLOCK_N, BLOCK_K, COPY_ENGINE).T
             else:
-                right = _get(b, k, col, depth, cols, BLOCK_K, BLOCK_N, COPY_ENGINE)
+                right = _get(b, k, col, depth, cols, b_stride, BLOCK_K, BLOCK_N, COPY_ENGINE)
             z = tl.dot(left, right, z)
-        # In halves, since the store needs shared memory beside the operands of the next tile.
-        one, two = tl.split(z.reshape(BLOCK_M, 2, half).permute(0, 2, 1))
-        _finish(one, out, slope, bias, sums, row, col, rows, cols, FORWARD, RELU, KEEP, COPY_ENGINE)
-        _finish(two, out, slope, bias, sums, row, col + half, rows, cols, FORWARD, RELU, KEEP, COPY_ENGINE)
+        if HALVES:
+            one, two = tl.split(z.reshape(BLOCK_M, 2, BLOCK_N // 2).permute(0, 2, 1))
+            _finish(
+                one, out, slope, bias, sums, row, col, rows, cols, out_stride, slope_stride,
+                FORWARD, RELU, KEEP, COPY_ENGINE, STORES,
+            )  # fmt: skip
+            _finish(
+                two, out, slope, bias, sums, row, col + BLOCK_N // 2, rows, cols, out_stride, slope_stride,
+                FORWARD, RELU, KEEP, COPY_ENGINE, STORES,
+            )  # fmt: skip
+        else:
+            _finish(
+                z, out, slope, bias, sums, row, col, rows, cols, out_stride, slope_stride,
+                FORWARD, RELU, KEEP, COPY_ENGINE, STORES,
+            )  # fmt: skip
+
+
+@triton.jit
+def _pad(x, out, rows, cols, width, ROWS: tl.constexpr, COLS: tl.constexpr):
+    i, j = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * COLS + tl.arange(0, COLS)
+    row, j = i.to(tl.int64)[:, None], j[None, :]
+    tile = tl.load(x + row * cols + j, mask=(row < rows) & (j < cols), other=0)
+    tl.store(out + row * width + j, tile, mask=(row < rows) & (j < width))
 
 
 def linear(h: Tensor, w: Tensor, b: Tensor, relu: bool, y: Tensor, slope: Tensor | None, tiling: Tiling) -> None:
     """Write a layer, activation(h w^T + b), into ``y``, and the derivative into ``slope`` unless it is None.
 
     Args:
-        h: input [rows, depth], float16 or bfloat16. All tensors are contiguous.
+        h: input [rows, depth], float16 or bfloat16. Rows of all matrices are dense; if tiles are copied by descriptors,
+            all but ``y`` are as from ``aligned``.
         w: weight [cols, depth].
-        b: bias [cols].
+        b: bias [cols], contiguous.
         relu: the activation is relu, else gelu.
         y: output [rows, cols].
         slope: derivative of the activation [rows, cols], or None.
-        tiling: ``HOPPER`` or ``POINTERS``.
+        tiling: a result of ``tiling_for``.
 
     """
     right = (tiling.n, tiling.k)
@@ -177,36 +226,80 @@ def chained(dz: Tensor, w: Tensor, slope: Tensor, relu: bool, out: Tensor, sums:
     """Compute the backward of a product and of the activation below it: out = (dz w) * slope.
 
     Args:
-        dz: gradient of the layer's z [rows, depth], float16 or bfloat16. All tensors are contiguous.
+        dz: gradient of the layer's z [rows, depth], float16 or bfloat16. Matrices are as for ``linear``.
         w: weight of the layer [depth, cols].
         slope: derivative of the activation below [rows, cols]; for relu, any tensor that is 0 where it is 0.
         relu: the activation is relu, else gelu.
         out: gradient of the z of the layer below [rows, cols].
-        sums: sums of the columns of ``out`` over each band of rows [bands, cols], float32.
-        tiling: ``HOPPER`` or ``POINTERS``.
+        sums: sums of the columns of ``out`` over each band of ``tiling.m`` rows [bands, cols], float32.
+        tiling: a result of ``tiling_for``.
 
     """
     _launch(tiling, dz, w, (tiling.k, tiling.n), out, slope, out, sums, relu, forward=False, keep=True)
 
 
-def tiling_for(*operands: Tensor) -> Tiling:
-    """Return the fastest tiling for contiguous ``operands``."""
-    (where, *_) = {tensor.device for tensor in operands}
-    if TensorDescriptor is None or where.type != "cuda" or torch.cuda.get_device_capability(where)[0] != 9:
-        return POINTERS  # on newer GPUs too: some have less than half of the shared memory that HOPPER needs
-    # A descriptor needs a base address and rows that are multiples of 16 bytes.
-    addresses = [address for x in operands for address in (x.data_ptr(), x.shape[-1] * x.element_size())]
-    return POINTERS if any(address % 16 for address in addresses) else HOPPER
+def tiling_for(x: Tensor) -> Tiling | None:
+    """Return the fastest tiling for layers with input ``x`` [rows, dim], 16 bits; None if cuBLAS is faster."""
+    rows, dim = x.shape
+    return _fastest(rows, dim, processors(x), has_descriptors(x))
 
 
-def bands(rows: int) -> int:
-    """Return the number of bands of ``BAND`` rows; the last one may have fewer."""
-    return -(-rows // BAND)
+@lru_cache(maxsize=1024)
+def _fastest(rows: int, dim: int, processors: int, descriptors: bool) -> Tiling | None:
+    def tiles(tiling: Tiling) -> int:
+        return -(-rows // tiling.m) * -(-dim // tiling.n)
+
+    def microseconds(tiling: Tiling) -> float:
+        # Programs that share a multiprocessor share its tensor cores, and each finishes while the other multiplies.
+        shared = min(tiling.resident, max(1, -(-tiles(tiling) // processors)))
+        area = tiling.m * tiling.n
+        multiplying = shared * area * dim * 2 / (CORE_BYTES * tiling.rate)
+        return -(-tiles(tiling) // (shared * processors)) * (multiplying + (area / FINISHED if shared == 1 else 0.0))
+
+    if descriptors:
+        best, least = HOPPER, microseconds(HOPPER)
+        for tiling in SMALLER:  # torch.compile cannot trace min() with a key
+            if (time := microseconds(tiling)) < least:
+                best, least = tiling, time
+        return best
+    return POINTERS if dim * 2 % ALIGNED == 0 and 2 * tiles(POINTERS) >= processors else None
 
 
-def _measured(x: Tensor) -> Tensor:
-    """Return the contiguous ``x`` with a row stride of its width. A single row may have any stride before."""
-    return x if x.stride(0) == x.shape[1] else x.view(-1).view(x.shape)
+def room(rows: int, cols: int, like: Tensor) -> Tensor:
+    """Return an uninitialized matrix [rows, cols] whose rows begin at multiples of ``ALIGNED`` bytes."""
+    size = like.element_size()
+    if cols * size % ALIGNED == 0:
+        return torch.empty(rows, cols, dtype=like.dtype, device=like.device)
+    width = triton.cdiv(cols * size, LINE) * LINE // size
+    return torch.empty(rows, width, dtype=like.dtype, device=like.device)[:, :cols]
+
+
+def aligned(x: Tensor) -> Tensor:
+    """Return the contiguous ``x`` [rows, cols], or a copy in ``room`` if a descriptor cannot read it."""
+    rows, cols = x.shape
+    if _described(x) or not x.numel():
+        return x
+    out = room(rows, cols, x)
+    width = out.stride(0) if rows > 1 else cols
+    with on_device_of(x):
+        _pad[triton.cdiv(rows, PAD_ROWS), triton.cdiv(width, PAD_COLS)](
+            x, out, rows, cols, width, ROWS=PAD_ROWS, COLS=PAD_COLS, num_warps=4
+        )
+    return out
+
+
+def _described(x: Tensor) -> bool:
+    return x.data_ptr() % ALIGNED == 0 and _stride(x) * x.element_size() % ALIGNED == 0
+
+
+def _stride(x: Tensor) -> int:
+    """Return the row stride of ``x``. A single row may have any, so its width is returned, rounded up to 16 bytes."""
+    unit = ALIGNED // x.element_size()
+    return x.stride(0) if x.shape[0] > 1 else triton.cdiv(x.shape[1], unit) * unit
+
+
+def _descriptor(x: Tensor, block: tuple[int, int]) -> TensorDescriptor:
+    return TensorDescriptor.from_tensor(x.as_strided(x.shape, (_stride(x), 1)), [*block])
 
 
 def _launch(
@@ -224,16 +317,16 @@ def _launch(
     keep: bool,
 ) -> None:
     rows, cols = out.shape
-    tiles = bands(rows) * triton.cdiv(cols, tiling.n)
+    tiles = triton.cdiv(rows, tiling.m) * triton.cdiv(cols, tiling.n)
     if not tiles:
         return
-    matrices = [a, b, out, slope]
+    matrices, stores = [a, b, out, slope], False
     if tiling.copy_engine:
-        half = (BAND, tiling.n // 2)
-        blocks = (BAND, tiling.k), right, half, half
-        matrices = [
-            TensorDescriptor.from_tensor(_measured(x), [*block]) for x, block in zip(matrices, blocks, strict=True)
-        ]
+        stores = _described(out)
+        block = (tiling.m, tiling.n // 2 if tiling.halves else tiling.n)
+        written = _descriptor(out, block) if stores else out
+        kept = _descriptor(slope, block) if keep else written  # else not used
+        matrices = [_descriptor(a, (tiling.m, tiling.k)), _descriptor(b, right), written, kept]
     programs = min(tiles, tiling.resident * processors(out)) if tiling.resident else tiles
     with on_device_of(out):
         _product[(programs,)](
@@ -243,14 +336,17 @@ def _launch(
             rows,
             cols,
             a.shape[1],
+            *(_stride(x) for x in (a, b, out, slope)),
             FORWARD=forward,
             RELU=relu,
             KEEP=keep,
-            BLOCK_M=BAND,
+            BLOCK_M=tiling.m,
             BLOCK_N=tiling.n,
             BLOCK_K=tiling.k,
             GROUP=tiling.group,
+            HALVES=tiling.halves,
             COPY_ENGINE=tiling.copy_engine,
+            STORES=stores,
             num_warps=tiling.warps,
             num_stages=tiling.stages,
         )

@@ -7,7 +7,8 @@ dw = dz^T h, by ``kernels.matmul`` or cuBLAS. No layer waits for the dw of anoth
 on a side stream, and fill the multiprocessors that the last tiles of the chain leave idle.
 
 float32 and float64 are multiplied by cuBLAS, since tensor cores would round them; between the products there is one
-kernel for each layer. Small float32 layers have their own kernels, one for each layer: see ``_triton_small``.
+kernel for each layer. So are float16 and bfloat16 on GPUs where ``_triton_products`` has no suitable tiles. Small
+float32 layers have their own kernels, one for each layer: see ``_triton_small``.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from ..spans import span
 from ..tensor_cores import has_roles
 from ..triton_device import on_device_of, require_gpu, require_products
 from . import _triton_small
-from ._triton_products import BAND, activation_and_slope, bands, chained, linear, tiling_for
+from ._triton_products import Tiling, activation_and_slope, aligned, chained, linear, room, tiling_for
 
 NARROW = (torch.float16, torch.bfloat16)
-COLS, WARPS = 64, 8  # columns and warps of a program of _through_activation; with 4 warps, float64 spills
+ROWS, COLS, WARPS = 128, 64, 8  # of a program of _through_activation; with 4 warps, float64 spills
 ELEMENTS = 1024  # elements of a program of _activate
 LONG = 2**32  # from this many multiplications of a product on, a side stream gains more than its host time
 
@@ -40,7 +41,11 @@ LONG = 2**32  # from this many multiplications of a product on, a side stream ga
 def _activate(z_ptr, y_ptr, slope_ptr, count, RELU: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr):
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
-    y, slope = activation_and_slope(tl.load(z_ptr + index, mask=inside), RELU, FINE=True)
+    z = tl.load(z_ptr + index, mask=inside)
+    narrow: tl.constexpr = z.dtype.primitive_bitwidth == 16
+    if narrow:
+        z = z.to(tl.float32)
+    y, slope = activation_and_slope(z, RELU, FINE=not narrow)
     tl.store(y_ptr + index, y, mask=inside)
     if KEEP:
         tl.store(slope_ptr + index, slope, mask=inside)
@@ -54,8 +59,11 @@ def _through_activation(
     sums_ptr,
     row_stride,
     col_stride,
+    slope_stride,
+    dz_stride,
     rows,
     cols,
+    width,
     RELU: tl.constexpr,
     ARITHMETIC: tl.constexpr,
     ROWS: tl.constexpr,
@@ -64,10 +72,11 @@ def _through_activation(
     band, j = tl.program_id(0).to(tl.int64), tl.program_id(1) * COLS + tl.arange(0, COLS)
     i = (band * ROWS + tl.arange(0, ROWS))[:, None]
     inside = (i < rows) & (j < cols)[None, :]
+    stored = (i < rows) & (j < width)[None, :]  # padding may hold anything
     dy = tl.load(dy_ptr + i * row_stride + j.to(tl.int64)[None, :] * col_stride, mask=inside, other=0).to(ARITHMETIC)
-    slope = tl.load(slope_ptr + i * cols + j[None, :], mask=inside, other=0)
+    slope = tl.load(slope_ptr + i * slope_stride + j[None, :], mask=stored, other=0)
     dz = tl.where(slope <= 0, 0.0, dy) if RELU else dy * slope.to(ARITHMETIC)
-    tl.store(dz_ptr + i * cols + j[None, :], dz.to(dz_ptr.dtype.element_ty), mask=inside)
+    tl.store(dz_ptr + i * dz_stride + j[None, :], dz.to(dz_ptr.dtype.element_ty), mask=stored)
     tl.store(sums_ptr + band * cols + j, tl.sum(dz, axis=0), mask=j < cols)
 
 
@@ -94,9 +103,11 @@ def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *params)):
         result: Tensor = _Differentiable.apply(relu, y, *given)
         return result
+    tiling, last = _tiling(y), len(given) // 2 - 1
+    y = _readable(y, tiling)
     for index, (w, b) in enumerate(zip(given[::2], given[1::2], strict=True)):
         with span(f"layer_{index}"):
-            y, _ = _layer(y, w, b, relu, keep=False)
+            y, _ = _layer(y, _readable(w, tiling), b, relu, tiling, keep=False, last=index == last)
     return y
 
 
@@ -105,15 +116,19 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, relu: bool, x: Tensor, *params: Tensor) -> Tensor:
-        y, inputs, slopes = x, [], []
+        tiling, layers = _tiling(x), len(params) // 2
+        y = _readable(x, tiling)
+        inputs, weights, slopes = [], [], []
         for index, (w, b) in enumerate(zip(params[::2], params[1::2], strict=True)):
-            inputs.append(y)
             with span(f"layer_{index}"):
-                y, slope = _layer(y, w, b, relu, keep=True)
+                inputs.append(y)
+                weights.append(_readable(w, tiling))
+                y, slope = _layer(y, weights[-1], b, relu, tiling, keep=True, last=index == layers - 1)
             slopes.append(slope)
-        ctx.relu, ctx.layers = relu, len(slopes)
-        # Save the biases too, although no gradient needs them: a second derivative must raise on its way to them.
-        ctx.save_for_backward(*inputs, *params[::2], *slopes, *params[1::2])
+        ctx.relu, ctx.layers = relu, layers
+        # Save the parameters too, which may have been copied: one that has changed must raise, and a second derivative
+        # must raise on its way to any of them.
+        ctx.save_for_backward(*inputs, *weights, *slopes, *params)
         return y
 
     @staticmethod
@@ -124,34 +139,59 @@ class _Differentiable(torch.autograd.Function):
         if _triton_small.small(dy):
             return None, *_small_backward(dy, inputs, weights, slopes, ctx.relu, ctx.needs_input_grad[1])
         rows, cols = dy.shape
+        tiling = _tiling(dy)
         kind = torch.float64 if dy.dtype == torch.float64 else torch.float32
-        sums = torch.empty(layers, bands(rows), cols, dtype=kind, device=dy.device)
-        dz = _through(dy, slopes[-1], torch.empty_like(slopes[-1]), sums[-1], ctx.relu)
+        band = ROWS if tiling is None else tiling.m
+        sums = torch.empty(layers, triton.cdiv(rows, band), cols, dtype=kind, device=dy.device)
+        dz = _through(dy, slopes[-1], _between(dy, tiling), sums[-1], ctx.relu, band)
         side = SideStream(dy, enabled=rows * cols * cols >= LONG)
         try:
             of_weights = [_of_weight(dz, inputs[-1], side)]
             for layer in reversed(range(layers - 1)):
-                dz = _below(dz, weights[layer + 1], slopes[layer], sums[layer], ctx.relu)
+                dz = _below(dz, weights[layer + 1], slopes[layer], sums[layer], ctx.relu, tiling)
                 of_weights.append(_of_weight(dz, inputs[layer], side))
-            of_x = torch.mm(dz, weights[0], out=torch.empty_like(inputs[0])) if ctx.needs_input_grad[1] else None
-            of_biases = sums.sum(1).to(dy.dtype).unbind()
+            of_x = _product(dz, weights[0]) if ctx.needs_input_grad[1] else None
+            of_biases = (sums[:, 0] if sums.shape[1] == 1 else sums.sum(1)).to(dy.dtype).unbind()
         finally:  # also after an out-of-memory error
             side.join()
         return None, of_x, *chain(*zip(reversed(of_weights), of_biases, strict=True))
 
 
-def _layer(h: Tensor, w: Tensor, b: Tensor, relu: bool, keep: bool) -> tuple[Tensor, Tensor | None]:
-    """Return a layer's activation, and its derivative if ``keep``. For relu the second is the activation itself."""
-    y = torch.empty_like(h)
-    if h.dtype in NARROW:
-        slope = torch.empty_like(h) if keep and not relu else None
-        linear(h, w, b, relu, y, slope, tiling_for(h, w))
+def _tiling(x: Tensor) -> Tiling | None:
+    """Return the tiles of layers with input ``x`` [rows, dim]; None if cuBLAS multiplies."""
+    return tiling_for(x) if x.dtype in NARROW else None
+
+
+def _readable(x: Tensor, tiling: Tiling | None) -> Tensor:
+    """Return the contiguous ``x``, or a copy if the copy engine cannot read it."""
+    return aligned(x) if tiling is not None and tiling.copy_engine else x
+
+
+def _between(like: Tensor, tiling: Tiling | None) -> Tensor:
+    """Return an uninitialized matrix of the shape of ``like`` for values between two layers."""
+    rows, cols = like.shape
+    if tiling is not None and tiling.copy_engine:
+        return room(rows, cols, like)
+    return torch.empty(rows, cols, dtype=like.dtype, device=like.device)
+
+
+def _layer(
+    h: Tensor, w: Tensor, b: Tensor, relu: bool, tiling: Tiling | None, *, keep: bool, last: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return a layer's activation, and its derivative if ``keep``. For relu the second is the activation itself.
+
+    The activation of the last layer is contiguous.
+    """
+    y = _between(h, None if last else tiling)
+    if tiling is not None:
+        slope = _between(h, tiling) if keep and not relu else None
+        linear(h, w, b, relu, y, slope, tiling)
     elif _triton_small.small(h):
-        slope = torch.empty_like(h) if keep and not relu else None
+        slope = torch.empty_like(y) if keep and not relu else None
         _triton_small.linear(h, w, b, relu, y, slope)
     else:
         # slope holds z until the derivative overwrites it. With ``out=``, autocast does not round z to 16 bits.
-        slope = torch.addmm(b, h, w.t(), out=torch.empty_like(h))
+        slope = torch.addmm(b, h, w.t(), out=torch.empty_like(y))
         if y.numel():
             with on_device_of(h):
                 _activate[(triton.cdiv(y.numel(), ELEMENTS),)](
@@ -186,28 +226,41 @@ def _small_backward(
 def _of_weight(dz: Tensor, h: Tensor, side: SideStream) -> Tensor:
     """Return the gradient of a weight, which the side stream computes."""
     dw = torch.empty(dz.shape[1], h.shape[1], dtype=h.dtype, device=h.device)
-    ours = side.active and h.dtype in NARROW and has_roles(h)  # 3 % faster; for short products host time dominates
+    # cuBLAS is 3 % slower for long products; for short ones host time dominates.
+    ours = _padded(h) or (side.active and h.dtype in NARROW and has_roles(h))
     product = matmul if ours else torch.mm
     side.run(lambda: product(dz.t(), h, out=dw), dz, h)
     return dw
 
 
-def _below(dz: Tensor, w: Tensor, slope: Tensor, sums: Tensor, relu: bool) -> Tensor:
+def _product(dz: Tensor, w: Tensor) -> Tensor:
+    """Return the contiguous dz w."""
+    out = torch.empty(dz.shape[0], w.shape[1], dtype=w.dtype, device=w.device)
+    product = matmul if _padded(w) else torch.mm
+    return product(dz, w, out=out)
+
+
+def _padded(x: Tensor) -> bool:
+    """Return whether ``x`` is padded. cuBLAS then multiplies slowly: rows of the result are not aligned."""
+    return x.shape[0] > 1 and x.stride(0) != x.shape[1]
+
+
+def _below(dz: Tensor, w: Tensor, slope: Tensor, sums: Tensor, relu: bool, tiling: Tiling | None) -> Tensor:
     """Return the gradient of the z of the layer below, and write its sums into ``sums``.
 
     ``dz`` and ``w`` belong to the layer above, ``slope`` to the layer below.
     """
-    out = torch.empty_like(slope)
-    if dz.dtype in NARROW:
-        chained(dz, w, slope, relu, out, sums, tiling_for(dz, w))
+    out = _between(dz, tiling)
+    if tiling is not None:
+        chained(dz, w, slope, relu, out, sums, tiling)
         return out
-    return _through(torch.mm(dz, w, out=out), slope, out, sums, relu)
+    return _through(torch.mm(dz, w, out=out), slope, out, sums, relu, ROWS)
 
 
-def _through(dy: Tensor, slope: Tensor, dz: Tensor, sums: Tensor, relu: bool) -> Tensor:
+def _through(dy: Tensor, slope: Tensor, dz: Tensor, sums: Tensor, relu: bool, band: int) -> Tensor:
     """Write the gradient of z into ``dz`` and its sums into ``sums``, given ``dy``, the gradient of y, at any strides.
 
-    ``dz`` may be ``dy``. Returns ``dz``.
+    ``dz`` may be ``dy``. Sums are for each band of ``band`` rows. Returns ``dz``.
     """
     rows, cols = dy.shape
     if dy.numel():
@@ -219,11 +272,14 @@ def _through(dy: Tensor, slope: Tensor, dz: Tensor, sums: Tensor, relu: bool) ->
                 sums,
                 dy.stride(0),
                 dy.stride(1),
+                slope.stride(0),
+                dz.stride(0),
                 rows,
                 cols,
+                dz.stride(0) if rows > 1 and dz.stride(0) == slope.stride(0) else cols,
                 RELU=relu,
                 ARITHMETIC=tl.float64 if dy.dtype == torch.float64 else tl.float32,
-                ROWS=BAND,
+                ROWS=band,
                 COLS=COLS,
                 num_warps=WARPS,
             )

@@ -140,43 +140,57 @@ def test_softmaxs_backward_of_a_wide_row_tells_the_cache_what_comes_again(build,
     assert programs * built.registers * warps * 32 <= REGISTERS
 
 
-def product(build, tiling, dtype, capability, *, forward, relu, keep):
-    half = products.BAND, tiling.n // 2
+def product(build, tiling, dtype, capability, *, forward, relu, keep, stores=True):
+    half = tiling.m, tiling.n // 2 if tiling.halves else tiling.n
     right = (tiling.n, tiling.k) if forward else (tiling.k, tiling.n)
-    blocks = {"a": (products.BAND, tiling.k), "b": right, "out": half, "slope": half}
+    blocks = {"a": (tiling.m, tiling.k), "b": right, "out": half, "slope": half}
     arguments = {
         name: f"tensordesc<{dtype}[{rows}, {cols}]>" if tiling.copy_engine else f"*{dtype}"
         for name, (rows, cols) in blocks.items()
     }
-    arguments |= {"bias": f"*{dtype}", "sums": "*fp32"} | dict.fromkeys(("rows", "cols", "depth"), "i32")
+    if not stores:
+        arguments["out"] = f"*{dtype}"
+    numbers = ("rows", "cols", "depth", "a_stride", "b_stride", "out_stride", "slope_stride")
+    arguments |= {"bias": f"*{dtype}", "sums": "*fp32"} | dict.fromkeys(numbers, "i32")
     constants = {"FORWARD": forward, "RELU": relu, "KEEP": keep, "COPY_ENGINE": tiling.copy_engine}
-    constants |= {"BLOCK_M": products.BAND, "BLOCK_N": tiling.n, "BLOCK_K": tiling.k, "GROUP": tiling.group}
+    constants |= {"BLOCK_M": tiling.m, "BLOCK_N": tiling.n, "BLOCK_K": tiling.k, "GROUP": tiling.group}
+    constants |= {"HALVES": tiling.halves, "STORES": tiling.copy_engine and stores}
     return build(products._product, arguments, constants, capability, tiling.warps, tiling.stages)
 
 
 FORWARD = {"forward": True, "relu": False, "keep": True}
 ALONE = {"forward": True, "relu": False, "keep": False}
 BACKWARD = {"forward": False, "relu": False, "keep": True}
+RELU = BACKWARD | {"relu": True}
+TILINGS = (products.HOPPER, *products.SMALLER)
 
 
 @pytest.mark.skipif(products.TensorDescriptor is None, reason="this Triton has no descriptors")
 @pytest.mark.parametrize(
-    ("dtype", "epilogue"),
-    [("bf16", FORWARD), ("bf16", ALONE), ("bf16", BACKWARD), ("fp16", FORWARD), ("bf16", BACKWARD | {"relu": True})],
+    ("dtype", "epilogue", "tiling"),
+    [(dtype, epilogue, products.HOPPER) for dtype, epilogue in (("bf16", ALONE), ("fp16", FORWARD), ("bf16", RELU))]
+    + [("bf16", FORWARD, tiling) for tiling in TILINGS]
+    + [("bf16", BACKWARD, tiling) for tiling in TILINGS[:2]],  # the others have many registers left
     ids=str,
 )
-def test_on_hopper_the_mlp_is_of_wide_instructions_and_spills_nothing(build, dtype, epilogue):
-    tiling = products.HOPPER
+def test_on_hopper_the_mlp_is_of_wide_instructions_and_spills_nothing(build, dtype, epilogue, tiling):
     built = product(build, tiling, dtype, 90, **epilogue)
-    assert built.count(r"wgmma\.mma_async\S*m64n256k16") == 4
+    assert built.count(rf"wgmma\.mma_async\S*m64n{tiling.n}k16") > 0
     assert built.count(r"cp\.async\.bulk\.tensor\.2d\.shared") >= 2 * tiling.stages
-    stores = 4 if epilogue["forward"] and epilogue["keep"] else 2
+    stores = (2 if tiling.halves else 1) * (2 if epilogue["forward"] and epilogue["keep"] else 1)
     copies = 2 if epilogue["forward"] else 1  # of the epilogue: a flattened loop holds two
     assert built.count(r"cp\.async\.bulk\.tensor\.2d\.global") in (stores, copies * stores)
     assert built.stack == 0
     assert tiling.resident * (built.shared + 1024) <= SHARED
     assert tiling.resident * built.registers * tiling.warps * 32 <= REGISTERS
     assert ".f64" not in built.ptx
+
+
+@pytest.mark.skipif(products.TensorDescriptor is None, reason="this Triton has no descriptors")
+def test_a_last_layer_that_is_stored_by_pointers_fits_the_shared_memory(build):
+    built = product(build, products.HOPPER, "bf16", 90, **FORWARD, stores=False)
+    assert built.stack == 0
+    assert built.shared + 1024 <= SHARED
 
 
 @capabilities
@@ -196,33 +210,40 @@ def test_elsewhere_the_mlp_comes_through_pointers_128_bits_at_once(build, capabi
 def test_what_is_between_the_products_is_wide_and_spills_nothing(build, capability, dtype):
     pointers = dict.fromkeys(("dy_ptr", "slope_ptr", "dz_ptr"), f"*{dtype}")
     pointers["sums_ptr"] = "*fp64" if dtype == "fp64" else "*fp32"
-    numbers = dict.fromkeys(("row_stride", "rows", "cols"), "i32") | {"col_stride": "constexpr"}
-    constants = {"RELU": False, "ARITHMETIC": arithmetic(dtype), "ROWS": products.BAND, "COLS": mlp.COLS}
+    numbers = ("row_stride", "slope_stride", "dz_stride", "rows", "cols", "width")
+    numbers = dict.fromkeys(numbers, "i32") | {"col_stride": "constexpr"}
+    constants = {"RELU": False, "ARITHMETIC": arithmetic(dtype), "ROWS": mlp.ROWS, "COLS": mlp.COLS}
     built = build(mlp._through_activation, pointers | numbers, constants | {"col_stride": 1}, capability, mlp.WARPS)
     assert built.bits("ld") == 128
     assert built.stack == 0
 
 
 @capabilities
-def test_triton_small_are_multiplied_in_float32_and_loaded_ahead(build, capability):
-    constants = {"RELU": False, "TILE": small.TILE, "DEPTH": small.DEPTH, "PRECISION": small.PRECISION}
+@pytest.mark.parametrize("tile", [small.SMALL, small.LARGE])
+def test_triton_small_are_loaded_ahead_and_multiplied_in_float32_or_in_six_products(build, capability, tile):
+    constants = {"RELU": False, "TILE": tile, "DEPTH": small.DEPTH}
     pointers = dict.fromkeys(("h", "w", "bias", "y", "slope"), "*fp32")
     numbers = dict.fromkeys(("rows", "dim"), "i32")
+    split = {"KEEP": True, "PRECISION": small.PRECISION}
+    warps = tile // small.FORWARD_ROWS
     forward = build(
-        small._forward, pointers | numbers, constants | {"KEEP": True}, capability, small.WARPS, small.STAGES
+        small._forward, pointers | numbers | {"one": "fp32"}, constants | split, capability, warps, small.STAGES
     )
+    if small.PRECISION != "ieee":
+        assert forward.count(r"mma\.sync\S*bf16") == 6 * small.DEPTH // 16 * tile // 8  # no warp does another's work
     pointers = dict.fromkeys(("dz", "slope", "w", "h", "slope_below", "below", "dw", "db"), "*fp32")
     numbers |= {"row_stride": "i32"}
     constants |= {"col_stride": 1, "TOP": False, "BELOW": True, "THROUGH": True}
-    backward = build(small._backward, pointers | numbers, constants, capability, small.WARPS, small.STAGES)
+    warps = tile // small.BACKWARD_ROWS
+    backward = build(small._backward, pointers | numbers, constants, capability, warps, small.STAGES)
+    assert not backward.count(r"mma\.(sync|_async)")
     for built in (forward, backward):
-        assert not built.count(r"mma\.(sync|_async)")
         assert built.count(r"cp\.async\.cg\.shared\.global \[[^]]*\], \[[^]]*\], 0x10") >= 2 * (small.STAGES - 1)
         assert built.stack == 0
 
 
 @capabilities
-@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
 def test_the_activation_alone_is_wide_and_spills_nothing(build, capability, dtype):
     pointers = dict.fromkeys(("z_ptr", "y_ptr", "slope_ptr"), f"*{dtype}") | {"count": "i64"}
     built = build(mlp._activate, pointers, {"RELU": False, "KEEP": True, "BLOCK": mlp.ELEMENTS}, capability, 4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from importlib import import_module
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -69,53 +68,75 @@ def agree(got, want, relative):
         assert float(error) <= relative * float(largest) + 1e-7
 
 
-@pytest.mark.parametrize("tiling", ["HOPPER", "POINTERS"])
-@pytest.mark.parametrize(("rows", "cols", "depth"), [(1, 8, 8), (130, 264, 72), (128, 128, 64), (300, 136, 200)])
-def test_products_and_their_epilogues_are_right_up_to_every_edge(triton_mlp, device, narrow, tiling, rows, cols, depth):
+def tiling_named(name, device):
     products = import_module("runner.kernels.mlp._triton_products")
-    tiling = getattr(products, tiling)
+    tiling = getattr(products, name) if name.isalpha() else products.SMALLER[int(name)]
     if tiling.copy_engine and products.TensorDescriptor is None:
         pytest.skip("this Triton has no tensor descriptors")
-    if tiling.copy_engine and device == "cuda" and torch.cuda.get_device_capability() < (9, 0):
-        pytest.skip("this GPU has no copy engine for tensors")
+    if tiling.copy_engine and device == "cuda" and torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("not a Hopper GPU")
+    return products, tiling
+
+
+@pytest.mark.parametrize(
+    ("tiling", "sizes"),
+    [
+        ("HOPPER", [(1, 8, 8), (130, 264, 72), (128, 128, 64), (131, 137, 99)]),
+        ("POINTERS", [(1, 8, 8), (130, 264, 72), (128, 128, 64), (300, 136, 200)]),
+        ("0", [(130, 137, 72)]),
+        ("2", [(70, 137, 135)]),
+        ("3", [(70, 66, 201)]),
+        ("4", [(1, 7, 9), (65, 48, 131)]),
+    ],
+)
+def test_products_and_their_epilogues_are_right_up_to_every_edge(triton_mlp, device, narrow, tiling, sizes):
+    products, tiling = tiling_named(tiling, device)
     torch.manual_seed(0)
-    sizes = (rows, depth), (cols, depth), (cols,), (rows, cols), (rows, depth)
-    h, w, b, dz, kept = (torch.randn(*size, device=device, dtype=torch.float32).to(narrow) for size in sizes)
     eps = torch.finfo(narrow).eps
+    for rows, cols, depth in sizes:
+        shapes = (rows, depth), (cols, depth), (rows, cols), (rows, depth)
+        drawn = [torch.randn(*shape, device=device).to(narrow) for shape in shapes]
+        h, w, dz, kept = [products.aligned(x) for x in drawn] if tiling.copy_engine else drawn
+        assert all(torch.equal(one, other) for one, other in zip((h, w, dz, kept), drawn, strict=True))
+        b = torch.randn(cols, device=device).to(narrow)
 
-    y, slope = torch.empty_like(dz), torch.empty_like(dz)
-    products.linear(h, w, b, False, y, slope, tiling)
-    z = (h.double() @ w.double().T + b.double()).requires_grad_()
-    want = F.gelu(z)
-    agree([y, slope], [want.detach(), *torch.autograd.grad(want.sum(), z)], eps)
+        y, slope = torch.empty(rows, cols, device=device, dtype=narrow), products.room(rows, cols, h)
+        products.linear(h, w, b, False, y, slope, tiling)
+        z = (h.double() @ w.double().T + b.double()).requires_grad_()
+        want = F.gelu(z)
+        agree([y, slope], [want.detach(), *torch.autograd.grad(want.sum(), z)], eps)
 
-    dh, sums = torch.empty_like(h), h.new_empty(products.bands(rows), depth, dtype=torch.float32)
-    products.chained(dz, w, kept, False, dh, sums, tiling)
-    want = (dz.double() @ w.double()) * kept.double()
-    agree([dh, sums.sum(0)], [want, want.sum(0)], eps)
-    bands = [part.sum(0) for part in want.split(products.BAND)]
-    agree(sums, bands, 1e-5)
+        dh, sums = products.room(rows, depth, h), h.new_empty(-(-rows // tiling.m), depth, dtype=torch.float32)
+        products.chained(dz, w, kept, False, dh, sums, tiling)
+        want = (dz.double() @ w.double()) * kept.double()
+        agree([dh, sums.sum(0)], [want, want.sum(0)], eps)
+        agree(sums, [part.sum(0) for part in want.split(tiling.m)], 1e-5)
 
 
-@pytest.mark.parametrize(("capability", "tiling"), [((8, 9), "POINTERS"), ((9, 0), "HOPPER"), ((12, 0), "POINTERS")])
-def test_tiles_that_fill_the_shared_memory_of_hopper_are_for_hopper(triton_mlp, monkeypatch, capability, tiling):
+@pytest.mark.parametrize(
+    ("rows", "dim", "descriptors", "want"),
+    [
+        (4096, 4096, True, "128x256"),
+        (4095, 4093, True, "128x256"),  # any alignment
+        (64, 1494, True, "64x32"),
+        (16, 4096, True, "64x32"),
+        (256, 4096, True, "64x128"),
+        (4096, 4096, False, "128x128"),
+        (4096, 4095, False, None),  # cuBLAS, as for the next one, whose 32 tiles are few
+        (64, 4096, False, None),
+    ],
+)
+def test_tiles_keep_all_multiprocessors_busy(triton_mlp, rows, dim, descriptors, want):
     products = import_module("runner.kernels.mlp._triton_products")
-    if products.TensorDescriptor is None:
-        pytest.skip("this Triton has no tensor descriptors")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    x = SimpleNamespace(device=torch.device("cuda", 0), shape=(64, 64), data_ptr=lambda: 0, element_size=lambda: 2)
-    assert products.tiling_for(x, x) is getattr(products, tiling)
+    tiling = products._fastest(rows, dim, 132, descriptors)
+    assert (tiling and f"{tiling.m}x{tiling.n}") == want
+    assert tiling is None or tiling.copy_engine == descriptors
 
 
 @pytest.mark.parametrize("tiling", ["HOPPER", "POINTERS"])
 def test_a_single_row_may_have_any_stride(triton_mlp, device, narrow, tiling):
     """torch calls it contiguous whatever its stride, and a tensor that is made like it has the same stride."""
-    products = import_module("runner.kernels.mlp._triton_products")
-    tiling = getattr(products, tiling)
-    if tiling.copy_engine and products.TensorDescriptor is None:
-        pytest.skip("this Triton has no tensor descriptors")
-    if tiling.copy_engine and device == "cuda" and torch.cuda.get_device_capability()[0] != 9:
-        pytest.skip("not a Hopper GPU")
+    products, tiling = tiling_named(tiling, device)
     _, w, b = (tensor.detach() for tensor in draw(device, narrow, 1, 64, 1))
     x = torch.randn(4, 65, device=device).to(narrow)[:1, :64]
     assert x.is_contiguous()
@@ -142,8 +163,13 @@ def test_every_gradient_agrees_with_autograds_own(triton_mlp, device, activation
 
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
-def test_every_gradient_of_a_narrow_type(triton_mlp, device, narrow, activation):
-    agree_in_narrow_type(triton_mlp.mlp, draw(device, narrow, 70, 72, 3), activation)
+@pytest.mark.parametrize("tiling", [None, "POINTERS", "4"])
+def test_every_gradient_of_a_narrow_type(triton_mlp, monkeypatch, device, narrow, activation, tiling):
+    """By cuBLAS, by pointers, and by descriptors, whose rows are padded."""
+    tiling = tiling and tiling_named(tiling, device)[1]
+    monkeypatch.setattr(triton_mlp, "tiling_for", lambda _: tiling)
+    for batch, dim, layers in ((70, 37, 3), (1, 9, 1)):
+        agree_in_narrow_type(triton_mlp.mlp, draw(device, narrow, batch, dim, layers), activation)
 
 
 @pytest.mark.gpu

@@ -15,7 +15,7 @@ import torch
 triton = pytest.importorskip("triton")
 
 from runner.kernels import fp16_split, tensor_cores  # noqa: E402
-from runner.kernels.cdist.triton import Plan, cdist, launch, plan_for  # noqa: E402
+from runner.kernels.cdist.triton import Plan, cdist, differences_win, launch, plan_for  # noqa: E402
 from runner.kernels.matmul import split as by_halves  # noqa: E402
 from runner.kernels.matmul.split import matmul  # noqa: E402
 from runner.kernels.unsupported import Unsupported  # noqa: E402
@@ -176,7 +176,9 @@ def squares(a, b):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("n", "m", "d"), [(1, 1, 1), (70, 33, 3), (200, 130, 64), (40, 66, 300), (5, 5, DEEP)])
+@pytest.mark.parametrize(
+    ("n", "m", "d"), [(1, 1, 1), (70, 33, 3), (41, 261, 32), (200, 130, 64), (40, 66, 300), (5, 5, DEEP)]
+)
 def test_distances_have_the_error_of_their_centred_norms(device, kind, n, m, d):
     a, b = points(kind, n, m, d, device)
     y = cdist(a, b, p=2)
@@ -231,6 +233,17 @@ def test_infinities_nan_and_overflow(device):
     assert y[7, 7] == 0
     assert torch.allclose(y[7, 6], torch.zeros_like(y[7, 6]), atol=1e-29)
     assert torch.allclose(y[7, 8:], b[8:].norm(dim=1), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "d", "differences"),
+    [
+        (384, 10607, 10, True), (16384, 16384, 3, True), (1024, 1024, 32, True), (16384, 16384, 16, False),
+        (1024, 1024, 33, False),
+    ],
+)  # fmt: skip
+def test_differences_are_for_few_coordinates(n, m, d, differences):
+    assert differences_win(n, m, d, 4, 132) == differences
 
 
 VIEWS = {
