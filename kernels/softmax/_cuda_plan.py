@@ -8,7 +8,7 @@
 | longer on older GPUs; float64; not contiguous; not aligned as y is | ``softmax_general``: read twice |
 | the same, if there are few rows | ``softmax_parts``, then ``softmax_whole``: by all blocks, in two launches |
 
-A row whose length is not a whole number of vectors has edges: elements before the first whole vector and after the last.
+A row that is not a whole number of vectors has edges: elements before the first whole vector and after the last one.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ IN_REGISTERS = (
     (4096, 512, 1, 2),
     (8192, 1024, 1, 1),  # 83 to 93 % of copy
 )
-# The longest row in registers on GPUs with clusters, in vectors. bfloat16 rows of 2048 vectors reach 97 % of copy with one
-# block and 100 % with a cluster of 2; rows of 4096 reach 97 % and 98 % with a cluster of 4.
+# The longest row in registers on GPUs with clusters, in vectors. bfloat16 rows of 2048 vectors reach 97 % of copy with
+# one block and 100 % with a cluster of 2; rows of 4096 reach 97 % and 98 % with a cluster of 4.
 REGISTER_ROW = 1024
 
 # Rows in clusters: longest row in vectors, threads of a block, vectors of a thread, and blocks of a multiprocessor. A

@@ -139,8 +139,8 @@ def _softmax_rows(
     x = ()
     for i in tl.static_range(STEPS):
         at = i * STEP + col
-        x += (_load(x_ptr + first + at, at < whole, padding, i >= SURE, keep).to(ARITHMETIC),)
-    lane_max = x[0]
+        x += (_load(x_ptr + first + at, at < whole, padding, i >= SURE, keep).to(ARITHMETIC),)  # type: ignore[assignment]
+    lane_max = x[0]  # type: ignore[misc]
     for i in tl.static_range(1, STEPS):
         lane_max = tl.maximum(lane_max, x[i])
     largest = tl.max(lane_max, axis=1)[:, None] if ROWS > 1 else tl.max(lane_max, axis=0)
@@ -151,9 +151,7 @@ def _softmax_rows(
     lane_sum = tl.zeros_like(lane_max)
     for i in tl.static_range(STEPS):
         at = i * STEP + col
-        value = x[i]
-        if READS == 3:
-            value = _load(x_ptr + first + at, at < whole, padding, i >= SURE, "").to(ARITHMETIC)
+        value = _load(x_ptr + first + at, at < whole, padding, i >= SURE, "").to(ARITHMETIC) if READS == 3 else x[i]
         lane_sum += tl.exp(value - largest)
     total = tl.sum(lane_sum, axis=1)[:, None] if ROWS > 1 else tl.sum(lane_sum, axis=0)
     if EDGES:
@@ -161,9 +159,10 @@ def _softmax_rows(
     scale = 1 / total
     for i in tl.static_range(STEPS):
         at = i * STEP + col
-        value = x[i]
         if READS > 1:
             value = _load(x_ptr + first + at, at < whole, padding, i >= SURE, "evict_first").to(ARITHMETIC)
+        else:
+            value = x[i]
         y = (tl.exp(value - largest) * scale).to(y_ptr.dtype.element_ty)
         tl.store(y_ptr + y_first + at, y, mask=at < whole if i >= SURE else None)
     if EDGES:
@@ -646,7 +645,8 @@ def _flat(x: Tensor) -> Tensor:
 
 
 def _rows_of(x: Tensor) -> Rows:
-    return Rows(*x.shape, x.stride(0), x.element_size(), multiprocessors(x), l2_bytes(x))
+    rows, cols = x.shape
+    return Rows(rows, cols, x.stride(0), x.element_size(), multiprocessors(x), l2_bytes(x))
 
 
 def _arithmetic(x: Tensor) -> tl.dtype:

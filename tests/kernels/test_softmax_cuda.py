@@ -84,9 +84,7 @@ def test_fewer_slices_than_blocks_and_a_last_round_of_few(make, error, rows):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("rows", [1, 3, 700])
-@pytest.mark.parametrize(
-    "apart", [1, 8]
-)  # elements between rows: element by element, and with edges in the same places
+@pytest.mark.parametrize("apart", [1, 8])  # elements between rows: loaded one by one, and in vectors with edges
 def test_odd_rows_that_lie_apart(make, error, rows, apart):
     workload, (x,) = make("softmax", dtype="bfloat16", device="cuda", rows=rows, cols=20_001)
     spread = torch.full((rows, 20_001 + apart), INF, dtype=x.dtype, device="cuda")[:, :20_001]
