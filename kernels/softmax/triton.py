@@ -148,11 +148,12 @@ def _softmax_rows(
         edge, inside = _edges(head, whole, cols, UNIT)
         x_edge = tl.load(x_ptr + first + edge, mask=inside, other=padding).to(ARITHMETIC)
         largest = tl.maximum(largest, tl.max(x_edge, axis=0))
-    lane_sum = tl.zeros_like(lane_max)
+    lane_sum = lane_max  # of the same shape; the first step sets it
     for i in tl.static_range(STEPS):
         at = i * STEP + col
         value = _load(x_ptr + first + at, at < whole, padding, i >= SURE, "").to(ARITHMETIC) if READS == 3 else x[i]
-        lane_sum += tl.exp(value - largest)
+        weight = tl.exp(value - largest)
+        lane_sum = weight if i == 0 else lane_sum + weight
     total = tl.sum(lane_sum, axis=1)[:, None] if ROWS > 1 else tl.sum(lane_sum, axis=0)
     if EDGES:
         total += tl.sum(tl.exp(x_edge - largest), axis=0)
@@ -594,6 +595,8 @@ def held(x: Rows, asked: Asked = Asked()) -> Held:
     warps = asked.warps or min(32, max(1, 1 << round(log2(max(1, rows * x.cols / numbers)))))
     # A load of one vector for each thread, or more.
     step = min(block, max(triton.cdiv(32 * warps * loads.unit, rows), block // MOST_STEPS, 2 * loads.unit))
+    if x.cols == block:
+        step = block  # the same loads, in fewer registers
     whole = (x.cols - loads.unit + 1) if loads.edges else x.cols  # at the least
     sure = whole // step if x.rows % rows == 0 else 0
     # Where a multiprocessor has one program, it has enough registers.
