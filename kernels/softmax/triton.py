@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import log2
 from typing import Any
 
 import torch
@@ -54,6 +53,7 @@ SLICE_WARPS = 8
 THREAD_BYTES = 32  # bytes that a thread reads in a step of the loop; twice that if no other program reads meanwhile
 SLICE_STEPS = 16  # the most steps of a slice: slices of different programs then end at about the same time
 SLICE_PROGRAMS = 8  # programs of a multiprocessor, at least, if the rows are long enough
+MOST_SLICES = 512  # of a row: each program of the second launch merges their results
 
 # For the choice between one launch and two. The cache holds what was read last, about half of its bytes, since the
 # other half holds what is written. A multiprocessor alone is 1.5 times as fast as one of many. A second launch
@@ -590,9 +590,10 @@ def held(x: Rows, asked: Asked = Asked()) -> Held:
     block = triton.next_power_of_2(x.cols)
     rows = asked.rows or max(1, PROGRAM_BYTES // (block * x.itemsize))
     loads = access(x, rows)
-    # The warps whose threads hold nearest to 32 numbers. Each lone element has a mask of its own, which takes as much.
+    # The power of 2 of warps whose threads hold 23 to 45 numbers. Each lone element has a mask of its own,
+    # which takes as much.
     numbers = WARP_BYTES // (2 * x.wide if loads.scalar else x.wide)
-    warps = asked.warps or min(32, max(1, 1 << round(log2(max(1, rows * x.cols / numbers)))))
+    warps = asked.warps or min(32, max(1, triton.next_power_of_2(rows * x.cols * 7 // (5 * numbers) + 1) // 2))
     # A load of one vector for each thread, or more.
     step = min(block, max(triton.cdiv(32 * warps * loads.unit, rows), block // MOST_STEPS, 2 * loads.unit))
     if x.cols == block:
@@ -637,6 +638,7 @@ def long(x: Rows, tensors: int, asked: Asked = Asked()) -> Long:
     if not apart:
         return Long(1, steps, step, warps, x.rows if pair else together, access(x, 1))
     slice_steps = min(SLICE_STEPS, triton.cdiv(steps, triton.cdiv(SLICE_PROGRAMS * x.multiprocessors, x.rows)))
+    slice_steps = max(slice_steps, triton.cdiv(steps, MOST_SLICES))
     slices = int(triton.cdiv(steps, slice_steps))
     return Long(slices, int(slice_steps), step, warps, x.rows * slices, access(x, 1))
 
