@@ -21,7 +21,8 @@ from runner.kernels.gelu import triton as gelu  # noqa: E402
 from runner.kernels.mlp import _triton_products as products  # noqa: E402
 from runner.kernels.mlp import _triton_small as small  # noqa: E402
 from runner.kernels.mlp import triton as mlp  # noqa: E402
-from runner.kernels.softmax import triton as softmax  # noqa: E402
+from runner.kernels.softmax import _triton_backward as softmax  # noqa: E402
+from runner.kernels.softmax import _triton_plan as softmax_plan  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 REGISTERS = 65_536  # of a multiprocessor
@@ -108,9 +109,9 @@ def test_gelus_form_erf_is_one_exp2_and_few_multiplications(build, capability, d
 )
 @pytest.mark.parametrize("whole", [True, False])
 def test_softmaxs_backward_keeps_both_rows_in_registers(build, capability, block, dtype, whole):
-    assert block <= softmax.HELD[ITEMSIZE[dtype]]
-    together = max(1, softmax.PAIR_TILE // block)
-    warps = softmax.backward_warps(block * together, max(4, ITEMSIZE[dtype]))
+    assert block <= softmax_plan.HELD[ITEMSIZE[dtype]]
+    together = max(1, softmax_plan.PAIR_TILE // block)
+    warps = softmax_plan.backward_warps(block * together, max(4, ITEMSIZE[dtype]))
     pointers = dict.fromkeys(("y_ptr", "dy_ptr", "dx_ptr"), f"*{dtype}")
     numbers = dict.fromkeys(("dy_stride", "rows", "cols"), "i32")
     packed = ITEMSIZE[dtype] == 2
@@ -128,7 +129,7 @@ def test_softmaxs_backward_keeps_both_rows_in_registers(build, capability, block
 @pytest.mark.parametrize("cols", [16_384, 40_000])
 def test_softmaxs_backward_of_a_long_row_tells_the_cache_what_comes_again(build, capability, dtype, cols):
     pointers = dict.fromkeys(("y_ptr", "dy_ptr", "dx_ptr", "runs_ptr"), f"*{dtype}")
-    plan = softmax.long(softmax.Rows(10**4, cols, cols, ITEMSIZE[dtype], 132, 50 << 20), 2)
+    plan = softmax_plan.long(softmax_plan.Rows(10**4, cols, cols, ITEMSIZE[dtype], 132, 50 << 20), 2)
     constants = {"ARITHMETIC": arithmetic(dtype), "STEP": plan.step, "LONG": False, "LAUNCH": 0, "SLICES": 1}
     constants |= {"UNIT": plan.access.unit, "EDGES": plan.access.edges, "LOOP": plan.programs < 10**4}
     constants |= {"slices": 1}  # as Triton makes of an argument of 1

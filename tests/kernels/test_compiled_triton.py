@@ -22,7 +22,8 @@ from runner.kernels.add import triton as add  # noqa: E402
 from runner.kernels.cumsum import triton as cumsum  # noqa: E402
 from runner.kernels.gelu import triton as gelu  # noqa: E402
 from runner.kernels.histogram import triton as histogram  # noqa: E402
-from runner.kernels.softmax import triton as softmax  # noqa: E402
+from runner.kernels.softmax import _triton_forward as softmax  # noqa: E402
+from runner.kernels.softmax import _triton_plan as softmax_plan  # noqa: E402
 from runner.kernels.transpose import triton as transpose  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -145,12 +146,12 @@ ITEMSIZE = {"bf16": 2, "fp32": 4, "fp64": 8}
 
 
 def softmax_rows(dtype, cols, rows=10**5):
-    return softmax.Rows(rows, cols, cols, ITEMSIZE[dtype], multiprocessors=132, l2=50 << 20)
+    return softmax_plan.Rows(rows, cols, cols, ITEMSIZE[dtype], multiprocessors=132, l2=50 << 20)
 
 
 def build_softmax(dtype, cols, capability, tmp_path):
     """PTX, bytes of stack and plan, for many rows that fit into registers."""
-    plan = softmax.held(softmax_rows(dtype, cols))
+    plan = softmax_plan.held(softmax_rows(dtype, cols))
     ptx, stack = build(
         softmax._softmax_rows,
         {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "x_stride": "i32", "rows": "i32", "cols": "i32"},
@@ -177,7 +178,7 @@ def build_softmax(dtype, cols, capability, tmp_path):
 def test_compiled_softmax_of_a_long_row_moves_128_bits_at_once_and_spills_nothing(
     tmp_path, capability, dtype, rows, cols
 ):
-    plan = softmax.long(softmax_rows(dtype, cols, rows), 1)
+    plan = softmax_plan.long(softmax_rows(dtype, cols, rows), 1)
     assert (plan.slices > 1) == (rows == 3)
     pointers = {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "runs_ptr": "*fp64" if dtype == "fp64" else "*fp32"}
     constants = {
