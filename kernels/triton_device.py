@@ -61,6 +61,11 @@ def multiprocessors(x: Tensor) -> int:
     return int(torch.cuda.get_device_properties(x.device).multi_processor_count) if x.is_cuda else 1
 
 
+def l2_bytes(x: Tensor) -> int:
+    """Return the bytes of the L2 cache of the GPU of ``x``; 0 under Triton's interpreter."""
+    return int(torch.cuda.get_device_properties(x.device).L2_cache_size) if x.is_cuda else 0
+
+
 def on_device_of(x: Tensor) -> AbstractContextManager[object]:
     """Return a context manager that makes the GPU of ``x`` the current one, since Triton launches on the current GPU.
 

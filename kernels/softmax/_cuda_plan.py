@@ -2,11 +2,13 @@
 
 | length of a row, in vectors of 16 bytes | kernel |
 | --- | --- |
-| up to 1024; float32 up to 4096; before sm_90 up to 8192 | ``softmax_rows``: in the registers of a block |
+| up to 1024; before sm_90 up to 8192 | ``softmax_rows``: in the registers of a block |
 | up to 32768, from sm_90 on | ``softmax_cluster``: in the registers of 2, 4, 8 or 16 blocks |
 | longer, from sm_90 on | ``softmax_ring``: through the shared memory of the whole GPU |
-| longer on older GPUs; float64; not contiguous; not whole vectors | ``softmax_general``: read twice |
+| longer on older GPUs; float64; not contiguous; not aligned as y is | ``softmax_general``: read twice |
 | the same, if there are few rows | ``softmax_parts``, then ``softmax_whole``: by all blocks, in two launches |
+
+A row that is not a whole number of vectors has edges: elements before the first whole vector and after the last one.
 """
 
 from __future__ import annotations
@@ -24,12 +26,11 @@ IN_REGISTERS = (
     (1024, 128, 2, 1),
     (2048, 512, 1, 2),
     (4096, 512, 1, 2),
-    (8192, 1024, 1, 1),  # 83 to 93 % of copy; used where there are no clusters
+    (8192, 1024, 1, 1),  # 83 to 93 % of copy
 )
-# The longest row in registers on GPUs with clusters, in vectors, by bytes of an element. bfloat16 rows of 2048 vectors
-# reach 97 % of copy with one block and 100 % with a cluster of 2; rows of 4096 reach 97 % and 98 % with a cluster of 4.
-# In float32 one block reaches 98 % for both lengths.
-REGISTER_ROW = {2: 1024, 4: 4096}
+# The longest row in registers on GPUs with clusters, in vectors. bfloat16 rows of 2048 vectors reach 97 % of copy with
+# one block and 100 % with a cluster of 2; rows of 4096 reach 97 % and 98 % with a cluster of 4.
+REGISTER_ROW = 1024
 
 # Rows in clusters: longest row in vectors, threads of a block, vectors of a thread, and blocks of a multiprocessor. A
 # multiprocessor then holds 64, 128 or 160 KB of x.
@@ -74,11 +75,22 @@ class Rows:
 
     @property
     def vectors(self) -> int:
-        """Number of 16-byte vectors in a row; 0 if the row is not made of whole, aligned ones."""
+        """Number of whole 16-byte vectors in a row; 0 if they do not lie as in the output, or are not aligned."""
         per = VECTOR // self.itemsize
-        whole = self.cols % per == 0 and (self.stride % per == 0 or self.rows == 1)
+        alike = (self.cols - self.stride) % per == 0 or self.rows == 1
         contiguous = self.column_stride == 1 or self.cols == 1
-        return self.cols // per if whole and contiguous and self.aligned else 0
+        long = self.cols % per == 0 or 2 * per <= self.cols < 2**31 - VECTOR
+        return self.cols // per if alike and contiguous and self.aligned and long else 0
+
+    @property
+    def edges(self) -> bool:
+        """Whether elements lie before the first whole vector of a row, or after the last one."""
+        return self.vectors > 0 and self.cols % (VECTOR // self.itemsize) > 0
+
+    @property
+    def least(self) -> int:
+        """Number of whole vectors in the row that has the fewest."""
+        return self.vectors - self.edges
 
 
 @dataclass(frozen=True)
@@ -92,6 +104,7 @@ class Plan:
     cluster: int = 1  # blocks of a cluster
     slices: int = 1  # slices of a row, each for one block
     slice: int = 0  # elements of a slice; the last one may have fewer
+    edges: bool = False  # strides and lengths are in elements, not in vectors
 
     @property
     def design(self) -> str:
@@ -104,7 +117,7 @@ def plan(x: Rows, processor: Processor) -> Plan:
     vectors, hopper = x.vectors, processor.capability >= 90
     if vectors == 0 or x.itemsize == 8 or max(x.rows, vectors) >= 2**31:
         return _general(x, processor)
-    if vectors <= (REGISTER_ROW[x.itemsize] if hopper else IN_REGISTERS[-1][0]):
+    if vectors <= (REGISTER_ROW if hopper else IN_REGISTERS[-1][0]):
         return _rows(x)
     if not hopper:
         return _general(x, processor)
@@ -114,10 +127,11 @@ def plan(x: Rows, processor: Processor) -> Plan:
 def _rows(x: Rows) -> Plan:
     threads, rows, blocks = next(rest for longest, *rest in IN_REGISTERS if x.vectors <= longest)
     if x.vectors < 32:
-        threads, rows = _power_of_2(x.vectors), threads * rows // _power_of_2(x.vectors)
-    vectors, sure = -(-x.vectors // threads), x.vectors // threads
-    name = f"softmax_rows<{{T}}, {threads}, {rows}, {vectors}, {sure}, {blocks}>"
-    return Plan(name, -(-x.rows // rows), threads * rows)
+        least = max(_power_of_2(x.vectors), 2 * VECTOR // x.itemsize if x.edges else 1)  # each edge has a thread
+        threads, rows = least, threads * rows // least
+    vectors, sure = -(-x.vectors // threads), x.least // threads
+    name = f"softmax_rows<{{T}}, {threads}, {rows}, {vectors}, {sure}, {blocks}, {_bool(x.edges)}>"
+    return Plan(name, -(-x.rows // rows), threads * rows, edges=x.edges)
 
 
 def _cluster(x: Rows, processor: Processor) -> Plan | None:
@@ -128,36 +142,44 @@ def _cluster(x: Rows, processor: Processor) -> Plan | None:
     cluster = _power_of_2(-(-x.vectors // (threads * each)))
     if cluster > processor.cluster or x.rows * cluster >= 2**31:
         return None
-    longest = -(-x.vectors // cluster)
-    vectors, sure = -(-longest // threads), (x.vectors - longest * (cluster - 1)) // threads
-    name = f"softmax_cluster<{{T}}, {threads}, {vectors}, {sure}, {cluster}, {blocks}>"
-    return Plan(name, x.rows * cluster, threads, cluster=cluster)
+    vectors, sure = -(-x.vectors // (cluster * threads)), _shortest(x, cluster) // threads
+    name = f"softmax_cluster<{{T}}, {threads}, {vectors}, {sure}, {cluster}, {blocks}, {_bool(x.edges)}>"
+    return Plan(name, x.rows * cluster, threads, cluster=cluster, edges=x.edges)
 
 
 def _ring(x: Rows, processor: Processor) -> Plan | None:
     """Return a plan with the ring; None if a row needs more than half of all slots. The others are filled meanwhile."""
     longest = -(-x.vectors // -(-x.vectors // (SLOT_THREADS * SLOT_VECTORS)))
     slices = -(-x.vectors // longest)
-    vectors, sure = -(-longest // SLOT_THREADS), (x.vectors - longest * (slices - 1)) // SLOT_THREADS
+    vectors, sure = -(-longest // SLOT_THREADS), _shortest(x, slices) // SLOT_THREADS
     shared = SLOTS * SLOT_THREADS * vectors * VECTOR
     if 2 * slices > SLOTS * processor.multiprocessors or shared + RING_STATE > processor.shared:
         return None
-    name = f"softmax_ring<{{T}}, {SLOTS}, {SLOT_THREADS}, {vectors}, {sure}>"
-    return Plan(name, processor.multiprocessors, RING_THREADS, shared, slices=slices)
+    name = f"softmax_ring<{{T}}, {SLOTS}, {SLOT_THREADS}, {vectors}, {sure}, {_bool(x.edges)}>"
+    return Plan(name, processor.multiprocessors, RING_THREADS, shared, slices=slices, edges=x.edges)
+
+
+def _shortest(x: Rows, slices: int) -> int:
+    """Return the vectors of the last slice, which has the fewest, in the row that has the fewest of them there."""
+    return min(vectors - -(-vectors // slices) * (slices - 1) for vectors in (x.vectors, x.least))
 
 
 def _general(x: Rows, processor: Processor) -> Plan:
-    wide = "true" if x.vectors else "false"
+    access = f"Access::{'edges' if x.edges else 'vectors' if x.vectors else 'elements'}"
     if x.cols < GENERAL_ROW:
-        return Plan(f"softmax_general<{{T}}, 32, 8, {wide}>", -(-x.rows // 8), 256)
+        return Plan(f"softmax_general<{{T}}, 32, 8, {access}>", -(-x.rows // 8), 256)
     parts = min(x.cols // PART, GENERAL_BLOCKS * processor.multiprocessors // x.rows)
     if parts <= 1:
-        return Plan(f"softmax_general<{{T}}, {GENERAL_THREADS}, 1, {wide}>", x.rows, GENERAL_THREADS)
+        return Plan(f"softmax_general<{{T}}, {GENERAL_THREADS}, 1, {access}>", x.rows, GENERAL_THREADS)
     each = -(-x.cols // (parts * VECTOR)) * VECTOR  # whole vectors of any type
     parts = -(-x.cols // each)
     return Plan(
-        f"softmax_parts<{{T}}, {GENERAL_THREADS}, {wide}>", x.rows * parts, GENERAL_THREADS, slices=parts, slice=each
+        f"softmax_parts<{{T}}, {GENERAL_THREADS}, {access}>", x.rows * parts, GENERAL_THREADS, slices=parts, slice=each
     )
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
 
 
 def _power_of_2(least: int) -> int:

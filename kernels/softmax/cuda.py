@@ -80,8 +80,8 @@ def softmax(x: Tensor, *, variant: str = "default", build: str = "nvrtc") -> Ten
 
 
 def _vectors(chosen: Plan, x: Tensor) -> tuple[int, ...]:
-    """Return the sizes that follow the pointers in the arguments of a kernel that counts in vectors."""
-    (rows, cols), width = x.shape, VECTOR // x.element_size()
+    """Return the sizes that follow the pointers in the arguments of a kernel that counts in vectors, but for edges."""
+    (rows, cols), width = x.shape, 1 if chosen.edges else VECTOR // x.element_size()
     stride, length = x.stride(0) // width, cols // width
     return (stride, length) if chosen.design == "softmax_cluster" else (rows, stride, length)
 

@@ -46,17 +46,41 @@ __device__ inline Running<W> merge_threads(Running<W> run) {
     return run;
 }
 
-// Elements `begin` to `end` of a row, for THREADS threads. WIDE: they are contiguous whole vectors of 16 bytes.
-template <typename T, int THREADS, bool WIDE>
+// How rows are loaded: one by one, in whole vectors of 16 bytes, or in whole vectors but for their edges (row.cuh).
+enum class Access { elements, vectors, edges };
+
+// Elements `begin` to `end` of a row, for THREADS threads.
+template <typename T, int THREADS, Access ACCESS>
 struct Stretch {
     using W = wide<T>;
+    static constexpr bool WIDE = ACCESS != Access::elements;
     static constexpr int COUNT = WIDE ? LANES<T> : 1;  // elements of an access
     static constexpr int STEP = THREADS * COUNT;
     static constexpr int UNROLL = sizeof(T) == 8 ? 1 : 4;  // unrolled, float64 would spill
 
     const T* x;
+    T* y;
     long long begin, end, column_stride;
     int thread;
+    long long edge = 0;  // the element of this thread in the edges
+    bool has_edge = false;
+
+    // A stretch of `each` elements of a row, from `begin` on. The first one has the edges.
+    __device__ Stretch(const T* x, T* y, long long row, long long length, long long x_stride, long long column_stride,
+                       long long begin, long long each, int thread)
+        : x(x + row * x_stride), y(y + row * length), begin(begin), column_stride(column_stride), thread(thread) {
+        if constexpr (ACCESS == Access::edges) {
+            const int head = (COUNT - (int)(row * x_stride % COUNT)) % COUNT;
+            this->x += head;
+            this->y += head;
+            length -= head;
+            const long long whole = length / COUNT * COUNT;
+            edge = thread - COUNT + (thread < COUNT ? 0 : whole);
+            has_edge = begin == 0 && thread < 2 * COUNT && edge >= -head && edge < length;
+            length = whole;
+        }
+        end = begin + each < length ? begin + each : length;
+    }
 
     __device__ void read(long long at, W (&values)[COUNT]) const {
         if constexpr (WIDE) {
@@ -81,11 +105,12 @@ struct Stretch {
 #pragma unroll
             for (int j = 0; j < COUNT; j++) run.sum += exponential(values[j] - base);
         }
+        if (has_edge) run = merge<W>(run, {widen(x[edge]), (W)1});
         return run;
     }
 
     // In reverse order, since the cache still holds what was read last.
-    __device__ void write(T* y, Running<W> row) const {
+    __device__ void write(Running<W> row) const {
         const W factor = 1 / row.sum;
         const long long steps = (end - begin + STEP - 1) / STEP;
 #pragma unroll UNROLL
@@ -102,38 +127,42 @@ struct Stretch {
                 y[at] = narrow<T>(values[0]);
             }
         }
+        if (has_edge) y[edge] = narrow<T>(exponential(widen(x[edge]) - row.largest) * factor);
     }
 };
 
 // A row has THREADS threads, and a block ROWS rows. Lengths and strides are in elements.
-template <typename T, int THREADS, int ROWS, bool WIDE>
+template <typename T, int THREADS, int ROWS, Access ACCESS>
 __global__ void __launch_bounds__(THREADS* ROWS)
     softmax_general(const T* x, T* y, long long rows, long long length, long long x_stride, long long column_stride) {
     const long long row = blockIdx.x * (long long)ROWS + threadIdx.x / THREADS;
-    const long long end = row < rows ? length : 0;  // no early return: the rows of a block wait for each other
-    const Stretch<T, THREADS, WIDE> stretch = {x + row * x_stride, 0, end, column_stride, (int)threadIdx.x % THREADS};
-    stretch.write(y + row * length, merge_threads<wide<T>, THREADS, ROWS>(stretch.run()));
+    // No early return: the rows of a block wait for each other.
+    Stretch<T, THREADS, ACCESS> stretch(x, y, row, length, x_stride, column_stride, 0, length, threadIdx.x % THREADS);
+    if (row >= rows) {
+        stretch.end = 0;
+        stretch.has_edge = false;
+    }
+    stretch.write(merge_threads<wide<T>, THREADS, ROWS>(stretch.run()));
 }
 
 // For few rows, in two launches: a row has `parts` blocks of `each` elements; the last block may have fewer.
-template <typename T, int THREADS, bool WIDE>
-__device__ inline Stretch<T, THREADS, WIDE> part_of(const T* x, long long length, long long x_stride, long long column_stride,
-                                                    long long parts, long long each) {
+template <typename T, int THREADS, Access ACCESS>
+__device__ inline Stretch<T, THREADS, ACCESS> part_of(const T* x, T* y, long long length, long long x_stride,
+                                                      long long column_stride, long long parts, long long each) {
     const long long row = blockIdx.x / parts, begin = blockIdx.x % parts * each;
-    const long long end = begin + each < length ? begin + each : length;
-    return {x + row * x_stride, begin, end, column_stride, (int)threadIdx.x};
+    return {x, y, row, length, x_stride, column_stride, begin, each, (int)threadIdx.x};
 }
 
-template <typename T, int THREADS, bool WIDE>
+template <typename T, int THREADS, Access ACCESS>
 __global__ void __launch_bounds__(THREADS)
-    softmax_parts(const T* x, T*, long long length, long long x_stride, long long column_stride, long long parts,
+    softmax_parts(const T* x, T* y, long long length, long long x_stride, long long column_stride, long long parts,
                   long long each, Running<wide<T>>* runs) {
-    const auto part = part_of<T, THREADS, WIDE>(x, length, x_stride, column_stride, parts, each);
+    const auto part = part_of<T, THREADS, ACCESS>(x, y, length, x_stride, column_stride, parts, each);
     const auto run = merge_threads<wide<T>, THREADS, 1>(part.run());
     if (threadIdx.x == 0) runs[blockIdx.x] = run;
 }
 
-template <typename T, int THREADS, bool WIDE>
+template <typename T, int THREADS, Access ACCESS>
 __global__ void __launch_bounds__(THREADS)
     softmax_whole(const T* x, T* y, long long length, long long x_stride, long long column_stride, long long parts,
                   long long each, const Running<wide<T>>* runs) {
@@ -141,6 +170,6 @@ __global__ void __launch_bounds__(THREADS)
     const long long row = blockIdx.x / parts;
     Running<W> run = {minus_infinity<W>(), (W)0};
     for (long long i = threadIdx.x; i < parts; i += THREADS) run = merge<W>(run, runs[row * parts + i]);
-    const auto part = part_of<T, THREADS, WIDE>(x, length, x_stride, column_stride, parts, each);
-    part.write(y + row * length, merge_threads<W, THREADS, 1>(run));
+    const auto part = part_of<T, THREADS, ACCESS>(x, y, length, x_stride, column_stride, parts, each);
+    part.write(merge_threads<W, THREADS, 1>(run));
 }

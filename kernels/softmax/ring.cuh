@@ -44,7 +44,7 @@ struct Turn {
 };
 
 // A slot has THREADS * VECTORS vectors. The first SURE vectors of a thread are inside every slice.
-template <typename T, int SLOTS, int THREADS, int VECTORS, int SURE>
+template <typename T, int SLOTS, int THREADS, int VECTORS, int SURE, bool EDGES>
 struct Ring {
     static constexpr int SLOT = THREADS * VECTORS;
     static constexpr int WARPS = THREADS / 32;  // warps of the reducers, and as many of the finishers
@@ -52,19 +52,33 @@ struct Ring {
 
     const uint4* x;
     uint4* y;
-    long long rows, x_stride, length;  // in vectors
+    long long rows, x_stride, length;
     int slices;                        // slices of a row
     Timeout timeout;
     uint4* slots;
     RingState<SLOTS, WARPS>& state;
 
-    __device__ int slice_length() const { return ((int)length + slices - 1) / slices; }
-    __device__ int begin_of(const At& at) const { return at.place * slice_length(); }
-    __device__ int length_of(const At& at) const { return min(slice_length(), (int)length - begin_of(at)); }
+    // A slice of a row. The first one has the row's edges.
+    struct Slice {
+        Row<T, EDGES> row;
+        int place, begin, length;
+
+        __device__ Slice(const Ring& ring, const At& at)
+            : row(ring.x, ring.y, at.row, ring.x_stride, ring.length), place(at.place) {
+            const int longest = (row.vectors + ring.slices - 1) / ring.slices;
+            begin = place * longest;
+            length = min(longest, row.vectors - begin);
+        }
+        __device__ float load_edge(int thread) const { return place == 0 ? row.load_edge(thread) : -infinity(); }
+        __device__ void store_edge(int thread, float value) const {
+            if (place == 0) row.store_edge(thread, value);
+        }
+    };
 
     __device__ void fill(const At& at) const {
-        const int count = length_of(at);
-        const uint4* from = x + at.row * x_stride + begin_of(at);
+        const Slice slice(*this, at);
+        const int count = slice.length;
+        const uint4* from = slice.row.x + slice.begin;
         uint4* to = slots + at.slot * SLOT;
 #pragma unroll 8
         for (int i = threadIdx.x % 32; i < count; i += 32) copy_16_bytes(to + i, from + i);
@@ -82,12 +96,14 @@ struct Ring {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         for (int side = 0; at.row < rows; at.next(), side ^= 1) {
             const uint4* slot = slots + at.slot * SLOT + threadIdx.x;
-            const int left = length_of(at) - threadIdx.x;
+            const Slice slice(*this, at);
+            const int left = slice.length - threadIdx.x;
+            const float edge = slice.load_edge(threadIdx.x);
             state.full[at.slot].wait(at.parity);
             uint4 v[VECTORS];
 #pragma unroll
             for (int i = 0; i < VECTORS; i++) v[i] = i < SURE || i * THREADS < left ? slot[i * THREADS] : lowest<T>();
-            const Partial part = partial_of<T, 32>(v);
+            const Partial part = partial_of<T, 32, EDGES>(v, edge);
             if (lane == 0) state.part[side][warp] = part;
             sync_threads(1, THREADS);
             if (warp == 0) {
@@ -112,8 +128,10 @@ struct Ring {
         const int thread = threadIdx.x - THREADS;
         for (; at.row < rows; at.next()) {
             const uint4* slot = slots + at.slot * SLOT + thread;
-            const int left = length_of(at) - thread;
-            uint4* to = y + at.row * length + begin_of(at) + thread;
+            const Slice slice(*this, at);
+            const int left = slice.length - thread;
+            uint4* to = slice.row.y + slice.begin + thread;
+            const float edge = slice.load_edge(thread);
             state.full[at.slot].wait(at.parity);
             uint4 v[VECTORS];
 #pragma unroll
@@ -126,11 +144,12 @@ struct Ring {
             for (int i = 0; i < VECTORS; i++) {
                 if (i < SURE || i * THREADS < left) to[i * THREADS] = weights(v[i]);
             }
+            slice.store_edge(thread, weights(edge));
         }
     }
 };
 
-template <typename T, int SLOTS, int THREADS, int VECTORS, int SURE>
+template <typename T, int SLOTS, int THREADS, int VECTORS, int SURE, bool EDGES>
 __global__ void __launch_bounds__(2 * THREADS + 64, 1)
     softmax_ring(const uint4* __restrict__ x, uint4* __restrict__ y, long long rows, long long x_stride, long long length,
                  long long slices, Exchange* exchange, int* host_flag, long long limit_ns) {
@@ -147,7 +166,7 @@ __global__ void __launch_bounds__(2 * THREADS + 64, 1)
     }
     __syncthreads();
     const Timeout timeout = {exchange, host_flag, launch_number(exchange), (unsigned long long)limit_ns};
-    const Ring<T, SLOTS, THREADS, VECTORS, SURE> role = {x, y, rows, x_stride, length, (int)slices, timeout, slots, state};
+    const Ring<T, SLOTS, THREADS, VECTORS, SURE, EDGES> role = {x, y, rows, x_stride, length, (int)slices, timeout, slots, state};
     const Turn<SLOTS> first((int)slices);
     const int warp = threadIdx.x / 32;
     if (warp < WARPS) {

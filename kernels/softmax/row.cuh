@@ -133,9 +133,48 @@ __device__ inline Partial merge(Partial a, Partial b) {
     return {largest, a.sum * exp_fast(a.largest - base) + b.sum * exp_fast(b.largest - base)};
 }
 
-// The partial of the elements that COUNT neighbouring lanes hold, VECTORS vectors each. fmaxf ignores NaN, the sum keeps it.
-template <typename T, int COUNT, int VECTORS>
-__device__ inline Partial partial_of(const uint4 (&v)[VECTORS]) {
+// A row. With EDGES its length is not a multiple of 16 bytes: up to LANES - 1 elements, its edges, lie before the first
+// whole vector, and as many after the last one. Strides and lengths are then in elements, otherwise in vectors.
+template <typename T, bool EDGES>
+struct Row {
+    static constexpr int WIDTH = LANES<T>;
+
+    const uint4* x;  // the first whole vector
+    uint4* y;
+    int vectors, begin, end;  // whole vectors; the first and last column, counted from the first whole vector
+
+    __device__ Row(const uint4* x, uint4* y, long long row, long long x_stride, long long length) {
+        if constexpr (EDGES) {
+            const long long start = row * x_stride, first = (start + WIDTH - 1) / WIDTH;
+            this->x = x + first;
+            this->y = y + (row * length + WIDTH - 1) / WIDTH;
+            begin = (int)(start - first * WIDTH);
+            end = (int)length + begin;
+            vectors = end / WIDTH;
+        } else {
+            this->x = x + row * x_stride;
+            this->y = y + row * length;
+            vectors = (int)length;
+        }
+    }
+
+    // The column of a thread in the edges; the first 2 WIDTH threads may have one.
+    __device__ int edge(int thread) const { return thread - WIDTH + (thread < WIDTH ? 0 : vectors * WIDTH); }
+    __device__ bool has_edge(int thread) const {
+        return EDGES && thread < 2 * WIDTH && edge(thread) >= begin && edge(thread) < end;
+    }
+    __device__ float load_edge(int thread) const {
+        return has_edge(thread) ? widen(((const T*)x)[edge(thread)]) : -infinity();
+    }
+    __device__ void store_edge(int thread, float value) const {
+        if (has_edge(thread)) ((T*)y)[edge(thread)] = narrow<T>(value);
+    }
+};
+
+// The partial of the elements that COUNT neighbouring lanes hold: VECTORS vectors each and, with EDGES, an element. fmaxf
+// ignores NaN, the sum keeps it.
+template <typename T, int COUNT, bool EDGES, int VECTORS>
+__device__ inline Partial partial_of(const uint4 (&v)[VECTORS], float edge) {
     unsigned word = Word<T>::LOWEST;
 #pragma unroll
     for (int i = 0; i < VECTORS; i++) {
@@ -144,9 +183,12 @@ __device__ inline Partial partial_of(const uint4 (&v)[VECTORS]) {
     }
     float x[LANES<T>];
     Word<T>::unpack(word, x);
-    const float largest = largest_of_lanes<COUNT>(sizeof(T) == 2 ? fmaxf(x[0], x[1]) : x[0]);
+    float largest = sizeof(T) == 2 ? fmaxf(x[0], x[1]) : x[0];
+    if constexpr (EDGES) largest = fmaxf(largest, edge);
+    largest = largest_of_lanes<COUNT>(largest);
     const float base = base_of(largest);
     float sum[2] = {0.0f, 0.0f};  // two independent chains of additions
+    if constexpr (EDGES) sum[0] = exp_fast(edge - base);
 #pragma unroll
     for (int i = 0; i < VECTORS; i++) {
         unpack<T>(v[i], x);
@@ -163,14 +205,14 @@ struct Weights {
     float largest, factor;
     __device__ explicit Weights(Partial row)
         : largest(row.largest), factor(NARROW ? -log2_fast(row.sum) : 1.0f / row.sum) {}
+    __device__ float operator()(float x) const {
+        return NARROW ? exp2_fast(fmaf(x - largest, 1.44269504f, factor)) : exp_fast(x - largest) * factor;
+    }
     __device__ uint4 operator()(uint4 v) const {
         float x[LANES<T>];
         unpack<T>(v, x);
 #pragma unroll
-        for (int j = 0; j < LANES<T>; j++) {
-            const float d = x[j] - largest;
-            x[j] = NARROW ? exp2_fast(fmaf(d, 1.44269504f, factor)) : exp_fast(d) * factor;
-        }
+        for (int j = 0; j < LANES<T>; j++) x[j] = (*this)(x[j]);
         return pack<T>(x);
     }
 };

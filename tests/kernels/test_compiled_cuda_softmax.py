@@ -30,7 +30,7 @@ PROCESSORS = {
 ITEMSIZE = {"float": 4, "bfloat16": 2, "float16": 2, "double": 8}
 STEP = {"sm_80": 3, "sm_89": 4, "sm_90a": 1}  # every so many of the sizes below
 OLDER = pytest.mark.long
-COLS = [8, 3000, 4096, 16_384, 32_768, 40_000, 131_072, 300_000]
+COLS = [8, 3000, 4096, 16_384, 32_768, 40_000, 131_072, 300_000, 65, 50_257, 300_001]
 
 
 def dumped(what: str, tmp: Path, arch: str, kernel: str) -> str:
@@ -96,7 +96,7 @@ def test_what_is_chosen_spills_nothing_and_has_no_float64(folder, arch, dtype, c
 @pytest.mark.parametrize(
     ("arch", "dtype"), [pytest.param("sm_80", "float", marks=OLDER), ("sm_90a", "bfloat16"), ("sm_90a", "float16")]
 )
-@pytest.mark.parametrize("cols", [1024, 16_384, 32_768])
+@pytest.mark.parametrize("cols", [1024, 4096, 16_384, 32_768])
 def test_rows_in_registers_move_16_bytes_at_once(folder, arch, dtype, cols):
     plan_ = chosen(arch, dtype, cols)
     instructions = instructions_of(folder, arch, plan_.kernel.format(T=dtype))
@@ -125,10 +125,10 @@ def test_the_ring_moves_16_bytes_at_once_and_tells_a_partial_in_one_store(folder
 
 
 @pytest.mark.parametrize(("arch", "dtype"), [pytest.param("sm_80", "bfloat16", marks=OLDER), ("sm_90a", "double")])
-@pytest.mark.parametrize("wide", ["true", "false"])
-@pytest.mark.parametrize("name", ["general<{T}, 512, 1, {W}>", "whole<{T}, 512, {W}>"])
+@pytest.mark.parametrize("wide", ["elements", "vectors", "edges"])
+@pytest.mark.parametrize("name", ["general<{T}, 512, 1, Access::{W}>", "whole<{T}, 512, Access::{W}>"])
 def test_the_general_kernels_spill_nothing(folder, arch, dtype, wide, name):
     kernel = folder, arch, f"softmax_{name.format(T=dtype, W=wide)}"
     assert usage_of(*kernel)["STACK"] == usage_of(*kernel)["LOCAL"] == 0
-    if wide == "true" and "general" in name:
+    if wide == "vectors" and "general" in name:
         assert global_accesses(instructions_of(*kernel)) == {"LDG.E.128", "STG.E.128"}

@@ -16,9 +16,10 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from runner.kernels.matmul._triton_kernels import matmul_pointers  # noqa: E402
-from runner.kernels.softmax import triton as softmax  # noqa: E402
+from runner.kernels.softmax._triton_backward import _backward_long  # noqa: E402
+from runner.kernels.softmax._triton_forward import _softmax_long  # noqa: E402
 
-SOFTMAX = {"ARITHMETIC": tl.float32, "BLOCK": 4096}
+SOFTMAX = {"ARITHMETIC": tl.float32, "STEP": 4096, "UNIT": 8, "EDGES": False, "LAUNCH": 0, "SLICES": 1, "LOOP": False}
 TILES = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP_M": 8, "STAGES": 3}
 MATMUL = {
     "ACCUMULATE": tl.float32,
@@ -66,12 +67,7 @@ def test_a_long_product_reckons_in_64_bits(even):
     assert all("arith.addi" in done for done in ordinary.values())  # which 64 bits would make dearer
 
 
-def test_a_long_row_of_softmax_reckons_in_64_bits():
-    assert arithmetic(softmax._softmax_wide_row, ("cols",), SOFTMAX | {"LONG": True}) == {"cols": {"arith.extsi"}}
-    assert "arith.addi" in arithmetic(softmax._softmax_wide_row, ("cols",), SOFTMAX | {"LONG": False})["cols"]
-
-
-@pytest.mark.parametrize("even", [True, False])
-def test_so_does_its_backward(even):
-    constants = SOFTMAX | {"EVEN": even, "LONG": True}
-    assert arithmetic(softmax._backward_wide_row, ("cols",), constants) == {"cols": {"arith.extsi"}}
+@pytest.mark.parametrize("kernel", [_softmax_long, _backward_long])
+def test_a_long_row_of_softmax_reckons_in_64_bits(kernel):
+    assert arithmetic(kernel, ("cols",), SOFTMAX | {"LONG": True}) == {"cols": {"arith.extsi"}}
+    assert "arith.muli" in arithmetic(kernel, ("cols",), SOFTMAX | {"LONG": False})["cols"]

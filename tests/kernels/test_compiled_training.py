@@ -21,7 +21,8 @@ from runner.kernels.gelu import triton as gelu  # noqa: E402
 from runner.kernels.mlp import _triton_products as products  # noqa: E402
 from runner.kernels.mlp import _triton_small as small  # noqa: E402
 from runner.kernels.mlp import triton as mlp  # noqa: E402
-from runner.kernels.softmax import triton as softmax  # noqa: E402
+from runner.kernels.softmax import _triton_backward as softmax  # noqa: E402
+from runner.kernels.softmax import _triton_plan as softmax_plan  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 REGISTERS = 65_536  # of a multiprocessor
@@ -108,13 +109,14 @@ def test_gelus_form_erf_is_one_exp2_and_few_multiplications(build, capability, d
 )
 @pytest.mark.parametrize("whole", [True, False])
 def test_softmaxs_backward_keeps_both_rows_in_registers(build, capability, block, dtype, whole):
-    assert block <= softmax.HELD[ITEMSIZE[dtype]]
-    warps = softmax.backward_warps(block, max(4, ITEMSIZE[dtype]))
+    assert block <= softmax_plan.HELD[ITEMSIZE[dtype]]
+    together = max(1, softmax_plan.PAIR_TILE // block)
+    warps = softmax_plan.backward_warps(block * together, max(4, ITEMSIZE[dtype]))
     pointers = dict.fromkeys(("y_ptr", "dy_ptr", "dx_ptr"), f"*{dtype}")
     numbers = dict.fromkeys(("dy_stride", "rows", "cols"), "i32")
     packed = ITEMSIZE[dtype] == 2
-    constants = {"ARITHMETIC": arithmetic(dtype), "ROWS": max(1, softmax.PAIR_TILE // block), "BLOCK": block}
-    constants |= {"WHOLE": whole, "PACKED": packed}
+    constants = {"ARITHMETIC": arithmetic(dtype), "ROWS": together, "BLOCK": block}
+    constants |= {"WHOLE": whole, "PACKED": packed, "UNIT": 16 // ITEMSIZE[dtype], "EDGES": False}
     built = build(softmax._backward_rows, pointers | numbers, constants, capability, warps)
     assert built.bits("ld") == built.bits("st") == 128
     assert built.stack == 0
@@ -124,20 +126,22 @@ def test_softmaxs_backward_keeps_both_rows_in_registers(build, capability, block
 
 @capabilities
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
-@pytest.mark.parametrize("even", [True, False])
-def test_softmaxs_backward_of_a_wide_row_tells_the_cache_what_comes_again(build, capability, dtype, even):
-    pointers = dict.fromkeys(("y_ptr", "dy_ptr", "dx_ptr"), f"*{dtype}")
-    step, warps = softmax.STEPS[ITEMSIZE[dtype]]
-    constants = {"ARITHMETIC": arithmetic(dtype), "BLOCK": step, "EVEN": even, "LONG": False}
-    numbers = dict.fromkeys(("dy_stride", "cols"), "i32")
-    built = build(softmax._backward_wide_row, pointers | numbers, constants, capability, warps)
+@pytest.mark.parametrize("cols", [16_384, 40_000])
+def test_softmaxs_backward_of_a_long_row_tells_the_cache_what_comes_again(build, capability, dtype, cols):
+    pointers = dict.fromkeys(("y_ptr", "dy_ptr", "dx_ptr", "runs_ptr"), f"*{dtype}")
+    plan = softmax_plan.long(softmax_plan.Rows(10**4, cols, cols, ITEMSIZE[dtype], 132, 50 << 20), 2)
+    constants = {"ARITHMETIC": arithmetic(dtype), "STEP": plan.step, "LONG": False, "LAUNCH": 0, "SLICES": 1}
+    constants |= {"UNIT": plan.access.unit, "EDGES": plan.access.edges, "LOOP": plan.programs < 10**4}
+    constants |= {"slices": 1}  # as Triton makes of an argument of 1
+    numbers = dict.fromkeys(("dy_stride", "items", "cols", "steps"), "i32")
+    built = build(softmax._backward_long, pointers | numbers, constants, capability, plan.warps)
     assert built.bits("ld") == built.bits("st") == 128
     assert built.count("evict_last") > 0
     assert built.count("evict_first") > 0
     assert built.stack == 0
-    # As many as a processor has threads for, though three are enough.
-    programs = min(3, (1536 if capability == 89 else 2048) // (warps * 32))
-    assert programs * built.registers * warps * 32 <= REGISTERS
+    if plan.programs == 10**4:  # without a loop: two programs of a multiprocessor
+        programs = (1536 if capability == 89 else 2048) // (plan.warps * 32)
+        assert programs * built.registers * plan.warps * 32 <= REGISTERS
 
 
 def product(build, tiling, dtype, capability, *, forward, relu, keep, stores=True):

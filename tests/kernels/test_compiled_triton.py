@@ -22,7 +22,8 @@ from runner.kernels.add import triton as add  # noqa: E402
 from runner.kernels.cumsum import triton as cumsum  # noqa: E402
 from runner.kernels.gelu import triton as gelu  # noqa: E402
 from runner.kernels.histogram import triton as histogram  # noqa: E402
-from runner.kernels.softmax import triton as softmax  # noqa: E402
+from runner.kernels.softmax import _triton_forward as softmax  # noqa: E402
+from runner.kernels.softmax import _triton_plan as softmax_plan  # noqa: E402
 from runner.kernels.transpose import triton as transpose  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -84,28 +85,30 @@ def test_compiled_gelu_moves_128_bits_at_once_and_spills_nothing(tmp_path, capab
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("whole", [True, False])
 def test_compiled_softmax_moves_128_bits_at_once_and_spills_nothing(tmp_path, capability, block, dtype, whole):
-    itemsize = 4 if dtype == "fp32" else 2
-    ptx, stack, reads, warps = build_softmax(dtype, itemsize, block, whole, capability, tmp_path)
+    ptx, stack, plan = build_softmax(dtype, block if whole else block - 16, capability, tmp_path)
     assert bits(ptx, "ld") == bits(ptx, "st") == 128
     assert stack == 0
     assert ".f64" not in ptx
-    loads = max(block * itemsize, softmax.PROGRAM_BYTES) // (warps * 32 * 16)  # of a thread, at one read
-    assert len(re.findall(r"ld\.global", ptx)) == reads * loads  # none is merged with another
+    loads = plan.rows * plan.step * plan.steps * ITEMSIZE[dtype] // (plan.warps * 32 * 16)  # of a thread, at one read
+    assert len(re.findall(r"ld\.global", ptx)) == plan.reads * loads  # none is merged with another
 
 
 @pytest.mark.parametrize(("capability", "block"), on(32768, 1024, 16384))
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_compiled_softmax_of_an_odd_number_of_columns_spills_nothing(tmp_path, capability, block, dtype):
-    _, stack, reads, _ = build_softmax(dtype, 4 if dtype == "fp32" else 2, block, False, capability, tmp_path, unit=1)
+def test_compiled_softmax_of_an_odd_number_of_columns_has_one_narrow_access(tmp_path, capability, block, dtype):
+    ptx, stack, plan = build_softmax(dtype, block - 1, capability, tmp_path)
+    wide, narrow = (len(re.findall(rf"st\.global{kind}\.b", ptx)) for kind in (r"\.v4", ""))
+    assert wide == plan.step * plan.steps * ITEMSIZE[dtype] // (plan.warps * 32 * 16)
+    assert narrow == 1
     assert stack == 0
-    assert reads == 1
 
 
 @pytest.mark.parametrize("capability", [80, 89, 90])
-def test_compiled_softmax_in_float64_keeps_its_widest_row_in_registers(tmp_path, capability):
-    _, stack, reads, _ = build_softmax("fp64", 8, 16384, False, capability, tmp_path)
+@pytest.mark.parametrize("cols", [9001, 16384])
+def test_compiled_softmax_in_float64_keeps_its_widest_row_in_registers(tmp_path, capability, cols):
+    _, stack, plan = build_softmax("fp64", cols, capability, tmp_path)
     assert stack == 0
-    assert reads == 1
+    assert plan.reads == 1
 
 
 # One number | of rows, one program each | of columns | of many short rows, without a loop
@@ -152,47 +155,68 @@ def test_compiled_reductions_load_128_bits_at_once_and_leave_registers_to_others
     assert plan.loop is False or registers * 32 * plan.warps * reductions.RESIDENT[op] <= 2**16
 
 
-def build_softmax(dtype, itemsize, block, whole, capability, tmp_path, unit=0):
-    """PTX, bytes of stack, reads of a row, and warps, for rows of any number of units: of 16 bytes, if not told."""
-    unit = unit or 16 // itemsize
-    rows, warps, reads = softmax.shape_for(block, itemsize, unit)
+ITEMSIZE = {"bf16": 2, "fp32": 4, "fp64": 8}
+
+
+def softmax_rows(dtype, cols, rows=10**5):
+    return softmax_plan.Rows(rows, cols, cols, ITEMSIZE[dtype], multiprocessors=132, l2=50 << 20)
+
+
+def build_softmax(dtype, cols, capability, tmp_path):
+    """PTX, bytes of stack and plan, for many rows that fit into registers."""
+    plan = softmax_plan.held(softmax_rows(dtype, cols))
     ptx, stack = build(
         softmax._softmax_rows,
         {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "x_stride": "i32", "rows": "i32", "cols": "i32"},
         {
-            "ARITHMETIC": tl.float64 if itemsize == 8 else tl.float32,
-            "ROWS": rows,
-            "BLOCK": block,
-            "WHOLE": whole,
-            "READS": reads,
-            "UNIT": unit,
+            "ARITHMETIC": tl.float64 if dtype == "fp64" else tl.float32,
+            "ROWS": plan.rows,
+            "STEP": plan.step,
+            "STEPS": plan.steps,
+            "SURE": plan.sure,
+            "READS": plan.reads,
+            "UNIT": plan.access.unit,
+            "EDGES": plan.access.edges,
         },
         capability,
-        warps,
+        plan.warps,
         tmp_path,
         multiples=("x_ptr", "y_ptr"),
     )
-    return ptx, stack, reads, warps
+    return ptx, stack, plan
 
 
 @pytest.mark.parametrize(("capability", "dtype"), on("bf16", "fp32", "fp64"))
-def test_compiled_softmax_of_a_wide_row_spills_nothing(tmp_path, capability, dtype):
-    itemsize = 8 if dtype == "fp64" else 4
-    ptx, stack = build(
-        softmax._softmax_wide_row,
-        {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "x_stride": "i32", "cols": "i32"},
-        {
-            "ARITHMETIC": tl.float64 if dtype == "fp64" else tl.float32,
-            "BLOCK": softmax.WIDE_BYTES // itemsize,
-            "LONG": False,
-        },
-        capability,
-        softmax.WIDE_WARPS,
-        tmp_path,
-    )
-    assert dtype == "fp64" or ".f64" not in ptx
-    assert bits(ptx, "ld") == bits(ptx, "st") == 128
-    assert stack == 0
+@pytest.mark.parametrize(("rows", "cols"), [(10**4, 33_000), (10**4, 131_071), (3, 131_072)])
+def test_compiled_softmax_of_a_long_row_moves_128_bits_at_once_and_spills_nothing(
+    tmp_path, capability, dtype, rows, cols
+):
+    plan = softmax_plan.long(softmax_rows(dtype, cols, rows), 1)
+    assert (plan.slices > 1) == (rows == 3)
+    pointers = {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "runs_ptr": "*fp64" if dtype == "fp64" else "*fp32"}
+    constants = {
+        "ARITHMETIC": tl.float64 if dtype == "fp64" else tl.float32,
+        "STEP": plan.step,
+        "UNIT": plan.access.unit,
+        "EDGES": plan.access.edges,
+        "LONG": False,
+        "SLICES": triton.next_power_of_2(plan.slices),
+        "LOOP": plan.programs < rows * plan.slices,
+    }
+    for launch in (0,) if plan.slices == 1 else (1, 2):
+        ptx, stack = build(
+            softmax._softmax_long,
+            pointers | dict.fromkeys(("x_stride", "items", "cols", "slices", "steps"), "i32"),
+            constants | {"LAUNCH": launch},
+            capability,
+            plan.warps,
+            tmp_path,
+            multiples=pointers,
+        )
+        assert dtype == "fp64" or ".f64" not in ptx
+        assert stack == 0
+        if not plan.access.edges and plan.slices == 1 and (dtype != "fp64" or cols % 2 == 0):
+            assert bits(ptx, "ld") == bits(ptx, "st") == 128
 
 
 @pytest.mark.parametrize(("dtype", "itemsize"), [("bf16", 2), ("fp32", 4)])

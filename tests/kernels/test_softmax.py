@@ -50,7 +50,8 @@ def test_logits_of_ten_thousands_stay_right(softmax, device, cols, make, error):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("cols", [3000, 4096, 12_000, 16_384, 20_001])  # read once, twice and three times by Triton
+# Read once, twice and three times by Triton; with and without elements before and after whole vectors.
+@pytest.mark.parametrize("cols", [65, 514, 1001, 3000, 4096, 12_000, 16_384, 20_001])
 def test_rows_of_thousands_match_float64(softmax, device, make, error, dtype, cols):
     workload, (x,) = make("softmax", dtype=dtype, device=device, rows=3, cols=cols)
     assert error(workload.reference(x), [softmax(x)]) < 1
@@ -157,6 +158,18 @@ def test_autograd_keeps_nothing_of_triton_where_no_gradient_is_asked_for(load, d
     with torch.no_grad():
         assert softmax(torch.ones(3, device=device, requires_grad=True)).grad_fn is None
     assert softmax(torch.ones(3, device=device)).grad_fn is None
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(("rows", "cols"), [(2, 70_001), (3, 40_000)])
+def test_slices_of_a_few_long_rows_in_triton(load, device, monkeypatch, make, error, dtype, rows, cols):
+    softmax = load("softmax", "triton")
+    monkeypatch.setattr(import_module(softmax.__module__), "multiprocessors", lambda _: 132)
+    workload, (x, dy) = make("softmax", dtype=dtype, device=device, rows=rows, cols=cols, pass_="bwd")
+    forward, (_,) = make("softmax", dtype=dtype, device=device, rows=rows, cols=cols)
+    x[0, : cols // 2] = -INF  # whole slices
+    assert error(forward.reference(x), [softmax(x)]) < 1
+    assert error(workload.reference(x, dy), [gradient(softmax, x, dy)]) < 1
 
 
 @pytest.mark.gpu

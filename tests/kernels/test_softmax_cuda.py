@@ -38,7 +38,7 @@ COLS = [
     600_000,
     1_048_576,
 ]
-ODD = [1, 7, 1001, 33_333, 70_001]  # read twice
+ODD = [1, 7, 65, 1001, 33_333, 70_001, 262_147, 300_001]  # not in whole vectors: the same designs, with edges
 WIDE = 524_288  # of the ring in any type
 
 
@@ -58,7 +58,7 @@ def test_every_design_matches_float64(make, error, dtype, cols):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("cols", [c for c in COLS if c > 16])
+@pytest.mark.parametrize("cols", [c for c in COLS + ODD if c > 16])
 def test_infinities_nan_and_large_logits_in_every_design(make, error, dtype, cols):
     workload, (x,) = make("softmax", dtype=dtype, device="cuda", rows=9, cols=cols)
     x[0] = -INF
@@ -80,6 +80,16 @@ def test_infinities_nan_and_large_logits_in_every_design(make, error, dtype, col
 def test_fewer_slices_than_blocks_and_a_last_round_of_few(make, error, rows):
     workload, (x,) = make("softmax", dtype="bfloat16", device="cuda", rows=rows, cols=WIDE)
     assert error(workload.reference(x), [softmax(x)]) <= 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [1, 3, 700])
+@pytest.mark.parametrize("apart", [1, 8])  # elements between rows: loaded one by one, and in vectors with edges
+def test_odd_rows_that_lie_apart(make, error, rows, apart):
+    workload, (x,) = make("softmax", dtype="bfloat16", device="cuda", rows=rows, cols=20_001)
+    spread = torch.full((rows, 20_001 + apart), INF, dtype=x.dtype, device="cuda")[:, :20_001]
+    spread.copy_(x)
+    assert error(workload.reference(x), [softmax(spread)]) <= 1
 
 
 @pytest.mark.gpu
@@ -260,7 +270,9 @@ def test_the_ring_is_right_for_rows_that_large_clusters_take(make, error):
 def test_a_cluster_of_16_blocks_has_room_here():
     _needs_the_ring()
     source = cuda_build.source(cuda.__file__, "default")
-    kernel = cuda_build.kernel(source, "softmax_cluster<float, 256, 8, 8, 16, 5>", "nvrtc", torch.device("cuda", 0))
+    kernel = cuda_build.kernel(
+        source, "softmax_cluster<float, 256, 8, 8, 16, 5, false>", "nvrtc", torch.device("cuda", 0)
+    )
     assert kernel.runs_clusters(16, 256)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -35,12 +36,20 @@ def of(cols: int, itemsize: int = 2, rows: int = 1000, processor: Processor = H2
         (2, 262_152, "ring"),
         (2, 1_048_576, "ring"),
         (4, 4, "rows"),
-        (4, 16_384, "rows"),
-        (4, 16_388, "cluster"),
+        (4, 4096, "rows"),
+        (4, 4100, "cluster"),
+        (4, 16_384, "cluster"),
         (4, 131_072, "cluster"),
         (4, 131_076, "ring"),
         (4, 1_048_576, "ring"),
         (8, 1024, "general"),
+        (2, 7, "general"),
+        (2, 65, "rows"),
+        (2, 8193, "rows"),
+        (4, 50_257, "cluster"),
+        (2, 262_145, "cluster"),
+        (2, 1_500_001, "ring"),
+        (8, 1001, "general"),
     ],
 )
 def test_each_width_has_its_design_on_hopper(itemsize, cols, design):
@@ -75,29 +84,33 @@ def test_a_gpu_without_large_clusters_takes_the_ring_and_without_its_shared_memo
 @pytest.mark.parametrize(
     "fields",
     [
-        {"cols": 1025},
+        {"cols": 1025, "stride": 1026},
         {"cols": 1024, "stride": 1025},
         {"cols": 1024, "column_stride": 2},
         {"cols": 1024, "aligned": False},
         {"cols": 131_076, "aligned": False},
     ],
 )
-def test_what_is_not_whole_vectors_is_read_one_by_one(fields):
+def test_what_does_not_lie_as_the_output_is_read_one_by_one(fields):
     chosen = of(**fields)
     assert chosen.design == "softmax_general"
-    assert chosen.kernel.endswith("false>")
+    assert chosen.kernel.endswith("Access::elements>")
 
 
 @pytest.mark.parametrize("processor", [H200, A100])
 @pytest.mark.parametrize("itemsize", [2, 4])
 def test_the_vectors_of_a_kernel_cover_any_row_and_those_without_a_bound_are_in_it(itemsize, processor):
     per = 16 // itemsize
-    for vectors in [*range(1, 700), *range(701, 20_000, 97), 65_536, 65_537, 262_144, 262_145, 300_001]:
-        chosen = of(vectors * per, itemsize, processor=processor)
+    sizes = [*range(2, 700), *range(701, 20_000, 97), 65_536, 65_537, 262_144, 262_145, 300_001]
+    for vectors, edges in product(sizes, (0, 1, per - 1)):
+        chosen = of(vectors * per + edges, itemsize, processor=processor)
+        rows_have = {vectors, vectors - (edges > 0)}  # of whole vectors
+        assert edges == 0 or chosen.kernel.endswith(("true>", "Access::edges>"))
         numbers = [int(word) for word in re.findall(r"\b\d+\b", chosen.kernel)]
         if chosen.design == "softmax_rows":
             threads, rows, each, sure, blocks = numbers
-            longest = shortest = vectors
+            longest, shortest = max(rows_have), min(rows_have)
+            assert edges == 0 or threads >= 2 * per
             assert chosen.threads == threads * rows <= 1024
             assert chosen.blocks * rows >= 1000 > (chosen.blocks - 1) * rows
             assert threads * rows * blocks <= 1024
@@ -105,13 +118,13 @@ def test_the_vectors_of_a_kernel_cover_any_row_and_those_without_a_bound_are_in_
             threads, each, sure, cluster, _ = numbers
             assert cluster == chosen.cluster
             longest = -(-vectors // cluster)
-            shortest = vectors - longest * (cluster - 1)
+            shortest = min(one - -(-one // cluster) * (cluster - 1) for one in rows_have)
             assert chosen.threads == threads
             assert chosen.blocks == 1000 * cluster
         elif chosen.design == "softmax_ring":
             slots, threads, each, sure = numbers
             longest = -(-vectors // chosen.slices)  # as ring.cuh has it
-            shortest = vectors - longest * (chosen.slices - 1)
+            shortest = min(one - -(-one // chosen.slices) * (chosen.slices - 1) for one in rows_have)
             assert chosen.threads == 2 * threads + 64
             assert chosen.blocks == processor.multiprocessors  # of every launch: exchange.cuh
             assert chosen.slices <= slots * chosen.blocks  # or it would wait for itself: ring.cuh
@@ -134,7 +147,7 @@ def test_a_row_of_the_ring_leaves_half_of_it_to_others():
 @pytest.mark.parametrize("itemsize", [2, 4, 8])
 @pytest.mark.parametrize("cols", [40_001, 1_000_003, 2**31 + 5])
 def test_the_parts_of_a_few_rows_cover_them(cols, itemsize):
-    chosen = of(cols, itemsize, rows=3)
+    chosen = of(cols, itemsize, rows=3, stride=cols + 1)
     assert chosen.design == "softmax_parts"
     assert chosen.blocks == 3 * chosen.slices
     assert (chosen.slices - 1) * chosen.slice < cols <= chosen.slices * chosen.slice
