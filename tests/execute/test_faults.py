@@ -379,6 +379,7 @@ def test_what_a_case_has_started_ends_when_the_zygote_is_killed(launch_user, col
     assert eventually(lambda: not sleepers())
 
 
+@pytest.mark.long
 def test_what_a_case_has_started_ends_with_its_spawned_worker(grid, monkeypatch, cold, eventually):
     monkeypatch.setattr(local, "SOURCES", (Spawner,))
     assert grid("leaves_a_session", "right")["right"].status == "ok"

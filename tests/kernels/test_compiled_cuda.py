@@ -82,7 +82,7 @@ def test_add_moves_sixteen_bytes_at_once_and_spills_nothing(build, arch, dtype):
     assert float64(built) == (dtype == "double")
 
 
-@pytest.mark.parametrize("tanh", ["true", "false"])
+@pytest.mark.parametrize("tanh", ["true", pytest.param("false", marks=pytest.mark.long)])
 @pytest.mark.parametrize(("dtype", "arch"), [*DTYPES, ("float16", "sm_90a")])
 def test_gelu_moves_sixteen_bytes_at_once_and_spills_nothing(build, arch, dtype, tanh):
     built = build("gelu", "default", f"gelu_kernel<{dtype}, {tanh}, true>", arch)
