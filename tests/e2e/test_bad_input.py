@@ -160,7 +160,7 @@ def test_one_line_exit_2_nothing_started(capsys, monkeypatch, tmp_path, argument
     assert not any(tmp_path.iterdir())
 
 
-def test_so_it_is_in_a_process_of_its_own(run):
+def test_a_process_of_its_own_prints_the_same_line(run):
     arguments, line = MISTAKES["a name that is no UTF-8"]
     result = run(*arguments)
     assert (result.code, result.out, result.folder) == (2, "", None)

@@ -40,15 +40,16 @@ if importlib.util.find_spec("triton"):
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out a GPU's kernels on a CPU. ``test_under_the_interpreter`` runs those in Triton, in another process."""
-    runs = {"naive", "torch", "triton"} if os.environ.get("TRITON_INTERPRET") == "1" else {"naive", "torch"}
-    out = set()
-    for item in items:
-        chosen = getattr(item, "callspec", None)
-        if chosen and item.path.is_relative_to(HERE) and chosen.params.get("device") == "cpu":
-            out |= {item} if chosen.params.get("impl", "torch") not in runs else set()
-    if out:
-        items[:] = [item for item in items if item not in out]
-        config.hook.pytest_deselected(items=[*out])
+    if out := [item for item in items if item.path.is_relative_to(HERE) and _needs_gpu(item)]:
+        left = set(out)
+        items[:] = [item for item in items if item not in left]
+        config.hook.pytest_deselected(items=out)
+
+
+def _needs_gpu(item: pytest.Item) -> bool:
+    chosen = item.callspec.params if hasattr(item, "callspec") else {}
+    runs = ("naive", "torch", "triton") if os.environ.get("TRITON_INTERPRET") == "1" else ("naive", "torch")
+    return chosen.get("device") == "cpu" and chosen.get("impl", "torch") not in runs
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
