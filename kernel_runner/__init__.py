@@ -38,7 +38,7 @@ class _Finder:
 
 
 class _Loader(SourceFileLoader):
-    """Compiles a file with its imports rewritten, and neither reads nor writes bytecode, which has the others."""
+    """Compiles a file with its imports rewritten. It uses no bytecode: what is on disk is that of ``runner``."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)

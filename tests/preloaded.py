@@ -49,7 +49,8 @@ def forkable(args: object, env: Mapping[str, str] | None) -> bool:
     given = dict(os.environ if env is None else env)
     changed = {name for name in {*given, *BASE} if given.get(name) != BASE.get(name)}
     paths = {*given.get("PYTHONPATH", "").split(os.pathsep)} - {*BASE.get("PYTHONPATH", "").split(os.pathsep)}
-    if any(path and not os.path.isdir(os.path.join(path, "runner")) for path in paths):  # packages in place of others
+    paths -= {"", os.curdir}
+    if not all(os.path.isdir(os.path.join(path, "runner")) for path in paths):  # packages in place of others
         return False
     return not any(name.startswith(AT_START) for name in changed - {"PYTHONPATH", "PYTHONUNBUFFERED"})
 

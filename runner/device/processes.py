@@ -14,12 +14,14 @@ OOM_KILLS = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
 ROOT = Path(__file__).resolve().parents[2]  # the folder of the packages
 
 
-def environment() -> dict[str, str]:
+def environment(*folders: str) -> dict[str, str]:
     """Return this process's environment, in which ``python -P -m runner...`` works from any folder.
 
-    Without -P, a folder called ``runner`` in the current one would be imported.
+    Without -P, a folder called ``runner`` in the current one would be imported. Modules in ``folders`` can be imported
+    too.
     """
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    path = [str(ROOT), *folders, os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def output(command: Sequence[str], limit_s: float = 20.0) -> str | None:

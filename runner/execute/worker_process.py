@@ -170,8 +170,7 @@ def _environment() -> dict[str, str]:
 
     A user's kernel may import what lies in the current folder, but ``runner`` is always this package.
     """
-    path = os.pathsep.join([str(processes.ROOT), os.curdir, os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    return processes.environment(os.curdir) | {"PYTHONUNBUFFERED": "1"}
 
 
 @dataclass

@@ -34,10 +34,9 @@ def load(*folders: str | Path, baseline: str | None = None) -> DataFrame:
     """
     _require("pandas", "orjson")
     from runner.report import past
-    from runner.report.past import EXAMPLE
 
     if not folders:
-        raise BadInput(f"no folder is given; give one or more, as {EXAMPLE}")
+        raise BadInput(f"no folder is given; give one or more, as {past.EXAMPLE}")
     runs = [past.read(folder).against(baseline) for folder in chain.from_iterable(map(_named, folders))]
     for run in runs:
         if run.unreadable:
@@ -56,14 +55,16 @@ def load(*folders: str | Path, baseline: str | None = None) -> DataFrame:
 
 def _named(folder: str | Path) -> list[str | Path]:
     """Return ``folder``, or the folders of runs that it names as a pattern, in order of their paths."""
-    from runner.report.past import EXAMPLE
+    from runner.report import past
     from runner.store import journal
 
     if not glob.has_magic(str(folder)) or Path(folder).exists():
         return [folder]
     found = [path for path in glob.glob(str(folder), recursive=True) if (Path(path) / journal.NAME).is_file()]
     if not found:
-        raise BadInput(f"{folder}: it names no folder of a run; give one, as {EXAMPLE}, or a pattern, as outputs/**")
+        raise BadInput(
+            f"{folder}: it names no folder of a run; give one, as {past.EXAMPLE}, or a pattern, as outputs/**"
+        )
     return sorted(dict.fromkeys(path.rstrip("/") for path in found))
 
 

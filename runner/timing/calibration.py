@@ -102,10 +102,10 @@ def renew_if_moved() -> None:
         _forget_graphs()
 
 
-def _has_moved(shift_us: float) -> bool:
-    """Return whether the offset has moved by ``shift_us``. A lower clock makes an empty kernel longer, too."""
-    if shift_us <= MOST_DRIFT_US:
-        return shift_us < -MOST_DRIFT_US
+def _has_moved(drift_us: float) -> bool:
+    """Return whether the offset is another one, by its drift. A lower clock makes an empty kernel longer, too."""
+    if drift_us <= MOST_DRIFT_US:
+        return drift_us < -MOST_DRIFT_US
     clock_mhz = statistics.median(_reference_graphs().clocks_mhz[-OFFSET_SAMPLES:])
     return clock_mhz >= SLOWED * unloaded_mhz()
 
@@ -176,7 +176,10 @@ def undisturbed(take: Callable[[], Result], instruments: Sequence[Instrument]) -
         taken, drift_us = take(), shift_us()
         if not _has_moved(drift_us):
             return taken, drift_us
-        settle() if drift_us < 0 else _forget_graphs()
+        if drift_us < 0:
+            settle()
+        else:
+            _forget_graphs()
     return take(), shift_us()
 
 

@@ -77,6 +77,7 @@ def on_cpu(session):
     return session("--runner-cpu", "--runner-html=page.html")
 
 
+@pytest.mark.long
 def test_a_slower_and_a_wrong_function_fail_with_the_table(on_cpu):
     printed, _ = on_cpu
     assert "2 failed, 3 passed" in printed, printed
@@ -85,6 +86,7 @@ def test_a_slower_and_a_wrong_function_fail_with_the_table(on_cpu):
     assert "the outputs are wrong: " in printed
 
 
+@pytest.mark.long
 def test_the_page_has_the_comparisons_with_every_text_escaped(on_cpu):
     pytest.importorskip("vl_convert")
     page = (on_cpu[1] / "page.html").read_text()

@@ -43,6 +43,7 @@ def test_the_processes_share_all_pairs():
     assert sum(share_of(200, 12, index) for index in range(12)) == 200
 
 
+@pytest.mark.long
 def test_a_process_judges_its_pairs():
     settings = Benchmark(**fields_of("measure", "benchmark") | {"measured_peak": False})
     found = list(judge_all(1, "cpu", settings, pairs=2, slowed=1))

@@ -40,6 +40,7 @@ def test_the_table_has_a_line_for_each_slowdown():
     assert "| 30 % | 2 | 0 | 2 | 0 | 2 | 7.00 | 0.500 | 0.300 |" in text
 
 
+@pytest.mark.long
 def test_a_process_decides_its_share():
     settings = Benchmark(**fields_of("measure", "benchmark") | {"measured_peak": False, "max_s": 0.1})
     found = list(decide_all(1, "cpu", settings, decisions=1, slowed=1))

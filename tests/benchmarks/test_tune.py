@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.common import fields_of
 from benchmarks.timer.tune import PARTS, Tuned, report, tune
 from runner.measure.benchmark import Benchmark
@@ -33,6 +35,7 @@ def test_winners_that_no_process_left_out_are_as_good_as_one():
     assert "| the winner is left in every process, in 2 of 2 | 2 of 2 | PASS |" in text
 
 
+@pytest.mark.long
 def test_a_process_tunes_on_a_cpu():
     short = {"measured_peak": False, "max_s": 0.2}
     one = tune("cpu", Benchmark(**fields_of("measure", "benchmark") | short), 1)

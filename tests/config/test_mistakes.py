@@ -353,6 +353,13 @@ def test_a_yaml_that_cannot_be_read_is_named_in_one_line(value, line, monkeypatc
     with pytest.raises(BadInput) as refused:
         config.plan(["--config-dir", str(tmp_path), "workload=mine"])
     assert str(refused.value) == f"{path}: {line}"
+
+
+@pytest.mark.parametrize("value", ["&a [*a]", "!!bool x"])
+def test_a_yaml_that_cannot_be_read_is_in_nobodys_way(value, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    (tmp_path / "workload").mkdir()
+    (tmp_path / "workload" / "mine.yaml").write_text(f"rows: {value}\n", encoding="utf-8")
     with pytest.raises(BadInput, match=r"^workload.layers: workload=gelu has no such field; mlp has: workload=mlp$"):
         config.plan(["--config-dir", str(tmp_path), "workload.layers=3"])  # reads the fields of all files
 

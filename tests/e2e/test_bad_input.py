@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from runner.cli import main
+
 MISTAKES = {
     "an unknown workload, with the nearest match": (
         ["workload=mpl"],
@@ -147,14 +149,22 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("arguments", "line"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_one_line_exit_2_nothing_started(run, arguments, line):
+def test_one_line_exit_2_nothing_started(capsys, monkeypatch, tmp_path, arguments, line):
+    monkeypatch.chdir(tmp_path)
+    assert main([f"output_dir={tmp_path / 'outputs'}", "log=none", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("runner: ")
+    assert line in err
+    assert err.count("\n") == 1
+    assert out == ""
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_process_of_its_own_prints_the_same_line(run):
+    arguments, line = MISTAKES["a name that is no UTF-8"]
     result = run(*arguments)
-    assert result.code == 2
-    assert result.err.startswith("runner: ")
-    assert line in result.err
-    assert result.err.count("\n") == 1
-    assert result.out == ""
-    assert result.folder is None
+    assert (result.code, result.out, result.folder) == (2, "", None)
+    assert result.err == f"runner: {line}\n"
 
 
 def test_an_output_dir_that_cannot_be_written_is_named(run, tmp_path):

@@ -312,6 +312,7 @@ def test_eager_code_under_the_name_of_compiled_is_reported(run, tmp_path):
     assert "eager" in row["metrics"]["verdict_reason"]
 
 
+@pytest.mark.long
 def test_a_mode_without_effect_on_a_cpu_is_reported(run):
     result = run("impl=compiled", "impl.mode=reduce-overhead", *SMALL, *QUICK)
     (row,) = result.rows()

@@ -160,10 +160,8 @@ def gelu(x, form):
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "lost"),
-    [("KILL", True), *(pytest.param(*one, marks=pytest.mark.long) for one in (("TERM", True), ("INT", False)))],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "lost"), [("KILL", True), ("TERM", True), ("INT", False)])
 def test_a_case_that_ends_the_runner_twice_is_lost_unless_by_ctrl_c(run, tmp_path, cold, name, lost):
     (tmp_path / "mine.py").write_text(ENDS % name)
     words = [*TINY, "workload.cols=8", "impl=file", "impl.path=mine.py:gelu"]

@@ -312,7 +312,7 @@ def test_a_case_that_writes_to_the_worker_s_channel_has_crashed(grid, name):
 FORMS = re.findall(r'^    "([^"]*)": ', USER.partition("FORGED = {")[2], re.MULTILINE)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FORMS[:5], *(pytest.param(form, marks=pytest.mark.long) for form in FORMS[5:])])
 def test_a_message_that_is_not_due_costs_the_case_that_sent_it(launch_user, form):
     source = USER + f"FORM = {form!r}\n"
     rows = [one for one in launch_user(source, ("forges", 64), ("right", 65)) if hasattr(one, "status")]
@@ -379,6 +379,7 @@ def test_what_a_case_has_started_ends_when_the_zygote_is_killed(launch_user, col
     assert eventually(lambda: not sleepers())
 
 
+@pytest.mark.long
 def test_what_a_case_has_started_ends_with_its_spawned_worker(grid, monkeypatch, cold, eventually):
     monkeypatch.setattr(local, "SOURCES", (Spawner,))
     assert grid("leaves_a_session", "right")["right"].status == "ok"

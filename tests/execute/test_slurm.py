@@ -389,7 +389,9 @@ def test_rows_and_tasks_of_other_sources_are_not_taken_over(tasks, six, tmp_path
     assert tasks.jobs[0].state == "CANCELLED by the test"
 
 
-@pytest.mark.parametrize("odd", ["fast", 5, [1], {"a": 1}, None, True])
+@pytest.mark.parametrize(
+    "odd", ["fast", {"a": 1}, *(pytest.param(one, marks=pytest.mark.long) for one in (5, [1], None, True))]
+)
 def test_odd_values_in_the_parts_of_an_earlier_session_are_left_out(tasks, six, tmp_path, odd):
     list(tasks.array().submit([six[:2], six[2:]]))
     tasks.does(0, 1)

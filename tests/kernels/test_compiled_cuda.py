@@ -24,7 +24,8 @@ ARCHS = [*(pytest.param(arch, marks=pytest.mark.long) for arch in ("sm_80", "sm_
 # Each type and each processor, without the product of both.
 DTYPES = [
     *(pytest.param(*one, marks=pytest.mark.long) for one in (("float", "sm_80"), ("bfloat16", "sm_89"))),
-    *((dtype, "sm_90a") for dtype in ("float", "bfloat16", "double")),
+    *((dtype, "sm_90a") for dtype in ("float", "bfloat16")),
+    pytest.param("double", "sm_90a", marks=pytest.mark.long),
 ]
 INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 FLOAT64 = re.compile(r"D(ADD|MUL|FMA|SETP)\b|F2F\.F(64\.F32|32\.F64)|MUFU\.\w+64H|I2F\.F64|F2I\.F64")
@@ -82,7 +83,7 @@ def test_add_moves_sixteen_bytes_at_once_and_spills_nothing(build, arch, dtype):
     assert float64(built) == (dtype == "double")
 
 
-@pytest.mark.parametrize("tanh", ["true", "false"])
+@pytest.mark.parametrize("tanh", ["true", pytest.param("false", marks=pytest.mark.long)])
 @pytest.mark.parametrize(("dtype", "arch"), [*DTYPES, ("float16", "sm_90a")])
 def test_gelu_moves_sixteen_bytes_at_once_and_spills_nothing(build, arch, dtype, tanh):
     built = build("gelu", "default", f"gelu_kernel<{dtype}, {tanh}, true>", arch)

@@ -16,14 +16,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # Seconds each, of what the other activation or another size shows as well.
 LONG = ("129-65-2-dtype0", "7-130-3-dtype0-gelu")
-
-
-# Every kernel in float32 and all other tests of most of them, then the rest.
-WIDE = "(test_every_kernel and not float32) or test_split_triton or test_mlp_in_triton or test_matmul_triton"
+EVERY = "(test_every_kernel and float32)"  # every kernel beside float64, at small and odd sizes
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="this is that process")
-@pytest.mark.parametrize("chosen", [f"not ({WIDE})", pytest.param(f"({WIDE})", marks=pytest.mark.long)])
+@pytest.mark.parametrize("chosen", [EVERY, pytest.param(f"not {EVERY}", marks=pytest.mark.long)])
 def test_triton_kernels_pass_every_test_when_interpreted(chosen):
     triton = pytest.importorskip("triton")
     if numpy.lib.NumpyVersion(numpy.__version__) >= "2.4.0" and triton.__version__ < "3.7":

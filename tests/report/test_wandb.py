@@ -342,7 +342,7 @@ def test_the_printed_command_uploads_a_run_that_was_kept_offline(folder, home, l
     [
         LONG("401", 30.0, "not today"),
         ("hang", 4.0, "not uploaded within log.wandb.timeout_s=4"),
-        ("breaks", 30.0, "HTTP 500: not today"),
+        LONG("breaks", 30.0, "HTTP 500: not today"),
         LONG("no_files", 30.0, "unexpected HTTP status 500 Internal Server Error"),
     ],
 )

@@ -15,6 +15,8 @@ from runner.store import journal, resume, run_folder
 from runner.store.fingerprint import Fingerprints
 from runner.store.journal import Journal
 
+FINGERPRINTS = Fingerprints()  # of files that no test changes; reading them takes a third of a second
+
 DEFAULT = Resume(retry=("build_failed", "error", "oom", "cuda_error", "timeout", "crashed"))
 
 
@@ -26,7 +28,7 @@ def plan(cases, name="gelu"):
 def row(case, status="ok", **parts):
     reason = "" if status == "ok" else "why"
     metrics = {"correct": False} if status == "wrong" else {}
-    parts = {"fingerprint": Fingerprints().of(case), "device": "cpu", **parts}
+    parts = {"fingerprint": FINGERPRINTS.of(case), "device": "cpu", **parts}
     return Row(case=case, status=status, reason=reason, metrics=metrics, **parts)
 
 
@@ -36,7 +38,7 @@ def work(folder, cases, *rows, settings=DEFAULT, devices=None, deaths=None):
             file.row(one)
     contents = journal.load(folder)
     contents.deaths.update(deaths or {})
-    return resume.work(cases, contents, settings, Fingerprints(), devices)
+    return resume.work(cases, contents, settings, FINGERPRINTS, devices)
 
 
 def test_only_missing_and_failed_cases_run_and_the_summary_says_why(case, tmp_path):
@@ -105,7 +107,7 @@ def test_a_folder_that_another_user_can_write_to_is_not_resumed(monkeypatch, tmp
 
 
 def test_a_case_runs_again_if_its_sources_have_changed(case, tmp_path):
-    old = row(case(), fingerprint={**Fingerprints().of(case()), "kernels/gelu/torch.py": "0"})
+    old = row(case(), fingerprint={**FINGERPRINTS.of(case()), "kernels/gelu/torch.py": "0"})
     found = work(tmp_path, [case()], old)
     assert found.again == {case().key: "kernels/gelu/torch.py has changed"}
     assert work(tmp_path, [case()], settings=Resume(ignore=("sources",))).kept
@@ -133,7 +135,7 @@ def test_a_case_runs_again_on_another_gpu(case, tmp_path, device, devices, why):
 
 def test_a_run_of_another_gpu_or_torch_is_not_measured_over(case, tmp_path):
     cases = [replace(case(rows=n), device="auto") for n in range(4)]
-    other = {**Fingerprints().of(cases[0]), "torch": "1.0"}
+    other = {**FINGERPRINTS.of(cases[0]), "torch": "1.0"}
     rows = [row(cases[0], device="H200"), row(cases[1], device="H100"), row(cases[2], device="H200", fingerprint=other)]
     line = (
         r"^resume=last: 2 rows would be measured again, and 1 kept: "
@@ -150,7 +152,7 @@ def test_a_run_of_another_gpu_or_torch_is_not_measured_over(case, tmp_path):
 
 def test_the_message_names_the_measuring_code_too_if_it_has_changed(case, tmp_path):
     changed = {"torch": "1.0", "runner/measure": "0", "kernels/gelu/torch.py": "0"}
-    old = row(case(), fingerprint={**Fingerprints().of(case()), **changed})
+    old = row(case(), fingerprint={**FINGERPRINTS.of(case()), **changed})
     with pytest.raises(BadInput, match=r"resume\.ignore=device,measure,versions;"):
         work(tmp_path, [case()], old)
     ignore = ("device", "measure", "versions")

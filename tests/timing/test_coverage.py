@@ -223,7 +223,7 @@ def takes() -> Iterator[Callable[[str], Takes]]:
         yield of
 
 
-SHORT = ("normal", "ar_0.9", "drift_1_pct", "ar_0.98")  # seconds each: the others are long tests
+SHORT = ("normal", "drift_1_pct", "ar_0.98")  # seconds each: the others are long tests
 
 
 def some_long(*cases: tuple[object, ...]) -> list[object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -96,17 +95,3 @@ def test_a_context_that_comes_is_noticed_if_it_moves_the_timer_offset_and_settli
         moved_us = calibration.shift_us()  # -0.37 on H200s
         calibration.settle()
         assert calibration.shift_us() > -0.1, f"it had moved by {moved_us:.2f} us"
-
-
-@pytest.mark.gpu
-def test_an_offset_that_was_measured_beside_a_new_context_is_measured_anew(other_context):
-    right_us = calibration.graph_constant_us(cold_l2=True, captures=calibration.CAPTURES)
-    calibration._forget_graphs()
-    with other_context():
-        calibration.graph_constant_us(cold_l2=True, captures=calibration.CAPTURES)
-        calibration.shift_us()
-    held = [calibration.empty_graphs() for _ in range(calibration.MOST)]  # as the cases that follow capture theirs
-    for graphs in held:
-        calibration.undisturbed(partial(graphs.samples, 20), held)
-    now_us = calibration.graph_constant_us(cold_l2=True, captures=calibration.CAPTURES)
-    assert now_us == pytest.approx(right_us, abs=0.1)
