@@ -93,29 +93,6 @@ def profiler_attached() -> bool:
     return bool(recording) or any(os.environ.get(name) for name in names)
 
 
-def renew_if_moved() -> None:
-    """Forget the offsets of graphs if an empty kernel takes another time than when they were measured.
-
-    The caller may have started CUPTI since, or another process have come to the GPU.
-    """
-    if _own(f"graphs_{CAPTURES}_warm_us") in known and _has_moved(shift_us()):
-        _forget_graphs()
-
-
-def _has_moved(drift_us: float) -> bool:
-    """Return whether the offset is another one, by its drift. A lower clock makes an empty kernel longer, too."""
-    if drift_us <= MOST_DRIFT_US:
-        return drift_us < -MOST_DRIFT_US
-    clock_mhz = statistics.median(_reference_graphs().clocks_mhz[-OFFSET_SAMPLES:])
-    return clock_mhz >= SLOWED * unloaded_mhz()
-
-
-def _forget_graphs() -> None:
-    for name in [name for name in known if name.startswith("graphs_")]:
-        del known[name]
-    _reference_graphs.cache_clear()
-
-
 def _empty_kernel_us() -> float:
     facts = identity()
     path = cache_file("null", facts, FORMAT)
@@ -163,38 +140,57 @@ MOST = 8  # times CAPTURES that ``settle`` makes; some tens of captures were eno
 Result = TypeVar("Result")
 
 
-def undisturbed(take: Callable[[], Result], instruments: Sequence[Instrument]) -> tuple[Result, float]:
+def undisturbed(
+    take: Callable[[], Result], instruments: Sequence[Instrument], *, cold_l2: bool = True
+) -> tuple[Result, float]:
     """Return the result of ``take`` and the drift of the timer offset in us. Repeat ``take`` if the offset has moved.
 
     When another process creates or destroys its context on this GPU, kernels of a graph follow each other faster for a
-    while. Where the offset was measured in such a while, it was too short: it is measured anew. The drift is 0 if no
-    graphs are among ``instruments``.
+    while. Where the offset was measured in such a while, it was too short: it is measured anew. So it is if CUPTI has
+    been started since. The drift is 0 if no graphs are among ``instruments``.
     """
     if not any(isinstance(instrument, GraphTimestamps) for instrument in instruments):
         return take(), 0.0
     for _ in range(TRIES - 1):
-        taken, drift_us = take(), shift_us()
-        if not _has_moved(drift_us):
+        taken, drift_us = take(), shift_us(cold_l2=cold_l2)
+        if not _has_moved(drift_us, cold_l2):
             return taken, drift_us
-        if drift_us < 0:
-            settle()
-        else:
+        if drift_us > 0 or not settle(cold_l2=cold_l2):
             _forget_graphs()
-    return take(), shift_us()
+    return take(), shift_us(cold_l2=cold_l2)
 
 
-def shift_us() -> float:
+def shift_us(*, cold_l2: bool = True) -> float:
     """Return the time of an empty kernel now less its time at calibration, in us."""
-    then_us = graph_constant_us(cold_l2=False, captures=CAPTURES) + empty_kernel_us()
-    return trimmed_mean(_reference_graphs().samples(OFFSET_SAMPLES)) - then_us
+    then_us = graph_constant_us(cold_l2=cold_l2, captures=CAPTURES) + empty_kernel_us()
+    graphs = _reference_graphs(cold_l2=cold_l2)
+    graphs.samples(OFFSET_SAMPLES)  # after other work, the first replay of a graph takes up to 0.35 us longer
+    return trimmed_mean(graphs.samples(OFFSET_SAMPLES)) - then_us
 
 
-def settle() -> None:
-    """Capture graphs until the driver has allocated memory for them: the timer offset is then as before."""
+def _has_moved(drift_us: float, cold_l2: bool) -> bool:
+    """Return whether the offset is another one, by its drift. A lower clock makes an empty kernel longer, too."""
+    if drift_us <= MOST_DRIFT_US:
+        return drift_us < -MOST_DRIFT_US
+    clock_mhz = statistics.median(_reference_graphs(cold_l2=cold_l2).clocks_mhz[-OFFSET_SAMPLES:])
+    return clock_mhz >= SLOWED * unloaded_mhz()
+
+
+def settle(*, cold_l2: bool = True) -> bool:
+    """Capture graphs until the driver has allocated memory for them; return whether the timer offset is as before."""
     held: list[GraphTimestamps] = []
-    while shift_us() <= -MOST_DRIFT_US and len(held) < MOST:
+    while shift_us(cold_l2=cold_l2) <= -MOST_DRIFT_US:
+        if len(held) == MOST:
+            return False
         held.append(empty_graphs())
         held[-1].samples(CAPTURES)
+    return True
+
+
+def _forget_graphs() -> None:
+    for name in [name for name in known if name.startswith("graphs_")]:
+        del known[name]
+    _reference_graphs.cache_clear()
 
 
 def empty_graphs(*, cold_l2: bool = False, captures: int = CAPTURES) -> GraphTimestamps:

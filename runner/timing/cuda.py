@@ -64,7 +64,7 @@ def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Ta
         instrument, note = instruments.corrected(instrument, note, seen, call, settings)
     elif not settings.cupti_check and "timestamps" in instrument.name and instruments.leaves_work(call):
         instrument, note = instruments.build("host_clock", call, settings), instruments.DETACHED
-    taken, drift_us = undisturbed(lambda: take(instrument, settings), [instrument])
+    taken, drift_us = undisturbed(lambda: take(instrument, settings), [instrument], cold_l2=settings.cold_l2)
     columns = taken.columns("gpu_us", FLOORS[instrument.name]) | gpu_state()
     columns |= {"instrument": instrument.name, "instrument_note": note, "calls_per_sample": 1}
     columns["separate_pct"] = separate_pct("cuda")
@@ -105,7 +105,7 @@ def compare(calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: Timing
     ]
     sample = race if settings.race else side_by_side
     rounds, max_s, target_pct = settings.paired_rounds, settings.max_s, settings.target_pct
-    return undisturbed(lambda: sample(again, rounds, max_s, target_pct), again)[0]
+    return undisturbed(lambda: sample(again, rounds, max_s, target_pct), again, cold_l2=settings.cold_l2)[0]
 
 
 def warm_columns(call: Call, settings: TimingSettings, buffer_sets: BufferSets, cold_us: float) -> dict[str, Scalar]:

@@ -24,7 +24,6 @@ from runner.experiment.case import Scalar
 from runner.timing import Batches, Call, TimingSettings, Work
 from runner.timing import clock as time
 from runner.timing.arguments import Inputs, bound, device_of, referenced_tensors
-from runner.timing.call import Instrument
 from runner.timing.procedure import take, verdict
 from runner.timing.reference import Reference, returns_cached_result
 
@@ -151,9 +150,8 @@ def _measure(
     inputs.forget_unchanged()
     settings, work = options.settings, _work(options, inputs)
     if kind == "cuda":
-        from runner.timing import calibration, measured_peak
+        from runner.timing import measured_peak
 
-        calibration.renew_if_moved()
         peak = work is not None and (options.measure_peak or measured_peak.kept_peak() is not None)
         settings = replace(settings, measured_peak=peak, max_s=options.gpu_s or settings.max_s)
     reset = inputs.restore if inputs.changed else None
@@ -284,25 +282,25 @@ def do_bench(
     settings = replace(DEFAULTS, warmup_s=warmup / 1e3, max_s=rep / 1e3)
     with preserved_state(), on(device):
         fn()
-        instrument = _instrument(Call(fn, partial(_drop, grad_to_none) if grad_to_none else None), settings, kind)
-        times = [max(0.0, us / 1e3) for us in take(instrument, settings).samples_us]
+        call = Call(fn, partial(_drop, grad_to_none) if grad_to_none else None)
+        times = [max(0.0, us / 1e3) for us in _samples_us(call, settings, kind)]
     if quantiles is None:
         return modes[return_mode](times)
     found = torch.tensor(times, dtype=torch.float64).quantile(torch.tensor(quantiles, dtype=torch.float64)).tolist()
     return found[0] if len(found) == 1 else found
 
 
-def _instrument(call: Call, settings: TimingSettings, kind: str) -> Instrument:
+def _samples_us(call: Call, settings: TimingSettings, kind: str) -> Sequence[float]:
     if kind == "cpu":
         from runner.timing.cpu import PerfCounter
 
-        return PerfCounter(call.run, call.reset)
+        return take(PerfCounter(call.run, call.reset), settings).samples_us
     from runner.timing import calibration, cuda, instruments
 
     torch.cuda.synchronize()
     cuda.warm_up(False)
-    calibration.renew_if_moved()
-    return instruments.choose(call, settings)[0]
+    instrument, _ = instruments.choose(call, settings)
+    return calibration.undisturbed(lambda: take(instrument, settings), [instrument])[0].samples_us
 
 
 def _drop(tensors: Sequence[Tensor]) -> None:
