@@ -180,14 +180,14 @@ def backward_warps(elements: int, itemsize: int) -> int:
     return max(1, elements * itemsize // PAIR_WARP_BYTES)
 
 
-def chosen(x: Rows, asked: Asked) -> Held | Long:
+def forward(x: Rows, asked: Asked) -> Held | Long:
     """Return the launch of the forward. torch.compile would warn about the cache, and needs none."""
-    return _choose(x, asked) if torch.compiler.is_compiling() else _cached(x, asked)
+    return _forward(x, asked) if torch.compiler.is_compiling() else _cached(x, asked)
 
 
-def _choose(x: Rows, asked: Asked) -> Held | Long:
+def _forward(x: Rows, asked: Asked) -> Held | Long:
     longest = asked.block or MAX_ROW_BYTES // x.wide
     return long(x, 1, asked) if triton.next_power_of_2(x.cols) > longest else held(x, asked)
 
 
-_cached = lru_cache(maxsize=1024)(_choose)
+_cached = lru_cache(maxsize=1024)(_forward)

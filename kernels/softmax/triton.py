@@ -26,7 +26,7 @@ from ..second_derivative import no_second_derivative
 from ..triton_device import l2_bytes, multiprocessors, on_device_of, require_floats, require_gpu
 from ._triton_backward import _backward_long, _backward_rows
 from ._triton_forward import _softmax_long, _softmax_rows
-from ._triton_plan import HELD, PAIR_TILE, PROGRAM_BYTES, Asked, Long, Rows, access, backward_warps, chosen, long
+from ._triton_plan import HELD, PAIR_TILE, PROGRAM_BYTES, Asked, Long, Rows, access, backward_warps, forward, long
 
 LONGEST = 2**31 - 32_768  # columns of a long row; beyond, indices of the last step may need more than 32 bits
 
@@ -79,7 +79,7 @@ def _arithmetic(x: Tensor) -> tl.dtype:
 def _launch(x: Tensor, y: Tensor, asked: Asked) -> None:
     given = _rows_of(x)
     rows, cols = given.rows, given.cols
-    plan = chosen(given, asked)
+    plan = forward(given, asked)
     unit = 1 if plan.access.edges else plan.access.unit
     if isinstance(plan, Long):
         runs = x if plan.slices == 1 else _runs(x, 2 * plan.programs)
