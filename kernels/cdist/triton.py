@@ -40,7 +40,8 @@ GROUP = 8  # rows of tiles that are visited together
 # Differences of up to FEW coordinates; beyond, the coordinates of a thread's columns do not fit into its registers.
 FEW, FEW_ROWS, FEW_COLS = 32, 8, 256
 FEW_PROGRAMS = 12  # for each multiprocessor, twice as many as it has registers for
-FEW_SHARE = 32  # rows of a program, at least, since it first loads the coordinates of its columns one by one
+FEW_SHARE = 32  # rows of a program, at least, since it first loads the coordinates of its columns one by one. But no
+FEW_BUSY = 2  # multiprocessor shall have fewer programs than this
 # The estimate of a time in us, for an H200
 AROUND = 11  # instructions for an element, beside two for a coordinate
 INSTRUCTIONS = 128 * 1600 * 0.8  # that a multiprocessor executes in 1 us
@@ -300,7 +301,8 @@ def _launch_few(a: Tensor, b: Tensor, y: Tensor) -> object:
     (n, m), d = y.shape, a.shape[1]
     cols, warps = _few_tile(m, d)
     across = triton.cdiv(m, cols)
-    parts = max(1, min(FEW_PROGRAMS * processors(y) // across, n // FEW_SHARE))
+    worthwhile = max(n // FEW_SHARE, FEW_BUSY * processors(y) // across)
+    parts = max(1, min(FEW_PROGRAMS * processors(y) // across, worthwhile))
     share = triton.cdiv(triton.cdiv(n, parts), FEW_ROWS) * FEW_ROWS
     return _few[(across * triton.cdiv(n, share),)](
         a, *a.stride(), b, *b.stride(), y, n, m, share, D=d, ROWS=FEW_ROWS, COLS=cols, num_warps=warps
