@@ -30,6 +30,9 @@ PAD_ROWS, PAD_COLS = 8, 512  # rows and columns that a program of _pad copies
 # The estimate of a time, as in kernels.matmul
 CORE_BYTES = 4096 * 1.56e3  # bytes of a, for each column of b, that a multiprocessor multiplies in 1 us
 FINISHED = 128 * 128  # elements that a multiprocessor finishes in 1 us; a lone program multiplies nothing then
+CUBLAS_SIDES = range(64, 257, 32)  # of its tiles, beside 128: more of them fill the multiprocessors than of ours
+PASSED_BYTES = 1.0e6  # of a matrix that a kernel of its own takes through the activation in 1 us: two more are written
+LAUNCH_US = 2.0  # time of that kernel more
 
 
 @dataclass(frozen=True)
@@ -261,8 +264,19 @@ def _fastest(rows: int, dim: int, processors: int, descriptors: bool) -> Tiling 
         for tiling in SMALLER:  # torch.compile cannot trace min() with a key
             if (time := microseconds(tiling)) < least:
                 best, least = tiling, time
-        return best
+        aligned_rows = dim * 2 % ALIGNED == 0  # cuBLAS is several times slower without
+        return None if aligned_rows and _by_cublas(rows, dim, processors) < least else best
     return POINTERS if dim * 2 % ALIGNED == 0 and 2 * tiles(POINTERS) >= processors else None
+
+
+def _by_cublas(rows: int, dim: int, processors: int) -> float:
+    """Return the estimated time of a layer in us whose product is by cuBLAS and whose activation is another kernel."""
+    least = float("inf")
+    for side in CUBLAS_SIDES:
+        for m, n in ((128, side), (side, 128)):
+            waves = -(-(-(-rows // m) * -(-dim // n)) // processors)
+            least = min(least, waves * m * n * dim * 2 / CORE_BYTES)
+    return least + rows * dim * 2 / PASSED_BYTES + LAUNCH_US
 
 
 def room(rows: int, cols: int, like: Tensor) -> Tensor:

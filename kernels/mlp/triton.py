@@ -7,8 +7,8 @@ dw = dz^T h, by ``kernels.matmul`` or cuBLAS. No layer waits for the dw of anoth
 on a side stream, and fill the multiprocessors that the last tiles of the chain leave idle.
 
 float32 and float64 are multiplied by cuBLAS, since tensor cores would round them; between the products there is one
-kernel for each layer. So are float16 and bfloat16 on GPUs where ``_triton_products`` has no suitable tiles. Small
-float32 layers have their own kernels, one for each layer: see ``_triton_small``.
+kernel for each layer. So are float16 and bfloat16 where the tiles of ``_triton_products`` would leave too many
+multiprocessors idle. Small float32 layers have their own kernels, one for each layer: see ``_triton_small``.
 """
 
 from __future__ import annotations
