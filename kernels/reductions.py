@@ -128,12 +128,12 @@ def _reduce(
     if ALIGN > 1:
         # One output, whose elements may begin anywhere, ``lead`` elements or more behind x_ptr. Steps begin ``shift``
         # elements before it or before another step, where ALIGN elements can be loaded at once.
-        begin = group * stride + lead
-        shift = begin % ALIGN
+        origin = group * stride + lead
+        shift = origin % ALIGN
         outs_left = outs - group
         left = tl.maximum((zero + count) * LENGTH_UNIT + shift - start, 0)
         jump = tl.full((), STEP, tl.int64)
-        at = x_ptr + (begin // ALIGN * ALIGN + start) + lane[None, :]
+        at = x_ptr + (origin // ALIGN * ALIGN + start) + lane[None, :]
     elif INNER:
         outs_left = outs - group * OUTS
         left = (zero + count) * LENGTH_UNIT - start

@@ -7,8 +7,7 @@ moved. On Hopper GPUs the warps of large float32 cases are specialized (``kernel
 other kernels are in this file.
 
 With few coordinates, storing y takes longer than adding the squares of differences, which needs neither a split nor a
-centre: one kernel instead of two. With few points, tensor cores wait for the next coordinates most of the time, and
-differences are faster too if many programs share them. float64 always uses differences.
+centre: one kernel instead of two. float64 uses differences too.
 """
 
 from __future__ import annotations
@@ -49,12 +48,6 @@ INSTRUCTIONS = 128 * 1600 * 0.8  # that a multiprocessor executes in 1 us
 SECOND_KERNEL = 3.0
 BY_TENSOR_CORES, UNALIGNED = 132 * 1.3e-6, 132 * 1.7e-6  # for an element and a multiprocessor, by alignment of y's rows
 
-# Differences of few points, whose coordinates are spread over the threads of a program. Times are in us, on an H100.
-LANE_ROWS, LANE_COLS, LANE_DEPTH = 4, 16, 128
-LANE_INSTRUCTIONS = 3  # for a coordinate of a pair, with loads
-LANE_FIRST = 3.0  # until the first coordinates have arrived, and to add up
-TILE_FIRST, TILE_STEP = 7.5, 1.2  # on tensor cores: both kernels without, and for each 64 coordinates of, a lone tile
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -92,7 +85,8 @@ def plan_for(n: int, m: int, d: int, *, processors: int, descriptors: bool, role
     """
     row_tiles, col_tiles = triton.cdiv(n, 128), triton.cdiv(m, 128)
     if row_tiles * col_tiles < processors:
-        return Plan(rows=64, cols=64, depth=32 if d <= 32 else 64, warps=4, stages=2, programs=0, store=64)
+        stages = 4 if descriptors and d > 128 else 2  # a lone program waits for each tile that is not on its way
+        return Plan(rows=64, cols=64, depth=32 if d <= 32 else 64, warps=4, stages=stages, programs=0, store=64)
     if roles:
         passing = d <= 128 and col_tiles >= PASSING
         return Plan(
@@ -232,37 +226,6 @@ def _few(
 
 
 @triton.jit
-def _lanes(
-    a, a_row, a_col, b, b_row, b_col, y, n, m, d, ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr
-):  # fmt: skip
-    """Compute ROWS x COLS distances. Each thread adds the squares of some coordinates of all of them."""
-    largest: tl.constexpr = 3.4028234663852886e38
-    across = tl.cdiv(m, COLS)
-    row = (tl.program_id(0) // across * ROWS).to(tl.int64)
-    cols = tl.program_id(0) % across * COLS + tl.arange(0, COLS)
-    at = tl.arange(0, DEPTH)
-    b_rows = b + cols.to(tl.int64)[:, None] * b_row
-    squares = ()
-    for _ in tl.static_range(ROWS):
-        squares += (tl.zeros((COLS, DEPTH), tl.float32),)  # type: ignore[assignment]
-    for k in range(0, d, DEPTH):
-        inside = k + at < d
-        place = (k + at).to(tl.int64)
-        z = tl.load(b_rows + place[None, :] * b_col, mask=(cols < m)[:, None] & inside[None, :], other=0.0)
-        z = z.to(tl.float32)
-        z = tl.where(z > largest, largest, tl.where(z < -largest, -largest, z))  # as in _few
-        added = ()
-        for i in tl.static_range(ROWS):
-            x = tl.load(a + (row + i) * a_row + place * a_col, mask=inside & (row + i < n), other=0.0).to(tl.float32)
-            difference = x[None, :] - z
-            added += (tl.fma(difference, difference, squares[i]),)  # type: ignore[assignment, misc]
-        squares = added
-    for i in tl.static_range(ROWS):
-        distance = root(tl.sum(squares[i], axis=1))  # type: ignore[misc]
-        tl.store(y + (row + i) * m + cols, distance.to(y.dtype.element_ty), mask=(cols < m) & (row + i < n))
-
-
-@triton.jit
 def _differences(
     a, a_row, a_col, b, b_row, b_col, y, n, m, d, ROWS: tl.constexpr, COLS: tl.constexpr
 ):  # fmt: skip
@@ -308,11 +271,6 @@ def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
         if differences_win(y.shape[0], y.shape[1], a.shape[1], y.element_size(), processors(a)):
             _launch_few(a, b, y)
             return y
-        if lanes_win(y.shape[0], y.shape[1], a.shape[1], processors(a)):
-            grid = (triton.cdiv(y.shape[0], LANE_ROWS) * triton.cdiv(y.shape[1], LANE_COLS),)
-            shape = {"ROWS": LANE_ROWS, "COLS": LANE_COLS, "DEPTH": LANE_DEPTH}
-            _lanes[grid](a, *a.stride(), b, *b.stride(), y, *y.shape, a.shape[1], **shape, num_warps=4)
-            return y
         narrow = a.dtype != torch.float32
         plan = plan_for(
             y.shape[0], y.shape[1], a.shape[1], processors=processors(a), descriptors=has_descriptors(a),
@@ -331,14 +289,6 @@ def differences_win(n: int, m: int, d: int, itemsize: int, processors: int) -> b
     by_differences = n * -(-m // cols) * cols * (2 * d + AROUND) / INSTRUCTIONS / processors
     by_tensor_cores = n * m * (UNALIGNED if m * itemsize % 16 else BY_TENSOR_CORES) / processors
     return by_differences <= by_tensor_cores + SECOND_KERNEL
-
-
-def lanes_win(n: int, m: int, d: int, processors: int) -> bool:
-    """Return whether ``_lanes`` is faster than tensor cores with a tile for each multiprocessor, by an estimate."""
-    if -(-n // 64) * -(-m // 64) > 2 * processors:
-        return False
-    by_lanes = LANE_FIRST + n * m * d * LANE_INSTRUCTIONS / INSTRUCTIONS / processors
-    return by_lanes <= TILE_FIRST + TILE_STEP * -(-d // 64)
 
 
 def _few_tile(m: int, d: int) -> tuple[int, int]:

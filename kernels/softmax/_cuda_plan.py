@@ -32,6 +32,8 @@ IN_REGISTERS = (
 # one block and 100 % with a cluster of 2; rows of 4096 reach 97 % and 98 % with a cluster of 4.
 REGISTER_ROW = 1024
 
+LONGEST_WITH_EDGES = 6 * 1024  # the same on other GPUs, if a row has edges, which take two registers more
+
 # Rows in clusters: longest row in vectors, threads of a block, vectors of a thread, and blocks of a multiprocessor. A
 # multiprocessor then holds 64, 128 or 160 KB of x.
 IN_CLUSTERS = (
@@ -117,7 +119,7 @@ def plan(x: Rows, processor: Processor) -> Plan:
     vectors, hopper = x.vectors, processor.capability >= 90
     if vectors == 0 or x.itemsize == 8 or max(x.rows, vectors) >= 2**31:
         return _general(x, processor)
-    if vectors <= (REGISTER_ROW if hopper else IN_REGISTERS[-1][0]):
+    if vectors <= (REGISTER_ROW if hopper else LONGEST_WITH_EDGES if x.edges else IN_REGISTERS[-1][0]):
         return _rows(x)
     if not hopper:
         return _general(x, processor)

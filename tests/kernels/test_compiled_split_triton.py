@@ -150,17 +150,6 @@ def test_compiled_differences_stay_in_registers_and_are_stored_side_by_side(tmp_
     assert loads == d * (cols // 64 + cdist.FEW_ROWS)  # of each thread: its columns once, then a row for all of them
 
 
-@pytest.mark.parametrize("aligned", [True, False])
-def test_compiled_differences_of_few_points_stay_in_registers(tmp_path, aligned):
-    values = dict.fromkeys(("a", "b", "y"), "*fp32") | dict.fromkeys(("a_row", "b_row", "n", "m", "d"), "i32")
-    values |= {"a_col": 1, "b_col": 1}
-    values |= {"ROWS": cdist.LANE_ROWS, "COLS": cdist.LANE_COLS, "DEPTH": cdist.LANE_DEPTH}
-    values = {name: values[name] for name in cdist._lanes.arg_names}
-    built = build(cdist._lanes, values, 90, 4, 3, tmp_path, unaligned=() if aligned else ("d", "a_row", "b_row"))
-    assert built.stack == 0
-    assert bool(re.findall(r"ld\.global\S*\.v4", built.ptx)) == aligned
-
-
 @pytest.mark.skipif(not HAS_DESCRIPTORS, reason="Triton before 3.4 has no descriptors")
 @pytest.mark.parametrize(("parts", "descriptor"), [(1, True), (2, False)])
 @pytest.mark.parametrize("plan", cdist_plans(90), ids=lambda plan: f"{plan.rows}x{plan.cols}x{plan.depth}")

@@ -15,8 +15,7 @@ import torch
 triton = pytest.importorskip("triton")
 
 from runner.kernels import fp16_split, tensor_cores  # noqa: E402
-from runner.kernels.cdist import triton as cdist_in_triton  # noqa: E402
-from runner.kernels.cdist.triton import Plan, cdist, differences_win, lanes_win, launch, plan_for  # noqa: E402
+from runner.kernels.cdist.triton import Plan, cdist, differences_win, launch, plan_for  # noqa: E402
 from runner.kernels.matmul import split as by_halves  # noqa: E402
 from runner.kernels.matmul.split import matmul  # noqa: E402
 from runner.kernels.unsupported import Unsupported  # noqa: E402
@@ -245,22 +244,6 @@ def test_infinities_nan_and_overflow(device):
 )  # fmt: skip
 def test_differences_are_for_few_coordinates(n, m, d, differences):
     assert differences_win(n, m, d, 4, 132) == differences
-
-
-@pytest.mark.parametrize(
-    ("n", "m", "d", "lanes"),
-    [(68, 432, 1148, True), (1179, 320, 51, True), (512, 512, 512, False), (2048, 2048, 64, False)],
-)
-def test_differences_are_for_few_points_of_any_number_of_coordinates(n, m, d, lanes):
-    assert lanes_win(n, m, d, 132) == lanes
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_distances_of_few_points_have_the_error_of_differences(device, monkeypatch, kind):
-    monkeypatch.setattr(cdist_in_triton, "lanes_win", lambda *_: True)
-    a, b = points(kind, 33, 19, 150, device)
-    exact = (a.double()[:, None] - b.double()).square().sum(-1)
-    assert torch.allclose(cdist(a, b, p=2).double().square(), exact, rtol=1e-5)
 
 
 VIEWS = {
