@@ -85,7 +85,8 @@ def plan_for(n: int, m: int, d: int, *, processors: int, descriptors: bool, role
     """
     row_tiles, col_tiles = triton.cdiv(n, 128), triton.cdiv(m, 128)
     if row_tiles * col_tiles < processors:
-        return Plan(rows=64, cols=64, depth=32 if d <= 32 else 64, warps=4, stages=2, programs=0, store=64)
+        stages = 4 if descriptors and d > 128 else 2  # a lone program waits for each tile that is not on its way
+        return Plan(rows=64, cols=64, depth=32 if d <= 32 else 64, warps=4, stages=stages, programs=0, store=64)
     if roles:
         passing = d <= 128 and col_tiles >= PASSING
         return Plan(

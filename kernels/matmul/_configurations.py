@@ -6,7 +6,8 @@ GPU works in waves of one tile for each multiprocessor, and a wave that is nearl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -16,11 +17,11 @@ HOPPER_SHARED = 232_448 - 1024  # bytes of shared memory of a multiprocessor for
 K_BYTES = 128  # bytes of a row of a tile along k: the span of the widest swizzle of shared memory
 CORE_BYTES = 4096 * 1.56e3  # bytes of a, for each column of b, that a multiprocessor multiplies in 1 us
 STORE_ELEMENTS = 128 * 128  # elements of y that a multiprocessor stores in 1 us; a lone program multiplies nothing then
-PART_BYTES = 3e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
-LAUNCH_US = 3.0  # time of a small kernel more: it adds partial sums, or copies an operand
+PART_BYTES = 3.3e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
+LAUNCH_US = 2.3  # time of a small kernel more: it adds partial sums, or copies an operand
 MEMORY_BYTES = 3.0e6  # bytes that the GPU reads from memory in 1 us
 READ_BYTES = 6.0e4  # of these, what one multiprocessor can read if others wait
-FILL_US = 1.0  # from the start of a program until its first tiles have arrived
+FILL_US = 1.5  # from the start of a program until its first tiles have arrived
 COPIED_FLOPS = 3.5e6  # operations of a multiprocessor in 1 us if descriptors read both operands
 
 ITEMSIZE = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes
@@ -40,12 +41,14 @@ class Configuration:
     split_k: int = 1  # parts of a sum
     programs: int = 1  # programs on a multiprocessor: one multiplies while the other stores
     halves: bool = False  # store y in two halves, which leaves shared memory for one more stage
+    copies: bool = False  # first copy what loads of 16 bytes cannot read
 
     def __str__(self) -> str:
         tile = f"{self.kernel} {self.block_m}x{self.block_n}x{self.block_k}, {self.stages} stages, {self.warps} warps"
         group = f", groups of {self.group_m}" if self.group_m > 1 else ""
         pair = f", {self.programs} a multiprocessor" if self.programs > 1 else ""
-        return tile + group + pair + (f", k in {self.split_k} parts" if self.split_k > 1 else "")
+        split = f", k in {self.split_k} parts" if self.split_k > 1 else ""
+        return tile + group + pair + split + (", copied" if self.copies else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,38 +182,59 @@ def _skinny(narrow: int, wide: int, k: int, itemsize: int, multiprocessors: int)
     )
 
 
-# Tiles of kernel "pointers", by the kind of product. ``rate`` is the number of operations that a multiprocessor with as
-# many ``programs`` as fit does in 1 us.
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """The loop of kernel "pointers" for one kind of product, on an H100."""
+
+    tiles: tuple[_Tile, ...]  # ``rate``: operations of a multiprocessor in 1 us with as many ``programs`` as fit
+    step_us: float  # latency of a step, which other programs of the multiprocessor hide
+    loaded: Mapping[int, float]  # bytes that a multiprocessor loads in 1 us, by bytes of a load
+    stored: float = STORE_ELEMENTS
+
+
+FLOAT32_LOADS = {16: 5.0e4, 8: 4.5e4, 4: 3.5e4}
 LOOPS = {
-    "float64": (_Tile(64, 64, 4, 1.5e5, 2), _Tile(32, 32, 4, 0.8e5, 4)),
-    "ieee": (
-        _Tile(64, 128, 4, 3.4e5, 2),
-        _Tile(64, 64, 4, 3.0e5, 4),
-        _Tile(32, 64, 4, 2.3e5, 4),
-        _Tile(32, 32, 4, 1.6e5, 8),
+    "float64": _Loop((_Tile(64, 64, 4, 1.5e5, 2), _Tile(32, 32, 4, 0.8e5, 4)), 0.3, FLOAT32_LOADS),
+    "ieee": _Loop(
+        (
+            _Tile(64, 128, 4, 3.4e5, 2),
+            _Tile(64, 64, 4, 3.0e5, 4),
+            _Tile(32, 64, 4, 2.3e5, 4),
+            _Tile(32, 32, 4, 1.6e5, 8),
+        ),
+        0.3,
+        FLOAT32_LOADS,
     ),
-    "tf32x3": (
-        _Tile(128, 128, 8, 5.5e5, 1),
-        _Tile(64, 64, 4, 5.0e5, 3),
-        _Tile(64, 32, 4, 3.5e5, 4),
-        _Tile(32, 64, 4, 3.0e5, 3),
-        _Tile(32, 32, 4, 2.5e5, 4),
-        _Tile(64, 16, 4, 2.0e5, 5),
-        _Tile(16, 64, 4, 2.0e5, 5),
+    "tf32x3": _Loop(
+        (
+            _Tile(128, 128, 8, 6.2e5, 1),
+            _Tile(64, 64, 4, 4.6e5, 3),
+            _Tile(64, 32, 4, 4.3e5, 4),
+            _Tile(32, 64, 4, 4.1e5, 3),
+            _Tile(32, 32, 4, 1.7e5, 4),
+            _Tile(64, 16, 4, 2.7e5, 5),
+            _Tile(16, 64, 4, 2.7e5, 5),
+        ),
+        0.38,
+        {16: 8.5e4, 8: 2.6e4, 4: 2.9e4},
+        stored=5.5e3,
     ),
-    "tensor cores": (
-        _Tile(128, 128, 8, 3.5e6, 2),
-        _Tile(64, 128, 4, 2.8e6, 2),
-        _Tile(64, 64, 4, 2.0e6, 4),
-        _Tile(64, 32, 4, 1.2e6, 4),
-        _Tile(32, 64, 4, 1.0e6, 4),
-        _Tile(64, 16, 4, 7.0e5, 5),
-        _Tile(16, 64, 4, 6.0e5, 5),
+    "tensor cores": _Loop(
+        (
+            _Tile(128, 128, 8, 2.5e6, 2),
+            _Tile(64, 128, 4, 5.8e6, 2),
+            _Tile(64, 64, 4, 2.9e6, 4),
+            _Tile(64, 32, 4, 1.7e6, 4),
+            _Tile(32, 64, 4, 1.35e6, 4),
+            _Tile(64, 16, 4, 8.8e5, 5),
+            _Tile(16, 64, 4, 9.2e5, 5),
+        ),
+        0.34,
+        {16: 9.2e4, 8: 4.0e4, 4: 4.4e4, 2: 1.9e4, 1: 1.0e4},
+        stored=1e9,  # hidden
     ),
 }
-STEP_US = {"float64": 0.3, "ieee": 0.3}  # latency of a step, which other programs of the multiprocessor hide
-STEP_OF_CORES_US = 0.2  # the same on tensor cores
-LOADED_BYTES = {16: 5.0e4, 8: 4.5e4, 4: 3.5e4, 2: 2.8e4, 1: 1.4e4}  # of a multiprocessor in 1 us, by bytes of a load
+NARROW_LOAD = 4  # bytes: with such loads, the products of tf32x3 whose tiles have 64 rows take three times as long
 LEAST_LOAD = 4  # bytes: cp.async copies no less; a smaller load goes through registers, and takes shorter steps
 TURNED = 2**27  # from this many products on, a copy pays in float8 and tf32
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # parts of a sum
@@ -226,12 +250,20 @@ def pointers(
     multiprocessors: int,
     precision: Precision = "ieee",
     load: int = 16,
+    copied: tuple[int, ...] = (),
 ) -> Configuration:
     """Return the general kernel for a [m, k] @ b [k, n], whose elements are loaded ``load`` bytes at once.
 
-    Its tiles fit the 99 KiB of shared memory of sm_86 and sm_89.
+    With "tf32x3", operands of ``copied`` elements each may be copied for loads of 16 bytes. Its tiles fit the 99 KiB of
+    shared memory of sm_86 and sm_89.
     """
-    return _pointers(m, n, k, dtype, capability[0] == 9, multiprocessors, precision, load)[1]
+    hopper = capability[0] == 9
+    limit, how = _pointers(m, n, k, dtype, hopper, multiprocessors, precision, load)
+    if (dtype, precision) != ("float32", "tf32x3") or load == 16:
+        return how
+    time, wide = _pointers(m, n, k, dtype, hopper, multiprocessors, precision, 16)
+    copying = sum(LAUNCH_US + 2 * count * ITEMSIZE[dtype] / MEMORY_BYTES for count in copied)
+    return replace(wide, copies=True) if copying + time < limit else how
 
 
 @lru_cache(maxsize=4096)
@@ -244,7 +276,8 @@ def _pointers(
     # Without wgmma, the parts of both tiles are in registers. So are tiles that cp.async cannot copy.
     halved = load < LEAST_LOAD or (kind == "tf32x3" and not hopper)
     block_k = K_BYTES // (2 if halved else 1) // itemsize
-    step_us = STEP_US.get(kind, STEP_OF_CORES_US) * (2 if load < LEAST_LOAD else 1)  # one step ahead; copies: two
+    loop = LOOPS.get(kind, LOOPS["tensor cores"])
+    step_us = loop.step_us * (2 if load < LEAST_LOAD else 1)  # one step ahead; copies: two
 
     def microseconds(choice: tuple[_Tile, int]) -> float:
         tile, split = choice
@@ -253,13 +286,13 @@ def _pointers(
         steps = _cdiv(_cdiv(k, block_k), split)
         multiplying = 2 * rows * cols * block_k / tile.rate
         lines = (rows + min(rows, m) + cols + min(cols, n)) / 2  # a masked load takes half the time
-        loading = lines * block_k * itemsize / LOADED_BYTES[load]
+        loading = lines * block_k * itemsize / loop.loaded[load]
         busy = here * steps * max(multiplying, loading)
-        alone = FILL_US + steps * (step_us + multiplying / 2) + rows * cols / STORE_ELEMENTS
+        alone = FILL_US + steps * (step_us + multiplying / 2) + rows * cols / loop.stored
         return max(busy, _cdiv(here, tile.programs) * alone) + _joining_us(split, m * n)
 
     splits = [split for split in SPLITS if split == 1 or k >= 2 * split * block_k]
-    tiles = LOOPS.get(kind, LOOPS["tensor cores"])
+    tiles = [tile for tile in loop.tiles if kind != "tf32x3" or load > NARROW_LOAD or tile.block_n < 64]
     best = min(((tile, split) for tile in tiles for split in splits), key=microseconds)
     tile, split = best
     how = Configuration(

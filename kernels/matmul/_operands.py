@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import gcd
 
-import torch
 import triton
 from torch import Tensor
 
+from ..padding import ALIGNED, padded
 from ..tensor_cores import TensorDescriptor
 
 HAVE_DESCRIPTORS = TensorDescriptor is not None
-ALIGNED = 16  # the base address and all strides but the last are multiples of this many bytes
 
 
 class _Described(TensorDescriptor or object):  # type: ignore[misc]
@@ -67,16 +66,25 @@ def strides_of(x: Tensor) -> list[int] | None:
     return [down, 1] if dense and down % unit == 0 and x.data_ptr() % ALIGNED == 0 else None
 
 
-def load_unit(x: Tensor) -> tuple[bool, int]:
+def load_unit(x: Tensor, *, zeros: bool = False) -> tuple[bool, int]:
     """Return whether neighbours in memory are neighbours in a row of ``x``, and how many of them a load may take.
 
-    Loads take up to 16 bytes. Rows, or columns, must begin at multiples of a load and consist of whole loads.
+    Loads take up to 16 bytes. Rows, or columns, must begin at multiples of a load and consist of whole loads, or, with
+    ``zeros``, be followed by zeros up to a whole load.
     """
     along = 1 if abs(x.stride(1)) <= abs(x.stride(0)) or x.shape[0] == 1 else 0
     if x.stride(along) != 1 or x.data_ptr() % ALIGNED:
         return along == 1, 1
     others = x.stride(1 - along) if x.shape[1 - along] > 1 else 0
-    return along == 1, gcd(ALIGNED // x.itemsize, others, x.shape[along])
+    return along == 1, gcd(ALIGNED // x.itemsize, others, 0 if zeros else x.shape[along])
+
+
+def whole_loads(x: Tensor) -> Tensor:
+    """Return ``x``, or a copy that loads of 16 bytes can read, with zeros behind its rows or columns."""
+    along_row, unit = load_unit(x)
+    if unit * x.itemsize == ALIGNED:
+        return x
+    return padded(x) if along_row else padded(x.t()).t()
 
 
 def copied(x: Tensor, along_k: bool) -> Operand:
@@ -84,8 +92,5 @@ def copied(x: Tensor, along_k: bool) -> Operand:
     if not along_k and x.stride(0) < x.stride(1):
         flipped = copied(x.t(), along_k=True)
         return replace(flipped, along_k=False)
-    unit = ALIGNED // x.itemsize
-    rows, cols = x.shape
-    padded = torch.empty(rows, unit * triton.cdiv(cols, unit), dtype=x.dtype, device=x.device)
-    padded[:, :cols].copy_(x)
-    return Operand(padded, [rows, cols], [padded.stride(0), 1], along_k=True)
+    copy = padded(x)
+    return Operand(copy, list(x.shape), [copy.stride(0), 1], along_k=True)

@@ -154,8 +154,8 @@ def sum_parts(parts_ptr, y_ptr, count, stride, PARTS: tl.constexpr, BLOCK: tl.co
 
 @triton.jit
 def _multiple(x, UNIT: tl.constexpr):
-    """Return ``x``, a multiple of UNIT. The compiler learns it from the product, and loads UNIT elements at once."""
-    return x // UNIT * UNIT
+    """Return ``x`` rounded up to UNIT. The product tells the compiler that UNIT elements can be loaded at once."""
+    return (x + (UNIT - 1)) // UNIT * UNIT
 
 
 @triton.jit
@@ -200,7 +200,7 @@ def matmul_pointers(
     PRECISION: tl.constexpr,  # of float32 products: "tf32", "tf32x3" or "ieee"
     A_ALONG_K: tl.constexpr,  # neighbours in memory are neighbours along k, else along m or n
     B_ALONG_K: tl.constexpr,
-    A_UNIT: tl.constexpr,  # elements that can be loaded at once: rows begin at multiples of it, and are as long
+    A_UNIT: tl.constexpr,  # elements that can be loaded at once: rows begin at multiples of it; they end there, or in 0
     B_UNIT: tl.constexpr,
     A_AHEAD: tl.constexpr,  # load the next tile into registers; cp.async copies at least 4 bytes
     B_AHEAD: tl.constexpr,

@@ -31,6 +31,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..padding import ALIGNED
 from ..tensor_cores import has_roles
 from ..triton_device import on_device_of, require_gpu, require_products
 from ..unsupported import Unsupported
@@ -38,13 +39,14 @@ from ._configurations import (
     ITEMSIZE,
     LEAST_LOAD,
     LONGEST,
+    NARROW_LOAD,
     Configuration,
     Precision,
     configuration,
     copy_pays,
     pointers,
 )
-from ._operands import ALIGNED, HAVE_DESCRIPTORS, Operand, copied, described, in_place, load_unit
+from ._operands import HAVE_DESCRIPTORS, Operand, copied, described, in_place, load_unit, whole_loads
 from ._product import require_product
 from ._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny, sum_parts
 
@@ -125,10 +127,7 @@ def matmul(
     machine = {"capability": capability, "multiprocessors": multiprocessors, "roles": roles}
     how = configuration(m, n, k, dtype, precision=precision, **machine)
     if how.kernel == "pointers":
-        load = _load_bytes(a, b)
-        how = pointers(
-            m, n, k, dtype, capability=capability, multiprocessors=multiprocessors, precision=precision, load=load
-        )
+        how = _general(a, b, (a, b), precision)
     run(how, a, b, y, scale_a, scale_b, precision=precision, given=given)
     return y
 
@@ -202,14 +201,28 @@ def _without_costly_copies(
     if not copies:
         return how
     dtype, (m, k), n = str(a.dtype).removeprefix("torch."), a.shape, b.shape[1]
-    capability, multiprocessors = _machine(a.device)
     # The narrow operand of a skinny product is small, and the other one decides.
     operands = (a, b) if how.kernel != "skinny" else (b,) if m <= n else (a,)
     load = _load_bytes(*operands)
-    if copy_pays(m, n, k, dtype, copied=copies, multiprocessors=multiprocessors, load=load):
+    if copy_pays(m, n, k, dtype, copied=copies, multiprocessors=_machine(a.device)[1], load=load):
         return how
+    return _general(a, b, operands, precision)
+
+
+def _general(a: Tensor, b: Tensor, loaded: tuple[Tensor, ...], precision: Precision) -> Configuration:
+    """Return the kernel "pointers" for a @ b, given the operands whose loads take most of the time."""
+    (m, k), n = a.shape, b.shape[1]
+    capability, multiprocessors = _machine(a.device)
     return pointers(
-        m, n, k, dtype, capability=capability, multiprocessors=multiprocessors, precision=precision, load=load
+        m,
+        n,
+        k,
+        str(a.dtype).removeprefix("torch."),
+        capability=capability if HAVE_DESCRIPTORS else min(capability, BEFORE_HOPPER),
+        multiprocessors=multiprocessors,
+        precision=precision,
+        load=_load_bytes(*loaded),
+        copied=tuple(x.numel() for x in (a, b) if _load_bytes(x) < ALIGNED),
     )
 
 
@@ -328,7 +341,9 @@ def _by_pointers(
     out = y if how.split_k == 1 else torch.empty(how.split_k, *y.shape, dtype=sums, device=y.device)
     target = out if out is y else out[0]
     rows, cols = how.block_m, how.block_n
-    (a_along_k, a_unit), (b_along_k, b_unit) = load_unit(a), load_unit(b.t())
+    if how.copies:
+        a, b = whole_loads(a), whole_loads(b)
+    (a_along_k, a_unit), (b_along_k, b_unit) = (load_unit(x, zeros=how.copies) for x in (a, b.t()))
     # In tf32x3, the parts of the right operand are stored along k for wgmma. To turn a tile around costs more than its
     # product. Those of the left operand stay in registers, and may lie either way. So y^T = b^T a^T if only a fits.
     if precision == "tf32x3" and not a_along_k and not b_along_k:
@@ -341,6 +356,8 @@ def _by_pointers(
     if precision == "tf32x3" and a_along_k and not b_along_k:
         a, b, target, scale_a, scale_b = b.t(), a.t(), target.t(), scale_b, scale_a
         rows, cols, a_unit, b_unit, a_along_k, b_along_k = cols, rows, b_unit, a_unit, False, True
+    if precision == "tf32x3" and min(a_unit, b_unit) * a.itemsize <= NARROW_LOAD and rows > cols:
+        rows, cols = cols, rows
     (m, n), k = target.shape, a.shape[1]
     matmul_pointers[(triton.cdiv(m, rows) * triton.cdiv(n, cols) * how.split_k,)](
         a,

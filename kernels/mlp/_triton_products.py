@@ -14,18 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ..gelu.triton import normal_cdf_and_slope
+from ..padding import ALIGNED, padded
 from ..tensor_cores import TensorDescriptor, has_descriptors, processors
 from ..triton_device import on_device_of
-
-ALIGNED = 16  # bytes: the base address and the row stride of a descriptor are multiples of this
-LINE = 128  # bytes: rows of padded matrices begin at multiples of this
-PAD_ROWS, PAD_COLS = 8, 512  # rows and columns that a program of _pad copies
 
 # The estimate of a time, as in kernels.matmul
 CORE_BYTES = 4096 * 1.56e3  # bytes of a, for each column of b, that a multiprocessor multiplies in 1 us
@@ -199,14 +195,6 @@ def _product(
             )  # fmt: skip
 
 
-@triton.jit
-def _pad(x, out, rows, cols, width, ROWS: tl.constexpr, COLS: tl.constexpr):
-    i, j = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * COLS + tl.arange(0, COLS)
-    row, j = i.to(tl.int64)[:, None], j[None, :]
-    tile = tl.load(x + row * cols + j, mask=(row < rows) & (j < cols), other=0)
-    tl.store(out + row * width + j, tile, mask=(row < rows) & (j < width))
-
-
 def linear(h: Tensor, w: Tensor, b: Tensor, relu: bool, y: Tensor, slope: Tensor | None, tiling: Tiling) -> None:
     """Write a layer, activation(h w^T + b), into ``y``, and the derivative into ``slope`` unless it is None.
 
@@ -279,27 +267,9 @@ def _by_cublas(rows: int, dim: int, processors: int) -> float:
     return least + rows * dim * 2 / PASSED_BYTES + LAUNCH_US
 
 
-def room(rows: int, cols: int, like: Tensor) -> Tensor:
-    """Return an uninitialized matrix [rows, cols] whose rows begin at multiples of ``ALIGNED`` bytes."""
-    size = like.element_size()
-    if cols * size % ALIGNED == 0:
-        return torch.empty(rows, cols, dtype=like.dtype, device=like.device)
-    width = triton.cdiv(cols * size, LINE) * LINE // size
-    return torch.empty(rows, width, dtype=like.dtype, device=like.device)[:, :cols]
-
-
 def aligned(x: Tensor) -> Tensor:
-    """Return the contiguous ``x`` [rows, cols], or a copy in ``room`` if a descriptor cannot read it."""
-    rows, cols = x.shape
-    if _described(x) or not x.numel():
-        return x
-    out = room(rows, cols, x)
-    width = out.stride(0) if rows > 1 else cols
-    with on_device_of(x):
-        _pad[triton.cdiv(rows, PAD_ROWS), triton.cdiv(width, PAD_COLS)](
-            x, out, rows, cols, width, ROWS=PAD_ROWS, COLS=PAD_COLS, num_warps=4
-        )
-    return out
+    """Return the contiguous ``x`` [rows, cols], or a padded copy if a descriptor cannot read it."""
+    return x if _described(x) or not x.numel() else padded(x)
 
 
 def _described(x: Tensor) -> bool:

@@ -23,13 +23,14 @@ import triton.language as tl
 from torch import Tensor
 
 from ..matmul.triton import matmul
+from ..padding import room
 from ..second_derivative import no_second_derivative
 from ..side_stream import SideStream
 from ..spans import span
 from ..tensor_cores import has_roles
 from ..triton_device import on_device_of, require_gpu, require_products
 from . import _triton_small
-from ._triton_products import Tiling, activation_and_slope, aligned, chained, linear, room, tiling_for
+from ._triton_products import Tiling, activation_and_slope, aligned, chained, linear, tiling_for
 
 NARROW = (torch.float16, torch.bfloat16)
 ROWS, COLS, WARPS = 128, 64, 8  # of a program of _through_activation; with 4 warps, float64 spills

@@ -130,6 +130,19 @@ def test_three_products_of_tf32_are_as_accurate_as_float32(device, split, a_alon
     assert ((y - exact).abs() / scale).max() < 2**-21
 
 
+@pytest.mark.parametrize("a_along_k", [True, False])
+@pytest.mark.parametrize("b_along_k", [True, False])
+@pytest.mark.parametrize(("m", "k", "n"), [(41, 203, 67), (40, 203, 64), (1, 33, 3)])
+def test_operands_are_copied_for_loads_of_16_bytes(device, m, k, n, a_along_k, b_along_k):
+    a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
+    left, right = a if a_along_k else a.t().contiguous().t(), b.t().contiguous().t() if b_along_k else b
+    y = torch.full((m, n), torch.nan, device=device)
+    triton.run(replace(POINTERS, copies=True), left, right, y, precision="tf32x3")
+    assert "copied" in triton.chosen()
+    scale = a.abs().double() @ b.abs().double()
+    assert ((y - a.double() @ b.double()).abs() / scale).max() < 2**-21
+
+
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # as wanted, says the interpreter's numpy
 def test_three_products_of_tf32_know_infinity_nan_and_the_largest_numbers(device):
     largest = torch.finfo(torch.float32).max

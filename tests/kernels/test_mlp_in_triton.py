@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from runner.kernels.padding import room
 from runner.kernels.side_stream import SideStream
 
 ACTIVATIONS = {"gelu": F.gelu, "relu": F.relu}
@@ -100,13 +101,13 @@ def test_products_and_their_epilogues_are_right_up_to_every_edge(triton_mlp, dev
         assert all(torch.equal(one, other) for one, other in zip((h, w, dz, kept), drawn, strict=True))
         b = torch.randn(cols, device=device).to(narrow)
 
-        y, slope = torch.empty(rows, cols, device=device, dtype=narrow), products.room(rows, cols, h)
+        y, slope = torch.empty(rows, cols, device=device, dtype=narrow), room(rows, cols, h)
         products.linear(h, w, b, False, y, slope, tiling)
         z = (h.double() @ w.double().T + b.double()).requires_grad_()
         want = F.gelu(z)
         agree([y, slope], [want.detach(), *torch.autograd.grad(want.sum(), z)], eps)
 
-        dh, sums = products.room(rows, depth, h), h.new_empty(-(-rows // tiling.m), depth, dtype=torch.float32)
+        dh, sums = room(rows, depth, h), h.new_empty(-(-rows // tiling.m), depth, dtype=torch.float32)
         products.chained(dz, w, kept, False, dh, sums, tiling)
         want = (dz.double() @ w.double()) * kept.double()
         agree([dh, sums.sum(0)], [want, want.sum(0)], eps)
