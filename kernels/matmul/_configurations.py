@@ -15,14 +15,16 @@ Precision = Literal["ieee", "tf32x3", "tf32"]  # of products of float32
 
 HOPPER_SHARED = 232_448 - 1024  # bytes of shared memory of a multiprocessor for its programs, without barriers
 K_BYTES = 128  # bytes of a row of a tile along k: the span of the widest swizzle of shared memory
-CORE_BYTES = 4096 * 1.56e3  # bytes of a, for each column of b, that a multiprocessor multiplies in 1 us
-STORE_ELEMENTS = 128 * 128  # elements of y that a multiprocessor stores in 1 us; a lone program multiplies nothing then
+CORE_BYTES = 8.0e6  # bytes of a, for each column of b, that a multiprocessor multiplies in 1 us
+READ_BYTES = 9.7e4  # that a multiprocessor reads in 1 us, from memory or L2
+STORE_ELEMENTS = 7.8e3  # elements of y that a multiprocessor stores in 1 us
 PART_BYTES = 3.3e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
 LAUNCH_US = 2.3  # time of a small kernel more: it adds partial sums, or copies an operand
-MEMORY_BYTES = 3.0e6  # bytes that the GPU reads from memory in 1 us
-READ_BYTES = 6.0e4  # of these, what one multiprocessor can read if others wait
+MEMORY_BYTES = 3.0e6  # bytes that the GPU reads from memory, or writes, in 1 us
+LONE = 0.7  # share of the rates of two programs on a multiprocessor that a lone one of them reaches
+ENOUGH = 0.45  # share of the multiprocessors that reach this rate
+COPIED_BYTES = 1.0e6  # of an operand that the GPU copies in 1 us
 FILL_US = 1.5  # from the start of a program until its first tiles have arrived
-COPIED_FLOPS = 3.5e6  # operations of a multiprocessor in 1 us if descriptors read both operands
 
 ITEMSIZE = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes
 
@@ -62,16 +64,18 @@ class _Tile:
 
 
 # A wgmma has 64 rows, four warps and at most 256 columns; its accumulator takes up to 128 registers of a thread.
-# Small tiles use longer steps: with few products in a step, the waits for tiles and their release dominate.
+# Small tiles use longer steps: with few products in a step, the waits for tiles and their release dominate. Rates are
+# those that explain the times of 440 choices for 22 shapes on an H100, with a cold L2.
 TILES = (
-    _Tile(128, 256, 8, 1.0),
-    _Tile(128, 128, 4, 0.92, programs=2),
-    _Tile(128, 128, 8, 0.85),
-    _Tile(64, 128, 4, 0.75, k_bytes=2 * K_BYTES),
-    _Tile(64, 64, 4, 0.55, k_bytes=2 * K_BYTES),
-    _Tile(64, 32, 4, 0.3, k_bytes=2 * K_BYTES),
+    _Tile(128, 256, 8, 0.97),
+    _Tile(128, 128, 4, 0.8, programs=2),
+    _Tile(128, 128, 8, 0.63),
+    _Tile(64, 128, 4, 0.9, k_bytes=2 * K_BYTES),
+    _Tile(64, 64, 4, 0.3, k_bytes=2 * K_BYTES),
+    _Tile(64, 32, 4, 0.15, k_bytes=2 * K_BYTES),
 )
-ROLES = _Tile(128, 256, 4, 1.03)  # of kernel "roles", which stores a tile of y during the next one
+ROLES = _Tile(128, 256, 4, 0.98)  # of kernel "roles", which stores a tile of y during the next one
+SKINNY_RATE = 0.4
 PREFER_ROLES = 1.15  # with many tiles, it is chosen although another one is estimated to be faster by up to this factor
 STORED = 8  # n must be a multiple of this in 16 bits: a descriptor stores rows of a multiple of 16 bytes
 FEWEST_STEPS = 8  # along k for kernel "roles": more than the parts that y is stored in, and the slots of the ring
@@ -107,34 +111,61 @@ def configuration(
     exact = dtype == "float64" or (dtype == "float32" and precision != "tf32")
     if capability[0] != 9 or exact or max(m, n, k) > LONGEST:
         return pointers(m, n, k, dtype, capability=capability, multiprocessors=multiprocessors, precision=precision)
-    if min(m, n) <= SKINNY_ROWS and max(m, n) > SKINNY_ROWS:
-        return _skinny(min(m, n), max(m, n), k, ITEMSIZE[dtype], multiprocessors)
-    itemsize = ITEMSIZE[dtype]
-    roles = roles and itemsize <= 2 and n % STORED == 0 and _cdiv(k * itemsize, K_BYTES) >= FEWEST_STEPS
-    return _wave(m, n, k, itemsize, multiprocessors, roles=roles)
+    return _hopper(m, n, k, ITEMSIZE[dtype], multiprocessors, roles=roles)[1]
 
 
-def _wave(m: int, n: int, k: int, itemsize: int, multiprocessors: int, *, roles: bool) -> Configuration:
-    """Return the kernel and tile, and the number of parts of k, with the shortest estimated time."""
-
-    def microseconds(choice: tuple[_Tile, int]) -> float:
-        tile, split = choice
-        items = _cdiv(m, tile.block_m) * _cdiv(n, tile.block_n) * split
-        # Programs that share a multiprocessor share its tensor cores, and each stores while the other multiplies.
-        area = tile.block_m * tile.block_n
-        multiplying = tile.programs * area * _cdiv(k, split) * itemsize / (CORE_BYTES * tile.rate)
-        waves = _cdiv(items, tile.programs * multiprocessors)
-        stores = 1 if tile is ROLES else waves if tile.programs == 1 else 0  # those during which nothing is multiplied
-        return waves * multiplying + stores * area / STORE_ELEMENTS + _joining_us(split, m * n)
-
+@lru_cache(maxsize=4096)
+def _hopper(m: int, n: int, k: int, itemsize: int, multiprocessors: int, *, roles: bool) -> tuple[float, Configuration]:
+    """Return the shortest estimated time in us if descriptors read both operands, and its configuration."""
+    size = (m, n, k, itemsize, multiprocessors)
     blocks = _cdiv(k * itemsize, K_BYTES)
     splits = [split for split in SPLITS if split == 1 or 8 * split <= min(blocks, 64)]
-    tile, split = min(((tile, split) for tile in TILES for split in splits), key=microseconds)
-    many = _cdiv(m, ROLES.block_m) * _cdiv(n, ROLES.block_n) >= multiprocessors
-    if roles and microseconds((ROLES, 1)) <= (PREFER_ROLES if many else 1) * microseconds((tile, split)):
-        # group_m: of 4 to 16, 12 was the fastest or within 0.2 % of it for nine large shapes in two dtypes. The
-        # exception is 16384 cubed in float16, where 8 was 1.2 % faster, in a separate run.
-        return Configuration("roles", 128, 256, K_BYTES // itemsize, stages=4, warps=4, group_m=12)
+    narrow, wide = min(m, n), max(m, n)
+    # First, since it reads most at once where memory is the limit and estimates are equal.
+    choices = _skinny(narrow, wide, k, itemsize, multiprocessors) if narrow <= SKINNY_ROWS < wide else []
+    choices += [
+        (_tiled_us(tile, split, *size), _descriptors(tile, split, itemsize))
+        for tile in TILES
+        for split in splits
+        if tile.block_m == 64 or 2 * m > tile.block_m
+    ]
+    us, how = min(choices, key=lambda choice: choice[0])
+    if roles and itemsize <= 2 and n % STORED == 0 and blocks >= FEWEST_STEPS:
+        many = _cdiv(m, ROLES.block_m) * _cdiv(n, ROLES.block_n) >= multiprocessors
+        time = _tiled_us(ROLES, 1, *size)
+        if time <= (PREFER_ROLES if many else 1) * us:
+            # group_m: of 4 to 16, 12 was the fastest or within 0.2 % of it for nine large shapes in two dtypes. The
+            # exception is 16384 cubed in float16, where 8 was 1.2 % faster, in a separate run.
+            return time, Configuration("roles", 128, 256, K_BYTES // itemsize, stages=4, warps=4, group_m=12)
+    return us, how
+
+
+def _tiled_us(
+    tile: _Tile, split: int, m: int, n: int, k: int, itemsize: int, multiprocessors: int, *, refilled: bool = False
+) -> float:
+    """Return the estimated time of a product by tiles of y. ``refilled``: each wave waits for its first operands."""
+    items = _cdiv(m, tile.block_m) * _cdiv(n, tile.block_n) * split
+    area = tile.block_m * tile.block_n
+    depth = _cdiv(_cdiv(k * itemsize, tile.k_bytes), split) * tile.k_bytes  # bytes along k
+    lines = (tile.block_m + min(tile.block_m, m) + tile.block_n + min(tile.block_n, n)) / 2  # rows beyond y cost half
+    each = max(lines * depth / READ_BYTES, area * depth / (CORE_BYTES * tile.rate))
+    # Programs that share a multiprocessor share its rates, and each stores while the other multiplies.
+    aside = tile is ROLES or tile.programs > 1
+    store = area / STORE_ELEMENTS
+    all_bytes = (m * k + k * n + m * n) * itemsize
+    slots = tile.programs * multiprocessors
+    waves, rest = divmod(items, slots)
+
+    def wave(programs: int) -> float:
+        here = max(_cdiv(programs, multiprocessors), 1 / LONE if tile.programs > 1 else 1)
+        reached = MEMORY_BYTES * min(1, programs / multiprocessors / ENOUGH)
+        return max(here * each + (0 if aside else store), all_bytes * programs / items / reached)
+
+    us = FILL_US + waves * wave(slots) + (wave(rest) if rest else 0) + (store if aside else 0)
+    return us + (FILL_US * (waves + (rest > 0) - 1) if refilled else 0) + _joining_us(split, m * n)
+
+
+def _descriptors(tile: _Tile, split: int, itemsize: int) -> Configuration:
     stored = 4 if split > 1 or itemsize == 4 else 2
     halves = tile.block_n == 256 or tile.programs > 1
     store = tile.block_m * tile.block_n // (2 if halves else 1) * stored
@@ -153,33 +184,22 @@ def _wave(m: int, n: int, k: int, itemsize: int, multiprocessors: int, *, roles:
     )
 
 
-def _skinny(narrow: int, wide: int, k: int, itemsize: int, multiprocessors: int) -> Configuration:
-    """Return the skinny kernel: 64 rows of the wide operand for each program.
-
-    The wide operand is read once, so the number of bytes in flight decides.
-    """
+def _skinny(narrow: int, wide: int, k: int, itemsize: int, multiprocessors: int) -> list[tuple[float, Configuration]]:
+    """Return the estimated times of skinny kernels, each with 64 rows of the wide operand for a program."""
     block_m = max(16, 1 << (narrow - 1).bit_length())
     k_bytes = 512 if block_m <= 32 else 256
-    tiles, blocks = _cdiv(wide, 64), _cdiv(k * itemsize, k_bytes)
-
-    def microseconds(split: int) -> float:
-        # Whole waves share the bandwidth of the memory. In the last one, a multiprocessor may be the limit.
-        waves, rest = divmod(tiles * split, multiprocessors)
-        read = 64 * _cdiv(blocks, split) * k_bytes  # bytes of a program
-        whole = waves * (FILL_US + read * multiprocessors / MEMORY_BYTES)
-        last = FILL_US + max(read / READ_BYTES, rest * read / MEMORY_BYTES) if rest else 0.0
-        return whole + last + _joining_us(split, narrow * wide)
-
-    split = min((split for split in SPLITS if split == 1 or blocks >= 2 * split), key=microseconds)
-    return Configuration(
-        kernel="skinny",
-        block_m=block_m,
-        block_n=64,
-        block_k=k_bytes // itemsize,
-        stages=min(4 if block_m <= 32 else 6, HOPPER_SHARED // ((64 + block_m) * k_bytes)),
-        warps=4,
-        split_k=split,
-    )
+    found = []
+    for programs in (1, 2):
+        tile = _Tile(64, block_m, 4, SKINNY_RATE, programs, k_bytes)
+        stages = min(4 if block_m <= 32 else 6, HOPPER_SHARED // programs // ((64 + block_m) * k_bytes))
+        if stages < 2:
+            continue
+        for split in SPLITS:
+            if split == 1 or k * itemsize >= 2 * split * k_bytes:
+                us = _tiled_us(tile, split, wide, narrow, k, itemsize, multiprocessors, refilled=True)
+                how = Configuration("skinny", block_m, 64, k_bytes // itemsize, stages, 4, split_k=split)
+                found.append((us, how))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +209,7 @@ class _Loop:
     tiles: tuple[_Tile, ...]  # ``rate``: operations of a multiprocessor in 1 us with as many ``programs`` as fit
     step_us: float  # latency of a step, which other programs of the multiprocessor hide
     loaded: Mapping[int, float]  # bytes that a multiprocessor loads in 1 us, by bytes of a load
-    stored: float = STORE_ELEMENTS
+    stored: float = 128 * 128  # elements of y that a multiprocessor stores in 1 us
 
 
 FLOAT32_LOADS = {16: 5.0e4, 8: 4.5e4, 4: 3.5e4}
@@ -262,7 +282,7 @@ def pointers(
     if (dtype, precision) != ("float32", "tf32x3") or load == 16:
         return how
     time, wide = _pointers(m, n, k, dtype, hopper, multiprocessors, precision, 16)
-    copying = sum(LAUNCH_US + 2 * count * ITEMSIZE[dtype] / MEMORY_BYTES for count in copied)
+    copying = sum(LAUNCH_US + count * ITEMSIZE[dtype] / COPIED_BYTES for count in copied)
     return replace(wide, copies=True) if copying + time < limit else how
 
 
@@ -306,11 +326,10 @@ def copy_pays(m: int, n: int, k: int, dtype: str, *, copied: tuple[int, ...], mu
     itemsize = ITEMSIZE[dtype]
     if itemsize != 2:  # the general kernel turns tiles around that do not lie along k, which the estimate does not see
         return m * n * k >= TURNED
-    copying = sum(LAUNCH_US + 2 * count * itemsize / MEMORY_BYTES for count in copied)
-    product = 2 * m * n * k / (COPIED_FLOPS * multiprocessors)
-    reading = (m * k + k * n) * itemsize / MEMORY_BYTES
+    copying = sum(LAUNCH_US + count * itemsize / COPIED_BYTES for count in copied)
+    product, _ = _hopper(m, n, k, itemsize, multiprocessors, roles=False)
     limit, _ = _pointers(m, n, k, dtype, True, multiprocessors, "tf32", load)
-    return copying + FILL_US + max(product, reading) < limit
+    return copying + product < limit
 
 
 def _joining_us(split: int, elements: int) -> float:
