@@ -18,14 +18,14 @@ A maximum is NaN if an element is NaN, and the place is then that of the first N
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .stream_memory import StreamMemory
+from .stream_memory import counters
 from .triton_device import multiprocessors, on_device_of, require_floats, require_gpu
 
 WARPS = 4  # of a program
@@ -353,18 +353,18 @@ def _launch(op: str, x: Tensor, inner: bool, y: Tensor) -> None:
         multiprocessors(x),
     )
     arithmetic = torch.float64 if x.dtype == torch.float64 else torch.float32
-    values = places = counters = y  # unused if each output has one program
+    values = places = counted = y  # unused if each output has one program
     if plan.segments > 1:
         partial = plan.groups * plan.segments * plan.outs
         values = torch.empty(partial, dtype=arithmetic, device=x.device)
         places = torch.empty(partial if op == "argmax" else 0, dtype=torch.int64, device=x.device)
-        counters = _counters(x, plan.groups)
+        counted = counters(x, plan.groups)
     _reduce[(plan.groups, plan.segments)](
         x,
         y,
         values,
         places,
-        counters,
+        counted,
         stride // unit,
         lead,
         outs if inner else outs // length_unit,
@@ -387,15 +387,3 @@ def _launch(op: str, x: Tensor, inner: bool, y: Tensor) -> None:
         TOGETHER=plan.together,
         num_warps=plan.warps,
     )
-
-
-def _counters(x: Tensor, count: int) -> Tensor:
-    """Return ``count`` counters that are 0."""
-    if torch.compiler.is_compiling() or not x.is_cuda:
-        return torch.zeros(count, dtype=torch.int32, device=x.device)
-    return _memory(x.device.index).take(4 * count).view(torch.int32)
-
-
-@cache
-def _memory(index: int) -> StreamMemory:
-    return StreamMemory(torch.device("cuda", index))

@@ -8,6 +8,7 @@ other graph. A graph never runs beside itself.
 from __future__ import annotations
 
 import threading
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -58,3 +59,15 @@ class StreamMemory:
 
     def _zeros(self, size: int) -> Tensor:
         return torch.zeros(size, dtype=torch.uint8, device=self.device)
+
+
+def counters(like: Tensor, count: int) -> Tensor:
+    """Return ``count`` int32 counters for a launch on the device of ``like``. They are 0, and 0 again after it."""
+    if torch.compiler.is_compiling() or not like.is_cuda:
+        return torch.zeros(count, dtype=torch.int32, device=like.device)
+    return _counters_of(like.device.index).take(4 * count).view(torch.int32)
+
+
+@cache
+def _counters_of(index: int) -> StreamMemory:
+    return StreamMemory(torch.device("cuda", index))

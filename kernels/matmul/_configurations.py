@@ -19,7 +19,8 @@ CORE_BYTES = 8.0e6  # bytes of a, for each column of b, that a multiprocessor mu
 READ_BYTES = 9.7e4  # that a multiprocessor reads in 1 us, from memory or L2
 STORE_ELEMENTS = 7.8e3  # elements of y that a multiprocessor stores in 1 us
 PART_BYTES = 3.3e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
-LAUNCH_US = 2.3  # time of a small kernel more: it adds partial sums, or copies an operand
+JOIN_US = 1.0  # to store partial sums and to count, before the last program of a tile adds them up
+LAUNCH_US = 2.3  # time of a small kernel more, which copies an operand
 MEMORY_BYTES = 3.0e6  # bytes that the GPU reads from memory, or writes, in 1 us
 LONE = 0.7  # share of the rates of two programs on a multiprocessor that a lone one of them reaches
 ENOUGH = 0.45  # share of the multiprocessors that reach this rate
@@ -162,11 +163,11 @@ def _tiled_us(
         return max(here * each + (0 if aside else store), all_bytes * programs / items / reached)
 
     us = FILL_US + waves * wave(slots) + (wave(rest) if rest else 0) + (store if aside else 0)
-    return us + (FILL_US * (waves + (rest > 0) - 1) if refilled else 0) + _joining_us(split, m * n)
+    return us + (FILL_US * (waves + (rest > 0) - 1) if refilled else 0) + _joining_us(split, area, m * n)
 
 
 def _descriptors(tile: _Tile, split: int, itemsize: int) -> Configuration:
-    stored = 4 if split > 1 or itemsize == 4 else 2
+    stored = 4 if itemsize == 4 else 2
     halves = tile.block_n == 256 or tile.programs > 1
     store = tile.block_m * tile.block_n // (2 if halves else 1) * stored
     stage = (tile.block_m + tile.block_n) * tile.k_bytes
@@ -309,7 +310,7 @@ def _pointers(
         loading = lines * block_k * itemsize / loop.loaded[load]
         busy = here * steps * max(multiplying, loading)
         alone = FILL_US + steps * (step_us + multiplying / 2) + rows * cols / loop.stored
-        return max(busy, _cdiv(here, tile.programs) * alone) + _joining_us(split, m * n)
+        return max(busy, _cdiv(here, tile.programs) * alone) + _joining_us(split, rows * cols, m * n)
 
     splits = [split for split in SPLITS if split == 1 or k >= 2 * split * block_k]
     tiles = [tile for tile in loop.tiles if kind != "tf32x3" or load > NARROW_LOAD or tile.block_n < 64]
@@ -332,9 +333,11 @@ def copy_pays(m: int, n: int, k: int, dtype: str, *, copied: tuple[int, ...], mu
     return copying + product < limit
 
 
-def _joining_us(split: int, elements: int) -> float:
-    """Return the time to add ``split`` partial sums of so many ``elements``, in us."""
-    return LAUNCH_US + 2 * 4 * split * elements / PART_BYTES if split > 1 else 0.0
+def _joining_us(split: int, area: int, elements: int) -> float:
+    """Return the time in us to add up ``split`` partial sums of ``elements``, those of a tile by its last program."""
+    if split == 1:
+        return 0.0
+    return JOIN_US + max(4 * (split + 1) * area / READ_BYTES, 2 * 4 * split * elements / PART_BYTES)
 
 
 def _cdiv(a: int, b: int) -> int:

@@ -32,11 +32,38 @@ def _scaled(acc, scale_a_ptr, scale_b_ptr):
 
 
 @triton.jit
+def _elements(ROWS: tl.constexpr, COLS: tl.constexpr):
+    """Return the places of the elements of a tile in its partial sums."""
+    return tl.arange(0, ROWS)[:, None] * COLS + tl.arange(0, COLS)[None, :]
+
+
+@triton.jit
+def _is_last(counter_ptr, PARTS: tl.constexpr):
+    """Count this program, which has stored its partial sums, and return whether it is the last one of a tile."""
+    tl.debug_barrier()  # all threads have stored before one of them counts
+    last = tl.atomic_add(counter_ptr, 1, sem="acq_rel") == PARTS - 1
+    if last:
+        tl.store(counter_ptr, 0)  # for the next launch
+    return last
+
+
+@triton.jit
+def _sum_of(parts_ptr, at, AREA: tl.constexpr, PARTS: tl.constexpr):
+    """Add up the partial sums of a tile, always in the same order, so that the same product has the same bits."""
+    total = tl.load(parts_ptr + at, cache_modifier=".cg")
+    for part in range(1, PARTS):
+        total += tl.load(parts_ptr + part * AREA + at, cache_modifier=".cg")
+    return total
+
+
+@triton.jit
 def matmul_descriptors(
     a,
     b,
     y,
     y_ptr,
+    parts_ptr,
+    counters_ptr,
     scale_a_ptr,
     scale_b_ptr,
     m,
@@ -56,8 +83,11 @@ def matmul_descriptors(
 ):
     """Multiply a [m, k] by b [k, n]. Tiles are read by descriptors, and a program computes several of them.
 
-    Sums are float32. ``scale_a_ptr`` and ``scale_b_ptr`` point to one float32 each, or are None.
+    Sums are float32. ``scale_a_ptr`` and ``scale_b_ptr`` point to one float32 each, or are None. With SPLIT_K > 1, as
+    many programs share a tile. Each stores its partial sums; the last one to arrive, by a counter of the tile that is 0
+    before and after, adds them up.
     """
+    area: tl.constexpr = BLOCK_M * BLOCK_N
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
     tiles = tiles_m * tiles_n
@@ -76,16 +106,28 @@ def matmul_descriptors(
             else:
                 b_tile = b.load([block * BLOCK_K, col * BLOCK_N])
             acc = tl.dot(a_tile, b_tile, acc, input_precision="tf32")  # float32 gets here only if tf32 is allowed
-        acc = _scaled(acc, scale_a_ptr, scale_b_ptr)
-        # Partial sums are stored one below the other, each padded to whole tiles.
-        top = (part * tiles_m + row) * BLOCK_M
-        bottom = m if SPLIT_K == 1 else SPLIT_K * tiles_m * BLOCK_M
-        if HALVES:
-            left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
-            _store(y, y_ptr, bottom, n, top, col * BLOCK_N, left, DESCRIBED)
-            _store(y, y_ptr, bottom, n, top, col * BLOCK_N + BLOCK_N // 2, right, DESCRIBED)
+        if SPLIT_K == 1:
+            acc = _scaled(acc, scale_a_ptr, scale_b_ptr)
+            if HALVES:
+                left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
+                _store(y, y_ptr, m, n, row * BLOCK_M, col * BLOCK_N, left, DESCRIBED)
+                _store(y, y_ptr, m, n, row * BLOCK_M, col * BLOCK_N + BLOCK_N // 2, right, DESCRIBED)
+            else:
+                _store(y, y_ptr, m, n, row * BLOCK_M, col * BLOCK_N, acc, DESCRIBED)
         else:
-            _store(y, y_ptr, bottom, n, top, col * BLOCK_N, acc, DESCRIBED)
+            width: tl.constexpr = BLOCK_N // 2 if HALVES else BLOCK_N
+            at = _elements(BLOCK_M, width)
+            first = parts_ptr + (item % tiles).to(tl.int64) * (SPLIT_K * area)
+            if HALVES:
+                left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, width)), (0, 2, 1)))
+                tl.store(first + part * area + at, left)
+                tl.store(first + part * area + area // 2 + at, right)
+            else:
+                tl.store(first + part * area + at, acc)
+            if _is_last(counters_ptr + item % tiles, SPLIT_K):
+                for half in tl.static_range(BLOCK_N // width):
+                    total = _scaled(_sum_of(first + half * (area // 2), at, area, SPLIT_K), scale_a_ptr, scale_b_ptr)
+                    _store(y, y_ptr, m, n, row * BLOCK_M, col * BLOCK_N + half * width, total, DESCRIBED)
 
 
 @triton.jit
@@ -93,6 +135,8 @@ def matmul_skinny(
     wide,
     narrow,
     y_ptr,
+    parts_ptr,
+    counters_ptr,
     scale_a_ptr,
     scale_b_ptr,
     rows,
@@ -111,7 +155,8 @@ def matmul_skinny(
 ):
     """Multiply if one side has few rows or columns. Each element of ``wide`` is read once; sums are float32.
 
-    y is [rows, cols] with the given strides. There is one program for each block of the wide side and part of k.
+    y is [rows, cols] with the given strides. There is one program for each block of the wide side and part of k. Parts
+    are added up as in ``matmul_descriptors``.
     """
     tile = tl.program_id(0) // SPLIT_K
     part = tl.program_id(0) % SPLIT_K
@@ -130,26 +175,21 @@ def matmul_skinny(
         else:
             narrow_tile = narrow.load([block * BLOCK_K, 0])
         acc = tl.dot(wide_tile, narrow_tile, acc, input_precision="tf32")
-    acc = _scaled(acc, scale_a_ptr, scale_b_ptr)
     col = tile * BLOCK_COLS + tl.arange(0, BLOCK_COLS)
     row = tl.arange(0, BLOCK_ROWS)
     inside = (col < cols)[:, None] & (row < rows)[None, :]
-    at = col[:, None].to(tl.int64) * stride_col + row[None, :].to(tl.int64) * stride_row
-    y_ptr += part.to(tl.int64) * rows * cols
-    tl.store(y_ptr + at, acc.to(y_ptr.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def sum_parts(parts_ptr, y_ptr, count, stride, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """Add ``PARTS`` arrays of ``count`` elements, ``stride`` apart, into y of any dtype."""
-    # The order is fixed, so that the same product always has the same bits.
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = index < count
-    total = tl.zeros((BLOCK,), parts_ptr.dtype.element_ty)
-    for _ in tl.static_range(PARTS):
-        total += tl.load(parts_ptr + index, mask=inside)
-        parts_ptr += stride
-    tl.store(y_ptr + index, total.to(y_ptr.dtype.element_ty), mask=inside)
+    y_ptr += col[:, None].to(tl.int64) * stride_col + row[None, :].to(tl.int64) * stride_row
+    if SPLIT_K == 1:
+        acc = _scaled(acc, scale_a_ptr, scale_b_ptr)
+        tl.store(y_ptr, acc.to(y_ptr.dtype.element_ty), mask=inside)
+    else:
+        area: tl.constexpr = BLOCK_COLS * BLOCK_ROWS
+        at = _elements(BLOCK_COLS, BLOCK_ROWS)
+        parts_ptr += tile.to(tl.int64) * (SPLIT_K * area)
+        tl.store(parts_ptr + part * area + at, acc)
+        if _is_last(counters_ptr + tile, SPLIT_K):
+            total = _scaled(_sum_of(parts_ptr, at, area, SPLIT_K), scale_a_ptr, scale_b_ptr)
+            tl.store(y_ptr, total.to(y_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -184,6 +224,8 @@ def matmul_pointers(
     a_ptr,
     b_ptr,
     y_ptr,
+    parts_ptr,
+    counters_ptr,
     scale_a_ptr,
     scale_b_ptr,
     m,
@@ -215,15 +257,16 @@ def matmul_pointers(
 ):
     """Multiply a [m, k] by b [k, n] of any strides. Elements are read by pointers, with masks at the edges.
 
-    Sums are kept in ``ACCUMULATE``. ``scale_a_ptr`` and ``scale_b_ptr`` point to one float32 each, or are None. With
-    SPLIT_K > 1, ``y_ptr`` points to as many matrices of m x n partial sums.
+    Sums are kept in ``ACCUMULATE``. ``scale_a_ptr`` and ``scale_b_ptr`` point to one float32 each, or are None. Parts
+    are added up as in ``matmul_descriptors``.
     """
     if LONG:
         zero = tl.full((), 0, tl.int64)
         m, n, k = m + zero, n + zero, k + zero  # a sum, since a length of 1 is a constant and has no method ``to``
     tiles_m, tiles_n = tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
     tiles = tiles_m * tiles_n
-    row, col = place(tl.program_id(0) % tiles, tiles_m, tiles_n, GROUP_M)
+    tile = tl.program_id(0) % tiles
+    row, col = place(tile, tiles_m, tiles_n, GROUP_M)
     part = tl.program_id(0) // tiles
     blocks = tl.cdiv(k, BLOCK_K)
     # The first parts take one block more, if the blocks cannot be shared out equally.
@@ -280,7 +323,17 @@ def matmul_pointers(
                 a_term = tl.load(a_ptr + rows.to(tl.int64) * stride_am + at * stride_ak, mask=rows < m, other=0.0)
                 b_term = tl.load(b_ptr + cols.to(tl.int64) * stride_bn + at * stride_bk, mask=cols < n, other=0.0)
                 acc += a_term[:, None] * b_term[None, :]
+    if SPLIT_K == 1:
+        y_ptr += part.to(tl.int64) * m * n  # of part 0. Without it, addresses are computed before the loop, and spill
+        here = True
+    else:
+        area: tl.constexpr = BLOCK_M * BLOCK_N
+        at = _elements(BLOCK_M, BLOCK_N)
+        parts_ptr += tile.to(tl.int64) * (SPLIT_K * area)
+        tl.store(parts_ptr + part * area + at, acc)
+        here = _is_last(counters_ptr + tile, SPLIT_K)
+        if here:
+            acc = _sum_of(parts_ptr, at, area, SPLIT_K)
     acc = _scaled(acc, scale_a_ptr, scale_b_ptr)
-    y_ptr += part.to(tl.int64) * m * n
     y_at = y_ptr + rows[:, None].to(tl.int64) * stride_ym + cols[None, :].to(tl.int64) * stride_yn
-    tl.store(y_at, acc.to(y_ptr.dtype.element_ty), mask=(rows < m)[:, None] & (cols < n)[None, :])
+    tl.store(y_at, acc.to(y_ptr.dtype.element_ty), mask=(rows < m)[:, None] & (cols < n)[None, :] & here)

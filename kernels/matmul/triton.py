@@ -32,6 +32,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..padding import ALIGNED
+from ..stream_memory import counters
 from ..tensor_cores import has_roles
 from ..triton_device import on_device_of, require_gpu, require_products
 from ..unsupported import Unsupported
@@ -48,12 +49,11 @@ from ._configurations import (
 )
 from ._operands import HAVE_DESCRIPTORS, Operand, copied, described, in_place, load_unit, whole_loads
 from ._product import require_product
-from ._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny, sum_parts
+from ._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny
 
 FEW_TERMS = 32  # sums of up to this many terms are computed in float32 arithmetic, which rounds them less
 INTERPRETED = ((9, 0), 132)  # the interpreter counts as this GPU, so that the kernels for Hopper are checked
 BEFORE_HOPPER = (8, 9)
-SUM_BLOCK = 1024  # elements that a program of sum_parts computes
 FEW_ROWS = 16  # up to this many rows of the narrow operand, it is 2 % faster if tiles begin at different places along k
 
 
@@ -245,16 +245,14 @@ def _by_descriptors(
 ) -> None:
     (m, n), k = y.shape, a.shape[1 if a.along_k else 0]
     tiles_m, tiles_n = triton.cdiv(m, how.block_m), triton.cdiv(n, how.block_n)
-    whole = y
-    if how.split_k > 1:
-        whole = torch.empty(how.split_k * tiles_m * how.block_m, n, dtype=torch.float32, device=y.device)
-    stored = described(whole, [how.block_m, how.block_n // 2 if how.halves else how.block_n])
+    stored = described(y, [how.block_m, how.block_n // 2 if how.halves else how.block_n])
     programs = tiles_m * tiles_n * how.split_k
     matmul_descriptors[(min(programs, how.programs * _machine(y.device)[1]),)](
         a.tiles(how.block_m, how.block_k),
         b.tiles(how.block_n, how.block_k),
         stored,
-        whole,
+        y,
+        *_sharing(how, tiles_m * tiles_n, y),
         scale_a,
         scale_b,
         m,
@@ -269,28 +267,27 @@ def _by_descriptors(
         SPLIT_K=how.split_k,
         HALVES=how.halves,
         DESCRIBED=stored is not None,
-        FLATTEN=True,
+        FLATTEN=how.split_k == 1,
         STAGES=how.stages,
         num_warps=how.warps,
         num_stages=how.stages,
     )
-    if how.split_k > 1:
-        _add_up(whole, y, tiles_m * how.block_m * n, how.split_k)
 
 
 def _skinny(
     how: Configuration, a: Operand, b: Operand, y: Tensor, scale_a: Tensor | None, scale_b: Tensor | None
 ) -> None:
     k = a.shape[1 if a.along_k else 0]
-    out = y if how.split_k == 1 else torch.empty(how.split_k, *y.shape, dtype=torch.float32, device=y.device)
     upright = y.shape[0] <= y.shape[1]
     narrow, wide = (a, b) if upright else (b, a)
     rows, cols = y.shape if upright else y.t().shape
     strides = y.stride() if upright else y.t().stride()
-    matmul_skinny[(triton.cdiv(cols, how.block_n) * how.split_k,)](
+    tiles = triton.cdiv(cols, how.block_n)
+    matmul_skinny[(tiles * how.split_k,)](
         wide.tiles(how.block_n, how.block_k),
         narrow.tiles(how.block_m, how.block_k),
-        out,
+        y,
+        *_sharing(how, tiles, y),
         scale_a,
         scale_b,
         rows,
@@ -308,8 +305,6 @@ def _skinny(
         num_warps=how.warps,
         num_stages=how.stages,
     )
-    if how.split_k > 1:
-        _add_up(out, y, y.numel(), how.split_k)
 
 
 def _by_roles(
@@ -323,9 +318,13 @@ def _by_roles(
 _LAUNCH = {"roles": _by_roles, "descriptors": _by_descriptors, "skinny": _skinny}
 
 
-def _add_up(parts: Tensor, y: Tensor, stride: int, count: int) -> None:
-    grid = (triton.cdiv(y.numel(), SUM_BLOCK),)
-    sum_parts[grid](parts, y, y.numel(), stride, PARTS=count, BLOCK=SUM_BLOCK, num_warps=4)
+def _sharing(how: Configuration, tiles: int, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return memory for the partial sums of ``tiles`` tiles and a counter for each; ``y``, twice, if k is not split."""
+    if how.split_k == 1:
+        return y, y
+    sums = torch.float64 if y.dtype == torch.float64 else torch.float32
+    parts = torch.empty(tiles * how.split_k * how.block_m * how.block_n, dtype=sums, device=y.device)
+    return parts, counters(y, tiles)
 
 
 def _by_pointers(
@@ -337,10 +336,7 @@ def _by_pointers(
     scale_b: Tensor | None,
     precision: Precision,
 ) -> None:
-    sums = torch.float64 if y.dtype == torch.float64 else torch.float32
-    out = y if how.split_k == 1 else torch.empty(how.split_k, *y.shape, dtype=sums, device=y.device)
-    target = out if out is y else out[0]
-    rows, cols = how.block_m, how.block_n
+    target, rows, cols = y, how.block_m, how.block_n
     if how.copies:
         a, b = whole_loads(a), whole_loads(b)
     (a_along_k, a_unit), (b_along_k, b_unit) = (load_unit(x, zeros=how.copies) for x in (a, b.t()))
@@ -359,10 +355,12 @@ def _by_pointers(
     if precision == "tf32x3" and min(a_unit, b_unit) * a.itemsize <= NARROW_LOAD and rows > cols:
         rows, cols = cols, rows
     (m, n), k = target.shape, a.shape[1]
-    matmul_pointers[(triton.cdiv(m, rows) * triton.cdiv(n, cols) * how.split_k,)](
+    tiles = triton.cdiv(m, rows) * triton.cdiv(n, cols)
+    matmul_pointers[(tiles * how.split_k,)](
         a,
         b,
         target,
+        *_sharing(how, tiles, y),
         scale_a,
         scale_b,
         m,
@@ -372,7 +370,7 @@ def _by_pointers(
         *b.stride(),
         *target.stride(),
         1.0,
-        ACCUMULATE=tl.float64 if sums == torch.float64 else tl.float32,
+        ACCUMULATE=tl.float64 if y.dtype == torch.float64 else tl.float32,
         PRECISION=precision,
         A_ALONG_K=a_along_k,
         B_ALONG_K=b_along_k,
@@ -391,5 +389,3 @@ def _by_pointers(
         num_warps=how.warps,
         num_stages=how.stages,
     )
-    if how.split_k > 1:
-        _add_up(out, y, y.numel(), how.split_k)

@@ -26,6 +26,7 @@ CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuob
 SHARED = {80: 166_912, 89: 101_376, 90: 232_448}  # bytes that a program may have
 NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64", "fp8e4nv": "float8_e4m3fn"}
 NONE = {"scale_a_ptr": None, "scale_b_ptr": None}
+SHARED_BY_PARTS = {"parts_ptr": "*fp32", "counters_ptr": "*i32"}
 
 hopper = pytest.mark.skipif(not HAVE_DESCRIPTORS, reason="this Triton has no descriptors")
 
@@ -89,6 +90,7 @@ def descriptors(tmp_path):
             "b": tiles(dtype, b, b_along_k),
             "y": tiles(stored, y, True),
             "y_ptr": f"*{stored}",
+            **SHARED_BY_PARTS,
             "scale_a_ptr": "*fp32",
             "scale_b_ptr": "*fp32",
             **dict.fromkeys(["m", "n", "k"], "i32"),
@@ -133,6 +135,8 @@ def pointers(tmp_path):
         arguments = {
             **dict.fromkeys(["a_ptr", "b_ptr"], f"*{dtype}"),
             "y_ptr": f"*{'bf16' if dtype == 'fp8e4nv' else dtype}",
+            **SHARED_BY_PARTS,
+            **({"parts_ptr": "*fp64"} if dtype == "fp64" else {}),
             **dict.fromkeys(["m", "n", "k", "stride_am", "stride_ak", "stride_bk", "stride_bn", "stride_ym"], "i32"),
             "one": "fp32",
             **sides,
@@ -181,11 +185,12 @@ def test_products_of_every_tile_on_hopper_use_wgmma_and_spill_nothing(descriptor
 
 
 @hopper
-def test_a_sum_in_parts_is_stored_in_float32_on_hopper(descriptors):
+def test_the_last_program_of_a_tile_adds_up_the_parts_of_its_sum(descriptors):
     how = on_hopper(512, 512, 8192, "bf16")
     assert how.split_k > 1
-    built = descriptors(how, "bf16", "fp32")
+    built = descriptors(how, "bf16", "bf16")
     assert built.products == {f"m64n{how.block_n}k16"}
+    assert built.count(r"atom\S*\.acq_rel\S*\.gpu\S*\.add|atom\S*\.gpu\S*\.acq_rel\S*\.add") == 1
     assert built.stack == 0
 
 
@@ -231,6 +236,7 @@ def test_skinny_products_on_hopper_waste_no_more_than_they_must(tmp_path, m, alo
         "wide": tiles("bf16", (how.block_n, how.block_k), along_k),
         "narrow": tiles("bf16", (how.block_m, how.block_k), True),
         "y_ptr": "*bf16",
+        **SHARED_BY_PARTS,
         **dict.fromkeys(["rows", "cols", "k", "stride_row", "stride_col"], "i32"),
     }
     built = Built(_triton_kernels.matmul_skinny, arguments, constants | NONE, 90, how, tmp_path)

@@ -16,7 +16,7 @@ SIZES = [1, 7, 16, 100, 128, 129, 512, 1000, 1024, 2048, 4096, 16384]
 def shared_bytes(how, dtype):
     """The tiles that are on their way, and the part of y that is being stored."""
     stage = (how.block_m + how.block_n) * how.block_k * ITEMSIZE[dtype]
-    stored = 4 if how.split_k > 1 or dtype == "float32" else 2
+    stored = 4 if dtype == "float32" else 2
     store = how.block_m * how.block_n // (2 if how.halves else 1) * stored if how.kernel == "descriptors" else 0
     return how.programs * (how.stages * stage + store)
 
