@@ -60,7 +60,7 @@ def test_what_did_not_run_is_a_miss_with_its_reason():
 
 def test_a_group_is_judged_by_its_geometric_mean_and_its_worst():
     fast, slow = ({"triton": us, "torch": 100.0, COPY: 1.0} for us in (90.0, 104.0))
-    text, count = report([result(fast, group="bfloat16 large"), result(slow, group="bfloat16 large")])
+    text, count = report([result(fast, group="float16 large"), result(slow, group="float16 large")])
     assert count == 1
     assert "1.034" in text  # the mean of 100 / 90 and 100 / 104
     assert "0.962" in text
