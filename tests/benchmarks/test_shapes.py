@@ -11,7 +11,16 @@ import pytest
 import benchmarks.common
 from benchmarks.kernels.shapes.__main__ import cases, command, main, measure, runs, sweep
 from benchmarks.kernels.shapes.draw import NAMED, OPS, shapes
-from benchmarks.kernels.shapes.report import BEST, Peaks, bars_table, bound_by, measured, op_table, statistics
+from benchmarks.kernels.shapes.report import (
+    BEST,
+    Measured,
+    Peaks,
+    bars_table,
+    bound_by,
+    measured,
+    op_table,
+    statistics,
+)
 from runner.experiment.results import Comparison, Row
 from runner.store import run_folder
 from runner.store.fingerprint import Fingerprints
@@ -122,6 +131,22 @@ def test_a_ratio_is_that_of_the_faster_peer_for_each_shape(tmp_path):
     assert "| 0.900 ± 0.00" in worst
     assert "| cuda 2.000 |" in better
     assert "- 1 of 2 shapes without cuda: no compiler" in op_table(OP, found)
+
+
+def test_an_mlp_as_a_graph_is_compared_with_torch_as_a_caller_has_both():
+    op = OPS["mlp-float32"]
+    problems, labels = cases(command(op, "cuda"), shapes(op, 1, 2))
+    found = []
+    for (shape, some), times in zip(problems.items(), ((300.0, 60.0), (400.0, 100.0)), strict=True):
+        us = dict(zip(("torch", "cudagraph"), times, strict=True))
+        named = {labels.label(case.impl): case for case in some}
+        rows = {name: Row(case=named[name], status="ok", metrics={"pipelined_us": us[name]}) for name in us}
+        key = named["torch"].key
+        rounds = {key: Comparison({key: [1.0] * 10}, {key: "graph_timestamps"})}
+        found.append(Measured(shape, [*rows.values()], True, rows, rounds=rounds))
+    text, _ = bars_table({op: found})
+    assert "cudagraph, calls back to back | 4.472, bar 3 PASS | 4.050 | 4.000" in text
+    assert found[0].seen(op) == {}  # the graph is no peer of the kernels
 
 
 def test_what_failed_or_was_not_paired_is_named_and_a_miss(tmp_path):

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.common import environment, keep, load_average, page, run
 from benchmarks.kernels.shapes.draw import OPS, Op, Shape, shapes
-from benchmarks.kernels.shapes.report import Measured, bars_table, measured, op_table
+from benchmarks.kernels.shapes.report import GRAPH, Measured, bars_table, measured, op_table
 from runner import config
 from runner.experiment.case import CaseRecord, Labels
 from runner.store.fingerprint import Fingerprints
@@ -76,7 +76,7 @@ def main() -> int:
 def command(op: Op, device: str, *, max_autotune: bool = False) -> list[str]:
     """Return the words of the runner for all but the shapes of ``op``."""
     tuned = [TUNED] if max_autotune and op.workload in ("matmul", "mlp") else []
-    impls = f"impl={','.join([*op.ours, *PEERS])}"
+    impls = f"impl={','.join([*op.ours, *PEERS, *([GRAPH] if op.graph else [])])}"
     what = ["+experiment=shapes", f"workload={op.workload}", f"workload.dtype={op.dtype}", impls, *tuned]
     return ["--config-dir", str(CONF), *what, f"device={device}", "log=none", "-m"]
 

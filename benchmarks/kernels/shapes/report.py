@@ -19,6 +19,7 @@ from runner.report import derive, past
 from runner.timing.procedure import UNTRUE
 
 BEST = "best of ours"
+GRAPH = "cudagraph"  # ours as a CUDA graph, beside torch as a caller has it: no peer of the kernels
 SHORT_US = 5.0  # a kernel shorter than this mostly starts and ends
 BUSY = 40.0  # percent of a measured peak from which on it is what bounds a call
 UNDONE = ("skipped", "lost")  # statuses of cases that a run left behind when it was stopped
@@ -48,9 +49,15 @@ class Measured:
         key = self.rows[name].case.key
         return fmean(self.rounds[key].batches_us[key])
 
+    def back_to_back(self) -> float:
+        """Return the time of torch's calls back to back over that of the CUDA graph; 0 if one of them is missing."""
+        rows = [self.rows[name] for name in ("torch", GRAPH) if name in self.rows]
+        times: list[Any] = [us for row in rows if (us := row.metrics.get("pipelined_us"))]
+        return times[0] / times[1] if len(times) == 2 else 0.0
+
     def seen(self, op: Op) -> dict[str, Seen]:
         """Return the time of the fastest peer over that of each of ours that ran, the fastest of ours first."""
-        peers = [name for name in self.rows if name not in op.ours]
+        peers = [name for name in self.rows if name not in (*op.ours, GRAPH)]
         if not peers:
             return {}
         best, found = self.rows[min(peers, key=self.us)], {}
@@ -136,6 +143,11 @@ def bars_table(found: Mapping[Op, Sequence[Measured]]) -> tuple[str, int]:
     """Return a table of the ratios with their bars, and the number of missed ones."""
     lines: list[tuple[str, ...]] = []
     for op, some in found.items():
+        if op.graph is not None:
+            graphs = Statistics({one.shape: one.back_to_back() for one in some})
+            worst, shape = graphs.worst
+            cells = [_held(graphs.mean, op.graph), *(_held(one, None) for one in (graphs.fifth, worst))]
+            lines.append((f"{op.name}: {GRAPH}, calls back to back", *cells, "x".join(map(str, shape)), ""))
         for who, bars in ((op.ours[0], op.main), (BEST, op.best)):
             figures = statistics(op, some, who)
             worst, shape = figures.worst
@@ -145,7 +157,14 @@ def bars_table(found: Mapping[Op, Sequence[Measured]]) -> tuple[str, int]:
         wrong = sum(len(one.failed.keys() & {*op.ours}) for one in some) + sum(not one.every_row for one in some)
         count = sum(len({*op.ours} - one.absent.keys()) for one in some)
         lines[-2] = (*lines[-2][:-1], f"{count - wrong} of {count} {word(not wrong)}")
-    titles = ["x the best of torch and torch.compile", "mean", "5th percentile", "worst", "there", "right"]
+    titles = [
+        "x the best of torch and torch.compile; back to back, x torch",
+        "mean",
+        "5th percentile",
+        "worst",
+        "there",
+        "right",
+    ]
     return table(titles, lines), sum(cell.endswith(word(False)) for line in lines for cell in line)
 
 
@@ -160,7 +179,7 @@ def op_table(op: Op, found: Sequence[Measured]) -> str:
     """Return a table of the shapes at which the first of ``op.ours`` is slowest beside its peers, and all failures."""
     peaks, main = Peaks.of(row for one in found for row in one.rows.values()), op.ours[0]
     seen = {one.shape: one.seen(op) for one in found}
-    names = dict.fromkeys([*op.ours, *(name for one in found for name in one.rows)])
+    names = dict.fromkeys([*op.ours, *(name for one in found for name in one.rows if name != GRAPH)])
     names = {name: None for name in names if any(name in one.rows for one in found)}
     there = [one for one in found if main in seen[one.shape]]
     lines = []
