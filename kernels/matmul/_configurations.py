@@ -78,7 +78,7 @@ TILES = (
 ROLES = _Tile(128, 256, 4, 0.98)  # of kernel "roles", which stores a tile of y during the next one
 SKINNY_RATE = 0.4
 PREFER_ROLES = 1.15  # with many tiles, it is chosen although another one is estimated to be faster by up to this factor
-STORED = 8  # n must be a multiple of this in 16 bits: a descriptor stores rows of a multiple of 16 bytes
+STORED = 8  # columns: if n is a multiple, the copy engine stores y in 16 bits, and no warp waits for it
 FEWEST_STEPS = 8  # along k for kernel "roles": more than the parts that y is stored in, and the slots of the ring
 LONGEST = 2**31 - 256  # of m, n and k; beyond, indices in the last tile may need more than 32 bits
 SKINNY_ROWS = 128  # rows of the narrow operand, at most; beyond, its tile is no smaller than that of the wide operand
@@ -131,7 +131,7 @@ def _hopper(m: int, n: int, k: int, itemsize: int, multiprocessors: int, *, role
         if tile.block_m == 64 or 2 * m > tile.block_m
     ]
     us, how = min(choices, key=lambda choice: choice[0])
-    if roles and itemsize <= 2 and n % STORED == 0 and blocks >= FEWEST_STEPS:
+    if roles and itemsize <= 2 and blocks >= FEWEST_STEPS:
         many = _cdiv(m, ROLES.block_m) * _cdiv(n, ROLES.block_n) >= multiprocessors
         time = _tiled_us(ROLES, 1, *size)
         if time <= (PREFER_ROLES if many else 1) * us:
@@ -151,7 +151,7 @@ def _tiled_us(
     lines = (tile.block_m + min(tile.block_m, m) + tile.block_n + min(tile.block_n, n)) / 2  # rows beyond y cost half
     each = max(lines * depth / READ_BYTES, area * depth / (CORE_BYTES * tile.rate))
     # Programs that share a multiprocessor share its rates, and each stores while the other multiplies.
-    aside = tile is ROLES or tile.programs > 1
+    aside = (tile is ROLES and n % STORED == 0) or tile.programs > 1
     store = area / STORE_ELEMENTS
     all_bytes = (m * k + k * n + m * n) * itemsize
     slots = tile.programs * multiprocessors

@@ -124,7 +124,7 @@ def matmul(
     elif precision is None:
         precision = "tf32" if tf32_allowed() else "ieee" if k <= FEW_TERMS else "tf32x3"
     given = _given(BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages)
-    roles = not given and has_roles(a) and y.data_ptr() % ALIGNED == 0  # this kernel stores by descriptor only
+    roles = not given and has_roles(a)
     machine = {"capability": capability, "multiprocessors": multiprocessors, "roles": roles}
     how = configuration(m, n, k, dtype, precision=precision, **machine)
     if how.kernel == "pointers":

@@ -37,7 +37,7 @@ def tiles(dtype, rows, cols):
 def built(tmp_path):
     """``built("bf16")``: PTX, SASS, and the resources that the assembler reports."""
 
-    def build(dtype, *, a_along_k=True, b_along_k=True, scaled=False):
+    def build(dtype, *, a_along_k=True, b_along_k=True, scaled=False, described=True):
         half, block_k = HOW.block_m // 2, HOW.block_k * 16 // TYPES[dtype].primitive_bitwidth
         stored = "bf16" if dtype == "fp8e4nv" else dtype
         constants = {
@@ -49,10 +49,12 @@ def built(tmp_path):
             "GROUP_M": HOW.group_m,
             "STAGES": HOW.stages,
         } | ({} if scaled else {"scale_a_ptr": None, "scale_b_ptr": None})
+        constants |= {} if described else {"y": None}
         arguments = {
             "a": tiles(dtype, half, block_k) if a_along_k else tiles(dtype, block_k, half),
             "b": tiles(dtype, HOW.block_n, block_k) if b_along_k else tiles(dtype, block_k, HOW.block_n),
             "y": tiles(stored, half, HOW.block_n // PARTS.value),
+            "y_ptr": f"*{stored}",
             **dict.fromkeys(["scale_a_ptr", "scale_b_ptr"], "*fp32"),
             **dict.fromkeys(["m", "n", "k"], "i32"),
         }
@@ -97,6 +99,16 @@ def test_two_warpgroups_multiply_what_a_warp_loads_and_spill_nothing(built, dtyp
     assert re.search(r"STACK:(\d+)", usage)[1] == "0"
     assert not re.search(r"\b(LDL|STL)\b", sass)
     assert ".f64" not in ptx
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8e4nv"])
+def test_a_y_whose_rows_are_not_aligned_is_stored_by_threads(built, dtype):
+    kernel, ptx, usage, sass = built(dtype, b_along_k=dtype != "bf16", described=False)
+    assert not re.search(r"bulk\.tensor\.2d\.global\.shared", ptx)
+    assert re.search(r"st\.global\S*\.b16", ptx)
+    assert kernel.metadata.shared <= SHARED
+    assert re.search(r"STACK:(\d+)", usage)[1] == "0"
+    assert not re.search(r"\b(LDL|STL)\b", sass)
 
 
 def test_a_product_is_in_flight_whenever_a_step_waits(built):

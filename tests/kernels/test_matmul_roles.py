@@ -18,8 +18,11 @@ def hopper():
         pytest.skip("the kernel is for Hopper, and Triton 3.6 or newer")
 
 
-# As many tiles as multiprocessors and a few more | several turns, and k no multiple of a step | the fewest steps
-@pytest.mark.parametrize(("m", "n", "k"), [(2968, 1544, 1024), (4096, 5128, 1104), (5000, 6008, 512)])
+# As many tiles as multiprocessors and a few more | several turns, and k no multiple of a step | the fewest steps | rows
+# of y that are not aligned
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(2968, 1544, 1024), (4096, 5128, 1104), (5000, 6008, 512), (4100, 5123, 1104)]
+)
 @pytest.mark.parametrize(("a_along_k", "b_along_k"), [(True, True), (True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_every_element_is_right_and_stays_so(make, error, dtype, m, n, k, a_along_k, b_along_k):
@@ -42,18 +45,18 @@ def test_float8_is_scaled(make, error):
     assert torch.equal(matmul(a, b, scale_a=two, scale_b=quarter), product / 2)
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(4096, 4097, 1024), (256, 4096, 1024), (4096, 4096, 256)])
+@pytest.mark.parametrize(("m", "n", "k"), [(256, 4096, 1024), (4096, 4096, 256)])
 def test_what_it_is_not_for_is_left_to_the_others(make, error, m, n, k):
     workload, (a, b) = make("matmul", dtype="bfloat16", device="cuda", size=1, m=m, n=n, k=k)
     assert error(workload.reference(a, b), [matmul(a, b)]) < 1
     assert not chosen().startswith("roles")
 
 
-def test_so_is_a_place_for_y_that_they_do_not_store_to(make, error):
+def test_y_may_begin_anywhere(make, error):
     workload, (a, b) = make("matmul", dtype="bfloat16", device="cuda", size=1, m=4096, n=4096, k=1024)
     y = torch.empty(4096 * 4096 + 1, dtype=torch.bfloat16, device="cuda")[1:].view(4096, 4096)
     assert error(workload.reference(a, b), [matmul(a, b, out=y)]) < 1
-    assert chosen().startswith("descriptors")
+    assert chosen().startswith("roles")
 
 
 def test_an_operand_that_descriptors_cannot_read_is_copied(make, error):
