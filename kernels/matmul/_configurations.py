@@ -118,6 +118,15 @@ def configuration(
 @lru_cache(maxsize=4096)
 def _hopper(m: int, n: int, k: int, itemsize: int, multiprocessors: int, *, roles: bool) -> tuple[float, Configuration]:
     """Return the shortest estimated time in us if descriptors read both operands, and its configuration."""
+    *choices, (time, with_roles) = hopper_choices(m, n, k, itemsize, multiprocessors)
+    us, how = min(choices, key=lambda choice: choice[0])
+    many = _cdiv(m, ROLES.block_m) * _cdiv(n, ROLES.block_n) >= multiprocessors
+    possible = roles and itemsize <= 2 and _cdiv(k * itemsize, K_BYTES) >= FEWEST_STEPS
+    return (time, with_roles) if possible and time <= (PREFER_ROLES if many else 1) * us else (us, how)
+
+
+def hopper_choices(m: int, n: int, k: int, itemsize: int, multiprocessors: int) -> list[tuple[float, Configuration]]:
+    """Return all configurations that read operands by descriptors, with estimated times in us; "roles" is the last."""
     size = (m, n, k, itemsize, multiprocessors)
     blocks = _cdiv(k * itemsize, K_BYTES)
     splits = [split for split in SPLITS if split == 1 or 8 * split <= min(blocks, 64)]
@@ -130,15 +139,10 @@ def _hopper(m: int, n: int, k: int, itemsize: int, multiprocessors: int, *, role
         for split in splits
         if tile.block_m == 64 or 2 * m > tile.block_m
     ]
-    us, how = min(choices, key=lambda choice: choice[0])
-    if roles and itemsize <= 2 and blocks >= FEWEST_STEPS:
-        many = _cdiv(m, ROLES.block_m) * _cdiv(n, ROLES.block_n) >= multiprocessors
-        time = _tiled_us(ROLES, 1, *size)
-        if time <= (PREFER_ROLES if many else 1) * us:
-            # group_m: of 4 to 16, 12 was the fastest or within 0.2 % of it for nine large shapes in two dtypes. The
-            # exception is 16384 cubed in float16, where 8 was 1.2 % faster, in a separate run.
-            return time, Configuration("roles", 128, 256, K_BYTES // itemsize, stages=4, warps=4, group_m=12)
-    return us, how
+    # group_m: of 4 to 16, 12 was the fastest or within 0.2 % of it for nine large shapes in two dtypes. The exception
+    # is 16384 cubed in float16, where 8 was 1.2 % faster, in a separate run.
+    with_roles = Configuration("roles", 128, 256, K_BYTES // itemsize, stages=4, warps=4, group_m=12)
+    return [*choices, (_tiled_us(ROLES, 1, *size), with_roles)]
 
 
 def _tiled_us(
@@ -292,6 +296,15 @@ def _pointers(
     m: int, n: int, k: int, dtype: str, hopper: bool, multiprocessors: int, precision: Precision, load: int
 ) -> tuple[float, Configuration]:
     """Return the shortest estimated time in us, and its configuration."""
+    choices = pointers_choices(m, n, k, dtype, hopper, multiprocessors, precision, load)
+    us, how = min(choices, key=lambda choice: choice[0])
+    return max(us, (m * k + k * n) * ITEMSIZE[dtype] / MEMORY_BYTES), how
+
+
+def pointers_choices(
+    m: int, n: int, k: int, dtype: str, hopper: bool, multiprocessors: int, precision: Precision, load: int
+) -> list[tuple[float, Configuration]]:
+    """Return all configurations of the kernel "pointers" with estimated times in us, if memory is not the limit."""
     itemsize = ITEMSIZE[dtype]
     kind = dtype if dtype == "float64" else precision if dtype == "float32" else "tensor cores"
     # Without wgmma, the parts of both tiles are in registers. So are tiles that cp.async cannot copy.
@@ -300,8 +313,7 @@ def _pointers(
     loop = LOOPS.get(kind, LOOPS["tensor cores"])
     step_us = loop.step_us * (2 if load < LEAST_LOAD else 1)  # one step ahead; copies: two
 
-    def microseconds(choice: tuple[_Tile, int]) -> float:
-        tile, split = choice
+    def microseconds(tile: _Tile, split: int) -> float:
         rows, cols = tile.block_m, tile.block_n
         here = _cdiv(_cdiv(m, rows) * _cdiv(n, cols) * split, multiprocessors)  # programs of a multiprocessor
         steps = _cdiv(_cdiv(k, block_k), split)
@@ -312,14 +324,13 @@ def _pointers(
         alone = FILL_US + steps * (step_us + multiplying / 2) + rows * cols / loop.stored
         return max(busy, _cdiv(here, tile.programs) * alone) + _joining_us(split, rows * cols, m * n)
 
+    def how(tile: _Tile, split: int) -> Configuration:
+        rows, cols = tile.block_m, tile.block_n
+        return Configuration("pointers", rows, cols, block_k, stages=3, warps=tile.warps, group_m=8, split_k=split)
+
     splits = [split for split in SPLITS if split == 1 or k >= 2 * split * block_k]
     tiles = [tile for tile in loop.tiles if kind != "tf32x3" or load > NARROW_LOAD or tile.block_n < 64]
-    best = min(((tile, split) for tile in tiles for split in splits), key=microseconds)
-    tile, split = best
-    how = Configuration(
-        "pointers", tile.block_m, tile.block_n, block_k, stages=3, warps=tile.warps, group_m=8, split_k=split
-    )
-    return max(microseconds(best), (m * k + k * n) * itemsize / MEMORY_BYTES), how
+    return [(microseconds(tile, split), how(tile, split)) for tile in tiles for split in splits]
 
 
 def copy_pays(m: int, n: int, k: int, dtype: str, *, copied: tuple[int, ...], multiprocessors: int, load: int) -> bool:

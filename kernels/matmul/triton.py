@@ -172,33 +172,52 @@ def run(
 
     Use the kernel "pointers" instead if descriptors would need a copy that costs more than it saves.
     """
+    how = _without_costly_copies(how, a, b, precision)
+    if given:
+        if how.kernel == "skinny" and given.get("block_m", how.block_m) < how.block_m:
+            raise Unsupported(f"BLOCK_M: one tile holds all rows of this narrow operand; give {how.block_m} or more")
+        how = replace(how, **given)  # type: ignore[arg-type]  # mypy takes a value for any of the fields
+    launch(how, a, b, y, scale_a, scale_b, precision=precision)
+
+
+def launch(
+    how: Configuration,
+    a: Tensor,
+    b: Tensor,
+    y: Tensor,
+    scale_a: Tensor | None = None,
+    scale_b: Tensor | None = None,
+    *,
+    precision: Precision = "ieee",
+) -> None:
+    """Write a @ b into ``y`` with the configuration ``how``. Copy an operand if its kernel cannot read it."""
     global _last
-    along_k = a.dtype.itemsize != 2  # tensor cores multiply other dtypes only if the rows of a tile run along k
     notes: list[str] = [precision] if a.dtype == torch.float32 else []
     with on_device_of(a):
-        left = right = None
-        if how.kernel != "pointers":
-            left, right = in_place(a, along_k), in_place(b.t(), along_k)
-            how = _without_costly_copies(how, a, b, left, right, precision)
-        if given:
-            if how.kernel == "skinny" and given.get("block_m", how.block_m) < how.block_m:
-                raise Unsupported(
-                    f"BLOCK_M: one tile holds all rows of this narrow operand; give {how.block_m} or more"
-                )
-            how = replace(how, **given)  # type: ignore[arg-type]  # mypy takes a value for any of the fields
         if how.kernel == "pointers":
             _by_pointers(how, a, b, y, scale_a, scale_b, precision)
         else:
+            left, right = _in_place(a, b)
             notes += [f"{name} copied" for name, operand in (("a", left), ("b", right)) if operand is None]
+            along_k = _along_k(a)
             _LAUNCH[how.kernel](how, left or copied(a, along_k), right or copied(b.t(), along_k), y, scale_a, scale_b)
     _last = [how, *notes]
 
 
-def _without_costly_copies(
-    how: Configuration, a: Tensor, b: Tensor, left: Operand | None, right: Operand | None, precision: Precision
-) -> Configuration:
+def _along_k(a: Tensor) -> bool:
+    """Return whether the rows of tiles must run along k: tensor cores take only 16-bit types in any order."""
+    return a.dtype.itemsize != 2
+
+
+def _in_place(a: Tensor, b: Tensor) -> tuple[Operand | None, Operand | None]:
+    return in_place(a, _along_k(a)), in_place(b.t(), _along_k(a))
+
+
+def _without_costly_copies(how: Configuration, a: Tensor, b: Tensor, precision: Precision) -> Configuration:
     """Return ``how``, or the kernel "pointers" if descriptors need copies that cost more than they save."""
-    copies = tuple(x.numel() for x, operand in ((a, left), (b, right)) if operand is None)
+    if how.kernel == "pointers":
+        return how
+    copies = tuple(x.numel() for x, operand in zip((a, b), _in_place(a, b), strict=True) if operand is None)
     if not copies:
         return how
     dtype, (m, k), n = str(a.dtype).removeprefix("torch."), a.shape, b.shape[1]
