@@ -1,4 +1,4 @@
-"""Copies of matrices whose rows begin where the copy engine, or a load of 16 bytes, can begin, and end in zeros."""
+"""Padded copies of matrices: rows are aligned for the copy engine and for loads of 16 bytes, and end in zeros."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def room(rows: int, cols: int, like: Tensor) -> Tensor:
 
 
 def padded(x: Tensor) -> Tensor:
-    """Return a copy of ``x`` [rows, cols] in ``room``, with zeros behind each row."""
+    """Return a copy of ``x`` [rows, cols] in ``room``, with zeros after each row up to the next one."""
     rows, cols = x.shape
     out = room(rows, cols, x)
     bits, width = BITS[x.element_size()], out.stride(0)

@@ -40,8 +40,8 @@ GROUP = 8  # rows of tiles that are visited together
 # Differences of up to FEW coordinates; beyond, the coordinates of a thread's columns do not fit into its registers.
 FEW, FEW_ROWS, FEW_COLS = 32, 8, 256
 FEW_PROGRAMS = 12  # for each multiprocessor, twice as many as it has registers for
-FEW_SHARE = 32  # rows of a program, at least, since it first loads the coordinates of its columns one by one. But no
-FEW_BUSY = 2  # multiprocessor shall have fewer programs than this
+FEW_SHARE = 32  # rows of a program, at least, since it first loads the coordinates of its columns one by one
+FEW_BUSY = 2  # programs for each multiprocessor, for which a program takes fewer rows than that
 # The estimate of a time in us, for an H200
 AROUND = 11  # instructions for an element, beside two for a coordinate
 INSTRUCTIONS = 128 * 1600 * 0.8  # that a multiprocessor executes in 1 us

@@ -22,8 +22,8 @@ PART_BYTES = 3.3e6  # bytes of partial sums that all multiprocessors write to L2
 JOIN_US = 1.0  # to store partial sums and to count, before the last program of a tile adds them up
 LAUNCH_US = 2.3  # time of a small kernel more, which copies an operand
 MEMORY_BYTES = 3.0e6  # bytes that the GPU reads from memory, or writes, in 1 us
-LONE = 0.7  # share of the rates of two programs on a multiprocessor that a lone one of them reaches
 ENOUGH = 0.45  # share of the multiprocessors that reach this rate
+LONE = 0.7  # share of the rates of two programs on a multiprocessor that one program alone reaches
 COPIED_BYTES = 1.0e6  # of an operand that the GPU copies in 1 us
 FILL_US = 1.5  # from the start of a program until its first tiles have arrived
 
@@ -147,7 +147,10 @@ def hopper_choices(m: int, n: int, k: int, itemsize: int, multiprocessors: int) 
 def _tiled_us(
     tile: _Tile, split: int, m: int, n: int, k: int, itemsize: int, multiprocessors: int, *, refilled: bool = False
 ) -> float:
-    """Return the estimated time of a product by tiles of y. ``refilled``: each wave waits for its first operands."""
+    """Return the estimated time in us of a product whose programs each compute a tile of y, or a part of its sums.
+
+    ``refilled``: the programs of a wave do not load operands before the previous wave has ended.
+    """
     items = _cdiv(m, tile.block_m) * _cdiv(n, tile.block_n) * split
     area = tile.block_m * tile.block_n
     depth = _cdiv(_cdiv(k * itemsize, tile.k_bytes), split) * tile.k_bytes  # bytes along k

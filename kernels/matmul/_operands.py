@@ -11,8 +11,6 @@ from torch import Tensor
 from ..padding import ALIGNED, padded
 from ..tensor_cores import TensorDescriptor
 
-HAVE_DESCRIPTORS = TensorDescriptor is not None
-
 
 class _Described(TensorDescriptor or object):  # type: ignore[misc]
     """A descriptor without checks. Checking takes 1 us of the about 10 us that a launch takes on the host."""
@@ -67,10 +65,10 @@ def strides_of(x: Tensor) -> list[int] | None:
 
 
 def load_unit(x: Tensor, *, zeros: bool = False) -> tuple[bool, int]:
-    """Return whether neighbours in memory are neighbours in a row of ``x``, and how many of them a load may take.
+    """Return whether the rows of ``x`` are contiguous, else its columns, and how many elements one load can read.
 
-    Loads take up to 16 bytes. Rows, or columns, must begin at multiples of a load and consist of whole loads, or, with
-    ``zeros``, be followed by zeros up to a whole load.
+    A load reads up to 16 bytes. Rows must begin at multiples of a load and consist of whole loads. With ``zeros`` they
+    need not, because zeros follow each row up to a whole load. The same applies to columns.
     """
     along = 1 if abs(x.stride(1)) <= abs(x.stride(0)) or x.shape[0] == 1 else 0
     if x.stride(along) != 1 or x.data_ptr() % ALIGNED:
@@ -80,7 +78,7 @@ def load_unit(x: Tensor, *, zeros: bool = False) -> tuple[bool, int]:
 
 
 def whole_loads(x: Tensor) -> Tensor:
-    """Return ``x``, or a copy that loads of 16 bytes can read, with zeros behind its rows or columns."""
+    """Return ``x`` if loads of 16 bytes can read it, else a copy with zeros after each row or column."""
     along_row, unit = load_unit(x)
     if unit * x.itemsize == ALIGNED:
         return x

@@ -51,13 +51,12 @@ from ._configurations import (
     pointers,
     sharing_programs,
 )
-from ._operands import HAVE_DESCRIPTORS, Operand, copied, described, in_place, load_unit, whole_loads
+from ._operands import Operand, copied, described, in_place, load_unit, whole_loads
 from ._product import require_product
 from ._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny, matmul_stream
 
 FEW_TERMS = 32  # sums of up to this many terms are computed in float32 arithmetic, which rounds them less
 INTERPRETED = ((9, 0), 132)  # the interpreter counts as this GPU, so that the kernels for Hopper are checked
-BEFORE_HOPPER = (8, 9)
 FEW_ROWS = 16  # up to this many rows of the narrow operand, it is 2 % faster if tiles begin at different places along k
 
 
@@ -113,8 +112,6 @@ def matmul(
     if y.numel() == 0 or k == 0:
         return y.zero_()
     capability, multiprocessors = _machine(a.device)
-    if not HAVE_DESCRIPTORS:
-        capability = min(capability, BEFORE_HOPPER)
     dtype = str(a.dtype).removeprefix("torch.")
     if dtype not in ITEMSIZE:
         raise Unsupported(f"matmul in Triton takes {', '.join(ITEMSIZE)}; convert a and b from {dtype}")
@@ -131,7 +128,7 @@ def matmul(
     machine = {"capability": capability, "multiprocessors": multiprocessors, "roles": roles}
     how = configuration(m, n, k, dtype, precision=precision, **machine)
     if how.kernel == "pointers":
-        how = _general(a, b, (a, b), precision)
+        how = _general(a, b, min(map(_load_bytes, (a, b))), precision)
     run(how, a, b, y, scale_a, scale_b, precision=precision, given=given)
     return y
 
@@ -226,14 +223,14 @@ def _without_costly_copies(how: Configuration, a: Tensor, b: Tensor, precision: 
     dtype, (m, k), n = str(a.dtype).removeprefix("torch."), a.shape, b.shape[1]
     # The narrow operand of a skinny product is small, and the other one decides.
     operands = (a, b) if how.kernel != "skinny" else (b,) if m <= n else (a,)
-    load = _load_bytes(*operands)
+    load = min(map(_load_bytes, operands))
     if copy_pays(m, n, k, dtype, copied=copies, multiprocessors=_machine(a.device)[1], load=load):
         return how
-    return _general(a, b, operands, precision)
+    return _general(a, b, load, precision)
 
 
-def _general(a: Tensor, b: Tensor, loaded: tuple[Tensor, ...], precision: Precision) -> Configuration:
-    """Return the kernel "pointers" for a @ b, given the operands whose loads take most of the time."""
+def _general(a: Tensor, b: Tensor, load: int, precision: Precision) -> Configuration:
+    """Return the kernel "pointers" for a @ b, whose elements are loaded ``load`` bytes at once."""
     (m, k), n = a.shape, b.shape[1]
     capability, multiprocessors = _machine(a.device)
     return pointers(
@@ -241,17 +238,17 @@ def _general(a: Tensor, b: Tensor, loaded: tuple[Tensor, ...], precision: Precis
         n,
         k,
         str(a.dtype).removeprefix("torch."),
-        capability=capability if HAVE_DESCRIPTORS else min(capability, BEFORE_HOPPER),
+        capability=capability,
         multiprocessors=multiprocessors,
         precision=precision,
-        load=_load_bytes(*loaded),
+        load=load,
         copied=tuple(x.numel() for x in (a, b) if _load_bytes(x) < ALIGNED),
     )
 
 
-def _load_bytes(*operands: Tensor) -> int:
-    """Return how many bytes of each operand a thread of the kernel "pointers" can load at once."""
-    return min(load_unit(x)[1] * x.itemsize for x in operands)
+def _load_bytes(x: Tensor) -> int:
+    """Return how many bytes of ``x`` a thread of the kernel "pointers" can load at once."""
+    return load_unit(x)[1] * x.itemsize
 
 
 @cache

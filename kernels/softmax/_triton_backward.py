@@ -144,39 +144,11 @@ def _backward_long(
     if LOOP:
         for turn in range(tl.program_id(0), items, tl.num_programs(0)):
             _backward_item(
-                turn,
-                y_ptr,
-                dy_ptr,
-                dx_ptr,
-                runs_ptr,
-                dy_stride,
-                items,
-                cols,
-                slices,
-                steps,
-                ARITHMETIC,
-                STEP,
-                UNIT,
-                EDGES,
-                LAUNCH,
-                SLICES,
-            )
+                turn, y_ptr, dy_ptr, dx_ptr, runs_ptr, dy_stride, items, cols, slices, steps,
+                ARITHMETIC, STEP, UNIT, EDGES, LAUNCH, SLICES,
+            )  # fmt: skip
     else:
         _backward_item(
-            tl.program_id(0),
-            y_ptr,
-            dy_ptr,
-            dx_ptr,
-            runs_ptr,
-            dy_stride,
-            items,
-            cols,
-            slices,
-            steps,
-            ARITHMETIC,
-            STEP,
-            UNIT,
-            EDGES,
-            LAUNCH,
-            SLICES,
-        )
+            tl.program_id(0), y_ptr, dy_ptr, dx_ptr, runs_ptr, dy_stride, items, cols, slices, steps,
+            ARITHMETIC, STEP, UNIT, EDGES, LAUNCH, SLICES,
+        )  # fmt: skip

@@ -214,37 +214,11 @@ def _softmax_long(
     if LOOP:
         for turn in range(tl.program_id(0), items, tl.num_programs(0)):
             _softmax_item(
-                turn,
-                x_ptr,
-                y_ptr,
-                runs_ptr,
-                x_stride,
-                items,
-                cols,
-                slices,
-                steps,
-                ARITHMETIC,
-                STEP,
-                UNIT,
-                EDGES,
-                LAUNCH,
-                SLICES,
-            )
+                turn, x_ptr, y_ptr, runs_ptr, x_stride, items, cols, slices, steps,
+                ARITHMETIC, STEP, UNIT, EDGES, LAUNCH, SLICES,
+            )  # fmt: skip
     else:
         _softmax_item(
-            tl.program_id(0),
-            x_ptr,
-            y_ptr,
-            runs_ptr,
-            x_stride,
-            items,
-            cols,
-            slices,
-            steps,
-            ARITHMETIC,
-            STEP,
-            UNIT,
-            EDGES,
-            LAUNCH,
-            SLICES,
-        )
+            tl.program_id(0), x_ptr, y_ptr, runs_ptr, x_stride, items, cols, slices, steps,
+            ARITHMETIC, STEP, UNIT, EDGES, LAUNCH, SLICES,
+        )  # fmt: skip

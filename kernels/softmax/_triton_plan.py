@@ -90,6 +90,11 @@ class Access:
         """Whether elements are loaded one by one."""
         return self.unit == 1
 
+    @property
+    def stride_unit(self) -> int:
+        """Elements in which the kernels count strides and lengths."""
+        return 1 if self.edges else self.unit
+
 
 def access(x: Rows, together: int) -> Access:
     """Return how ``together`` rows are loaded by a program."""

@@ -78,38 +78,17 @@ def _arithmetic(x: Tensor) -> tl.dtype:
 
 def _launch(x: Tensor, y: Tensor, asked: Asked) -> None:
     given = _rows_of(x)
-    rows, cols = given.rows, given.cols
     plan = forward(given, asked)
-    unit = 1 if plan.access.edges else plan.access.unit
     if isinstance(plan, Long):
-        runs = x if plan.slices == 1 else _runs(x, 2 * plan.programs)
-        for launch in (0,) if plan.slices == 1 else (1, 2):
-            _softmax_long[(plan.programs,)](
-                x,
-                y,
-                runs,
-                x.stride(0) // unit,
-                rows * plan.slices,
-                cols // unit,
-                plan.slices,
-                plan.steps,
-                ARITHMETIC=_arithmetic(x),
-                STEP=plan.step,
-                UNIT=plan.access.unit,
-                EDGES=plan.access.edges,
-                LONG=cols > LONGEST,
-                LAUNCH=launch,
-                SLICES=triton.next_power_of_2(plan.slices),
-                LOOP=plan.programs < rows * plan.slices,
-                num_warps=plan.warps,
-            )
+        _launch_long(_softmax_long, plan, given, (x, y), results=2)
         return
-    _softmax_rows[(triton.cdiv(rows, plan.rows),)](
+    unit = plan.access.stride_unit
+    _softmax_rows[(triton.cdiv(given.rows, plan.rows),)](
         x,
         y,
-        x.stride(0) // unit,
-        rows,
-        cols // unit,
+        given.stride // unit,
+        given.rows,
+        given.cols // unit,
         ARITHMETIC=_arithmetic(x),
         ROWS=plan.rows,
         STEP=plan.step,
@@ -122,9 +101,35 @@ def _launch(x: Tensor, y: Tensor, asked: Asked) -> None:
     )
 
 
-def _runs(x: Tensor, count: int) -> Tensor:
-    """Return memory for ``count`` results of slices, in the arithmetic type."""
-    return torch.empty(count, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+def _launch_long(kernel: Any, plan: Long, given: Rows, tensors: tuple[Tensor, ...], *, results: int) -> None:
+    """Launch ``kernel`` on ``tensors`` once, or twice if rows have slices.
+
+    The first launch then stores ``results`` numbers of each slice, and the second one reads them.
+    """
+    x, unit = tensors[0], plan.access.stride_unit
+    runs = x  # unused if rows have no slices
+    if plan.slices > 1:
+        arithmetic = torch.promote_types(x.dtype, torch.float32)
+        runs = torch.empty(results * plan.programs, dtype=arithmetic, device=x.device)
+    for launch in (0,) if plan.slices == 1 else (1, 2):
+        kernel[(plan.programs,)](
+            *tensors,
+            runs,
+            given.stride // unit,
+            given.rows * plan.slices,
+            given.cols // unit,
+            plan.slices,
+            plan.steps,
+            ARITHMETIC=_arithmetic(x),
+            STEP=plan.step,
+            UNIT=plan.access.unit,
+            EDGES=plan.access.edges,
+            LONG=given.cols > LONGEST,
+            LAUNCH=launch,
+            SLICES=triton.next_power_of_2(plan.slices),
+            LOOP=plan.programs < given.rows * plan.slices,
+            num_warps=plan.warps,
+        )
 
 
 def _backward(y: Tensor, dy: Tensor) -> Tensor:
@@ -140,50 +145,25 @@ def _backward(y: Tensor, dy: Tensor) -> Tensor:
 
 def _launch_backward(y: Tensor, dy: Tensor, dx: Tensor) -> None:
     given = _rows_of(dy)
-    rows, cols = given.rows, given.cols
-    block = triton.next_power_of_2(cols)
+    block = triton.next_power_of_2(given.cols)
     if block > HELD[given.itemsize]:
-        plan = long(given, 2)
-        unit = 1 if plan.access.edges else plan.access.unit
-        runs = y if plan.slices == 1 else _runs(y, plan.programs)
-        for launch in (0,) if plan.slices == 1 else (1, 2):
-            _backward_long[(plan.programs,)](
-                y,
-                dy,
-                dx,
-                runs,
-                dy.stride(0) // unit,
-                rows * plan.slices,
-                cols // unit,
-                plan.slices,
-                plan.steps,
-                ARITHMETIC=_arithmetic(y),
-                STEP=plan.step,
-                UNIT=plan.access.unit,
-                EDGES=plan.access.edges,
-                LONG=cols > LONGEST,
-                LAUNCH=launch,
-                SLICES=triton.next_power_of_2(plan.slices),
-                LOOP=plan.programs < rows * plan.slices,
-                num_warps=plan.warps,
-            )
+        _launch_long(_backward_long, long(given, 2), given, (y, dy, dx), results=1)
         return
     together = max(1, PAIR_TILE // block)
     if access(given, 1).edges and given.bytes > PROGRAM_BYTES // 2:
         together = 1
     loads = access(given, together)
-    unit = 1 if loads.edges else loads.unit
-    _backward_rows[(triton.cdiv(rows, together),)](
+    _backward_rows[(triton.cdiv(given.rows, together),)](
         y,
         dy,
         dx,
-        dy.stride(0) // unit,
-        rows,
-        cols // unit,
+        given.stride // loads.stride_unit,
+        given.rows,
+        given.cols // loads.stride_unit,
         ARITHMETIC=_arithmetic(y),
         ROWS=together,
         BLOCK=block,
-        WHOLE=cols == block and rows % together == 0,
+        WHOLE=given.cols == block and given.rows % together == 0,
         PACKED=y.is_cuda and y.element_size() == 2,  # the interpreter has no assembly
         UNIT=loads.unit,
         EDGES=loads.edges,

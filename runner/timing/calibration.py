@@ -145,9 +145,15 @@ def undisturbed(
 ) -> tuple[Result, float]:
     """Return the result of ``take`` and the drift of the timer offset in us. Repeat ``take`` if the offset has moved.
 
-    When another process creates or destroys its context on this GPU, kernels of a graph follow each other faster for a
-    while. Where the offset was measured in such a while, it was too short: it is measured anew. So it is if CUPTI has
+    While another process creates or destroys its context on this GPU, the kernels of a graph start sooner after each
+    other. An offset that was measured at such a time is too short and is measured again. The same applies if CUPTI has
     been started since. The drift is 0 if no graphs are among ``instruments``.
+
+    Args:
+        take: takes the samples.
+        instruments: those that ``take`` uses.
+        cold_l2: the instruments flush the L2 cache before each sample, so the reference does too.
+
     """
     if not any(isinstance(instrument, GraphTimestamps) for instrument in instruments):
         return take(), 0.0
@@ -169,7 +175,10 @@ def shift_us(*, cold_l2: bool = True) -> float:
 
 
 def _has_moved(drift_us: float, cold_l2: bool) -> bool:
-    """Return whether the offset is another one, by its drift. A lower clock makes an empty kernel longer, too."""
+    """Return whether a drift of ``drift_us`` means that the offset has changed.
+
+    A positive drift does not if the clock is lower now, since an empty kernel then takes longer.
+    """
     if drift_us <= MOST_DRIFT_US:
         return drift_us < -MOST_DRIFT_US
     clock_mhz = statistics.median(_reference_graphs(cold_l2=cold_l2).clocks_mhz[-OFFSET_SAMPLES:])
@@ -177,7 +186,10 @@ def _has_moved(drift_us: float, cold_l2: bool) -> bool:
 
 
 def settle(*, cold_l2: bool = True) -> bool:
-    """Capture graphs until the driver has allocated memory for them; return whether the timer offset is as before."""
+    """Capture graphs until the timer offset is as before, and return whether it is.
+
+    The driver allocates memory for new graphs, and the offset returns to its value once it has done so.
+    """
     held: list[GraphTimestamps] = []
     while shift_us(cold_l2=cold_l2) <= -MOST_DRIFT_US:
         if len(held) == MOST:

@@ -27,7 +27,7 @@ from runner.kernels.matmul._configurations import (  # noqa: E402
     configuration,
 )
 from runner.kernels.matmul._configurations import pointers as general  # noqa: E402
-from runner.kernels.matmul._operands import HAVE_DESCRIPTORS  # noqa: E402
+from runner.kernels.tensor_cores import TensorDescriptor  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 SHARED = {80: 166_912, 89: 101_376, 90: 232_448}  # bytes that a program may have
@@ -35,7 +35,7 @@ NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "floa
 NONE = {"scale_a_ptr": None, "scale_b_ptr": None}
 SHARED_BY_PARTS = {"parts_ptr": "*fp32", "counters_ptr": "*i32"}
 
-hopper = pytest.mark.skipif(not HAVE_DESCRIPTORS, reason="this Triton has no descriptors")
+hopper = pytest.mark.skipif(TensorDescriptor is None, reason="this Triton has no descriptors")
 
 
 class Built:

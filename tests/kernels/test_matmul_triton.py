@@ -12,8 +12,7 @@ pytest.importorskip("triton")
 
 from runner.kernels.matmul import triton
 from runner.kernels.matmul._configurations import Configuration
-from runner.kernels.matmul._operands import HAVE_DESCRIPTORS
-from runner.kernels.tensor_cores import has_roles
+from runner.kernels.tensor_cores import TensorDescriptor, has_roles
 from runner.kernels.unsupported import Unsupported
 
 WAVE = Configuration("descriptors", 64, 64, 32, stages=2, warps=4, group_m=2)
@@ -28,7 +27,7 @@ def device(device):
         pytest.skip("test_under_the_interpreter.py runs this one")
     if device == "cuda" and torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("descriptors are used on Hopper")
-    if not HAVE_DESCRIPTORS:
+    if TensorDescriptor is None:
         pytest.skip("this Triton has no descriptors")
     return device
 
