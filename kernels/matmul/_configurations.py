@@ -34,7 +34,7 @@ ITEMSIZE = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "floa
 class Configuration:
     """A kernel and its tiles: ``block_m`` x ``block_n`` of y, with ``block_k`` terms in a step."""
 
-    kernel: Literal["roles", "descriptors", "stream", "skinny", "pointers"]
+    kernel: Literal["roles", "descriptors", "skinny", "pointers"]
     block_m: int
     block_n: int
     block_k: int
@@ -79,8 +79,6 @@ ROLES = _Tile(128, 256, 4, 0.98)  # of kernel "roles", which stores a tile of y 
 SKINNY_RATE = 0.4
 PREFER_ROLES = 1.15  # with many tiles, it is chosen although another one is estimated to be faster by up to this factor
 STORED = 8  # columns: if n is a multiple, the copy engine stores y in 16 bits, and no warp waits for it
-MOST_WAVES = 2  # before the one that is shared; with more, the kernels that load the next tile meanwhile are faster
-SHARED_BLOCKS = 2  # of k for each program, at least, for kernel "stream"
 FEWEST_STEPS = 8  # along k for kernel "roles": more than the parts that y is stored in, and the slots of the ring
 LONGEST = 2**31 - 256  # of m, n and k; beyond, indices in the last tile may need more than 32 bits
 SKINNY_ROWS = 128  # rows of the narrow operand, at most; beyond, its tile is no smaller than that of the wide operand
@@ -130,14 +128,17 @@ def _hopper(m: int, n: int, k: int, itemsize: int, multiprocessors: int, *, role
 def hopper_choices(m: int, n: int, k: int, itemsize: int, multiprocessors: int) -> list[tuple[float, Configuration]]:
     """Return all configurations that read operands by descriptors, with estimated times in us; "roles" is the last."""
     size = (m, n, k, itemsize, multiprocessors)
+    blocks = _cdiv(k * itemsize, K_BYTES)
+    splits = [split for split in SPLITS if split == 1 or 8 * split <= min(blocks, 64)]
     narrow, wide = min(m, n), max(m, n)
     # First, since it reads most at once where memory is the limit and estimates are equal.
     choices = _skinny(narrow, wide, k, itemsize, multiprocessors) if narrow <= SKINNY_ROWS < wide else []
-    for tile in TILES:
-        if tile.block_m == 64 or 2 * m > tile.block_m:
-            choices.append((_tiled_us(tile, 1, *size), _descriptors(tile, itemsize)))
-            if shared_us := _stream_us(tile, *size):
-                choices.append((shared_us, replace(_descriptors(tile, itemsize), kernel="stream")))
+    choices += [
+        (_tiled_us(tile, split, *size), _descriptors(tile, split, itemsize))
+        for tile in TILES
+        for split in splits
+        if tile.block_m == 64 or 2 * m > tile.block_m
+    ]
     # group_m: of 4 to 16, 12 was the fastest or within 0.2 % of it for nine large shapes in two dtypes. The exception
     # is 16384 cubed in float16, where 8 was 1.2 % faster, in a separate run.
     with_roles = Configuration("roles", 128, 256, K_BYTES // itemsize, stages=4, warps=4, group_m=12)
@@ -154,7 +155,8 @@ def _tiled_us(
     items = _cdiv(m, tile.block_m) * _cdiv(n, tile.block_n) * split
     area = tile.block_m * tile.block_n
     depth = _cdiv(_cdiv(k * itemsize, tile.k_bytes), split) * tile.k_bytes  # bytes along k
-    each = _tile_us(tile, m, n, depth)
+    lines = (tile.block_m + min(tile.block_m, m) + tile.block_n + min(tile.block_n, n)) / 2  # rows beyond y cost half
+    each = max(lines * depth / READ_BYTES, area * depth / (CORE_BYTES * tile.rate))
     # Programs that share a multiprocessor share its rates, and each stores while the other multiplies.
     aside = (tile is ROLES and n % STORED == 0) or tile.programs > 1
     store = area / STORE_ELEMENTS
@@ -171,34 +173,7 @@ def _tiled_us(
     return us + (FILL_US * (waves + (rest > 0) - 1) if refilled else 0) + _joining_us(split, area, m * n)
 
 
-def _stream_us(tile: _Tile, m: int, n: int, k: int, itemsize: int, multiprocessors: int) -> float | None:
-    """Return the estimated time in us if programs share the last wave of tiles; None if that is no good choice."""
-    tiles, area = _cdiv(m, tile.block_m) * _cdiv(n, tile.block_n), tile.block_m * tile.block_n
-    blocks = _cdiv(k * itemsize, tile.k_bytes)
-    programs = sharing_programs(tiles, blocks, tile.programs * multiprocessors)
-    waves, rest = divmod(tiles, programs)
-    if waves > MOST_WAVES or rest * blocks < SHARED_BLOCKS * programs:
-        return None
-    each, store = _tile_us(tile, m, n, blocks * tile.k_bytes), area / STORE_ELEMENTS
-    here = max(programs / multiprocessors, 1 / LONE if tile.programs > 1 else 1)
-    multiplying = here * (waves * each + rest * each / programs) + (0 if tile.programs > 1 else waves * store)
-    reading = (m * k + k * n + m * n) * itemsize / MEMORY_BYTES
-    joining = _joining_us(programs / rest + 1, area, rest * area)
-    return FILL_US * (1 + waves) + max(multiplying, reading) + store + joining
-
-
-def sharing_programs(tiles: int, blocks: int, slots: int) -> int:
-    """Return the programs of kernel "stream" for ``tiles`` of ``blocks`` blocks along k, if ``slots`` run at a time."""
-    return min(slots, max(tiles, tiles * blocks // SHARED_BLOCKS))
-
-
-def _tile_us(tile: _Tile, m: int, n: int, depth: int) -> float:
-    """Return the time of the loop for a tile of y whose sums have ``depth`` bytes, in us."""
-    lines = (tile.block_m + min(tile.block_m, m) + tile.block_n + min(tile.block_n, n)) / 2  # rows beyond y cost half
-    return max(lines * depth / READ_BYTES, tile.block_m * tile.block_n * depth / (CORE_BYTES * tile.rate))
-
-
-def _descriptors(tile: _Tile, itemsize: int) -> Configuration:
+def _descriptors(tile: _Tile, split: int, itemsize: int) -> Configuration:
     stored = 4 if itemsize == 4 else 2
     halves = tile.block_n == 256 or tile.programs > 1
     store = tile.block_m * tile.block_n // (2 if halves else 1) * stored
@@ -211,6 +186,7 @@ def _descriptors(tile: _Tile, itemsize: int) -> Configuration:
         stages=min(6 if tile.k_bytes == K_BYTES else 4, (HOPPER_SHARED // tile.programs - store) // stage),
         warps=tile.warps,
         group_m=16 if tile.programs > 1 else 8,
+        split_k=split,
         programs=tile.programs,
         halves=halves,
     )
@@ -371,7 +347,7 @@ def copy_pays(m: int, n: int, k: int, dtype: str, *, copied: tuple[int, ...], mu
     return copying + product < limit
 
 
-def _joining_us(split: float, area: int, elements: int) -> float:
+def _joining_us(split: int, area: int, elements: int) -> float:
     """Return the time in us to add up ``split`` partial sums of ``elements``, those of a tile by its last program."""
     if split == 1:
         return 0.0

@@ -38,99 +38,26 @@ def _elements(ROWS: tl.constexpr, COLS: tl.constexpr):
 
 
 @triton.jit
-def _is_last(counter_ptr, parts):
+def _is_last(counter_ptr, PARTS: tl.constexpr):
     """Count this program, which has stored its partial sums, and return whether it is the last one of a tile."""
     tl.debug_barrier()  # all threads have stored before one of them counts
-    last = tl.atomic_add(counter_ptr, 1, sem="acq_rel") == parts - 1
+    last = tl.atomic_add(counter_ptr, 1, sem="acq_rel") == PARTS - 1
     if last:
         tl.store(counter_ptr, 0)  # for the next launch
     return last
 
 
 @triton.jit
-def _sum_of(parts_ptr, at, AREA: tl.constexpr, parts):
+def _sum_of(parts_ptr, at, AREA: tl.constexpr, PARTS: tl.constexpr):
     """Add up the partial sums of a tile, always in the same order, so that the same product has the same bits."""
     total = tl.load(parts_ptr + at, cache_modifier=".cg")
-    for part in range(1, parts):
+    for part in range(1, PARTS):
         total += tl.load(parts_ptr + part * AREA + at, cache_modifier=".cg")
     return total
 
 
 @triton.jit
-def _sum_of_blocks(
-    a, b, row, col, begin, end,
-    A_ALONG_K: tl.constexpr, B_ALONG_K: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """Return the product of a row of tiles of a and a column of tiles of b, from block ``begin`` along k to ``end``."""
-    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for block in tl.range(begin, end, num_stages=STAGES):
-        if A_ALONG_K:  # noqa: SIM108  # the two have different types, which Triton's ternary does not accept
-            a_tile = a.load([row * BLOCK_M, block * BLOCK_K])
-        else:
-            a_tile = a.load([block * BLOCK_K, row * BLOCK_M]).T
-        if B_ALONG_K:  # noqa: SIM108
-            b_tile = b.load([col * BLOCK_N, block * BLOCK_K]).T
-        else:
-            b_tile = b.load([block * BLOCK_K, col * BLOCK_N])
-        acc = tl.dot(a_tile, b_tile, acc, input_precision="tf32")  # float32 gets here only if tf32 is allowed
-    return acc
-
-
-@triton.jit
-def _store_sums(
-    y, y_ptr, scale_a_ptr, scale_b_ptr, m, n, row, col, acc,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HALVES: tl.constexpr, DESCRIBED: tl.constexpr,
-):  # fmt: skip
-    acc = _scaled(acc, scale_a_ptr, scale_b_ptr)
-    if HALVES:
-        left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
-        _store(y, y_ptr, m, n, row * BLOCK_M, col * BLOCK_N, left, DESCRIBED)
-        _store(y, y_ptr, m, n, row * BLOCK_M, col * BLOCK_N + BLOCK_N // 2, right, DESCRIBED)
-    else:
-        _store(y, y_ptr, m, n, row * BLOCK_M, col * BLOCK_N, acc, DESCRIBED)
-
-
-@triton.jit
 def matmul_descriptors(
-    a,
-    b,
-    y,
-    y_ptr,
-    scale_a_ptr,
-    scale_b_ptr,
-    m,
-    n,
-    k,
-    A_ALONG_K: tl.constexpr,  # the descriptor of a is [m, k], else [k, m]; that of b is [n, k], else [k, n]
-    B_ALONG_K: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    HALVES: tl.constexpr,
-    DESCRIBED: tl.constexpr,  # store y by its descriptor, else by pointers
-    FLATTEN: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    """Multiply a [m, k] by b [k, n]. Tiles are read by descriptors, and a program computes several of them.
-
-    Sums are float32. ``scale_a_ptr`` and ``scale_b_ptr`` point to one float32 each, or are None.
-    """
-    tiles_m = tl.cdiv(m, BLOCK_M)
-    tiles_n = tl.cdiv(n, BLOCK_N)
-    blocks = tl.cdiv(k, BLOCK_K)
-    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=FLATTEN):
-        row, col = place(tile, tiles_m, tiles_n, GROUP_M)
-        zero = tile // (tiles_m * tiles_n)  # if the compiler knew that it is 0, it would write the loop down twice
-        acc = _sum_of_blocks(
-            a, b, row, col, zero, zero + blocks, A_ALONG_K, B_ALONG_K, BLOCK_M, BLOCK_N, BLOCK_K, STAGES
-        )
-        _store_sums(y, y_ptr, scale_a_ptr, scale_b_ptr, m, n, row, col, acc, BLOCK_M, BLOCK_N, HALVES, DESCRIBED)
-
-
-@triton.jit
-def matmul_stream(
     a,
     b,
     y,
@@ -142,69 +69,65 @@ def matmul_stream(
     m,
     n,
     k,
-    most,
-    A_ALONG_K: tl.constexpr,
+    A_ALONG_K: tl.constexpr,  # the descriptor of a is [m, k], else [k, m]; that of b is [n, k], else [k, n]
     B_ALONG_K: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
+    SPLIT_K: tl.constexpr,
     HALVES: tl.constexpr,
-    DESCRIBED: tl.constexpr,
-    WAVES: tl.constexpr,  # there are at least as many tiles as programs
+    DESCRIBED: tl.constexpr,  # store y by its descriptor, else by pointers
+    FLATTEN: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Multiply as ``matmul_descriptors`` does, but share the tiles of the last, incomplete wave among all programs.
+    """Multiply a [m, k] by b [k, n]. Tiles are read by descriptors, and a program computes several of them.
 
-    Their blocks along k are numbered tile after tile, and each program takes as many of them, next to each other
-    (stream-k, Osama et al. 2023, arXiv:2301.03598). A program that has a part of a tile stores its sums, one of up to
-    ``most`` of that tile. The last one to arrive, by a counter of the tile that is 0 before and after, adds them up.
+    Sums are float32. ``scale_a_ptr`` and ``scale_b_ptr`` point to one float32 each, or are None. With SPLIT_K > 1, as
+    many programs share a tile. Each stores its partial sums; the last one to arrive, by a counter of the tile that is 0
+    before and after, adds them up.
     """
     area: tl.constexpr = BLOCK_M * BLOCK_N
-    width: tl.constexpr = BLOCK_N // 2 if HALVES else BLOCK_N
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
     tiles = tiles_m * tiles_n
     blocks = tl.cdiv(k, BLOCK_K)
-    program = tl.program_id(0).to(tl.int64)
-    whole = 0
-    if WAVES:
-        whole = tiles // tl.num_programs(0) * tl.num_programs(0)
-        for tile in range(tl.program_id(0), whole, tl.num_programs(0)):
-            row, col = place(tile, tiles_m, tiles_n, GROUP_M)
-            acc = _sum_of_blocks(a, b, row, col, 0, blocks, A_ALONG_K, B_ALONG_K, BLOCK_M, BLOCK_N, BLOCK_K, STAGES)
-            _store_sums(y, y_ptr, scale_a_ptr, scale_b_ptr, m, n, row, col, acc, BLOCK_M, BLOCK_N, HALVES, DESCRIBED)
-    count = (program * 0 + tiles - whole) * blocks  # int64, also where sizes of 1 are constants
-    programs = tl.maximum(1, tl.minimum(tl.num_programs(0), count))  # that get a block or more
-    at = tl.minimum(program * count // programs, count)
-    end = tl.minimum((program + 1) * count // programs, count)
-    while at < end:
-        rest = (at // blocks).to(tl.int32)  # of the tiles that are shared
-        begin = (at % blocks).to(tl.int32)
-        stop = tl.minimum(blocks, begin + (end - at)).to(tl.int32)
-        row, col = place(whole + rest, tiles_m, tiles_n, GROUP_M)
-        acc = _sum_of_blocks(a, b, row, col, begin, stop, A_ALONG_K, B_ALONG_K, BLOCK_M, BLOCK_N, BLOCK_K, STAGES)
-        # Program p has the blocks from p count // programs on, so block u is of ((u + 1) programs - 1) // count.
-        first = ((at - begin + 1) * programs - 1) // count
-        parts = ((at - begin + blocks) * programs - 1) // count - first + 1
-        if parts == 1:
-            _store_sums(y, y_ptr, scale_a_ptr, scale_b_ptr, m, n, row, col, acc, BLOCK_M, BLOCK_N, HALVES, DESCRIBED)
+    for item in tl.range(tl.program_id(0), tiles * SPLIT_K, tl.num_programs(0), flatten=FLATTEN):
+        row, col = place(item % tiles, tiles_m, tiles_n, GROUP_M)
+        part = item // tiles
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for block in tl.range(part * blocks // SPLIT_K, (part + 1) * blocks // SPLIT_K, num_stages=STAGES):
+            if A_ALONG_K:
+                a_tile = a.load([row * BLOCK_M, block * BLOCK_K])
+            else:
+                a_tile = a.load([block * BLOCK_K, row * BLOCK_M]).T
+            if B_ALONG_K:
+                b_tile = b.load([col * BLOCK_N, block * BLOCK_K]).T
+            else:
+                b_tile = b.load([block * BLOCK_K, col * BLOCK_N])
+            acc = tl.dot(a_tile, b_tile, acc, input_precision="tf32")  # float32 gets here only if tf32 is allowed
+        if SPLIT_K == 1:
+            acc = _scaled(acc, scale_a_ptr, scale_b_ptr)
+            if HALVES:
+                left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
+                _store(y, y_ptr, m, n, row * BLOCK_M, col * BLOCK_N, left, DESCRIBED)
+                _store(y, y_ptr, m, n, row * BLOCK_M, col * BLOCK_N + BLOCK_N // 2, right, DESCRIBED)
+            else:
+                _store(y, y_ptr, m, n, row * BLOCK_M, col * BLOCK_N, acc, DESCRIBED)
         else:
-            places = _elements(BLOCK_M, width)
-            of_tile = parts_ptr + rest.to(tl.int64) * most * area
-            mine = of_tile + (program - first) * area + places
+            width: tl.constexpr = BLOCK_N // 2 if HALVES else BLOCK_N
+            at = _elements(BLOCK_M, width)
+            first = parts_ptr + (item % tiles).to(tl.int64) * (SPLIT_K * area)
             if HALVES:
                 left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, width)), (0, 2, 1)))
-                tl.store(mine, left)
-                tl.store(mine + area // 2, right)
+                tl.store(first + part * area + at, left)
+                tl.store(first + part * area + area // 2 + at, right)
             else:
-                tl.store(mine, acc)
-            if _is_last(counters_ptr + rest, parts):
+                tl.store(first + part * area + at, acc)
+            if _is_last(counters_ptr + item % tiles, SPLIT_K):
                 for half in tl.static_range(BLOCK_N // width):
-                    total = _sum_of(of_tile + half * (area // 2), places, area, parts)
-                    total = _scaled(total, scale_a_ptr, scale_b_ptr)
+                    total = _scaled(_sum_of(first + half * (area // 2), at, area, SPLIT_K), scale_a_ptr, scale_b_ptr)
                     _store(y, y_ptr, m, n, row * BLOCK_M, col * BLOCK_N + half * width, total, DESCRIBED)
-        at += stop - begin
 
 
 @triton.jit
@@ -233,7 +156,7 @@ def matmul_skinny(
     """Multiply if one side has few rows or columns. Each element of ``wide`` is read once; sums are float32.
 
     y is [rows, cols] with the given strides. There is one program for each block of the wide side and part of k. Parts
-    of a sum are added up as in ``matmul_stream``.
+    are added up as in ``matmul_descriptors``.
     """
     tile = tl.program_id(0) // SPLIT_K
     part = tl.program_id(0) % SPLIT_K
@@ -335,7 +258,7 @@ def matmul_pointers(
     """Multiply a [m, k] by b [k, n] of any strides. Elements are read by pointers, with masks at the edges.
 
     Sums are kept in ``ACCUMULATE``. ``scale_a_ptr`` and ``scale_b_ptr`` point to one float32 each, or are None. Parts
-    of a sum are added up as in ``matmul_stream``.
+    are added up as in ``matmul_descriptors``.
     """
     if LONG:
         zero = tl.full((), 0, tl.int64)

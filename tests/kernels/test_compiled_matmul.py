@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from runner.kernels.matmul import _triton_kernels  # noqa: E402
-from runner.kernels.matmul._configurations import (  # noqa: E402
-    ITEMSIZE,
-    LEAST_LOAD,
-    TILES,
-    _descriptors,
-    configuration,
-)
+from runner.kernels.matmul._configurations import ITEMSIZE, LEAST_LOAD, configuration  # noqa: E402
 from runner.kernels.matmul._configurations import pointers as general  # noqa: E402
 from runner.kernels.tensor_cores import TensorDescriptor  # noqa: E402
 
@@ -76,7 +69,7 @@ class Built:
 def descriptors(tmp_path):
     """``descriptors(how, "bf16")``: the kernel that Hopper runs for large products."""
 
-    def build(how, dtype, stored, *, a_along_k=True, b_along_k=True, described=True, scaled=False, waves=True):
+    def build(how, dtype, stored, *, a_along_k=True, b_along_k=True, described=True, scaled=False):
         a, b = (how.block_m, how.block_k), (how.block_n, how.block_k)
         y = (how.block_m, how.block_n // 2 if how.halves else how.block_n)
         constants = {
@@ -86,10 +79,11 @@ def descriptors(tmp_path):
             "BLOCK_N": how.block_n,
             "BLOCK_K": how.block_k,
             "GROUP_M": how.group_m,
+            "SPLIT_K": how.split_k,
             "HALVES": how.halves,
             "DESCRIBED": described,
+            "FLATTEN": True,
             "STAGES": how.stages,
-            **({"WAVES": waves} if how.kernel == "stream" else {"FLATTEN": True}),
         }
         arguments = {
             "a": tiles(dtype, a, a_along_k),
@@ -99,11 +93,10 @@ def descriptors(tmp_path):
             **SHARED_BY_PARTS,
             "scale_a_ptr": "*fp32",
             "scale_b_ptr": "*fp32",
-            **dict.fromkeys(["m", "n", "k", "most"], "i32"),
+            **dict.fromkeys(["m", "n", "k"], "i32"),
         }
         constants |= ({} if scaled else NONE) | ({} if described else {"y": None})
-        kernel = _triton_kernels.matmul_stream if how.kernel == "stream" else _triton_kernels.matmul_descriptors
-        return Built(kernel, arguments, constants, 90, how, tmp_path)
+        return Built(_triton_kernels.matmul_descriptors, arguments, constants, 90, how, tmp_path)
 
     return build
 
@@ -171,8 +164,7 @@ def on_hopper(m, n, k, dtype, **options):
 def test_large_products_on_hopper_use_the_widest_wgmma_and_the_tensor_memory_accelerator(
     descriptors, dtype, a_along_k, b_along_k
 ):
-    how = replace(on_hopper(8192, 8192, 8192, dtype), kernel="descriptors")
-    built = descriptors(how, dtype, dtype, a_along_k=a_along_k, b_along_k=b_along_k)
+    built = descriptors(on_hopper(8192, 8192, 8192, dtype), dtype, dtype, a_along_k=a_along_k, b_along_k=b_along_k)
     assert built.products == {"m64n256k16"}
     assert built.count(r"cp\.async\.bulk\.tensor\.2d\.shared\S*global")
     assert built.count(r"cp\.async\.bulk\.tensor\.2d\.global\.shared") == 2  # y, in halves
@@ -193,14 +185,12 @@ def test_products_of_every_tile_on_hopper_use_wgmma_and_spill_nothing(descriptor
 
 
 @hopper
-@pytest.mark.parametrize("waves", [True, False])
-@pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.block_m}x{tile.block_n}x{tile.warps}")
-def test_the_last_program_of_a_tile_adds_up_the_parts_of_its_sum(descriptors, tile, waves):
-    how = replace(_descriptors(tile, 2), kernel="stream")
-    built = descriptors(how, "bf16", "bf16", b_along_k=False, waves=waves)
+def test_the_last_program_of_a_tile_adds_up_the_parts_of_its_sum(descriptors):
+    how = on_hopper(512, 512, 8192, "bf16")
+    assert how.split_k > 1
+    built = descriptors(how, "bf16", "bf16")
     assert built.products == {f"m64n{how.block_n}k16"}
     assert built.count(r"atom\S*\.acq_rel\S*\.gpu\S*\.add|atom\S*\.gpu\S*\.acq_rel\S*\.add") == 1
-    assert how.programs * (built.shared + 1024) <= SHARED[90] + 1024
     assert built.stack == 0
 
 

@@ -42,9 +42,9 @@ def test_smaller_products_are_cut_so_that_one_wave_fills_the_gpu():
     assert 100 <= programs <= 132
 
 
-def test_programs_share_a_few_tiles_of_long_sums():
-    assert configuration(512, 512, 8192, "bfloat16", **HOPPER).kernel == "stream"
-    assert configuration(512, 512, 512, "bfloat16", **HOPPER).kernel == "descriptors"
+def test_long_sums_of_triton_small_are_cut_in_parts():
+    assert configuration(512, 512, 8192, "bfloat16", **HOPPER).split_k > 1
+    assert configuration(512, 512, 512, "bfloat16", **HOPPER).split_k == 1
 
 
 @pytest.mark.parametrize("m", [1, 16, 128])
@@ -53,7 +53,7 @@ def test_few_rows_or_few_columns_are_skinny(m):
         how = configuration(*sizes, "bfloat16", **HOPPER)
         assert how.kernel == "skinny"
         assert how.block_m == max(16, m)
-    assert configuration(m, m, 8192, "bfloat16", **HOPPER).kernel == "stream"
+    assert configuration(m, m, 8192, "bfloat16", **HOPPER).kernel == "descriptors"
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (10, 0), (12, 0)])
@@ -113,7 +113,7 @@ def test_a_choice_says_what_it_is():
     assert str(configuration(4096, 4096, 4096, "bfloat16", **HOPPER)) == (
         "descriptors 128x256x64, 4 stages, 8 warps, groups of 8"
     )
-    assert str(configuration(64, 64, 8192, "float32", **HOPPER)).endswith("parts")
+    assert str(configuration(512, 512, 8192, "bfloat16", **HOPPER)).endswith("parts")
 
 
 @pytest.mark.parametrize(

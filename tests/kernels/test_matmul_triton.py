@@ -64,23 +64,11 @@ def test_few_rows_or_columns_lie_either_way(product, along_k, m, n):
 
 
 @pytest.mark.parametrize("split", [1, 3, 5])
-@pytest.mark.parametrize("how", [SKINNY, POINTERS], ids=str)
+@pytest.mark.parametrize("how", [WAVE, SKINNY, POINTERS], ids=str)
 def test_a_sum_in_parts_is_the_sum(product, how, split):
     how = replace(how, split_k=split)
     assert product(how, 16, 136, 328) < 1
     assert product(how, 10, 200, 328) < 1
-
-
-# Programs share all tiles | some, after a wave of whole ones | none; several blocks of a program, of up to three tiles
-@pytest.mark.parametrize("processors", [5, 7, 4, 3])
-@pytest.mark.parametrize("how", [WAVE, replace(WAVE, block_n=128, halves=True)], ids=["whole", "halves"])
-def test_programs_share_the_tiles_of_an_incomplete_wave(product, monkeypatch, how, processors):
-    monkeypatch.setattr(triton, "_machine", lambda device: ((9, 0), processors))
-    how = replace(how, kernel="stream")
-    for m, n, k in ((64, 136, 328), (200, 200, 328), (130, 128, 64), (70, 40, 1000)):
-        assert product(how, m, n, k) < 1
-        assert triton.chosen() == str(how)
-    assert product(how, 130, 131, 200) < 1  # stored by pointers
 
 
 @pytest.mark.parametrize("n", [128, 200, 136])
