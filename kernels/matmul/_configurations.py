@@ -18,13 +18,13 @@ K_BYTES = 128  # bytes of a row of a tile along k: the span of the widest swizzl
 CORE_BYTES = 8.0e6  # bytes of a, for each column of b, that a multiprocessor multiplies in 1 us
 READ_BYTES = 9.7e4  # that a multiprocessor reads in 1 us, from memory or L2
 STORE_ELEMENTS = 7.8e3  # elements of y that a multiprocessor stores in 1 us
-PART_BYTES = 3.3e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
-JOIN_US = 1.0  # to store partial sums and to count, before the last program of a tile adds them up
-LAUNCH_US = 2.3  # time of a small kernel more, which copies an operand
+PART_BYTES = 2.6e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
+JOIN_US = 2.0  # to store partial sums and to count, before the last program of a tile adds them up
+LAUNCH_US = 1.3  # time of a small kernel more, which copies an operand
 MEMORY_BYTES = 3.0e6  # bytes that the GPU reads from memory, or writes, in 1 us
 ENOUGH = 0.45  # share of the multiprocessors that reach this rate
 LONE = 0.7  # share of the rates of two programs on a multiprocessor that one program alone reaches
-COPIED_BYTES = 1.0e6  # of an operand that the GPU copies in 1 us
+COPIED_BYTES = 1.27e6  # of an operand that the GPU copies in 1 us
 FILL_US = 1.5  # from the start of a program until its first tiles have arrived
 
 ITEMSIZE = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes
@@ -66,16 +66,16 @@ class _Tile:
 
 # A wgmma has 64 rows, four warps and at most 256 columns; its accumulator takes up to 128 registers of a thread.
 # Small tiles use longer steps: with few products in a step, the waits for tiles and their release dominate. Rates are
-# those that explain the times of 440 choices for 22 shapes on an H100, with a cold L2.
+# those that explain the times of 740 choices for 22 shapes on an H100, with a cold L2.
 TILES = (
-    _Tile(128, 256, 8, 0.97),
+    _Tile(128, 256, 8, 0.93),
     _Tile(128, 128, 4, 0.8, programs=2),
-    _Tile(128, 128, 8, 0.63),
+    _Tile(128, 128, 8, 0.66),
     _Tile(64, 128, 4, 0.9, k_bytes=2 * K_BYTES),
     _Tile(64, 64, 4, 0.3, k_bytes=2 * K_BYTES),
-    _Tile(64, 32, 4, 0.15, k_bytes=2 * K_BYTES),
+    _Tile(64, 32, 4, 0.16, k_bytes=2 * K_BYTES),
 )
-ROLES = _Tile(128, 256, 4, 0.98)  # of kernel "roles", which stores a tile of y during the next one
+ROLES = _Tile(128, 256, 4, 1.0)  # of kernel "roles", which stores a tile of y during the next one
 SKINNY_RATE = 0.4
 PREFER_ROLES = 1.15  # with many tiles, it is chosen although another one is estimated to be faster by up to this factor
 STORED = 8  # columns: if n is a multiple, the copy engine stores y in 16 bits, and no warp waits for it
@@ -249,7 +249,7 @@ LOOPS = {
     ),
     "tensor cores": _Loop(
         (
-            _Tile(128, 128, 8, 2.5e6, 2),
+            _Tile(128, 128, 8, 2.2e6, 2),
             _Tile(64, 128, 4, 5.8e6, 2),
             _Tile(64, 64, 4, 2.9e6, 4),
             _Tile(64, 32, 4, 1.7e6, 4),
@@ -257,7 +257,7 @@ LOOPS = {
             _Tile(64, 16, 4, 8.8e5, 5),
             _Tile(16, 64, 4, 9.2e5, 5),
         ),
-        0.34,
+        0.4,
         {16: 9.2e4, 8: 4.0e4, 4: 4.4e4, 2: 1.9e4, 1: 1.0e4},
         stored=1e9,  # hidden
     ),

@@ -78,7 +78,6 @@ def matmul_descriptors(
     SPLIT_K: tl.constexpr,
     HALVES: tl.constexpr,
     DESCRIBED: tl.constexpr,  # store y by its descriptor, else by pointers
-    FLATTEN: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """Multiply a [m, k] by b [k, n]. Tiles are read by descriptors, and a program computes several of them.
@@ -92,7 +91,7 @@ def matmul_descriptors(
     tiles_n = tl.cdiv(n, BLOCK_N)
     tiles = tiles_m * tiles_n
     blocks = tl.cdiv(k, BLOCK_K)
-    for item in tl.range(tl.program_id(0), tiles * SPLIT_K, tl.num_programs(0), flatten=FLATTEN):
+    for item in tl.range(tl.program_id(0), tiles * SPLIT_K, tl.num_programs(0), flatten=SPLIT_K == 1):
         row, col = place(item % tiles, tiles_m, tiles_n, GROUP_M)
         part = item // tiles
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)

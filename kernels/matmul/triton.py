@@ -284,7 +284,6 @@ def _by_descriptors(
         SPLIT_K=how.split_k,
         HALVES=how.halves,
         DESCRIBED=stored is not None,
-        FLATTEN=how.split_k == 1,
         STAGES=how.stages,
         num_warps=how.warps,
         num_stages=how.stages,

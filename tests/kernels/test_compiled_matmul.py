@@ -82,7 +82,6 @@ def descriptors(tmp_path):
             "SPLIT_K": how.split_k,
             "HALVES": how.halves,
             "DESCRIBED": described,
-            "FLATTEN": True,
             "STAGES": how.stages,
         }
         arguments = {

@@ -52,9 +52,10 @@ def test_what_it_is_not_for_is_left_to_the_others(make, error, m, n, k):
     assert not chosen().startswith("roles")
 
 
-def test_y_may_begin_anywhere(make, error):
+@pytest.mark.parametrize("offset", [1, 4, 8])
+def test_y_may_begin_anywhere(make, error, offset):
     workload, (a, b) = make("matmul", dtype="bfloat16", device="cuda", size=1, m=4096, n=4096, k=1024)
-    y = torch.empty(4096 * 4096 + 1, dtype=torch.bfloat16, device="cuda")[1:].view(4096, 4096)
+    y = torch.empty(4096 * 4096 + 8, dtype=torch.bfloat16, device="cuda")[offset:][: 4096 * 4096].view(4096, 4096)
     assert error(workload.reference(a, b), [matmul(a, b, out=y)]) < 1
     assert chosen().startswith("roles")
 

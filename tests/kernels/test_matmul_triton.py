@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 
 from runner.kernels.matmul import triton
 from runner.kernels.matmul._configurations import Configuration
-from runner.kernels.tensor_cores import TensorDescriptor, has_roles
+from runner.kernels.tensor_cores import TensorDescriptor
 from runner.kernels.unsupported import Unsupported
 
 WAVE = Configuration("descriptors", 64, 64, 32, stages=2, warps=4, group_m=2)
@@ -76,7 +76,7 @@ def test_a_tile_stored_in_halves_is_the_tile(product, n):
     assert product(replace(WAVE, block_n=128, halves=True), 100, n, 64) < 1
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(65, 131, 33), (128, 65, 64), (33, 64, 65)])
+@pytest.mark.parametrize(("m", "n", "k"), [(65, 131, 33), (128, 65, 64), (33, 64, 33)])
 def test_operands_that_descriptors_cannot_read_go_to_the_general_kernel(product, m, n, k):
     assert product(WAVE, m, n, k) < 1
     assert triton.chosen().startswith("pointers")
@@ -88,18 +88,6 @@ def test_operands_that_descriptors_cannot_read_are_copied_for_a_large_product(pr
     assert product(LARGE_WAVE, m, n, k) < 1
     assert triton.chosen().startswith("descriptors")
     assert triton.chosen().count("copied") == (k % 8 != 0) + (n % 8 != 0)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("offset", "kernel"), [(0, "roles"), (8, "roles"), (1, "descriptors"), (4, "descriptors")])
-def test_an_unaligned_y_is_left_to_a_kernel_that_stores_by_pointers_cuda(offset, kernel):
-    a, b = (torch.randn(size, device="cuda").bfloat16() for size in ((4096, 1024), (1024, 4096)))
-    if not has_roles(a):
-        pytest.skip("this GPU or this Triton has no warps with roles")
-    y = torch.empty(4096 * 4096 + 8, dtype=a.dtype, device="cuda")[offset:][: 4096 * 4096].view(4096, 4096)
-    triton.matmul(a, b, out=y)
-    assert triton.chosen().startswith(kernel)
-    assert torch.allclose(y, a @ b, rtol=1e-2, atol=1e-1)
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(33, 70, 96), (33, 70, 100), (1, 70, 100), (33, 1, 1)])
