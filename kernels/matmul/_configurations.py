@@ -15,17 +15,18 @@ Precision = Literal["ieee", "tf32x3", "tf32"]  # of products of float32
 
 HOPPER_SHARED = 232_448 - 1024  # bytes of shared memory of a multiprocessor for its programs, without barriers
 K_BYTES = 128  # bytes of a row of a tile along k: the span of the widest swizzle of shared memory
-CORE_BYTES = 8.0e6  # bytes of a, for each column of b, that a multiprocessor multiplies in 1 us
-READ_BYTES = 9.7e4  # that a multiprocessor reads in 1 us, from memory or L2
-STORE_ELEMENTS = 7.8e3  # elements of y that a multiprocessor stores in 1 us
-PART_BYTES = 2.6e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
-JOIN_US = 2.0  # to store partial sums and to count, before the last program of a tile adds them up
-LAUNCH_US = 1.3  # time of a small kernel more, which copies an operand
+CORE_BYTES = 8.4e6  # bytes of a, for each column of b, that a multiprocessor multiplies in 1 us
+READ_BYTES = 1.08e5  # that a multiprocessor reads in 1 us, from memory or L2
+SHARED_BYTES = 8.4e4  # the same, if all multiprocessors read at once
+STORE_ELEMENTS = 7.4e3  # elements of y that a multiprocessor stores in 1 us
+PART_BYTES = 3.4e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
+JOIN_US = 2.1  # to store partial sums and to count, before the last program of a tile adds them up
+LAUNCH_US = 1.8  # time of a small kernel more, which copies an operand
 MEMORY_BYTES = 3.0e6  # bytes that the GPU reads from memory, or writes, in 1 us
 ENOUGH = 0.45  # share of the multiprocessors that reach this rate
-LONE = 0.7  # share of the rates of two programs on a multiprocessor that one program alone reaches
-COPIED_BYTES = 1.27e6  # of an operand that the GPU copies in 1 us
-FILL_US = 1.5  # from the start of a program until its first tiles have arrived
+LONE = 0.66  # share of the rates of two programs on a multiprocessor that one program alone reaches
+COPIED_BYTES = 1.43e6  # of an operand that the GPU copies in 1 us
+FILL_US = 1.05  # from the start of a program until its first tiles have arrived
 
 ITEMSIZE = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes
 
@@ -43,7 +44,7 @@ class Configuration:
     group_m: int = 1  # rows of tiles that are visited together
     split_k: int = 1  # parts of a sum
     programs: int = 1  # programs on a multiprocessor: one multiplies while the other stores
-    halves: bool = False  # store y in two halves, which leaves shared memory for one more stage
+    pieces: int = 1  # pieces of a tile's columns: to store one at a time leaves shared memory for one more stage
     copies: bool = False  # first copy what loads of 16 bytes cannot read
 
     def __str__(self) -> str:
@@ -66,20 +67,27 @@ class _Tile:
 
 # A wgmma has 64 rows, four warps and at most 256 columns; its accumulator takes up to 128 registers of a thread.
 # Small tiles use longer steps: with few products in a step, the waits for tiles and their release dominate. Rates are
-# those that explain the times of 740 choices for 22 shapes on an H100, with a cold L2.
+# those that explain the times of 2,300 choices for 34 shapes on an H100, with a cold L2.
 TILES = (
-    _Tile(128, 256, 8, 0.93),
-    _Tile(128, 128, 4, 0.8, programs=2),
-    _Tile(128, 128, 8, 0.66),
+    _Tile(128, 256, 8, 0.77),
+    _Tile(128, 192, 8, 0.63),
+    _Tile(128, 128, 4, 0.74, programs=2),
+    _Tile(128, 128, 8, 0.72),
+    _Tile(64, 192, 4, 0.9, programs=2),
+    _Tile(64, 192, 4, 0.58, k_bytes=2 * K_BYTES),
+    _Tile(64, 128, 4, 0.9, programs=2),
     _Tile(64, 128, 4, 0.9, k_bytes=2 * K_BYTES),
     _Tile(64, 64, 4, 0.3, k_bytes=2 * K_BYTES),
-    _Tile(64, 32, 4, 0.16, k_bytes=2 * K_BYTES),
+    _Tile(64, 32, 4, 0.18, k_bytes=2 * K_BYTES),
 )
-ROLES = _Tile(128, 256, 4, 1.0)  # of kernel "roles", which stores a tile of y during the next one
-SKINNY_RATE = 0.4
-PREFER_ROLES = 1.15  # with many tiles, it is chosen although another one is estimated to be faster by up to this factor
+ROLES = _Tile(128, 256, 4, 0.86)  # of kernel "roles", which stores a tile of y during the next one
+SKINNY_RATE = 0.36
+PREFER_ROLES = 1.25  # with many tiles, it is chosen although another one is estimated to be faster by up to this factor
+PREFER_SKINNY = 1.03  # likewise: where memory is the limit, estimates are equal, and it reads most at once
 STORED = 8  # columns: if n is a multiple, the copy engine stores y in 16 bits, and no warp waits for it
-FEWEST_STEPS = 8  # along k for kernel "roles": more than the parts that y is stored in, and the slots of the ring
+MOST_STAGES = 8
+FEW_STEPS = 8  # along k: with no more of them, four stages are up to 5 % faster than as many as fit
+FEWEST_STEPS = 4  # along k for kernel "roles": as many as parts that y is stored in, and slots of the ring
 LONGEST = 2**31 - 256  # of m, n and k; beyond, indices in the last tile may need more than 32 bits
 SKINNY_ROWS = 128  # rows of the narrow operand, at most; beyond, its tile is no smaller than that of the wide operand
 
@@ -119,7 +127,7 @@ def configuration(
 def _hopper(m: int, n: int, k: int, itemsize: int, multiprocessors: int, *, roles: bool) -> tuple[float, Configuration]:
     """Return the shortest estimated time in us if descriptors read both operands, and its configuration."""
     *choices, (time, with_roles) = hopper_choices(m, n, k, itemsize, multiprocessors)
-    us, how = min(choices, key=lambda choice: choice[0])
+    us, how = min(choices, key=lambda choice: choice[0] / (PREFER_SKINNY if choice[1].kernel == "skinny" else 1))
     many = _cdiv(m, ROLES.block_m) * _cdiv(n, ROLES.block_n) >= multiprocessors
     possible = roles and itemsize <= 2 and _cdiv(k * itemsize, K_BYTES) >= FEWEST_STEPS
     return (time, with_roles) if possible and time <= (PREFER_ROLES if many else 1) * us else (us, how)
@@ -131,10 +139,9 @@ def hopper_choices(m: int, n: int, k: int, itemsize: int, multiprocessors: int) 
     blocks = _cdiv(k * itemsize, K_BYTES)
     splits = [split for split in SPLITS if split == 1 or 8 * split <= min(blocks, 64)]
     narrow, wide = min(m, n), max(m, n)
-    # First, since it reads most at once where memory is the limit and estimates are equal.
     choices = _skinny(narrow, wide, k, itemsize, multiprocessors) if narrow <= SKINNY_ROWS < wide else []
     choices += [
-        (_tiled_us(tile, split, *size), _descriptors(tile, split, itemsize))
+        (_tiled_us(tile, split, *size), _descriptors(tile, split, k * itemsize, itemsize))
         for tile in TILES
         for split in splits
         if tile.block_m == 64 or 2 * m > tile.block_m
@@ -156,7 +163,7 @@ def _tiled_us(
     area = tile.block_m * tile.block_n
     depth = _cdiv(_cdiv(k * itemsize, tile.k_bytes), split) * tile.k_bytes  # bytes along k
     lines = (tile.block_m + min(tile.block_m, m) + tile.block_n + min(tile.block_n, n)) / 2  # rows beyond y cost half
-    each = max(lines * depth / READ_BYTES, area * depth / (CORE_BYTES * tile.rate))
+    multiplied, read = area * depth / (CORE_BYTES * tile.rate), lines * depth
     # Programs that share a multiprocessor share its rates, and each stores while the other multiplies.
     aside = (tile is ROLES and n % STORED == 0) or tile.programs > 1
     store = area / STORE_ELEMENTS
@@ -166,29 +173,32 @@ def _tiled_us(
 
     def wave(programs: int) -> float:
         here = max(_cdiv(programs, multiprocessors), 1 / LONE if tile.programs > 1 else 1)
+        reading = max(here * read / READ_BYTES, programs * read / (multiprocessors * SHARED_BYTES))
         reached = MEMORY_BYTES * min(1, programs / multiprocessors / ENOUGH)
-        return max(here * each + (0 if aside else store), all_bytes * programs / items / reached)
+        loop = max(here * multiplied, reading)
+        return max(loop + (0 if aside else store), all_bytes * programs / items / reached)
 
     us = FILL_US + waves * wave(slots) + (wave(rest) if rest else 0) + (store if aside else 0)
     return us + (FILL_US * (waves + (rest > 0) - 1) if refilled else 0) + _joining_us(split, area, m * n)
 
 
-def _descriptors(tile: _Tile, split: int, itemsize: int) -> Configuration:
+def _descriptors(tile: _Tile, split: int, depth: int, itemsize: int) -> Configuration:
     stored = 4 if itemsize == 4 else 2
-    halves = tile.block_n == 256 or tile.programs > 1
-    store = tile.block_m * tile.block_n // (2 if halves else 1) * stored
+    pieces = 3 if tile.block_n % 3 == 0 else 2 if tile.block_n == 256 or tile.programs > 1 else 1
+    store = tile.block_m * tile.block_n // pieces * stored
     stage = (tile.block_m + tile.block_n) * tile.k_bytes
+    fits = (HOPPER_SHARED // tile.programs - store) // stage
     return Configuration(
         kernel="descriptors",
         block_m=tile.block_m,
         block_n=tile.block_n,
         block_k=tile.k_bytes // itemsize,
-        stages=min(6 if tile.k_bytes == K_BYTES else 4, (HOPPER_SHARED // tile.programs - store) // stage),
+        stages=min(fits, MOST_STAGES if depth > FEW_STEPS * tile.k_bytes * split else 4),
         warps=tile.warps,
         group_m=16 if tile.programs > 1 else 8,
         split_k=split,
         programs=tile.programs,
-        halves=halves,
+        pieces=pieces,
     )
 
 
@@ -249,7 +259,7 @@ LOOPS = {
     ),
     "tensor cores": _Loop(
         (
-            _Tile(128, 128, 8, 2.2e6, 2),
+            _Tile(128, 128, 8, 2.1e6, 2),
             _Tile(64, 128, 4, 5.8e6, 2),
             _Tile(64, 64, 4, 2.9e6, 4),
             _Tile(64, 32, 4, 1.7e6, 4),
@@ -257,7 +267,7 @@ LOOPS = {
             _Tile(64, 16, 4, 8.8e5, 5),
             _Tile(16, 64, 4, 9.2e5, 5),
         ),
-        0.4,
+        0.44,
         {16: 9.2e4, 8: 4.0e4, 4: 4.4e4, 2: 1.9e4, 1: 1.0e4},
         stored=1e9,  # hidden
     ),

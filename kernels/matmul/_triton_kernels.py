@@ -57,9 +57,19 @@ def _sum_of(parts_ptr, at, AREA: tl.constexpr, PARTS: tl.constexpr):
 
 
 @triton.jit
+def _tile(operand, row, block, ALONG_K: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Return the tile [rows, BLOCK_K] of an operand that begins in ``row``."""
+    if ALONG_K:
+        return operand.load([row, block * BLOCK_K])
+    else:  # noqa: RET505 - without it both branches are compiled
+        return operand.load([block * BLOCK_K, row]).T
+
+
+@triton.jit
 def matmul_descriptors(
     a,
     b,
+    b_rest,  # of the last third of a tile's columns; None: b has tiles of all columns
     y,
     y_ptr,
     parts_ptr,
@@ -72,11 +82,11 @@ def matmul_descriptors(
     A_ALONG_K: tl.constexpr,  # the descriptor of a is [m, k], else [k, m]; that of b is [n, k], else [k, n]
     B_ALONG_K: tl.constexpr,
     BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    BLOCK_N: tl.constexpr,  # a power of 2, or three times one
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
     SPLIT_K: tl.constexpr,
-    HALVES: tl.constexpr,
+    PIECES: tl.constexpr,  # pieces of a tile's columns that are stored one after the other: 1 or 2; 3 with ``b_rest``
     DESCRIBED: tl.constexpr,  # store y by its descriptor, else by pointers
     STAGES: tl.constexpr,
 ):
@@ -86,47 +96,45 @@ def matmul_descriptors(
     many programs share a tile. Each stores its partial sums; the last one to arrive, by a counter of the tile that is 0
     before and after, adds them up.
     """
-    area: tl.constexpr = BLOCK_M * BLOCK_N
+    width: tl.constexpr = BLOCK_N // PIECES
+    main: tl.constexpr = BLOCK_N if b_rest is None else 2 * width
+    piece: tl.constexpr = BLOCK_M * width
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
     tiles = tiles_m * tiles_n
     blocks = tl.cdiv(k, BLOCK_K)
     for item in tl.range(tl.program_id(0), tiles * SPLIT_K, tl.num_programs(0), flatten=SPLIT_K == 1):
         row, col = place(item % tiles, tiles_m, tiles_n, GROUP_M)
+        top, left = row * BLOCK_M, col * BLOCK_N
         part = item // tiles
-        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        acc = tl.zeros((BLOCK_M, main), tl.float32)
+        rest = tl.zeros((BLOCK_M, width), tl.float32)
         for block in tl.range(part * blocks // SPLIT_K, (part + 1) * blocks // SPLIT_K, num_stages=STAGES):
-            if A_ALONG_K:
-                a_tile = a.load([row * BLOCK_M, block * BLOCK_K])
-            else:
-                a_tile = a.load([block * BLOCK_K, row * BLOCK_M]).T
-            if B_ALONG_K:
-                b_tile = b.load([col * BLOCK_N, block * BLOCK_K]).T
-            else:
-                b_tile = b.load([block * BLOCK_K, col * BLOCK_N])
-            acc = tl.dot(a_tile, b_tile, acc, input_precision="tf32")  # float32 gets here only if tf32 is allowed
-        if SPLIT_K == 1:
-            acc = _scaled(acc, scale_a_ptr, scale_b_ptr)
-            if HALVES:
-                left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
-                _store(y, y_ptr, m, n, row * BLOCK_M, col * BLOCK_N, left, DESCRIBED)
-                _store(y, y_ptr, m, n, row * BLOCK_M, col * BLOCK_N + BLOCK_N // 2, right, DESCRIBED)
-            else:
-                _store(y, y_ptr, m, n, row * BLOCK_M, col * BLOCK_N, acc, DESCRIBED)
+            a_tile = _tile(a, top, block, A_ALONG_K, BLOCK_K)
+            b_tile = _tile(b, left, block, B_ALONG_K, BLOCK_K)
+            acc = tl.dot(a_tile, b_tile.T, acc, input_precision="tf32")  # float32 gets here only if tf32 is allowed
+            if b_rest is not None:
+                b_tile = _tile(b_rest, left + main, block, B_ALONG_K, BLOCK_K)
+                rest = tl.dot(a_tile, b_tile.T, rest, input_precision="tf32")
+        if PIECES == 1:
+            sums = (acc,)
         else:
-            width: tl.constexpr = BLOCK_N // 2 if HALVES else BLOCK_N
-            at = _elements(BLOCK_M, width)
-            first = parts_ptr + (item % tiles).to(tl.int64) * (SPLIT_K * area)
-            if HALVES:
-                left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, width)), (0, 2, 1)))
-                tl.store(first + part * area + at, left)
-                tl.store(first + part * area + area // 2 + at, right)
-            else:
-                tl.store(first + part * area + at, acc)
+            first, second = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, width)), (0, 2, 1)))
+            sums = (first, second, rest)
+        if SPLIT_K == 1:
+            for at in tl.static_range(PIECES):
+                scaled = _scaled(sums[at], scale_a_ptr, scale_b_ptr)
+                _store(y, y_ptr, m, n, top, left + at * width, scaled, DESCRIBED)
+        else:
+            inside = _elements(BLOCK_M, width)
+            of_tile = parts_ptr + (item % tiles).to(tl.int64) * (SPLIT_K * PIECES * piece)
+            for at in tl.static_range(PIECES):
+                tl.store(of_tile + (part * PIECES + at) * piece + inside, sums[at])
             if _is_last(counters_ptr + item % tiles, SPLIT_K):
-                for half in tl.static_range(BLOCK_N // width):
-                    total = _scaled(_sum_of(first + half * (area // 2), at, area, SPLIT_K), scale_a_ptr, scale_b_ptr)
-                    _store(y, y_ptr, m, n, row * BLOCK_M, col * BLOCK_N + half * width, total, DESCRIBED)
+                for at in tl.static_range(PIECES):
+                    total = _sum_of(of_tile + at * piece, inside, PIECES * piece, SPLIT_K)
+                    scaled = _scaled(total, scale_a_ptr, scale_b_ptr)
+                    _store(y, y_ptr, m, n, top, left + at * width, scaled, DESCRIBED)
 
 
 @triton.jit

@@ -18,7 +18,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from runner.kernels.matmul import _triton_kernels  # noqa: E402
-from runner.kernels.matmul._configurations import ITEMSIZE, LEAST_LOAD, configuration  # noqa: E402
+from runner.kernels.matmul._configurations import ITEMSIZE, LEAST_LOAD, TILES, _descriptors, configuration  # noqa: E402
 from runner.kernels.matmul._configurations import pointers as general  # noqa: E402
 from runner.kernels.tensor_cores import TensorDescriptor  # noqa: E402
 
@@ -70,8 +70,9 @@ def descriptors(tmp_path):
     """``descriptors(how, "bf16")``: the kernel that Hopper runs for large products."""
 
     def build(how, dtype, stored, *, a_along_k=True, b_along_k=True, described=True, scaled=False):
-        a, b = (how.block_m, how.block_k), (how.block_n, how.block_k)
-        y = (how.block_m, how.block_n // 2 if how.halves else how.block_n)
+        rest = how.block_n // 3 if how.block_n % 3 == 0 else 0
+        a, b = (how.block_m, how.block_k), (how.block_n - rest, how.block_k)
+        y = (how.block_m, how.block_n // how.pieces)
         constants = {
             "A_ALONG_K": a_along_k,
             "B_ALONG_K": b_along_k,
@@ -80,13 +81,14 @@ def descriptors(tmp_path):
             "BLOCK_K": how.block_k,
             "GROUP_M": how.group_m,
             "SPLIT_K": how.split_k,
-            "HALVES": how.halves,
+            "PIECES": how.pieces,
             "DESCRIBED": described,
             "STAGES": how.stages,
         }
         arguments = {
             "a": tiles(dtype, a, a_along_k),
             "b": tiles(dtype, b, b_along_k),
+            **({"b_rest": tiles(dtype, (rest, how.block_k), b_along_k)} if rest else {}),
             "y": tiles(stored, y, True),
             "y_ptr": f"*{stored}",
             **SHARED_BY_PARTS,
@@ -94,7 +96,7 @@ def descriptors(tmp_path):
             "scale_b_ptr": "*fp32",
             **dict.fromkeys(["m", "n", "k"], "i32"),
         }
-        constants |= ({} if scaled else NONE) | ({} if described else {"y": None})
+        constants |= ({} if scaled else NONE) | ({} if described else {"y": None}) | ({} if rest else {"b_rest": None})
         return Built(_triton_kernels.matmul_descriptors, arguments, constants, 90, how, tmp_path)
 
     return build
@@ -173,11 +175,14 @@ def test_large_products_on_hopper_use_the_widest_wgmma_and_the_tensor_memory_acc
 
 
 @hopper
-@pytest.mark.parametrize("size", [512, 640, 1024, 2048, 3072])
-def test_products_of_every_tile_on_hopper_use_wgmma_and_spill_nothing(descriptors, size):
-    how = on_hopper(size, size, size, "bf16")
+@pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.block_m}x{tile.block_n}x{tile.k_bytes}x{tile.warps}")
+@pytest.mark.parametrize("split", [1, 2])
+def test_products_of_every_tile_on_hopper_use_wgmma_and_spill_nothing(descriptors, tile, split):
+    how = _descriptors(tile, split, 8192, 2)
     built = descriptors(how, "bf16", "bf16", b_along_k=False)
-    assert built.products == {f"m64n{how.block_n}k16"}
+    thirds = {2 * how.block_n // 3, how.block_n // 3}
+    assert built.products == {f"m64n{n}k16" for n in (thirds if how.pieces == 3 else {how.block_n})}
+    assert len(built.products) in {int(wait) for wait in re.findall(r"wgmma\.wait_group\S* (\d+)", built.ptx)}
     system = 1024  # bytes that it takes for each program
     assert how.programs * (built.shared + system) <= SHARED[90] + system
     assert built.stack == 0

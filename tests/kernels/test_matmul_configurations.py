@@ -17,7 +17,7 @@ def shared_bytes(how, dtype):
     """The tiles that are on their way, and the part of y that is being stored."""
     stage = (how.block_m + how.block_n) * how.block_k * ITEMSIZE[dtype]
     stored = 4 if dtype == "float32" else 2
-    store = how.block_m * how.block_n // (2 if how.halves else 1) * stored if how.kernel == "descriptors" else 0
+    store = how.block_m * how.block_n // how.pieces * stored if how.kernel == "descriptors" else 0
     return how.programs * (how.stages * stage + store)
 
 
@@ -27,7 +27,7 @@ def test_large_products_on_hopper_take_the_largest_tile(size, dtype):
     how = configuration(size, size, size, dtype, **HOPPER)
     assert (how.kernel, how.block_m, how.block_n, how.split_k) == ("descriptors", 128, 256, 1)
     assert how.block_k * ITEMSIZE[dtype] == 128
-    assert (how.stages, how.warps, how.group_m, how.halves) == (4, 8, 8, True)
+    assert (how.stages, how.warps, how.group_m, how.pieces) == (4, 8, 8, 2)
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(8192, 8192, 1024), (16384, 5120, 1280)])
@@ -122,7 +122,7 @@ def test_a_choice_says_what_it_is():
         (4096, 4096, 4096, "bfloat16", "roles"),
         (4096, 14336, 4096, "float8_e4m3fn", "roles"),
         (8192, 8192, 512, "float16", "roles"),
-        (8192, 8192, 448, "float16", "descriptors"),  # seven steps: the ring would be longer than a tile is deep
+        (8192, 8192, 192, "float16", "descriptors"),  # three steps: the ring would be longer than a tile is deep
         (8192, 8196, 4096, "bfloat16", "roles"),  # rows of y that no descriptor can store
         (2048, 2048, 2048, "bfloat16", "roles"),  # 128 tiles of 128 x 256, on 132 multiprocessors
         (1024, 1024, 1024, "bfloat16", "descriptors"),  # 32 such tiles
@@ -140,13 +140,19 @@ def test_warps_have_roles_where_tiles_and_steps_are_many(m, n, k, dtype, kernel)
 MEASURED = [
     (112, 320, 3648, "descriptors", 64, 64),
     (4096, 2048, 128, "descriptors", 64, 64),
-    (58, 1216, 1344, "skinny", 64, 64),
-    (64, 4096, 14336, "descriptors", 64, 128),
+    (58, 1216, 1344, "descriptors", 64, 32),
+    (64, 4096, 14336, "skinny", 64, 64),
     (8, 2048, 7168, "skinny", 16, 64),
     (512, 512, 512, "descriptors", 64, 32),
     (1024, 1024, 1024, "descriptors", 64, 128),
     (2048, 2048, 2048, "roles", 128, 256),
-    (3000, 256, 3000, "descriptors", 128, 128),
+    (3000, 256, 3000, "roles", 128, 256),
+    (128, 4096, 4096, "descriptors", 64, 64),
+    (257, 4096, 4096, "descriptors", 64, 192),
+    (1024, 768, 2304, "descriptors", 64, 192),
+    (1536, 1536, 1536, "descriptors", 64, 192),
+    (512, 4096, 4096, "descriptors", 128, 128),
+    (1024, 4096, 1024, "descriptors", 64, 128),
 ]
 
 

@@ -72,8 +72,17 @@ def test_a_sum_in_parts_is_the_sum(product, how, split):
 
 
 @pytest.mark.parametrize("n", [128, 200, 136])
-def test_a_tile_stored_in_halves_is_the_tile(product, n):
-    assert product(replace(WAVE, block_n=128, halves=True), 100, n, 64) < 1
+def test_a_tile_stored_in_pieces_is_the_tile(product, n):
+    assert product(replace(WAVE, block_n=128, pieces=2), 100, n, 64) < 1
+
+
+@pytest.mark.parametrize("split", [1, 3])
+@pytest.mark.parametrize("along_k", [(True, True), (False, False)])
+@pytest.mark.parametrize("n", [96, 200, 136, 131])
+def test_columns_of_a_tile_may_be_three_times_a_power_of_two(product, along_k, n, split):
+    how = replace(WAVE, block_n=96, pieces=3, split_k=split)
+    a_along_k, b_along_k = along_k
+    assert product(how, 104, n, 200, a_along_k=a_along_k, b_along_k=b_along_k) < 1
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(65, 131, 33), (128, 65, 64), (33, 64, 33)])
