@@ -117,7 +117,7 @@ def matmul_descriptors(
                 b_tile = _tile(b_rest, left + main, block, B_ALONG_K, BLOCK_K)
                 rest = tl.dot(a_tile, b_tile.T, rest, input_precision="tf32")
         if PIECES == 1:
-            sums = (acc,)
+            sums = (acc, acc, acc)
         else:
             first, second = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, width)), (0, 2, 1)))
             sums = (first, second, rest)
