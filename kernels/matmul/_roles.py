@@ -14,7 +14,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from ..tensor_cores import processors
 from ._configurations import Configuration
 from ._operands import Operand, strides_of
-from ._triton_roles import AT_FIRST, PARTS, matmul_roles
+from ._triton_roles import AT_FIRST, WIDTH, matmul_roles
 
 TYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float8_e4m3fn: gl.float8e4nv}
 
@@ -29,10 +29,12 @@ def by_roles(
     (m, n), k = y.shape, a.shape[1 if a.along_k else 0]
     stored = strides_of(y)
     tiles = triton.cdiv(m, how.block_m) * triton.cdiv(n, how.block_n)
+    rest = WIDTH.value if how.block_n % 3 == 0 else 0
     matmul_roles[(min(tiles, processors(y)),)](
         _tiles(a, how.block_m // 2, how.block_k),
-        _tiles(b, how.block_n, how.block_k),
-        _described(y, list(y.shape), stored, [how.block_m // 2, how.block_n // PARTS.value]) if stored else None,
+        _tiles(b, how.block_n - rest, how.block_k),
+        _tiles(b, rest, how.block_k) if rest else None,
+        _described(y, list(y.shape), stored, [how.block_m // 2, WIDTH.value]) if stored else None,
         y,
         scale_a,
         scale_b,
