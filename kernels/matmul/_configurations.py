@@ -35,7 +35,7 @@ ITEMSIZE = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "floa
 class Configuration:
     """A kernel and its tiles: ``block_m`` x ``block_n`` of y, with ``block_k`` terms in a step."""
 
-    kernel: Literal["roles", "descriptors", "skinny", "pointers"]
+    kernel: Literal["roles", "descriptors", "stream", "skinny", "pointers"]
     block_m: int
     block_n: int
     block_k: int
@@ -80,13 +80,16 @@ TILES = (
     _Tile(64, 64, 4, 0.3, k_bytes=2 * K_BYTES),
     _Tile(64, 32, 4, 0.18, k_bytes=2 * K_BYTES),
 )
-ROLES = _Tile(128, 256, 4, 0.86)  # of kernel "roles", which stores a tile of y during the next one
+ROLES = (_Tile(128, 256, 4, 0.86), _Tile(128, 192, 4, 0.86))  # of kernel "roles", which stores a tile during the next
+STREAM = (_Tile(128, 256, 8, 0.83), _Tile(128, 128, 8, 0.72))  # of kernel "stream"
 SKINNY_RATE = 0.36
 PREFER_ROLES = 1.25  # with many tiles, it is chosen although another one is estimated to be faster by up to this factor
 PREFER_SKINNY = 1.03  # likewise: where memory is the limit, estimates are equal, and it reads most at once
 STORED = 8  # columns: if n is a multiple, the copy engine stores y in 16 bits, and no warp waits for it
 MOST_STAGES = 8
 FEW_STEPS = 8  # along k: with no more of them, four stages are up to 5 % faster than as many as fit
+MOST_WAVES = 2  # before the one that is shared; with more, the kernels that load the next tile meanwhile are faster
+SHARED_BLOCKS = 8  # of k for each program, at least, for kernel "stream"
 FEWEST_STEPS = 4  # along k for kernel "roles": as many as parts that y is stored in, and slots of the ring
 LONGEST = 2**31 - 256  # of m, n and k; beyond, indices in the last tile may need more than 32 bits
 SKINNY_ROWS = 128  # rows of the narrow operand, at most; beyond, its tile is no smaller than that of the wide operand
@@ -126,15 +129,19 @@ def configuration(
 @lru_cache(maxsize=4096)
 def _hopper(m: int, n: int, k: int, itemsize: int, multiprocessors: int, *, roles: bool) -> tuple[float, Configuration]:
     """Return the shortest estimated time in us if descriptors read both operands, and its configuration."""
-    *choices, (time, with_roles) = hopper_choices(m, n, k, itemsize, multiprocessors)
-    us, how = min(choices, key=lambda choice: choice[0] / (PREFER_SKINNY if choice[1].kernel == "skinny" else 1))
-    many = _cdiv(m, ROLES.block_m) * _cdiv(n, ROLES.block_n) >= multiprocessors
     possible = roles and itemsize <= 2 and _cdiv(k * itemsize, K_BYTES) >= FEWEST_STEPS
-    return (time, with_roles) if possible and time <= (PREFER_ROLES if many else 1) * us else (us, how)
+
+    def weighted(choice: tuple[float, Configuration]) -> float:
+        us, how = choice
+        many = _cdiv(m, how.block_m) * _cdiv(n, how.block_n) >= multiprocessors
+        return us / (PREFER_SKINNY if how.kernel == "skinny" else PREFER_ROLES if how.kernel == "roles" and many else 1)
+
+    choices = hopper_choices(m, n, k, itemsize, multiprocessors)
+    return min((choice for choice in choices if possible or choice[1].kernel != "roles"), key=weighted)
 
 
 def hopper_choices(m: int, n: int, k: int, itemsize: int, multiprocessors: int) -> list[tuple[float, Configuration]]:
-    """Return all configurations that read operands by descriptors, with estimated times in us; "roles" is the last."""
+    """Return all configurations that read operands by descriptors, with estimated times in us."""
     size = (m, n, k, itemsize, multiprocessors)
     blocks = _cdiv(k * itemsize, K_BYTES)
     splits = [split for split in SPLITS if split == 1 or 8 * split <= min(blocks, 64)]
@@ -146,10 +153,15 @@ def hopper_choices(m: int, n: int, k: int, itemsize: int, multiprocessors: int) 
         for split in splits
         if tile.block_m == 64 or 2 * m > tile.block_m
     ]
-    # group_m: of 4 to 16, 12 was the fastest or within 0.2 % of it for nine large shapes in two dtypes. The exception
-    # is 16384 cubed in float16, where 8 was 1.2 % faster, in a separate run.
-    with_roles = Configuration("roles", 128, 256, K_BYTES // itemsize, stages=4, warps=4, group_m=12)
-    return [*choices, (_tiled_us(ROLES, 1, *size), with_roles)]
+    for tile in STREAM:
+        if us := _stream_us(tile, *size):
+            choices.append((us, replace(_descriptors(tile, 1, k * itemsize, itemsize), kernel="stream")))
+    for tile in ROLES:
+        # group_m: of 4 to 16, 12 was the fastest or within 0.2 % of it for nine large shapes in two dtypes. The
+        # exception is 16384 cubed in float16, where 8 was 1.2 % faster, in a separate run.
+        how = Configuration("roles", 128, tile.block_n, K_BYTES // itemsize, stages=4, warps=4, group_m=12)
+        choices.append((_tiled_us(tile, 1, *size), how))
+    return choices
 
 
 def _tiled_us(
@@ -161,11 +173,9 @@ def _tiled_us(
     """
     items = _cdiv(m, tile.block_m) * _cdiv(n, tile.block_n) * split
     area = tile.block_m * tile.block_n
-    depth = _cdiv(_cdiv(k * itemsize, tile.k_bytes), split) * tile.k_bytes  # bytes along k
-    lines = (tile.block_m + min(tile.block_m, m) + tile.block_n + min(tile.block_n, n)) / 2  # rows beyond y cost half
-    multiplied, read = area * depth / (CORE_BYTES * tile.rate), lines * depth
+    multiplied, read = _work(tile, m, n, _cdiv(_cdiv(k * itemsize, tile.k_bytes), split) * tile.k_bytes)
     # Programs that share a multiprocessor share its rates, and each stores while the other multiplies.
-    aside = (tile is ROLES and n % STORED == 0) or tile.programs > 1
+    aside = (tile in ROLES and n % STORED == 0) or tile.programs > 1
     store = area / STORE_ELEMENTS
     all_bytes = (m * k + k * n + m * n) * itemsize
     slots = tile.programs * multiprocessors
@@ -180,6 +190,34 @@ def _tiled_us(
 
     us = FILL_US + waves * wave(slots) + (wave(rest) if rest else 0) + (store if aside else 0)
     return us + (FILL_US * (waves + (rest > 0) - 1) if refilled else 0) + _joining_us(split, area, m * n)
+
+
+def _work(tile: _Tile, m: int, n: int, depth: int) -> tuple[float, float]:
+    """Return the us that it takes to multiply for a tile of y, ``depth`` bytes along k, and the bytes that it reads."""
+    lines = (tile.block_m + min(tile.block_m, m) + tile.block_n + min(tile.block_n, n)) / 2  # rows beyond y cost half
+    return tile.block_m * tile.block_n * depth / (CORE_BYTES * tile.rate), lines * depth
+
+
+def _stream_us(tile: _Tile, m: int, n: int, k: int, itemsize: int, multiprocessors: int) -> float | None:
+    """Return the estimated time in us if programs share the last wave of tiles; None if that is no good choice."""
+    tiles, area = _cdiv(m, tile.block_m) * _cdiv(n, tile.block_n), tile.block_m * tile.block_n
+    blocks = _cdiv(k * itemsize, tile.k_bytes)
+    programs = sharing_programs(tiles, blocks, tile.programs * multiprocessors)
+    waves, rest = divmod(tiles, programs)
+    if waves > MOST_WAVES or rest * blocks < SHARED_BLOCKS * programs:
+        return None
+    multiplied, read = _work(tile, m, n, blocks * tile.k_bytes)
+    here = max(programs / multiprocessors, 1 / LONE if tile.programs > 1 else 1)
+    reading = max(here * read / READ_BYTES, programs * read / (multiprocessors * SHARED_BYTES))
+    loops = (waves + rest / programs) * max(here * multiplied, reading)
+    memory = (m * k + k * n + m * n) * itemsize / MEMORY_BYTES
+    joining = _joining_us(programs / rest + 1, area, rest * area)
+    return FILL_US * (1 + waves) + max(loops, memory) + (1 + waves) * area / STORE_ELEMENTS + joining
+
+
+def sharing_programs(tiles: int, blocks: int, slots: int) -> int:
+    """Return the programs of kernel "stream" for ``tiles`` of ``blocks`` blocks along k, if ``slots`` run at a time."""
+    return min(slots, max(tiles, tiles * blocks // SHARED_BLOCKS))
 
 
 def _descriptors(tile: _Tile, split: int, depth: int, itemsize: int) -> Configuration:
@@ -357,7 +395,7 @@ def copy_pays(m: int, n: int, k: int, dtype: str, *, copied: tuple[int, ...], mu
     return copying + product < limit
 
 
-def _joining_us(split: int, area: int, elements: int) -> float:
+def _joining_us(split: float, area: int, elements: int) -> float:
     """Return the time in us to add up ``split`` partial sums of ``elements``, those of a tile by its last program."""
     if split == 1:
         return 0.0
