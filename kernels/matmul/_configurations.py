@@ -21,11 +21,11 @@ SHARED_BYTES = 8.4e4  # the same, if all multiprocessors read at once
 STORE_ELEMENTS = 7.4e3  # elements of y that a multiprocessor stores in 1 us
 PART_BYTES = 3.4e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
 JOIN_US = 2.1  # to store partial sums and to count, before the last program of a tile adds them up
-LAUNCH_US = 1.8  # time of a small kernel more, which copies an operand
+LAUNCH_US = 2.3  # time of a small kernel more, which copies operands
 MEMORY_BYTES = 3.0e6  # bytes that the GPU reads from memory, or writes, in 1 us
 ENOUGH = 0.45  # share of the multiprocessors that reach this rate
 LONE = 0.66  # share of the rates of two programs on a multiprocessor that one program alone reaches
-COPIED_BYTES = 1.43e6  # of an operand that the GPU copies in 1 us
+COPIED_BYTES = 1.43e6  # of operands that the GPU copies in 1 us
 FILL_US = 1.05  # from the start of a program until its first tiles have arrived
 
 ITEMSIZE = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes
@@ -338,8 +338,7 @@ def pointers(
     if (dtype, precision) != ("float32", "tf32x3") or load == 16:
         return how
     time, wide = _pointers(m, n, k, dtype, hopper, multiprocessors, precision, 16)
-    copying = sum(LAUNCH_US + count * ITEMSIZE[dtype] / COPIED_BYTES for count in copied)
-    return replace(wide, copies=True) if copying + time < limit else how
+    return replace(wide, copies=True) if _copying_us(copied, dtype) + time < limit else how
 
 
 @lru_cache(maxsize=4096)
@@ -389,10 +388,14 @@ def copy_pays(m: int, n: int, k: int, dtype: str, *, copied: tuple[int, ...], mu
     itemsize = ITEMSIZE[dtype]
     if itemsize != 2:  # the general kernel turns tiles around that do not lie along k, which the estimate does not see
         return m * n * k >= TURNED
-    copying = sum(LAUNCH_US + count * itemsize / COPIED_BYTES for count in copied)
     product, _ = _hopper(m, n, k, itemsize, multiprocessors, roles=False)
     limit, _ = _pointers(m, n, k, dtype, True, multiprocessors, "tf32", load)
-    return copying + product < limit
+    return _copying_us(copied, dtype) + product < limit
+
+
+def _copying_us(copied: tuple[int, ...], dtype: str) -> float:
+    """Return the time in us of the kernel that copies operands of ``copied`` elements each."""
+    return LAUNCH_US + sum(copied) * ITEMSIZE[dtype] / COPIED_BYTES
 
 
 def _joining_us(split: float, area: int, elements: int) -> float:

@@ -269,7 +269,7 @@ def _by_cublas(rows: int, dim: int, processors: int) -> float:
 
 def aligned(x: Tensor) -> Tensor:
     """Return the contiguous ``x`` [rows, cols], or a padded copy if a descriptor cannot read it."""
-    return x if _described(x) or not x.numel() else padded(x)
+    return x if _described(x) or not x.numel() else padded(x)[0]
 
 
 def _described(x: Tensor) -> bool:
