@@ -154,7 +154,7 @@ def test_a_single_row_may_have_any_stride(triton_mlp, device, narrow, tiling):
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("batch", "dim", "layers"), [(1, 1, 1), (129, 65, 2), (7, 130, 3), (5, 516, 2)])
+@pytest.mark.parametrize(("batch", "dim", "layers"), [(1, 1, 1), (129, 65, 2), (7, 130, 3), (5, 516, 2), (3, 517, 3)])
 def test_every_gradient_agrees_with_autograds_own(triton_mlp, device, activation, dtype, batch, dim, layers):
     tensors = draw(device, dtype, batch, dim, layers)
     dy = torch.randn(batch, dim, device=device, dtype=dtype)
@@ -199,7 +199,7 @@ def test_a_gradient_may_lie_in_any_way(triton_mlp, device, narrow, narrowed, vie
 
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
-@pytest.mark.parametrize("dim", [24, 516])
+@pytest.mark.parametrize("dim", [24, 516, 517])
 def test_autocast_changes_nothing(triton_mlp, device, activation, dim):
     tensors = draw(device, torch.float32, 3, dim, 2)
     dy = torch.randn(3, dim, device=device)
@@ -219,9 +219,9 @@ def test_inputs_may_lie_in_any_way(triton_mlp, device, narrow):
 
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
-@pytest.mark.parametrize("narrowed", [True, False])
-def test_nan_and_infinity_go_where_they_go_in_torch(triton_mlp, device, narrow, narrowed, activation):
-    x, w, b = draw(device, narrow if narrowed else torch.float32, 6, 8, 1)
+@pytest.mark.parametrize(("narrowed", "dim"), [(True, 8), (False, 8), (False, 517)])
+def test_nan_and_infinity_go_where_they_go_in_torch(triton_mlp, device, narrow, narrowed, dim, activation):
+    x, w, b = draw(device, narrow if narrowed else torch.float32, 6, dim, 1)
     dy = torch.ones_like(x)
     with torch.no_grad():
         x[1, 2], x[3, 2] = torch.nan, torch.inf
@@ -232,6 +232,16 @@ def test_nan_and_infinity_go_where_they_go_in_torch(triton_mlp, device, narrow, 
     assert torch.equal(got[0].isinf(), want[0].isinf())
     assert torch.equal(got[1][4].isnan(), want[1][4].isnan())
     assert got[1][0].isfinite().all()
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_infinity_does_not_spread_where_layers_are_widened(triton_mlp, device, batch):
+    x, w, b, w_2, b_2 = (tensor.detach().abs() + 1e-3 for tensor in draw(device, torch.float32, batch, 517, 2))
+    x[0, 2] = torch.inf
+    tensors = [tensor.requires_grad_() for tensor in (x, w, b, w_2, b_2)]
+    y, *_ = gradients(triton_mlp.mlp, tensors, torch.ones_like(x), "relu")
+    assert torch.equal(y[0], torch.full_like(y[0], torch.inf))
+    assert y[1:].isfinite().all()
 
 
 def test_a_batch_of_none_has_gradients_of_0(triton_mlp, device, narrow):
