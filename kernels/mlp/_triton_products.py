@@ -52,7 +52,9 @@ SMALLER = (
     Tiling(m=128, n=128, k=64, warps=4, stages=3, resident=2, copy_engine=True, rate=0.92),
     Tiling(m=128, n=128, k=64, warps=8, stages=6, resident=1, copy_engine=True, rate=0.85),
     Tiling(m=64, n=128, k=128, warps=4, stages=4, resident=1, copy_engine=True, halves=False, rate=0.75),
-    Tiling(m=64, n=64, k=128, warps=4, stages=4, resident=1, copy_engine=True, halves=False, rate=0.55),
+    Tiling(m=64, n=64, k=128, warps=4, stages=6, resident=1, copy_engine=True, halves=False, rate=0.55),
+    # First the one with more tiles in flight: where programs are few, memory is the limit.
+    Tiling(m=64, n=32, k=128, warps=4, stages=8, resident=1, copy_engine=True, halves=False, rate=0.3),
     Tiling(m=64, n=32, k=128, warps=4, stages=4, resident=2, copy_engine=True, halves=False, rate=0.3),
 )
 POINTERS = Tiling(m=128, n=128, k=32, warps=8, stages=4, resident=0, copy_engine=False)  # with 4 warps, registers spill
