@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -94,18 +94,23 @@ def phase_table(kinds: Mapping[str, Sequence[Row]]) -> str:
     return table(["", "cases", "s a case", *PHASES.values(), "the rest"], lines)
 
 
-def page(title: str, body: str, facts: dict[str, Any], load: float) -> str:
-    """Return ``body`` under a title, date, machine, versions and command line. ``load``: the load average before."""
+def page(title: str, body: str, facts: dict[str, Any], load: float | None) -> str:
+    """Return ``body`` under a title, the date and machine of a run with ``facts``, its versions and the command line.
+
+    ``load``: the load average before; None if the run was an earlier one.
+    """
     worker = facts["worker"]
     where = worker["gpu"]["name"] if worker["gpu"] else f"{worker['cpu']}, {worker['cpu_cores']} cores"
-    versions = {"python": platform.python_version(), **facts["packages"], "torch": worker["torch"]}
+    versions = {"python": facts["python"], **facts["packages"], "torch": worker["torch"]}
     threads = [f"OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']}"] if "OMP_NUM_THREADS" in os.environ else []
     command = " ".join([*threads, "python -m", _script(), *sys.argv[1:]])
     changed = " and changes not committed" if facts["dirty"] else ""
+    started = datetime.fromisoformat(facts["started"]).strftime("%Y-%m-%d %H:%M %Z")
+    loaded = "" if load is None else f"; load average before: {load:.2f}"
     return "\n".join(
         [
             f"# {title}\n",
-            f"- {time.strftime('%Y-%m-%d %H:%M %Z')}, {where}, {facts['system']}; load average before: {load:.2f}",
+            f"- {started}, {where}, {facts['system']}{loaded}",
             f"- {', '.join(f'{name} {version}' for name, version in versions.items() if version)}",
             f"- commit {facts['commit'] or 'unknown'}{changed}",
             f"- `{command}`\n",
