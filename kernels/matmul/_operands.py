@@ -40,6 +40,11 @@ def described(y: Tensor, block: list[int]) -> TensorDescriptor | None:
     return _Described(y, list(y.shape), strides, block) if strides else None
 
 
+def store_unit(y: Tensor) -> int:
+    """Return how many elements of a row of the contiguous ``y`` [m, n] one store of a thread can write."""
+    return gcd(ALIGNED // y.itemsize, y.shape[1]) if y.data_ptr() % ALIGNED == 0 else 1
+
+
 def in_place(x: Tensor, along_k: bool) -> Operand | None:
     """Return ``x`` [rows, k] as an operand without a copy; None if a descriptor cannot read it.
 

@@ -13,7 +13,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from ..tensor_cores import processors
 from ._configurations import Configuration
-from ._operands import Operand, strides_of
+from ._operands import Operand, store_unit, strides_of
 from ._triton_roles import AT_FIRST, WIDTH, matmul_roles
 
 TYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float8_e4m3fn: gl.float8e4nv}
@@ -47,6 +47,7 @@ def by_roles(
         BLOCK_N=how.block_n,
         BLOCK_K=how.block_k,
         GROUP_M=how.group_m,
+        UNIT=min(4, store_unit(y)),
         STAGES=how.stages,
         num_warps=how.warps,
         maxnreg=AT_FIRST,

@@ -9,14 +9,15 @@ from ..tensor_cores import place, promote
 
 
 @triton.jit
-def _store(y, y_ptr, m, n, row, col, tile, DESCRIBED: tl.constexpr):
-    if DESCRIBED:
+def _store(y, y_ptr, m, n, row, col, tile, UNIT: tl.constexpr):
+    if y is not None:
         y.store([row, col], tile.to(y.dtype))
     else:
         rows = row + tl.arange(0, tile.shape[0])
         cols = col + tl.arange(0, tile.shape[1])
-        inside = (rows < m)[:, None] & (cols < n)[None, :]
-        at = rows[:, None].to(tl.int64) * n + cols[None, :]
+        width = n // UNIT * UNIT  # n, of which the compiler then knows that UNIT columns can be stored at once
+        inside = (rows < m)[:, None] & (cols < width)[None, :]
+        at = rows[:, None].to(tl.int64) * width + cols[None, :]
         tl.store(y_ptr + at, tile.to(y_ptr.dtype.element_ty), mask=inside)
 
 
@@ -96,17 +97,17 @@ def _sums(
 @triton.jit
 def _store_whole(
     y, y_ptr, scale_a_ptr, scale_b_ptr, m, n, top, left, sums,
-    BLOCK_N: tl.constexpr, PIECES: tl.constexpr, DESCRIBED: tl.constexpr,
+    BLOCK_N: tl.constexpr, PIECES: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
     for at in tl.static_range(PIECES):
         scaled = _scaled(sums[at], scale_a_ptr, scale_b_ptr)
-        _store(y, y_ptr, m, n, top, left + at * (BLOCK_N // PIECES), scaled, DESCRIBED)
+        _store(y, y_ptr, m, n, top, left + at * (BLOCK_N // PIECES), scaled, UNIT)
 
 
 @triton.jit
 def _store_part(
     y, y_ptr, parts_ptr, counter_ptr, scale_a_ptr, scale_b_ptr, m, n, top, left, sums, part, parts,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PIECES: tl.constexpr, DESCRIBED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PIECES: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
     """Store partial sums, ``part`` of ``parts`` of a tile. The last program to arrive adds them up and stores y."""
     width: tl.constexpr = BLOCK_N // PIECES
@@ -118,7 +119,7 @@ def _store_part(
         for at in tl.static_range(PIECES):
             total = _sum_of(parts_ptr + at * piece, inside, PIECES * piece, parts)
             scaled = _scaled(total, scale_a_ptr, scale_b_ptr)
-            _store(y, y_ptr, m, n, top, left + at * width, scaled, DESCRIBED)
+            _store(y, y_ptr, m, n, top, left + at * width, scaled, UNIT)
 
 
 @triton.jit
@@ -126,7 +127,7 @@ def matmul_descriptors(
     a,
     b,
     b_rest,  # of the last third of a tile's columns; None: b has tiles of all columns
-    y,
+    y,  # None: its rows are not aligned
     y_ptr,
     parts_ptr,
     counters_ptr,
@@ -143,7 +144,7 @@ def matmul_descriptors(
     GROUP_M: tl.constexpr,
     SPLIT_K: tl.constexpr,
     PIECES: tl.constexpr,  # pieces of a tile's columns that are stored one after the other: 1 or 2; 3 with ``b_rest``
-    DESCRIBED: tl.constexpr,  # store y by its descriptor, else by pointers
+    UNIT: tl.constexpr,  # without a descriptor of y, columns that a thread stores at once: n is a multiple
     STAGES: tl.constexpr,
 ):
     """Multiply a [m, k] by b [k, n]. Tiles are read by descriptors, and a program computes several of them.
@@ -166,12 +167,12 @@ def matmul_descriptors(
             a, b, b_rest, top, left, begin, end, A_ALONG_K, B_ALONG_K, BLOCK_M, BLOCK_N, BLOCK_K, PIECES, STAGES
         )
         if SPLIT_K == 1:
-            _store_whole(y, y_ptr, scale_a_ptr, scale_b_ptr, m, n, top, left, sums, BLOCK_N, PIECES, DESCRIBED)
+            _store_whole(y, y_ptr, scale_a_ptr, scale_b_ptr, m, n, top, left, sums, BLOCK_N, PIECES, UNIT)
         else:
             of_tile = parts_ptr + tile.to(tl.int64) * (SPLIT_K * BLOCK_M * BLOCK_N)
             _store_part(
                 y, y_ptr, of_tile, counters_ptr + tile, scale_a_ptr, scale_b_ptr, m, n, top, left, sums, part, SPLIT_K,
-                BLOCK_M, BLOCK_N, PIECES, DESCRIBED,
+                BLOCK_M, BLOCK_N, PIECES, UNIT,
             )  # fmt: skip
 
 
@@ -197,7 +198,7 @@ def matmul_stream(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
     PIECES: tl.constexpr,
-    DESCRIBED: tl.constexpr,
+    UNIT: tl.constexpr,
     WAVES: tl.constexpr,  # there are at least as many tiles as programs
     STAGES: tl.constexpr,
 ):
@@ -221,7 +222,7 @@ def matmul_stream(
             sums = _sums(
                 a, b, b_rest, top, left, 0, blocks, A_ALONG_K, B_ALONG_K, BLOCK_M, BLOCK_N, BLOCK_K, PIECES, STAGES
             )
-            _store_whole(y, y_ptr, scale_a_ptr, scale_b_ptr, m, n, top, left, sums, BLOCK_N, PIECES, DESCRIBED)
+            _store_whole(y, y_ptr, scale_a_ptr, scale_b_ptr, m, n, top, left, sums, BLOCK_N, PIECES, UNIT)
     count = (program * 0 + tiles - whole) * blocks  # int64, also where sizes of 1 are constants
     programs = tl.maximum(1, tl.minimum(tl.num_programs(0), count))  # that get a block or more
     at = tl.minimum(program * count // programs, count)
@@ -239,12 +240,12 @@ def matmul_stream(
         first = ((at - begin + 1) * programs - 1) // count
         parts = ((at - begin + blocks) * programs - 1) // count - first + 1
         if parts == 1:
-            _store_whole(y, y_ptr, scale_a_ptr, scale_b_ptr, m, n, top, left, sums, BLOCK_N, PIECES, DESCRIBED)
+            _store_whole(y, y_ptr, scale_a_ptr, scale_b_ptr, m, n, top, left, sums, BLOCK_N, PIECES, UNIT)
         else:
             of_tile = parts_ptr + rest.to(tl.int64) * most * (BLOCK_M * BLOCK_N)
             _store_part(
                 y, y_ptr, of_tile, counters_ptr + rest, scale_a_ptr, scale_b_ptr, m, n, top, left, sums,
-                program - first, parts, BLOCK_M, BLOCK_N, PIECES, DESCRIBED,
+                program - first, parts, BLOCK_M, BLOCK_N, PIECES, UNIT,
             )  # fmt: skip
         at += stop - begin
 

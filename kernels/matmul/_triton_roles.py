@@ -118,7 +118,7 @@ def _columns(tiles, slot, ALONG_K: gl.constexpr):
 
 
 @gluon.jit
-def _store(y, y_ptr, m, n, out, done, row, col, PART: gl.constexpr):
+def _store(y, y_ptr, m, n, out, done, row, col, PART: gl.constexpr, UNIT: gl.constexpr):
     of: gl.constexpr = done[0].shape[1] // WIDTH
     part = part_of(done[0], PART, of) if of > PART else part_of(done[1], 0, 1)
     buffer = out.index(PART % BUFFERS)
@@ -130,11 +130,13 @@ def _store(y, y_ptr, m, n, out, done, row, col, PART: gl.constexpr):
         tma.async_copy_shared_to_global(y, [row, col], buffer)
     else:
         buffer.store(part)
-        layout: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+        # Neighbouring threads store neighbouring columns, UNIT each: n is a multiple of it, as the compiler is told.
+        layout: gl.constexpr = gl.BlockedLayout([1, UNIT], [max(1, UNIT // 2), 32 // max(1, UNIT // 2)], [4, 1], [1, 0])
+        width = n // UNIT * UNIT
         rows = row + gl.arange(0, part.shape[0], gl.SliceLayout(1, layout))
         cols = col + gl.arange(0, part.shape[1], gl.SliceLayout(0, layout))
-        at = rows.to(gl.int64)[:, None] * n + cols[None, :]
-        gl.store(y_ptr + at, buffer.load(layout), mask=(rows < m)[:, None] & (cols < n)[None, :])
+        at = rows.to(gl.int64)[:, None] * width + cols[None, :]
+        gl.store(y_ptr + at, buffer.load(layout), mask=(rows < m)[:, None] & (cols < width)[None, :])
 
 
 @gluon.jit
@@ -194,6 +196,7 @@ def _multiply(
     BLOCK_N: gl.constexpr,
     GROUP_M: gl.constexpr,
     REST: gl.constexpr,
+    UNIT: gl.constexpr,
     STAGES: gl.constexpr,
 ):
     tiles_m, tiles_n, blocks = counts
@@ -211,7 +214,7 @@ def _multiply(
             sums = _step(sums, gl.to_tensor(part > 0), step, ring, HALF, A_ALONG_K, B_ALONG_K, REST, STAGES)
             step += 1
             if turn > 0:
-                _store(y, y_ptr, m, n, out, done, done_row, done_col, part)
+                _store(y, y_ptr, m, n, out, done, done_row, done_col, part, UNIT)
         for _ in range(parts, blocks):
             sums = _step(sums, gl.to_tensor(True), step, ring, HALF, A_ALONG_K, B_ALONG_K, REST, STAGES)
             step += 1
@@ -223,7 +226,7 @@ def _multiply(
         turn += 1
     if turn > 0:
         for part in gl.static_range(parts):
-            _store(y, y_ptr, m, n, out, done, done_row, done_col, part)
+            _store(y, y_ptr, m, n, out, done, done_row, done_col, part, UNIT)
     if y is not None:
         tma.store_wait(0)  # the shared memory belongs to another program after this one ends
 
@@ -254,6 +257,7 @@ def matmul_roles(
     BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr,
+    UNIT: gl.constexpr,  # without a descriptor of y, columns that a thread stores at once, up to 4
     STAGES: gl.constexpr,  # at most the number of blocks of k, or phases of a barrier would be ambiguous
 ):
     """Multiply a [m, k] by b [k, n] on Hopper: one warp loads tiles, and two warpgroups multiply.
@@ -297,6 +301,7 @@ def matmul_roles(
                     BLOCK_N,
                     GROUP_M,
                     rest,
+                    UNIT,
                     STAGES,
                 ),
             ),
@@ -319,6 +324,7 @@ def matmul_roles(
                     BLOCK_N,
                     GROUP_M,
                     rest,
+                    UNIT,
                     STAGES,
                 ),
             ),

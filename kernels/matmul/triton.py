@@ -51,7 +51,7 @@ from ._configurations import (
     pointers,
     sharing_programs,
 )
-from ._operands import Operand, described, in_place, load_unit, readable, whole_loads
+from ._operands import Operand, described, in_place, load_unit, readable, store_unit, whole_loads
 from ._product import require_product
 from ._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny, matmul_stream
 
@@ -312,7 +312,7 @@ def _tiled(how: Configuration, a: Operand, b: Operand, y: Tensor) -> tuple[tuple
         "BLOCK_K": how.block_k,
         "GROUP_M": how.group_m,
         "PIECES": how.pieces,
-        "DESCRIBED": stored is not None,
+        "UNIT": store_unit(y),
         "STAGES": how.stages,
         "num_warps": how.warps,
         "num_stages": how.stages,

@@ -70,7 +70,7 @@ class Built:
 def descriptors(tmp_path):
     """``descriptors(how, "bf16")``: the kernel that Hopper runs for large products."""
 
-    def build(how, dtype, stored, *, a_along_k=True, b_along_k=True, described=True, scaled=False, waves=True):
+    def build(how, dtype, stored, *, a_along_k=True, b_along_k=True, described=True, scaled=False, waves=True, unit=8):
         rest = how.block_n // 3 if how.block_n % 3 == 0 else 0
         a, b = (how.block_m, how.block_k), (how.block_n - rest, how.block_k)
         y = (how.block_m, how.block_n // how.pieces)
@@ -82,7 +82,7 @@ def descriptors(tmp_path):
             "BLOCK_K": how.block_k,
             "GROUP_M": how.group_m,
             "PIECES": how.pieces,
-            "DESCRIBED": described,
+            "UNIT": unit,
             "STAGES": how.stages,
             **({"WAVES": waves} if how.kernel == "stream" else {"SPLIT_K": how.split_k}),
         }
@@ -99,7 +99,7 @@ def descriptors(tmp_path):
         }
         constants |= ({} if scaled else NONE) | ({} if described else {"y": None}) | ({} if rest else {"b_rest": None})
         kernel = _triton_kernels.matmul_stream if how.kernel == "stream" else _triton_kernels.matmul_descriptors
-        return Built(kernel, arguments, constants, 90, how, tmp_path)
+        return Built(kernel, arguments, constants, 90, how, tmp_path, sizes_are_multiples_of_16=described)
 
     return build
 
@@ -212,10 +212,11 @@ def test_programs_that_share_tiles_spill_nothing(descriptors, tile, waves):
 
 
 @hopper
-def test_a_y_whose_rows_are_not_aligned_costs_no_stage_on_hopper(descriptors):
-    built = descriptors(on_hopper(4096, 4096, 4096, "bf16"), "bf16", "bf16", described=False)
-    assert built.count(r"st\.global")
-    assert built.stack == 0
+@pytest.mark.parametrize(("unit", "store"), [(1, "b16"), (2, "b32"), (4, "v2.b32")])
+def test_a_y_whose_rows_are_not_aligned_is_stored_in_the_widest_pieces_that_fit(descriptors, unit, store):
+    built = descriptors(on_hopper(4096, 4096, 4096, "bf16"), "bf16", "bf16", described=False, unit=unit)
+    assert built.count(r"st\.global") == built.count(rf"st\.global\.{store}\b")
+    assert built.stack <= 8
 
 
 @hopper

@@ -37,7 +37,7 @@ def tiles(dtype, rows, cols):
 def built(tmp_path):
     """``built("bf16")``: PTX, SASS, and the resources that the assembler reports."""
 
-    def build(dtype, *, a_along_k=True, b_along_k=True, scaled=False, described=True, columns=HOW.block_n):
+    def build(dtype, *, a_along_k=True, b_along_k=True, scaled=False, described=True, columns=HOW.block_n, unit=1):
         half, block_k = HOW.block_m // 2, HOW.block_k * 16 // TYPES[dtype].primitive_bitwidth
         stored = "bf16" if dtype == "fp8e4nv" else dtype
         rest = WIDTH.value if columns == 192 else 0
@@ -48,6 +48,7 @@ def built(tmp_path):
             "BLOCK_N": columns,
             "BLOCK_K": block_k,
             "GROUP_M": HOW.group_m,
+            "UNIT": unit,
             "STAGES": HOW.stages,
         } | ({} if scaled else {"scale_a_ptr": None, "scale_b_ptr": None})
         constants |= ({} if described else {"y": None}) | ({} if rest else {"b_rest": None})
@@ -69,7 +70,7 @@ def built(tmp_path):
             matmul_roles,
             signature={name: "constexpr" if name in constants else arguments[name] for name in names},
             constexprs={(names.index(name),): value for name, value in constants.items()},
-            attrs={},
+            attrs={(names.index("y_ptr"),): [["tt.divisibility", 16]]},
         )
         options = {"num_warps": HOW.warps, "maxnreg": AT_FIRST}
         kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
@@ -108,11 +109,13 @@ def test_two_warpgroups_multiply_what_a_warp_loads_and_spill_nothing(built, dtyp
     assert ".f64" not in ptx
 
 
-@pytest.mark.parametrize(("dtype", "columns"), [("bf16", 192), ("fp8e4nv", 256)])
-def test_a_y_whose_rows_are_not_aligned_is_stored_by_threads(built, dtype, columns):
-    kernel, ptx, usage, sass = built(dtype, b_along_k=dtype != "bf16", described=False, columns=columns)
+@pytest.mark.parametrize(("dtype", "columns", "unit"), [("bf16", 192, 2), ("fp8e4nv", 256, 1), ("fp16", 256, 4)])
+def test_a_y_whose_rows_are_not_aligned_is_stored_by_threads(built, dtype, columns, unit):
+    kernel, ptx, usage, sass = built(dtype, b_along_k=dtype != "bf16", described=False, columns=columns, unit=unit)
     assert not re.search(r"bulk\.tensor\.2d\.global\.shared", ptx)
-    assert re.search(r"st\.global\S*\.b16", ptx)
+    assert set(re.findall(r"st\.global\S*?(?:\.v\d)?\.b\d+", ptx)) == {
+        {1: "st.global.b16", 2: "st.global.b32", 4: "st.global.v2.b32"}[unit]
+    }
     assert kernel.metadata.shared <= SHARED
     assert re.search(r"STACK:(\d+)", usage)[1] == "0"
     assert not re.search(r"\b(LDL|STL)\b", sass)
