@@ -9,7 +9,7 @@ over twelve products on an H200.
 Tensors have powers of 2 as shapes. So a tile of 192 columns is one of 128 beside one of 64, the rest.
 
 The accelerator stores y if its rows are aligned to 16 bytes. If not, threads store the parts, from shared memory, where
-neighbouring threads find neighbouring columns.
+neighbouring threads find neighbouring columns. That takes longer than a step, so these parts are smaller.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..hopper_pipeline import part_of, place, room
 # Registers of a thread: in the warps that multiply (the sum of a tile, and the last tile that is being stored), in the
 # warp that loads, and in all warps at the start of the kernel.
 MULTIPLYING, LOADING, AT_FIRST = gl.constexpr(240), gl.constexpr(24), 168
-WIDTH = gl.constexpr(64)  # columns of the parts in which a tile of y is stored
+REST_COLS = gl.constexpr(64)  # columns of the rest
 BUFFERS = gl.constexpr(2)  # buffers for these parts
 
 
@@ -69,7 +69,7 @@ def _load(
                     tma.async_copy_global_to_shared(a, [block * BLOCK_K, top], ready, a_tile)
             _load_columns(b, b_rings[0].index(slot), ready, col * BLOCK_N, block * BLOCK_K, B_ALONG_K)
             if b_rest is not None:
-                left = col * BLOCK_N + BLOCK_N - WIDTH
+                left = col * BLOCK_N + BLOCK_N - REST_COLS
                 _load_columns(b_rest, b_rings[1].index(slot), ready, left, block * BLOCK_K, B_ALONG_K)
             step += 1
 
@@ -118,9 +118,9 @@ def _columns(tiles, slot, ALONG_K: gl.constexpr):
 
 
 @gluon.jit
-def _store(y, y_ptr, m, n, out, done, row, col, PART: gl.constexpr, UNIT: gl.constexpr):
+def _store(y, y_ptr, m, n, out, done, row, col, PART: gl.constexpr, WIDTH: gl.constexpr, UNIT: gl.constexpr):
     of: gl.constexpr = done[0].shape[1] // WIDTH
-    part = part_of(done[0], PART, of) if of > PART else part_of(done[1], 0, 1)
+    part = part_of(done[0], PART, of) if of > PART else part_of(done[1], PART - of, REST_COLS // WIDTH)
     buffer = out.index(PART % BUFFERS)
     col += PART * WIDTH
     if y is not None:
@@ -130,8 +130,9 @@ def _store(y, y_ptr, m, n, out, done, row, col, PART: gl.constexpr, UNIT: gl.con
         tma.async_copy_shared_to_global(y, [row, col], buffer)
     else:
         buffer.store(part)
+        lanes: gl.constexpr = min(32, WIDTH // UNIT)  # of a warp that store one row
         # Neighbouring threads store neighbouring columns, UNIT each: n is a multiple of it, as the compiler is told.
-        layout: gl.constexpr = gl.BlockedLayout([1, UNIT], [max(1, UNIT // 2), 32 // max(1, UNIT // 2)], [4, 1], [1, 0])
+        layout: gl.constexpr = gl.BlockedLayout([1, UNIT], [32 // lanes, lanes], [4, 1], [1, 0])
         width = n // UNIT * UNIT
         rows = row + gl.arange(0, part.shape[0], gl.SliceLayout(1, layout))
         cols = col + gl.arange(0, part.shape[1], gl.SliceLayout(0, layout))
@@ -144,8 +145,9 @@ def _zeros(rows: gl.constexpr, cols: gl.constexpr, multiplied: gl.constexpr, dty
     """Return zeros in the layouts of sums of products of two tiles of dtype ``multiplied``."""
     depth: gl.constexpr = 256 // multiplied.primitive_bitwidth
     if REST:
-        main = _zeros(rows, cols - WIDTH, multiplied, dtype, False)
-        return (main[0], gl.zeros((rows, WIDTH), dtype, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, depth])))
+        main = _zeros(rows, cols - REST_COLS, multiplied, dtype, False)
+        layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST_COLS, depth])
+        return (main[0], gl.zeros((rows, REST_COLS), dtype, layout))
     else:
         return (gl.zeros((rows, cols), dtype, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, cols, depth])),)
 
@@ -196,6 +198,7 @@ def _multiply(
     BLOCK_N: gl.constexpr,
     GROUP_M: gl.constexpr,
     REST: gl.constexpr,
+    WIDTH: gl.constexpr,
     UNIT: gl.constexpr,
     STAGES: gl.constexpr,
 ):
@@ -214,7 +217,7 @@ def _multiply(
             sums = _step(sums, gl.to_tensor(part > 0), step, ring, HALF, A_ALONG_K, B_ALONG_K, REST, STAGES)
             step += 1
             if turn > 0:
-                _store(y, y_ptr, m, n, out, done, done_row, done_col, part, UNIT)
+                _store(y, y_ptr, m, n, out, done, done_row, done_col, part, WIDTH, UNIT)
         for _ in range(parts, blocks):
             sums = _step(sums, gl.to_tensor(True), step, ring, HALF, A_ALONG_K, B_ALONG_K, REST, STAGES)
             step += 1
@@ -226,7 +229,7 @@ def _multiply(
         turn += 1
     if turn > 0:
         for part in gl.static_range(parts):
-            _store(y, y_ptr, m, n, out, done, done_row, done_col, part, UNIT)
+            _store(y, y_ptr, m, n, out, done, done_row, done_col, part, WIDTH, UNIT)
     if y is not None:
         tma.store_wait(0)  # the shared memory belongs to another program after this one ends
 
@@ -243,7 +246,7 @@ def _rings(b, b_rest, STAGES: gl.constexpr):
 def matmul_roles(
     a,  # descriptor of half the rows of a tile
     b,
-    b_rest,  # of the last WIDTH columns of a tile; None: b has tiles of all columns
+    b_rest,  # of the last REST_COLS columns of a tile; None: b has tiles of all columns
     y,  # descriptor of half the rows and WIDTH columns of a tile; None: its rows are not aligned
     y_ptr,
     scale_a_ptr,
@@ -257,6 +260,7 @@ def matmul_roles(
     BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr,
+    WIDTH: gl.constexpr,  # columns of the parts in which a tile of y is stored, no more parts than blocks of k
     UNIT: gl.constexpr,  # without a descriptor of y, columns that a thread stores at once, up to 4
     STAGES: gl.constexpr,  # at most the number of blocks of k, or phases of a barrier would be ambiguous
 ):
@@ -301,6 +305,7 @@ def matmul_roles(
                     BLOCK_N,
                     GROUP_M,
                     rest,
+                    WIDTH,
                     UNIT,
                     STAGES,
                 ),
@@ -324,6 +329,7 @@ def matmul_roles(
                     BLOCK_N,
                     GROUP_M,
                     rest,
+                    WIDTH,
                     UNIT,
                     STAGES,
                 ),
