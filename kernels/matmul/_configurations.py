@@ -17,7 +17,7 @@ HOPPER_SHARED = 232_448 - 1024  # bytes of shared memory of a multiprocessor for
 K_BYTES = 128  # bytes of a row of a tile along k: the span of the widest swizzle of shared memory
 CORE_BYTES = 8.4e6  # bytes of a, for each column of b, that a multiprocessor multiplies in 1 us
 READ_BYTES = 1.08e5  # that a multiprocessor reads in 1 us, from memory or L2
-SHARED_BYTES = 8.4e4  # the same, if all multiprocessors read at once
+ALL_READ_BYTES = 8.4e4  # that each of them reads in 1 us if all read at once
 STORE_ELEMENTS = 7.4e3  # elements of y that a multiprocessor stores in 1 us
 PART_BYTES = 3.4e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
 JOIN_US = 2.1  # to store partial sums and to count, before the last program of a tile adds them up
@@ -183,7 +183,7 @@ def _tiled_us(
 
     def wave(programs: int) -> float:
         here = max(_cdiv(programs, multiprocessors), 1 / LONE if tile.programs > 1 else 1)
-        reading = max(here * read / READ_BYTES, programs * read / (multiprocessors * SHARED_BYTES))
+        reading = max(here * read / READ_BYTES, programs * read / (multiprocessors * ALL_READ_BYTES))
         reached = MEMORY_BYTES * min(1, programs / multiprocessors / ENOUGH)
         loop = max(here * multiplied, reading)
         return max(loop + (0 if aside else store), all_bytes * programs / items / reached)
@@ -208,7 +208,7 @@ def _stream_us(tile: _Tile, m: int, n: int, k: int, itemsize: int, multiprocesso
         return None
     multiplied, read = _work(tile, m, n, blocks * tile.k_bytes)
     here = max(programs / multiprocessors, 1 / LONE if tile.programs > 1 else 1)
-    reading = max(here * read / READ_BYTES, programs * read / (multiprocessors * SHARED_BYTES))
+    reading = max(here * read / READ_BYTES, programs * read / (multiprocessors * ALL_READ_BYTES))
     loops = (waves + rest / programs) * max(here * multiplied, reading)
     memory = (m * k + k * n + m * n) * itemsize / MEMORY_BYTES
     joining = _joining_us(programs / rest + 1, area, rest * area)

@@ -129,8 +129,16 @@ def matmul(
     how = configuration(m, n, k, dtype, precision=precision, **machine)
     if how.kernel == "pointers":
         how = _general(a, b, min(map(_load_bytes, (a, b))), precision)
-    run(how, a, b, y, scale_a, scale_b, precision=precision, given=given)
+    how = _replaced(affordable(how, a, b, precision), given)
+    launch(how, a, b, y, scale_a, scale_b, precision=precision)
     return y
+
+
+def _replaced(how: Configuration, given: Mapping[str, int]) -> Configuration:
+    """Return ``how`` with the fields that the caller has given."""
+    if how.kernel == "skinny" and given.get("block_m", how.block_m) < how.block_m:
+        raise Unsupported(f"BLOCK_M: one tile holds all rows of this narrow operand; give {how.block_m} or more")
+    return replace(how, **given) if given else how  # type: ignore[arg-type]  # mypy takes a value for any of the fields
 
 
 def _given(*values: int | None) -> dict[str, int]:
@@ -155,29 +163,6 @@ def chosen() -> str:
 
 
 _last: list[Configuration | str] = []  # formatted only on request, since that takes as long as a launch
-
-
-def run(
-    how: Configuration,
-    a: Tensor,
-    b: Tensor,
-    y: Tensor,
-    scale_a: Tensor | None = None,
-    scale_b: Tensor | None = None,
-    *,
-    precision: Precision = "ieee",
-    given: Mapping[str, int] | None = None,
-) -> None:
-    """Write a @ b into ``y`` with the configuration ``how``, in which the fields ``given`` are replaced.
-
-    Use the kernel "pointers" instead if descriptors would need a copy that costs more than it saves.
-    """
-    how = _without_costly_copies(how, a, b, precision)
-    if given:
-        if how.kernel == "skinny" and given.get("block_m", how.block_m) < how.block_m:
-            raise Unsupported(f"BLOCK_M: one tile holds all rows of this narrow operand; give {how.block_m} or more")
-        how = replace(how, **given)  # type: ignore[arg-type]  # mypy takes a value for any of the fields
-    launch(how, a, b, y, scale_a, scale_b, precision=precision)
 
 
 def launch(
@@ -212,7 +197,7 @@ def _in_place(a: Tensor, b: Tensor) -> tuple[Operand | None, Operand | None]:
     return in_place(a, _along_k(a)), in_place(b.t(), _along_k(a))
 
 
-def _without_costly_copies(how: Configuration, a: Tensor, b: Tensor, precision: Precision) -> Configuration:
+def affordable(how: Configuration, a: Tensor, b: Tensor, precision: Precision = "ieee") -> Configuration:
     """Return ``how``, or the kernel "pointers" if descriptors need copies that cost more than they save."""
     if how.kernel == "pointers":
         return how

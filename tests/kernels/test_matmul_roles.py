@@ -18,8 +18,8 @@ def hopper():
         pytest.skip("the kernel is for Hopper, and Triton 3.6 or newer")
 
 
-# As many tiles as multiprocessors and a few more | several turns, and k no multiple of a step | the fewest steps | rows
-# of y that are not aligned
+# As many tiles as multiprocessors and a few more | several turns, and k no multiple of a step | eight steps | the
+# fewest, four | rows of y that are not aligned
 @pytest.mark.parametrize(
     ("m", "n", "k"), [(2968, 1544, 1024), (4096, 5128, 1104), (5000, 6008, 512), (3000, 3008, 200), (4100, 5123, 1104)]
 )

@@ -145,15 +145,10 @@ def bars_table(found: Mapping[Op, Sequence[Measured]]) -> tuple[str, int]:
     for op, some in found.items():
         if op.graph is not None:
             graphs = Statistics({one.shape: one.back_to_back() for one in some})
-            worst, shape = graphs.worst
-            cells = [_held(graphs.mean, op.graph), *(_held(one, None) for one in (graphs.fifth, worst))]
-            lines.append((f"{op.name}: {GRAPH}, calls back to back", *cells, "x".join(map(str, shape)), ""))
+            lines.append(_bars_line(f"{op.name}: {GRAPH}, calls back to back", graphs, (op.graph, None, None)))
         for who, bars in ((op.ours[0], op.main), (BEST, op.best)):
-            figures = statistics(op, some, who)
-            worst, shape = figures.worst
             limits = (bars.mean, bars.fifth, bars.worst) if bars else (None, None, None)
-            cells = [_held(*two) for two in zip((figures.mean, figures.fifth, worst), limits, strict=True)]
-            lines.append((f"{op.name}: {who}", *cells, "x".join(map(str, shape)), ""))
+            lines.append(_bars_line(f"{op.name}: {who}", statistics(op, some, who), limits))
         wrong = sum(len(one.failed.keys() & {*op.ours}) for one in some) + sum(not one.every_row for one in some)
         count = sum(len({*op.ours} - one.absent.keys()) for one in some)
         lines[-2] = (*lines[-2][:-1], f"{count - wrong} of {count} {word(not wrong)}")
@@ -166,6 +161,12 @@ def bars_table(found: Mapping[Op, Sequence[Measured]]) -> tuple[str, int]:
         "right",
     ]
     return table(titles, lines), sum(cell.endswith(word(False)) for line in lines for cell in line)
+
+
+def _bars_line(title: str, figures: Statistics, limits: tuple[float | None, ...]) -> tuple[str, ...]:
+    worst, shape = figures.worst
+    cells = [_held(*two) for two in zip((figures.mean, figures.fifth, worst), limits, strict=True)]
+    return (title, *cells, "x".join(map(str, shape)), "")
 
 
 def _held(ratio: float, bar: float | None) -> str:
