@@ -17,29 +17,27 @@ BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @triton.jit
-def _pad_one(
-    program, x, out, rows, cols, row_stride, col_stride, height, width, ROWS: tl.constexpr, COLS: tl.constexpr
-):  # fmt: skip
+def _pad_one(program, x, out, rows, cols, row_stride, col_stride, width, ROWS: tl.constexpr, COLS: tl.constexpr):
     across = tl.cdiv(width, COLS)
     i, j = program // across * ROWS + tl.arange(0, ROWS), program % across * COLS + tl.arange(0, COLS)
     row, j = i.to(tl.int64)[:, None], j[None, :]
     tile = tl.load(x + row * row_stride + j.to(tl.int64) * col_stride, mask=(row < rows) & (j < cols), other=0)
-    tl.store(out + row * width + j, tile, mask=(row < height) & (j < width))
+    tl.store(out + row * width + j, tile, mask=(row < rows) & (j < width))
 
 
 @triton.jit
 def _pad(
-    x, out, rows, cols, row_stride, col_stride, height, width,
-    x_2, out_2, rows_2, cols_2, row_stride_2, col_stride_2, height_2, width_2,
+    x, out, rows, cols, row_stride, col_stride, width,
+    x_2, out_2, rows_2, cols_2, row_stride_2, col_stride_2, width_2,
     ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    programs = tl.cdiv(height, ROWS) * tl.cdiv(width, COLS)  # of the first matrix
+    programs = tl.cdiv(rows, ROWS) * tl.cdiv(width, COLS)  # of the first matrix
     if tl.program_id(0) < programs:
-        _pad_one(tl.program_id(0), x, out, rows, cols, row_stride, col_stride, height, width, ROWS, COLS)
+        _pad_one(tl.program_id(0), x, out, rows, cols, row_stride, col_stride, width, ROWS, COLS)
     else:
         _pad_one(
             tl.program_id(0) - programs,
-            x_2, out_2, rows_2, cols_2, row_stride_2, col_stride_2, height_2, width_2, ROWS, COLS,
+            x_2, out_2, rows_2, cols_2, row_stride_2, col_stride_2, width_2, ROWS, COLS,
         )  # fmt: skip
 
 
@@ -58,23 +56,11 @@ def padded(*matrices: Tensor) -> list[Tensor]:
     One kernel copies both.
     """
     copies = [room(x.shape[0], x.shape[1], x) for x in matrices]
-    _copy([(x, out, x.shape[0], out.stride(0)) for x, out in zip(matrices, copies, strict=True)])
-    return copies
-
-
-def widened(x: Tensor, height: int, width: int) -> Tensor:
-    """Return a contiguous copy [height, width] of ``x`` [rows, cols], with zeros after each row and below the last."""
-    out = torch.empty(height, width, dtype=x.dtype, device=x.device)
-    _copy([(x, out, height, width)])
-    return out
-
-
-def _copy(copies: list[tuple[Tensor, Tensor, int, int]]) -> None:
-    """Copy one or two matrices into the rooms beside them, of so many rows and columns."""
-    bits = BITS[copies[0][0].element_size()]
+    bits = BITS[matrices[0].element_size()]
     sides, programs = [], 0
-    for x, out, height, width in copies:
-        sides.append((x.detach().view(bits), out.view(bits), *x.shape, *x.stride(), height, width))
-        programs += triton.cdiv(height, ROWS) * triton.cdiv(width, COLS)
-    with on_device_of(copies[0][0]):
+    for x, out in zip(matrices, copies, strict=True):
+        sides.append((x.detach().view(bits), out.view(bits), *x.shape, *x.stride(), out.stride(0)))
+        programs += triton.cdiv(x.shape[0], ROWS) * triton.cdiv(out.stride(0), COLS)
+    with on_device_of(matrices[0]):
         _pad[(programs,)](*sides[0], *sides[-1], ROWS=ROWS, COLS=COLS, num_warps=4)
+    return copies

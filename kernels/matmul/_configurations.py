@@ -15,18 +15,18 @@ Precision = Literal["ieee", "tf32x3", "tf32"]  # of products of float32
 
 HOPPER_SHARED = 232_448 - 1024  # bytes of shared memory of a multiprocessor for its programs, without barriers
 K_BYTES = 128  # bytes of a row of a tile along k: the span of the widest swizzle of shared memory
-CORE_BYTES = 8.4e6  # bytes of a, for each column of b, that a multiprocessor multiplies in 1 us
-READ_BYTES = 1.08e5  # that a multiprocessor reads in 1 us, from memory or L2
+CORE_BYTES = 8.37e6  # bytes of a, for each column of b, that a multiprocessor multiplies in 1 us
+READ_BYTES = 1.07e5  # that a multiprocessor reads in 1 us, from memory or L2
 ALL_READ_BYTES = 8.4e4  # that each of them reads in 1 us if all read at once
-STORE_ELEMENTS = 7.4e3  # elements of y that a multiprocessor stores in 1 us
-PART_BYTES = 3.4e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
-JOIN_US = 2.1  # to store partial sums and to count, before the last program of a tile adds them up
-LAUNCH_US = 2.3  # time of a small kernel more, which copies operands
-MEMORY_BYTES = 3.0e6  # bytes that the GPU reads from memory, or writes, in 1 us
-ENOUGH = 0.45  # share of the multiprocessors that reach this rate
+STORE_ELEMENTS = 7.95e3  # elements of y that a multiprocessor stores in 1 us
+PART_BYTES = 3.37e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
+JOIN_US = 2.3  # to store partial sums and to count, before the last program of a tile adds them up
+LAUNCH_US = 2.2  # time of a small kernel more, which copies operands
+MEMORY_BYTES = 2.95e6  # bytes that the GPU reads from memory, or writes, in 1 us
+ENOUGH = 0.46  # share of the multiprocessors that reach this rate
 LONE = 0.66  # share of the rates of two programs on a multiprocessor that one program alone reaches
-COPIED_BYTES = 1.43e6  # of operands that the GPU copies in 1 us
-FILL_US = 1.05  # from the start of a program until its first tiles have arrived
+COPIED_BYTES = 1.61e6  # of operands that the GPU copies in 1 us
+FILL_US = 1.01  # from the start of a program until its first tiles have arrived
 
 ITEMSIZE = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes
 
@@ -35,7 +35,7 @@ ITEMSIZE = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "floa
 class Configuration:
     """A kernel and its tiles: ``block_m`` x ``block_n`` of y, with ``block_k`` terms in a step."""
 
-    kernel: Literal["roles", "descriptors", "stream", "skinny", "pointers"]
+    kernel: Literal["roles", "descriptors", "skinny", "pointers"]
     block_m: int
     block_n: int
     block_k: int
@@ -67,30 +67,27 @@ class _Tile:
 
 # A wgmma has 64 rows, four warps and at most 256 columns; its accumulator takes up to 128 registers of a thread.
 # Small tiles use longer steps: with few products in a step, the waits for tiles and their release dominate. Rates are
-# those that explain the times of 2,300 choices for 34 shapes on an H100, with a cold L2.
+# those that explain the times of 2,800 choices for 53 shapes on an H100, with a cold L2.
 TILES = (
-    _Tile(128, 256, 8, 0.77),
-    _Tile(128, 192, 8, 0.63),
-    _Tile(128, 128, 4, 0.74, programs=2),
+    _Tile(128, 256, 8, 0.8),
+    _Tile(128, 192, 8, 0.67),
+    _Tile(128, 128, 4, 0.76, programs=2),
     _Tile(128, 128, 8, 0.72),
-    _Tile(64, 192, 4, 0.9, programs=2),
+    _Tile(64, 192, 4, 0.85, programs=2),
     _Tile(64, 192, 4, 0.58, k_bytes=2 * K_BYTES),
-    _Tile(64, 128, 4, 0.9, programs=2),
+    _Tile(64, 128, 4, 0.89, programs=2),
     _Tile(64, 128, 4, 0.9, k_bytes=2 * K_BYTES),
     _Tile(64, 64, 4, 0.3, k_bytes=2 * K_BYTES),
-    _Tile(64, 32, 4, 0.18, k_bytes=2 * K_BYTES),
+    _Tile(64, 32, 4, 0.17, k_bytes=2 * K_BYTES),
 )
-ROLES = (_Tile(128, 256, 4, 0.86), _Tile(128, 192, 4, 0.86))  # of kernel "roles", which stores a tile during the next
-STREAM = (_Tile(128, 256, 8, 0.83), _Tile(128, 128, 8, 0.72))  # of kernel "stream"
-SKINNY_RATE = 0.36
+ROLES = (_Tile(128, 256, 4, 0.85), _Tile(128, 192, 4, 0.85))  # of kernel "roles", which stores a tile during the next
+SKINNY_RATE = 0.34
 PREFER_ROLES = 1.25  # with many tiles, it is chosen although another one is estimated to be faster by up to this factor
 PREFER_SKINNY = 1.03  # likewise: where memory is the limit, estimates are equal, and it reads most at once
 STORED = 8  # columns: if n is a multiple, the copy engine stores y in 16 bits, and no warp waits for it
 MOST_STAGES = 8
-FEW_STEPS = 8  # along k: with no more of them, four stages are up to 5 % faster than as many as fit
-MOST_WAVES = 2  # before the one that is shared; with more, the kernels that load the next tile meanwhile are faster
-SHARED_BLOCKS = 8  # of k for each program, at least, for kernel "stream"
 FEWEST_STEPS = 4  # along k for kernel "roles": as many as parts that y is stored in, and slots of the ring
+FEW_STEPS = 8  # along k: with no more of them, four stages are up to 5 % faster than as many as fit
 LONGEST = 2**31 - 256  # of m, n and k; beyond, indices in the last tile may need more than 32 bits
 SKINNY_ROWS = 128  # rows of the narrow operand, at most; beyond, its tile is no smaller than that of the wide operand
 
@@ -153,9 +150,6 @@ def hopper_choices(m: int, n: int, k: int, itemsize: int, multiprocessors: int) 
         for split in splits
         if tile.block_m == 64 or 2 * m > tile.block_m
     ]
-    for tile in STREAM:
-        if us := _stream_us(tile, *size):
-            choices.append((us, replace(_descriptors(tile, 1, k * itemsize, itemsize), kernel="stream")))
     for tile in ROLES:
         # group_m: of 4 to 16, 12 was the fastest or within 0.2 % of it for nine large shapes in two dtypes. The
         # exception is 16384 cubed in float16, where 8 was 1.2 % faster, in a separate run.
@@ -173,7 +167,9 @@ def _tiled_us(
     """
     items = _cdiv(m, tile.block_m) * _cdiv(n, tile.block_n) * split
     area = tile.block_m * tile.block_n
-    multiplied, read = _work(tile, m, n, _cdiv(_cdiv(k * itemsize, tile.k_bytes), split) * tile.k_bytes)
+    depth = _cdiv(_cdiv(k * itemsize, tile.k_bytes), split) * tile.k_bytes  # bytes along k
+    lines = (tile.block_m + min(tile.block_m, m) + tile.block_n + min(tile.block_n, n)) / 2  # rows beyond y cost half
+    multiplied, read = area * depth / (CORE_BYTES * tile.rate), lines * depth
     # Programs that share a multiprocessor share its rates, and each stores while the other multiplies.
     aside = (tile in ROLES and n % STORED == 0) or tile.programs > 1
     store = area / STORE_ELEMENTS
@@ -190,34 +186,6 @@ def _tiled_us(
 
     us = FILL_US + waves * wave(slots) + (wave(rest) if rest else 0) + (store if aside else 0)
     return us + (FILL_US * (waves + (rest > 0) - 1) if refilled else 0) + _joining_us(split, area, m * n)
-
-
-def _work(tile: _Tile, m: int, n: int, depth: int) -> tuple[float, float]:
-    """Return the us that it takes to multiply for a tile of y, ``depth`` bytes along k, and the bytes that it reads."""
-    lines = (tile.block_m + min(tile.block_m, m) + tile.block_n + min(tile.block_n, n)) / 2  # rows beyond y cost half
-    return tile.block_m * tile.block_n * depth / (CORE_BYTES * tile.rate), lines * depth
-
-
-def _stream_us(tile: _Tile, m: int, n: int, k: int, itemsize: int, multiprocessors: int) -> float | None:
-    """Return the estimated time in us if programs share the last wave of tiles; None if that is no good choice."""
-    tiles, area = _cdiv(m, tile.block_m) * _cdiv(n, tile.block_n), tile.block_m * tile.block_n
-    blocks = _cdiv(k * itemsize, tile.k_bytes)
-    programs = sharing_programs(tiles, blocks, tile.programs * multiprocessors)
-    waves, rest = divmod(tiles, programs)
-    if waves > MOST_WAVES or rest * blocks < SHARED_BLOCKS * programs:
-        return None
-    multiplied, read = _work(tile, m, n, blocks * tile.k_bytes)
-    here = max(programs / multiprocessors, 1 / LONE if tile.programs > 1 else 1)
-    reading = max(here * read / READ_BYTES, programs * read / (multiprocessors * ALL_READ_BYTES))
-    loops = (waves + rest / programs) * max(here * multiplied, reading)
-    memory = (m * k + k * n + m * n) * itemsize / MEMORY_BYTES
-    joining = _joining_us(programs / rest + 1, area, rest * area)
-    return FILL_US * (1 + waves) + max(loops, memory) + (1 + waves) * area / STORE_ELEMENTS + joining
-
-
-def sharing_programs(tiles: int, blocks: int, slots: int) -> int:
-    """Return the programs of kernel "stream" for ``tiles`` of ``blocks`` blocks along k, if ``slots`` run at a time."""
-    return min(slots, max(tiles, tiles * blocks // SHARED_BLOCKS))
 
 
 def _descriptors(tile: _Tile, split: int, depth: int, itemsize: int) -> Configuration:
@@ -297,16 +265,16 @@ LOOPS = {
     ),
     "tensor cores": _Loop(
         (
-            _Tile(128, 128, 8, 2.1e6, 2),
-            _Tile(64, 128, 4, 5.8e6, 2),
-            _Tile(64, 64, 4, 2.9e6, 4),
-            _Tile(64, 32, 4, 1.7e6, 4),
-            _Tile(32, 64, 4, 1.35e6, 4),
-            _Tile(64, 16, 4, 8.8e5, 5),
-            _Tile(16, 64, 4, 9.2e5, 5),
+            _Tile(128, 128, 8, 1.8e6, 2),
+            _Tile(64, 128, 4, 4.4e6, 2),
+            _Tile(64, 64, 4, 2.5e6, 4),
+            _Tile(64, 32, 4, 1.9e6, 4),
+            _Tile(32, 64, 4, 1.4e6, 4),
+            _Tile(64, 16, 4, 1e6, 5),
+            _Tile(16, 64, 4, 9.9e5, 5),
         ),
-        0.44,
-        {16: 9.2e4, 8: 4.0e4, 4: 4.4e4, 2: 1.9e4, 1: 1.0e4},
+        0.4,
+        {16: 9.2e4, 8: 3.9e4, 4: 2.9e4, 2: 2e4, 1: 9.9e3},
         stored=1e9,  # hidden
     ),
 }
@@ -398,7 +366,7 @@ def _copying_us(copied: tuple[int, ...], dtype: str) -> float:
     return LAUNCH_US + sum(copied) * ITEMSIZE[dtype] / COPIED_BYTES
 
 
-def _joining_us(split: float, area: int, elements: int) -> float:
+def _joining_us(split: int, area: int, elements: int) -> float:
     """Return the time in us to add up ``split`` partial sums of ``elements``, those of a tile by its last program."""
     if split == 1:
         return 0.0

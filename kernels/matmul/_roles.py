@@ -14,7 +14,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from ..tensor_cores import processors
 from ._configurations import Configuration
 from ._operands import Operand, store_unit, strides_of
-from ._triton_roles import AT_FIRST, REST_COLS, matmul_roles
+from ._triton_roles import AT_FIRST, MAIN_COLS, matmul_roles
 
 TYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float8_e4m3fn: gl.float8e4nv}
 ENGINE, THREADS = 64, 32  # columns that the copy engine stores at a time, and that threads store
@@ -30,7 +30,7 @@ def by_roles(
     (m, n), k = y.shape, a.shape[1 if a.along_k else 0]
     stored = strides_of(y)
     tiles = triton.cdiv(m, how.block_m) * triton.cdiv(n, how.block_n)
-    rest = REST_COLS.value if how.block_n % 3 == 0 else 0
+    rest = how.block_n % MAIN_COLS.value
     # Threads take longer to store a part than tensor cores take for a step, so they store smaller parts in more steps.
     width = THREADS if not stored and triton.cdiv(k, how.block_k) >= how.block_n // THREADS else ENGINE
     matmul_roles[(min(tiles, processors(y)),)](

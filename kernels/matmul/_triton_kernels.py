@@ -39,20 +39,20 @@ def _elements(ROWS: tl.constexpr, COLS: tl.constexpr):
 
 
 @triton.jit
-def _is_last(counter_ptr, parts):
+def _is_last(counter_ptr, PARTS: tl.constexpr):
     """Count this program, which has stored its partial sums, and return whether it is the last one of a tile."""
     tl.debug_barrier()  # all threads have stored before one of them counts
-    last = tl.atomic_add(counter_ptr, 1, sem="acq_rel") == parts - 1
+    last = tl.atomic_add(counter_ptr, 1, sem="acq_rel") == PARTS - 1
     if last:
         tl.store(counter_ptr, 0)  # for the next launch
     return last
 
 
 @triton.jit
-def _sum_of(parts_ptr, at, AREA: tl.constexpr, parts):
+def _sum_of(parts_ptr, at, AREA: tl.constexpr, PARTS: tl.constexpr):
     """Add up the partial sums of a tile, always in the same order, so that the same product has the same bits."""
     total = tl.load(parts_ptr + at, cache_modifier=".cg")
-    for part in range(1, parts):
+    for part in range(1, PARTS):
         total += tl.load(parts_ptr + part * AREA + at, cache_modifier=".cg")
     return total
 
@@ -64,62 +64,6 @@ def _tile(operand, row, block, ALONG_K: tl.constexpr, BLOCK_K: tl.constexpr):
         return operand.load([row, block * BLOCK_K])
     else:  # noqa: RET505 - without it both branches are compiled
         return operand.load([block * BLOCK_K, row]).T
-
-
-@triton.jit
-def _sums(
-    a, b, b_rest, top, left, begin, end,
-    A_ALONG_K: tl.constexpr, B_ALONG_K: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """Return the product of rows of a and columns of b, from block ``begin`` along k to ``end``, in three pieces.
-
-    With fewer PIECES, the others are not used.
-    """
-    width: tl.constexpr = BLOCK_N // PIECES
-    main: tl.constexpr = BLOCK_N if b_rest is None else 2 * width
-    acc = tl.zeros((BLOCK_M, main), tl.float32)
-    rest = tl.zeros((BLOCK_M, width), tl.float32)
-    for block in tl.range(begin, end, num_stages=STAGES):
-        a_tile = _tile(a, top, block, A_ALONG_K, BLOCK_K)
-        b_tile = _tile(b, left, block, B_ALONG_K, BLOCK_K)
-        acc = tl.dot(a_tile, b_tile.T, acc, input_precision="tf32")  # float32 gets here only if tf32 is allowed
-        if b_rest is not None:
-            b_tile = _tile(b_rest, left + main, block, B_ALONG_K, BLOCK_K)
-            rest = tl.dot(a_tile, b_tile.T, rest, input_precision="tf32")
-    if PIECES == 1:
-        return acc, acc, acc
-    else:  # noqa: RET505
-        first, second = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, width)), (0, 2, 1)))
-        return first, second, rest
-
-
-@triton.jit
-def _store_whole(
-    y, y_ptr, scale_a_ptr, scale_b_ptr, m, n, top, left, sums,
-    BLOCK_N: tl.constexpr, PIECES: tl.constexpr, UNIT: tl.constexpr,
-):  # fmt: skip
-    for at in tl.static_range(PIECES):
-        scaled = _scaled(sums[at], scale_a_ptr, scale_b_ptr)
-        _store(y, y_ptr, m, n, top, left + at * (BLOCK_N // PIECES), scaled, UNIT)
-
-
-@triton.jit
-def _store_part(
-    y, y_ptr, parts_ptr, counter_ptr, scale_a_ptr, scale_b_ptr, m, n, top, left, sums, part, parts,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PIECES: tl.constexpr, UNIT: tl.constexpr,
-):  # fmt: skip
-    """Store partial sums, ``part`` of ``parts`` of a tile. The last program to arrive adds them up and stores y."""
-    width: tl.constexpr = BLOCK_N // PIECES
-    piece: tl.constexpr = BLOCK_M * width
-    inside = _elements(BLOCK_M, width)
-    for at in tl.static_range(PIECES):
-        tl.store(parts_ptr + (part * PIECES + at) * piece + inside, sums[at])
-    if _is_last(counter_ptr, parts):
-        for at in tl.static_range(PIECES):
-            total = _sum_of(parts_ptr + at * piece, inside, PIECES * piece, parts)
-            scaled = _scaled(total, scale_a_ptr, scale_b_ptr)
-            _store(y, y_ptr, m, n, top, left + at * width, scaled, UNIT)
 
 
 @triton.jit
@@ -153,101 +97,45 @@ def matmul_descriptors(
     many programs share a tile. Each stores its partial sums; the last one to arrive, by a counter of the tile that is 0
     before and after, adds them up.
     """
+    width: tl.constexpr = BLOCK_N // PIECES
+    main: tl.constexpr = BLOCK_N if b_rest is None else 2 * width
+    piece: tl.constexpr = BLOCK_M * width
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
     tiles = tiles_m * tiles_n
     blocks = tl.cdiv(k, BLOCK_K)
     for item in tl.range(tl.program_id(0), tiles * SPLIT_K, tl.num_programs(0), flatten=SPLIT_K == 1):
-        tile = item % tiles
-        row, col = place(tile, tiles_m, tiles_n, GROUP_M)
+        row, col = place(item % tiles, tiles_m, tiles_n, GROUP_M)
         top, left = row * BLOCK_M, col * BLOCK_N
         part = item // tiles
-        begin, end = part * blocks // SPLIT_K, (part + 1) * blocks // SPLIT_K
-        sums = _sums(
-            a, b, b_rest, top, left, begin, end, A_ALONG_K, B_ALONG_K, BLOCK_M, BLOCK_N, BLOCK_K, PIECES, STAGES
-        )
+        acc = tl.zeros((BLOCK_M, main), tl.float32)
+        rest = tl.zeros((BLOCK_M, width), tl.float32)
+        for block in tl.range(part * blocks // SPLIT_K, (part + 1) * blocks // SPLIT_K, num_stages=STAGES):
+            a_tile = _tile(a, top, block, A_ALONG_K, BLOCK_K)
+            b_tile = _tile(b, left, block, B_ALONG_K, BLOCK_K)
+            acc = tl.dot(a_tile, b_tile.T, acc, input_precision="tf32")  # float32 gets here only if tf32 is allowed
+            if b_rest is not None:
+                b_tile = _tile(b_rest, left + main, block, B_ALONG_K, BLOCK_K)
+                rest = tl.dot(a_tile, b_tile.T, rest, input_precision="tf32")
+        if PIECES == 1:
+            sums = (acc, acc, acc)
+        else:
+            first, second = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, width)), (0, 2, 1)))
+            sums = (first, second, rest)
         if SPLIT_K == 1:
-            _store_whole(y, y_ptr, scale_a_ptr, scale_b_ptr, m, n, top, left, sums, BLOCK_N, PIECES, UNIT)
+            for at in tl.static_range(PIECES):
+                scaled = _scaled(sums[at], scale_a_ptr, scale_b_ptr)
+                _store(y, y_ptr, m, n, top, left + at * width, scaled, UNIT)
         else:
-            of_tile = parts_ptr + tile.to(tl.int64) * (SPLIT_K * BLOCK_M * BLOCK_N)
-            _store_part(
-                y, y_ptr, of_tile, counters_ptr + tile, scale_a_ptr, scale_b_ptr, m, n, top, left, sums, part, SPLIT_K,
-                BLOCK_M, BLOCK_N, PIECES, UNIT,
-            )  # fmt: skip
-
-
-@triton.jit
-def matmul_stream(
-    a,
-    b,
-    b_rest,
-    y,
-    y_ptr,
-    parts_ptr,
-    counters_ptr,
-    scale_a_ptr,
-    scale_b_ptr,
-    m,
-    n,
-    k,
-    most,
-    A_ALONG_K: tl.constexpr,
-    B_ALONG_K: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    PIECES: tl.constexpr,
-    UNIT: tl.constexpr,
-    WAVES: tl.constexpr,  # there are at least as many tiles as programs
-    STAGES: tl.constexpr,
-):
-    """Multiply as ``matmul_descriptors`` does, but share the tiles of the last, incomplete wave among all programs.
-
-    Their blocks along k are numbered tile after tile, and each program takes as many of them, next to each other
-    (stream-k, Osama et al. 2023, arXiv:2301.03598). A program that has a part of a tile stores its sums, one of up to
-    ``most`` of that tile, which are added up as in ``matmul_descriptors``.
-    """
-    tiles_m = tl.cdiv(m, BLOCK_M)
-    tiles_n = tl.cdiv(n, BLOCK_N)
-    tiles = tiles_m * tiles_n
-    blocks = tl.cdiv(k, BLOCK_K)
-    program = tl.program_id(0).to(tl.int64)
-    whole = 0
-    if WAVES:
-        whole = tiles // tl.num_programs(0) * tl.num_programs(0)
-        for tile in range(tl.program_id(0), whole, tl.num_programs(0)):
-            row, col = place(tile, tiles_m, tiles_n, GROUP_M)
-            top, left = row * BLOCK_M, col * BLOCK_N
-            sums = _sums(
-                a, b, b_rest, top, left, 0, blocks, A_ALONG_K, B_ALONG_K, BLOCK_M, BLOCK_N, BLOCK_K, PIECES, STAGES
-            )
-            _store_whole(y, y_ptr, scale_a_ptr, scale_b_ptr, m, n, top, left, sums, BLOCK_N, PIECES, UNIT)
-    count = (program * 0 + tiles - whole) * blocks  # int64, also where sizes of 1 are constants
-    programs = tl.maximum(1, tl.minimum(tl.num_programs(0), count))  # that get a block or more
-    at = tl.minimum(program * count // programs, count)
-    end = tl.minimum((program + 1) * count // programs, count)
-    while at < end:
-        rest = (at // blocks).to(tl.int32)  # of the tiles that are shared
-        begin = (at % blocks).to(tl.int32)
-        stop = tl.minimum(blocks, begin + (end - at)).to(tl.int32)
-        row, col = place(whole + rest, tiles_m, tiles_n, GROUP_M)
-        top, left = row * BLOCK_M, col * BLOCK_N
-        sums = _sums(
-            a, b, b_rest, top, left, begin, stop, A_ALONG_K, B_ALONG_K, BLOCK_M, BLOCK_N, BLOCK_K, PIECES, STAGES
-        )
-        # Program p has the blocks from p count // programs on, so block u is of ((u + 1) programs - 1) // count.
-        first = ((at - begin + 1) * programs - 1) // count
-        parts = ((at - begin + blocks) * programs - 1) // count - first + 1
-        if parts == 1:
-            _store_whole(y, y_ptr, scale_a_ptr, scale_b_ptr, m, n, top, left, sums, BLOCK_N, PIECES, UNIT)
-        else:
-            of_tile = parts_ptr + rest.to(tl.int64) * most * (BLOCK_M * BLOCK_N)
-            _store_part(
-                y, y_ptr, of_tile, counters_ptr + rest, scale_a_ptr, scale_b_ptr, m, n, top, left, sums,
-                program - first, parts, BLOCK_M, BLOCK_N, PIECES, UNIT,
-            )  # fmt: skip
-        at += stop - begin
+            inside = _elements(BLOCK_M, width)
+            of_tile = parts_ptr + (item % tiles).to(tl.int64) * (SPLIT_K * PIECES * piece)
+            for at in tl.static_range(PIECES):
+                tl.store(of_tile + (part * PIECES + at) * piece + inside, sums[at])
+            if _is_last(counters_ptr + item % tiles, SPLIT_K):
+                for at in tl.static_range(PIECES):
+                    total = _sum_of(of_tile + at * piece, inside, PIECES * piece, SPLIT_K)
+                    scaled = _scaled(total, scale_a_ptr, scale_b_ptr)
+                    _store(y, y_ptr, m, n, top, left + at * width, scaled, UNIT)
 
 
 @triton.jit

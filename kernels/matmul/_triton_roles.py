@@ -29,8 +29,7 @@ from ..hopper_pipeline import part_of, place, room
 # Registers of a thread: in the warps that multiply (the sum of a tile, and the last tile that is being stored), in the
 # warp that loads, and in all warps at the start of the kernel.
 MULTIPLYING, LOADING, AT_FIRST = gl.constexpr(240), gl.constexpr(24), 168
-REST_COLS = gl.constexpr(64)  # columns of the rest
-BUFFERS = gl.constexpr(2)  # buffers for these parts
+MAIN_COLS = gl.constexpr(128)  # of a tile of 192 columns; the other 64 are the rest
 
 
 @gluon.jit
@@ -69,7 +68,7 @@ def _load(
                     tma.async_copy_global_to_shared(a, [block * BLOCK_K, top], ready, a_tile)
             _load_columns(b, b_rings[0].index(slot), ready, col * BLOCK_N, block * BLOCK_K, B_ALONG_K)
             if b_rest is not None:
-                left = col * BLOCK_N + BLOCK_N - REST_COLS
+                left = (col + 1) * BLOCK_N - BLOCK_N % MAIN_COLS
                 _load_columns(b_rest, b_rings[1].index(slot), ready, left, block * BLOCK_K, B_ALONG_K)
             step += 1
 
@@ -118,13 +117,17 @@ def _columns(tiles, slot, ALONG_K: gl.constexpr):
 
 
 @gluon.jit
-def _store(y, y_ptr, m, n, out, done, row, col, PART: gl.constexpr, WIDTH: gl.constexpr, UNIT: gl.constexpr):
+def _store(
+    y, y_ptr, m, n, out, done, row, col,
+    PART: gl.constexpr, REST: gl.constexpr, WIDTH: gl.constexpr, UNIT: gl.constexpr,
+):  # fmt: skip
     of: gl.constexpr = done[0].shape[1] // WIDTH
-    part = part_of(done[0], PART, of) if of > PART else part_of(done[1], PART - of, REST_COLS // WIDTH)
-    buffer = out.index(PART % BUFFERS)
+    part = part_of(done[0], PART, of) if of > PART else part_of(done[1], PART - of, REST // WIDTH)
+    buffers: gl.constexpr = out.shape[0]
+    buffer = out.index(PART % buffers)
     col += PART * WIDTH
     if y is not None:
-        tma.store_wait(BUFFERS - 1)  # the previous store from this buffer has read it
+        tma.store_wait(buffers - 1)  # the previous store from this buffer has read it
         buffer.store(part)
         fence_async_shared()
         tma.async_copy_shared_to_global(y, [row, col], buffer)
@@ -145,9 +148,9 @@ def _zeros(rows: gl.constexpr, cols: gl.constexpr, multiplied: gl.constexpr, dty
     """Return zeros in the layouts of sums of products of two tiles of dtype ``multiplied``."""
     depth: gl.constexpr = 256 // multiplied.primitive_bitwidth
     if REST:
-        main = _zeros(rows, cols - REST_COLS, multiplied, dtype, False)
-        layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST_COLS, depth])
-        return (main[0], gl.zeros((rows, REST_COLS), dtype, layout))
+        main = _zeros(rows, cols - REST, multiplied, dtype, 0)
+        layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, depth])
+        return (main[0], gl.zeros((rows, REST), dtype, layout))
     else:
         return (gl.zeros((rows, cols), dtype, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, cols, depth])),)
 
@@ -217,7 +220,7 @@ def _multiply(
             sums = _step(sums, gl.to_tensor(part > 0), step, ring, HALF, A_ALONG_K, B_ALONG_K, REST, STAGES)
             step += 1
             if turn > 0:
-                _store(y, y_ptr, m, n, out, done, done_row, done_col, part, WIDTH, UNIT)
+                _store(y, y_ptr, m, n, out, done, done_row, done_col, part, REST, WIDTH, UNIT)
         for _ in range(parts, blocks):
             sums = _step(sums, gl.to_tensor(True), step, ring, HALF, A_ALONG_K, B_ALONG_K, REST, STAGES)
             step += 1
@@ -229,7 +232,7 @@ def _multiply(
         turn += 1
     if turn > 0:
         for part in gl.static_range(parts):
-            _store(y, y_ptr, m, n, out, done, done_row, done_col, part, WIDTH, UNIT)
+            _store(y, y_ptr, m, n, out, done, done_row, done_col, part, REST, WIDTH, UNIT)
     if y is not None:
         tma.store_wait(0)  # the shared memory belongs to another program after this one ends
 
@@ -246,7 +249,7 @@ def _rings(b, b_rest, STAGES: gl.constexpr):
 def matmul_roles(
     a,  # descriptor of half the rows of a tile
     b,
-    b_rest,  # of the last REST_COLS columns of a tile; None: b has tiles of all columns
+    b_rest,  # of the columns of a tile beyond a multiple of MAIN_COLS; None: b has tiles of all columns
     y,  # descriptor of half the rows and WIDTH columns of a tile; None: its rows are not aligned
     y_ptr,
     scale_a_ptr,
@@ -272,9 +275,12 @@ def matmul_roles(
     b_rings = _rings(b, b_rest, STAGES)
     stored: gl.constexpr = y_ptr.dtype.element_ty
     part: gl.constexpr = [BLOCK_M // 2, WIDTH]
+    # Parts of a tile take buffers in turn, and the next tile begins with the first buffer again. It must not be the one
+    # that the last part is still stored from, so their number divides that of the parts: 2, or 3 for three parts.
+    buffers: gl.constexpr = 2 if BLOCK_N // WIDTH % 2 == 0 else 3
     out_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(part, stored)
-    first_out = gl.allocate_shared_memory(stored, [BUFFERS] + part, out_layout)
-    second_out = gl.allocate_shared_memory(stored, [BUFFERS] + part, out_layout)
+    first_out = gl.allocate_shared_memory(stored, [buffers] + part, out_layout)
+    second_out = gl.allocate_shared_memory(stored, [buffers] + part, out_layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(STAGES):
@@ -282,7 +288,6 @@ def matmul_roles(
         mbarrier.init(empty.index(slot), count=2)
     fence_async_shared()  # so that the accelerator sees the barriers
     ring = (a_ring, b_rings, full, empty)
-    rest: gl.constexpr = b_rest is not None
     counts = (gl.cdiv(m, BLOCK_M), gl.cdiv(n, BLOCK_N), gl.cdiv(k, BLOCK_K))
     gl.warp_specialize(
         [
@@ -304,7 +309,7 @@ def matmul_roles(
                     BLOCK_M,
                     BLOCK_N,
                     GROUP_M,
-                    rest,
+                    BLOCK_N % MAIN_COLS,
                     WIDTH,
                     UNIT,
                     STAGES,
@@ -328,7 +333,7 @@ def matmul_roles(
                     BLOCK_M,
                     BLOCK_N,
                     GROUP_M,
-                    rest,
+                    BLOCK_N % MAIN_COLS,
                     WIDTH,
                     UNIT,
                     STAGES,

@@ -1,11 +1,10 @@
-"""Matrix product in Triton: five kernels, chosen by ``_configurations``.
+"""Matrix product in Triton: four kernels, chosen by ``_configurations``.
 
     roles         Hopper, 8 and 16 bits, about one tile of y for each multiprocessor, or several. One warp loads, two
                   warpgroups multiply, and y is stored during the next tile. Triton's compiler does not do that by
                   itself, so this kernel is in Gluon, Triton's lower-level language
     descriptors   Hopper. The tensor memory accelerator loads tiles, and warpgroup instructions (wgmma) multiply them.
                   A program computes several tiles, so that loads of the next tile overlap with the store of this one
-    stream        the same, but all programs share the tiles that would be an incomplete wave, by parts of k (stream-k)
     skinny        Hopper, at most 128 rows or columns. The wide operand is the one for which the instruction needs at
                   least 64 rows, y^T = b^T a^T, and is read once, at the speed of memory
     pointers      any GPU, stride and alignment. Tiles are loaded by cp.async if rows begin at multiples of 4 bytes,
@@ -27,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import torch
 import triton
@@ -49,11 +47,10 @@ from ._configurations import (
     configuration,
     copy_pays,
     pointers,
-    sharing_programs,
 )
 from ._operands import Operand, described, in_place, load_unit, readable, store_unit, whole_loads
 from ._product import require_product
-from ._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny, matmul_stream
+from ._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny
 
 FEW_TERMS = 32  # sums of up to this many terms are computed in float32 arithmetic, which rounds them less
 INTERPRETED = ((9, 0), 132)  # the interpreter counts as this GPU, so that the kernels for Hopper are checked
@@ -245,65 +242,36 @@ def _machine(device: torch.device) -> tuple[tuple[int, int], int]:
 def _by_descriptors(
     how: Configuration, a: Operand, b: Operand, y: Tensor, scale_a: Tensor | None, scale_b: Tensor | None
 ) -> None:
-    tiles = triton.cdiv(y.shape[0], how.block_m) * triton.cdiv(y.shape[1], how.block_n)
-    described_tiles, constants = _tiled(how, a, b, y)
-    matmul_descriptors[(min(tiles * how.split_k, how.programs * _machine(y.device)[1]),)](
-        *described_tiles,
-        *_sharing(how, tiles, y),
-        scale_a,
-        scale_b,
-        *y.shape,
-        a.shape[1 if a.along_k else 0],
-        SPLIT_K=how.split_k,
-        **constants,
-    )
-
-
-def _by_stream(
-    how: Configuration, a: Operand, b: Operand, y: Tensor, scale_a: Tensor | None, scale_b: Tensor | None
-) -> None:
-    tiles, k = (
-        triton.cdiv(y.shape[0], how.block_m) * triton.cdiv(y.shape[1], how.block_n),
-        a.shape[1 if a.along_k else 0],
-    )
-    programs = sharing_programs(tiles, triton.cdiv(k, how.block_k), how.programs * _machine(y.device)[1])
-    shared = tiles % programs
-    most = triton.cdiv(programs, shared) + 1 if shared else 0
-    parts = torch.empty(shared * most * how.block_m * how.block_n, dtype=torch.float32, device=y.device)
-    described_tiles, constants = _tiled(how, a, b, y)
-    matmul_stream[(programs,)](
-        *described_tiles,
-        parts,
-        counters(y, shared),
-        scale_a,
-        scale_b,
-        *y.shape,
-        k,
-        most,
-        WAVES=tiles >= programs,
-        **constants,
-    )
-
-
-def _tiled(how: Configuration, a: Operand, b: Operand, y: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the first arguments of the two kernels that read both operands by descriptors, and their constants."""
+    (m, n), k = y.shape, a.shape[1 if a.along_k else 0]
+    tiles_m, tiles_n = triton.cdiv(m, how.block_m), triton.cdiv(n, how.block_n)
     stored = described(y, [how.block_m, how.block_n // how.pieces])
-    rest = how.block_n // 3 if how.block_n % 3 == 0 else 0
-    constants = {
-        "A_ALONG_K": a.along_k,
-        "B_ALONG_K": b.along_k,
-        "BLOCK_M": how.block_m,
-        "BLOCK_N": how.block_n,
-        "BLOCK_K": how.block_k,
-        "GROUP_M": how.group_m,
-        "PIECES": how.pieces,
-        "UNIT": store_unit(y),
-        "STAGES": how.stages,
-        "num_warps": how.warps,
-        "num_stages": how.stages,
-    }
-    of_b = b.tiles(how.block_n - rest, how.block_k), b.tiles(rest, how.block_k) if rest else None
-    return (a.tiles(how.block_m, how.block_k), *of_b, stored, y), constants
+    of_rest = how.block_n // 3 if how.block_n % 3 == 0 else 0
+    programs = tiles_m * tiles_n * how.split_k
+    matmul_descriptors[(min(programs, how.programs * _machine(y.device)[1]),)](
+        a.tiles(how.block_m, how.block_k),
+        b.tiles(how.block_n - of_rest, how.block_k),
+        b.tiles(of_rest, how.block_k) if of_rest else None,
+        stored,
+        y,
+        *_sharing(how, tiles_m * tiles_n, y),
+        scale_a,
+        scale_b,
+        m,
+        n,
+        k,
+        A_ALONG_K=a.along_k,
+        B_ALONG_K=b.along_k,
+        BLOCK_M=how.block_m,
+        BLOCK_N=how.block_n,
+        BLOCK_K=how.block_k,
+        GROUP_M=how.group_m,
+        SPLIT_K=how.split_k,
+        PIECES=how.pieces,
+        UNIT=store_unit(y),
+        STAGES=how.stages,
+        num_warps=how.warps,
+        num_stages=how.stages,
+    )
 
 
 def _skinny(
@@ -347,7 +315,7 @@ def _by_roles(
     by_roles(how, a, b, y, scale_a, scale_b)
 
 
-_LAUNCH = {"roles": _by_roles, "descriptors": _by_descriptors, "stream": _by_stream, "skinny": _skinny}
+_LAUNCH = {"roles": _by_roles, "descriptors": _by_descriptors, "skinny": _skinny}
 
 
 def _sharing(how: Configuration, tiles: int, y: Tensor) -> tuple[Tensor, Tensor]:

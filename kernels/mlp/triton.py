@@ -6,17 +6,15 @@ y'(z). Each of them also adds the columns of its tiles, for the gradient of the 
 dw = dz^T h, by ``kernels.matmul`` or cuBLAS. No layer waits for the dw of another. If these products are long they run
 on a side stream, and fill the multiprocessors that the last tiles of the chain leave idle.
 
-float32 and float64 are multiplied by cuBLAS, since tensor cores would round them; between the products there is one
-kernel for each layer. So are float16 and bfloat16 where the tiles of ``_triton_products`` would leave too many
-multiprocessors idle. Small float32 layers have their own kernels, one for each layer: see ``_triton_small``.
-
-cuBLAS takes half as long again for float32 whose rows are not aligned. So x and the parameters are copied with zeros
-after each row, and stay zeros there: a layer of zeros is zeros, and so is its gradient.
+float32 has no such kernel: ``kernels.matmul`` multiplies, and one kernel for each layer adds the bias and computes the
+activation, or multiplies by its derivative. The same holds for float16 and bfloat16 where the tiles of
+``_triton_products`` would leave too many multiprocessors idle, and for float64, but cuBLAS multiplies. Small float32
+layers have their own kernels, one for each layer: see ``_triton_small``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -25,8 +23,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..matmul.triton import chosen as chosen_by_matmul
 from ..matmul.triton import matmul
-from ..padding import ALIGNED, LINE, room, widened
+from ..padding import room
 from ..second_derivative import no_second_derivative
 from ..side_stream import SideStream
 from ..spans import span
@@ -38,24 +37,22 @@ from ._triton_products import Tiling, activation_and_slope, aligned, chained, li
 NARROW = (torch.float16, torch.bfloat16)
 ROWS, COLS, WARPS = 128, 64, 8  # of a program of _through_activation; with 4 warps, float64 spills
 ELEMENTS = 1024  # elements of a program of _activate
+FEW_ROWS = 128  # up to this many, cuBLAS is faster for dw in float32, which is bound by memory
 LONG = 2**32  # from this many multiplications of a product on, a side stream gains more than its host time
 
 
 @triton.jit
-def _activate(
-    z_ptr, y_ptr, slope_ptr, count, cols, width,
-    RELU: tl.constexpr, KEEP: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+def _activate(z_ptr, b_ptr, y_ptr, slope_ptr, count, cols, RELU: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr):
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    index = first + tl.arange(0, BLOCK)
     inside = index < count
+    col = ((first % cols).to(tl.int32) + tl.arange(0, BLOCK)) % cols
     z = tl.load(z_ptr + index, mask=inside)
+    b = tl.load(b_ptr + col)
     narrow: tl.constexpr = z.dtype.primitive_bitwidth == 16
     if narrow:
-        z = z.to(tl.float32)
-    y, slope = activation_and_slope(z, RELU, FINE=not narrow)
-    if WIDE:  # z is NaN where rows of infinity were multiplied by zeros
-        y = tl.where(index % width < cols, y, 0.0)
-        slope = tl.where(index % width < cols, slope, 0.0)
+        z, b = z.to(tl.float32), b.to(tl.float32)
+    y, slope = activation_and_slope(z + b, RELU, FINE=not narrow)
     tl.store(y_ptr + index, y, mask=inside)
     if KEEP:
         tl.store(slope_ptr + index, slope, mask=inside)
@@ -110,16 +107,32 @@ def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
         raise ValueError(f"activation {activation!r}: give gelu or relu")
     relu = activation == "relu"
     y, *given = (tensor.contiguous() for tensor in (x, *params))
+    if not torch.compiler.is_compiling():  # which cannot trace it
+        _last[:] = [y.dtype, _tiling(y), _triton_small.small(y)]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *params)):
         result: Tensor = _Differentiable.apply(relu, y, *given)
         return result
     tiling, last = _tiling(y), len(given) // 2 - 1
-    y, *given = _wide(y, given)
     y = _readable(y, tiling)
     for index, (w, b) in enumerate(zip(given[::2], given[1::2], strict=True)):
         with span(f"layer_{index}"):
-            y, _ = _layer(y, _readable(w, tiling), b, dim, relu, tiling, keep=False, last=index == last)
-    return y[:, :dim].contiguous()
+            y, _ = _layer(y, _readable(w, tiling), b, relu, tiling, keep=False, last=index == last)
+    return y
+
+
+def chosen() -> str:
+    """Return a description of what multiplied in the last call; empty before the first call."""
+    if not _last:
+        return ""
+    dtype, tiling, small = _last
+    if tiling is not None:
+        return f"tiles of {tiling.m}x{tiling.n}x{tiling.k}, {tiling.stages} stages, {tiling.warps} warps"
+    if small:
+        return f"one kernel a layer, {_triton_small.PRECISION} forward"
+    return f"matmul: {chosen_by_matmul()}" if dtype == torch.float32 else "cuBLAS"
+
+
+_last: list[Any] = []
 
 
 class _Differentiable(torch.autograd.Function):
@@ -128,20 +141,19 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, relu: bool, x: Tensor, *params: Tensor) -> Tensor:
         tiling, layers = _tiling(x), len(params) // 2
-        y, *wide = _wide(x, params)
-        y = _readable(y, tiling)
+        y = _readable(x, tiling)
         inputs, weights, slopes = [], [], []
-        for index, (w, b) in enumerate(zip(wide[::2], wide[1::2], strict=True)):
+        for index, (w, b) in enumerate(zip(params[::2], params[1::2], strict=True)):
             with span(f"layer_{index}"):
                 inputs.append(y)
                 weights.append(_readable(w, tiling))
-                y, slope = _layer(y, weights[-1], b, x.shape[1], relu, tiling, keep=True, last=index == layers - 1)
+                y, slope = _layer(y, weights[-1], b, relu, tiling, keep=True, last=index == layers - 1)
             slopes.append(slope)
         ctx.relu, ctx.layers = relu, layers
         # Save the parameters too, which may have been copied: one that has changed must raise, and a second derivative
         # must raise on its way to any of them.
         ctx.save_for_backward(*inputs, *weights, *slopes, *params)
-        return y[:, : x.shape[1]].contiguous()
+        return y
 
     @staticmethod
     @no_second_derivative
@@ -150,20 +162,19 @@ class _Differentiable(torch.autograd.Function):
         inputs, weights, slopes = (saved[layers * part : layers * (part + 1)] for part in range(3))
         if _triton_small.small(dy):
             return None, *_small_backward(dy, inputs, weights, slopes, ctx.relu, ctx.needs_input_grad[1])
-        rows, dim = dy.shape
-        tiling, width = _tiling(dy), slopes[-1].shape[1]
+        rows, cols = dy.shape
+        tiling = _tiling(dy)
         kind = torch.float64 if dy.dtype == torch.float64 else torch.float32
         band = ROWS if tiling is None else tiling.m
-        sums = torch.empty(layers, triton.cdiv(rows, band), dim, dtype=kind, device=dy.device)
-        dz = _between(dy, tiling) if width == dim else dy.new_empty(rows, width)
-        _through(dy, slopes[-1], dz, sums[-1], ctx.relu, band)
-        side = SideStream(dy, enabled=rows * dim * dim >= LONG)
+        sums = torch.empty(layers, triton.cdiv(rows, band), cols, dtype=kind, device=dy.device)
+        dz = _through(dy, slopes[-1], _between(dy, tiling), sums[-1], ctx.relu, band)
+        side = SideStream(dy, enabled=rows * cols * cols >= LONG)
         try:
-            of_weights = [_of_weight(dz[:, :dim], inputs[-1][:, :dim], side)]
+            of_weights = [_of_weight(dz, inputs[-1], side)]
             for layer in reversed(range(layers - 1)):
                 dz = _below(dz, weights[layer + 1], slopes[layer], sums[layer], ctx.relu, tiling)
-                of_weights.append(_of_weight(dz[:, :dim], inputs[layer][:, :dim], side))
-            of_x = _product(dz, weights[0][:, :dim]) if ctx.needs_input_grad[1] else None
+                of_weights.append(_of_weight(dz, inputs[layer], side))
+            of_x = _multiply(dz, weights[0], dy.new_empty(rows, cols)) if ctx.needs_input_grad[1] else None
             of_biases = (sums[:, 0] if sums.shape[1] == 1 else sums.sum(1)).to(dy.dtype).unbind()
         finally:  # also after an out-of-memory error
             side.join()
@@ -173,20 +184,6 @@ class _Differentiable(torch.autograd.Function):
 def _tiling(x: Tensor) -> Tiling | None:
     """Return the tiles of layers with input ``x`` [rows, dim]; None if cuBLAS multiplies."""
     return tiling_for(x) if x.dtype in NARROW else None
-
-
-def _wide(x: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
-    """Return ``x`` and the parameters, widened by zeros if cuBLAS would multiply rows that are not aligned."""
-    rows, dim = x.shape
-    if x.dtype != torch.float32 or dim * x.itemsize % ALIGNED == 0 or _triton_small.small(x) or not rows:
-        return [x, *params]
-    width = triton.cdiv(dim * x.itemsize, LINE) * LINE // x.itemsize
-    heights = [width if param.ndim == 2 else 1 for param in params]
-    wide = [widened(param.view(-1, dim), height, width) for param, height in zip(params, heights, strict=True)]
-    return [
-        widened(x, rows, width),
-        *(one if param.ndim == 2 else one[0] for one, param in zip(wide, params, strict=True)),
-    ]
 
 
 def _readable(x: Tensor, tiling: Tiling | None) -> Tensor:
@@ -203,11 +200,11 @@ def _between(like: Tensor, tiling: Tiling | None) -> Tensor:
 
 
 def _layer(
-    h: Tensor, w: Tensor, b: Tensor, dim: int, relu: bool, tiling: Tiling | None, *, keep: bool, last: bool
+    h: Tensor, w: Tensor, b: Tensor, relu: bool, tiling: Tiling | None, *, keep: bool, last: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Return a layer's activation, and its derivative if ``keep``. For relu the second is the activation itself.
 
-    The activation of the last layer is contiguous. Both are 0 beyond ``dim`` columns.
+    The activation of the last layer is contiguous.
     """
     y = _between(h, None if last else tiling)
     if tiling is not None:
@@ -217,20 +214,19 @@ def _layer(
         slope = torch.empty_like(y) if keep and not relu else None
         _triton_small.linear(h, w, b, relu, y, slope)
     else:
-        # slope holds z until the derivative overwrites it. With ``out=``, autocast does not round z to 16 bits.
-        slope = torch.addmm(b, h, w.t(), out=torch.empty_like(y))
+        slope = torch.empty_like(y)  # holds h w^T until the derivative overwrites it
+        _multiply(h, w.t(), slope)
         if y.numel():
             with on_device_of(h):
                 _activate[(triton.cdiv(y.numel(), ELEMENTS),)](
                     slope,
+                    b,
                     y,
                     slope,
                     y.numel(),
-                    dim,
                     y.shape[1],
                     RELU=relu,
                     KEEP=keep and not relu,
-                    WIDE=y.shape[1] > dim,
                     BLOCK=ELEMENTS,
                     num_warps=4,
                 )
@@ -263,23 +259,28 @@ def _small_backward(
 def _of_weight(dz: Tensor, h: Tensor, side: SideStream) -> Tensor:
     """Return the gradient of a weight, which the side stream computes."""
     dw = torch.empty(dz.shape[1], h.shape[1], dtype=h.dtype, device=h.device)
-    # cuBLAS is 3 % slower for long products; for short ones host time dominates.
-    ours = h.dtype in NARROW and (_padded(h) or (side.active and has_roles(h)))
-    product = matmul if ours else torch.mm
+    if h.dtype == torch.float32:
+        ours = len(h) > FEW_ROWS
+    else:  # cuBLAS is 3 % slower for long products; for short ones host time dominates
+        ours = _padded(h) or (side.active and h.dtype in NARROW and has_roles(h))
+    product = _traceable(ours)
     side.run(lambda: product(dz.t(), h, out=dw), dz, h)
     return dw
 
 
-def _product(dz: Tensor, w: Tensor) -> Tensor:
-    """Return the contiguous dz w."""
-    out = torch.empty(dz.shape[0], w.shape[1], dtype=w.dtype, device=w.device)
-    product = matmul if w.dtype in NARROW and _padded(w) else torch.mm
-    return product(dz, w, out=out)
+def _multiply(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+    """Return a b, written into the contiguous ``out``. With ``out=``, autocast does not round float32 to 16 bits."""
+    return _traceable(a.dtype == torch.float32 or _padded(b))(a, b, out=out)
+
+
+def _traceable(ours: bool) -> Callable[..., Tensor]:
+    """Return ``matmul`` if ``ours``, else cuBLAS's product; torch.compile can trace only the latter."""
+    return matmul if ours and not torch.compiler.is_compiling() else torch.mm
 
 
 def _padded(x: Tensor) -> bool:
     """Return whether ``x`` is padded. cuBLAS then multiplies slowly: rows of the result are not aligned."""
-    return x.shape[0] > 1 and x.stride(0) != x.shape[1]
+    return not (x.is_contiguous() or x.t().is_contiguous())
 
 
 def _below(dz: Tensor, w: Tensor, slope: Tensor, sums: Tensor, relu: bool, tiling: Tiling | None) -> Tensor:
@@ -291,19 +292,15 @@ def _below(dz: Tensor, w: Tensor, slope: Tensor, sums: Tensor, relu: bool, tilin
     if tiling is not None:
         chained(dz, w, slope, relu, out, sums, tiling)
         return out
-    _through(torch.mm(dz, w, out=out), slope, out, sums, relu, ROWS)
-    return out
+    return _through(_multiply(dz, w, out), slope, out, sums, relu, ROWS)
 
 
-def _through(dy: Tensor, slope: Tensor, dz: Tensor, sums: Tensor, relu: bool, band: int) -> None:
+def _through(dy: Tensor, slope: Tensor, dz: Tensor, sums: Tensor, relu: bool, band: int) -> Tensor:
     """Write the gradient of z into ``dz`` and its sums into ``sums``, given ``dy``, the gradient of y, at any strides.
 
-    ``dz`` may be ``dy``. Sums are for each band of ``band`` rows. Columns of ``dz`` beyond those of ``sums`` become 0.
+    ``dz`` may be ``dy``. Sums are for each band of ``band`` rows. Returns ``dz``.
     """
-    rows, cols = dy.shape[0], sums.shape[1]
-    width = dz.shape[1]
-    if rows > 1 and dz.stride(0) == slope.stride(0):
-        width = dz.stride(0)  # padded rows
+    rows, cols = dy.shape
     if dy.numel():
         with on_device_of(dy):
             _through_activation[sums.shape[0], triton.cdiv(cols, COLS)](
@@ -317,10 +314,11 @@ def _through(dy: Tensor, slope: Tensor, dz: Tensor, sums: Tensor, relu: bool, ba
                 dz.stride(0),
                 rows,
                 cols,
-                width,
+                dz.stride(0) if rows > 1 and dz.stride(0) == slope.stride(0) else cols,
                 RELU=relu,
                 ARITHMETIC=tl.float64 if dy.dtype == torch.float64 else tl.float32,
                 ROWS=band,
                 COLS=COLS,
                 num_warps=WARPS,
             )
+    return dz

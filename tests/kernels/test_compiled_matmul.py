@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from runner.kernels.matmul import _triton_kernels  # noqa: E402
-from runner.kernels.matmul._configurations import ITEMSIZE, LEAST_LOAD, STREAM, TILES, _descriptors, configuration  # noqa: E402
+from runner.kernels.matmul._configurations import ITEMSIZE, LEAST_LOAD, TILES, _descriptors, configuration  # noqa: E402
 from runner.kernels.matmul._configurations import pointers as general  # noqa: E402
 from runner.kernels.tensor_cores import TensorDescriptor  # noqa: E402
 
@@ -70,7 +69,7 @@ class Built:
 def descriptors(tmp_path):
     """``descriptors(how, "bf16")``: the kernel that Hopper runs for large products."""
 
-    def build(how, dtype, stored, *, a_along_k=True, b_along_k=True, described=True, scaled=False, waves=True, unit=8):
+    def build(how, dtype, stored, *, a_along_k=True, b_along_k=True, described=True, scaled=False, unit=8):
         rest = how.block_n // 3 if how.block_n % 3 == 0 else 0
         a, b = (how.block_m, how.block_k), (how.block_n - rest, how.block_k)
         y = (how.block_m, how.block_n // how.pieces)
@@ -81,10 +80,10 @@ def descriptors(tmp_path):
             "BLOCK_N": how.block_n,
             "BLOCK_K": how.block_k,
             "GROUP_M": how.group_m,
+            "SPLIT_K": how.split_k,
             "PIECES": how.pieces,
             "UNIT": unit,
             "STAGES": how.stages,
-            **({"WAVES": waves} if how.kernel == "stream" else {"SPLIT_K": how.split_k}),
         }
         arguments = {
             "a": tiles(dtype, a, a_along_k),
@@ -95,10 +94,10 @@ def descriptors(tmp_path):
             **SHARED_BY_PARTS,
             "scale_a_ptr": "*fp32",
             "scale_b_ptr": "*fp32",
-            **dict.fromkeys(["m", "n", "k", "most"], "i32"),
+            **dict.fromkeys(["m", "n", "k"], "i32"),
         }
         constants |= ({} if scaled else NONE) | ({} if described else {"y": None}) | ({} if rest else {"b_rest": None})
-        kernel = _triton_kernels.matmul_stream if how.kernel == "stream" else _triton_kernels.matmul_descriptors
+        kernel = _triton_kernels.matmul_descriptors
         return Built(kernel, arguments, constants, 90, how, tmp_path, sizes_are_multiples_of_16=described)
 
     return build
@@ -196,18 +195,6 @@ def test_the_last_program_of_a_tile_adds_up_the_parts_of_its_sum(descriptors):
     built = descriptors(how, "bf16", "bf16")
     assert built.products == {f"m64n{how.block_n}k16"}
     assert built.count(r"atom\S*\.acq_rel\S*\.gpu\S*\.add|atom\S*\.gpu\S*\.acq_rel\S*\.add") == 1
-    assert built.stack == 0
-
-
-@hopper
-@pytest.mark.parametrize("waves", [True, False])
-@pytest.mark.parametrize("tile", STREAM, ids=lambda tile: f"{tile.block_m}x{tile.block_n}")
-def test_programs_that_share_tiles_spill_nothing(descriptors, tile, waves):
-    how = replace(_descriptors(tile, 1, 8192, 2), kernel="stream")
-    built = descriptors(how, "bf16", "bf16", b_along_k=False, waves=waves)
-    assert built.products == {f"m64n{how.block_n}k16"}
-    assert built.count(r"atom\S*\.acq_rel\S*\.gpu\S*\.add|atom\S*\.gpu\S*\.acq_rel\S*\.add") == 1
-    assert built.shared <= SHARED[90]
     assert built.stack == 0
 
 

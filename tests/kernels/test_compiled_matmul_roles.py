@@ -19,7 +19,7 @@ from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 
 from runner.kernels.matmul._configurations import FEWEST_STEPS, configuration  # noqa: E402
-from runner.kernels.matmul._triton_roles import AT_FIRST, LOADING, MULTIPLYING, REST_COLS, matmul_roles  # noqa: E402
+from runner.kernels.matmul._triton_roles import AT_FIRST, LOADING, MAIN_COLS, MULTIPLYING, matmul_roles  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 HOW = configuration(4096, 4096, 4096, "bfloat16", capability=(9, 0), multiprocessors=132, roles=True)
@@ -42,7 +42,7 @@ def built(tmp_path):
     ):
         half, block_k = HOW.block_m // 2, HOW.block_k * 16 // TYPES[dtype].primitive_bitwidth
         stored = "bf16" if dtype == "fp8e4nv" else dtype
-        rest = REST_COLS.value if columns == 192 else 0
+        rest = columns % MAIN_COLS.value
         constants = {
             "A_ALONG_K": a_along_k,
             "B_ALONG_K": b_along_k,

@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from runner.kernels.matmul import _configurations, triton
+from runner.kernels.matmul import triton
 from runner.kernels.matmul._configurations import Configuration
 from runner.kernels.tensor_cores import TensorDescriptor
 from runner.kernels.unsupported import Unsupported
@@ -69,19 +69,6 @@ def test_a_sum_in_parts_is_the_sum(product, how, split):
     how = replace(how, split_k=split)
     assert product(how, 16, 136, 328) < 1
     assert product(how, 10, 200, 328) < 1
-
-
-# Programs share all tiles | some, after a wave of whole ones | none; several blocks of a program, of up to three tiles
-@pytest.mark.parametrize("processors", [5, 7, 4, 3])
-@pytest.mark.parametrize("pieces", [1, 2, 3])
-def test_programs_share_the_tiles_of_an_incomplete_wave(product, monkeypatch, pieces, processors):
-    monkeypatch.setattr(triton, "_machine", lambda device: ((9, 0), processors))
-    monkeypatch.setattr(_configurations, "SHARED_BLOCKS", 2)
-    how = replace(WAVE, kernel="stream", block_n={1: 64, 2: 128, 3: 96}[pieces], pieces=pieces)
-    for m, n, k in ((64, 136, 328), (200, 200, 328), (130, 128, 64), (70, 40, 1000)):
-        assert product(how, m, n, k) < 1
-        assert triton.chosen() == str(how)
-    assert product(how, 130, 131, 200) < 1  # stored by pointers
 
 
 @pytest.mark.parametrize("n", [128, 200, 136])
