@@ -17,11 +17,28 @@ BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @triton.jit
-def _pad(x, out, rows, cols, row_stride, col_stride, width, ROWS: tl.constexpr, COLS: tl.constexpr):
-    i, j = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * COLS + tl.arange(0, COLS)
+def _pad_one(program, x, out, rows, cols, row_stride, col_stride, width, ROWS: tl.constexpr, COLS: tl.constexpr):
+    across = tl.cdiv(width, COLS)
+    i, j = program // across * ROWS + tl.arange(0, ROWS), program % across * COLS + tl.arange(0, COLS)
     row, j = i.to(tl.int64)[:, None], j[None, :]
     tile = tl.load(x + row * row_stride + j.to(tl.int64) * col_stride, mask=(row < rows) & (j < cols), other=0)
     tl.store(out + row * width + j, tile, mask=(row < rows) & (j < width))
+
+
+@triton.jit
+def _pad(
+    x, out, rows, cols, row_stride, col_stride, width,
+    x_2, out_2, rows_2, cols_2, row_stride_2, col_stride_2, width_2,
+    ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    programs = tl.cdiv(rows, ROWS) * tl.cdiv(width, COLS)  # of the first matrix
+    if tl.program_id(0) < programs:
+        _pad_one(tl.program_id(0), x, out, rows, cols, row_stride, col_stride, width, ROWS, COLS)
+    else:
+        _pad_one(
+            tl.program_id(0) - programs,
+            x_2, out_2, rows_2, cols_2, row_stride_2, col_stride_2, width_2, ROWS, COLS,
+        )  # fmt: skip
 
 
 def room(rows: int, cols: int, like: Tensor) -> Tensor:
@@ -33,21 +50,17 @@ def room(rows: int, cols: int, like: Tensor) -> Tensor:
     return torch.empty(rows, width, dtype=like.dtype, device=like.device)[:, :cols]
 
 
-def padded(x: Tensor) -> Tensor:
-    """Return a copy of ``x`` [rows, cols] in ``room``, with zeros after each row up to the next one."""
-    rows, cols = x.shape
-    out = room(rows, cols, x)
-    bits, width = BITS[x.element_size()], out.stride(0)
-    with on_device_of(x):
-        _pad[triton.cdiv(rows, ROWS), triton.cdiv(width, COLS)](
-            x.detach().view(bits),
-            out.view(bits),
-            rows,
-            cols,
-            *x.stride(),
-            width,
-            ROWS=ROWS,
-            COLS=COLS,
-            num_warps=4,
-        )
-    return out
+def padded(*matrices: Tensor) -> list[Tensor]:
+    """Return copies in ``room`` of one or two matrices of one dtype, with zeros after each row up to the next one.
+
+    One kernel copies both.
+    """
+    copies = [room(x.shape[0], x.shape[1], x) for x in matrices]
+    bits = BITS[matrices[0].element_size()]
+    sides, programs = [], 0
+    for x, out in zip(matrices, copies, strict=True):
+        sides.append((x.detach().view(bits), out.view(bits), *x.shape, *x.stride(), out.stride(0)))
+        programs += triton.cdiv(x.shape[0], ROWS) * triton.cdiv(out.stride(0), COLS)
+    with on_device_of(matrices[0]):
+        _pad[(programs,)](*sides[0], *sides[-1], ROWS=ROWS, COLS=COLS, num_warps=4)
+    return copies

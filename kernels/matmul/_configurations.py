@@ -15,18 +15,18 @@ Precision = Literal["ieee", "tf32x3", "tf32"]  # of products of float32
 
 HOPPER_SHARED = 232_448 - 1024  # bytes of shared memory of a multiprocessor for its programs, without barriers
 K_BYTES = 128  # bytes of a row of a tile along k: the span of the widest swizzle of shared memory
-CORE_BYTES = 8.4e6  # bytes of a, for each column of b, that a multiprocessor multiplies in 1 us
-READ_BYTES = 1.08e5  # that a multiprocessor reads in 1 us, from memory or L2
+CORE_BYTES = 8.37e6  # bytes of a, for each column of b, that a multiprocessor multiplies in 1 us
+READ_BYTES = 1.07e5  # that a multiprocessor reads in 1 us, from memory or L2
 ALL_READ_BYTES = 8.4e4  # that each of them reads in 1 us if all read at once
-STORE_ELEMENTS = 7.4e3  # elements of y that a multiprocessor stores in 1 us
-PART_BYTES = 3.4e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
-JOIN_US = 2.1  # to store partial sums and to count, before the last program of a tile adds them up
-LAUNCH_US = 1.8  # time of a small kernel more, which copies an operand
-MEMORY_BYTES = 3.0e6  # bytes that the GPU reads from memory, or writes, in 1 us
-ENOUGH = 0.45  # share of the multiprocessors that reach this rate
+STORE_ELEMENTS = 7.95e3  # elements of y that a multiprocessor stores in 1 us
+PART_BYTES = 3.37e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
+JOIN_US = 2.3  # to store partial sums and to count, before the last program of a tile adds them up
+LAUNCH_US = 2.2  # time of a small kernel more, which copies operands
+MEMORY_BYTES = 2.95e6  # bytes that the GPU reads from memory, or writes, in 1 us
+ENOUGH = 0.46  # share of the multiprocessors that reach this rate
 LONE = 0.66  # share of the rates of two programs on a multiprocessor that one program alone reaches
-COPIED_BYTES = 1.43e6  # of an operand that the GPU copies in 1 us
-FILL_US = 1.05  # from the start of a program until its first tiles have arrived
+COPIED_BYTES = 1.61e6  # of operands that the GPU copies in 1 us
+FILL_US = 1.01  # from the start of a program until its first tiles have arrived
 
 ITEMSIZE = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes
 
@@ -67,27 +67,27 @@ class _Tile:
 
 # A wgmma has 64 rows, four warps and at most 256 columns; its accumulator takes up to 128 registers of a thread.
 # Small tiles use longer steps: with few products in a step, the waits for tiles and their release dominate. Rates are
-# those that explain the times of 2,300 choices for 34 shapes on an H100, with a cold L2.
+# those that explain the times of 2,800 choices for 53 shapes on an H100, with a cold L2.
 TILES = (
-    _Tile(128, 256, 8, 0.77),
-    _Tile(128, 192, 8, 0.63),
-    _Tile(128, 128, 4, 0.74, programs=2),
+    _Tile(128, 256, 8, 0.8),
+    _Tile(128, 192, 8, 0.67),
+    _Tile(128, 128, 4, 0.76, programs=2),
     _Tile(128, 128, 8, 0.72),
-    _Tile(64, 192, 4, 0.9, programs=2),
+    _Tile(64, 192, 4, 0.85, programs=2),
     _Tile(64, 192, 4, 0.58, k_bytes=2 * K_BYTES),
-    _Tile(64, 128, 4, 0.9, programs=2),
+    _Tile(64, 128, 4, 0.89, programs=2),
     _Tile(64, 128, 4, 0.9, k_bytes=2 * K_BYTES),
     _Tile(64, 64, 4, 0.3, k_bytes=2 * K_BYTES),
-    _Tile(64, 32, 4, 0.18, k_bytes=2 * K_BYTES),
+    _Tile(64, 32, 4, 0.17, k_bytes=2 * K_BYTES),
 )
-ROLES = _Tile(128, 256, 4, 0.86)  # of kernel "roles", which stores a tile of y during the next one
-SKINNY_RATE = 0.36
+ROLES = (_Tile(128, 256, 4, 0.85), _Tile(128, 192, 4, 0.85))  # of kernel "roles", which stores a tile during the next
+SKINNY_RATE = 0.34
 PREFER_ROLES = 1.25  # with many tiles, it is chosen although another one is estimated to be faster by up to this factor
 PREFER_SKINNY = 1.03  # likewise: where memory is the limit, estimates are equal, and it reads most at once
 STORED = 8  # columns: if n is a multiple, the copy engine stores y in 16 bits, and no warp waits for it
 MOST_STAGES = 8
-FEW_STEPS = 8  # along k: with no more of them, four stages are up to 5 % faster than as many as fit
 FEWEST_STEPS = 4  # along k for kernel "roles": as many as parts that y is stored in, and slots of the ring
+FEW_STEPS = 8  # along k: with no more of them, four stages are up to 5 % faster than as many as fit
 LONGEST = 2**31 - 256  # of m, n and k; beyond, indices in the last tile may need more than 32 bits
 SKINNY_ROWS = 128  # rows of the narrow operand, at most; beyond, its tile is no smaller than that of the wide operand
 
@@ -126,15 +126,19 @@ def configuration(
 @lru_cache(maxsize=4096)
 def _hopper(m: int, n: int, k: int, itemsize: int, multiprocessors: int, *, roles: bool) -> tuple[float, Configuration]:
     """Return the shortest estimated time in us if descriptors read both operands, and its configuration."""
-    *choices, (time, with_roles) = hopper_choices(m, n, k, itemsize, multiprocessors)
-    us, how = min(choices, key=lambda choice: choice[0] / (PREFER_SKINNY if choice[1].kernel == "skinny" else 1))
-    many = _cdiv(m, ROLES.block_m) * _cdiv(n, ROLES.block_n) >= multiprocessors
     possible = roles and itemsize <= 2 and _cdiv(k * itemsize, K_BYTES) >= FEWEST_STEPS
-    return (time, with_roles) if possible and time <= (PREFER_ROLES if many else 1) * us else (us, how)
+
+    def weighted(choice: tuple[float, Configuration]) -> float:
+        us, how = choice
+        many = _cdiv(m, how.block_m) * _cdiv(n, how.block_n) >= multiprocessors
+        return us / (PREFER_SKINNY if how.kernel == "skinny" else PREFER_ROLES if how.kernel == "roles" and many else 1)
+
+    choices = hopper_choices(m, n, k, itemsize, multiprocessors)
+    return min((choice for choice in choices if possible or choice[1].kernel != "roles"), key=weighted)
 
 
 def hopper_choices(m: int, n: int, k: int, itemsize: int, multiprocessors: int) -> list[tuple[float, Configuration]]:
-    """Return all configurations that read operands by descriptors, with estimated times in us; "roles" is the last."""
+    """Return all configurations that read operands by descriptors, with estimated times in us."""
     size = (m, n, k, itemsize, multiprocessors)
     blocks = _cdiv(k * itemsize, K_BYTES)
     splits = [split for split in SPLITS if split == 1 or 8 * split <= min(blocks, 64)]
@@ -146,10 +150,12 @@ def hopper_choices(m: int, n: int, k: int, itemsize: int, multiprocessors: int) 
         for split in splits
         if tile.block_m == 64 or 2 * m > tile.block_m
     ]
-    # group_m: of 4 to 16, 12 was the fastest or within 0.2 % of it for nine large shapes in two dtypes. The exception
-    # is 16384 cubed in float16, where 8 was 1.2 % faster, in a separate run.
-    with_roles = Configuration("roles", 128, 256, K_BYTES // itemsize, stages=4, warps=4, group_m=12)
-    return [*choices, (_tiled_us(ROLES, 1, *size), with_roles)]
+    for tile in ROLES:
+        # group_m: of 4 to 16, 12 was the fastest or within 0.2 % of it for nine large shapes in two dtypes. The
+        # exception is 16384 cubed in float16, where 8 was 1.2 % faster, in a separate run.
+        how = Configuration("roles", 128, tile.block_n, K_BYTES // itemsize, stages=4, warps=4, group_m=12)
+        choices.append((_tiled_us(tile, 1, *size), how))
+    return choices
 
 
 def _tiled_us(
@@ -165,7 +171,7 @@ def _tiled_us(
     lines = (tile.block_m + min(tile.block_m, m) + tile.block_n + min(tile.block_n, n)) / 2  # rows beyond y cost half
     multiplied, read = area * depth / (CORE_BYTES * tile.rate), lines * depth
     # Programs that share a multiprocessor share its rates, and each stores while the other multiplies.
-    aside = (tile is ROLES and n % STORED == 0) or tile.programs > 1
+    aside = (tile in ROLES and n % STORED == 0) or tile.programs > 1
     store = area / STORE_ELEMENTS
     all_bytes = (m * k + k * n + m * n) * itemsize
     slots = tile.programs * multiprocessors
@@ -259,16 +265,16 @@ LOOPS = {
     ),
     "tensor cores": _Loop(
         (
-            _Tile(128, 128, 8, 2.1e6, 2),
-            _Tile(64, 128, 4, 5.8e6, 2),
-            _Tile(64, 64, 4, 2.9e6, 4),
-            _Tile(64, 32, 4, 1.7e6, 4),
-            _Tile(32, 64, 4, 1.35e6, 4),
-            _Tile(64, 16, 4, 8.8e5, 5),
-            _Tile(16, 64, 4, 9.2e5, 5),
+            _Tile(128, 128, 8, 1.8e6, 2),
+            _Tile(64, 128, 4, 4.4e6, 2),
+            _Tile(64, 64, 4, 2.5e6, 4),
+            _Tile(64, 32, 4, 1.9e6, 4),
+            _Tile(32, 64, 4, 1.4e6, 4),
+            _Tile(64, 16, 4, 1e6, 5),
+            _Tile(16, 64, 4, 9.9e5, 5),
         ),
-        0.44,
-        {16: 9.2e4, 8: 4.0e4, 4: 4.4e4, 2: 1.9e4, 1: 1.0e4},
+        0.4,
+        {16: 9.2e4, 8: 3.9e4, 4: 2.9e4, 2: 2e4, 1: 9.9e3},
         stored=1e9,  # hidden
     ),
 }
@@ -300,8 +306,7 @@ def pointers(
     if (dtype, precision) != ("float32", "tf32x3") or load == 16:
         return how
     time, wide = _pointers(m, n, k, dtype, hopper, multiprocessors, precision, 16)
-    copying = sum(LAUNCH_US + count * ITEMSIZE[dtype] / COPIED_BYTES for count in copied)
-    return replace(wide, copies=True) if copying + time < limit else how
+    return replace(wide, copies=True) if _copying_us(copied, dtype) + time < limit else how
 
 
 @lru_cache(maxsize=4096)
@@ -351,10 +356,14 @@ def copy_pays(m: int, n: int, k: int, dtype: str, *, copied: tuple[int, ...], mu
     itemsize = ITEMSIZE[dtype]
     if itemsize != 2:  # the general kernel turns tiles around that do not lie along k, which the estimate does not see
         return m * n * k >= TURNED
-    copying = sum(LAUNCH_US + count * itemsize / COPIED_BYTES for count in copied)
     product, _ = _hopper(m, n, k, itemsize, multiprocessors, roles=False)
     limit, _ = _pointers(m, n, k, dtype, True, multiprocessors, "tf32", load)
-    return copying + product < limit
+    return _copying_us(copied, dtype) + product < limit
+
+
+def _copying_us(copied: tuple[int, ...], dtype: str) -> float:
+    """Return the time in us of the kernel that copies operands of ``copied`` elements each."""
+    return LAUNCH_US + sum(copied) * ITEMSIZE[dtype] / COPIED_BYTES
 
 
 def _joining_us(split: int, area: int, elements: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import gcd
 
 import triton
@@ -38,6 +38,11 @@ def described(y: Tensor, block: list[int]) -> TensorDescriptor | None:
     """Return a descriptor that stores tiles of shape ``block`` into ``y``; None if its rows are not aligned."""
     strides = strides_of(y)
     return _Described(y, list(y.shape), strides, block) if strides else None
+
+
+def store_unit(y: Tensor) -> int:
+    """Return how many elements of a row of the contiguous ``y`` [m, n] one store of a thread can write."""
+    return gcd(ALIGNED // y.itemsize, y.shape[1]) if y.data_ptr() % ALIGNED == 0 else 1
 
 
 def in_place(x: Tensor, along_k: bool) -> Operand | None:
@@ -77,18 +82,34 @@ def load_unit(x: Tensor, *, zeros: bool = False) -> tuple[bool, int]:
     return along == 1, gcd(ALIGNED // x.itemsize, others, 0 if zeros else x.shape[along])
 
 
-def whole_loads(x: Tensor) -> Tensor:
-    """Return ``x`` if loads of 16 bytes can read it, else a copy with zeros after each row or column."""
-    along_row, unit = load_unit(x)
-    if unit * x.itemsize == ALIGNED:
-        return x
-    return padded(x) if along_row else padded(x.t()).t()
+def whole_loads(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return two matrices that loads of 16 bytes can read, or copies with zeros after each row or column."""
+    units = [load_unit(x) for x in (a, b)]
+    fits = [unit * a.itemsize == ALIGNED for _, unit in units]
+    return _with_copies((a, b), fits, [not along_row for along_row, _ in units])
 
 
-def copied(x: Tensor, along_k: bool) -> Operand:
-    """Copy ``x`` [rows, k] so that a descriptor can read it. The copy has the order of ``x`` unless ``along_k``."""
-    if not along_k and x.stride(0) < x.stride(1):
-        flipped = copied(x.t(), along_k=True)
-        return replace(flipped, along_k=False)
-    copy = padded(x)
-    return Operand(copy, list(x.shape), [copy.stride(0), 1], along_k=True)
+def readable(a: Tensor, b: Tensor, along_k: bool) -> tuple[Operand, Operand]:
+    """Return ``a`` [m, k] and ``b`` [n, k] as operands, copied if a descriptor cannot read them.
+
+    A copy has the order of its tensor unless ``along_k``.
+    """
+    found = [in_place(x, along_k) for x in (a, b)]
+    turned = [not along_k and x.stride(0) < x.stride(1) for x in (a, b)]
+    copies = _with_copies((a, b), [operand is not None for operand in found], turned)
+    left, right = (operand or _operand(x, turn) for operand, x, turn in zip(found, copies, turned, strict=True))
+    return left, right
+
+
+def _with_copies(pair: tuple[Tensor, Tensor], fits: list[bool], turned: list[bool]) -> tuple[Tensor, Tensor]:
+    """Return ``pair``, of which those that do not fit are copied, by columns if ``turned``."""
+    laid = [x.t() if turn else x for x, turn in zip(pair, turned, strict=True)]
+    missing = [x for x, fit in zip(laid, fits, strict=True) if not fit]
+    copies = iter(padded(*missing) if missing else [])
+    first, second = (x if fit else next(copies) for x, fit in zip(laid, fits, strict=True))
+    return first.t() if turned[0] else first, second.t() if turned[1] else second
+
+
+def _operand(x: Tensor, turned: bool) -> Operand:
+    base = x.t() if turned else x
+    return Operand(base, list(base.shape), [base.stride(0), 1], along_k=not turned)

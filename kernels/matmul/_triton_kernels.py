@@ -9,14 +9,15 @@ from ..tensor_cores import place, promote
 
 
 @triton.jit
-def _store(y, y_ptr, m, n, row, col, tile, DESCRIBED: tl.constexpr):
-    if DESCRIBED:
+def _store(y, y_ptr, m, n, row, col, tile, UNIT: tl.constexpr):
+    if y is not None:
         y.store([row, col], tile.to(y.dtype))
     else:
         rows = row + tl.arange(0, tile.shape[0])
         cols = col + tl.arange(0, tile.shape[1])
-        inside = (rows < m)[:, None] & (cols < n)[None, :]
-        at = rows[:, None].to(tl.int64) * n + cols[None, :]
+        width = n // UNIT * UNIT  # n, of which the compiler then knows that UNIT columns can be stored at once
+        inside = (rows < m)[:, None] & (cols < width)[None, :]
+        at = rows[:, None].to(tl.int64) * width + cols[None, :]
         tl.store(y_ptr + at, tile.to(y_ptr.dtype.element_ty), mask=inside)
 
 
@@ -70,7 +71,7 @@ def matmul_descriptors(
     a,
     b,
     b_rest,  # of the last third of a tile's columns; None: b has tiles of all columns
-    y,
+    y,  # None: its rows are not aligned
     y_ptr,
     parts_ptr,
     counters_ptr,
@@ -87,7 +88,7 @@ def matmul_descriptors(
     GROUP_M: tl.constexpr,
     SPLIT_K: tl.constexpr,
     PIECES: tl.constexpr,  # pieces of a tile's columns that are stored one after the other: 1 or 2; 3 with ``b_rest``
-    DESCRIBED: tl.constexpr,  # store y by its descriptor, else by pointers
+    UNIT: tl.constexpr,  # without a descriptor of y, columns that a thread stores at once: n is a multiple
     STAGES: tl.constexpr,
 ):
     """Multiply a [m, k] by b [k, n]. Tiles are read by descriptors, and a program computes several of them.
@@ -124,7 +125,7 @@ def matmul_descriptors(
         if SPLIT_K == 1:
             for at in tl.static_range(PIECES):
                 scaled = _scaled(sums[at], scale_a_ptr, scale_b_ptr)
-                _store(y, y_ptr, m, n, top, left + at * width, scaled, DESCRIBED)
+                _store(y, y_ptr, m, n, top, left + at * width, scaled, UNIT)
         else:
             inside = _elements(BLOCK_M, width)
             of_tile = parts_ptr + (item % tiles).to(tl.int64) * (SPLIT_K * PIECES * piece)
@@ -134,7 +135,7 @@ def matmul_descriptors(
                 for at in tl.static_range(PIECES):
                     total = _sum_of(of_tile + at * piece, inside, PIECES * piece, SPLIT_K)
                     scaled = _scaled(total, scale_a_ptr, scale_b_ptr)
-                    _store(y, y_ptr, m, n, top, left + at * width, scaled, DESCRIBED)
+                    _store(y, y_ptr, m, n, top, left + at * width, scaled, UNIT)
 
 
 @triton.jit

@@ -2,12 +2,14 @@
 
 One warp loads tiles of a and b into a ring in shared memory, for one tile of y after another, and never waits for the
 store of y. Two warpgroups multiply these tiles. Each computes half of the rows of a tile of y, so that b is loaded once
-for both. They store y during the next tile: a quarter of its columns in each of the first steps. Delaying the second
+for both. They store y during the next tile: WIDTH of its columns in each of the first steps. Delaying the second
 warpgroup by a step, so that one multiplies while the other changes tiles, gives no further gain: it is 0.5 % slower
 over twelve products on an H200.
 
+Tensors have powers of 2 as shapes. So a tile of 192 columns is one of 128 beside one of 64, the rest.
+
 The accelerator stores y if its rows are aligned to 16 bytes. If not, threads store the parts, from shared memory, where
-neighbouring threads find neighbouring columns.
+neighbouring threads find neighbouring columns. That takes longer than a step, so these parts are smaller.
 """
 
 from __future__ import annotations
@@ -22,19 +24,19 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from ..hopper_pipeline import part_of, place
+from ..hopper_pipeline import part_of, place, room
 
 # Registers of a thread: in the warps that multiply (the sum of a tile, and the last tile that is being stored), in the
 # warp that loads, and in all warps at the start of the kernel.
 MULTIPLYING, LOADING, AT_FIRST = gl.constexpr(240), gl.constexpr(24), 168
-PARTS = gl.constexpr(4)  # parts in which a tile of y is stored
-BUFFERS = gl.constexpr(2)  # buffers for these parts
+MAIN_COLS = gl.constexpr(128)  # of a tile of 192 columns; the other 64 are the rest
 
 
 @gluon.jit
 def _load(
     a,
     b,
+    b_rest,
     ring,
     counts,
     A_ALONG_K: gl.constexpr,
@@ -45,8 +47,9 @@ def _load(
     GROUP_M: gl.constexpr,
     STAGES: gl.constexpr,
 ):
-    a_ring, b_ring, full, empty = ring
+    a_ring, b_rings, full, empty = ring
     tiles_m, tiles_n, blocks = counts
+    loaded: gl.constexpr = 2 * a.block_type.nbytes + b.block_type.nbytes  # bytes of a step
     step = 0
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         row, col = place(tile, tiles_m, tiles_n, GROUP_M)
@@ -55,7 +58,7 @@ def _load(
             ready = full.index(slot)
             # A new barrier counts as complete at odd parity, so the first round of the ring does not wait.
             mbarrier.wait(empty.index(slot), (step // STAGES & 1) ^ 1)
-            mbarrier.expect(ready, 2 * a.block_type.nbytes + b.block_type.nbytes)
+            mbarrier.expect(ready, loaded if b_rest is None else loaded + b_rest.block_type.nbytes)
             for half in gl.static_range(2):
                 a_tile = a_ring.index(2 * slot + half)
                 top = row * BLOCK_M + half * (BLOCK_M // 2)
@@ -63,56 +66,121 @@ def _load(
                     tma.async_copy_global_to_shared(a, [top, block * BLOCK_K], ready, a_tile)
                 else:
                     tma.async_copy_global_to_shared(a, [block * BLOCK_K, top], ready, a_tile)
-            if B_ALONG_K:
-                tma.async_copy_global_to_shared(b, [col * BLOCK_N, block * BLOCK_K], ready, b_ring.index(slot))
-            else:
-                tma.async_copy_global_to_shared(b, [block * BLOCK_K, col * BLOCK_N], ready, b_ring.index(slot))
+            _load_columns(b, b_rings[0].index(slot), ready, col * BLOCK_N, block * BLOCK_K, B_ALONG_K)
+            if b_rest is not None:
+                left = (col + 1) * BLOCK_N - BLOCK_N % MAIN_COLS
+                _load_columns(b_rest, b_rings[1].index(slot), ready, left, block * BLOCK_K, B_ALONG_K)
             step += 1
 
 
 @gluon.jit
+def _load_columns(b, tile, ready, col, k, B_ALONG_K: gl.constexpr):
+    if B_ALONG_K:
+        tma.async_copy_global_to_shared(b, [col, k], ready, tile)
+    else:
+        tma.async_copy_global_to_shared(b, [k, col], ready, tile)
+
+
+@gluon.jit
 def _step(
-    acc,
-    add,  # add to acc, else overwrite it
+    sums,  # of a tile's columns, or of all but the rest and of the rest
+    add,  # add to sums, else overwrite them
     step,
     ring,
     HALF: gl.constexpr,
     A_ALONG_K: gl.constexpr,
     B_ALONG_K: gl.constexpr,
+    REST: gl.constexpr,
     STAGES: gl.constexpr,
 ):
-    a_ring, b_ring, full, empty = ring
+    a_ring, b_rings, full, empty = ring
     slot = step % STAGES
     a_tile = a_ring.index(2 * slot + HALF)
-    b_tile = b_ring.index(slot)
     if not A_ALONG_K:
         a_tile = a_tile.permute((1, 0))
-    if B_ALONG_K:
-        b_tile = b_tile.permute((1, 0))
     mbarrier.wait(full.index(slot), step // STAGES & 1)
-    acc = warpgroup_mma(a_tile, b_tile, acc, use_acc=add, is_async=True)
-    acc = warpgroup_mma_wait(1, deps=[acc])  # the product of the previous step is complete, so its tiles are free
+    acc = warpgroup_mma(a_tile, _columns(b_rings[0], slot, B_ALONG_K), sums[0], use_acc=add, is_async=True)
+    # The products of the previous step are complete after the wait, so its tiles are free.
+    if REST:
+        rest = warpgroup_mma(a_tile, _columns(b_rings[1], slot, B_ALONG_K), sums[1], use_acc=add, is_async=True)
+        done = warpgroup_mma_wait(2, deps=[acc, rest])
+    else:
+        done = (warpgroup_mma_wait(1, deps=[acc]),)
     mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=add)
-    return acc
+    return done
 
 
 @gluon.jit
-def _store(y, y_ptr, m, n, out, tile, row, col, PART: gl.constexpr):
-    part = part_of(tile, PART, PARTS)
-    buffer = out.index(PART % BUFFERS)
-    col += PART * part.shape[1]
+def _columns(tiles, slot, ALONG_K: gl.constexpr):
+    tile = tiles.index(slot)
+    return tile.permute((1, 0)) if ALONG_K else tile
+
+
+@gluon.jit
+def _store(
+    y, y_ptr, m, n, out, done, row, col,
+    PART: gl.constexpr, REST: gl.constexpr, WIDTH: gl.constexpr, UNIT: gl.constexpr,
+):  # fmt: skip
+    of: gl.constexpr = done[0].shape[1] // WIDTH
+    part = part_of(done[0], PART, of) if of > PART else part_of(done[1], PART - of, REST // WIDTH)
+    buffers: gl.constexpr = out.shape[0]
+    buffer = out.index(PART % buffers)
+    col += PART * WIDTH
     if y is not None:
-        tma.store_wait(BUFFERS - 1)  # the previous store from this buffer has read it
+        tma.store_wait(buffers - 1)  # the previous store from this buffer has read it
         buffer.store(part)
         fence_async_shared()
         tma.async_copy_shared_to_global(y, [row, col], buffer)
     else:
         buffer.store(part)
-        layout: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+        lanes: gl.constexpr = min(32, WIDTH // UNIT)  # of a warp that store one row
+        # Neighbouring threads store neighbouring columns, UNIT each: n is a multiple of it, as the compiler is told.
+        layout: gl.constexpr = gl.BlockedLayout([1, UNIT], [32 // lanes, lanes], [4, 1], [1, 0])
+        width = n // UNIT * UNIT
         rows = row + gl.arange(0, part.shape[0], gl.SliceLayout(1, layout))
         cols = col + gl.arange(0, part.shape[1], gl.SliceLayout(0, layout))
-        at = rows.to(gl.int64)[:, None] * n + cols[None, :]
-        gl.store(y_ptr + at, buffer.load(layout), mask=(rows < m)[:, None] & (cols < n)[None, :])
+        at = rows.to(gl.int64)[:, None] * width + cols[None, :]
+        gl.store(y_ptr + at, buffer.load(layout), mask=(rows < m)[:, None] & (cols < width)[None, :])
+
+
+@gluon.jit
+def _zeros(rows: gl.constexpr, cols: gl.constexpr, multiplied: gl.constexpr, dtype: gl.constexpr, REST: gl.constexpr):
+    """Return zeros in the layouts of sums of products of two tiles of dtype ``multiplied``."""
+    depth: gl.constexpr = 256 // multiplied.primitive_bitwidth
+    if REST:
+        main = _zeros(rows, cols - REST, multiplied, dtype, 0)
+        layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, depth])
+        return (main[0], gl.zeros((rows, REST), dtype, layout))
+    else:
+        return (gl.zeros((rows, cols), dtype, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, cols, depth])),)
+
+
+@gluon.jit
+def _scaled(acc, scale_a_ptr, scale_b_ptr):
+    if scale_a_ptr is not None:
+        acc *= gl.load(scale_a_ptr)
+    if scale_b_ptr is not None:
+        acc *= gl.load(scale_b_ptr)
+    return acc
+
+
+@gluon.jit
+def _complete(sums, REST: gl.constexpr):
+    """Return ``sums`` when all products have been added."""
+    if REST:
+        acc, rest = warpgroup_mma_wait(0, deps=[sums[0], sums[1]])
+        return (acc, rest)
+    else:
+        return (warpgroup_mma_wait(0, deps=[sums[0]]),)
+
+
+@gluon.jit
+def _converted(sums, scale_a_ptr, scale_b_ptr, dtype: gl.constexpr, REST: gl.constexpr):
+    if REST:
+        main = _scaled(sums[0], scale_a_ptr, scale_b_ptr)
+        return (main.to(dtype), _scaled(sums[1], scale_a_ptr, scale_b_ptr).to(dtype))
+    else:
+        return (_scaled(sums[0], scale_a_ptr, scale_b_ptr).to(dtype),)
 
 
 @gluon.jit
@@ -132,51 +200,57 @@ def _multiply(
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
     GROUP_M: gl.constexpr,
+    REST: gl.constexpr,
+    WIDTH: gl.constexpr,
+    UNIT: gl.constexpr,
     STAGES: gl.constexpr,
 ):
     tiles_m, tiles_n, blocks = counts
     rows: gl.constexpr = BLOCK_M // 2
-    depth: gl.constexpr = 256 // ring[0].dtype.primitive_bitwidth
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, depth])
-    acc = gl.zeros((rows, BLOCK_N), gl.float32, layout)
-    done = gl.zeros((rows, BLOCK_N), out.dtype, layout)  # the previous tile, which is not stored yet
+    parts: gl.constexpr = BLOCK_N // WIDTH
+    sums = _zeros(rows, BLOCK_N, ring[0].dtype, gl.float32, REST)
+    done = _zeros(rows, BLOCK_N, ring[0].dtype, out.dtype, REST)  # the previous tile, which is not stored yet
     done_row = 0
     done_col = 0
     step = 0
     turn = 0
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         row, col = place(tile, tiles_m, tiles_n, GROUP_M)
-        for part in gl.static_range(PARTS):
-            acc = _step(acc, gl.to_tensor(part > 0), step, ring, HALF, A_ALONG_K, B_ALONG_K, STAGES)
+        for part in gl.static_range(parts):
+            sums = _step(sums, gl.to_tensor(part > 0), step, ring, HALF, A_ALONG_K, B_ALONG_K, REST, STAGES)
             step += 1
             if turn > 0:
-                _store(y, y_ptr, m, n, out, done, done_row, done_col, part)
-        for _ in range(PARTS, blocks):
-            acc = _step(acc, gl.to_tensor(True), step, ring, HALF, A_ALONG_K, B_ALONG_K, STAGES)
+                _store(y, y_ptr, m, n, out, done, done_row, done_col, part, REST, WIDTH, UNIT)
+        for _ in range(parts, blocks):
+            sums = _step(sums, gl.to_tensor(True), step, ring, HALF, A_ALONG_K, B_ALONG_K, REST, STAGES)
             step += 1
-        acc = warpgroup_mma_wait(0, deps=[acc])
+        sums = _complete(sums, REST)
         mbarrier.arrive(ring[3].index((step + STAGES - 1) % STAGES), count=1)
-        result = acc
-        if scale_a_ptr is not None:
-            result *= gl.load(scale_a_ptr)
-        if scale_b_ptr is not None:
-            result *= gl.load(scale_b_ptr)
-        done = result.to(out.dtype)
+        done = _converted(sums, scale_a_ptr, scale_b_ptr, out.dtype, REST)
         done_row = row * BLOCK_M + HALF * rows
         done_col = col * BLOCK_N
         turn += 1
     if turn > 0:
-        for part in gl.static_range(PARTS):
-            _store(y, y_ptr, m, n, out, done, done_row, done_col, part)
+        for part in gl.static_range(parts):
+            _store(y, y_ptr, m, n, out, done, done_row, done_col, part, REST, WIDTH, UNIT)
     if y is not None:
         tma.store_wait(0)  # the shared memory belongs to another program after this one ends
+
+
+@gluon.jit
+def _rings(b, b_rest, STAGES: gl.constexpr):
+    if b_rest is not None:
+        return (room(b, STAGES), room(b_rest, STAGES))
+    else:
+        return (room(b, STAGES),)
 
 
 @gluon.jit(do_not_specialize=["m", "n", "k"])
 def matmul_roles(
     a,  # descriptor of half the rows of a tile
     b,
-    y,  # descriptor of half the rows and a quarter of the columns of a tile; None: its rows are not aligned
+    b_rest,  # of the columns of a tile beyond a multiple of MAIN_COLS; None: b has tiles of all columns
+    y,  # descriptor of half the rows and WIDTH columns of a tile; None: its rows are not aligned
     y_ptr,
     scale_a_ptr,
     scale_b_ptr,
@@ -189,26 +263,31 @@ def matmul_roles(
     BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr,
+    WIDTH: gl.constexpr,  # columns of the parts in which a tile of y is stored, no more parts than blocks of k
+    UNIT: gl.constexpr,  # without a descriptor of y, columns that a thread stores at once, up to 4
     STAGES: gl.constexpr,  # at most the number of blocks of k, or phases of a barrier would be ambiguous
 ):
     """Multiply a [m, k] by b [k, n] on Hopper: one warp loads tiles, and two warpgroups multiply.
 
     Sums are float32. ``scale_a_ptr`` and ``scale_b_ptr`` point to one float32 each, or are None.
     """
-    a_ring = gl.allocate_shared_memory(a.dtype, [2 * STAGES] + a.block_type.shape, a.layout)
-    b_ring = gl.allocate_shared_memory(b.dtype, [STAGES] + b.block_type.shape, b.layout)
+    a_ring = room(a, 2 * STAGES)
+    b_rings = _rings(b, b_rest, STAGES)
     stored: gl.constexpr = y_ptr.dtype.element_ty
-    part: gl.constexpr = [BLOCK_M // 2, BLOCK_N // PARTS]
+    part: gl.constexpr = [BLOCK_M // 2, WIDTH]
+    # Parts of a tile take buffers in turn, and the next tile begins with the first buffer again. It must not be the one
+    # that the last part is still stored from, so their number divides that of the parts: 2, or 3 for three parts.
+    buffers: gl.constexpr = 2 if BLOCK_N // WIDTH % 2 == 0 else 3
     out_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(part, stored)
-    first_out = gl.allocate_shared_memory(stored, [BUFFERS] + part, out_layout)
-    second_out = gl.allocate_shared_memory(stored, [BUFFERS] + part, out_layout)
+    first_out = gl.allocate_shared_memory(stored, [buffers] + part, out_layout)
+    second_out = gl.allocate_shared_memory(stored, [buffers] + part, out_layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(STAGES):
         mbarrier.init(full.index(slot), count=1)
         mbarrier.init(empty.index(slot), count=2)
     fence_async_shared()  # so that the accelerator sees the barriers
-    ring = (a_ring, b_ring, full, empty)
+    ring = (a_ring, b_rings, full, empty)
     counts = (gl.cdiv(m, BLOCK_M), gl.cdiv(n, BLOCK_N), gl.cdiv(k, BLOCK_K))
     gl.warp_specialize(
         [
@@ -230,6 +309,9 @@ def matmul_roles(
                     BLOCK_M,
                     BLOCK_N,
                     GROUP_M,
+                    BLOCK_N % MAIN_COLS,
+                    WIDTH,
+                    UNIT,
                     STAGES,
                 ),
             ),
@@ -251,10 +333,13 @@ def matmul_roles(
                     BLOCK_M,
                     BLOCK_N,
                     GROUP_M,
+                    BLOCK_N % MAIN_COLS,
+                    WIDTH,
+                    UNIT,
                     STAGES,
                 ),
             ),
-            (_load, (a, b, ring, counts, A_ALONG_K, B_ALONG_K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            (_load, (a, b, b_rest, ring, counts, A_ALONG_K, B_ALONG_K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
         ],
         [4, 1],
         [MULTIPLYING, LOADING],

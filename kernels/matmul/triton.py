@@ -48,7 +48,7 @@ from ._configurations import (
     copy_pays,
     pointers,
 )
-from ._operands import Operand, copied, described, in_place, load_unit, whole_loads
+from ._operands import Operand, described, in_place, load_unit, readable, store_unit, whole_loads
 from ._product import require_product
 from ._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny
 
@@ -181,8 +181,7 @@ def launch(
         else:
             left, right = _in_place(a, b)
             notes += [f"{name} copied" for name, operand in (("a", left), ("b", right)) if operand is None]
-            along_k = _along_k(a)
-            _LAUNCH[how.kernel](how, left or copied(a, along_k), right or copied(b.t(), along_k), y, scale_a, scale_b)
+            _LAUNCH[how.kernel](how, *readable(a, b.t(), _along_k(a)), y, scale_a, scale_b)
     _last = [how, *notes]
 
 
@@ -203,9 +202,7 @@ def affordable(how: Configuration, a: Tensor, b: Tensor, precision: Precision = 
     if not copies:
         return how
     dtype, (m, k), n = str(a.dtype).removeprefix("torch."), a.shape, b.shape[1]
-    # The narrow operand of a skinny product is small, and the other one decides.
-    operands = (a, b) if how.kernel != "skinny" else (b,) if m <= n else (a,)
-    load = min(map(_load_bytes, operands))
+    load = min(map(_load_bytes, (a, b)))
     if copy_pays(m, n, k, dtype, copied=copies, multiprocessors=_machine(a.device)[1], load=load):
         return how
     return _general(a, b, load, precision)
@@ -270,7 +267,7 @@ def _by_descriptors(
         GROUP_M=how.group_m,
         SPLIT_K=how.split_k,
         PIECES=how.pieces,
-        DESCRIBED=stored is not None,
+        UNIT=store_unit(y),
         STAGES=how.stages,
         num_warps=how.warps,
         num_stages=how.stages,
@@ -341,7 +338,7 @@ def _by_pointers(
 ) -> None:
     target, rows, cols = y, how.block_m, how.block_n
     if how.copies:
-        a, b = whole_loads(a), whole_loads(b)
+        a, b = whole_loads(a, b)
     (a_along_k, a_unit), (b_along_k, b_unit) = (load_unit(x, zeros=how.copies) for x in (a, b.t()))
     # In tf32x3, the parts of the right operand are stored along k for wgmma. To turn a tile around costs more than its
     # product. Those of the left operand stay in registers, and may lie either way. So y^T = b^T a^T if only a fits.

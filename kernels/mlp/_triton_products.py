@@ -28,6 +28,7 @@ CORE_BYTES = 4096 * 1.56e3  # bytes of a, for each column of b, that a multiproc
 FINISHED = 128 * 128  # elements that a multiprocessor finishes in 1 us; a lone program multiplies nothing then
 CUBLAS_SIDES = range(64, 257, 32)  # of its tiles, beside 128: more of them fill the multiprocessors than of ours
 PASSED_BYTES = 1.0e6  # of a matrix that a kernel of its own takes through the activation in 1 us: two more are written
+FEW_ROWS, LONG_ROWS = 24, 1536  # all programs would read so few rows at the same time, and wait for each other
 LAUNCH_US = 2.0  # time of that kernel more
 
 
@@ -52,7 +53,9 @@ SMALLER = (
     Tiling(m=128, n=128, k=64, warps=4, stages=3, resident=2, copy_engine=True, rate=0.92),
     Tiling(m=128, n=128, k=64, warps=8, stages=6, resident=1, copy_engine=True, rate=0.85),
     Tiling(m=64, n=128, k=128, warps=4, stages=4, resident=1, copy_engine=True, halves=False, rate=0.75),
-    Tiling(m=64, n=64, k=128, warps=4, stages=4, resident=1, copy_engine=True, halves=False, rate=0.55),
+    Tiling(m=64, n=64, k=128, warps=4, stages=6, resident=1, copy_engine=True, halves=False, rate=0.55),
+    # First the one with more tiles in flight: where programs are few, memory is the limit.
+    Tiling(m=64, n=32, k=128, warps=4, stages=8, resident=1, copy_engine=True, halves=False, rate=0.3),
     Tiling(m=64, n=32, k=128, warps=4, stages=4, resident=2, copy_engine=True, halves=False, rate=0.3),
 )
 POINTERS = Tiling(m=128, n=128, k=32, warps=8, stages=4, resident=0, copy_engine=False)  # with 4 warps, registers spill
@@ -253,7 +256,8 @@ def _fastest(rows: int, dim: int, processors: int, descriptors: bool) -> Tiling 
             if (time := microseconds(tiling)) < least:
                 best, least = tiling, time
         aligned_rows = dim * 2 % ALIGNED == 0  # cuBLAS is several times slower without
-        return None if aligned_rows and _by_cublas(rows, dim, processors) < least else best
+        few = rows <= FEW_ROWS and dim >= LONG_ROWS
+        return None if aligned_rows and (few or _by_cublas(rows, dim, processors) < least) else best
     return POINTERS if dim * 2 % ALIGNED == 0 and 2 * tiles(POINTERS) >= processors else None
 
 
@@ -269,7 +273,7 @@ def _by_cublas(rows: int, dim: int, processors: int) -> float:
 
 def aligned(x: Tensor) -> Tensor:
     """Return the contiguous ``x`` [rows, cols], or a padded copy if a descriptor cannot read it."""
-    return x if _described(x) or not x.numel() else padded(x)
+    return x if _described(x) or not x.numel() else padded(x)[0]
 
 
 def _described(x: Tensor) -> bool:

@@ -6,14 +6,15 @@ y'(z). Each of them also adds the columns of its tiles, for the gradient of the 
 dw = dz^T h, by ``kernels.matmul`` or cuBLAS. No layer waits for the dw of another. If these products are long they run
 on a side stream, and fill the multiprocessors that the last tiles of the chain leave idle.
 
-float32 and float64 are multiplied by cuBLAS, since tensor cores would round them; between the products there is one
-kernel for each layer. So are float16 and bfloat16 where the tiles of ``_triton_products`` would leave too many
-multiprocessors idle. Small float32 layers have their own kernels, one for each layer: see ``_triton_small``.
+float32 has no such kernel: ``kernels.matmul`` multiplies, and one kernel for each layer adds the bias and computes the
+activation, or multiplies by its derivative. The same holds for float16 and bfloat16 where the tiles of
+``_triton_products`` would leave too many multiprocessors idle, and for float64, but cuBLAS multiplies. Small float32
+layers have their own kernels, one for each layer: see ``_triton_small``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -22,6 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..matmul.triton import chosen as chosen_by_matmul
 from ..matmul.triton import matmul
 from ..padding import room
 from ..second_derivative import no_second_derivative
@@ -35,18 +37,22 @@ from ._triton_products import Tiling, activation_and_slope, aligned, chained, li
 NARROW = (torch.float16, torch.bfloat16)
 ROWS, COLS, WARPS = 128, 64, 8  # of a program of _through_activation; with 4 warps, float64 spills
 ELEMENTS = 1024  # elements of a program of _activate
+FEW_ROWS = 128  # up to this many, cuBLAS is faster for dw in float32, which is bound by memory
 LONG = 2**32  # from this many multiplications of a product on, a side stream gains more than its host time
 
 
 @triton.jit
-def _activate(z_ptr, y_ptr, slope_ptr, count, RELU: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr):
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+def _activate(z_ptr, b_ptr, y_ptr, slope_ptr, count, cols, RELU: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr):
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    index = first + tl.arange(0, BLOCK)
     inside = index < count
+    col = ((first % cols).to(tl.int32) + tl.arange(0, BLOCK)) % cols
     z = tl.load(z_ptr + index, mask=inside)
+    b = tl.load(b_ptr + col)
     narrow: tl.constexpr = z.dtype.primitive_bitwidth == 16
     if narrow:
-        z = z.to(tl.float32)
-    y, slope = activation_and_slope(z, RELU, FINE=not narrow)
+        z, b = z.to(tl.float32), b.to(tl.float32)
+    y, slope = activation_and_slope(z + b, RELU, FINE=not narrow)
     tl.store(y_ptr + index, y, mask=inside)
     if KEEP:
         tl.store(slope_ptr + index, slope, mask=inside)
@@ -101,6 +107,8 @@ def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
         raise ValueError(f"activation {activation!r}: give gelu or relu")
     relu = activation == "relu"
     y, *given = (tensor.contiguous() for tensor in (x, *params))
+    if not torch.compiler.is_compiling():  # which cannot trace it
+        _last[:] = [y.dtype, _tiling(y), _triton_small.small(y)]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *params)):
         result: Tensor = _Differentiable.apply(relu, y, *given)
         return result
@@ -110,6 +118,21 @@ def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
         with span(f"layer_{index}"):
             y, _ = _layer(y, _readable(w, tiling), b, relu, tiling, keep=False, last=index == last)
     return y
+
+
+def chosen() -> str:
+    """Return a description of what multiplied in the last call; empty before the first call."""
+    if not _last:
+        return ""
+    dtype, tiling, small = _last
+    if tiling is not None:
+        return f"tiles of {tiling.m}x{tiling.n}x{tiling.k}, {tiling.stages} stages, {tiling.warps} warps"
+    if small:
+        return f"one kernel a layer, {_triton_small.PRECISION} forward"
+    return f"matmul: {chosen_by_matmul()}" if dtype == torch.float32 else "cuBLAS"
+
+
+_last: list[Any] = []
 
 
 class _Differentiable(torch.autograd.Function):
@@ -151,7 +174,7 @@ class _Differentiable(torch.autograd.Function):
             for layer in reversed(range(layers - 1)):
                 dz = _below(dz, weights[layer + 1], slopes[layer], sums[layer], ctx.relu, tiling)
                 of_weights.append(_of_weight(dz, inputs[layer], side))
-            of_x = _product(dz, weights[0]) if ctx.needs_input_grad[1] else None
+            of_x = _multiply(dz, weights[0], dy.new_empty(rows, cols)) if ctx.needs_input_grad[1] else None
             of_biases = (sums[:, 0] if sums.shape[1] == 1 else sums.sum(1)).to(dy.dtype).unbind()
         finally:  # also after an out-of-memory error
             side.join()
@@ -191,12 +214,21 @@ def _layer(
         slope = torch.empty_like(y) if keep and not relu else None
         _triton_small.linear(h, w, b, relu, y, slope)
     else:
-        # slope holds z until the derivative overwrites it. With ``out=``, autocast does not round z to 16 bits.
-        slope = torch.addmm(b, h, w.t(), out=torch.empty_like(y))
+        slope = torch.empty_like(y)  # holds h w^T until the derivative overwrites it
+        _multiply(h, w.t(), slope)
         if y.numel():
             with on_device_of(h):
                 _activate[(triton.cdiv(y.numel(), ELEMENTS),)](
-                    slope, y, slope, y.numel(), RELU=relu, KEEP=keep and not relu, BLOCK=ELEMENTS, num_warps=4
+                    slope,
+                    b,
+                    y,
+                    slope,
+                    y.numel(),
+                    y.shape[1],
+                    RELU=relu,
+                    KEEP=keep and not relu,
+                    BLOCK=ELEMENTS,
+                    num_warps=4,
                 )
     return y, (y if relu else slope) if keep else None
 
@@ -227,23 +259,28 @@ def _small_backward(
 def _of_weight(dz: Tensor, h: Tensor, side: SideStream) -> Tensor:
     """Return the gradient of a weight, which the side stream computes."""
     dw = torch.empty(dz.shape[1], h.shape[1], dtype=h.dtype, device=h.device)
-    # cuBLAS is 3 % slower for long products; for short ones host time dominates.
-    ours = _padded(h) or (side.active and h.dtype in NARROW and has_roles(h))
-    product = matmul if ours else torch.mm
+    if h.dtype == torch.float32:
+        ours = len(h) > FEW_ROWS
+    else:  # cuBLAS is 3 % slower for long products; for short ones host time dominates
+        ours = _padded(h) or (side.active and h.dtype in NARROW and has_roles(h))
+    product = _traceable(ours)
     side.run(lambda: product(dz.t(), h, out=dw), dz, h)
     return dw
 
 
-def _product(dz: Tensor, w: Tensor) -> Tensor:
-    """Return the contiguous dz w."""
-    out = torch.empty(dz.shape[0], w.shape[1], dtype=w.dtype, device=w.device)
-    product = matmul if _padded(w) else torch.mm
-    return product(dz, w, out=out)
+def _multiply(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+    """Return a b, written into the contiguous ``out``. With ``out=``, autocast does not round float32 to 16 bits."""
+    return _traceable(a.dtype == torch.float32 or _padded(b))(a, b, out=out)
+
+
+def _traceable(ours: bool) -> Callable[..., Tensor]:
+    """Return ``matmul`` if ``ours``, else cuBLAS's product; torch.compile can trace only the latter."""
+    return matmul if ours and not torch.compiler.is_compiling() else torch.mm
 
 
 def _padded(x: Tensor) -> bool:
     """Return whether ``x`` is padded. cuBLAS then multiplies slowly: rows of the result are not aligned."""
-    return x.shape[0] > 1 and x.stride(0) != x.shape[1]
+    return not (x.is_contiguous() or x.t().is_contiguous())
 
 
 def _below(dz: Tensor, w: Tensor, slope: Tensor, sums: Tensor, relu: bool, tiling: Tiling | None) -> Tensor:
@@ -255,7 +292,7 @@ def _below(dz: Tensor, w: Tensor, slope: Tensor, sums: Tensor, relu: bool, tilin
     if tiling is not None:
         chained(dz, w, slope, relu, out, sums, tiling)
         return out
-    return _through(torch.mm(dz, w, out=out), slope, out, sums, relu, ROWS)
+    return _through(_multiply(dz, w, out), slope, out, sums, relu, ROWS)
 
 
 def _through(dy: Tensor, slope: Tensor, dz: Tensor, sums: Tensor, relu: bool, band: int) -> Tensor:

@@ -19,7 +19,7 @@ from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 
 from runner.kernels.matmul._configurations import FEWEST_STEPS, configuration  # noqa: E402
-from runner.kernels.matmul._triton_roles import AT_FIRST, LOADING, MULTIPLYING, PARTS, matmul_roles  # noqa: E402
+from runner.kernels.matmul._triton_roles import AT_FIRST, LOADING, MAIN_COLS, MULTIPLYING, matmul_roles  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 HOW = configuration(4096, 4096, 4096, "bfloat16", capability=(9, 0), multiprocessors=132, roles=True)
@@ -37,23 +37,33 @@ def tiles(dtype, rows, cols):
 def built(tmp_path):
     """``built("bf16")``: PTX, SASS, and the resources that the assembler reports."""
 
-    def build(dtype, *, a_along_k=True, b_along_k=True, scaled=False, described=True):
+    def build(
+        dtype, *, a_along_k=True, b_along_k=True, scaled=False, described=True, columns=HOW.block_n, width=64, unit=1
+    ):
         half, block_k = HOW.block_m // 2, HOW.block_k * 16 // TYPES[dtype].primitive_bitwidth
         stored = "bf16" if dtype == "fp8e4nv" else dtype
+        rest = columns % MAIN_COLS.value
         constants = {
             "A_ALONG_K": a_along_k,
             "B_ALONG_K": b_along_k,
             "BLOCK_M": HOW.block_m,
-            "BLOCK_N": HOW.block_n,
+            "BLOCK_N": columns,
             "BLOCK_K": block_k,
             "GROUP_M": HOW.group_m,
+            "WIDTH": width,
+            "UNIT": unit,
             "STAGES": HOW.stages,
         } | ({} if scaled else {"scale_a_ptr": None, "scale_b_ptr": None})
-        constants |= {} if described else {"y": None}
+        constants |= ({} if described else {"y": None}) | ({} if rest else {"b_rest": None})
+
+        def of_b(rows):
+            return tiles(dtype, rows, block_k) if b_along_k else tiles(dtype, block_k, rows)
+
         arguments = {
             "a": tiles(dtype, half, block_k) if a_along_k else tiles(dtype, block_k, half),
-            "b": tiles(dtype, HOW.block_n, block_k) if b_along_k else tiles(dtype, block_k, HOW.block_n),
-            "y": tiles(stored, half, HOW.block_n // PARTS.value),
+            "b": of_b(columns - rest),
+            "b_rest": of_b(rest) if rest else None,
+            "y": tiles(stored, half, width),
             "y_ptr": f"*{stored}",
             **dict.fromkeys(["scale_a_ptr", "scale_b_ptr"], "*fp32"),
             **dict.fromkeys(["m", "n", "k"], "i32"),
@@ -63,7 +73,7 @@ def built(tmp_path):
             matmul_roles,
             signature={name: "constexpr" if name in constants else arguments[name] for name in names},
             constexprs={(names.index(name),): value for name, value in constants.items()},
-            attrs={},
+            attrs={(names.index("y_ptr"),): [["tt.divisibility", 16]]},
         )
         options = {"num_warps": HOW.warps, "maxnreg": AT_FIRST}
         kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
@@ -79,43 +89,49 @@ def built(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "layouts", "instruction"),
+    ("dtype", "layouts", "depth", "columns"),
     [
-        ("bf16", {}, "m64n256k16"),
-        ("bf16", {"b_along_k": False}, "m64n256k16"),
-        ("fp16", {"a_along_k": False}, "m64n256k16"),
-        ("fp8e4nv", {"scaled": True}, "m64n256k32"),
+        ("bf16", {}, 16, 256),
+        ("bf16", {"b_along_k": False}, 16, 192),
+        ("fp16", {"a_along_k": False}, 16, 256),
+        ("fp8e4nv", {"scaled": True}, 32, 256),
+        ("fp8e4nv", {"scaled": True}, 32, 192),
     ],
 )
-def test_two_warpgroups_multiply_what_a_warp_loads_and_spill_nothing(built, dtype, layouts, instruction):
-    kernel, ptx, usage, sass = built(dtype, **layouts)
-    assert set(re.findall(r"wgmma\.mma_async\.sync\.aligned\.(m\d+n\d+k\d+)", ptx)) == {instruction}
-    assert len(re.findall(r"bulk\.tensor\.2d\.shared\S*global", ptx)) == 2 + (
-        1 if layouts.get("b_along_k", True) else 4
-    )
+def test_two_warpgroups_multiply_what_a_warp_loads_and_spill_nothing(built, dtype, layouts, depth, columns):
+    kernel, ptx, usage, sass = built(dtype, **layouts, columns=columns)
+    products = set(re.findall(r"wgmma\.mma_async\.sync\.aligned\.(m\d+n\d+k\d+)", ptx))
+    assert products == {f"m64n{n}k{depth}" for n in ([256] if columns == 256 else [128, 64])}
+    of_b = len(products) if layouts.get("b_along_k", True) else columns // 64
+    assert len(re.findall(r"bulk\.tensor\.2d\.shared\S*global", ptx)) == 2 + of_b
     # y leaves in parts beside the first steps of the next tile, and the last tile's at the end; of each warpgroup.
-    assert len(re.findall(r"bulk\.tensor\.2d\.global\.shared", ptx)) == 2 * 2 * PARTS.value
+    assert len(re.findall(r"bulk\.tensor\.2d\.global\.shared", ptx)) == 2 * 2 * columns // 64
     assert kernel.metadata.shared <= SHARED
     assert re.search(r"STACK:(\d+)", usage)[1] == "0"
     assert not re.search(r"\b(LDL|STL)\b", sass)
     assert ".f64" not in ptx
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp8e4nv"])
-def test_a_y_whose_rows_are_not_aligned_is_stored_by_threads(built, dtype):
-    kernel, ptx, usage, sass = built(dtype, b_along_k=dtype != "bf16", described=False)
+@pytest.mark.parametrize(("dtype", "columns", "unit"), [("bf16", 192, 2), ("fp8e4nv", 256, 1), ("fp16", 256, 4)])
+def test_a_y_whose_rows_are_not_aligned_is_stored_by_threads(built, dtype, columns, unit):
+    kernel, ptx, usage, sass = built(
+        dtype, b_along_k=dtype != "bf16", described=False, columns=columns, width=32, unit=unit
+    )
     assert not re.search(r"bulk\.tensor\.2d\.global\.shared", ptx)
-    assert re.search(r"st\.global\S*\.b16", ptx)
+    assert set(re.findall(r"st\.global\S*?(?:\.v\d)?\.b\d+", ptx)) == {
+        {1: "st.global.b16", 2: "st.global.b32", 4: "st.global.v2.b32"}[unit]
+    }
     assert kernel.metadata.shared <= SHARED
-    assert re.search(r"STACK:(\d+)", usage)[1] == "0"
-    assert not re.search(r"\b(LDL|STL)\b", sass)
+    assert int(re.search(r"STACK:(\d+)", usage)[1]) <= 8
+    assert len(re.findall(r"\b(LDL|STL)\b", sass)) <= 8  # 64 bits of float8, once a tile
 
 
-def test_a_product_is_in_flight_whenever_a_step_waits(built):
-    _, ptx, _, sass = built("bf16")
+@pytest.mark.parametrize(("columns", "products"), [(256, 1), (192, 2)])
+def test_a_product_is_in_flight_whenever_a_step_waits(built, columns, products):
+    _, ptx, _, sass = built("bf16", columns=columns)
     # Of each warpgroup: one wait for all before a tile is handed over, and one a step that leaves the step's own.
     waits = re.findall(r"wgmma\.wait_group\.sync\.aligned (\d)", ptx)
-    assert (waits.count("1"), waits.count("0")) == (2 * (PARTS.value + 1), 2)
+    assert (waits.count(str(products)), waits.count("0")) == (2 * (columns // 64 + 1), 2)
     # ptxas, where it cannot tell that accumulators are untouched, waits for every instruction by itself.
     assert sass.count("WARPGROUP.DEPBAR") == len(waits)
 
@@ -135,4 +151,4 @@ def test_the_tests_here_are_of_the_kernel_that_is_chosen():
 
 
 def test_the_ring_is_no_longer_than_the_shortest_tile_is_deep():
-    assert max(HOW.stages, PARTS.value) <= FEWEST_STEPS  # else phases of a barrier could be mistaken
+    assert max(HOW.stages, HOW.block_n // 64) <= FEWEST_STEPS  # else phases of a barrier could be mistaken

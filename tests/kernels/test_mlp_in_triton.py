@@ -120,7 +120,9 @@ def test_products_and_their_epilogues_are_right_up_to_every_edge(triton_mlp, dev
         (4096, 4096, True, "128x256"),
         (4095, 4093, True, "128x256"),  # any alignment
         (64, 1494, True, "64x32"),
-        (16, 4096, True, "64x32"),
+        (32, 4096, True, "64x32"),
+        (16, 1024, True, "64x32"),
+        (16, 4096, True, None),  # few rows that all programs would read at the same time
         (256, 4096, True, "64x128"),
         (4096, 4096, False, "128x128"),
         (4096, 4095, False, None),  # cuBLAS, as for the next one, whose 32 tiles are few
@@ -132,6 +134,16 @@ def test_tiles_keep_all_multiprocessors_busy(triton_mlp, rows, dim, descriptors,
     tiling = products._fastest(rows, dim, 132, descriptors)
     assert (tiling and f"{tiling.m}x{tiling.n}") == want
     assert tiling is None or tiling.copy_engine == descriptors
+
+
+def test_it_says_what_multiplied(triton_mlp, device):
+    for dtype, dim, want in (
+        (torch.float32, 8, "one kernel a layer"),
+        (torch.float32, 516, "matmul: pointers"),
+        (torch.float64, 8, "cuBLAS"),
+    ):
+        triton_mlp.mlp(*draw(device, dtype, 3, dim, 1), activation="gelu")
+        assert triton_mlp.chosen().startswith(want)
 
 
 @pytest.mark.parametrize("tiling", ["HOPPER", "POINTERS"])
@@ -265,9 +277,9 @@ def test_the_side_stream_is_joined_even_where_backward_fails(triton_mlp, monkeyp
         raise torch.OutOfMemoryError
 
     joined = []
+    y = triton_mlp.mlp(*draw(device, torch.float64, 5, 8, 2), activation="gelu")
     monkeypatch.setattr(torch, "mm", full)
     monkeypatch.setattr(SideStream, "join", lambda self: joined.append(True))
-    y = triton_mlp.mlp(*draw(device, torch.float64, 5, 8, 2), activation="gelu")
     with pytest.raises(torch.OutOfMemoryError):
         y.sum().backward()
     assert joined == [True]

@@ -68,4 +68,5 @@ def test_compiled_it_gives_what_it_gives_alone(op):
 
     torch._dynamo.reset()
     alone, compiled = gradients(function), gradients(torch.compile(function, fullgraph=True))
-    assert all(torch.allclose(one, two, rtol=1e-4, atol=1e-5) for one, two in zip(alone, compiled, strict=True))
+    for one, two in zip(alone, compiled, strict=True):
+        assert (one - two).abs().max() <= 1e-5 * two.abs().max()
