@@ -80,9 +80,16 @@ __global__ void __launch_bounds__(THREADS) gelu_kernel(const T* x, T* y, long lo
         store(y + i, values);
         return;
     }
+    // All loads before the first store, which the compiler cannot do: it does not know that y is not x.
+    wide<T> values[LANES<T>];
 #pragma unroll
     for (int step = 0; step < LANES<T>; step++) {
         const long long i = first + step * THREADS + threadIdx.x;
-        if (i < count) y[i] = narrow<T>(gelu<T, TANH>(widen(x[i])));
+        if (i < count) values[step] = widen(x[i]);
+    }
+#pragma unroll
+    for (int step = 0; step < LANES<T>; step++) {
+        const long long i = first + step * THREADS + threadIdx.x;
+        if (i < count) y[i] = narrow<T>(gelu<T, TANH>(values[step]));
     }
 }

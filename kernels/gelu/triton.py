@@ -27,6 +27,7 @@ from ..triton_device import on_device_of, require_floats, require_gpu
 from ._form import is_tanh
 
 BLOCK = 1024  # elements of a program: with 4 warps, one 128-bit access of a thread in 16 bits, two in float32
+MOST_LANES = 16  # of which a count is a multiple, as Triton can tell: then masks do not cut an access of 16 bytes
 
 MINUS_2_SQRT_2_OVER_PI = tl.constexpr(-1.5957691216057308)
 SQRT_HALF = tl.constexpr(0.7071067811865476)
@@ -45,10 +46,22 @@ SATURATED = tl.constexpr(9.7)
 
 
 @triton.jit
-def _gelu(x_ptr, y_ptr, count, TANH: tl.constexpr, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr):
+def _gelu(
+    x_ptr, y_ptr, count, TANH: tl.constexpr, ARITHMETIC: tl.constexpr, EVEN: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     # int64, because int32 offsets overflow at 2**31 elements.
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = index < count
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    index = first + tl.arange(0, BLOCK)
+    if EVEN:
+        _gelu_of(x_ptr, y_ptr, index, index < count, TANH, ARITHMETIC)
+    elif first + BLOCK <= count:  # without a mask, since a thread with one would load element by element
+        _gelu_of(x_ptr, y_ptr, index, None, TANH, ARITHMETIC)
+    else:
+        _gelu_of(x_ptr, y_ptr, index, index < count, TANH, ARITHMETIC)
+
+
+@triton.jit
+def _gelu_of(x_ptr, y_ptr, index, inside, TANH: tl.constexpr, ARITHMETIC: tl.constexpr):
     x = tl.load(x_ptr + index, mask=inside).to(ARITHMETIC)
     if TANH:
         y = x / (1 + tl.exp((x + 0.044715 * x * x * x) * MINUS_2_SQRT_2_OVER_PI))
@@ -114,9 +127,21 @@ def _slope(x, TANH: tl.constexpr, FINE: tl.constexpr):
 
 
 @triton.jit
-def _gelu_backward(x_ptr, dy_ptr, dx_ptr, count, TANH: tl.constexpr, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr):
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = index < count
+def _gelu_backward(
+    x_ptr, dy_ptr, dx_ptr, count, TANH: tl.constexpr, ARITHMETIC: tl.constexpr, EVEN: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    index = first + tl.arange(0, BLOCK)
+    if EVEN:
+        _backward_of(x_ptr, dy_ptr, dx_ptr, index, index < count, TANH, ARITHMETIC)
+    elif first + BLOCK <= count:
+        _backward_of(x_ptr, dy_ptr, dx_ptr, index, None, TANH, ARITHMETIC)
+    else:
+        _backward_of(x_ptr, dy_ptr, dx_ptr, index, index < count, TANH, ARITHMETIC)
+
+
+@triton.jit
+def _backward_of(x_ptr, dy_ptr, dx_ptr, index, inside, TANH: tl.constexpr, ARITHMETIC: tl.constexpr):
     x = tl.load(x_ptr + index, mask=inside).to(ARITHMETIC)
     dy = tl.load(dy_ptr + index, mask=inside).to(ARITHMETIC)
     dx = dy * _slope(x, TANH, dx_ptr.dtype.element_ty == tl.float32)
@@ -152,7 +177,16 @@ def gelu(x: Tensor, *, form: str, BLOCK: int = BLOCK, num_warps: int = 4) -> Ten
     arithmetic = tl.float64 if x.dtype == torch.float64 else tl.float32
     grid = (triton.cdiv(x.numel(), BLOCK),)
     with on_device_of(x):
-        _gelu[grid](x, y, x.numel(), TANH=tanh, ARITHMETIC=arithmetic, BLOCK=BLOCK, num_warps=num_warps)
+        _gelu[grid](
+            x,
+            y,
+            x.numel(),
+            TANH=tanh,
+            ARITHMETIC=arithmetic,
+            EVEN=x.numel() % MOST_LANES == 0,
+            BLOCK=BLOCK,
+            num_warps=num_warps,
+        )
     return y
 
 
@@ -166,7 +200,17 @@ def _backward(x: Tensor, dy: Tensor, form: str) -> Tensor:
     block = BACKWARD_BYTES[x.element_size()] // x.element_size()
     grid = (triton.cdiv(x.numel(), block),)
     with on_device_of(x):
-        _gelu_backward[grid](x, dy, dx, x.numel(), TANH=form == "tanh", ARITHMETIC=arithmetic, BLOCK=block, num_warps=4)
+        _gelu_backward[grid](
+            x,
+            dy,
+            dx,
+            x.numel(),
+            TANH=form == "tanh",
+            ARITHMETIC=arithmetic,
+            EVEN=x.numel() % MOST_LANES == 0,
+            BLOCK=block,
+            num_warps=4,
+        )
     return dx
 
 

@@ -75,7 +75,7 @@ def arithmetic(dtype):
 @pytest.mark.parametrize("tanh", [True, False])
 def test_gelus_backward_is_of_wide_accesses_and_two_special_functions(build, capability, dtype, tanh):
     block = gelu.BACKWARD_BYTES[ITEMSIZE[dtype]] // ITEMSIZE[dtype]
-    constants = {"TANH": tanh, "ARITHMETIC": arithmetic(dtype), "BLOCK": block}
+    constants = {"TANH": tanh, "ARITHMETIC": arithmetic(dtype), "EVEN": True, "BLOCK": block}
     pointers = dict.fromkeys(("x_ptr", "dy_ptr", "dx_ptr"), f"*{dtype}")
     built = build(gelu._gelu_backward, pointers | {"count": "i64"}, constants, capability, 4)
     assert built.bits("ld") == built.bits("st") == 128
@@ -91,7 +91,7 @@ def test_gelus_backward_is_of_wide_accesses_and_two_special_functions(build, cap
 @capabilities
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 def test_gelus_form_erf_is_one_exp2_and_few_multiplications(build, capability, dtype):
-    constants = {"TANH": False, "ARITHMETIC": tl.float32, "BLOCK": gelu.BLOCK}
+    constants = {"TANH": False, "ARITHMETIC": tl.float32, "EVEN": True, "BLOCK": gelu.BLOCK}
     pointers = dict.fromkeys(("x_ptr", "y_ptr"), f"*{dtype}")
     built = build(gelu._gelu, pointers | {"count": "i64"}, constants, capability, 4)
     elements = gelu.BLOCK // (4 * 32)

@@ -71,7 +71,7 @@ def test_compiled_gelu_moves_128_bits_at_once_and_spills_nothing(tmp_path, capab
     ptx, stack = build(
         gelu._gelu,
         {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "count": "i64"},
-        {"TANH": tanh, "ARITHMETIC": wide, "BLOCK": gelu.BLOCK},
+        {"TANH": tanh, "ARITHMETIC": wide, "EVEN": True, "BLOCK": gelu.BLOCK},
         capability,
         4,
         tmp_path,
