@@ -6,8 +6,7 @@ then a few units of |a - c|^2 + |b - c|^2. A float16 or bfloat16 number fits int
 moved. On Hopper GPUs the warps of large float32 cases are specialized (``kernels.hopper_split``, ``_hopper.py``). All
 other kernels are in this file.
 
-With few coordinates, storing y takes longer than adding the squares of differences, which needs neither a split nor a
-centre: one kernel instead of two. float64 uses differences too.
+float64 is computed from differences, without tensor cores.
 """
 
 from __future__ import annotations
@@ -36,17 +35,6 @@ from ..triton_device import require_floats, require_gpu, require_products
 from ._points import require_points
 
 GROUP = 8  # rows of tiles that are visited together
-
-# Differences of up to FEW coordinates; beyond, the coordinates of a thread's columns do not fit into its registers.
-FEW, FEW_ROWS, FEW_COLS = 32, 8, 256
-FEW_PROGRAMS = 12  # for each multiprocessor, twice as many as it has registers for
-FEW_SHARE = 32  # rows of a program, at least, since it first loads the coordinates of its columns one by one
-FEW_BUSY = 2  # programs for each multiprocessor, for which a program takes fewer rows than that
-# The estimate of a time in us, for an H200
-AROUND = 11  # instructions for an element, beside two for a coordinate
-INSTRUCTIONS = 128 * 1600 * 0.8  # that a multiprocessor executes in 1 us
-SECOND_KERNEL = 3.0
-BY_TENSOR_CORES, UNALIGNED = 132 * 1.3e-6, 132 * 1.7e-6  # for an element and a multiprocessor, by alignment of y's rows
 
 
 @dataclass(frozen=True)
@@ -90,14 +78,19 @@ def plan_for(n: int, m: int, d: int, *, processors: int, descriptors: bool, role
     waves = triton.cdiv(row_tiles * col_tiles, processors)
     small = SMALL_COST * triton.cdiv(n, 64) * triton.cdiv(m, 64) / 4
     if row_tiles * col_tiles < processors or (d <= SMALL_DEPTH and small < waves * processors):
-        stages = 4 if descriptors and d > 128 else 2  # a lone program waits for each tile that is not on its way
-        return Plan(rows=64, cols=64, depth=32 if d <= 32 else 64, warps=4, stages=stages, programs=0, store=64)
-    if roles:
-        passing = d <= 128 and col_tiles >= PASSING
+        # A lone program waits for each tile that is not on its way.
+        stages = 2 if not descriptors or d <= 32 else 3 if d <= 128 else 4
+        return Plan(rows=64, cols=64, depth=32 if d <= 128 else 64, warps=4, stages=stages, programs=0, store=64)
+    # These warps take several times as long to store rows that are not aligned, and short sums do not hide the store.
+    if roles and m % 4 == 0 and d > 128:
+        return Plan(rows=128, cols=128, depth=64, warps=4, stages=3, programs=1, store=0, roles=True)
+    if roles and m % 4 == 0 and col_tiles >= PASSING:
         return Plan(
-            rows=128, cols=128, depth=32 if d <= 32 else 64, warps=4, stages=1 if passing and d > 64 else 3,
-            programs=1, store=128 if passing else 0, resident=passing, roles=True,
+            rows=128, cols=128, depth=32 if d <= 32 else 64, warps=4, stages=1 if d > 64 else 3,
+            programs=1, store=128, resident=True, roles=True,
         )  # fmt: skip
+    if roles and d <= 128:
+        return Plan(rows=64, cols=128, depth=32, warps=4, stages=3, programs=0, store=64)
     if not descriptors:
         return Plan(rows=128, cols=128, depth=32, warps=8, stages=4, programs=0, store=0)
     if d <= 64:
@@ -202,35 +195,6 @@ def _resident(
 
 
 @triton.jit
-def _few(
-    a, a_row, a_col, b, b_row, b_col, y, n, m, share, D: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr
-):  # fmt: skip
-    """Compute distances for D coordinates. A program keeps those of COLS points of b, and reads a share of a."""
-    largest: tl.constexpr = 3.4028234663852886e38
-    across = tl.cdiv(m, COLS)
-    cols = tl.program_id(0) % across * COLS + tl.arange(0, COLS)
-    begin = tl.program_id(0) // across * share
-    points = ()
-    for _ in tl.static_range(D):
-        z = tl.load(b + cols.to(tl.int64) * b_row, mask=cols < m, other=0.0).to(tl.float32)
-        # Finite, since a point at infinity is infinitely far from another one there. NaN stays NaN.
-        z = tl.where(z > largest, largest, tl.where(z < -largest, -largest, z))
-        points += (z,)  # type: ignore[assignment]
-        b += b_col
-    for row in range(begin, tl.minimum(begin + share, n), ROWS):
-        rows = row + tl.arange(0, ROWS)
-        square = tl.zeros((ROWS, COLS), tl.float32)
-        coordinate = a
-        for k in tl.static_range(D):
-            x = tl.load(coordinate + rows.to(tl.int64) * a_row, mask=rows < n, other=0.0).to(tl.float32)
-            difference = x[:, None] - points[k][None, :]
-            square = tl.fma(difference, difference, square)
-            coordinate += a_col
-        inside = (rows < n)[:, None] & (cols < m)[None, :]
-        tl.store(y + rows.to(tl.int64)[:, None] * m + cols[None, :], root(square).to(y.dtype.element_ty), mask=inside)
-
-
-@triton.jit
 def _differences(
     a, a_row, a_col, b, b_row, b_col, y, n, m, d, ROWS: tl.constexpr, COLS: tl.constexpr
 ):  # fmt: skip
@@ -273,9 +237,6 @@ def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
             grid = (triton.cdiv(y.shape[0], 32) * triton.cdiv(y.shape[1], 32),)
             _differences[grid](a, *a.stride(), b, *b.stride(), y, *y.shape, a.shape[1], ROWS=32, COLS=32)
             return y
-        if differences_win(y.shape[0], y.shape[1], a.shape[1], y.element_size(), processors(a)):
-            _launch_few(a, b, y)
-            return y
         narrow = a.dtype != torch.float32
         plan = plan_for(
             y.shape[0], y.shape[1], a.shape[1], processors=processors(a), descriptors=has_descriptors(a),
@@ -284,35 +245,6 @@ def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
         halves = split_points(a, b, depth=plan.multiple, parts=1 if narrow else 2)
         launch(*halves, y, a.shape[1], plan, descriptors=has_descriptors(a))
     return y
-
-
-def differences_win(n: int, m: int, d: int, itemsize: int, processors: int) -> bool:
-    """Return whether differences are faster than tensor cores for float32, float16 or bfloat16, by an estimate."""
-    if d > FEW:
-        return False
-    cols, _ = _few_tile(m, d)
-    by_differences = n * -(-m // cols) * cols * (2 * d + AROUND) / INSTRUCTIONS / processors
-    by_tensor_cores = n * m * (UNALIGNED if m * itemsize % 16 else BY_TENSOR_CORES) / processors
-    return by_differences <= by_tensor_cores + SECOND_KERNEL
-
-
-def _few_tile(m: int, d: int) -> tuple[int, int]:
-    """Return the columns and warps of a program of ``_few``. A thread has four columns, or two of many coordinates."""
-    widest = FEW_COLS if 2 * d <= FEW else FEW_COLS // 2
-    cols = min(widest, max(32, triton.next_power_of_2(m)))
-    return cols, 2 if cols == widest else 1
-
-
-def _launch_few(a: Tensor, b: Tensor, y: Tensor) -> object:
-    (n, m), d = y.shape, a.shape[1]
-    cols, warps = _few_tile(m, d)
-    across = triton.cdiv(m, cols)
-    worthwhile = max(n // FEW_SHARE, FEW_BUSY * processors(y) // across)
-    parts = max(1, min(FEW_PROGRAMS * processors(y) // across, worthwhile))
-    share = triton.cdiv(triton.cdiv(n, parts), FEW_ROWS) * FEW_ROWS
-    return _few[(across * triton.cdiv(n, share),)](
-        a, *a.stride(), b, *b.stride(), y, n, m, share, D=d, ROWS=FEW_ROWS, COLS=cols, num_warps=warps
-    )
 
 
 def launch(a: Halves, b: Halves, y: Tensor, d: int, plan: Plan, *, descriptors: bool) -> object:

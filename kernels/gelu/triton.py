@@ -23,11 +23,11 @@ import triton.language as tl
 from torch import Tensor
 
 from ..second_derivative import no_second_derivative
-from ..triton_device import on_device_of, require_floats, require_gpu
+from ..triton_device import even, on_device_of, require_floats, require_gpu
 from ._form import is_tanh
 
-BLOCK = 1024  # elements of a program: with 4 warps, one 128-bit access of a thread in 16 bits, two in float32
-MOST_LANES = 16  # of which a count is a multiple, as Triton can tell: then masks do not cut an access of 16 bytes
+FEWEST = 512  # elements of a program: with 4 warps, one 128-bit access of a thread in float32, half of one in 16 bits
+MANY = 2**18  # from this many elements on, twice that in 16 bits; with fewer, there are too few programs
 
 MINUS_2_SQRT_2_OVER_PI = tl.constexpr(-1.5957691216057308)
 SQRT_HALF = tl.constexpr(0.7071067811865476)
@@ -148,7 +148,7 @@ def _backward_of(x_ptr, dy_ptr, dx_ptr, index, inside, TANH: tl.constexpr, ARITH
     tl.store(dx_ptr + index, dx.to(dx_ptr.dtype.element_ty), mask=inside)
 
 
-def gelu(x: Tensor, *, form: str, BLOCK: int = BLOCK, num_warps: int = 4) -> Tensor:
+def gelu(x: Tensor, *, form: str, BLOCK: int | None = None, num_warps: int = 4) -> Tensor:
     """Compute GELU of each element of ``x``; shapes and dtypes as in ``kernels.gelu``. ``y`` is contiguous.
 
     An ``x`` that is not contiguous is copied first. The result can be differentiated once.
@@ -156,7 +156,7 @@ def gelu(x: Tensor, *, form: str, BLOCK: int = BLOCK, num_warps: int = 4) -> Ten
     Args:
         x: a tensor.
         form: "erf" or "tanh".
-        BLOCK: elements of a program of the forward, a power of 2.
+        BLOCK: elements of a program of the forward, a power of 2. None: 512, or 1024 for many elements of 16 bits.
         num_warps: warps of a program of the forward, a power of 2.
 
     Raises:
@@ -175,7 +175,8 @@ def gelu(x: Tensor, *, form: str, BLOCK: int = BLOCK, num_warps: int = 4) -> Ten
     if x.numel() == 0:
         return y
     arithmetic = tl.float64 if x.dtype == torch.float64 else tl.float32
-    grid = (triton.cdiv(x.numel(), BLOCK),)
+    block = BLOCK or (2 * FEWEST if x.element_size() == 2 and x.numel() >= MANY else FEWEST)
+    grid = (triton.cdiv(x.numel(), block),)
     with on_device_of(x):
         _gelu[grid](
             x,
@@ -183,8 +184,8 @@ def gelu(x: Tensor, *, form: str, BLOCK: int = BLOCK, num_warps: int = 4) -> Ten
             x.numel(),
             TANH=tanh,
             ARITHMETIC=arithmetic,
-            EVEN=x.numel() % MOST_LANES == 0,
-            BLOCK=BLOCK,
+            EVEN=even(x.numel()),
+            BLOCK=block,
             num_warps=num_warps,
         )
     return y
@@ -207,7 +208,7 @@ def _backward(x: Tensor, dy: Tensor, form: str) -> Tensor:
             x.numel(),
             TANH=form == "tanh",
             ARITHMETIC=arithmetic,
-            EVEN=x.numel() % MOST_LANES == 0,
+            EVEN=even(x.numel()),
             BLOCK=block,
             num_warps=4,
         )
@@ -218,7 +219,7 @@ class _Differentiable(torch.autograd.Function):
     """``gelu`` for autograd, which saves x only."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, form: str, block: int, warps: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, form: str, block: int | None, warps: int) -> Tensor:
         ctx.save_for_backward(x)
         ctx.form = form
         return gelu(x, form=form, BLOCK=block, num_warps=warps)

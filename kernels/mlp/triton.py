@@ -36,19 +36,20 @@ from ._triton_products import Tiling, activation_and_slope, aligned, chained, li
 
 NARROW = (torch.float16, torch.bfloat16)
 ROWS, COLS, WARPS = 128, 64, 8  # of a program of _through_activation; with 4 warps, float64 spills
-ELEMENTS = 1024  # elements of a program of _activate
+ACTIVATED_ROWS, ACTIVATED_COLS = 8, 128  # of a program of _activate
 FEW_ROWS = 128  # up to this many, cuBLAS is faster for dw in float32, which is bound by memory
 LONG = 2**32  # from this many multiplications of a product on, a side stream gains more than its host time
 
 
 @triton.jit
-def _activate(z_ptr, b_ptr, y_ptr, slope_ptr, count, cols, RELU: tl.constexpr, KEEP: tl.constexpr, BLOCK: tl.constexpr):
-    first = tl.program_id(0).to(tl.int64) * BLOCK
-    index = first + tl.arange(0, BLOCK)
-    inside = index < count
-    col = ((first % cols).to(tl.int32) + tl.arange(0, BLOCK)) % cols
-    z = tl.load(z_ptr + index, mask=inside)
-    b = tl.load(b_ptr + col)
+def _activate(
+    z_ptr, b_ptr, y_ptr, slope_ptr, rows, cols,
+    RELU: tl.constexpr, KEEP: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    i, j = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * COLS + tl.arange(0, COLS)
+    inside = (i < rows)[:, None] & (j < cols)[None, :]
+    index = i[:, None] * cols + j[None, :]
+    z, b = tl.load(z_ptr + index, mask=inside), tl.load(b_ptr + j, mask=j < cols)[None, :]
     narrow: tl.constexpr = z.dtype.primitive_bitwidth == 16
     if narrow:
         z, b = z.to(tl.float32), b.to(tl.float32)
@@ -218,16 +219,16 @@ def _layer(
         _multiply(h, w.t(), slope)
         if y.numel():
             with on_device_of(h):
-                _activate[(triton.cdiv(y.numel(), ELEMENTS),)](
+                _activate[triton.cdiv(y.shape[0], ACTIVATED_ROWS), triton.cdiv(y.shape[1], ACTIVATED_COLS)](
                     slope,
                     b,
                     y,
                     slope,
-                    y.numel(),
-                    y.shape[1],
+                    *y.shape,
                     RELU=relu,
                     KEEP=keep and not relu,
-                    BLOCK=ELEMENTS,
+                    ROWS=ACTIVATED_ROWS,
+                    COLS=ACTIVATED_COLS,
                     num_warps=4,
                 )
     return y, (y if relu else slope) if keep else None

@@ -10,24 +10,46 @@ import triton.language as tl
 from torch import Tensor
 
 from ..second_derivative import no_second_derivative
-from ..triton_device import on_device_of, require_floats, require_gpu
+from ..triton_device import even, on_device_of, require_floats, require_gpu
 
 BLOCK = 1024  # elements of a program: with 4 warps, one 128-bit access of a thread in 16 bits, two in float32
 
 
 @triton.jit
-def _square(a_ptr, y_ptr, count, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr):
+def _square(a_ptr, y_ptr, count, ARITHMETIC: tl.constexpr, EVEN: tl.constexpr, BLOCK: tl.constexpr):
     # int64, because int32 offsets overflow at 2**31 elements.
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = index < count
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    index = first + tl.arange(0, BLOCK)
+    if EVEN:
+        _square_of(a_ptr, y_ptr, index, index < count, ARITHMETIC)
+    elif first + BLOCK <= count:  # without a mask, since a thread with one would load element by element
+        _square_of(a_ptr, y_ptr, index, None, ARITHMETIC)
+    else:
+        _square_of(a_ptr, y_ptr, index, index < count, ARITHMETIC)
+
+
+@triton.jit
+def _square_of(a_ptr, y_ptr, index, inside, ARITHMETIC: tl.constexpr):
     a = tl.load(a_ptr + index, mask=inside).to(ARITHMETIC)
     tl.store(y_ptr + index, (a * a).to(y_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _square_backward(a_ptr, dy_ptr, da_ptr, count, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr):
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = index < count
+def _square_backward(
+    a_ptr, dy_ptr, da_ptr, count, ARITHMETIC: tl.constexpr, EVEN: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    index = first + tl.arange(0, BLOCK)
+    if EVEN:
+        _backward_of(a_ptr, dy_ptr, da_ptr, index, index < count, ARITHMETIC)
+    elif first + BLOCK <= count:
+        _backward_of(a_ptr, dy_ptr, da_ptr, index, None, ARITHMETIC)
+    else:
+        _backward_of(a_ptr, dy_ptr, da_ptr, index, index < count, ARITHMETIC)
+
+
+@triton.jit
+def _backward_of(a_ptr, dy_ptr, da_ptr, index, inside, ARITHMETIC: tl.constexpr):
     a = tl.load(a_ptr + index, mask=inside).to(ARITHMETIC)
     dy = tl.load(dy_ptr + index, mask=inside).to(ARITHMETIC)
     tl.store(da_ptr + index, (2 * a * dy).to(da_ptr.dtype.element_ty), mask=inside)
@@ -53,7 +75,7 @@ def square(a: Tensor) -> Tensor:
         arithmetic = tl.float64 if a.dtype == torch.float64 else tl.float32
         grid = (triton.cdiv(a.numel(), BLOCK),)
         with on_device_of(a):
-            _square[grid](a, y, a.numel(), ARITHMETIC=arithmetic, BLOCK=BLOCK, num_warps=4)
+            _square[grid](a, y, a.numel(), ARITHMETIC=arithmetic, EVEN=even(a.numel()), BLOCK=BLOCK, num_warps=4)
     return y
 
 
@@ -65,7 +87,9 @@ def _backward(a: Tensor, dy: Tensor) -> Tensor:
         arithmetic = tl.float64 if a.dtype == torch.float64 else tl.float32
         grid = (triton.cdiv(a.numel(), BLOCK),)
         with on_device_of(a):
-            _square_backward[grid](a, dy, da, a.numel(), ARITHMETIC=arithmetic, BLOCK=BLOCK, num_warps=4)
+            _square_backward[grid](
+                a, dy, da, a.numel(), ARITHMETIC=arithmetic, EVEN=even(a.numel()), BLOCK=BLOCK, num_warps=4
+            )
     return da
 
 

@@ -91,10 +91,10 @@ def test_gelus_backward_is_of_wide_accesses_and_two_special_functions(build, cap
 @capabilities
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 def test_gelus_form_erf_is_one_exp2_and_few_multiplications(build, capability, dtype):
-    constants = {"TANH": False, "ARITHMETIC": tl.float32, "EVEN": True, "BLOCK": gelu.BLOCK}
+    constants = {"TANH": False, "ARITHMETIC": tl.float32, "EVEN": True, "BLOCK": 2 * gelu.FEWEST}
     pointers = dict.fromkeys(("x_ptr", "y_ptr"), f"*{dtype}")
     built = build(gelu._gelu, pointers | {"count": "i64"}, constants, capability, 4)
-    elements = gelu.BLOCK // (4 * 32)
+    elements = 2 * gelu.FEWEST // (4 * 32)
     assert built.bits("ld") == built.bits("st") == 128
     assert built.count(r"ex2\.approx") == elements
     assert built.count(r"(?:fma\.rn|mul)\.f32") <= (12 if dtype == "fp32" else 9) * elements
@@ -249,7 +249,10 @@ def test_triton_small_are_loaded_ahead_and_multiplied_in_float32_or_in_six_produ
 @capabilities
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
 def test_the_activation_alone_is_wide_and_spills_nothing(build, capability, dtype):
-    pointers = dict.fromkeys(("z_ptr", "y_ptr", "slope_ptr"), f"*{dtype}") | {"count": "i64"}
-    built = build(mlp._activate, pointers, {"RELU": False, "KEEP": True, "BLOCK": mlp.ELEMENTS}, capability, 4)
-    assert built.bits("ld") == built.bits("st") == 128
+    pointers = dict.fromkeys(("z_ptr", "b_ptr", "y_ptr", "slope_ptr"), f"*{dtype}") | {"rows": "i32", "cols": "i32"}
+    constants = {"RELU": False, "KEEP": True, "ROWS": mlp.ACTIVATED_ROWS, "COLS": mlp.ACTIVATED_COLS}
+    built = build(mlp._activate, pointers, constants, capability, 4)
+    assert built.bits("st") == 128
+    loads = mlp.ACTIVATED_ROWS * mlp.ACTIVATED_COLS * ITEMSIZE[dtype] // (4 * 32 * 16)  # of z by each thread; b besides
+    assert built.count(r"ld\.global\S*\.v") == loads
     assert built.stack == 0

@@ -24,6 +24,7 @@ from runner.kernels.gelu import triton as gelu  # noqa: E402
 from runner.kernels.histogram import triton as histogram  # noqa: E402
 from runner.kernels.softmax import _triton_forward as softmax  # noqa: E402
 from runner.kernels.softmax import _triton_plan as softmax_plan  # noqa: E402
+from runner.kernels.square import triton as square  # noqa: E402
 from runner.kernels.transpose import triton as transpose  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -58,7 +59,7 @@ def build(kernel, arguments, constants, capability, warps, tmp_path, multiples=N
 @pytest.mark.parametrize(("capability", "dtype"), on("bf16", "fp32", "fp64"))
 def test_compiled_add_moves_128_bits_at_once_and_spills_nothing(tmp_path, capability, dtype):
     arguments = dict.fromkeys(("a_ptr", "b_ptr", "y_ptr"), f"*{dtype}") | {"count": "i64"}
-    ptx, stack = build(add._add, arguments, {"BLOCK": add.BLOCK}, capability, 4, tmp_path)
+    ptx, stack = build(add._add, arguments, {"EVEN": True, "BLOCK": add.BLOCK}, capability, 4, tmp_path)
     assert bits(ptx, "ld") == bits(ptx, "st") == 128
     assert stack == 0
     assert dtype == "fp64" or ".f64" not in ptx
@@ -71,7 +72,7 @@ def test_compiled_gelu_moves_128_bits_at_once_and_spills_nothing(tmp_path, capab
     ptx, stack = build(
         gelu._gelu,
         {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "count": "i64"},
-        {"TANH": tanh, "ARITHMETIC": wide, "EVEN": True, "BLOCK": gelu.BLOCK},
+        {"TANH": tanh, "ARITHMETIC": wide, "EVEN": True, "BLOCK": 2 * gelu.FEWEST},
         capability,
         4,
         tmp_path,
@@ -79,6 +80,18 @@ def test_compiled_gelu_moves_128_bits_at_once_and_spills_nothing(tmp_path, capab
     assert bits(ptx, "ld") == bits(ptx, "st") == 128
     assert stack == 0
     assert dtype == "fp64" or ".f64" not in ptx
+
+
+@pytest.mark.parametrize(("kernel", "arguments"), [(add._add, {}), (gelu._gelu, {"TANH": False}), (square._square, {})])
+def test_an_odd_number_of_elements_is_moved_128_bits_at_once_too(tmp_path, kernel, arguments):
+    constants = arguments | {"EVEN": False, "BLOCK": 1024}
+    constants |= {} if kernel is add._add else {"ARITHMETIC": tl.float32}
+    pointers = {name: "*bf16" for name in kernel.arg_names if name.endswith("_ptr")}
+    ptx, stack = build(kernel, pointers | {"count": "i64"}, constants, 90, 4, tmp_path, multiples=pointers)
+    wide = r"\.global\S*\.v4\.b32"
+    assert len(re.findall("ld" + wide, ptx)) == len(pointers) - 1
+    assert len(re.findall("st" + wide, ptx)) == 1
+    assert stack == 0
 
 
 @pytest.mark.parametrize(("capability", "block"), on(32768, 128, 1024, 4096, 16384))

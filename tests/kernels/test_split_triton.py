@@ -15,7 +15,7 @@ import torch
 triton = pytest.importorskip("triton")
 
 from runner.kernels import fp16_split, tensor_cores  # noqa: E402
-from runner.kernels.cdist.triton import Plan, cdist, differences_win, launch, plan_for  # noqa: E402
+from runner.kernels.cdist.triton import Plan, cdist, launch, plan_for  # noqa: E402
 from runner.kernels.matmul import split as by_halves  # noqa: E402
 from runner.kernels.matmul.split import matmul  # noqa: E402
 from runner.kernels.unsupported import Unsupported  # noqa: E402
@@ -192,8 +192,9 @@ def test_distances_have_the_error_of_their_centred_norms(device, kind, n, m, d):
 
 PLANS = [
     plan_for(n, n, d, processors=132, descriptors=True, roles=False)
-    for n, d in ((16384, 16), (16384, 64), (16384, 128), (16384, 2048), (64, 16), (64, 64))
+    for n, d in ((16384, 16), (16384, 64), (16384, 128), (16384, 2048), (64, 16), (64, 64), (64, 200))
 ]
+PLANS.append(plan_for(16384, 16383, 100, processors=132, descriptors=True, roles=True))
 
 
 @pytest.mark.skipif(tensor_cores.TensorDescriptor is None, reason="Triton before 3.4 has no descriptors")
@@ -233,17 +234,6 @@ def test_infinities_nan_and_overflow(device):
     assert y[7, 7] == 0
     assert torch.allclose(y[7, 6], torch.zeros_like(y[7, 6]), atol=1e-29)
     assert torch.allclose(y[7, 8:], b[8:].norm(dim=1), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("n", "m", "d", "differences"),
-    [
-        (384, 10607, 10, True), (16384, 16384, 3, True), (1024, 1024, 32, True), (16384, 16384, 16, False),
-        (1024, 1024, 33, False),
-    ],
-)  # fmt: skip
-def test_differences_are_for_few_coordinates(n, m, d, differences):
-    assert differences_win(n, m, d, 4, 132) == differences
 
 
 VIEWS = {
@@ -389,12 +379,13 @@ def test_warps_have_roles_where_gluon_has_what_they_need(monkeypatch):
     ("n", "m", "d", "kind"),
     [
         (16384, 16384, 64, "stay"), (8192, 8192, 128, "stay"), (8192, 8192, 129, "ring"), (2048, 2048, 2048, "ring"),
-        (20000, 300, 64, "ring"), (1000, 1000, 64, "small"),
+        (20000, 300, 64, "short"), (6789, 8749, 78, "short"), (8192, 8191, 2048, "long"), (1000, 1000, 64, "small"),
     ],
 )  # fmt: skip
 def test_who_takes_which_shape_on_a_hopper_gpu(n, m, d, kind):
     plan = plan_for(n, m, d, processors=132, descriptors=True, roles=True)
-    assert kind == ("small" if not plan.roles else "stay" if plan.resident else "ring")
+    tile = {(64, 64): "small", (64, 128): "short", (128, 128): "long"}[plan.rows, plan.cols]
+    assert kind == (tile if not plan.roles else "stay" if plan.resident else "ring")
     if plan.resident:
         assert triton.cdiv(d, plan.depth) in (1, 2)  # the parts that there are buffers for
 
