@@ -28,10 +28,10 @@ ROWS = 128  # the number of rows is padded to a multiple of this
 DEPTH = 64  # the length of the axis of the sum is padded to a multiple of this
 
 WHOLE = 8192  # elements of a row that a program holds in registers; longer rows are read twice, in parts
-TOGETHER = 4096  # the least number of elements of a program: it takes several short rows
+TOGETHER = 1024  # the least number of elements of a program: it takes several short rows
 LONGEST = tl.constexpr(2**20)  # the norm of a row up to this length is rounded only once
 SAMPLES = 32  # rows of each set from which the centre is computed
-IN_PLACE = 256  # up to this many columns each program computes the centre itself, which saves a launch
+IN_PLACE = 64  # up to this many columns each program computes the centre itself, which saves a launch
 SQUARE = 64  # rows and columns of a program that splits columns
 CENTRES = 32  # columns of a program that computes the centre
 

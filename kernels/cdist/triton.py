@@ -62,6 +62,7 @@ class Plan:
 SMALL_COST, SMALL_DEPTH = 1.35, 256
 # The least number of tiles of b for which a program keeps a tile of a: tensor cores wait until that one has arrived.
 PASSING = 8
+RING_DEPTH = 256  # coordinates beyond which a ring of tiles, which stores by threads, is faster
 
 
 def plan_for(n: int, m: int, d: int, *, processors: int, descriptors: bool, roles: bool) -> Plan:
@@ -81,16 +82,18 @@ def plan_for(n: int, m: int, d: int, *, processors: int, descriptors: bool, role
         # A lone program waits for each tile that is not on its way.
         stages = 2 if not descriptors or d <= 32 else 3 if d <= 128 else 4
         return Plan(rows=64, cols=64, depth=32 if d <= 128 else 64, warps=4, stages=stages, programs=0, store=64)
-    # These warps take several times as long to store rows that are not aligned, and short sums do not hide the store.
-    if roles and m % 4 == 0 and d > 128:
+    # Warps with roles take several times as long to store rows that are not aligned. Short sums do not hide the store.
+    if roles and m % 4:
+        return Plan(rows=64, cols=128, depth=32, warps=4, stages=3, programs=0, store=64)
+    if roles and d > RING_DEPTH:
         return Plan(rows=128, cols=128, depth=64, warps=4, stages=3, programs=1, store=0, roles=True)
-    if roles and m % 4 == 0 and col_tiles >= PASSING:
+    if roles and d <= 128 and col_tiles >= PASSING:
         return Plan(
             rows=128, cols=128, depth=32 if d <= 32 else 64, warps=4, stages=1 if d > 64 else 3,
             programs=1, store=128, resident=True, roles=True,
         )  # fmt: skip
-    if roles and d <= 128:
-        return Plan(rows=64, cols=128, depth=32, warps=4, stages=3, programs=0, store=64)
+    if roles:
+        return Plan(rows=64, cols=128, depth=32 if d <= 32 else 64, warps=4, stages=2, programs=0, store=64)
     if not descriptors:
         return Plan(rows=128, cols=128, depth=32, warps=8, stages=4, programs=0, store=0)
     if d <= 64:
