@@ -32,8 +32,6 @@ OWN = gl.constexpr(64)  # rows of a warpgroup's half of it
 COLS = gl.constexpr(128)
 # The layout of half a tile in the registers of a warpgroup, as tensor cores write it.
 LAYOUT = gl.constexpr(gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16]))
-# A row of half a tile side by side in the registers of a warp, so that a store of unaligned rows fills whole sectors.
-BESIDE = gl.constexpr(gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0]))
 # Registers of a thread: at the start of the kernel, then in a warpgroup that multiplies, and in the loader.
 REGISTERS = gl.constexpr(168)
 MULTIPLY = gl.constexpr(240)
@@ -74,10 +72,10 @@ def distances(dots, a_norm, a_scale, b_norm, b_scale):
 
 
 @gluon.jit
-def store(y, tile, row, col, n, m, WHERE: gl.constexpr):
-    """Store the part of a half tile that lies inside y [n, m]. ``WHERE`` is the layout of ``tile``."""
-    rows = row + gl.arange(0, OWN, gl.SliceLayout(1, WHERE))
-    cols = col + gl.arange(0, COLS, gl.SliceLayout(0, WHERE))
+def _store(y, tile, row, col, n, m):
+    """Store the part of a half tile that lies inside y [n, m]."""
+    rows = row + gl.arange(0, OWN, gl.SliceLayout(1, LAYOUT))
+    cols = col + gl.arange(0, COLS, gl.SliceLayout(0, LAYOUT))
     inside = gl.expand_dims(rows < n, 1) & gl.expand_dims(cols < m, 0)
     gl.store(y + gl.expand_dims(rows.to(gl.int64) * m, 1) + gl.expand_dims(cols, 0), tile, mask=inside)
 
@@ -142,7 +140,7 @@ def _multiply_ring(
         else:
             # The smaller factor first, or a huge row times a tiny column would overflow in between.
             tile = dots * gl.minimum(a_scale, b_scale) * gl.maximum(a_scale, b_scale)
-        store(y, tile, row, col, n, m, LAYOUT)
+        _store(y, tile, row, col, n, m)
 
 
 @gluon.jit

@@ -17,7 +17,6 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from ..fp16_split import Halves
 from ..hopper_pipeline import barriers, leave, room, row_of_tiles, shares, wait_empty, wait_full
 from ..hopper_split import (
-    BESIDE,
     COLS,
     LAYOUT,
     LOAD,
@@ -29,7 +28,6 @@ from ..hopper_split import (
     of_cols,
     of_rows,
     product,
-    store,
     tiles_of,
 )
 from ..tensor_cores import processors
@@ -81,7 +79,7 @@ def _part(a_stay, b_ring, slot, part: gl.constexpr, zero, HALF: gl.constexpr, AL
 def _multiply_stay(
     y, out, a_stay, b_ring, a_full, a_empty, full, empty, a_norms, a_scales, b_norms, b_scales, n, m,
     row_tiles, col_tiles, one,
-    HALF: gl.constexpr, ALL: gl.constexpr, PARTS: gl.constexpr, SLOTS: gl.constexpr, STORES: gl.constexpr,
+    HALF: gl.constexpr, ALL: gl.constexpr, PARTS: gl.constexpr, SLOTS: gl.constexpr,
 ):  # fmt: skip
     zero = gl.zeros((OWN, COLS), gl.float32, LAYOUT)
     program = gl.program_id(0)
@@ -109,34 +107,25 @@ def _multiply_stay(
                 dots = warpgroup_mma_wait(0, deps=[dots])
             leave(empty, step, SLOTS)
             tile = distances(dots, a_norm, a_scale, b_norm, b_scale)
-            if STORES:
-                tma.store_wait(0)  # the buffer's previous tile has been read
-                out.index(HALF).store(tile)
-                fence_async_shared()
-                tma.async_copy_shared_to_global(y, [row, j * COLS], out.index(HALF))
-            elif PARTS == 1:
-                store(y, gl.convert_layout(tile, BESIDE), row, j * COLS, n, m, BESIDE)
-            else:  # there are not enough registers
-                store(y, tile, row, j * COLS, n, m, LAYOUT)
+            tma.store_wait(0)  # the buffer's previous tile has been read
+            out.index(HALF).store(tile)
+            fence_async_shared()
+            tma.async_copy_shared_to_global(y, [row, j * COLS], out.index(HALF))
             step += 1
         leave(a_empty, turn, 1)
         at += count
         turn += 1
-    if STORES:
-        tma.store_wait(0)  # the shared memory belongs to another program after this one ends
+    tma.store_wait(0)  # the shared memory belongs to another program after this one ends
 
 
 @gluon.jit
 def _stay(
     a, b, y, a_norms, a_scales, b_norms, b_scales, n, m, a_lo, b_lo, one,
-    ALL: gl.constexpr, DEPTH: gl.constexpr, PARTS: gl.constexpr, SLOTS: gl.constexpr, STORES: gl.constexpr,
+    ALL: gl.constexpr, DEPTH: gl.constexpr, PARTS: gl.constexpr, SLOTS: gl.constexpr,
 ):  # fmt: skip
     a_stay = room(a, 2 * PARTS)  # hi and lo of each part of the coordinates
     b_ring = room(b, 2 * PARTS * SLOTS)
-    if STORES:  # noqa: SIM108 - an expression would compile both
-        out = room(y, 2)  # one for each warpgroup
-    else:
-        out = b_ring  # not used
+    out = room(y, 2)  # one for each warpgroup
     a_full = barriers(1, 1)
     a_empty = barriers(1, 2)
     full = barriers(SLOTS, 1)
@@ -148,11 +137,11 @@ def _stay(
         [
             (_multiply_stay, (
                 y, out, a_stay, b_ring, a_full, a_empty, full, empty, a_norms, a_scales, b_norms, b_scales, n, m,
-                row_tiles, col_tiles, one, 0, ALL, PARTS, SLOTS, STORES,
+                row_tiles, col_tiles, one, 0, ALL, PARTS, SLOTS,
             )),
             (_multiply_stay, (
                 y, out, a_stay, b_ring, a_full, a_empty, full, empty, a_norms, a_scales, b_norms, b_scales, n, m,
-                row_tiles, col_tiles, one, 1, ALL, PARTS, SLOTS, STORES,
+                row_tiles, col_tiles, one, 1, ALL, PARTS, SLOTS,
             )),
             (_load_stay, (
                 a, b, a_stay, b_ring, a_full, a_empty, full, empty, a_lo, b_lo, row_tiles, col_tiles,
@@ -170,7 +159,7 @@ def stay(a: Halves, b: Halves, y: Tensor, *, all_products: bool, depth: int, slo
     Args:
         a: points, split.
         b: points, split.
-        y: the result, contiguous.
+        y: the result, contiguous; m is a multiple of 4, since a descriptor stores it.
         all_products: compute lo lo as well.
         depth: coordinates that a tensor core adds before float32 arithmetic adds the sums.
         slots: tiles of b in flight.
@@ -180,12 +169,11 @@ def stay(a: Halves, b: Halves, y: Tensor, *, all_products: bool, depth: int, slo
 
     """
     n, m = y.shape
-    stores = m % 4 == 0  # the row stride of a descriptor is a multiple of 16 bytes
     tiles = triton.cdiv(n, ROWS.value) * triton.cdiv(m, COLS.value)
     return _stay[(min(tiles, processors(y)),)](
         tiles_of(a.data, ROWS.value, depth), tiles_of(b.data, COLS.value, depth),
-        tiles_of(y, OWN.value, COLS.value) if stores else y,
+        tiles_of(y, OWN.value, COLS.value),
         a.norms, a.scales, b.norms, b.scales, n, m, a.lo, b.lo, 1.0,
-        ALL=all_products, DEPTH=depth, PARTS=a.data.shape[1] // depth, SLOTS=slots, STORES=stores,
+        ALL=all_products, DEPTH=depth, PARTS=a.data.shape[1] // depth, SLOTS=slots,
         num_warps=4, maxnreg=REGISTERS.value,
     )  # fmt: skip

@@ -48,13 +48,8 @@ class Plan:
     stages: int  # tiles in flight
     programs: int  # programs of a multiprocessor; 0: a program for each tile
     store: int  # columns of y that a descriptor stores at a time: all, or half to halve the buffer; 0: store by pointer
-    resident: bool = False  # a program keeps a tile of a, and reads tiles of b
+    resident: bool = False  # a program keeps a tile of a, and reads tiles of b; only with ``roles``
     roles: bool = False  # specialized warps: kernels.hopper_split, whose tiles are fixed
-
-    @property
-    def multiple(self) -> int:
-        """Multiple to which the number of coordinates is padded. ``_resident`` always reads two parts."""
-        return 2 * self.depth if self.resident and not self.roles else self.depth
 
 
 # Tiles of 64 x 64 keep multiprocessors busy where larger ones would leave a wave nearly empty. They take a third more
@@ -62,7 +57,7 @@ class Plan:
 SMALL_COST, SMALL_DEPTH = 1.35, 256
 # The least number of tiles of b for which a program keeps a tile of a: tensor cores wait until that one has arrived.
 PASSING = 8
-RING_DEPTH = 256  # coordinates beyond which a ring of tiles, which stores by threads, is faster
+RING_DEPTH = 256  # coordinates beyond which tiles of 128 x 128 are faster, also by a ring, which stores by threads
 
 
 def plan_for(n: int, m: int, d: int, *, processors: int, descriptors: bool, roles: bool) -> Plan:
@@ -82,27 +77,21 @@ def plan_for(n: int, m: int, d: int, *, processors: int, descriptors: bool, role
         # A lone program waits for each tile that is not on its way.
         stages = 2 if not descriptors or d <= 32 else 3 if d <= 128 else 4
         return Plan(rows=64, cols=64, depth=32 if d <= 128 else 64, warps=4, stages=stages, programs=0, store=64)
-    # Warps with roles take several times as long to store rows that are not aligned. Short sums do not hide the store.
-    if roles and m % 4:
-        return Plan(rows=64, cols=128, depth=32, warps=4, stages=3, programs=0, store=64)
-    if roles and d > RING_DEPTH:
+    aligned = m % 4 == 0  # rows of float32: else warps with roles take several times as long to store them
+    if roles and aligned and d > RING_DEPTH:
         return Plan(rows=128, cols=128, depth=64, warps=4, stages=3, programs=1, store=0, roles=True)
-    if roles and d <= 128 and col_tiles >= PASSING:
+    if roles and aligned and d <= 128 and col_tiles >= PASSING:
         return Plan(
             rows=128, cols=128, depth=32 if d <= 32 else 64, warps=4, stages=1 if d > 64 else 3,
             programs=1, store=128, resident=True, roles=True,
         )  # fmt: skip
-    if roles:
-        return Plan(rows=64, cols=128, depth=32 if d <= 32 else 64, warps=4, stages=2, programs=0, store=64)
     if not descriptors:
         return Plan(rows=128, cols=128, depth=32, warps=8, stages=4, programs=0, store=0)
-    if d <= 64:
-        return Plan(
-            rows=64, cols=128, depth=16 if d <= 32 else 32, warps=4, stages=2, programs=2, store=64, resident=True
-        )
-    if d <= 256:
+    if aligned and d > RING_DEPTH:
+        return Plan(rows=128, cols=128, depth=64, warps=8, stages=3, programs=1, store=64)
+    if aligned and d > 32:
         return Plan(rows=64, cols=128, depth=64, warps=4, stages=2, programs=0, store=64)
-    return Plan(rows=128, cols=128, depth=64, warps=8, stages=3, programs=1, store=64)
+    return Plan(rows=64, cols=128, depth=32, warps=4, stages=3, programs=0, store=64)
 
 
 @triton.jit
@@ -174,30 +163,6 @@ def _tiles(
 
 
 @triton.jit
-def _resident(
-    a, a_lo, a_norms, a_scales, b, b_lo, b_norms, b_scales, y, n, m, shares, one,
-    PARTS: tl.constexpr, ALL: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr,
-    STAGES: tl.constexpr, LOADS: tl.constexpr, STORE: tl.constexpr,
-):  # fmt: skip
-    """Compute distances for up to 2 DEPTH coordinates. A program reads a tile of a once, then a share of b's tiles."""
-    n_tiles = tl.cdiv(n, ROWS)
-    row = tl.program_id(0) % n_tiles * ROWS
-    each = tl.cdiv(tl.cdiv(m, COLS), shares) * COLS
-    begin = tl.program_id(0) // n_tiles * each
-    rows = row + tl.arange(0, ROWS)
-    a_norm = tl.load(a_norms + rows, mask=rows < n, other=0.0)
-    a_scale = tl.load(a_scales + rows, mask=rows < n, other=0.0)
-    a_hi, a_low = _halves(a, a_lo, row, 0, 2 * DEPTH, PARTS, ROWS, DEPTH, LOADS)
-    a_hi_2, a_low_2 = _halves(a, a_lo, row, DEPTH, 2 * DEPTH, PARTS, ROWS, DEPTH, LOADS)
-    for col in tl.range(begin, tl.minimum(begin + each, m), COLS, num_stages=STAGES):
-        b_hi, b_low = _halves(b, b_lo, col, 0, 2 * DEPTH, PARTS, COLS, DEPTH, LOADS)
-        b_hi_2, b_low_2 = _halves(b, b_lo, col, DEPTH, 2 * DEPTH, PARTS, COLS, DEPTH, LOADS)
-        dots = _dots(a_hi, a_low, b_hi, b_low, PARTS, ALL)
-        dots = promote(dots, _dots(a_hi_2, a_low_2, b_hi_2, b_low_2, PARTS, ALL), one)
-        _finish(y, dots, a_norm, a_scale, b_norms, b_scales, row, col, n, m, ROWS, COLS, STORE)
-
-
-@triton.jit
 def _differences(
     a, a_row, a_col, b, b_row, b_col, y, n, m, d, ROWS: tl.constexpr, COLS: tl.constexpr
 ):  # fmt: skip
@@ -245,7 +210,7 @@ def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
             y.shape[0], y.shape[1], a.shape[1], processors=processors(a), descriptors=has_descriptors(a),
             roles=has_roles(a) and not narrow,
         )  # fmt: skip
-        halves = split_points(a, b, depth=plan.multiple, parts=1 if narrow else 2)
+        halves = split_points(a, b, depth=plan.depth, parts=1 if narrow else 2)
         launch(*halves, y, a.shape[1], plan, descriptors=has_descriptors(a))
     return y
 
@@ -278,12 +243,8 @@ def launch(a: Halves, b: Halves, y: Tensor, d: int, plan: Plan, *, descriptors: 
         "num_warps": plan.warps,
         "num_stages": plan.stages,
     }
-    row_tiles, col_tiles = triton.cdiv(n, plan.rows), triton.cdiv(m, plan.cols)
-    slots = plan.programs * processors(y)
-    if plan.resident:
-        shares = max(1, min(slots // row_tiles, col_tiles))
-        return _resident[(row_tiles * shares,)](*points, shares, 1.0, **constants)
-    programs = min(slots or row_tiles * col_tiles, row_tiles * col_tiles)
+    tiles = triton.cdiv(n, plan.rows) * triton.cdiv(m, plan.cols)
+    programs = min(plan.programs * processors(y) or tiles, tiles)
     return _tiles[(programs,)](*points, a.data.shape[1], 1.0, GROUP=GROUP, **constants)
 
 

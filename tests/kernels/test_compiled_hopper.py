@@ -67,11 +67,10 @@ def ring(tmp_path, *, distances=True, b_columns=False, depth=64, **fixed):
     return build(hopper_split._ring, tmp_path, a=box(128, depth), b=b, y="*fp32", **kinds, **fixed)
 
 
-def stay(tmp_path, *, d=64, stores=True, **fixed):
+def stay(tmp_path, *, d=64, **fixed):
     plan = plan_for(16384, 16384, d, processors=132, descriptors=True, roles=True)
-    sizes = {"DEPTH": plan.depth, "PARTS": triton.cdiv(d, plan.depth), "SLOTS": plan.stages, "STORES": stores}
-    y = box(64, 128, "fp32") if stores else "*fp32"
-    points = {"a": box(128, plan.depth), "b": box(128, plan.depth), "y": y}
+    sizes = {"DEPTH": plan.depth, "PARTS": triton.cdiv(d, plan.depth), "SLOTS": plan.stages}
+    points = {"a": box(128, plan.depth), "b": box(128, plan.depth), "y": box(64, 128, "fp32")}
     return build(hopper_cdist._stay, tmp_path, **points, **sizes, **fixed)
 
 
@@ -90,8 +89,6 @@ KERNELS = {
     "stay 32": lambda path, **fixed: stay(path, d=32, ALL=True, **fixed),
     "stay 64": stay,
     "stay 128": lambda path, **fixed: stay(path, d=128, **fixed),
-    "stay 64 by pointer": lambda path, **fixed: stay(path, stores=False, **fixed),
-    "stay 128 by pointer": lambda path, **fixed: stay(path, d=128, stores=False, **fixed),
 }
 
 
@@ -103,7 +100,7 @@ def test_compiled_roles_multiply_and_copy_by_the_units_for_it_and_spill_nothing(
     assert int(re.search(r"REG:(\d+)", built.usage)[1]) * 32 * WARPS <= REGISTERS
     assert "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16" in built.ptx
     assert "cp.async.bulk.tensor.2d.shared" in built.ptx
-    assert ("cp.async.bulk.tensor.2d.global" in built.ptx) == (name in ("stay 32", "stay 64", "stay 128"))
+    assert ("cp.async.bulk.tensor.2d.global" in built.ptx) == name.startswith("stay")
     assert "setmaxnreg.inc.sync.aligned.u32 \t240" in built.ptx
     assert ".f64" not in built.ptx
     assert "\tsqrt.approx" not in built.ptx  # see tensor_cores.root
@@ -123,9 +120,7 @@ def test_compiled_warpgroups_meet_before_one_thread_says_that_a_slot_is_free(tmp
     assert all(told[i - 1] == "bar.sync" for i in free)
 
 
-@pytest.mark.parametrize(
-    ("name", "size"), [("ring", "n"), ("ring", "m"), ("stay 64", "n"), ("stay 64 by pointer", "m")]
-)
+@pytest.mark.parametrize(("name", "size"), [("ring", "n"), ("ring", "m"), ("stay 64", "n")])
 def test_compiled_roles_take_sizes_of_1_which_triton_makes_constants(tmp_path, name, size):
     assert "STACK:0 " in KERNELS[name](tmp_path, **{size: 1}).usage
 

@@ -62,11 +62,10 @@ def box(rows, cols, dtype="fp16"):
 def distances(plan, capability, tmp_path, *, parts=2, y="fp32", **fixed):
     descriptors = capability == 90 and HAS_DESCRIPTORS
     of_halves = {"a": box(plan.rows, plan.depth), "b": box(plan.cols, plan.depth)} if descriptors else {}
-    kernel = cdist._resident if plan.resident else cdist._tiles
     store = plan.store if descriptors else 0
     values = {"a": "*fp16", "b": "*fp16", "y": box(plan.rows, store, y) if store else f"*{y}"} | of_halves
     values |= dict.fromkeys(["a_norms", "a_scales", "b_norms", "b_scales"], "*fp32") | {"one": "fp32"}
-    values |= dict.fromkeys(["n", "m", "a_lo", "b_lo", "width", "shares"], "i32")
+    values |= dict.fromkeys(["n", "m", "a_lo", "b_lo", "width"], "i32")
     values |= {
         "PARTS": parts,
         "ALL": False,
@@ -76,8 +75,8 @@ def distances(plan, capability, tmp_path, *, parts=2, y="fp32", **fixed):
         "GROUP": cdist.GROUP,
     }
     values |= {"STAGES": plan.stages, "LOADS": descriptors, "STORE": store} | fixed
-    chosen = {name: values[name] for name in kernel.arg_names}
-    return build(kernel, chosen, capability, plan.warps, plan.stages, tmp_path)
+    chosen = {name: values[name] for name in cdist._tiles.arg_names}
+    return build(cdist._tiles, chosen, capability, plan.warps, plan.stages, tmp_path)
 
 
 def products(plan, capability, columns, tmp_path):
@@ -157,11 +156,10 @@ def test_compiled_cdist_of_narrow_points_takes_one_product(tmp_path, capability,
     assert 3 * narrow.ptx.count(count) == wide.ptx.count(count)
 
 
-@pytest.mark.parametrize("name", ["n", "m", "width", "shares"])
+@pytest.mark.parametrize("name", ["n", "m", "width"])
 def test_compiled_cdist_takes_sizes_of_1_which_triton_makes_constants(tmp_path, name):
-    hopper = name == "shares"
-    plan = cdist.plan_for(16384, 16384, 64 if hopper else 128, processors=132, descriptors=hopper, roles=False)
-    assert distances(plan, 90 if hopper else 80, tmp_path, **{name: 1}).stack == 0
+    plan = cdist.plan_for(16384, 16384, 128, processors=132, descriptors=False, roles=False)
+    assert distances(plan, 80, tmp_path, **{name: 1}).stack == 0
 
 
 @pytest.mark.parametrize("d", [1, "i32"])
