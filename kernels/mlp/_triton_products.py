@@ -28,7 +28,9 @@ CORE_BYTES = 4096 * 1.56e3  # bytes of a, for each column of b, that a multiproc
 FINISHED = 128 * 128  # elements that a multiprocessor finishes in 1 us; a lone program multiplies nothing then
 CUBLAS_SIDES = range(64, 257, 32)  # of its tiles, beside 128: more of them fill the multiprocessors than of ours
 PASSED_BYTES = 1.0e6  # of a matrix that a kernel of its own takes through the activation in 1 us: two more are written
-FEW_ROWS, LONG_ROWS = 24, 1536  # all programs would read so few rows at the same time, and wait for each other
+# Where cuBLAS is faster although tiles are many enough. All programs would read up to FEW_ROWS rows, of LONG_ROWS
+# elements or more, at the same time, and wait for each other. TWO_BANDS of tiles need a kernel to add up their sums.
+FEW_ROWS, LONG_ROWS, TWO_BANDS = 24, 1536, range(65, 129)
 LAUNCH_US = 2.0  # time of that kernel more
 
 
@@ -256,8 +258,8 @@ def _fastest(rows: int, dim: int, processors: int, descriptors: bool) -> Tiling 
             if (time := microseconds(tiling)) < least:
                 best, least = tiling, time
         aligned_rows = dim * 2 % ALIGNED == 0  # cuBLAS is several times slower without
-        few = rows <= FEW_ROWS and dim >= LONG_ROWS
-        return None if aligned_rows and (few or _by_cublas(rows, dim, processors) < least) else best
+        slow = (rows <= FEW_ROWS and dim >= LONG_ROWS) or rows in TWO_BANDS
+        return None if aligned_rows and (slow or _by_cublas(rows, dim, processors) < least) else best
     return POINTERS if dim * 2 % ALIGNED == 0 and 2 * tiles(POINTERS) >= processors else None
 
 

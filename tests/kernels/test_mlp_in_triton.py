@@ -124,6 +124,8 @@ def test_products_and_their_epilogues_are_right_up_to_every_edge(triton_mlp, dev
         (16, 1024, True, "64x32"),
         (16, 4096, True, None),  # few rows that all programs would read at the same time
         (256, 4096, True, "64x128"),
+        (100, 1024, True, None),  # two bands, whose sums would have to be added up
+        (100, 1023, True, "64x32"),
         (4096, 4096, False, "128x128"),
         (4096, 4095, False, None),  # cuBLAS, as for the next one, whose 32 tiles are few
         (64, 4096, False, None),
