@@ -98,12 +98,16 @@ class Composer:
         return None
 
     def __call__(self, lines: Sequence[str]) -> DictConfig:
-        """Compose the config of the overrides ``lines``, none of them a sweep. Raises Hydra's exceptions."""
+        """Compose the config of the overrides ``lines``, none of them a sweep. It must not be changed.
+
+        Raises Hydra's exceptions.
+        """
         overrides = [self.parse(line) for line in lines]
         groups = tuple(str(override.input_line) for override in overrides if self.is_group(override))
-        config = copy.deepcopy(self._base(groups))
-        values = [override for override in overrides if override.input_line not in groups]
-        self._loader._apply_overrides_to_config(values, config)
+        config = self._base(groups)
+        if values := [override for override in overrides if override.input_line not in groups]:
+            config = copy.deepcopy(config)  # most of the time of a composition
+            self._loader._apply_overrides_to_config(values, config)
         return config
 
     def resolved(self, lines: Sequence[str]) -> dict[str, Any]:
