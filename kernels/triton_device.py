@@ -7,11 +7,13 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 
 from .unsupported import Unsupported
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+LANES = tl.constexpr(16)  # elements of an access of 16 bytes, at most; see ``programs_for``
 # The interpreter of an older Triton cannot multiply a tile that a function returns.
 OLD = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 4)
 
@@ -66,9 +68,13 @@ def l2_bytes(x: Tensor) -> int:
     return int(torch.cuda.get_device_properties(x.device).L2_cache_size) if x.is_cuda else 0
 
 
-def even(count: int) -> bool:
-    """Return whether the mask ``index < count`` cuts no access of 16 bytes, as Triton can tell of multiples of 16."""
-    return count % 16 == 0
+def programs_for(count: int, block: int) -> int:
+    """Return the programs for ``count`` elements in blocks of ``block``, and one for those beyond a multiple of 16.
+
+    A mask ``index < count`` would let all threads load element by element then. So the last program has the rest alone.
+    """
+    whole, rest = divmod(count, 16)
+    return -(-16 * whole // block) + (rest > 0)
 
 
 def on_device_of(x: Tensor) -> AbstractContextManager[object]:

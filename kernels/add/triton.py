@@ -7,23 +7,23 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..triton_device import even, on_device_of, require_gpu
+from ..triton_device import LANES, on_device_of, programs_for, require_gpu
 from ._alike import require_alike
 
 BLOCK = 1024  # elements of a program: with 4 warps, one 128-bit access of a thread in 16 bits, two in float32
 
 
 @triton.jit
-def _add(a_ptr, b_ptr, y_ptr, count, EVEN: tl.constexpr, BLOCK: tl.constexpr):
+def _add(a_ptr, b_ptr, y_ptr, count, BLOCK: tl.constexpr):
     # int64, because int32 offsets overflow at 2**31 elements.
     first = tl.program_id(0).to(tl.int64) * BLOCK
     index = first + tl.arange(0, BLOCK)
-    if EVEN:
-        _sum(a_ptr, b_ptr, y_ptr, index, index < count)
-    elif first + BLOCK <= count:  # without a mask, since a thread with one would load element by element
-        _sum(a_ptr, b_ptr, y_ptr, index, None)
-    else:
-        _sum(a_ptr, b_ptr, y_ptr, index, index < count)
+    whole = count // LANES * LANES
+    if first < whole:
+        _sum(a_ptr, b_ptr, y_ptr, index, index < whole)
+    else:  # see ``programs_for``
+        last = whole + tl.arange(0, LANES)
+        _sum(a_ptr, b_ptr, y_ptr, last, last < count)
 
 
 @triton.jit
@@ -54,7 +54,5 @@ def add(a: Tensor, b: Tensor, *, BLOCK: int = BLOCK, num_warps: int = 4) -> Tens
     y = torch.empty_like(a)
     if a.numel():
         with on_device_of(a):
-            _add[(triton.cdiv(a.numel(), BLOCK),)](
-                a, b, y, a.numel(), EVEN=even(a.numel()), BLOCK=BLOCK, num_warps=num_warps
-            )
+            _add[(programs_for(a.numel(), BLOCK),)](a, b, y, a.numel(), BLOCK=BLOCK, num_warps=num_warps)
     return y

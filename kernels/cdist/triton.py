@@ -61,7 +61,7 @@ RING_DEPTH = 256  # coordinates beyond which tiles of 128 x 128 are faster, also
 
 
 def plan_for(n: int, m: int, d: int, *, processors: int, descriptors: bool, roles: bool) -> Plan:
-    """Return the plan that was fastest on an H200 for points [n, d] and [m, d]; on older GPUs, one that fits.
+    """Return the plan that was fastest on an H100 or H200 for points [n, d] and [m, d]; on older GPUs, one that fits.
 
     Times in us of float32 points with specialized warps on an H200, and of torch.cdist in the same run, on 2026-11-21:
 

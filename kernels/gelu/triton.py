@@ -23,7 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..second_derivative import no_second_derivative
-from ..triton_device import even, on_device_of, require_floats, require_gpu
+from ..triton_device import LANES, on_device_of, programs_for, require_floats, require_gpu
 from ._form import is_tanh
 
 FEWEST = 512  # elements of a program: with 4 warps, one 128-bit access of a thread in float32, half of one in 16 bits
@@ -46,18 +46,16 @@ SATURATED = tl.constexpr(9.7)
 
 
 @triton.jit
-def _gelu(
-    x_ptr, y_ptr, count, TANH: tl.constexpr, ARITHMETIC: tl.constexpr, EVEN: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+def _gelu(x_ptr, y_ptr, count, TANH: tl.constexpr, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr):
     # int64, because int32 offsets overflow at 2**31 elements.
     first = tl.program_id(0).to(tl.int64) * BLOCK
     index = first + tl.arange(0, BLOCK)
-    if EVEN:
-        _gelu_of(x_ptr, y_ptr, index, index < count, TANH, ARITHMETIC)
-    elif first + BLOCK <= count:  # without a mask, since a thread with one would load element by element
-        _gelu_of(x_ptr, y_ptr, index, None, TANH, ARITHMETIC)
-    else:
-        _gelu_of(x_ptr, y_ptr, index, index < count, TANH, ARITHMETIC)
+    whole = count // LANES * LANES
+    if first < whole:
+        _gelu_of(x_ptr, y_ptr, index, index < whole, TANH, ARITHMETIC)
+    else:  # see ``programs_for``
+        last = whole + tl.arange(0, LANES)
+        _gelu_of(x_ptr, y_ptr, last, last < count, TANH, ARITHMETIC)
 
 
 @triton.jit
@@ -127,17 +125,15 @@ def _slope(x, TANH: tl.constexpr, FINE: tl.constexpr):
 
 
 @triton.jit
-def _gelu_backward(
-    x_ptr, dy_ptr, dx_ptr, count, TANH: tl.constexpr, ARITHMETIC: tl.constexpr, EVEN: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+def _gelu_backward(x_ptr, dy_ptr, dx_ptr, count, TANH: tl.constexpr, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr):
     first = tl.program_id(0).to(tl.int64) * BLOCK
     index = first + tl.arange(0, BLOCK)
-    if EVEN:
-        _backward_of(x_ptr, dy_ptr, dx_ptr, index, index < count, TANH, ARITHMETIC)
-    elif first + BLOCK <= count:
-        _backward_of(x_ptr, dy_ptr, dx_ptr, index, None, TANH, ARITHMETIC)
+    whole = count // LANES * LANES
+    if first < whole:
+        _backward_of(x_ptr, dy_ptr, dx_ptr, index, index < whole, TANH, ARITHMETIC)
     else:
-        _backward_of(x_ptr, dy_ptr, dx_ptr, index, index < count, TANH, ARITHMETIC)
+        last = whole + tl.arange(0, LANES)
+        _backward_of(x_ptr, dy_ptr, dx_ptr, last, last < count, TANH, ARITHMETIC)
 
 
 @triton.jit
@@ -176,18 +172,9 @@ def gelu(x: Tensor, *, form: str, BLOCK: int | None = None, num_warps: int = 4) 
         return y
     arithmetic = tl.float64 if x.dtype == torch.float64 else tl.float32
     block = BLOCK or (2 * FEWEST if x.element_size() == 2 and x.numel() >= MANY else FEWEST)
-    grid = (triton.cdiv(x.numel(), block),)
+    grid = (programs_for(x.numel(), block),)
     with on_device_of(x):
-        _gelu[grid](
-            x,
-            y,
-            x.numel(),
-            TANH=tanh,
-            ARITHMETIC=arithmetic,
-            EVEN=even(x.numel()),
-            BLOCK=block,
-            num_warps=num_warps,
-        )
+        _gelu[grid](x, y, x.numel(), TANH=tanh, ARITHMETIC=arithmetic, BLOCK=block, num_warps=num_warps)
     return y
 
 
@@ -199,19 +186,9 @@ def _backward(x: Tensor, dy: Tensor, form: str) -> Tensor:
         return dx
     arithmetic = tl.float64 if x.dtype == torch.float64 else tl.float32
     block = BACKWARD_BYTES[x.element_size()] // x.element_size()
-    grid = (triton.cdiv(x.numel(), block),)
+    grid = (programs_for(x.numel(), block),)
     with on_device_of(x):
-        _gelu_backward[grid](
-            x,
-            dy,
-            dx,
-            x.numel(),
-            TANH=form == "tanh",
-            ARITHMETIC=arithmetic,
-            EVEN=even(x.numel()),
-            BLOCK=block,
-            num_warps=4,
-        )
+        _gelu_backward[grid](x, dy, dx, x.numel(), TANH=form == "tanh", ARITHMETIC=arithmetic, BLOCK=block, num_warps=4)
     return dx
 
 

@@ -10,22 +10,22 @@ import triton.language as tl
 from torch import Tensor
 
 from ..second_derivative import no_second_derivative
-from ..triton_device import even, on_device_of, require_floats, require_gpu
+from ..triton_device import LANES, on_device_of, programs_for, require_floats, require_gpu
 
 BLOCK = 1024  # elements of a program: with 4 warps, one 128-bit access of a thread in 16 bits, two in float32
 
 
 @triton.jit
-def _square(a_ptr, y_ptr, count, ARITHMETIC: tl.constexpr, EVEN: tl.constexpr, BLOCK: tl.constexpr):
+def _square(a_ptr, y_ptr, count, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr):
     # int64, because int32 offsets overflow at 2**31 elements.
     first = tl.program_id(0).to(tl.int64) * BLOCK
     index = first + tl.arange(0, BLOCK)
-    if EVEN:
-        _square_of(a_ptr, y_ptr, index, index < count, ARITHMETIC)
-    elif first + BLOCK <= count:  # without a mask, since a thread with one would load element by element
-        _square_of(a_ptr, y_ptr, index, None, ARITHMETIC)
-    else:
-        _square_of(a_ptr, y_ptr, index, index < count, ARITHMETIC)
+    whole = count // LANES * LANES
+    if first < whole:
+        _square_of(a_ptr, y_ptr, index, index < whole, ARITHMETIC)
+    else:  # see ``programs_for``
+        last = whole + tl.arange(0, LANES)
+        _square_of(a_ptr, y_ptr, last, last < count, ARITHMETIC)
 
 
 @triton.jit
@@ -36,16 +36,16 @@ def _square_of(a_ptr, y_ptr, index, inside, ARITHMETIC: tl.constexpr):
 
 @triton.jit
 def _square_backward(
-    a_ptr, dy_ptr, da_ptr, count, ARITHMETIC: tl.constexpr, EVEN: tl.constexpr, BLOCK: tl.constexpr
+    a_ptr, dy_ptr, da_ptr, count, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     first = tl.program_id(0).to(tl.int64) * BLOCK
     index = first + tl.arange(0, BLOCK)
-    if EVEN:
-        _backward_of(a_ptr, dy_ptr, da_ptr, index, index < count, ARITHMETIC)
-    elif first + BLOCK <= count:
-        _backward_of(a_ptr, dy_ptr, da_ptr, index, None, ARITHMETIC)
+    whole = count // LANES * LANES
+    if first < whole:
+        _backward_of(a_ptr, dy_ptr, da_ptr, index, index < whole, ARITHMETIC)
     else:
-        _backward_of(a_ptr, dy_ptr, da_ptr, index, index < count, ARITHMETIC)
+        last = whole + tl.arange(0, LANES)
+        _backward_of(a_ptr, dy_ptr, da_ptr, last, last < count, ARITHMETIC)
 
 
 @triton.jit
@@ -73,9 +73,9 @@ def square(a: Tensor) -> Tensor:
     y = torch.empty_like(a)
     if a.numel():
         arithmetic = tl.float64 if a.dtype == torch.float64 else tl.float32
-        grid = (triton.cdiv(a.numel(), BLOCK),)
+        grid = (programs_for(a.numel(), BLOCK),)
         with on_device_of(a):
-            _square[grid](a, y, a.numel(), ARITHMETIC=arithmetic, EVEN=even(a.numel()), BLOCK=BLOCK, num_warps=4)
+            _square[grid](a, y, a.numel(), ARITHMETIC=arithmetic, BLOCK=BLOCK, num_warps=4)
     return y
 
 
@@ -85,11 +85,9 @@ def _backward(a: Tensor, dy: Tensor) -> Tensor:
     da = torch.empty_like(a)
     if a.numel():
         arithmetic = tl.float64 if a.dtype == torch.float64 else tl.float32
-        grid = (triton.cdiv(a.numel(), BLOCK),)
+        grid = (programs_for(a.numel(), BLOCK),)
         with on_device_of(a):
-            _square_backward[grid](
-                a, dy, da, a.numel(), ARITHMETIC=arithmetic, EVEN=even(a.numel()), BLOCK=BLOCK, num_warps=4
-            )
+            _square_backward[grid](a, dy, da, a.numel(), ARITHMETIC=arithmetic, BLOCK=BLOCK, num_warps=4)
     return da
 
 

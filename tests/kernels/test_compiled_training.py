@@ -75,14 +75,16 @@ def arithmetic(dtype):
 @pytest.mark.parametrize("tanh", [True, False])
 def test_gelus_backward_is_of_wide_accesses_and_two_special_functions(build, capability, dtype, tanh):
     block = gelu.BACKWARD_BYTES[ITEMSIZE[dtype]] // ITEMSIZE[dtype]
-    constants = {"TANH": tanh, "ARITHMETIC": arithmetic(dtype), "EVEN": True, "BLOCK": block}
+    constants = {"TANH": tanh, "ARITHMETIC": arithmetic(dtype), "BLOCK": block}
     pointers = dict.fromkeys(("x_ptr", "dy_ptr", "dx_ptr"), f"*{dtype}")
     built = build(gelu._gelu_backward, pointers | {"count": "i64"}, constants, capability, 4)
-    assert built.bits("ld") == built.bits("st") == 128
-    assert built.count(r"ld\.global") == 2 * gelu.BACKWARD_BYTES[ITEMSIZE[dtype]] // 2048
+    accesses = gelu.BACKWARD_BYTES[ITEMSIZE[dtype]] // 2048
+    assert built.count(r"ld\.global\S*\.v") == 2 * accesses
+    assert built.count(r"ld\.global") == 2 * (accesses + 1)  # and the last elements, one a thread
+    assert built.count(r"st\.global\S*\.v") == accesses
     assert built.stack == 0
     if dtype != "fp64":
-        elements = block // (4 * 32)
+        elements = block // (4 * 32) + 1
         assert built.count(r"ex2\.approx") == (1 if tanh else 2) * elements
         assert built.count(r"(?:div\.full|rcp\.approx)") == (elements if tanh else 0)
         assert ".f64" not in built.ptx
@@ -91,11 +93,10 @@ def test_gelus_backward_is_of_wide_accesses_and_two_special_functions(build, cap
 @capabilities
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 def test_gelus_form_erf_is_one_exp2_and_few_multiplications(build, capability, dtype):
-    constants = {"TANH": False, "ARITHMETIC": tl.float32, "EVEN": True, "BLOCK": 2 * gelu.FEWEST}
+    constants = {"TANH": False, "ARITHMETIC": tl.float32, "BLOCK": 2 * gelu.FEWEST}
     pointers = dict.fromkeys(("x_ptr", "y_ptr"), f"*{dtype}")
     built = build(gelu._gelu, pointers | {"count": "i64"}, constants, capability, 4)
-    elements = 2 * gelu.FEWEST // (4 * 32)
-    assert built.bits("ld") == built.bits("st") == 128
+    elements = 2 * gelu.FEWEST // (4 * 32) + 1  # and the last elements, one a thread
     assert built.count(r"ex2\.approx") == elements
     assert built.count(r"(?:fma\.rn|mul)\.f32") <= (12 if dtype == "fp32" else 9) * elements
     assert built.count(r"(?:div|rcp|\.f64)") == 0

@@ -57,41 +57,23 @@ def build(kernel, arguments, constants, capability, warps, tmp_path, multiples=N
 
 
 @pytest.mark.parametrize(("capability", "dtype"), on("bf16", "fp32", "fp64"))
-def test_compiled_add_moves_128_bits_at_once_and_spills_nothing(tmp_path, capability, dtype):
-    arguments = dict.fromkeys(("a_ptr", "b_ptr", "y_ptr"), f"*{dtype}") | {"count": "i64"}
-    ptx, stack = build(add._add, arguments, {"EVEN": True, "BLOCK": add.BLOCK}, capability, 4, tmp_path)
-    assert bits(ptx, "ld") == bits(ptx, "st") == 128
+@pytest.mark.parametrize(
+    ("kernel", "arguments"),
+    [(add._add, {}), (gelu._gelu, {"TANH": True}), (gelu._gelu, {"TANH": False}), (square._square, {})],
+    ids=["add", "gelu tanh", "gelu erf", "square"],
+)
+def test_elements_of_any_number_are_moved_128_bits_at_once(tmp_path, capability, dtype, kernel, arguments):
+    constants = arguments | {"BLOCK": 1024}
+    constants |= {} if kernel is add._add else {"ARITHMETIC": tl.float64 if dtype == "fp64" else tl.float32}
+    pointers = {name: f"*{dtype}" for name in kernel.arg_names if name.endswith("_ptr")}
+    ptx, stack = build(kernel, pointers | {"count": "i64"}, constants, capability, 4, tmp_path, multiples=pointers)
+    accesses = 1024 * {"bf16": 2, "fp32": 4, "fp64": 8}[dtype] // (4 * 32 * 16)  # of a thread
+    for what, tensors in (("ld", len(pointers) - 1), ("st", 1)):
+        found = widths(ptx, what)
+        assert found.count(128) == tensors * accesses
+        assert len(found) == tensors * (accesses + 1)  # and the last elements, one a thread
     assert stack == 0
     assert dtype == "fp64" or ".f64" not in ptx
-
-
-@pytest.mark.parametrize(("capability", "dtype"), on("bf16", "fp32", "fp64"))
-@pytest.mark.parametrize("tanh", [True, False])
-def test_compiled_gelu_moves_128_bits_at_once_and_spills_nothing(tmp_path, capability, dtype, tanh):
-    wide = tl.float64 if dtype == "fp64" else tl.float32
-    ptx, stack = build(
-        gelu._gelu,
-        {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "count": "i64"},
-        {"TANH": tanh, "ARITHMETIC": wide, "EVEN": True, "BLOCK": 2 * gelu.FEWEST},
-        capability,
-        4,
-        tmp_path,
-    )
-    assert bits(ptx, "ld") == bits(ptx, "st") == 128
-    assert stack == 0
-    assert dtype == "fp64" or ".f64" not in ptx
-
-
-@pytest.mark.parametrize(("kernel", "arguments"), [(add._add, {}), (gelu._gelu, {"TANH": False}), (square._square, {})])
-def test_an_odd_number_of_elements_is_moved_128_bits_at_once_too(tmp_path, kernel, arguments):
-    constants = arguments | {"EVEN": False, "BLOCK": 1024}
-    constants |= {} if kernel is add._add else {"ARITHMETIC": tl.float32}
-    pointers = {name: "*bf16" for name in kernel.arg_names if name.endswith("_ptr")}
-    ptx, stack = build(kernel, pointers | {"count": "i64"}, constants, 90, 4, tmp_path, multiples=pointers)
-    wide = r"\.global\S*\.v4\.b32"
-    assert len(re.findall("ld" + wide, ptx)) == len(pointers) - 1
-    assert len(re.findall("st" + wide, ptx)) == 1
-    assert stack == 0
 
 
 @pytest.mark.parametrize(("capability", "block"), on(32768, 128, 1024, 4096, 16384))
@@ -270,7 +252,12 @@ def test_compiled_histogram_reads_128_bits_at_once_and_spills_nothing(tmp_path):
     assert stack == 0
 
 
-def bits(ptx: str, what: str) -> int:
-    """Width of the narrowest access to global memory of that kind, "ld" or "st"."""
+def widths(ptx: str, what: str) -> list[int]:
+    """Bits of each access to global memory of that kind, "ld" or "st"."""
     found = re.findall(rf"{what}\.global\S*?(?:\.v(\d))?\.b(\d+)", ptx)
-    return min(int(count or 1) * int(width) for count, width in found)
+    return [int(count or 1) * int(width) for count, width in found]
+
+
+def bits(ptx: str, what: str) -> int:
+    """Width of the narrowest access to global memory of that kind."""
+    return min(widths(ptx, what))
