@@ -41,6 +41,7 @@ preloaded.install()  # commands of the runner are forked from one process that h
 
 KERNELS = "tests/kernels/"  # many short tests, that are but computed
 DISASSEMBLED = "test_compiled_cuda_softmax.py"  # its tests share what they compile and disassemble
+INTERPRETED = "test_under_the_interpreter.py"  # each of its tests runs a minute of others
 
 Make = Callable[..., "tuple[Workload, tuple[Tensor, ...]]"]
 Judge = Callable[[Sequence[Expected], "Sequence[Tensor]"], float]
@@ -148,16 +149,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not torch.cuda.is_available() and (out := [item for item in items if item.get_closest_marker("gpu")]):
         items[:] = [item for item in items if not item.get_closest_marker("gpu")]
         config.hook.pytest_deselected(items=out)
-    items.sort(key=lambda item: (item.path.name != "test_under_the_interpreter.py", KERNELS in item.nodeid))
+    items.sort(key=lambda item: (item.path.name != INTERPRETED, KERNELS in item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """A file goes to one process, since its tests share what they start; in kernels/, each test function does."""
+    """A file goes to one process, since its tests share what they start; in kernels/, each test function does.
+
+    Of INTERPRETED, each test does.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if INTERPRETED in nodeid:
+                return nodeid
             alone = KERNELS in nodeid and DISASSEMBLED not in nodeid
             return nodeid.partition("[" if alone else "::")[0]
 

@@ -25,7 +25,7 @@ from ..tensor_cores import processors, promote
 from ..triton_device import on_device_of
 from ._triton_products import activation_and_slope
 
-LARGEST = 512  # rows or columns, at most; beyond, large tiles fill a GPU and cuBLAS is used
+LARGEST = 512  # rows or columns, at most; beyond, the tiles of ``kernels.matmul`` fill a GPU
 # Rows and columns of a tile. Large tiles load less for a product, but keep fewer multiprocessors busy.
 SMALL, LARGE = 16, 32
 FORWARD_ROWS, BACKWARD_ROWS = 16, 8  # of a tile for each warp; with less in forward, two warps compute the same

@@ -138,14 +138,13 @@ def test_tiles_keep_all_multiprocessors_busy(triton_mlp, rows, dim, descriptors,
     assert tiling is None or tiling.copy_engine == descriptors
 
 
-def test_it_says_what_multiplied(triton_mlp, device):
-    for dtype, dim, want in (
-        (torch.float32, 8, "one kernel a layer"),
-        (torch.float32, 516, "matmul: pointers"),
-        (torch.float64, 8, "cuBLAS"),
-    ):
-        triton_mlp.mlp(*draw(device, dtype, 3, dim, 1), activation="gelu")
+def test_it_says_what_multiplied(triton_mlp, device, monkeypatch):
+    for dtype, want in ((torch.float32, "one kernel a layer"), (torch.float64, "cuBLAS")):
+        triton_mlp.mlp(*draw(device, dtype, 3, 8, 1), activation="gelu")
         assert triton_mlp.chosen().startswith(want)
+    monkeypatch.setattr(triton_mlp._triton_small, "LARGEST", 4)
+    triton_mlp.mlp(*draw(device, torch.float32, 3, 8, 1), activation="gelu")
+    assert triton_mlp.chosen().startswith("matmul: pointers")
 
 
 @pytest.mark.parametrize("tiling", ["HOPPER", "POINTERS"])
@@ -168,8 +167,14 @@ def test_a_single_row_may_have_any_stride(triton_mlp, device, narrow, tiling):
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("batch", "dim", "layers"), [(1, 1, 1), (129, 65, 2), (7, 130, 3), (5, 516, 2)])
-def test_every_gradient_agrees_with_autograds_own(triton_mlp, device, activation, dtype, batch, dim, layers):
+@pytest.mark.parametrize(
+    ("batch", "dim", "layers", "small"),
+    [(1, 1, 1, 512), (129, 65, 2, 512), (7, 130, 3, 512), (5, 66, 2, 64), (129, 20, 2, 64)],
+)
+def test_every_gradient_agrees_with_autograds_own(
+    triton_mlp, device, monkeypatch, activation, dtype, batch, dim, layers, small
+):
+    monkeypatch.setattr(triton_mlp._triton_small, "LARGEST", small)
     tensors = draw(device, dtype, batch, dim, layers)
     dy = torch.randn(batch, dim, device=device, dtype=dtype)
     wide = [tensor.detach().double().requires_grad_() for tensor in tensors]
@@ -213,10 +218,11 @@ def test_a_gradient_may_lie_in_any_way(triton_mlp, device, narrow, narrowed, vie
 
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
-@pytest.mark.parametrize("dim", [24, 516])
-def test_autocast_changes_nothing(triton_mlp, device, activation, dim):
-    tensors = draw(device, torch.float32, 3, dim, 2)
-    dy = torch.randn(3, dim, device=device)
+@pytest.mark.parametrize("small", [512, 16])
+def test_autocast_changes_nothing(triton_mlp, device, monkeypatch, activation, small):
+    monkeypatch.setattr(triton_mlp._triton_small, "LARGEST", small)
+    tensors = draw(device, torch.float32, 3, 24, 2)
+    dy = torch.randn(3, 24, device=device)
     want = gradients(triton_mlp.mlp, tensors, dy, activation)
     with torch.autocast(device, dtype=torch.float16):
         got = gradients(triton_mlp.mlp, tensors, dy, activation)

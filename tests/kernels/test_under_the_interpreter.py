@@ -15,12 +15,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 # Seconds each, of what the other activation or another size shows as well.
-LONG = ("129-65-2-dtype0", "7-130-3-dtype0-gelu")
+LONG = ("129-65-2-512-dtype0", "7-130-3-512-dtype0-gelu")
 EVERY = "(test_every_kernel and float32)"  # every kernel beside float64, at small and odd sizes
+ROOMS = ("test_mlp_in_triton", "test_matmul_triton", "test_matmul and not test_matmul_triton", "test_split_triton")
+REST = " and ".join(f"not ({room})" for room in ROOMS)
+PARTS = [EVERY, *(pytest.param(f"not {EVERY} and {room}", marks=pytest.mark.long) for room in (*ROOMS, REST))]
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="this is that process")
-@pytest.mark.parametrize("chosen", [EVERY, pytest.param(f"not {EVERY}", marks=pytest.mark.long)])
+@pytest.mark.parametrize("chosen", PARTS)
 def test_triton_kernels_pass_every_test_when_interpreted(chosen):
     triton = pytest.importorskip("triton")
     if numpy.lib.NumpyVersion(numpy.__version__) >= "2.4.0" and triton.__version__ < "3.7":
