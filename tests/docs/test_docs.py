@@ -85,14 +85,18 @@ ALL = {
 }
 
 
-def test_every_command_of_the_documents_composes_or_is_refused_as_printed(project):
-    """One test and one process, since each worker of pytest would compose all of them for its share of the tests."""
+@pytest.fixture(scope="module")
+def answers(project) -> dict[str, str | None]:
+    """What each command comes to, all composed in one process."""
     asked = list(dict.fromkeys([command for command, _ in ALL.values()]))
     done = project.python("-c", COMPOSE, stdin="".join(json.dumps(words(command)) + "\n" for command in asked))
     assert done.returncode == 0, done.stderr
-    answers = dict(zip(asked, map(json.loads, done.stdout.splitlines()), strict=True))
-    wrong = {where: answers[command] for where, (command, refusal) in ALL.items() if answers[command] != refusal}
-    assert not wrong
+    return dict(zip(asked, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+@pytest.mark.parametrize(("command", "refusal"), ALL.values(), ids=ALL.keys())
+def test_every_command_of_the_documents_composes_or_is_refused_as_printed(answers, command, refusal):
+    assert answers[command] == refusal
 
 
 def test_a_bad_command_would_be_noticed(project):
