@@ -69,12 +69,14 @@ def l2_bytes(x: Tensor) -> int:
 
 
 def programs_for(count: int, block: int) -> int:
-    """Return the programs for ``count`` elements in blocks of ``block``, and one for those beyond a multiple of 16.
+    """Return the number of programs for ``count`` elements. Each program handles ``block`` elements.
 
-    A mask ``index < count`` would let all threads load element by element then. So the last program has the rest alone.
+    If ``count`` is not a multiple of ``LANES``, one more program handles the remaining elements: the mask
+    ``index < count`` would prevent accesses of 16 bytes in all programs.
     """
-    whole, rest = divmod(count, 16)
-    return -(-16 * whole // block) + (rest > 0)
+    lanes: int = LANES.value
+    whole, rest = divmod(count, lanes)
+    return -(-lanes * whole // block) + (rest > 0)
 
 
 def on_device_of(x: Tensor) -> AbstractContextManager[object]:

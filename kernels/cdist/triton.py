@@ -57,7 +57,7 @@ class Plan:
 SMALL_COST, SMALL_DEPTH = 1.35, 256
 # The least number of tiles of b for which a program keeps a tile of a: tensor cores wait until that one has arrived.
 PASSING = 8
-RING_DEPTH = 256  # coordinates beyond which tiles of 128 x 128 are faster, also by a ring, which stores by threads
+RING_DEPTH = 256  # with more coordinates than this, tiles of 128 x 128 are faster than tiles of 64 x 128
 
 
 def plan_for(n: int, m: int, d: int, *, processors: int, descriptors: bool, roles: bool) -> Plan:

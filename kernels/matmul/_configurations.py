@@ -47,6 +47,11 @@ class Configuration:
     pieces: int = 1  # pieces of a tile's columns: to store one at a time leaves shared memory for one more stage
     copies: bool = False  # first copy what loads of 16 bytes cannot read
 
+    @property
+    def rest(self) -> int:
+        """Columns of a tile beyond its largest power of 2, since a tensor has powers of 2 as its shape."""
+        return self.block_n // 3 if self.block_n % 3 == 0 else 0
+
     def __str__(self) -> str:
         tile = f"{self.kernel} {self.block_m}x{self.block_n}x{self.block_k}, {self.stages} stages, {self.warps} warps"
         group = f", groups of {self.group_m}" if self.group_m > 1 else ""

@@ -14,7 +14,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from ..tensor_cores import processors
 from ._configurations import Configuration
 from ._operands import Operand, store_unit, strides_of
-from ._triton_roles import AT_FIRST, MAIN_COLS, matmul_roles
+from ._triton_roles import AT_FIRST, matmul_roles
 
 TYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float8_e4m3fn: gl.float8e4nv}
 ENGINE, THREADS = 64, 32  # columns that the copy engine stores at a time, and that threads store
@@ -30,13 +30,12 @@ def by_roles(
     (m, n), k = y.shape, a.shape[1 if a.along_k else 0]
     stored = strides_of(y)
     tiles = triton.cdiv(m, how.block_m) * triton.cdiv(n, how.block_n)
-    rest = how.block_n % MAIN_COLS.value
     # Threads take longer to store a part than tensor cores take for a step, so they store smaller parts in more steps.
     width = THREADS if not stored and triton.cdiv(k, how.block_k) >= how.block_n // THREADS else ENGINE
     matmul_roles[(min(tiles, processors(y)),)](
         _tiles(a, how.block_m // 2, how.block_k),
-        _tiles(b, how.block_n - rest, how.block_k),
-        _tiles(b, rest, how.block_k) if rest else None,
+        _tiles(b, how.block_n - how.rest, how.block_k),
+        _tiles(b, how.rest, how.block_k) if how.rest else None,
         _described(y, list(y.shape), stored, [how.block_m // 2, width]) if stored else None,
         y,
         scale_a,
@@ -50,6 +49,7 @@ def by_roles(
         BLOCK_N=how.block_n,
         BLOCK_K=how.block_k,
         GROUP_M=how.group_m,
+        REST=how.rest,
         WIDTH=width,
         UNIT=min(4, store_unit(y)),
         STAGES=how.stages,

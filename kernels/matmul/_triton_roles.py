@@ -29,7 +29,6 @@ from ..hopper_pipeline import part_of, place, room
 # Registers of a thread: in the warps that multiply (the sum of a tile, and the last tile that is being stored), in the
 # warp that loads, and in all warps at the start of the kernel.
 MULTIPLYING, LOADING, AT_FIRST = gl.constexpr(240), gl.constexpr(24), 168
-MAIN_COLS = gl.constexpr(128)  # of a tile of 192 columns; the other 64 are the rest
 
 
 @gluon.jit
@@ -45,6 +44,7 @@ def _load(
     BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr,
+    REST: gl.constexpr,
     STAGES: gl.constexpr,
 ):
     a_ring, b_rings, full, empty = ring
@@ -68,7 +68,7 @@ def _load(
                     tma.async_copy_global_to_shared(a, [block * BLOCK_K, top], ready, a_tile)
             _load_columns(b, b_rings[0].index(slot), ready, col * BLOCK_N, block * BLOCK_K, B_ALONG_K)
             if b_rest is not None:
-                left = (col + 1) * BLOCK_N - BLOCK_N % MAIN_COLS
+                left = (col + 1) * BLOCK_N - REST
                 _load_columns(b_rest, b_rings[1].index(slot), ready, left, block * BLOCK_K, B_ALONG_K)
             step += 1
 
@@ -249,7 +249,7 @@ def _rings(b, b_rest, STAGES: gl.constexpr):
 def matmul_roles(
     a,  # descriptor of half the rows of a tile
     b,
-    b_rest,  # of the columns of a tile beyond a multiple of MAIN_COLS; None: b has tiles of all columns
+    b_rest,  # of the last REST columns of a tile; None: b has tiles of all columns
     y,  # descriptor of half the rows and WIDTH columns of a tile; None: its rows are not aligned
     y_ptr,
     scale_a_ptr,
@@ -263,6 +263,7 @@ def matmul_roles(
     BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr,
+    REST: gl.constexpr,  # columns of b_rest; 0 without
     WIDTH: gl.constexpr,  # columns of the parts in which a tile of y is stored, no more parts than blocks of k
     UNIT: gl.constexpr,  # without a descriptor of y, columns that a thread stores at once, up to 4
     STAGES: gl.constexpr,  # at most the number of blocks of k, or phases of a barrier would be ambiguous
@@ -309,7 +310,7 @@ def matmul_roles(
                     BLOCK_M,
                     BLOCK_N,
                     GROUP_M,
-                    BLOCK_N % MAIN_COLS,
+                    REST,
                     WIDTH,
                     UNIT,
                     STAGES,
@@ -333,13 +334,16 @@ def matmul_roles(
                     BLOCK_M,
                     BLOCK_N,
                     GROUP_M,
-                    BLOCK_N % MAIN_COLS,
+                    REST,
                     WIDTH,
                     UNIT,
                     STAGES,
                 ),
             ),
-            (_load, (a, b, b_rest, ring, counts, A_ALONG_K, B_ALONG_K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+            (
+                _load,
+                (a, b, b_rest, ring, counts, A_ALONG_K, B_ALONG_K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, REST, STAGES),
+            ),
         ],
         [4, 1],
         [MULTIPLYING, LOADING],

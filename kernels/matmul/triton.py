@@ -245,12 +245,11 @@ def _by_descriptors(
     (m, n), k = y.shape, a.shape[1 if a.along_k else 0]
     tiles_m, tiles_n = triton.cdiv(m, how.block_m), triton.cdiv(n, how.block_n)
     stored = described(y, [how.block_m, how.block_n // how.pieces])
-    of_rest = how.block_n // 3 if how.block_n % 3 == 0 else 0
     programs = tiles_m * tiles_n * how.split_k
     matmul_descriptors[(min(programs, how.programs * _machine(y.device)[1]),)](
         a.tiles(how.block_m, how.block_k),
-        b.tiles(how.block_n - of_rest, how.block_k),
-        b.tiles(of_rest, how.block_k) if of_rest else None,
+        b.tiles(how.block_n - how.rest, how.block_k),
+        b.tiles(how.rest, how.block_k) if how.rest else None,
         stored,
         y,
         *_sharing(how, tiles_m * tiles_n, y),

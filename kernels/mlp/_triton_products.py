@@ -28,8 +28,9 @@ CORE_BYTES = 4096 * 1.56e3  # bytes of a, for each column of b, that a multiproc
 FINISHED = 128 * 128  # elements that a multiprocessor finishes in 1 us; a lone program multiplies nothing then
 CUBLAS_SIDES = range(64, 257, 32)  # of its tiles, beside 128: more of them fill the multiprocessors than of ours
 PASSED_BYTES = 1.0e6  # of a matrix that a kernel of its own takes through the activation in 1 us: two more are written
-# Where cuBLAS is faster although tiles are many enough. All programs would read up to FEW_ROWS rows, of LONG_ROWS
-# elements or more, at the same time, and wait for each other. TWO_BANDS of tiles need a kernel to add up their sums.
+# cuBLAS is faster in two cases that the estimate does not see. With up to FEW_ROWS rows of LONG_ROWS or more elements,
+# all programs read the same few lines of the L2 cache at the same time. With a number of rows in TWO_BANDS, one more
+# kernel adds the sums of two bands of tiles.
 FEW_ROWS, LONG_ROWS, TWO_BANDS = 24, 1536, range(65, 129)
 LAUNCH_US = 2.0  # time of that kernel more
 

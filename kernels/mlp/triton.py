@@ -108,8 +108,6 @@ def mlp(x: Tensor, *params: Tensor, activation: str) -> Tensor:
         raise ValueError(f"activation {activation!r}: give gelu or relu")
     relu = activation == "relu"
     y, *given = (tensor.contiguous() for tensor in (x, *params))
-    if not torch.compiler.is_compiling():  # which cannot trace it
-        _last[:] = [y.dtype, _tiling(y), _triton_small.small(y)]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *params)):
         result: Tensor = _Differentiable.apply(relu, y, *given)
         return result
@@ -208,10 +206,13 @@ def _layer(
     The activation of the last layer is contiguous.
     """
     y = _between(h, None if last else tiling)
+    small = tiling is None and _triton_small.small(h)
+    if not torch.compiler.is_compiling():  # which cannot trace it
+        _last[:] = [h.dtype, tiling, small]
     if tiling is not None:
         slope = _between(h, tiling) if keep and not relu else None
         linear(h, w, b, relu, y, slope, tiling)
-    elif _triton_small.small(h):
+    elif small:
         slope = torch.empty_like(y) if keep and not relu else None
         _triton_small.linear(h, w, b, relu, y, slope)
     else:

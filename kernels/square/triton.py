@@ -35,9 +35,7 @@ def _square_of(a_ptr, y_ptr, index, inside, ARITHMETIC: tl.constexpr):
 
 
 @triton.jit
-def _square_backward(
-    a_ptr, dy_ptr, da_ptr, count, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+def _square_backward(a_ptr, dy_ptr, da_ptr, count, ARITHMETIC: tl.constexpr, BLOCK: tl.constexpr):
     first = tl.program_id(0).to(tl.int64) * BLOCK
     index = first + tl.arange(0, BLOCK)
     whole = count // LANES * LANES

@@ -70,7 +70,7 @@ def descriptors(tmp_path):
     """``descriptors(how, "bf16")``: the kernel that Hopper runs for large products."""
 
     def build(how, dtype, stored, *, a_along_k=True, b_along_k=True, described=True, scaled=False, unit=8):
-        rest = how.block_n // 3 if how.block_n % 3 == 0 else 0
+        rest = how.rest
         a, b = (how.block_m, how.block_k), (how.block_n - rest, how.block_k)
         y = (how.block_m, how.block_n // how.pieces)
         constants = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 
 from runner.kernels.matmul._configurations import FEWEST_STEPS, configuration  # noqa: E402
-from runner.kernels.matmul._triton_roles import AT_FIRST, LOADING, MAIN_COLS, MULTIPLYING, matmul_roles  # noqa: E402
+from runner.kernels.matmul._triton_roles import AT_FIRST, LOADING, MULTIPLYING, matmul_roles  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 HOW = configuration(4096, 4096, 4096, "bfloat16", capability=(9, 0), multiprocessors=132, roles=True)
@@ -42,7 +43,7 @@ def built(tmp_path):
     ):
         half, block_k = HOW.block_m // 2, HOW.block_k * 16 // TYPES[dtype].primitive_bitwidth
         stored = "bf16" if dtype == "fp8e4nv" else dtype
-        rest = columns % MAIN_COLS.value
+        rest = replace(HOW, block_n=columns).rest
         constants = {
             "A_ALONG_K": a_along_k,
             "B_ALONG_K": b_along_k,
@@ -50,6 +51,7 @@ def built(tmp_path):
             "BLOCK_N": columns,
             "BLOCK_K": block_k,
             "GROUP_M": HOW.group_m,
+            "REST": rest,
             "WIDTH": width,
             "UNIT": unit,
             "STAGES": HOW.stages,
