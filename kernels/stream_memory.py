@@ -1,12 +1,13 @@
 """Memory that the blocks of a launch share, and that is as each launch needs it before it starts.
 
 Launches that may run at the same time need separate memory. Launches on one stream run one after the other, so each
-stream has one piece. Each captured launch has its own piece, since its graph may be replayed on any stream, beside any
-other graph. A graph never runs beside itself.
+stream has one piece. So do the launches that a graph captures from one stream, but each graph has its own pieces, since
+it may be replayed on any stream, beside any other graph. A graph never runs beside itself.
 """
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from functools import cache
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 PIECE = 128  # bytes; a piece is a multiple
-RESERVED_CAPTURES = 40  # captured launches for which a launch outside a capture reserves memory
+RESERVED_CAPTURES = 40  # captures for which a launch outside a capture reserves memory
 
 
 class StreamMemory:
@@ -24,6 +25,7 @@ class StreamMemory:
         self.device = device
         self._lock = threading.Lock()
         self._of_stream: dict[int, Tensor] = {}
+        self._of_capture: dict[tuple[int, int], Tensor] = {}  # by capture and stream, of the captures that go on
         self._reserve: list[Tensor] = []  # all used but the last; never freed, since a graph does not report its end
         self._next = 0  # the first unused byte of the last one
 
@@ -34,10 +36,15 @@ class StreamMemory:
         """
         size = -(-size // PIECE) * PIECE
         with self._lock:  # threads may share a stream, and captures share the reserve
-            if torch.cuda.is_current_stream_capturing():
-                return self._captured(size)
-            self._refill(size)
             stream = torch._C._cuda_getCurrentRawStream(self.device.index)
+            if torch.cuda.is_current_stream_capturing():
+                key = _capture_of(stream), stream
+                mine = self._of_capture.get(key)
+                if mine is None or mine.numel() < size:
+                    mine = self._of_capture[key] = self._captured(size)
+                return mine
+            self._of_capture.clear()  # a capture that goes on in another thread takes another piece: correct too
+            self._refill(size)
             mine = self._of_stream.get(stream)
             if mine is None or mine.numel() < size:
                 mine = self._of_stream[stream] = self._zeros(size)
@@ -59,6 +66,15 @@ class StreamMemory:
 
     def _zeros(self, size: int) -> Tensor:
         return torch.zeros(size, dtype=torch.uint8, device=self.device)
+
+
+def _capture_of(stream: int) -> int:
+    """Return the number of the capture that ``stream`` takes part in: another one for each capture of the process."""
+    status, number = ctypes.c_int(), ctypes.c_uint64()
+    ask = ctypes.CDLL("libcuda.so.1").cuStreamGetCaptureInfo_v2
+    if code := ask(ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None):
+        raise RuntimeError(f"cuStreamGetCaptureInfo: CUDA error {code}")
+    return number.value
 
 
 def counters(like: Tensor, count: int) -> Tensor:
