@@ -3,8 +3,9 @@
     python -m benchmarks.kernels.choices [--dtype bfloat16] [--write]
 
 The estimate in kernels/matmul/_configurations.py has about thirty figures, found from the times of these shapes on an
-H100. This shows what a wrong estimate costs: the time of the choice over that of the fastest, and how far estimates are
-from measured times. On another GPU it shows whether the figures still hold. Many processes compile the kernels first.
+H100, and of the last twelve on an H200. This shows what a wrong estimate costs: the time of the choice over that of the
+fastest, and how far estimates are from measured times. On another GPU it shows whether the figures still hold. Many
+processes compile the kernels first.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ NARROW: list[Shape] = [  # of 16-bit types: skinny, square, deep, flat, odd, and
     (1319, 581, 7476), (64, 66, 65),
     (85, 6592, 2688), (448, 512, 4800), (448, 728, 4288), (640, 960, 768), (64, 832, 3200), (4, 1344, 9472),
     (256, 768, 2048), (48, 8192, 3072), (257, 1984, 3712), (2518, 6528, 830), (7552, 2624, 2368),
+    (3072, 6080, 384), (1, 730, 1271), (48, 2932, 475), (64, 5691, 5667), (4237, 7168, 640), (1600, 5504, 6400),
+    (160, 384, 5977), (2, 900, 1801), (12, 1331, 3003), (184, 4480, 3264), (80, 576, 7616), (3, 4096, 4001),
 ]  # fmt: skip
 WIDE: list[Shape] = [  # of float32
     (64, 4096, 64), (88, 376, 87), (128, 3723, 96), (203, 2432, 64), (263, 1024, 208), (300, 3000, 300),

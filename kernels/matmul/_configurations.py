@@ -16,17 +16,18 @@ Precision = Literal["ieee", "tf32x3", "tf32"]  # of products of float32
 HOPPER_SHARED = 232_448 - 1024  # bytes of shared memory of a multiprocessor for its programs, without barriers
 K_BYTES = 128  # bytes of a row of a tile along k: the span of the widest swizzle of shared memory
 CORE_BYTES = 8.37e6  # bytes of a, for each column of b, that a multiprocessor multiplies in 1 us
-READ_BYTES = 1.07e5  # that a multiprocessor reads in 1 us, from memory or L2
-ALL_READ_BYTES = 8.4e4  # that each of them reads in 1 us if all read at once
-STORE_ELEMENTS = 7.95e3  # elements of y that a multiprocessor stores in 1 us
-PART_BYTES = 3.37e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
-JOIN_US = 2.3  # to store partial sums and to count, before the last program of a tile adds them up
-LAUNCH_US = 2.2  # time of a small kernel more, which copies operands
-MEMORY_BYTES = 2.95e6  # bytes that the GPU reads from memory, or writes, in 1 us
+READ_BYTES = 1.14e5  # that a multiprocessor reads in 1 us, from memory or L2
+ALL_READ_BYTES = 8.41e4  # that each of them reads in 1 us if all read at once
+STORE_ELEMENTS = 7.48e3  # elements of y that a multiprocessor stores in 1 us
+PART_BYTES = 3.73e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
+PART_US = 0.095  # that the last program of a tile waits for one part of its sums
+JOIN_US = 2  # to store partial sums and to count, before the last program of a tile adds them up
+LAUNCH_US = 2.4  # time of a small kernel more, which copies operands
+MEMORY_BYTES = 2.99e6  # bytes that the GPU reads from memory, or writes, in 1 us
 ENOUGH = 0.46  # share of the multiprocessors that reach this rate
-LONE = 0.66  # share of the rates of two programs on a multiprocessor that one program alone reaches
-COPIED_BYTES = 1.61e6  # of operands that the GPU copies in 1 us
-FILL_US = 1.01  # from the start of a program until its first tiles have arrived
+LONE = 0.63  # share of the rates of two programs on a multiprocessor that one program alone reaches
+COPIED_BYTES = 1.78e6  # of operands that the GPU copies in 1 us
+FILL_US = 0.92  # from the start of a program until its first tiles have arrived
 
 ITEMSIZE = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes
 
@@ -72,21 +73,26 @@ class _Tile:
 
 # A wgmma has 64 rows, four warps and at most 256 columns; its accumulator takes up to 128 registers of a thread.
 # Small tiles use longer steps: with few products in a step, the waits for tiles and their release dominate. Rates are
-# those that explain the times of 2,800 choices for 53 shapes on an H100, with a cold L2.
+# those that explain the times of 3,600 choices for 65 shapes on an H100 and an H200, with a cold L2.
 TILES = (
     _Tile(128, 256, 8, 0.8),
     _Tile(128, 192, 8, 0.67),
-    _Tile(128, 128, 4, 0.76, programs=2),
-    _Tile(128, 128, 8, 0.72),
+    _Tile(128, 128, 4, 0.79, programs=2),
+    _Tile(128, 128, 8, 0.67),
     _Tile(64, 192, 4, 0.85, programs=2),
-    _Tile(64, 192, 4, 0.58, k_bytes=2 * K_BYTES),
+    _Tile(64, 192, 4, 0.56, k_bytes=2 * K_BYTES),
     _Tile(64, 128, 4, 0.89, programs=2),
     _Tile(64, 128, 4, 0.9, k_bytes=2 * K_BYTES),
-    _Tile(64, 64, 4, 0.3, k_bytes=2 * K_BYTES),
+    _Tile(64, 64, 4, 0.33, k_bytes=2 * K_BYTES),
     _Tile(64, 32, 4, 0.17, k_bytes=2 * K_BYTES),
 )
-ROLES = (_Tile(128, 256, 4, 0.85), _Tile(128, 192, 4, 0.85))  # of kernel "roles", which stores a tile during the next
-SKINNY_RATE = 0.34
+ROLES = (  # of kernel "roles", which stores a tile during the next
+    _Tile(128, 256, 4, 0.95),
+    _Tile(128, 192, 4, 0.85),
+    _Tile(128, 128, 4, 0.74),
+)
+ROLES_STORE = 32 * 1024  # bytes for parts of y, or 48 KiB beside four stages of 192 columns, which leave as much
+SKINNY_RATE = 0.35
 PREFER_ROLES = 1.25  # with many tiles, it is chosen although another one is estimated to be faster by up to this factor
 PREFER_SKINNY = 1.03  # likewise: where memory is the limit, estimates are equal, and it reads most at once
 STORED = 8  # columns: if n is a multiple, the copy engine stores y in 16 bits, and no warp waits for it
@@ -158,7 +164,8 @@ def hopper_choices(m: int, n: int, k: int, itemsize: int, multiprocessors: int) 
     for tile in ROLES:
         # group_m: of 4 to 16, 12 was the fastest or within 0.2 % of it for nine large shapes in two dtypes. The
         # exception is 16384 cubed in float16, where 8 was 1.2 % faster, in a separate run.
-        how = Configuration("roles", 128, tile.block_n, K_BYTES // itemsize, stages=4, warps=4, group_m=12)
+        stages = min(blocks, (HOPPER_SHARED - ROLES_STORE) // ((128 + tile.block_n) * K_BYTES))
+        how = Configuration("roles", 128, tile.block_n, K_BYTES // itemsize, stages, warps=4, group_m=12)
         choices.append((_tiled_us(tile, 1, *size), how))
     return choices
 
@@ -187,7 +194,7 @@ def _tiled_us(
         reading = max(here * read / READ_BYTES, programs * read / (multiprocessors * ALL_READ_BYTES))
         reached = MEMORY_BYTES * min(1, programs / multiprocessors / ENOUGH)
         loop = max(here * multiplied, reading)
-        return max(loop + (0 if aside else store), all_bytes * programs / items / reached)
+        return max(max(loop, store) if aside else loop + store, all_bytes * programs / items / reached)
 
     us = FILL_US + waves * wave(slots) + (wave(rest) if rest else 0) + (store if aside else 0)
     return us + (FILL_US * (waves + (rest > 0) - 1) if refilled else 0) + _joining_us(split, area, m * n)
@@ -270,16 +277,16 @@ LOOPS = {
     ),
     "tensor cores": _Loop(
         (
-            _Tile(128, 128, 8, 1.8e6, 2),
-            _Tile(64, 128, 4, 4.4e6, 2),
-            _Tile(64, 64, 4, 2.5e6, 4),
-            _Tile(64, 32, 4, 1.9e6, 4),
-            _Tile(32, 64, 4, 1.4e6, 4),
-            _Tile(64, 16, 4, 1e6, 5),
-            _Tile(16, 64, 4, 9.9e5, 5),
+            _Tile(128, 128, 8, 1.7e6, 2),
+            _Tile(64, 128, 4, 2.6e6, 2),
+            _Tile(64, 64, 4, 1.7e6, 4),
+            _Tile(64, 32, 4, 1.6e6, 4),
+            _Tile(32, 64, 4, 8.9e5, 4),
+            _Tile(64, 16, 4, 1.1e6, 5),
+            _Tile(16, 64, 4, 1.6e6, 5),
         ),
-        0.4,
-        {16: 9.2e4, 8: 3.9e4, 4: 2.9e4, 2: 2e4, 1: 9.9e3},
+        0.33,
+        {16: 9.2e4, 8: 3.9e4, 4: 2.8e4, 2: 2.1e4, 1: 9.9e3},
         stored=1e9,  # hidden
     ),
 }
@@ -375,7 +382,7 @@ def _joining_us(split: int, area: int, elements: int) -> float:
     """Return the time in us to add up ``split`` partial sums of ``elements``, those of a tile by its last program."""
     if split == 1:
         return 0.0
-    return JOIN_US + max(4 * (split + 1) * area / READ_BYTES, 2 * 4 * split * elements / PART_BYTES)
+    return JOIN_US + PART_US * split + max(4 * (split + 1) * area / READ_BYTES, 2 * 4 * split * elements / PART_BYTES)
 
 
 def _cdiv(a: int, b: int) -> int:

@@ -19,11 +19,12 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 
-from runner.kernels.matmul._configurations import FEWEST_STEPS, configuration  # noqa: E402
+from runner.kernels.matmul._configurations import FEWEST_STEPS, configuration, hopper_choices  # noqa: E402
 from runner.kernels.matmul._triton_roles import AT_FIRST, LOADING, MULTIPLYING, matmul_roles  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 HOW = configuration(4096, 4096, 4096, "bfloat16", capability=(9, 0), multiprocessors=132, roles=True)
+STAGES = {how.block_n: how.stages for _, how in hopper_choices(4096, 4096, 4096, 2, 132) if how.kernel == "roles"}
 SHARED = 232_448  # bytes that a program may have
 REGISTERS = 65_536  # of a multiprocessor
 TYPES = {"bf16": gl.bfloat16, "fp16": gl.float16, "fp8e4nv": gl.float8e4nv}
@@ -54,7 +55,7 @@ def built(tmp_path):
             "REST": rest,
             "WIDTH": width,
             "UNIT": unit,
-            "STAGES": HOW.stages,
+            "STAGES": STAGES[columns],
         } | ({} if scaled else {"scale_a_ptr": None, "scale_b_ptr": None})
         constants |= ({} if described else {"y": None}) | ({} if rest else {"b_rest": None})
 
@@ -96,6 +97,7 @@ def built(tmp_path):
         ("bf16", {}, 16, 256),
         ("bf16", {"b_along_k": False}, 16, 192),
         ("fp16", {"a_along_k": False}, 16, 256),
+        ("fp16", {"b_along_k": False}, 16, 128),
         ("fp8e4nv", {"scaled": True}, 32, 256),
         ("fp8e4nv", {"scaled": True}, 32, 192),
     ],
@@ -103,7 +105,7 @@ def built(tmp_path):
 def test_two_warpgroups_multiply_what_a_warp_loads_and_spill_nothing(built, dtype, layouts, depth, columns):
     kernel, ptx, usage, sass = built(dtype, **layouts, columns=columns)
     products = set(re.findall(r"wgmma\.mma_async\.sync\.aligned\.(m\d+n\d+k\d+)", ptx))
-    assert products == {f"m64n{n}k{depth}" for n in ([256] if columns == 256 else [128, 64])}
+    assert products == {f"m64n{n}k{depth}" for n in ([128, 64] if columns == 192 else [columns])}
     of_b = len(products) if layouts.get("b_along_k", True) else columns // 64
     assert len(re.findall(r"bulk\.tensor\.2d\.shared\S*global", ptx)) == 2 + of_b
     # y leaves in parts beside the first steps of the next tile, and the last tile's at the end; of each warpgroup.
@@ -114,7 +116,9 @@ def test_two_warpgroups_multiply_what_a_warp_loads_and_spill_nothing(built, dtyp
     assert ".f64" not in ptx
 
 
-@pytest.mark.parametrize(("dtype", "columns", "unit"), [("bf16", 192, 2), ("fp8e4nv", 256, 1), ("fp16", 256, 4)])
+@pytest.mark.parametrize(
+    ("dtype", "columns", "unit"), [("bf16", 192, 2), ("bf16", 128, 2), ("fp8e4nv", 256, 1), ("fp16", 256, 4)]
+)
 def test_a_y_whose_rows_are_not_aligned_is_stored_by_threads(built, dtype, columns, unit):
     kernel, ptx, usage, sass = built(
         dtype, b_along_k=dtype != "bf16", described=False, columns=columns, width=32, unit=unit
@@ -128,7 +132,7 @@ def test_a_y_whose_rows_are_not_aligned_is_stored_by_threads(built, dtype, colum
     assert len(re.findall(r"\b(LDL|STL)\b", sass)) <= 8  # 64 bits of float8, once a tile
 
 
-@pytest.mark.parametrize(("columns", "products"), [(256, 1), (192, 2)])
+@pytest.mark.parametrize(("columns", "products"), [(256, 1), (192, 2), (128, 1)])
 def test_a_product_is_in_flight_whenever_a_step_waits(built, columns, products):
     _, ptx, _, sass = built("bf16", columns=columns)
     # Of each warpgroup: one wait for all before a tile is handed over, and one a step that leaves the step's own.
@@ -152,5 +156,8 @@ def test_the_tests_here_are_of_the_kernel_that_is_chosen():
     assert HOW.kernel == "roles"
 
 
-def test_the_ring_is_no_longer_than_the_shortest_tile_is_deep():
-    assert max(HOW.stages, HOW.block_n // 64) <= FEWEST_STEPS  # else phases of a barrier could be mistaken
+@pytest.mark.parametrize("blocks", range(FEWEST_STEPS, 8))
+def test_the_ring_is_no_longer_than_a_tile_is_deep(blocks):
+    for _, how in hopper_choices(4096, 4096, 64 * blocks, 2, 132):
+        if how.kernel == "roles":
+            assert max(how.stages, how.block_n // 64) <= blocks  # else phases of a barrier could be mistaken

@@ -19,9 +19,19 @@ def hopper():
 
 
 # As many tiles as multiprocessors and a few more | several turns, and k no multiple of a step | eight steps | the
-# fewest, four | rows of y that are not aligned
+# fewest, four | rows of y that are not aligned | tiles of 128 columns, also with few steps and such rows
 @pytest.mark.parametrize(
-    ("m", "n", "k"), [(2968, 1544, 1024), (4096, 5128, 1104), (5000, 6008, 512), (3000, 3008, 200), (4100, 5123, 1104)]
+    ("m", "n", "k"),
+    [
+        (2968, 1544, 1024),
+        (4096, 5128, 1104),
+        (5000, 6008, 512),
+        (3000, 3008, 200),
+        (4100, 5123, 1104),
+        (2300, 760, 1024),
+        (2176, 2000, 320),
+        (2300, 763, 1024),
+    ],
 )
 @pytest.mark.parametrize(("a_along_k", "b_along_k"), [(True, True), (True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
