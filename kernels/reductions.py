@@ -1,8 +1,9 @@
 """Sum, maximum, place of the maximum and 2-norm of a matrix, or of each of its rows or columns, in one Triton kernel.
 
 A program reduces a tile at a time: the elements of a step for several outputs. Each element of the tile has an
-accumulator, so the loop has no reduction across threads. A tile is small and the loop is unrolled: registers that no
-accumulator takes hold more loads of 16 bytes, and a multiprocessor has 64 KiB or more on their way from memory.
+accumulator, so the loop has no reduction across threads. Registers that no accumulator takes hold more loads of 16
+bytes, and a multiprocessor has 64 KiB or more on their way from memory. Where columns are reduced, tiles are
+narrow, so that few programs share a column, and the last of them has few partial results to combine.
 
 A long row may begin anywhere in memory: its steps begin where 16 bytes can be loaded at once, the first one before the
 row, with the elements before it left out.
@@ -28,19 +29,15 @@ from torch import Tensor
 from .stream_memory import counters
 from .triton_device import multiprocessors, on_device_of, require_floats, require_gpu
 
-WARPS = 4  # of a program
-ROUND_BYTES = 16384  # that a program loads at once: eight accesses of 16 bytes for each of its threads
-TILE = 2048  # elements that a loop adds at once: 16 accumulators for each thread, which leaves registers for the loads
-LINE_BYTES = 512  # of a row that a tile reads at once where it reduces columns: 16 bytes for each thread of a warp
+WARPS = 8  # of a program that loops
+TILE = 4096  # elements of a row that a loop adds at once: 16 accumulators for each thread
+UNROLL = {2: 4, 4: 1, 8: 1}  # steps along a row whose loads are on their way at the same time, by bytes of an element
+WARP_BYTES = 2048  # of a row that is read at once, for each warp: four accesses of 16 bytes for each thread
+LINE_BYTES = 128  # of a row that a tile reads where it reduces columns: a line of the cache
+COLUMN_BYTES, COLUMN_UNROLL = 8192, 4  # of such a tile, and tiles whose loads are on their way at the same time
 COMBINED = 1024  # partial results that the last program combines at once
 
-# What the choice of the number of programs knows about a GPU. test_compiled_triton.py checks the first.
-RESIDENT = {"sum": 8, "norm": 8, "max": 8, "argmax": 6}  # programs that a multiprocessor holds at least
-LATENCY = 1 / 3  # time of a round where few programs run, over its time where all of them share the memory's rate
-SPREAD = 0.1  # difference between the first and the last of equal programs to end, relative to their time
-ENDING_BYTES = 4096  # to write a result takes a lone program as long as reading so many bytes
-SHARING_BYTES = 16384  # likewise, to hand a partial result to the last program
-WAVES = 8  # most programs, in times as many as run at once, if several share an output
+RESIDENT = 4  # programs that a multiprocessor holds at least
 
 
 @triton.jit
@@ -61,16 +58,25 @@ def _accumulate(best, place, x, here, OP: tl.constexpr):
 
 
 @triton.jit
+def _larger(x, i, z, j):
+    """Return the larger of x and z, and its place: NaN is larger than a number, and the first of equals is taken."""
+    first = (x > z) | ((x == z) & (i < j)) | ((x != x) & ((z == z) | (i < j)))
+    return tl.where(first, x, z), tl.where(first, i, j)
+
+
+@triton.jit
+def _maximum(x, z):
+    return tl.maximum(x, z, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def _across(best, place, OP: tl.constexpr):
     """Return value and place of each output, from its accumulators along dimension 1."""
-    if OP == "sum" or OP == "norm":  # Triton has no "in" for constants
-        value = tl.sum(best, axis=1)
-        first = tl.zeros_like(value).to(place.dtype)
+    if OP == "argmax":
+        value, first = tl.reduce((best, place), 1, _larger)
     else:
-        is_nan = best != best
-        value = tl.max(best, axis=1)  # it leaves out NaN
-        value = tl.where(tl.max(is_nan.to(tl.int32), axis=1) > 0, float("nan"), value)
-        first = tl.min(tl.where((best == value[:, None]) | is_nan, place, 2147483647), axis=1)
+        value = tl.reduce(best, 1, _maximum) if OP == "max" else tl.sum(best, axis=1)
+        first = tl.zeros_like(value).to(place.dtype)
     return value, first
 
 
@@ -246,48 +252,27 @@ def plan_for(op: str, outs: int, count: int, itemsize: int, inner: bool, wide: b
         processors: multiprocessors of the GPU.
 
     """
-    load = ROUND_BYTES // itemsize if wide else TILE  # elements of a round
     line = 1 if inner else min(triton.next_power_of_2(outs), LINE_BYTES // itemsize)
-    step, unroll = triton.next_power_of_2(count), 1
-    if step * line > load:  # more than one round
-        step, unroll = TILE // line, load // TILE
-        together = line
+    tile, unroll = (TILE, UNROLL[itemsize]) if inner else (COLUMN_BYTES // itemsize, COLUMN_UNROLL)
+    step = tile // line // (2 if op == "argmax" else 1)  # which keeps places too
+    if not wide:
+        unroll = 1
+    if count > step:  # a loop
+        unroll, together, warps = min(unroll, triton.cdiv(count, step)), line, WARPS
     else:
-        together = min(triton.next_power_of_2(outs), load // step)
-        while together > line and triton.cdiv(outs, together) < processors:
+        step, unroll = triton.next_power_of_2(count), 1
+        together = min(triton.next_power_of_2(outs), max(line, tile // step))
+        while together > line and triton.cdiv(outs, together) < WARPS * processors:
             together //= 2  # short outputs are shared among all multiprocessors
+        warps = min(WARPS, together * step * itemsize // WARP_BYTES)
+        if warps <= 2:
+            warps = 1  # needs no barrier
     groups, all_rounds = triton.cdiv(outs, together), triton.cdiv(count, step * unroll)
-    segments = _segments_for(groups, all_rounds, load * itemsize, RESIDENT[op] * processors)
-    warps = max(1, min(WARPS, WARPS * together * step * unroll // load))
+    segments = max(1, min(all_rounds, RESIDENT * processors // groups))
     return Plan(together, step, unroll, groups, all_rounds // segments, all_rounds % segments, segments, warps)
 
 
 _known_plan = lru_cache(maxsize=4096)(plan_for)
-
-
-def _segments_for(groups: int, all_rounds: int, round_bytes: int, slots: int) -> int:
-    """Return how many programs share an output of ``all_rounds`` rounds, where ``slots`` programs run at a time."""
-    best, most = 1, min(all_rounds, max(1, WAVES * slots // groups))
-    for wave in range(1, WAVES + 1):
-        segments = max(1, min(wave * slots // groups, most))
-        times = [_time(one, groups, all_rounds, round_bytes, slots) for one in (segments, best)]
-        if times[0] < times[1]:
-            best = segments
-    return best
-
-
-def _time(segments: int, groups: int, all_rounds: int, round_bytes: int, slots: int) -> float:
-    """Return the time of a launch, in bytes that a program reads where all programs share the memory's rate.
-
-    It is that of the waves of programs. A last wave that is not full takes less time, but no less than a lone program
-    does. The end of a program, longer if it shares its output, is hidden in part behind the loads of other programs.
-    """
-    read: int = round_bytes * triton.cdiv(all_rounds, segments)
-    ending = SHARING_BYTES if segments > 1 else ENDING_BYTES
-    wave = read + LATENCY * ending
-    full, rest = divmod(groups * segments, slots)
-    last = max(wave * rest / slots, LATENCY * (read + ending)) if rest else 0.0
-    return full * wave + last + SPREAD * read
 
 
 def reduce(op: str, x: Tensor, dim: str | int) -> Tensor:
@@ -339,7 +324,7 @@ def _launch(op: str, x: Tensor, inner: bool, y: Tensor) -> None:
     length_unit = wide if length % wide == 0 else 1
     lead = 0 if torch.compiler.is_compiling() else x.storage_offset() % wide  # torch.compile cannot trace it
     at_once = unit > 1 and lead == 0 and (inner or length_unit > 1)
-    shifted = inner and not at_once and count * x.element_size() > ROUND_BYTES
+    shifted = inner and not at_once and count > TILE
     if shifted:
         x = x.as_strided(x.shape, x.stride(), x.storage_offset() - lead) if lead else x
         unit = 1

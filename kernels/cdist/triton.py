@@ -6,7 +6,7 @@ then a few units of |a - c|^2 + |b - c|^2. A float16 or bfloat16 number fits int
 moved. On Hopper GPUs the warps of large float32 cases are specialized (``kernels.hopper_split``, ``_hopper.py``). All
 other kernels are in this file.
 
-float64 is computed from differences, without tensor cores.
+float64, and points of few coordinates where that is faster, are computed from differences, without tensor cores.
 """
 
 from __future__ import annotations
@@ -57,6 +57,12 @@ class Plan:
 SMALL_COST, SMALL_DEPTH = 1.35, 256
 # The least number of tiles of b for which a program keeps a tile of a: tensor cores wait until that one has arrived.
 PASSING = 8
+# Differences have one kernel; tensor cores need the points in halves first. Times in us of a million elements of y:
+FEW = 16  # coordinates, at most
+DIFFERENCES = (8, 128, 2)  # rows, columns and warps of a program
+LEAST_US, COORDINATE_US = 1.5, 0.3  # of differences: at least, and for each coordinate
+RATES = {True: 1.5, False: 2.1}  # of tensor cores, by whether rows of y are aligned
+SPLIT_US = 5.0  # to split the points, whatever their number
 RING_DEPTH = 256  # with more coordinates than this, tiles of 128 x 128 are faster than tiles of 64 x 128
 
 
@@ -164,21 +170,29 @@ def _tiles(
 
 @triton.jit
 def _differences(
-    a, a_row, a_col, b, b_row, b_col, y, n, m, d, ROWS: tl.constexpr, COLS: tl.constexpr
+    a, a_row, a_col, b, b_row, b_col, y, n, m, steps,
+    ARITHMETIC: tl.constexpr, TOGETHER: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
+    """Compute distances from differences, in ``steps`` of TOGETHER coordinates whose loads are on their way at once."""
+    largest: tl.constexpr = 3.4028234663852886e38
     across = tl.cdiv(m, COLS)
     rows = (tl.program_id(0) // across).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols = (tl.program_id(0) % across).to(tl.int64) * COLS + tl.arange(0, COLS)
-    square = tl.zeros((ROWS, COLS), tl.float64)
-    for _ in range(d):
-        x = tl.load(a + rows * a_row, mask=rows < n, other=0.0)
-        z = tl.load(b + cols * b_row, mask=cols < m, other=0.0)
-        difference = x[:, None] - z[None, :]
-        square += difference * difference
-        a += a_col
-        b += b_col
+    square = tl.zeros((ROWS, COLS), ARITHMETIC)
+    for _ in range(steps):
+        for _ in tl.static_range(TOGETHER):
+            x = tl.load(a + rows[:, None] * a_row, mask=rows[:, None] < n, other=0.0).to(ARITHMETIC)
+            z = tl.load(b + cols[None, :] * b_row, mask=cols[None, :] < m, other=0.0).to(ARITHMETIC)
+            if ARITHMETIC == tl.float32:  # noqa: SIM300  # not a constant
+                # Finite, since a point at infinity is infinitely far from another one there. NaN stays NaN.
+                z = tl.where(z > largest, largest, tl.where(z < -largest, -largest, z))
+            difference = x - z
+            square = tl.fma(difference, difference, square)
+            a += a_col
+            b += b_col
     inside = (rows < n)[:, None] & (cols < m)[None, :]
-    tl.store(y + rows[:, None] * m + cols[None, :], tl.sqrt(square), mask=inside)
+    distances = root(square) if ARITHMETIC == tl.float32 else tl.sqrt(square)  # noqa: SIM300
+    tl.store(y + rows[:, None] * m + cols[None, :], distances.to(y.dtype.element_ty), mask=inside)
 
 
 def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
@@ -201,9 +215,8 @@ def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
         return y.zero_()
     # Triton launches on the current device, which may not be that of a.
     with torch.cuda.device_of(a):
-        if a.dtype == torch.float64:
-            grid = (triton.cdiv(y.shape[0], 32) * triton.cdiv(y.shape[1], 32),)
-            _differences[grid](a, *a.stride(), b, *b.stride(), y, *y.shape, a.shape[1], ROWS=32, COLS=32)
+        if a.dtype == torch.float64 or differences_win(y.shape[0], y.shape[1], a.shape[1], y.element_size()):
+            _launch_differences(a, b, y)
             return y
         narrow = a.dtype != torch.float32
         plan = plan_for(
@@ -213,6 +226,23 @@ def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
         halves = split_points(a, b, depth=plan.depth, parts=1 if narrow else 2)
         launch(*halves, y, a.shape[1], plan, descriptors=has_descriptors(a))
     return y
+
+
+def differences_win(n: int, m: int, d: int, itemsize: int) -> bool:
+    """Return whether differences are faster than tensor cores for points [n, d] and [m, d], by an estimate."""
+    rate = RATES[m * itemsize % 16 == 0]
+    return d <= FEW and n * m * (max(LEAST_US, d * COORDINATE_US) - rate) < SPLIT_US * 1e6
+
+
+def _launch_differences(a: Tensor, b: Tensor, y: Tensor) -> object:
+    (n, m), d = y.shape, a.shape[1]
+    double = a.dtype == torch.float64
+    rows, cols, warps = (32, 32, 4) if double else DIFFERENCES
+    together = 1 if double else d
+    return _differences[(triton.cdiv(n, rows) * triton.cdiv(m, cols),)](
+        a, *a.stride(), b, *b.stride(), y, n, m, d // together,
+        ARITHMETIC=tl.float64 if double else tl.float32, TOGETHER=together, ROWS=rows, COLS=cols, num_warps=warps,
+    )  # fmt: skip
 
 
 def launch(a: Halves, b: Halves, y: Tensor, d: int, plan: Plan, *, descriptors: bool) -> object:

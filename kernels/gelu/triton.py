@@ -26,8 +26,8 @@ from ..second_derivative import no_second_derivative
 from ..triton_device import LANES, on_device_of, programs_for, require_floats, require_gpu
 from ._form import is_tanh
 
-BYTES = 2048  # of x for a program of the forward: with 4 warps, one 128-bit access of a thread
-MANY = 2**18  # elements; with fewer, half of that: more programs share the arithmetic, which takes as long as memory
+LARGEST = 1024  # elements of a program of the forward: with 4 warps, one 128-bit access of a thread in 16 bits
+FEW = 2**18  # elements of x; with fewer, a program has 1 KiB, so that more programs share the arithmetic
 
 MINUS_2_SQRT_2_OVER_PI = tl.constexpr(-1.5957691216057308)
 SQRT_HALF = tl.constexpr(0.7071067811865476)
@@ -152,7 +152,7 @@ def gelu(x: Tensor, *, form: str, BLOCK: int | None = None, num_warps: int = 4) 
     Args:
         x: a tensor.
         form: "erf" or "tanh".
-        BLOCK: elements of a program of the forward, a power of 2. None: those of 2 KiB, or of 1 KiB if ``x`` is small.
+        BLOCK: elements of a program of the forward, a power of 2. None: 1024, or those of 1 KiB if ``x`` is small.
         num_warps: warps of a program of the forward, a power of 2.
 
     Raises:
@@ -171,7 +171,7 @@ def gelu(x: Tensor, *, form: str, BLOCK: int | None = None, num_warps: int = 4) 
     if x.numel() == 0:
         return y
     arithmetic = tl.float64 if x.dtype == torch.float64 else tl.float32
-    block = BLOCK or BYTES // x.element_size() // (1 if x.numel() >= MANY else 2)
+    block = BLOCK or (LARGEST if x.numel() >= FEW else LARGEST // x.element_size())
     grid = (programs_for(x.numel(), block),)
     with on_device_of(x):
         _gelu[grid](x, y, x.numel(), TANH=tanh, ARITHMETIC=arithmetic, BLOCK=block, num_warps=num_warps)

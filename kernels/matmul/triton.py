@@ -32,7 +32,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..padding import ALIGNED
+from ..padding import ALIGNED, padded
 from ..stream_memory import counters
 from ..tensor_cores import has_roles
 from ..triton_device import on_device_of, require_gpu, require_products
@@ -343,11 +343,11 @@ def _by_pointers(
     # product. Those of the left operand stay in registers, and may lie either way. So y^T = b^T a^T if only a fits.
     if precision == "tf32x3" and not a_along_k and not b_along_k:
         if a.numel() <= b.numel():
-            a = a.contiguous()
-            a_along_k, a_unit = load_unit(a)
+            (a,) = padded(a)  # along k, and with zeros to whole loads, whatever k is
+            a_along_k, a_unit = load_unit(a, zeros=True)
         else:
-            b = b.t().contiguous().t()
-            b_along_k, b_unit = load_unit(b.t())
+            b = padded(b.t())[0].t()
+            b_along_k, b_unit = load_unit(b.t(), zeros=True)
     if precision == "tf32x3" and a_along_k and not b_along_k:
         a, b, target, scale_a, scale_b = b.t(), a.t(), target.t(), scale_b, scale_a
         rows, cols, a_unit, b_unit, a_along_k, b_along_k = cols, rows, b_unit, a_unit, False, True

@@ -25,7 +25,7 @@ from ..tensor_cores import processors, promote
 from ..triton_device import on_device_of
 from ._triton_products import activation_and_slope
 
-LARGEST = 512  # rows or columns, at most; beyond, the tiles of ``kernels.matmul`` fill a GPU
+MOST_ROWS, WIDEST = 512, 256  # beyond, ``kernels.matmul`` is faster, although it needs more kernels
 # Rows and columns of a tile. Large tiles load less for a product, but keep fewer multiprocessors busy.
 SMALL, LARGE = 16, 32
 FORWARD_ROWS, BACKWARD_ROWS = 16, 8  # of a tile for each warp; with less in forward, two warps compute the same
@@ -142,7 +142,7 @@ def _backward(
 
 def small(x: Tensor) -> bool:
     """Return whether layers with input ``x`` [rows, dim] use the functions of this file."""
-    return x.dtype == torch.float32 and max(x.shape) <= LARGEST
+    return x.dtype == torch.float32 and x.shape[0] <= MOST_ROWS and x.shape[1] <= WIDEST
 
 
 def _tiles(rows: int, dim: int) -> int:

@@ -14,7 +14,10 @@ VECTOR = 16  # bytes
 MAX_ROW_BYTES = 32_768 * 4
 
 WARP_BYTES = 4096  # bytes of a row for a warp, in the arithmetic type: about 32 registers of a thread
-PROGRAM_BYTES = 2048  # the least bytes of x for a program: one warp takes several short rows
+# Rows of fewer columns than this share a program. Together they have so many bytes, unless programs would then be fewer
+# than multiprocessors. A thread has 64 bytes of them, or eight elements if they are loaded one by one.
+SHORT, PROGRAM_BYTES = 1024, 4096
+SHARE_BYTES, SHARE_ELEMENTS = 64, 8
 MOST_STEPS = 8  # loads of a row, or slightly fewer: the last one is partly empty, and each is code of its own
 
 # How often a row is read, by bytes of an element and warps; all other rows are read once. A row that is kept from the
@@ -43,6 +46,7 @@ LAUNCH_BYTES = 8 << 20
 
 # Backward, where a row is a pair of rows, of y and dy.
 HELD = {2: 8_192, 4: 16_384, 8: 4_096}  # columns of the longest row that a program holds, by bytes of an element
+ALONE_BYTES = 1024  # a longer row with edges has a program of its own
 PAIR_TILE = 4096  # the least elements of a program: it takes several short rows
 PAIR_WARP_BYTES = 4096  # bytes of each tensor for a warp, in the arithmetic type: 64 registers of a thread for both
 
@@ -125,12 +129,19 @@ class Held:
 def held(x: Rows, asked: Asked = Asked()) -> Held:
     """Return the launch for rows that fit into the registers of a program."""
     block = triton.next_power_of_2(x.cols)
-    rows = asked.rows or max(1, PROGRAM_BYTES // (block * x.itemsize))
+    rows = asked.rows or (max(1, PROGRAM_BYTES // (block * x.itemsize)) if block < SHORT else 1)
+    while not asked.rows and rows > 1 and triton.cdiv(x.rows, rows) < x.multiprocessors:
+        rows //= 2
     loads = access(x, rows)
-    # The power of 2 of warps whose threads hold 23 to 45 numbers. Each lone element has a mask of its own,
-    # which takes as much.
-    numbers = WARP_BYTES // (2 * x.wide if loads.scalar else x.wide)
-    warps = asked.warps or min(32, max(1, triton.next_power_of_2(rows * x.cols * 7 // (5 * numbers) + 1) // 2))
+    if rows > 1:
+        thread = SHARE_ELEMENTS if loads.scalar else SHARE_BYTES // x.itemsize
+        fit = rows * block // (32 * thread)
+    else:
+        # The power of 2 of warps whose threads hold 23 to 45 numbers. Each lone element has a mask of its own,
+        # which takes as much.
+        numbers = WARP_BYTES // (2 * x.wide if loads.scalar else x.wide)
+        fit = triton.next_power_of_2(x.cols * 7 // (5 * numbers) + 1) // 2
+    warps = asked.warps or min(32, max(1, fit))
     # A load of one vector for each thread, or more.
     step = min(block, max(triton.cdiv(32 * warps * loads.unit, rows), block // MOST_STEPS, 2 * loads.unit))
     if x.cols == block:
@@ -138,7 +149,7 @@ def held(x: Rows, asked: Asked = Asked()) -> Held:
     whole = (x.cols - loads.unit + 1) if loads.edges else x.cols  # at the least
     sure = whole // step if x.rows % rows == 0 else 0
     # Where a multiprocessor has one program, it has enough registers.
-    reads = READS.get((x.itemsize, warps), 1) if x.rows > x.multiprocessors * rows and not loads.scalar else 1
+    reads = READS.get((x.itemsize, warps), 1) if rows == 1 and x.rows > x.multiprocessors and not loads.scalar else 1
     return Held(rows, step, triton.cdiv(x.cols, step), sure, warps, reads, loads)
 
 

@@ -26,7 +26,7 @@ from ..second_derivative import no_second_derivative
 from ..triton_device import l2_bytes, multiprocessors, on_device_of, require_floats, require_gpu
 from ._triton_backward import _backward_long, _backward_rows
 from ._triton_forward import _softmax_long, _softmax_rows
-from ._triton_plan import HELD, PAIR_TILE, PROGRAM_BYTES, Asked, Long, Rows, access, backward_warps, forward, long
+from ._triton_plan import ALONE_BYTES, HELD, PAIR_TILE, Asked, Long, Rows, access, backward_warps, forward, long
 
 LONGEST = 2**31 - 32_768  # columns of a long row; beyond, indices of the last step may need more than 32 bits
 
@@ -150,7 +150,7 @@ def _launch_backward(y: Tensor, dy: Tensor, dx: Tensor) -> None:
         _launch_long(_backward_long, long(given, 2), given, (y, dy, dx), results=1)
         return
     together = max(1, PAIR_TILE // block)
-    if access(given, 1).edges and given.bytes > PROGRAM_BYTES // 2:
+    if access(given, 1).edges and given.bytes > ALONE_BYTES:
         together = 1
     loads = access(given, together)
     _backward_rows[(triton.cdiv(given.rows, together),)](

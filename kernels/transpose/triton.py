@@ -1,8 +1,8 @@
 """Transpose in Triton, tile by tile. A tile is read along the rows of x and written along the rows of y.
 
 Triton moves the tile from the layout of the loads to that of the stores through shared memory, so both are coalesced.
-Programs that run at the same time have tiles from few rows and few columns of tiles, so that they read and write memory
-in pieces of several KB, not of one tile's width.
+Programs that run at the same time have tiles below one another, so that together they write whole rows of y. To read
+whole rows of x instead is 3 to 4 % slower.
 """
 
 from __future__ import annotations
@@ -12,23 +12,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..triton_device import on_device_of, require_gpu
+from ..triton_device import multiprocessors, on_device_of, require_gpu
 
 ROW_BYTES = 256  # bytes of a row of a square tile, in x and in y: two cache lines
-THREAD_BYTES = 128  # bytes of a tile for a thread: eight accesses of 128 bits
-BAND = 16  # rows of tiles that are walked together: pieces of 16 * ROW_BYTES = 4 KB in y
+NARROW = 32, 64  # rows and columns of a tile of 8 or 16 bits where rows are not aligned, or a square is too large
+MANY = 32  # such squares for each multiprocessor
+WARPS = 8  # of a program
 
 
 @triton.jit
-def _transpose(x_ptr, y_ptr, x_stride, rows, cols, TILE: tl.constexpr, BAND: tl.constexpr):
-    of_band = BAND * tl.cdiv(cols, TILE)
-    band = tl.program_id(0) // of_band
-    tile = tl.program_id(0) % of_band
-    height = tl.minimum(tl.cdiv(rows, TILE) - band * BAND, BAND)
-    lane = tl.arange(0, TILE)
+def _transpose(x_ptr, y_ptr, x_stride, rows, cols, ROWS: tl.constexpr, COLS: tl.constexpr):
+    height = tl.cdiv(rows, ROWS)
     # int64, because int32 offsets overflow at 2**31 elements.
-    row = (band * BAND + tile % height).to(tl.int64) * TILE + lane
-    col = (tile // height).to(tl.int64) * TILE + lane
+    row = (tl.program_id(0) % height).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    col = (tl.program_id(0) // height).to(tl.int64) * COLS + tl.arange(0, COLS)
     x = tl.load(x_ptr + row[:, None] * x_stride + col[None, :], mask=(row[:, None] < rows) & (col[None, :] < cols))
     tl.store(
         y_ptr + col[:, None] * rows + row[None, :], tl.trans(x), mask=(col[:, None] < cols) & (row[None, :] < rows)
@@ -50,15 +47,17 @@ def transpose(x: Tensor) -> Tensor:
         x = x.contiguous()
     y = torch.empty((cols, rows), dtype=x.dtype, device=x.device)
     if x.numel():
-        tile, warps = shape_for(x.element_size())
+        tile_rows, tile_cols = tile_for(rows, cols, x.element_size(), multiprocessors(x))
         with on_device_of(x):
-            _transpose[(triton.cdiv(rows, tile) * triton.cdiv(cols, tile),)](
-                x, y, x.stride(0), rows, cols, TILE=tile, BAND=BAND, num_warps=warps
+            _transpose[(triton.cdiv(rows, tile_rows) * triton.cdiv(cols, tile_cols),)](
+                x, y, x.stride(0), rows, cols, ROWS=tile_rows, COLS=tile_cols, num_warps=WARPS
             )
     return y
 
 
-def shape_for(itemsize: int) -> tuple[int, int]:
-    """Return the rows and columns of a tile, and the warps of its program, for elements of ``itemsize`` bytes."""
-    tile = min(128, ROW_BYTES // itemsize)
-    return tile, max(1, tile * tile * itemsize // (32 * THREAD_BYTES))
+def tile_for(rows: int, cols: int, itemsize: int, processors: int) -> tuple[int, int]:
+    """Return the rows and columns of a tile of elements of ``itemsize`` bytes."""
+    side = min(128, ROW_BYTES // itemsize)
+    aligned = rows * itemsize % 16 == cols * itemsize % 16 == 0
+    many = triton.cdiv(rows, side) * triton.cdiv(cols, side) >= MANY * processors
+    return NARROW if itemsize < 4 and not (aligned and many) else (side, side)

@@ -17,6 +17,7 @@ triton = pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("interpreted kernels cannot be compiled", allow_module_level=True)
 
+import triton.language as tl  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
@@ -165,10 +166,26 @@ def test_compiled_cdist_takes_sizes_of_1_which_triton_makes_constants(tmp_path, 
 @pytest.mark.parametrize("d", [1, "i32"])
 @pytest.mark.parametrize("capability", TENSOR_CORES)
 def test_compiled_cdist_of_float64_spills_nothing(tmp_path, capability, d):
-    values = dict.fromkeys(["a", "b", "y"], "*fp64") | dict.fromkeys(["a_row", "b_row", "n", "m"], "i32")
-    values |= {"a_col": 1, "b_col": 1, "d": d, "ROWS": 32, "COLS": 32}
+    assert differences(capability, tmp_path, "fp64", (32, 32, 4), 1, steps=d).stack == 0
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("together", [2, 8, 16])
+def test_compiled_differences_load_several_coordinates_at_once_and_store_rows_side_by_side(tmp_path, aligned, together):
+    built = differences(90, tmp_path, "fp32", cdist.DIFFERENCES, together, unaligned=() if aligned else ("m",))
+    assert built.stack == 0
+    assert bool(re.findall(r"st\.global\S*\.v4", built.ptx)) == aligned
+    rows, cols, warps = cdist.DIFFERENCES
+    assert len(re.findall(r"ld\.global", built.ptx)) == together * (rows + cols // (32 * warps))
+
+
+def differences(capability, tmp_path, dtype, tile, together, steps=1, unaligned=()):
+    rows, cols, warps = tile
+    values = dict.fromkeys(["a", "b", "y"], f"*{dtype}") | dict.fromkeys(["a_row", "b_row", "n", "m"], "i32")
+    values |= {"a_col": 1, "b_col": 1, "steps": steps, "ROWS": rows, "COLS": cols, "TOGETHER": together}
+    values["ARITHMETIC"] = tl.float64 if dtype == "fp64" else tl.float32
     chosen = {name: values[name] for name in cdist._differences.arg_names}
-    assert build(cdist._differences, chosen, capability, 4, 3, tmp_path).stack == 0
+    return build(cdist._differences, chosen, capability, warps, 3, tmp_path, unaligned=unaligned)
 
 
 @pytest.mark.parametrize("columns", [(False, False), (False, True), (True, False)])

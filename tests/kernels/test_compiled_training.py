@@ -93,10 +93,10 @@ def test_gelus_backward_is_of_wide_accesses_and_two_special_functions(build, cap
 @capabilities
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 def test_gelus_form_erf_is_one_exp2_and_few_multiplications(build, capability, dtype):
-    constants = {"TANH": False, "ARITHMETIC": tl.float32, "BLOCK": 2 * gelu.FEWEST}
+    constants = {"TANH": False, "ARITHMETIC": tl.float32, "BLOCK": gelu.LARGEST}
     pointers = dict.fromkeys(("x_ptr", "y_ptr"), f"*{dtype}")
     built = build(gelu._gelu, pointers | {"count": "i64"}, constants, capability, 4)
-    elements = 2 * gelu.FEWEST // (4 * 32) + 1  # and the last elements, one a thread
+    elements = gelu.LARGEST // (4 * 32) + 1  # and the last elements, one a thread
     assert built.count(r"ex2\.approx") == elements
     assert built.count(r"(?:fma\.rn|mul)\.f32") <= (12 if dtype == "fp32" else 9) * elements
     assert built.count(r"(?:div|rcp|\.f64)") == 0

@@ -142,7 +142,7 @@ def test_it_says_what_multiplied(triton_mlp, device, monkeypatch):
     for dtype, want in ((torch.float32, "one kernel a layer"), (torch.float64, "cuBLAS")):
         triton_mlp.mlp(*draw(device, dtype, 3, 8, 1), activation="gelu")
         assert triton_mlp.chosen().startswith(want)
-    monkeypatch.setattr(triton_mlp._triton_small, "LARGEST", 4)
+    monkeypatch.setattr(triton_mlp._triton_small, "WIDEST", 4)
     triton_mlp.mlp(*draw(device, torch.float32, 3, 8, 1), activation="gelu")
     assert triton_mlp.chosen().startswith("matmul: pointers")
 
@@ -174,7 +174,7 @@ def test_a_single_row_may_have_any_stride(triton_mlp, device, narrow, tiling):
 def test_every_gradient_agrees_with_autograds_own(
     triton_mlp, device, monkeypatch, activation, dtype, batch, dim, layers, small
 ):
-    monkeypatch.setattr(triton_mlp._triton_small, "LARGEST", small)
+    monkeypatch.setattr(triton_mlp._triton_small, "WIDEST", small)
     tensors = draw(device, dtype, batch, dim, layers)
     dy = torch.randn(batch, dim, device=device, dtype=dtype)
     wide = [tensor.detach().double().requires_grad_() for tensor in tensors]
@@ -220,7 +220,7 @@ def test_a_gradient_may_lie_in_any_way(triton_mlp, device, narrow, narrowed, vie
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 @pytest.mark.parametrize("small", [512, 16])
 def test_autocast_changes_nothing(triton_mlp, device, monkeypatch, activation, small):
-    monkeypatch.setattr(triton_mlp._triton_small, "LARGEST", small)
+    monkeypatch.setattr(triton_mlp._triton_small, "WIDEST", small)
     tensors = draw(device, torch.float32, 3, 24, 2)
     dy = torch.randn(3, 24, device=device)
     want = gradients(triton_mlp.mlp, tensors, dy, activation)
