@@ -39,6 +39,7 @@ TOOLS = {  # tools and their options
 }
 LIMIT_S, GRACE_S = 480.0, 10.0
 DTYPES = ("float32", "bfloat16", "float16")
+OTHER_DTYPES = {"histogram": ("float32",)}
 MLP = {"layers": 2, "steps": 1, "zero_grad": "every_step", "pass": "fwd_bwd"}
 REDUCTIONS = ("reduce_sum", "reduce_max", "argmax", "norm")
 SIZES: dict[str, list[dict[str, Any]]] = {  # op → sizes; each of them uses another kernel or plan
@@ -58,10 +59,16 @@ SIZES: dict[str, list[dict[str, Any]]] = {  # op → sizes; each of them uses an
     + [{"rows": 5, "cols": cols, "pass": "bwd"} for cols in (1000, 16384, 40000)],
     "matmul": [
         {"m": m, "n": n, "k": k}
-        for m, n, k in ((16, 256, 256), (128, 512, 512), (256, 384, 320), (520, 520, 264), (33, 65, 127))
+        for m, n, k in (
+            *((16, 256, 256), (128, 512, 512), (256, 384, 320), (520, 520, 264), (33, 65, 127)),
+            *((1280, 2304, 264), (1536, 2048, 512), (1280, 2303, 264)),  # warps with roles, in 16 bits
+        )
     ],
     "cdist": [{"n": n, "m": m, "d": d} for n, m, d in ((200, 136, 64), (257, 129, 128), (300, 260, 512), (33, 65, 3))],
     "mlp": [{"dim": dim, "batch": batch, **MLP} for dim, batch in ((264, 136), (37, 19))],
+    "transpose": [{"rows": rows, "cols": cols} for rows, cols in ((256, 320), (100, 333))],
+    "cumsum": [{"rows": 7, "cols": cols} for cols in (64, 1001, 40000)],
+    "histogram": [{"elements": elements, "bins": bins} for elements, bins in ((4096, 64), (100_001, 1000))],
 }
 LITTLE = SIZES | {  # for initcheck, which reports 512 reads of a launch, and an error if there are more
     "mlp": [{"dim": dim, "batch": batch, **MLP} for dim, batch in ((128, 16), (37, 19))],
@@ -74,7 +81,8 @@ IMPLS = {  # op → implementations with our kernels
     "softmax": ("triton", "cuda"),
     "matmul": ("triton", "cuda", "split"),
     "cdist": ("triton", "cuda"),
-    "mlp": ("triton",),
+    **dict.fromkeys(("mlp", "transpose", "cumsum"), ("triton",)),
+    "histogram": ("triton", "cuda"),
 }
 HAZARDS = re.compile(r"^========= RACECHECK SUMMARY: (\d+) hazard", re.MULTILINE)
 PLACE = re.compile(r"^=+ +(at (?!0x)\S.*|.* on access by \w+ source)$", re.MULTILINE)
@@ -159,7 +167,9 @@ def calls(ops: Sequence[str], name: str) -> int:
     torch.use_deterministic_algorithms(TOOLS[name] is None, warn_only=True)  # then torch fills new tensors with NaN
     sizes = LITTLE if name == "initcheck" else SIZES
     right, wrong = 0, 0
-    for op, point, dtype in [(one, *more) for one in ops for more in product(sizes[one], DTYPES)]:
+    for op, point, dtype in [
+        (one, *more) for one in ops for more in product(sizes[one], OTHER_DTYPES.get(one, DTYPES))
+    ]:
         fields = fields_of("workload", op) | point | {"dtype": dtype}
         workload = schema.build(schema.find("runner.models", op), fields, op)
         inputs = workload.inputs(draw_on("cpu", dtype, "normal", 0))
