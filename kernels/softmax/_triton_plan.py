@@ -144,8 +144,8 @@ def held(x: Rows, asked: Asked = Asked()) -> Held:
     warps = asked.warps or min(32, max(1, fit))
     # A load of one vector for each thread, or more.
     step = min(block, max(triton.cdiv(32 * warps * loads.unit, rows), block // MOST_STEPS, 2 * loads.unit))
-    if x.cols == block:
-        step = block  # the same loads, in fewer registers
+    if rows == 1 and x.cols == block:
+        step = block  # the same loads, in fewer registers; of several rows, few threads have one, and exchange less
     whole = (x.cols - loads.unit + 1) if loads.edges else x.cols  # at the least
     sure = whole // step if x.rows % rows == 0 else 0
     # Where a multiprocessor has one program, it has enough registers.
