@@ -30,9 +30,10 @@ from .stream_memory import counters
 from .triton_device import multiprocessors, on_device_of, require_floats, require_gpu
 
 WARPS = 8  # of a program that loops
-TILE = 4096  # elements of a row that a loop adds at once: 16 accumulators for each thread
+TILE = 4096  # elements of a row, of up to 32 bits, that a loop adds at once: 16 accumulators for each thread
 UNROLL = {2: 4, 4: 1, 8: 1}  # steps along a row whose loads are on their way at the same time, by bytes of an element
-WARP_BYTES = 2048  # of a row that is read at once, for each warp: four accesses of 16 bytes for each thread
+ROW_BYTES = 16384  # of a row that is read at once, without a loop; half as many for argmax
+WARP_BYTES = 2048  # of such a row, for each warp: four accesses of 16 bytes for each thread
 LINE_BYTES = 128  # of a row that a tile reads where it reduces columns: a line of the cache
 COLUMN_BYTES, COLUMN_UNROLL = 8192, 4  # of such a tile, and tiles whose loads are on their way at the same time
 COMBINED = 1024  # partial results that the last program combines at once
@@ -253,15 +254,18 @@ def plan_for(op: str, outs: int, count: int, itemsize: int, inner: bool, wide: b
 
     """
     line = 1 if inner else min(triton.next_power_of_2(outs), LINE_BYTES // itemsize)
-    tile, unroll = (TILE, UNROLL[itemsize]) if inner else (COLUMN_BYTES // itemsize, COLUMN_UNROLL)
-    step = tile // line // (2 if op == "argmax" else 1)  # which keeps places too
+    tile, unroll = (
+        (TILE * min(4, itemsize) // itemsize, UNROLL[itemsize]) if inner else (COLUMN_BYTES // itemsize, COLUMN_UNROLL)
+    )
+    halves = 2 if op == "argmax" else 1  # which keeps places too
+    step = tile // line // halves
     if not wide:
         unroll = 1
-    if count > step:  # a loop
+    if count > (ROW_BYTES // itemsize // halves if inner else step):  # a loop
         unroll, together, warps = min(unroll, triton.cdiv(count, step)), line, WARPS
     else:
         step, unroll = triton.next_power_of_2(count), 1
-        together = min(triton.next_power_of_2(outs), max(line, tile // step))
+        together = min(triton.next_power_of_2(outs), max(line, tile // halves // step))
         while together > line and triton.cdiv(outs, together) < WARPS * processors:
             together //= 2  # short outputs are shared among all multiprocessors
         warps = min(WARPS, together * step * itemsize // WARP_BYTES)
@@ -324,7 +328,7 @@ def _launch(op: str, x: Tensor, inner: bool, y: Tensor) -> None:
     length_unit = wide if length % wide == 0 else 1
     lead = 0 if torch.compiler.is_compiling() else x.storage_offset() % wide  # torch.compile cannot trace it
     at_once = unit > 1 and lead == 0 and (inner or length_unit > 1)
-    shifted = inner and not at_once and count > TILE
+    shifted = inner and not at_once and count * x.element_size() > ROW_BYTES  # so that it loops
     if shifted:
         x = x.as_strided(x.shape, x.stride(), x.storage_offset() - lead) if lead else x
         unit = 1
