@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import cache
 from typing import Any
 
 import torch
@@ -34,16 +33,6 @@ def has_roles(x: Tensor) -> bool:
 def tiles_of(x: Tensor, rows: int, cols: int, *, descriptors: bool) -> Any:
     """Return the argument by which a kernel accesses tiles of the contiguous ``x``: a descriptor, or ``x`` itself."""
     return TensorDescriptor.from_tensor(x, [rows, cols]) if descriptors else x
-
-
-def processors(x: Tensor) -> int:
-    """Return the number of multiprocessors of the GPU of ``x``; 1 on a CPU, for the interpreter."""
-    return _processors_of(x.device) if x.is_cuda else 1
-
-
-@cache
-def _processors_of(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 ALL_PRODUCTS = 32  # sums of up to this many terms use all four products of ``product``

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 
 import torch
 import triton
@@ -60,7 +61,16 @@ def require_products() -> None:
 
 def multiprocessors(x: Tensor) -> int:
     """Return the number of multiprocessors of the GPU of ``x``; 1 under Triton's interpreter."""
-    return int(torch.cuda.get_device_properties(x.device).multi_processor_count) if x.is_cuda else 1
+    if not x.is_cuda:
+        return 1
+    return _count_of(x.device) if torch.compiler.is_compiling() else _known_count_of(x.device)
+
+
+def _count_of(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+_known_count_of = cache(_count_of)  # to ask takes 1 us; torch.compile would warn about the cache
 
 
 def l2_bytes(x: Tensor) -> int:

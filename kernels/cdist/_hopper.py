@@ -30,7 +30,7 @@ from ..hopper_split import (
     product,
     tiles_of,
 )
-from ..tensor_cores import processors
+from ..triton_device import multiprocessors
 
 
 @gluon.jit
@@ -170,7 +170,7 @@ def stay(a: Halves, b: Halves, y: Tensor, *, all_products: bool, depth: int, slo
     """
     n, m = y.shape
     tiles = triton.cdiv(n, ROWS.value) * triton.cdiv(m, COLS.value)
-    return _stay[(min(tiles, processors(y)),)](
+    return _stay[(min(tiles, multiprocessors(y)),)](
         tiles_of(a.data, ROWS.value, depth), tiles_of(b.data, COLS.value, depth),
         tiles_of(y, OWN.value, COLS.value),
         a.norms, a.scales, b.norms, b.scales, n, m, a.lo, b.lo, 1.0,

@@ -24,14 +24,13 @@ from ..tensor_cores import (
     has_descriptors,
     has_roles,
     place,
-    processors,
     product,
     promote,
     root,
     tile,
     tiles_of,
 )
-from ..triton_device import require_floats, require_gpu, require_products
+from ..triton_device import multiprocessors, require_floats, require_gpu, require_products
 from ._points import require_points
 
 GROUP = 8  # rows of tiles that are visited together
@@ -220,7 +219,7 @@ def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
             return y
         narrow = a.dtype != torch.float32
         plan = plan_for(
-            y.shape[0], y.shape[1], a.shape[1], processors=processors(a), descriptors=has_descriptors(a),
+            y.shape[0], y.shape[1], a.shape[1], processors=multiprocessors(a), descriptors=has_descriptors(a),
             roles=has_roles(a) and not narrow,
         )  # fmt: skip
         halves = split_points(a, b, depth=plan.depth, parts=1 if narrow else 2)
@@ -274,7 +273,7 @@ def launch(a: Halves, b: Halves, y: Tensor, d: int, plan: Plan, *, descriptors: 
         "num_stages": plan.stages,
     }
     tiles = triton.cdiv(n, plan.rows) * triton.cdiv(m, plan.cols)
-    programs = min(plan.programs * processors(y) or tiles, tiles)
+    programs = min(plan.programs * multiprocessors(y) or tiles, tiles)
     return _tiles[(programs,)](*points, a.data.shape[1], 1.0, GROUP=GROUP, **constants)
 
 

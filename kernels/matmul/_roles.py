@@ -11,7 +11,7 @@ from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from ..tensor_cores import processors
+from ..triton_device import multiprocessors
 from ._configurations import Configuration
 from ._operands import Operand, store_unit, strides_of
 from ._triton_roles import AT_FIRST, matmul_roles
@@ -32,7 +32,7 @@ def by_roles(
     tiles = triton.cdiv(m, how.block_m) * triton.cdiv(n, how.block_n)
     # Threads take longer to store a part than tensor cores take for a step, so they store smaller parts in more steps.
     width = THREADS if not stored and triton.cdiv(k, how.block_k) >= how.block_n // THREADS else ENGINE
-    matmul_roles[(min(tiles, processors(y)),)](
+    matmul_roles[(min(tiles, multiprocessors(y)),)](
         _tiles(a, how.block_m // 2, how.block_k),
         _tiles(b, how.block_n - how.rest, how.block_k),
         _tiles(b, how.rest, how.block_k) if how.rest else None,

@@ -33,13 +33,12 @@ from ..tensor_cores import (
     has_descriptors,
     has_roles,
     place,
-    processors,
     product,
     promote,
     tile,
     tiles_of,
 )
-from ..triton_device import require_gpu, require_products
+from ..triton_device import multiprocessors, require_gpu, require_products
 from ..unsupported import Unsupported
 from ._product import require_product
 
@@ -166,7 +165,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
         return y.zero_()
     # Triton launches on the current device, which may not be that of a.
     with torch.cuda.device_of(a):
-        plan = plan_for(m, n, processors=processors(a), descriptors=has_descriptors(a), roles=has_roles(a))
+        plan = plan_for(m, n, processors=multiprocessors(a), descriptors=has_descriptors(a), roles=has_roles(a))
         x, z, columns = split(a, b, roles=plan.roles)
         launch(x, z, y, k, plan, columns=columns, descriptors=has_descriptors(a))
         squares = triton.cdiv(m, REPAIR) * triton.cdiv(n, REPAIR)
@@ -217,7 +216,7 @@ def launch(
     # The row stride of a descriptor is a multiple of 16 bytes.
     stores = descriptors and n % 4 == 0
     tiles = triton.cdiv(m, plan.rows) * triton.cdiv(n, plan.cols)
-    return _tiles[(min(tiles, processors(y)) if descriptors else tiles,)](
+    return _tiles[(min(tiles, multiprocessors(y)) if descriptors else tiles,)](
         tiles_of(a.data, *a_box, descriptors=descriptors), a.lo, a.data.shape[1], a.scales,
         tiles_of(b.data, *b_box, descriptors=descriptors), b.lo, b.data.shape[1], b.scales,
         tiles_of(y, plan.rows, plan.cols // 2, descriptors=stores), m, n, k, 1.0,

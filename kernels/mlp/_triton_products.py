@@ -20,8 +20,8 @@ from torch import Tensor
 
 from ..gelu.triton import normal_cdf_and_slope
 from ..padding import ALIGNED, padded
-from ..tensor_cores import TensorDescriptor, has_descriptors, processors
-from ..triton_device import on_device_of
+from ..tensor_cores import TensorDescriptor, has_descriptors
+from ..triton_device import multiprocessors, on_device_of
 
 # The estimate of a time, as in kernels.matmul
 CORE_BYTES = 4096 * 1.56e3  # bytes of a, for each column of b, that a multiprocessor multiplies in 1 us
@@ -238,7 +238,7 @@ def chained(dz: Tensor, w: Tensor, slope: Tensor, relu: bool, out: Tensor, sums:
 def tiling_for(x: Tensor) -> Tiling | None:
     """Return the fastest tiling for layers with input ``x`` [rows, dim], 16 bits; None if cuBLAS is faster."""
     rows, dim = x.shape
-    return _fastest(rows, dim, processors(x), has_descriptors(x))
+    return _fastest(rows, dim, multiprocessors(x), has_descriptors(x))
 
 
 @lru_cache(maxsize=1024)
@@ -318,7 +318,7 @@ def _launch(
         written = _descriptor(out, block) if stores else out
         kept = _descriptor(slope, block) if keep else written  # else not used
         matrices = [_descriptor(a, (tiling.m, tiling.k)), _descriptor(b, right), written, kept]
-    programs = min(tiles, tiling.resident * processors(out)) if tiling.resident else tiles
+    programs = min(tiles, tiling.resident * multiprocessors(out)) if tiling.resident else tiles
     with on_device_of(out):
         _product[(programs,)](
             *matrices,

@@ -21,8 +21,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..tensor_cores import processors, promote
-from ..triton_device import on_device_of
+from ..tensor_cores import promote
+from ..triton_device import multiprocessors, on_device_of
 from ._triton_products import activation_and_slope
 
 MOST_ROWS, WIDEST = 512, 256  # beyond, ``kernels.matmul`` is faster, although it needs more kernels
@@ -164,7 +164,7 @@ def linear(h: Tensor, w: Tensor, b: Tensor, relu: bool, y: Tensor, slope: Tensor
     rows, dim = h.shape
     if not y.numel():
         return
-    tile = LARGE if _tiles(rows, dim) >= processors(h) else SMALL
+    tile = LARGE if _tiles(rows, dim) >= multiprocessors(h) else SMALL
     with on_device_of(h):
         _forward[triton.cdiv(rows, tile), triton.cdiv(dim, tile)](
             h,
@@ -207,7 +207,7 @@ def gradients(
     rows, dim = h.shape
     dw, db = torch.empty_like(w), w.new_empty(dim)
     of_h = torch.empty_like(h) if below else None
-    enough = _tiles(dim, dim) + (_tiles(rows, dim) if below else 0) >= processors(h)
+    enough = _tiles(dim, dim) + (_tiles(rows, dim) if below else 0) >= multiprocessors(h)
     tile = LARGE if enough else SMALL
     across = triton.cdiv(dim, tile)
     tiles = across * (across + (triton.cdiv(rows, tile) if below else 0))
