@@ -253,19 +253,18 @@ def plan_for(op: str, outs: int, count: int, itemsize: int, inner: bool, wide: b
         processors: multiprocessors of the GPU.
 
     """
-    line = 1 if inner else min(triton.next_power_of_2(outs), LINE_BYTES // itemsize)
-    tile, unroll = (
-        (TILE * min(4, itemsize) // itemsize, UNROLL[itemsize]) if inner else (COLUMN_BYTES // itemsize, COLUMN_UNROLL)
-    )
     halves = 2 if op == "argmax" else 1  # which keeps places too
-    step = tile // line // halves
-    if not wide:
-        unroll = 1
-    if count > (ROW_BYTES // itemsize // halves if inner else step):  # a loop
-        unroll, together, warps = min(unroll, triton.cdiv(count, step)), line, WARPS
+    if inner:
+        line, step, unroll = 1, TILE * min(4, itemsize) // itemsize // halves, UNROLL[itemsize]
+        longest = ROW_BYTES // itemsize // halves
     else:
-        step, unroll = triton.next_power_of_2(count), 1
-        together = min(triton.next_power_of_2(outs), max(line, tile // halves // step))
+        line, unroll = min(triton.next_power_of_2(outs), LINE_BYTES // itemsize), COLUMN_UNROLL
+        longest = step = COLUMN_BYTES // itemsize // line // halves
+    if count > longest:  # a loop
+        unroll, together, warps = min(unroll, triton.cdiv(count, step)) if wide else 1, line, WARPS
+    else:
+        tile, step, unroll = line * step, triton.next_power_of_2(count), 1
+        together = min(triton.next_power_of_2(outs), max(line, tile // step))
         while together > line and triton.cdiv(outs, together) < WARPS * processors:
             together //= 2  # short outputs are shared among all multiprocessors
         warps = min(WARPS, together * step * itemsize // WARP_BYTES)

@@ -145,7 +145,7 @@ def held(x: Rows, asked: Asked = Asked()) -> Held:
     # A load of one vector for each thread, or more.
     step = min(block, max(triton.cdiv(32 * warps * loads.unit, rows), block // MOST_STEPS, 2 * loads.unit))
     if rows == 1 and x.cols == block:
-        step = block  # the same loads, in fewer registers; of several rows, few threads have one, and exchange less
+        step = block  # the same loads, in fewer registers; steps let fewer threads share one of several rows
     whole = (x.cols - loads.unit + 1) if loads.edges else x.cols  # at the least
     sure = whole // step if x.rows % rows == 0 else 0
     # Where a multiprocessor has one program, it has enough registers.
