@@ -17,7 +17,14 @@ ROOT = Path(__file__).parents[2]
 # Seconds each, of what the other activation or another size shows as well.
 LONG = ("129-65-2-512-dtype0", "7-130-3-512-dtype0-gelu")
 EVERY = "(test_every_kernel and float32)"  # every kernel beside float64, at small and odd sizes
-ROOMS = ("test_mlp_in_triton", "test_matmul_triton", "test_matmul and not test_matmul_triton", "test_split_triton")
+ROOMS = (
+    "test_split_triton",
+    "test_matmul and not test_matmul_triton",
+    "test_softmax",
+    "test_reductions",
+    "test_mlp_in_triton",
+    "test_matmul_triton",
+)
 REST = " and ".join(f"not ({room})" for room in ROOMS)
 PARTS = [EVERY, *(pytest.param(f"not {EVERY} and {room}", marks=pytest.mark.long) for room in (*ROOMS, REST))]
 
