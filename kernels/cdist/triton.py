@@ -59,7 +59,7 @@ PASSING = 8
 # Differences have one kernel; tensor cores need the points in halves first. Times in us of a million elements of y:
 FEW = 16  # coordinates, at most
 DIFFERENCES = (8, 128, 2)  # rows, columns and warps of a program
-LEAST_US, COORDINATE_US = 1.5, 0.3  # of differences: at least, and for each coordinate
+MIN_US, COORDINATE_US = 1.5, 0.3  # of differences: at least, and for each coordinate
 RATES = {True: 1.5, False: 2.1}  # of tensor cores, by whether rows of y are aligned
 SPLIT_US = 5.0  # to split the points, whatever their number
 RING_DEPTH = 256  # with more coordinates than this, tiles of 128 x 128 are faster than tiles of 64 x 128
@@ -230,7 +230,7 @@ def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
 def differences_win(n: int, m: int, d: int, itemsize: int) -> bool:
     """Return whether differences are faster than tensor cores for points [n, d] and [m, d], by an estimate."""
     rate = RATES[m * itemsize % 16 == 0]
-    return d <= FEW and n * m * (max(LEAST_US, d * COORDINATE_US) - rate) < SPLIT_US * 1e6
+    return d <= FEW and n * m * (max(MIN_US, d * COORDINATE_US) - rate) < SPLIT_US * 1e6
 
 
 def _launch_differences(a: Tensor, b: Tensor, y: Tensor) -> object:
