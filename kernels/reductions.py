@@ -2,8 +2,8 @@
 
 A program reduces a tile at a time: the elements of a step for several outputs. Each element of the tile has an
 accumulator, so the loop has no reduction across threads. Registers that no accumulator takes hold more loads of 16
-bytes, and a multiprocessor has 64 KiB or more on their way from memory. Where columns are reduced, tiles are
-narrow, so that few programs share a column, and the last of them has few partial results to combine.
+bytes, and a multiprocessor has 64 KiB or more on their way from memory. Tiles of columns are narrow, so that few
+programs share a column, and the last of them has few partial results to combine.
 
 A long row may begin anywhere in memory: its steps begin where 16 bytes can be loaded at once, the first one before the
 row, with the elements before it left out.
@@ -38,7 +38,8 @@ LINE_BYTES = 128  # of a row that a tile reads where it reduces columns: a line 
 COLUMN_BYTES, COLUMN_UNROLL = 8192, 4  # of such a tile, and tiles whose loads are on their way at the same time
 COMBINED = 1024  # partial results that the last program combines at once
 
-RESIDENT = 4  # programs that a multiprocessor holds at least
+RESIDENT = 4  # programs that a multiprocessor holds at least; test_compiled_triton.py checks it
+TERMS = 2**13  # elements of x, at most, that one accumulator adds one after the other; more would round too much
 
 
 @triton.jit
@@ -253,7 +254,7 @@ def plan_for(op: str, outs: int, count: int, itemsize: int, inner: bool, wide: b
         processors: multiprocessors of the GPU.
 
     """
-    halves = 2 if op == "argmax" else 1  # which keeps places too
+    halves = 2 if op == "argmax" else 1  # it keeps a place beside each value
     if inner:
         line, step, unroll = 1, TILE * min(4, itemsize) // itemsize // halves, UNROLL[itemsize]
         longest = ROW_BYTES // itemsize // halves
@@ -271,7 +272,7 @@ def plan_for(op: str, outs: int, count: int, itemsize: int, inner: bool, wide: b
         if warps <= 2:
             warps = 1  # needs no barrier
     groups, all_rounds = triton.cdiv(outs, together), triton.cdiv(count, step * unroll)
-    segments = max(1, min(all_rounds, RESIDENT * processors // groups))
+    segments = max(triton.cdiv(all_rounds * unroll, TERMS), min(all_rounds, RESIDENT * processors // groups))
     return Plan(together, step, unroll, groups, all_rounds // segments, all_rounds % segments, segments, warps)
 
 
