@@ -25,7 +25,7 @@ class StreamMemory:
         self.device = device
         self._lock = threading.Lock()
         self._of_stream: dict[int, Tensor] = {}
-        self._of_capture: dict[tuple[int, int], Tensor] = {}  # by capture and stream, of the captures that go on
+        self._of_capture: dict[tuple[int, int], Tensor] = {}  # by capture and stream, of captures that may go on
         self._reserve: list[Tensor] = []  # all used but the last; never freed, since a graph does not report its end
         self._next = 0  # the first unused byte of the last one
 
@@ -43,7 +43,7 @@ class StreamMemory:
                 if mine is None or mine.numel() < size:
                     mine = self._of_capture[key] = self._captured(size)
                 return mine
-            self._of_capture.clear()  # a capture that goes on in another thread takes another piece: correct too
+            self._of_capture.clear()  # a capture of another thread then takes another piece, which is correct too
             self._refill(size)
             mine = self._of_stream.get(stream)
             if mine is None or mine.numel() < size:
@@ -69,7 +69,7 @@ class StreamMemory:
 
 
 def _capture_of(stream: int) -> int:
-    """Return the number of the capture that ``stream`` takes part in: another one for each capture of the process."""
+    """Return the id of the capture that ``stream`` takes part in. No two captures of a process have the same id."""
     status, number = ctypes.c_int(), ctypes.c_uint64()
     ask = ctypes.CDLL("libcuda.so.1").cuStreamGetCaptureInfo_v2
     if code := ask(ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None):

@@ -60,7 +60,7 @@ PASSING = 8
 FEW = 16  # coordinates, at most
 DIFFERENCES = (8, 128, 2)  # rows, columns and warps of a program
 MIN_US, COORDINATE_US = 1.5, 0.3  # of differences: at least, and for each coordinate
-RATES = {True: 1.5, False: 2.1}  # of tensor cores, by whether rows of y are aligned
+ALIGNED_US, UNALIGNED_US = 1.5, 2.1  # of tensor cores, where rows of y are aligned and where they are not
 SPLIT_US = 5.0  # to split the points, whatever their number
 RING_DEPTH = 256  # with more coordinates than this, tiles of 128 x 128 are faster than tiles of 64 x 128
 
@@ -229,8 +229,8 @@ def cdist(a: Tensor, b: Tensor, *, p: int) -> Tensor:
 
 def differences_win(n: int, m: int, d: int, itemsize: int) -> bool:
     """Return whether differences are faster than tensor cores for points [n, d] and [m, d], by an estimate."""
-    rate = RATES[m * itemsize % 16 == 0]
-    return d <= FEW and n * m * (max(MIN_US, d * COORDINATE_US) - rate) < SPLIT_US * 1e6
+    by_tensor_cores = ALIGNED_US if m * itemsize % 16 == 0 else UNALIGNED_US
+    return d <= FEW and n * m * (max(MIN_US, d * COORDINATE_US) - by_tensor_cores) < SPLIT_US * 1e6
 
 
 def _launch_differences(a: Tensor, b: Tensor, y: Tensor) -> object:

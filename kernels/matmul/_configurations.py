@@ -91,7 +91,7 @@ ROLES = (  # of kernel "roles", which stores a tile during the next
     _Tile(128, 192, 4, 0.85),
     _Tile(128, 128, 4, 0.74),
 )
-ROLES_STORE = 32 * 1024  # bytes for parts of y, or 48 KiB beside four stages of 192 columns, which leave as much
+ROLES_STORE = 32 * 1024  # bytes for the parts of y that are stored; tiles of 192 columns need 48 KiB, which is left
 SKINNY_RATE = 0.35
 PREFER_ROLES = 1.25  # with many tiles, it is chosen although another one is estimated to be faster by up to this factor
 PREFER_SKINNY = 1.03  # likewise: where memory is the limit, estimates are equal, and it reads most at once

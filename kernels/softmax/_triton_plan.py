@@ -126,12 +126,18 @@ class Held:
     access: Access
 
 
+def _rows_together(x: Rows, block: int) -> int:
+    """Return how many rows, of ``block`` columns each, a program holds."""
+    rows = PROGRAM_BYTES // (block * x.itemsize) if block < SHORT else 1
+    while rows > 1 and triton.cdiv(x.rows, rows) < x.multiprocessors:
+        rows //= 2
+    return max(1, rows)
+
+
 def held(x: Rows, asked: Asked = Asked()) -> Held:
     """Return the launch for rows that fit into the registers of a program."""
     block = triton.next_power_of_2(x.cols)
-    rows = asked.rows or (max(1, PROGRAM_BYTES // (block * x.itemsize)) if block < SHORT else 1)
-    while not asked.rows and rows > 1 and triton.cdiv(x.rows, rows) < x.multiprocessors:
-        rows //= 2
+    rows = asked.rows or _rows_together(x, block)
     loads = access(x, rows)
     if rows > 1:
         thread = SHARE_ELEMENTS if loads.scalar else SHARE_BYTES // x.itemsize
@@ -144,8 +150,10 @@ def held(x: Rows, asked: Asked = Asked()) -> Held:
     warps = asked.warps or min(32, max(1, fit))
     # A load of one vector for each thread, or more.
     step = min(block, max(triton.cdiv(32 * warps * loads.unit, rows), block // MOST_STEPS, 2 * loads.unit))
+    # One load is the same in fewer registers. For several rows, more loads are faster: fewer threads hold one row, and
+    # exchange less.
     if rows == 1 and x.cols == block:
-        step = block  # the same loads, in fewer registers; steps let fewer threads share one of several rows
+        step = block
     whole = (x.cols - loads.unit + 1) if loads.edges else x.cols  # at the least
     sure = whole // step if x.rows % rows == 0 else 0
     # Where a multiprocessor has one program, it has enough registers.

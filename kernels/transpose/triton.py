@@ -15,8 +15,8 @@ from torch import Tensor
 from ..triton_device import multiprocessors, on_device_of, require_gpu
 
 ROW_BYTES = 256  # bytes of a row of a square tile, in x and in y: two cache lines
-NARROW = 32, 64  # rows and columns of a tile of 8 or 16 bits where rows are not aligned, or a square is too large
-MANY = 32  # such squares for each multiprocessor
+NARROW = 32, 64  # rows and columns of a tile of 8 or 16 bits, if rows are not aligned or square tiles are not MANY
+MANY = 32  # for each multiprocessor
 WARPS = 8  # of a program
 
 

@@ -214,9 +214,10 @@ def test_compiled_softmax_of_a_long_row_moves_128_bits_at_once_and_spills_nothin
             assert bits(ptx, "ld") == bits(ptx, "st") == 128
 
 
+@pytest.mark.parametrize("side", [1024, 16384])
 @pytest.mark.parametrize(("dtype", "itemsize"), [("bf16", 2), ("fp32", 4)])
-def test_compiled_transpose_moves_128_bits_at_once_and_spills_nothing(tmp_path, dtype, itemsize):
-    rows, cols = transpose.tile_for(16384, 16384, itemsize, 132)
+def test_compiled_transpose_moves_128_bits_at_once_and_spills_nothing(tmp_path, dtype, itemsize, side):
+    rows, cols = transpose.tile_for(side, side, itemsize, 132)
     constants = {"ROWS": rows, "COLS": cols}
     arguments = {"x_ptr": f"*{dtype}", "y_ptr": f"*{dtype}", "x_stride": "i32", "rows": "i32", "cols": "i32"}
     ptx, stack = build(transpose._transpose, arguments, constants, 90, transpose.WARPS, tmp_path)
