@@ -18,6 +18,7 @@ LIBRARIES = [  # implementation, package, operation, inputs, options
     ("quack", "quack-kernels", "matmul", (X, X), {}),
     ("cudnn", "nvidia-cudnn-frontend", "matmul", (X, X), {}),
     ("numba", "numba-cuda", "add", (X, X), {}),
+    ("numba", "numba-cuda", "square", (X,), {}),
     ("numba", "numba-cuda", "gelu", (X,), {"form": "erf"}),
 ]
 
