@@ -15,19 +15,19 @@ Precision = Literal["ieee", "tf32x3", "tf32"]  # of products of float32
 
 HOPPER_SHARED = 232_448 - 1024  # bytes of shared memory of a multiprocessor for its programs, without barriers
 K_BYTES = 128  # bytes of a row of a tile along k: the span of the widest swizzle of shared memory
-CORE_BYTES = 8.37e6  # bytes of a, for each column of b, that a multiprocessor multiplies in 1 us
-READ_BYTES = 1.14e5  # that a multiprocessor reads in 1 us, from memory or L2
-ALL_READ_BYTES = 8.41e4  # that each of them reads in 1 us if all read at once
-STORE_ELEMENTS = 7.48e3  # elements of y that a multiprocessor stores in 1 us
-PART_BYTES = 3.73e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
-PART_US = 0.095  # that the last program of a tile waits for one part of its sums
-JOIN_US = 2  # to store partial sums and to count, before the last program of a tile adds them up
+CORE_BYTES = 7.99e6  # bytes of a, for each column of b, that a multiprocessor multiplies in 1 us
+READ_BYTES = 1.17e5  # that a multiprocessor reads in 1 us, from memory or L2
+ALL_READ_BYTES = 8.72e4  # that each of them reads in 1 us if all read at once
+STORE_ELEMENTS = 7.46e3  # elements of y that a multiprocessor stores in 1 us
+PART_BYTES = 3.08e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
+PART_US = 0.072  # that the last program of a tile waits for one part of its sums
+JOIN_US = 1.5  # to store partial sums and to count, before the last program of a tile adds them up
 LAUNCH_US = 2.4  # time of a small kernel more, which copies operands
-MEMORY_BYTES = 2.99e6  # bytes that the GPU reads from memory, or writes, in 1 us
-ENOUGH = 0.46  # share of the multiprocessors that reach this rate
-LONE = 0.63  # share of the rates of two programs on a multiprocessor that one program alone reaches
-COPIED_BYTES = 1.78e6  # of operands that the GPU copies in 1 us
-FILL_US = 0.92  # from the start of a program until its first tiles have arrived
+MEMORY_BYTES = 4.2e6  # bytes that the GPU reads from memory, or writes, in 1 us
+ENOUGH = 0.54  # share of the multiprocessors that reach this rate
+LONE = 0.52  # share of the rates of two programs on a multiprocessor that one program alone reaches
+COPIED_BYTES = 2.05e6  # of operands that the GPU copies in 1 us
+FILL_US = 1.03  # from the start of a program until its first tiles have arrived
 
 ITEMSIZE = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes
 
@@ -73,34 +73,34 @@ class _Tile:
 
 # A wgmma has 64 rows, four warps and at most 256 columns; its accumulator takes up to 128 registers of a thread.
 # Small tiles use longer steps: with few products in a step, the waits for tiles and their release dominate. Rates are
-# those that explain the times of 3,600 choices for 65 shapes on an H100 and an H200, with a cold L2.
+# those that explain the times of 7,600 choices for 154 shapes on an H100 and an H200, with a cold L2.
 TILES = (
-    _Tile(128, 256, 8, 0.8),
-    _Tile(128, 192, 8, 0.67),
-    _Tile(128, 128, 4, 0.79, programs=2),
+    _Tile(128, 256, 8, 0.83),
+    _Tile(128, 192, 8, 0.66),
+    _Tile(128, 128, 4, 0.76, programs=2),
     _Tile(128, 128, 8, 0.67),
-    _Tile(64, 192, 4, 0.85, programs=2),
-    _Tile(64, 192, 4, 0.56, k_bytes=2 * K_BYTES),
-    _Tile(64, 128, 4, 0.89, programs=2),
-    _Tile(64, 128, 4, 0.9, k_bytes=2 * K_BYTES),
-    _Tile(64, 64, 4, 0.33, k_bytes=2 * K_BYTES),
-    _Tile(64, 32, 4, 0.17, k_bytes=2 * K_BYTES),
+    _Tile(64, 192, 4, 1, programs=2),
+    _Tile(64, 192, 4, 0.57, k_bytes=2 * K_BYTES),
+    _Tile(64, 128, 4, 0.88, programs=2),
+    _Tile(64, 128, 4, 1, k_bytes=2 * K_BYTES),
+    _Tile(64, 64, 4, 0.43, k_bytes=2 * K_BYTES),
+    _Tile(64, 32, 4, 0.21, k_bytes=2 * K_BYTES),
 )
 ROLES = (  # of kernel "roles", which stores a tile during the next
     _Tile(128, 256, 4, 0.95),
-    _Tile(128, 192, 4, 0.85),
-    _Tile(128, 128, 4, 0.74),
+    _Tile(128, 192, 4, 0.86),
+    _Tile(128, 128, 4, 0.66),
 )
 ROLES_STORE = 32 * 1024  # bytes for the parts of y that are stored; tiles of 192 columns need 48 KiB, which is left
-SKINNY_RATE = 0.35
-PREFER_ROLES = 1.25  # with many tiles, it is chosen although another one is estimated to be faster by up to this factor
+SKINNY_RATE = 0.34
+PREFER_ROLES = 1.28  # with many tiles, it is chosen although another one is estimated to be faster by up to this factor
 PREFER_SKINNY = 1.03  # likewise: where memory is the limit, estimates are equal, and it reads most at once
 STORED = 8  # columns: if n is a multiple, the copy engine stores y in 16 bits, and no warp waits for it
 MOST_STAGES = 8
 FEWEST_STEPS = 4  # along k for kernel "roles": as many as parts that y is stored in, and slots of the ring
 FEW_STEPS = 8  # along k: with no more of them, four stages are up to 5 % faster than as many as fit
 LONGEST = 2**31 - 256  # of m, n and k; beyond, indices in the last tile may need more than 32 bits
-SKINNY_ROWS = 128  # rows of the narrow operand, at most; beyond, its tile is no smaller than that of the wide operand
+SKINNY_ROWS = 64  # rows of the narrow operand, at most; beyond, its tile is larger than that of the wide operand
 
 
 @lru_cache(maxsize=4096)
@@ -180,7 +180,8 @@ def _tiled_us(
     items = _cdiv(m, tile.block_m) * _cdiv(n, tile.block_n) * split
     area = tile.block_m * tile.block_n
     depth = _cdiv(_cdiv(k * itemsize, tile.k_bytes), split) * tile.k_bytes  # bytes along k
-    lines = (tile.block_m + min(tile.block_m, m) + tile.block_n + min(tile.block_n, n)) / 2  # rows beyond y cost half
+    # A tile reads as many rows as it has, on average over y; its others, beyond the edge of y, cost half.
+    lines = (tile.block_m + m / _cdiv(m, tile.block_m) + tile.block_n + n / _cdiv(n, tile.block_n)) / 2
     multiplied, read = area * depth / (CORE_BYTES * tile.rate), lines * depth
     # Programs that share a multiprocessor share its rates, and each stores while the other multiplies.
     aside = (tile in ROLES and n % STORED == 0) or tile.programs > 1
@@ -277,16 +278,16 @@ LOOPS = {
     ),
     "tensor cores": _Loop(
         (
-            _Tile(128, 128, 8, 1.7e6, 2),
-            _Tile(64, 128, 4, 2.6e6, 2),
-            _Tile(64, 64, 4, 1.7e6, 4),
-            _Tile(64, 32, 4, 1.6e6, 4),
-            _Tile(32, 64, 4, 8.9e5, 4),
-            _Tile(64, 16, 4, 1.1e6, 5),
-            _Tile(16, 64, 4, 1.6e6, 5),
+            _Tile(128, 128, 8, 1.9e6, 2),
+            _Tile(64, 128, 4, 1.4e6, 2),
+            _Tile(64, 64, 4, 1.1e6, 4),
+            _Tile(64, 32, 4, 6.6e5, 4),
+            _Tile(32, 64, 4, 6.9e5, 4),
+            _Tile(64, 16, 4, 4.8e5, 5),
+            _Tile(16, 64, 4, 2e6, 5),
         ),
-        0.33,
-        {16: 9.2e4, 8: 3.9e4, 4: 2.8e4, 2: 2.1e4, 1: 9.9e3},
+        0.31,
+        {16: 9e4, 8: 6.1e4, 4: 3.8e4, 2: 2e4, 1: 9.4e3},
         stored=1e9,  # hidden
     ),
 }

@@ -5,7 +5,7 @@
                   itself, so this kernel is in Gluon, Triton's lower-level language
     descriptors   Hopper. The tensor memory accelerator loads tiles, and warpgroup instructions (wgmma) multiply them.
                   A program computes several tiles, so that loads of the next tile overlap with the store of this one
-    skinny        Hopper, at most 128 rows or columns. The wide operand is the one for which the instruction needs at
+    skinny        Hopper, at most 64 rows or columns. The wide operand is the one for which the instruction needs at
                   least 64 rows, y^T = b^T a^T, and is read once, at the speed of memory
     pointers      any GPU, stride and alignment. Tiles are loaded by cp.async if rows begin at multiples of 4 bytes,
                   else through registers, one step ahead
@@ -267,6 +267,7 @@ def _by_descriptors(
         SPLIT_K=how.split_k,
         PIECES=how.pieces,
         UNIT=store_unit(y),
+        LONG=how.block_m * n > LONGEST,
         STAGES=how.stages,
         num_warps=how.warps,
         num_stages=how.stages,

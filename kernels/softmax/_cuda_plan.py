@@ -18,10 +18,12 @@ from dataclasses import dataclass
 VECTOR = 16  # bytes
 # Rows in registers: longest row in vectors, threads of a row, rows of a block, and the least number of blocks on a
 # multiprocessor. 32 of the 64 registers of a thread hold x. A 1 at the end allows a thread more registers, which is
-# faster for short rows.
+# faster for short rows. The shortest rows have two vectors for each thread, and so many threads in a block.
+SHORT_ROW, SHORT_THREADS = 64, 128
 IN_REGISTERS = (
-    (128, 32, 8, 1),
-    (256, 32, 4, 1),
+    (96, 32, 4, 1),
+    (128, 64, 2, 1),
+    (256, 64, 1, 1),
     (512, 64, 2, 1),
     (1024, 128, 2, 1),
     (2048, 512, 1, 2),
@@ -127,10 +129,11 @@ def plan(x: Rows, processor: Processor) -> Plan:
 
 
 def _rows(x: Rows) -> Plan:
-    threads, rows, blocks = next(rest for longest, *rest in IN_REGISTERS if x.vectors <= longest)
-    if x.vectors < 32:
-        least = max(_power_of_2(x.vectors), 2 * VECTOR // x.itemsize if x.edges else 1)  # each edge has a thread
-        threads, rows = least, threads * rows // least
+    if x.vectors <= SHORT_ROW:
+        threads = max(_power_of_2(-(-x.vectors // 2)), 2 * VECTOR // x.itemsize if x.edges else 1)  # one for each edge
+        rows, blocks = SHORT_THREADS // threads, 1
+    else:
+        threads, rows, blocks = next(rest for longest, *rest in IN_REGISTERS if x.vectors <= longest)
     vectors, sure = -(-x.vectors // threads), x.least // threads
     name = f"softmax_rows<{{T}}, {threads}, {rows}, {vectors}, {sure}, {blocks}, {_bool(x.edges)}>"
     return Plan(name, -(-x.rows // rows), threads * rows, edges=x.edges)

@@ -14,11 +14,12 @@ VECTOR = 16  # bytes
 MAX_ROW_BYTES = 32_768 * 4
 
 WARP_BYTES = 4096  # bytes of a row for a warp, in the arithmetic type: about 32 registers of a thread
-# Rows of fewer columns than this share a program. Together they have so many bytes, unless programs would then be fewer
-# than multiprocessors. A thread has 64 bytes of them, or eight elements if they are loaded one by one.
-SHORT, PROGRAM_BYTES = 1024, 4096
-SHARE_BYTES, SHARE_ELEMENTS = 64, 8
-MOST_STEPS = 8  # loads of a row, or slightly fewer: the last one is partly empty, and each is code of its own
+# Rows of fewer columns than this share a program. Together they have so many elements, unless programs would then be
+# fewer than multiprocessors, and a thread has so many bytes of them, or twice as many if a load has 2 bytes.
+SHORT, PROGRAM_ELEMENTS, SHARE_BYTES = 1024, 1024, 32
+# Loads of a row, or slightly fewer: the last one is partly empty, and each is code of its own. Rows that share a
+# program take fewer, in longer parts, and two if their length is a power of 2.
+MOST_STEPS, SHARED_STEPS, EVEN_STEPS = 8, 4, 2
 
 # How often a row is read, by bytes of an element and warps; all other rows are read once. A row that is kept from the
 # maximum to the division takes so many registers that only half of the threads fit on a multiprocessor. A row that is
@@ -28,9 +29,7 @@ MOST_STEPS = 8  # loads of a row, or slightly fewer: the last one is partly empt
 READS = {(2, 4): 2, (2, 8): 2, (2, 16): 3, (2, 32): 3, (4, 16): 2}
 
 # Long rows are read twice. These are the most warps that a program can have, so that few rows are in flight and the
-# cache still holds what was read first. Backward of bfloat16, 16384 columns, on an H200: 359 us; with 16 warps and the
-# same step 378 us, with half the step 406; with both rows held in registers 364. In float64, 32 warps spill. The second
-# read of a slice is in another launch.
+# cache still holds what was read first. In float64, 32 warps spill. The second read of a slice is in another launch.
 LONG_WARPS = 32
 SLICE_WARPS = 8
 THREAD_BYTES = 32  # bytes that a thread reads in a step of the loop; twice that if no other program reads meanwhile
@@ -44,8 +43,13 @@ MOST_SLICES = 512  # of a row: each program of the second launch merges their re
 ALONE = 1.5
 LAUNCH_BYTES = 8 << 20
 
-# Backward, where a row is a pair of rows, of y and dy.
-HELD = {2: 8_192, 4: 16_384, 8: 4_096}  # columns of the longest row that a program holds, by bytes of an element
+# Backward, where a row is a pair of rows, of y and dy: columns of the longest row that a program holds, by bytes of an
+# element, if it is loaded in whole vectors, and if not, since edges and their masks take registers too. Held, 8192 rows
+# of 32768 bfloat16 take 371 us on an H200, and read twice 379 us or more. In float32 they take 750 us with 8 warps,
+# though some twenty registers spill, 845 with 32 warps, and read twice 766.
+HELD = {2: 32_768, 4: 32_768, 8: 4_096}
+HELD_IN_PARTS = {2: 8_192, 4: 16_384, 8: 4_096}
+HELD_WARPS = {2: 32, 4: 8, 8: 8}  # the most of such a program
 ALONE_BYTES = 1024  # a longer row with edges has a program of its own
 PAIR_TILE = 4096  # the least elements of a program: it takes several short rows
 PAIR_WARP_BYTES = 4096  # bytes of each tensor for a warp, in the arithmetic type: 64 registers of a thread for both
@@ -128,7 +132,7 @@ class Held:
 
 def _rows_together(x: Rows, block: int) -> int:
     """Return how many rows, of ``block`` columns each, a program holds."""
-    rows = PROGRAM_BYTES // (block * x.itemsize) if block < SHORT else 1
+    rows = PROGRAM_ELEMENTS // block if block < SHORT else 1
     while rows > 1 and triton.cdiv(x.rows, rows) < x.multiprocessors:
         rows //= 2
     return max(1, rows)
@@ -139,21 +143,21 @@ def held(x: Rows, asked: Asked = Asked()) -> Held:
     block = triton.next_power_of_2(x.cols)
     rows = asked.rows or _rows_together(x, block)
     loads = access(x, rows)
+    even = x.cols == block
     if rows > 1:
-        thread = SHARE_ELEMENTS if loads.scalar else SHARE_BYTES // x.itemsize
-        fit = rows * block // (32 * thread)
+        thread = SHARE_BYTES if loads.unit * x.itemsize > 2 else 2 * SHARE_BYTES
+        fit = rows * block * x.itemsize // (32 * thread)
+        steps = EVEN_STEPS if even else SHARED_STEPS
     else:
         # The power of 2 of warps whose threads hold 23 to 45 numbers. Each lone element has a mask of its own,
         # which takes as much.
         numbers = WARP_BYTES // (2 * x.wide if loads.scalar else x.wide)
         fit = triton.next_power_of_2(x.cols * 7 // (5 * numbers) + 1) // 2
+        steps = 1 if even else MOST_STEPS  # one load is the same in fewer registers
     warps = asked.warps or min(32, max(1, fit))
-    # A load of one vector for each thread, or more.
-    step = min(block, max(triton.cdiv(32 * warps * loads.unit, rows), block // MOST_STEPS, 2 * loads.unit))
-    # One load is the same in fewer registers. For several rows, more loads are faster: fewer threads hold one row, and
-    # exchange less.
-    if rows == 1 and x.cols == block:
-        step = block
+    # A load of one vector for each thread, or more. Several rows are faster in several loads, since fewer threads hold
+    # one row, and exchange less.
+    step = min(block, max(triton.cdiv(32 * warps * loads.unit, rows), block // steps, 2 * loads.unit))
     whole = (x.cols - loads.unit + 1) if loads.edges else x.cols  # at the least
     sure = whole // step if x.rows % rows == 0 else 0
     # Where a multiprocessor has one program, it has enough registers.
@@ -188,7 +192,7 @@ def long(x: Rows, tensors: int, asked: Asked = Asked()) -> Long:
     # A second program of a multiprocessor computes while the first one waits, if the cache has room for its row.
     pair = 2 * x.multiprocessors * read <= cached
     warps = asked.warps or (SLICE_WARPS if apart else LONG_WARPS if x.itemsize < 8 else LONG_WARPS // 2)
-    thread = THREAD_BYTES if apart or pair or tensors == 2 or x.itemsize == 8 else 2 * THREAD_BYTES
+    thread = THREAD_BYTES if apart or pair or x.itemsize == 8 else 2 * THREAD_BYTES
     step = asked.block or 32 * warps * thread // (tensors * x.itemsize)
     steps = int(triton.cdiv(x.cols, step))
     if not apart:
@@ -199,9 +203,16 @@ def long(x: Rows, tensors: int, asked: Asked = Asked()) -> Long:
     return Long(slices, int(slice_steps), step, warps, x.rows * slices, access(x, 1))
 
 
+def longest_held(x: Rows) -> int:
+    """Return the columns of the longest pair of rows that a program of the backward holds."""
+    loads = access(x, 1)
+    whole = not loads.edges and loads.unit * x.itemsize == VECTOR
+    return (HELD if whole else HELD_IN_PARTS)[x.itemsize]
+
+
 def backward_warps(elements: int, itemsize: int) -> int:
     """Return the warps whose registers hold two tiles of ``elements`` elements of ``itemsize`` bytes."""
-    return max(1, elements * itemsize // PAIR_WARP_BYTES)
+    return min(HELD_WARPS[itemsize], max(1, elements * max(4, itemsize) // PAIR_WARP_BYTES))
 
 
 def forward(x: Rows, asked: Asked) -> Held | Long:

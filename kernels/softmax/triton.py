@@ -26,7 +26,18 @@ from ..second_derivative import no_second_derivative
 from ..triton_device import l2_bytes, multiprocessors, on_device_of, require_floats, require_gpu
 from ._triton_backward import _backward_long, _backward_rows
 from ._triton_forward import _softmax_long, _softmax_rows
-from ._triton_plan import ALONE_BYTES, HELD, PAIR_TILE, Asked, Long, Rows, access, backward_warps, forward, long
+from ._triton_plan import (
+    ALONE_BYTES,
+    PAIR_TILE,
+    Asked,
+    Long,
+    Rows,
+    access,
+    backward_warps,
+    forward,
+    long,
+    longest_held,
+)
 
 LONGEST = 2**31 - 32_768  # columns of a long row; beyond, indices of the last step may need more than 32 bits
 
@@ -146,7 +157,7 @@ def _backward(y: Tensor, dy: Tensor) -> Tensor:
 def _launch_backward(y: Tensor, dy: Tensor, dx: Tensor) -> None:
     given = _rows_of(dy)
     block = triton.next_power_of_2(given.cols)
-    if block > HELD[given.itemsize]:
+    if block > longest_held(given):
         _launch_long(_backward_long, long(given, 2), given, (y, dy, dx), results=1)
         return
     together = max(1, PAIR_TILE // block)
@@ -167,7 +178,7 @@ def _launch_backward(y: Tensor, dy: Tensor, dx: Tensor) -> None:
         PACKED=y.is_cuda and y.element_size() == 2,  # the interpreter has no assembly
         UNIT=loads.unit,
         EDGES=loads.edges,
-        num_warps=backward_warps(block * together, given.wide),
+        num_warps=backward_warps(block * together, given.itemsize),
     )
 
 

@@ -83,6 +83,7 @@ def descriptors(tmp_path):
             "SPLIT_K": how.split_k,
             "PIECES": how.pieces,
             "UNIT": unit,
+            "LONG": False,
             "STAGES": how.stages,
         }
         arguments = {

@@ -47,7 +47,7 @@ def test_long_sums_of_triton_small_are_cut_in_parts():
     assert configuration(512, 512, 512, "bfloat16", **HOPPER).split_k == 1
 
 
-@pytest.mark.parametrize("m", [1, 16, 128])
+@pytest.mark.parametrize("m", [1, 16, 64])
 def test_few_rows_or_few_columns_are_skinny(m):
     for sizes in ((m, 8192, 8192), (8192, m, 8192)):
         how = configuration(*sizes, "bfloat16", **HOPPER)
@@ -157,6 +157,11 @@ MEASURED = [
     (1536, 1536, 1536, "roles", 128, 192),
     (512, 4096, 4096, "descriptors", 128, 128),
     (1024, 4096, 1024, "descriptors", 64, 128),
+    (128, 8192, 8192, "descriptors", 64, 128),
+    (1664, 4224, 2496, "roles", 128, 256),
+    (267, 2880, 9856, "roles", 128, 256),
+    (902, 4480, 320, "descriptors", 64, 64),
+    (48, 4608, 832, "descriptors", 64, 32),
 ]
 
 
