@@ -183,8 +183,9 @@ def _tiled_us(
     # A tile reads as many rows as it has, on average over y; its others, beyond the edge of y, cost half.
     lines = (tile.block_m + m / _cdiv(m, tile.block_m) + tile.block_n + n / _cdiv(n, tile.block_n)) / 2
     multiplied, read = area * depth / (CORE_BYTES * tile.rate), lines * depth
-    # Programs that share a multiprocessor share its rates, and each stores while the other multiplies.
-    aside = (tile in ROLES and n % STORED == 0) or tile.programs > 1
+    # Programs that share a multiprocessor share its rates, and one stores while the other multiplies. Rows that are not
+    # aligned are stored by the threads, which do not multiply meanwhile.
+    aside = (tile in ROLES or tile.programs > 1) and n % STORED == 0
     store = area / STORE_ELEMENTS
     all_bytes = (m * k + k * n + m * n) * itemsize
     slots = tile.programs * multiprocessors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.common import ROOT
 from benchmarks.kernels.sanitize import IMPLS, SIZES, Look, outcome, places, report
 from runner.device.tools import Ended
 
@@ -60,6 +61,20 @@ def test_where_it_was_is_told_with_how_often():
         ["1", "Uninitialized", "access"],
         ["1", "at", "void"],
     ]
+
+
+def test_only_the_reads_by_which_triton_hands_work_to_warps_are_excused_as_races():
+    lines = (ROOT / "kernels/matmul/_triton_roles.py").read_text().splitlines()
+    line = lines.index("def matmul_roles(") + 1
+    said = """========= Error: Race reported between Read access at {kernel}+0xf0 in _triton_roles.py:{line}
+=========     and Write access at {kernel}+0x2a50 in _triton_roles.py:{line} [13 hazards]
+=========
+56 calls right, 0 wrong
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+    assert outcome(Ended(0, said.format(kernel="matmul_roles", line=line))) == Look(0, 56, True)
+    assert outcome(Ended(0, said.format(kernel="matmul_roles", line=line + 9))) == Look(1, 56, False)
+    assert outcome(Ended(0, said.format(kernel="other", line=line))) == Look(1, 56, False)
 
 
 def test_errors_that_were_not_printed_are_not_excused():
