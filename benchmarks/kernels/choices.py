@@ -3,9 +3,9 @@
     python -m benchmarks.kernels.choices [--dtype bfloat16] [--write]
 
 The estimate in kernels/matmul/_configurations.py has about thirty figures, found from the times of these shapes on an
-H100, and of the last twelve on an H200. This shows what a wrong estimate costs: the time of the choice over that of the
-fastest, and how far estimates are from measured times. On another GPU it shows whether the figures still hold. Many
-processes compile the kernels first.
+H100, of the last twelve on an H200, and there of 90 more random shapes. This shows what a wrong estimate costs: the
+time of the choice over that of the fastest, and how far estimates are from measured times. On another GPU it shows
+whether the figures still hold. Many processes compile the kernels first.
 """
 
 from __future__ import annotations
