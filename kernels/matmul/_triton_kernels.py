@@ -9,17 +9,16 @@ from ..tensor_cores import place, promote
 
 
 @triton.jit
-def _store(y, y_ptr, m, n, row, col, tile, UNIT: tl.constexpr, LONG: tl.constexpr):
+def _store(y, y_ptr, m, n, row, col, tile, UNIT: tl.constexpr):
     if y is not None:
         y.store([row, col], tile.to(y.dtype))
     else:
-        rows = tl.arange(0, tile.shape[0])
-        cols = tl.arange(0, tile.shape[1])
+        rows = row + tl.arange(0, tile.shape[0])
+        cols = col + tl.arange(0, tile.shape[1])
         width = n // UNIT * UNIT  # n, of which the compiler then knows that UNIT columns can be stored at once
-        inside = (rows < m - row)[:, None] & (cols < width - col)[None, :]
-        first = y_ptr + (row.to(tl.int64) * width + col)
-        at = (rows.to(tl.int64) if LONG else rows)[:, None] * width + cols[None, :]
-        tl.store(first + at, tile.to(y_ptr.dtype.element_ty), mask=inside)
+        inside = (rows < m)[:, None] & (cols < width)[None, :]
+        at = rows[:, None].to(tl.int64) * width + cols[None, :]
+        tl.store(y_ptr + at, tile.to(y_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -90,7 +89,6 @@ def matmul_descriptors(
     SPLIT_K: tl.constexpr,
     PIECES: tl.constexpr,  # pieces of a tile's columns that are stored one after the other: 1 or 2; 3 with ``b_rest``
     UNIT: tl.constexpr,  # without a descriptor of y, columns that a thread stores at once: n is a multiple
-    LONG: tl.constexpr,  # offsets within a tile of y need more than 32 bits
     STAGES: tl.constexpr,
 ):
     """Multiply a [m, k] by b [k, n]. Tiles are read by descriptors, and a program computes several of them.
@@ -127,7 +125,7 @@ def matmul_descriptors(
         if SPLIT_K == 1:
             for at in tl.static_range(PIECES):
                 scaled = _scaled(sums[at], scale_a_ptr, scale_b_ptr)
-                _store(y, y_ptr, m, n, top, left + at * width, scaled, UNIT, LONG)
+                _store(y, y_ptr, m, n, top, left + at * width, scaled, UNIT)
         else:
             inside = _elements(BLOCK_M, width)
             of_tile = parts_ptr + (item % tiles).to(tl.int64) * (SPLIT_K * PIECES * piece)
@@ -137,7 +135,7 @@ def matmul_descriptors(
                 for at in tl.static_range(PIECES):
                     total = _sum_of(of_tile + at * piece, inside, PIECES * piece, SPLIT_K)
                     scaled = _scaled(total, scale_a_ptr, scale_b_ptr)
-                    _store(y, y_ptr, m, n, top, left + at * width, scaled, UNIT, LONG)
+                    _store(y, y_ptr, m, n, top, left + at * width, scaled, UNIT)
 
 
 @triton.jit

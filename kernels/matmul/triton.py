@@ -267,7 +267,6 @@ def _by_descriptors(
         SPLIT_K=how.split_k,
         PIECES=how.pieces,
         UNIT=store_unit(y),
-        LONG=how.block_m * n > LONGEST,
         STAGES=how.stages,
         num_warps=how.warps,
         num_stages=how.stages,
