@@ -96,6 +96,7 @@ SKINNY_RATE = 0.34
 PREFER_ROLES = 1.28  # with many tiles, it is chosen although another one is estimated to be faster by up to this factor
 PREFER_SKINNY = 1.03  # likewise: where memory is the limit, estimates are equal, and it reads most at once
 STORED = 8  # columns: if n is a multiple, the copy engine stores y in 16 bits, and no warp waits for it
+ROLES_COLUMNS = 2**24  # of y for kernel "roles", at most: offsets within a tile then need no more than 32 bits
 MOST_STAGES = 8
 FEWEST_STEPS = 4  # along k for kernel "roles": as many as parts that y is stored in, and slots of the ring
 FEW_STEPS = 8  # along k: with no more of them, four stages are up to 5 % faster than as many as fit
@@ -137,7 +138,8 @@ def configuration(
 @lru_cache(maxsize=4096)
 def _hopper(m: int, n: int, k: int, itemsize: int, multiprocessors: int, *, roles: bool) -> tuple[float, Configuration]:
     """Return the shortest estimated time in us if descriptors read both operands, and its configuration."""
-    possible = roles and itemsize <= 2 and _cdiv(k * itemsize, K_BYTES) >= FEWEST_STEPS
+    enough = _cdiv(k * itemsize, K_BYTES) >= FEWEST_STEPS
+    possible = roles and itemsize <= 2 and enough and n <= ROLES_COLUMNS
 
     def weighted(choice: tuple[float, Configuration]) -> float:
         us, how = choice

@@ -12,7 +12,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from ..triton_device import multiprocessors
-from ._configurations import LONGEST, Configuration
+from ._configurations import Configuration
 from ._operands import Operand, store_unit, strides_of
 from ._triton_roles import AT_FIRST, matmul_roles
 
@@ -52,7 +52,6 @@ def by_roles(
         REST=how.rest,
         WIDTH=width,
         UNIT=min(4, store_unit(y)),
-        LONG=how.block_m * n > LONGEST,
         STAGES=how.stages,
         num_warps=how.warps,
         maxnreg=AT_FIRST,

@@ -119,7 +119,7 @@ def _columns(tiles, slot, ALONG_K: gl.constexpr):
 @gluon.jit
 def _store(
     y, y_ptr, m, n, out, done, row, col,
-    PART: gl.constexpr, REST: gl.constexpr, WIDTH: gl.constexpr, UNIT: gl.constexpr, LONG: gl.constexpr,
+    PART: gl.constexpr, REST: gl.constexpr, WIDTH: gl.constexpr, UNIT: gl.constexpr,
 ):  # fmt: skip
     of: gl.constexpr = done[0].shape[1] // WIDTH
     part = part_of(done[0], PART, of) if of > PART else part_of(done[1], PART - of, REST // WIDTH)
@@ -140,7 +140,7 @@ def _store(
         width = n // UNIT * UNIT
         rows = gl.arange(0, part.shape[0], gl.SliceLayout(1, layout))
         cols = gl.arange(0, part.shape[1], gl.SliceLayout(0, layout))
-        at = (rows.to(gl.int64) if LONG else rows)[:, None] * width + cols[None, :]
+        at = rows[:, None] * width + cols[None, :]  # of the part; fits 32 bits up to ROLES_COLUMNS
         inside = (rows < m - row)[:, None] & (cols < width - col)[None, :]
         gl.store(y_ptr + (row.to(gl.int64) * width + col) + at, tile, mask=inside)
 
@@ -205,7 +205,6 @@ def _multiply(
     REST: gl.constexpr,
     WIDTH: gl.constexpr,
     UNIT: gl.constexpr,
-    LONG: gl.constexpr,
     STAGES: gl.constexpr,
 ):
     tiles_m, tiles_n, blocks = counts
@@ -223,7 +222,7 @@ def _multiply(
             sums = _step(sums, gl.to_tensor(part > 0), step, ring, HALF, A_ALONG_K, B_ALONG_K, REST, STAGES)
             step += 1
             if turn > 0:
-                _store(y, y_ptr, m, n, out, done, done_row, done_col, part, REST, WIDTH, UNIT, LONG)
+                _store(y, y_ptr, m, n, out, done, done_row, done_col, part, REST, WIDTH, UNIT)
         for _ in range(parts, blocks):
             sums = _step(sums, gl.to_tensor(True), step, ring, HALF, A_ALONG_K, B_ALONG_K, REST, STAGES)
             step += 1
@@ -235,7 +234,7 @@ def _multiply(
         turn += 1
     if turn > 0:
         for part in gl.static_range(parts):
-            _store(y, y_ptr, m, n, out, done, done_row, done_col, part, REST, WIDTH, UNIT, LONG)
+            _store(y, y_ptr, m, n, out, done, done_row, done_col, part, REST, WIDTH, UNIT)
     if y is not None:
         tma.store_wait(0)  # the shared memory belongs to another program after this one ends
 
@@ -269,7 +268,6 @@ def matmul_roles(
     REST: gl.constexpr,  # columns of b_rest; 0 without
     WIDTH: gl.constexpr,  # columns of the parts in which a tile of y is stored, no more parts than blocks of k
     UNIT: gl.constexpr,  # without a descriptor of y, columns that a thread stores at once, up to 4
-    LONG: gl.constexpr,  # offsets within a part of y need more than 32 bits
     STAGES: gl.constexpr,  # at most the number of blocks of k, or phases of a barrier would be ambiguous
 ):
     """Multiply a [m, k] by b [k, n] on Hopper: one warp loads tiles, and two warpgroups multiply.
@@ -317,7 +315,6 @@ def matmul_roles(
                     REST,
                     WIDTH,
                     UNIT,
-                    LONG,
                     STAGES,
                 ),
             ),
@@ -342,7 +339,6 @@ def matmul_roles(
                     REST,
                     WIDTH,
                     UNIT,
-                    LONG,
                     STAGES,
                 ),
             ),

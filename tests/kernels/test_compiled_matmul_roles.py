@@ -55,7 +55,6 @@ def built(tmp_path):
             "REST": rest,
             "WIDTH": width,
             "UNIT": unit,
-            "LONG": False,
             "STAGES": STAGES[columns],
         } | ({} if scaled else {"scale_a_ptr": None, "scale_b_ptr": None})
         constants |= ({} if described else {"y": None}) | ({} if rest else {"b_rest": None})

@@ -123,6 +123,8 @@ def test_a_choice_says_what_it_is():
         (4096, 14336, 4096, "float8_e4m3fn", "roles"),
         (8192, 8192, 512, "float16", "roles"),
         (8192, 8192, 192, "float16", "descriptors"),  # three steps: the ring would be longer than a tile is deep
+        (256, 2**24, 512, "bfloat16", "roles"),
+        (256, 2**24 + 8, 512, "bfloat16", "descriptors"),  # offsets of 32 bits might overflow
         (8192, 8196, 4096, "bfloat16", "roles"),  # rows of y that no descriptor can store
         (2048, 2048, 2048, "bfloat16", "roles"),  # 256 tiles of 128 x 128, on 132 multiprocessors
         (1024, 1024, 1024, "bfloat16", "descriptors"),  # 32 such tiles
