@@ -18,7 +18,7 @@ from dataclasses import dataclass
 VECTOR = 16  # bytes
 # Rows in registers: longest row in vectors, threads of a row, rows of a block, and the least number of blocks on a
 # multiprocessor. 32 of the 64 registers of a thread hold x. A 1 at the end allows a thread more registers, which is
-# faster for short rows. The shortest rows have two vectors for each thread, and so many threads in a block.
+# faster for short rows. Rows of up to SHORT_ROW vectors have two vectors for each thread, and share SHORT_THREADS.
 SHORT_ROW, SHORT_THREADS = 64, 128
 IN_REGISTERS = (
     (96, 32, 4, 1),

@@ -14,12 +14,11 @@ VECTOR = 16  # bytes
 MAX_ROW_BYTES = 32_768 * 4
 
 WARP_BYTES = 4096  # bytes of a row for a warp, in the arithmetic type: about 32 registers of a thread
-# Rows of fewer columns than this share a program. Together they have so many elements, unless programs would then be
-# fewer than multiprocessors, and a thread has so many bytes of them, or twice as many if a load has 2 bytes.
-SHORT, PROGRAM_ELEMENTS, SHARE_BYTES = 1024, 1024, 32
-# Loads of a row, or slightly fewer: the last one is partly empty, and each is code of its own. Rows that share a
-# program take fewer, in longer parts, and two if their length is a power of 2.
-MOST_STEPS, SHARED_STEPS, EVEN_STEPS = 8, 4, 2
+# Rows of fewer columns than SHORT share a program, which has PROGRAM_ELEMENTS, or fewer if there would then be fewer
+# programs than multiprocessors. A thread has SHARE_BYTES of them, but no more than SHARE_LOADS loads.
+SHORT, PROGRAM_ELEMENTS = 1024, 1024
+SHARE_BYTES, SHARE_LOADS = 32, 8
+MOST_STEPS = 8  # loads of a row, or slightly fewer: the last one is partly empty, and each is code of its own
 
 # How often a row is read, by bytes of an element and warps; all other rows are read once. A row that is kept from the
 # maximum to the division takes so many registers that only half of the threads fit on a multiprocessor. A row that is
@@ -43,13 +42,14 @@ MOST_SLICES = 512  # of a row: each program of the second launch merges their re
 ALONE = 1.5
 LAUNCH_BYTES = 8 << 20
 
-# Backward, where a row is a pair of rows, of y and dy: columns of the longest row that a program holds, by bytes of an
-# element, if it is loaded in whole vectors, and if not, since edges and their masks take registers too. Held, 8192 rows
-# of 32768 bfloat16 take 371 us on an H200, and read twice 379 us or more. In float32 they take 750 us with 8 warps,
-# though some twenty registers spill, 845 with 32 warps, and read twice 766.
+# Backward, where a row is a pair of rows, of y and dy. HELD is the longest row, in columns, that a program holds, by
+# bytes of an element. It applies to rows that are loaded in whole vectors; in others, edges and masks take registers
+# too. On an H200, 8192 rows of 32768 bfloat16 take 371 us if they are held, and 379 us or more if they are read twice.
+# In float32 they take 750 us with 8 warps, although some twenty registers spill, 845 us with 32 warps, and 766 us if
+# they are read twice.
 HELD = {2: 32_768, 4: 32_768, 8: 4_096}
-HELD_IN_PARTS = {2: 8_192, 4: 16_384, 8: 4_096}
-HELD_WARPS = {2: 32, 4: 8, 8: 8}  # the most of such a program
+HELD_UNALIGNED = {2: 8_192, 4: 16_384, 8: 4_096}
+HELD_WARPS = {2: 32, 4: 8, 8: 8}  # the most of a program that holds rows
 ALONE_BYTES = 1024  # a longer row with edges has a program of its own
 PAIR_TILE = 4096  # the least elements of a program: it takes several short rows
 PAIR_WARP_BYTES = 4096  # bytes of each tensor for a warp, in the arithmetic type: 64 registers of a thread for both
@@ -143,20 +143,18 @@ def held(x: Rows, asked: Asked = Asked()) -> Held:
     block = triton.next_power_of_2(x.cols)
     rows = asked.rows or _rows_together(x, block)
     loads = access(x, rows)
-    even = x.cols == block
     if rows > 1:
-        thread = SHARE_BYTES if loads.unit * x.itemsize > 2 else 2 * SHARE_BYTES
-        fit = rows * block * x.itemsize // (32 * thread)
-        steps = EVEN_STEPS if even else SHARED_STEPS
+        fit = rows * block // (32 * min(SHARE_BYTES // x.itemsize, SHARE_LOADS * loads.unit))
     else:
         # The power of 2 of warps whose threads hold 23 to 45 numbers. Each lone element has a mask of its own,
         # which takes as much.
         numbers = WARP_BYTES // (2 * x.wide if loads.scalar else x.wide)
         fit = triton.next_power_of_2(x.cols * 7 // (5 * numbers) + 1) // 2
-        steps = 1 if even else MOST_STEPS  # one load is the same in fewer registers
     warps = asked.warps or min(32, max(1, fit))
-    # A load of one vector for each thread, or more. Several rows are faster in several loads, since fewer threads hold
-    # one row, and exchange less.
+    # A row of a power of 2 of columns needs one load, which takes the fewest registers. Rows that share a program are
+    # faster in two: fewer threads hold one row, and exchange less.
+    steps = MOST_STEPS if x.cols < block else 2 if rows > 1 else 1
+    # A load of one vector for each thread, or more.
     step = min(block, max(triton.cdiv(32 * warps * loads.unit, rows), block // steps, 2 * loads.unit))
     whole = (x.cols - loads.unit + 1) if loads.edges else x.cols  # at the least
     sure = whole // step if x.rows % rows == 0 else 0
@@ -203,11 +201,10 @@ def long(x: Rows, tensors: int, asked: Asked = Asked()) -> Long:
     return Long(slices, int(slice_steps), step, warps, x.rows * slices, access(x, 1))
 
 
-def longest_held(x: Rows) -> int:
+def longest_held(itemsize: int, loads: Access) -> int:
     """Return the columns of the longest pair of rows that a program of the backward holds."""
-    loads = access(x, 1)
-    whole = not loads.edges and loads.unit * x.itemsize == VECTOR
-    return (HELD if whole else HELD_IN_PARTS)[x.itemsize]
+    whole = not loads.edges and loads.unit * itemsize == VECTOR
+    return (HELD if whole else HELD_UNALIGNED)[itemsize]
 
 
 def backward_warps(elements: int, itemsize: int) -> int:

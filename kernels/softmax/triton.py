@@ -157,13 +157,14 @@ def _backward(y: Tensor, dy: Tensor) -> Tensor:
 def _launch_backward(y: Tensor, dy: Tensor, dx: Tensor) -> None:
     given = _rows_of(dy)
     block = triton.next_power_of_2(given.cols)
-    if block > longest_held(given):
+    alone = access(given, 1)
+    if block > longest_held(given.itemsize, alone):
         _launch_long(_backward_long, long(given, 2), given, (y, dy, dx), results=1)
         return
     together = max(1, PAIR_TILE // block)
-    if access(given, 1).edges and given.bytes > ALONE_BYTES:
+    if alone.edges and given.bytes > ALONE_BYTES:
         together = 1
-    loads = access(given, together)
+    loads = alone if together == 1 else access(given, together)
     _backward_rows[(triton.cdiv(given.rows, together),)](
         y,
         dy,
