@@ -10,15 +10,16 @@ initcheck does not see stores by the tensor memory accelerator of Hopper, and re
 its reports about readers of such results do not count. Instead, the tool ``filled`` repeats each call with all memory
 filled with NaN. If something was not written, or was read before it was written, the result then contains NaN.
 
-racecheck reports how Triton hands work to specialized warps: it stores a number for each warp, all threads pass a
-barrier, and the warps read the numbers. It reports this of every such kernel whose warps use barriers of their own,
-even of one that only adds up numbers. These reads are in the line of the kernel's name, where no kernel has code of its
+racecheck reports the way in which Triton hands work to specialized warps: it stores a number for each warp, all warps
+pass a barrier, and each reads its number. The report appears for any such kernel whose warps use barriers of their own,
+even for one that only adds numbers. These reads are in the line of the kernel's name, where a kernel has no code of its
 own, and do not count.
 """
 
 from __future__ import annotations
 
 import argparse
+import linecache
 import os
 import re
 import sys
@@ -213,9 +214,9 @@ def outcome(ended: tools.Ended, *, by_tool: bool = True) -> Look:
 
 
 def hand_overs(said: str) -> int:
-    """Return how many races are reported of a read in the line of a kernel's name."""
+    """Return the number of reported races whose read is in the line of a kernel's name."""
     return sum(
-        any(f"def {kernel}(" in path.read_text().splitlines()[int(line) - 1 :][:1] for path in KERNELS.rglob(file))
+        any(linecache.getline(str(path), int(line)).startswith(f"def {kernel}(") for path in KERNELS.rglob(file))
         for kernel, file, line in HAND_OVER.findall(said)
     )
 
