@@ -31,5 +31,5 @@ def matmul(a: Tensor, b: Tensor, *, scale_a: Tensor | None = None, scale_b: Tens
         raise Unsupported(f"this product of QuACK takes float16 and bfloat16, not {a.dtype}")
     if a.shape[1] % MULTIPLE or b.shape[1] % MULTIPLE:
         raise Unsupported(f"QuACK's product takes k and n that are multiples of {MULTIPLE}")
-    y: Tensor = gemm(a, b)
+    y: Tensor = gemm(*(x if 1 in x.stride() else x.contiguous() for x in (a, b)))
     return y

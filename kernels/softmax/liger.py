@@ -22,6 +22,8 @@ def softmax(x: Tensor) -> Tensor:
     """
     require_cuda(x, "Liger")
     require_floats(x)
+    if not x.numel():
+        return x.clone()
     if x.shape[-1] > MOST_COLS:
         raise Unsupported(f"Liger's softmax takes rows of up to {MOST_COLS} elements, not {x.shape[-1]}")
     with on_device_of(x):

@@ -26,6 +26,8 @@ def softmax(x: Tensor) -> Tensor:
 
     """
     require_cuda(x, "QuACK")
+    if not x.numel():
+        return x.clone()
     cols, size = x.shape[-1], x.element_size()
     if x.dtype not in DTYPES:
         raise Unsupported(f"QuACK's softmax takes float32, float16 and bfloat16, not {x.dtype}")

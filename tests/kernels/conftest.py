@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from runner.kernels.unsupported import Unsupported
+
+OTHERS = ("cudnn", "liger", "quack")  # implementations that call kernels of other projects
 HERE = Path(__file__).parent
 
 # Before Triton 3.4 there are no kernels that multiply, and what compiles for a GPU elsewhere was called otherwise.
@@ -68,6 +71,22 @@ def load(device):
             pytest.importorskip("triton")
         if impl not in ("naive", "torch", "triton") and device == "cpu":
             pytest.skip("a GPU kernel")
-        return getattr(import_module(f"runner.kernels.{op}.{impl}"), op)
+        try:
+            function = getattr(import_module(f"runner.kernels.{op}.{impl}"), op)
+        except Unsupported as missing:  # the package of an extra
+            pytest.skip(str(missing))
+        return _or_skip(function) if impl in OTHERS else function
 
     return find
+
+
+def _or_skip(function: Callable[..., object]) -> Callable[..., object]:
+    """Return ``function`` of another project, which skips the test of what it does not take."""
+
+    def call(*args: object, **kwargs: object) -> object:
+        try:
+            return function(*args, **kwargs)
+        except Unsupported as reason:
+            pytest.skip(str(reason))
+
+    return call
