@@ -41,21 +41,21 @@ def _pad(
         )  # fmt: skip
 
 
-def room(rows: int, cols: int, like: Tensor) -> Tensor:
-    """Return an uninitialized matrix [rows, cols] whose rows begin at multiples of ``ALIGNED`` bytes."""
+def room(rows: int, cols: int, like: Tensor, unit: int = ALIGNED) -> Tensor:
+    """Return an uninitialized matrix [rows, cols] whose rows begin at multiples of ``unit`` bytes, or of ``LINE``."""
     size = like.element_size()
-    if cols * size % ALIGNED == 0:
+    if cols * size % unit == 0:
         return torch.empty(rows, cols, dtype=like.dtype, device=like.device)
     width = triton.cdiv(cols * size, LINE) * LINE // size
     return torch.empty(rows, width, dtype=like.dtype, device=like.device)[:, :cols]
 
 
 def padded(*matrices: Tensor) -> list[Tensor]:
-    """Return copies in ``room`` of one or two matrices of one dtype, with zeros after each row up to the next one.
+    """Return copies of one or two matrices of one dtype, whose rows begin at multiples of ``LINE`` bytes.
 
-    One kernel copies both.
+    Zeros follow each row up to the next one. One kernel copies both.
     """
-    copies = [room(x.shape[0], x.shape[1], x) for x in matrices]
+    copies = [room(x.shape[0], x.shape[1], x, LINE) for x in matrices]
     bits = BITS[matrices[0].element_size()]
     sides, programs = [], 0
     for x, out in zip(matrices, copies, strict=True):

@@ -3,7 +3,8 @@
     python -m benchmarks.kernels.choices [--dtype bfloat16] [--write]
 
 The estimate in kernels/matmul/_configurations.py has about thirty figures, found from the times of these shapes on an
-H100, of the last twelve on an H200, and there of 90 more random shapes. This shows what a wrong estimate costs: the
+H100, of the last twelve on an H200, and there of 90 more random shapes; the figures about tiles that programs share and
+about rows in two lines of L2, from 128 shapes on an H100. This shows what a wrong estimate costs: the
 time of the choice over that of the fastest, and how far estimates are from measured times. On another GPU it shows
 whether the figures still hold. Many processes compile the kernels first.
 """
@@ -80,7 +81,9 @@ def choices(shape: Shape, dtype: str, precision: Precision, multiprocessors: int
 
     (m, k, n), every = shape, []
     if dtype != "float32":
-        every += hopper_choices(m, n, k, ITEMSIZE[dtype], multiprocessors)
+        row = ITEMSIZE[dtype] * n  # bytes
+        crossed = (False, row % 128 > 0 and row % 16 == 0)
+        every += hopper_choices(m, n, k, ITEMSIZE[dtype], multiprocessors, crossed)
     load = math.gcd(16, *(ITEMSIZE[dtype] * size for size in (k, n)))
     every += pointers_choices(m, n, k, dtype, True, multiprocessors, precision, load)
     least = min(us for us, _ in every)

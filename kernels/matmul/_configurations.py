@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
+from operator import itemgetter
 from typing import Literal
 
 Precision = Literal["ieee", "tf32x3", "tf32"]  # of products of float32
+Pair = tuple[bool, ...]  # for a and for b
 
 HOPPER_SHARED = 232_448 - 1024  # bytes of shared memory of a multiprocessor for its programs, without barriers
 K_BYTES = 128  # bytes of a row of a tile along k: the span of the widest swizzle of shared memory
@@ -22,11 +25,15 @@ STORE_ELEMENTS = 7.46e3  # elements of y that a multiprocessor stores in 1 us
 PART_BYTES = 3.08e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
 PART_US = 0.072  # that the last program of a tile waits for one part of its sums
 JOIN_US = 1.5  # to store partial sums and to count, before the last program of a tile adds them up
+PART_BLOCKS = 5  # blocks that a program multiplies in the time that the sums of a part of a tile take
 LAUNCH_US = 2.4  # time of a small kernel more, which copies operands
 MEMORY_BYTES = 4.2e6  # bytes that the GPU reads from memory, or writes, in 1 us
 ENOUGH = 0.54  # share of the multiprocessors that reach this rate
 LONE = 0.52  # share of the rates of two programs on a multiprocessor that one program alone reaches
 COPIED_BYTES = 2.05e6  # of operands that the GPU copies in 1 us
+SHARE_US = 6.0  # that shared tiles take more than their sums
+CROSSED = 1.6  # times as long to read rows that lie in two lines of L2
+SURE = 1.5  # a copy for lines of L2 must gain so many times what it is estimated to take; large ones are slower
 FILL_US = 1.03  # from the start of a program until its first tiles have arrived
 
 ITEMSIZE = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes
@@ -46,6 +53,8 @@ class Configuration:
     split_k: int = 1  # parts of a sum
     programs: int = 1  # programs on a multiprocessor: one multiplies while the other stores
     pieces: int = 1  # pieces of a tile's columns: to store one at a time leaves shared memory for one more stage
+    shared: bool = False  # all programs share the tiles of the last, incomplete wave
+    lined: Pair = (False, False)  # first copy a, and b, so that its rows begin at lines of L2
     copies: bool = False  # first copy what loads of 16 bytes cannot read
 
     @property
@@ -58,7 +67,8 @@ class Configuration:
         group = f", groups of {self.group_m}" if self.group_m > 1 else ""
         pair = f", {self.programs} a multiprocessor" if self.programs > 1 else ""
         split = f", k in {self.split_k} parts" if self.split_k > 1 else ""
-        return tile + group + pair + split + (", copied" if self.copies else "")
+        wave = ", last wave shared" if self.shared else ""
+        return tile + group + pair + split + wave + (", copied" if self.copies else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +103,8 @@ ROLES = (  # of kernel "roles", which stores a tile during the next
 )
 ROLES_STORE = 32 * 1024  # bytes for the parts of y that are stored; tiles of 192 columns need 48 KiB, which is left
 SKINNY_RATE = 0.34
-PREFER_ROLES = 1.28  # with many tiles, it is chosen although another one is estimated to be faster by up to this factor
+MANY = 1.5  # tiles of 128 x 128 for each multiprocessor
+PREFER_ROLES = 1.28  # with MANY tiles, it is chosen although another one is estimated to be faster by up to this factor
 PREFER_SKINNY = 1.03  # likewise: where memory is the limit, estimates are equal, and it reads most at once
 STORED = 8  # columns: if n is a multiple, the copy engine stores y in 16 bits, and no warp waits for it
 ROLES_COLUMNS = 2**24  # of y for kernel "roles", at most: offsets within a tile then need no more than 32 bits
@@ -115,6 +126,7 @@ def configuration(
     multiprocessors: int,
     precision: Precision = "ieee",
     roles: bool = False,
+    crossed: Pair = (False, False),
 ) -> Configuration:
     """Return the configuration for a [m, k] @ b [k, n].
 
@@ -127,36 +139,50 @@ def configuration(
         multiprocessors: number of multiprocessors of the GPU.
         precision: of float32: "tf32" rounds its factors, "tf32x3" multiplies them in two parts, "ieee" as they are.
         roles: kernels with specialized warps are available.
+        crossed: whether rows of a in memory run across k and begin at multiples of 16 bytes but not of 128, so that
+            each row of a tile lies in two lines of the L2 cache; and those of b.
 
     """
     exact = dtype == "float64" or (dtype == "float32" and precision != "tf32")
     if capability[0] != 9 or exact or max(m, n, k) > LONGEST:
         return pointers(m, n, k, dtype, capability=capability, multiprocessors=multiprocessors, precision=precision)
-    return _hopper(m, n, k, ITEMSIZE[dtype], multiprocessors, roles=roles)[1]
+    ways = []
+    for lined in product(*((False, True) if one else (False,) for one in crossed)):
+        left = tuple(one and not copy for one, copy in zip(crossed, lined, strict=True))
+        us, how = _hopper(m, n, k, ITEMSIZE[dtype], multiprocessors, roles=roles, crossed=left)
+        copied = tuple(size for size, copy in zip((m * k, k * n), lined, strict=True) if copy)
+        ways.append((us + (SURE * _copying_us(copied, dtype) if copied else 0), replace(how, lined=lined)))
+    return min(ways, key=itemgetter(0))[1]
 
 
 @lru_cache(maxsize=4096)
-def _hopper(m: int, n: int, k: int, itemsize: int, multiprocessors: int, *, roles: bool) -> tuple[float, Configuration]:
+def _hopper(
+    m: int, n: int, k: int, itemsize: int, multiprocessors: int, *, roles: bool, crossed: Pair = (False, False)
+) -> tuple[float, Configuration]:
     """Return the shortest estimated time in us if descriptors read both operands, and its configuration."""
     enough = _cdiv(k * itemsize, K_BYTES) >= FEWEST_STEPS
     possible = roles and itemsize <= 2 and enough and n <= ROLES_COLUMNS
+    many = _cdiv(m, 128) * _cdiv(n, 128) >= MANY * multiprocessors
 
     def weighted(choice: tuple[float, Configuration]) -> float:
         us, how = choice
-        many = _cdiv(m, how.block_m) * _cdiv(n, how.block_n) >= multiprocessors
         return us / (PREFER_SKINNY if how.kernel == "skinny" else PREFER_ROLES if how.kernel == "roles" and many else 1)
 
-    choices = hopper_choices(m, n, k, itemsize, multiprocessors)
+    choices = hopper_choices(m, n, k, itemsize, multiprocessors, crossed)
     return min((choice for choice in choices if possible or choice[1].kernel != "roles"), key=weighted)
 
 
-def hopper_choices(m: int, n: int, k: int, itemsize: int, multiprocessors: int) -> list[tuple[float, Configuration]]:
+def hopper_choices(
+    m: int, n: int, k: int, itemsize: int, multiprocessors: int, crossed: Pair = (False, False)
+) -> list[tuple[float, Configuration]]:
     """Return all configurations that read operands by descriptors, with estimated times in us."""
-    size = (m, n, k, itemsize, multiprocessors)
+    size = (m, n, k, itemsize, multiprocessors, crossed)
     blocks = _cdiv(k * itemsize, K_BYTES)
     splits = [split for split in SPLITS if split == 1 or 8 * split <= min(blocks, 64)]
     narrow, wide = min(m, n), max(m, n)
-    choices = _skinny(narrow, wide, k, itemsize, multiprocessors) if narrow <= SKINNY_ROWS < wide else []
+    choices = []
+    if narrow <= SKINNY_ROWS < wide:
+        choices = _skinny(narrow, wide, k, itemsize, multiprocessors, crossed[::-1] if narrow == m else crossed)
     choices += [
         (_tiled_us(tile, split, *size), _descriptors(tile, split, k * itemsize, itemsize))
         for tile in TILES
@@ -169,22 +195,40 @@ def hopper_choices(m: int, n: int, k: int, itemsize: int, multiprocessors: int) 
         stages = min(blocks, (HOPPER_SHARED - ROLES_STORE) // ((128 + tile.block_n) * K_BYTES))
         how = Configuration("roles", 128, tile.block_n, K_BYTES // itemsize, stages, warps=4, group_m=12)
         choices.append((_tiled_us(tile, 1, *size), how))
+        last = _cdiv(m, 128) * _cdiv(n, tile.block_n) % multiprocessors  # tiles of an incomplete wave
+        # To share tiles of 128 columns was the fastest for none of 128 shapes.
+        if last and tile.block_n > 128 and share_tiles(last, blocks, multiprocessors)[0] < blocks:
+            choices.append((_tiled_us(tile, 1, *size, shared=True), replace(how, shared=True)))
     return choices
 
 
 def _tiled_us(
-    tile: _Tile, split: int, m: int, n: int, k: int, itemsize: int, multiprocessors: int, *, refilled: bool = False
+    tile: _Tile,
+    split: int,
+    m: int,
+    n: int,
+    k: int,
+    itemsize: int,
+    multiprocessors: int,
+    crossed: Pair,
+    *,
+    refilled: bool = False,
+    shared: bool = False,
 ) -> float:
     """Return the estimated time in us of a product whose programs each compute a tile of y, or a part of its sums.
 
-    ``refilled``: the programs of a wave do not load operands before the previous wave has ended.
+    ``refilled``: the programs of a wave do not load operands before the previous wave has ended. ``shared``: all
+    programs share the tiles of the last wave.
     """
     items = _cdiv(m, tile.block_m) * _cdiv(n, tile.block_n) * split
     area = tile.block_m * tile.block_n
     depth = _cdiv(_cdiv(k * itemsize, tile.k_bytes), split) * tile.k_bytes  # bytes along k
     # A tile reads as many rows as it has, on average over y; its others, beyond the edge of y, cost half.
-    lines = (tile.block_m + m / _cdiv(m, tile.block_m) + tile.block_n + n / _cdiv(n, tile.block_n)) / 2
-    multiplied, read = area * depth / (CORE_BYTES * tile.rate), lines * depth
+    read = depth * sum(
+        (CROSSED if one else 1) * (block + size / _cdiv(size, block)) / 2
+        for one, block, size in zip(crossed, (tile.block_m, tile.block_n), (m, n), strict=True)
+    )
+    multiplied = area * depth / (CORE_BYTES * tile.rate)
     # Programs that share a multiprocessor share its rates, and one stores while the other multiplies. Rows that are not
     # aligned are stored by the threads, which do not multiply meanwhile.
     aside = (tile in ROLES or tile.programs > 1) and n % STORED == 0
@@ -200,8 +244,34 @@ def _tiled_us(
         loop = max(here * multiplied, reading)
         return max(max(loop, store) if aside else loop + store, all_bytes * programs / items / reached)
 
+    if shared:
+        blocks = _cdiv(k * itemsize, K_BYTES)
+        part = share_tiles(rest, blocks, multiprocessors)[2] / blocks
+        return FILL_US + (waves + part) * wave(slots) + store + SHARE_US
     us = FILL_US + waves * wave(slots) + (wave(rest) if rest else 0) + (store if aside else 0)
     return us + (FILL_US * (waves + (rest > 0) - 1) if refilled else 0) + _joining_us(split, area, m * n)
+
+
+def share_tiles(tiles: int, blocks: int, programs: int) -> tuple[int, int, int]:
+    """Return how ``programs`` share fewer ``tiles``, each a sum of ``blocks`` along k.
+
+    Most programs compute a part of one tile, of as many blocks as the first number says. If the second number is not 0,
+    the programs that are left compute the last part of so many tiles each, in about the same time. So at any time,
+    programs are at few places along k, and read the same columns of a and rows of b from L2. The third number is the
+    time until part 0 of a tile has added the other parts to its sums, in blocks.
+    """
+    most, left = divmod(programs, tiles)
+    ways = []
+    for parts in range(1, most + 1):
+        depth = max(FEWEST_STEPS, _cdiv(blocks, parts))
+        ways.append((depth + PART_BLOCKS * (_cdiv(blocks, depth) - 1), depth, 0))
+    if left:
+        each = _cdiv(tiles, left)
+        depth = max(FEWEST_STEPS, _cdiv((blocks + PART_BLOCKS) * each, most * each + 1))
+        if most * depth < blocks:
+            ways.append((depth + PART_BLOCKS * most, depth, each))
+    time, depth, each = min(ways)
+    return depth, each, time
 
 
 def _descriptors(tile: _Tile, split: int, depth: int, itemsize: int) -> Configuration:
@@ -224,7 +294,9 @@ def _descriptors(tile: _Tile, split: int, depth: int, itemsize: int) -> Configur
     )
 
 
-def _skinny(narrow: int, wide: int, k: int, itemsize: int, multiprocessors: int) -> list[tuple[float, Configuration]]:
+def _skinny(
+    narrow: int, wide: int, k: int, itemsize: int, multiprocessors: int, crossed: Pair
+) -> list[tuple[float, Configuration]]:
     """Return the estimated times of skinny kernels, each with 64 rows of the wide operand for a program."""
     block_m = max(16, 1 << (narrow - 1).bit_length())
     k_bytes = 512 if block_m <= 32 else 256
@@ -236,7 +308,7 @@ def _skinny(narrow: int, wide: int, k: int, itemsize: int, multiprocessors: int)
             continue
         for split in SPLITS:
             if split == 1 or k * itemsize >= 2 * split * k_bytes:
-                us = _tiled_us(tile, split, wide, narrow, k, itemsize, multiprocessors, refilled=True)
+                us = _tiled_us(tile, split, wide, narrow, k, itemsize, multiprocessors, crossed, refilled=True)
                 how = Configuration("skinny", block_m, 64, k_bytes // itemsize, stages, 4, split_k=split)
                 found.append((us, how))
     return found
@@ -372,9 +444,9 @@ def copy_pays(m: int, n: int, k: int, dtype: str, *, copied: tuple[int, ...], mu
     itemsize = ITEMSIZE[dtype]
     if itemsize != 2:  # the general kernel turns tiles around that do not lie along k, which the estimate does not see
         return m * n * k >= TURNED
-    product, _ = _hopper(m, n, k, itemsize, multiprocessors, roles=False)
+    product_us, _ = _hopper(m, n, k, itemsize, multiprocessors, roles=False)
     limit, _ = _pointers(m, n, k, dtype, True, multiprocessors, "tf32", load)
-    return _copying_us(copied, dtype) + product < limit
+    return _copying_us(copied, dtype) + product_us < limit
 
 
 def _copying_us(copied: tuple[int, ...], dtype: str) -> float:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
 import triton
 from torch import Tensor
 
-from ..padding import ALIGNED, padded
+from ..padding import ALIGNED, LINE, padded
 from ..tensor_cores import TensorDescriptor
 
 
@@ -57,6 +58,15 @@ def in_place(x: Tensor, along_k: bool) -> Operand | None:
     return None
 
 
+def crossed(x: Tensor) -> bool:
+    """Return whether rows of ``x`` [rows, k] in memory run across k, and each row of a tile lies in two lines of L2.
+
+    If a descriptor cannot read ``x``, it reads a copy, whose rows begin at lines.
+    """
+    pitch = x.stride(1) * x.itemsize
+    return x.stride(0) == 1 and pitch % LINE > 0 and pitch % ALIGNED == 0
+
+
 def strides_of(x: Tensor) -> list[int] | None:
     """Return the strides of ``x`` for a descriptor, or None if it cannot have them.
 
@@ -89,12 +99,12 @@ def whole_loads(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return _with_copies((a, b), fits, [not along_row for along_row, _ in units])
 
 
-def readable(a: Tensor, b: Tensor, along_k: bool) -> tuple[Operand, Operand]:
-    """Return ``a`` [m, k] and ``b`` [n, k] as operands, copied if a descriptor cannot read them.
+def readable(a: Tensor, b: Tensor, along_k: bool, lined: Sequence[bool]) -> tuple[Operand, Operand]:
+    """Return ``a`` [m, k] and ``b`` [n, k] as operands, copied if a descriptor cannot read them or if ``lined``.
 
     A copy has the order of its tensor unless ``along_k``.
     """
-    found = [in_place(x, along_k) for x in (a, b)]
+    found = [None if copy else in_place(x, along_k) for x, copy in zip((a, b), lined, strict=True)]
     turned = [not along_k and x.stride(0) < x.stride(1) for x in (a, b)]
     copies = _with_copies((a, b), [operand is not None for operand in found], turned)
     left, right = (operand or _operand(x, turn) for operand, x, turn in zip(found, copies, turned, strict=True))

@@ -11,10 +11,11 @@ from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from ..stream_memory import counters
 from ..triton_device import multiprocessors
-from ._configurations import Configuration
+from ._configurations import Configuration, share_tiles
 from ._operands import Operand, store_unit, strides_of
-from ._triton_roles import AT_FIRST, matmul_roles
+from ._triton_roles import AT_FIRST, FLAGS, matmul_roles
 
 TYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float8_e4m3fn: gl.float8e4nv}
 ENGINE, THREADS = 64, 32  # columns that the copy engine stores at a time, and that threads store
@@ -29,20 +30,29 @@ def by_roles(
     """
     (m, n), k = y.shape, a.shape[1 if a.along_k else 0]
     stored = strides_of(y)
-    tiles = triton.cdiv(m, how.block_m) * triton.cdiv(n, how.block_n)
+    tiles, blocks = triton.cdiv(m, how.block_m) * triton.cdiv(n, how.block_n), triton.cdiv(k, how.block_k)
+    programs = multiprocessors(y) if how.shared else min(tiles, multiprocessors(y))
+    shared, area = tiles % programs if how.shared else 0, how.block_m * how.block_n
+    depth, each, _ = share_tiles(shared, blocks, programs) if shared else (blocks, 0, 0)
+    others = shared * (triton.cdiv(blocks, depth) - 1)
+    sums = torch.empty(others * area, dtype=torch.float32, device=y.device) if others else None
     # Threads take longer to store a part than tensor cores take for a step, so they store smaller parts in more steps.
-    width = THREADS if not stored and triton.cdiv(k, how.block_k) >= how.block_n // THREADS else ENGINE
-    matmul_roles[(min(tiles, multiprocessors(y)),)](
+    width = THREADS if not stored and depth >= how.block_n // THREADS else ENGINE
+    matmul_roles[(programs,)](
         _tiles(a, how.block_m // 2, how.block_k),
         _tiles(b, how.block_n - how.rest, how.block_k),
         _tiles(b, how.rest, how.block_k) if how.rest else None,
         _described(y, list(y.shape), stored, [how.block_m // 2, width]) if stored else None,
         y,
+        sums,
+        counters(y, FLAGS.value * others) if others else None,
         scale_a,
         scale_b,
         m,
         n,
         k,
+        depth,
+        each,
         A_ALONG_K=a.along_k,
         B_ALONG_K=b.along_k,
         BLOCK_M=how.block_m,

@@ -6,6 +6,10 @@ for both. They store y during the next tile: WIDTH of its columns in each of the
 warpgroup by a step, so that one multiplies while the other changes tiles, gives no further gain: it is 0.5 % slower
 over twelve products on an H200.
 
+Where tiles fill their last wave badly, all programs share the tiles of that wave, as ``share_tiles`` of
+``_configurations.py`` says (after stream-k: Osama et al. 2023, arXiv:2301.03598): each program computes a part of the
+sums of a tile, of some blocks along k. The program that has part 0 waits for the other parts, adds them and stores y.
+
 Tensors have powers of 2 as shapes. So a tile of 192 columns is one of 128 beside one of 64, the rest.
 
 The accelerator stores y if its rows are aligned to 16 bytes. If not, threads store the parts, from shared memory, where
@@ -29,6 +33,46 @@ from ..hopper_pipeline import part_of, place, room
 # Registers of a thread: in the warps that multiply (the sum of a tile, and the last tile that is being stored), in the
 # warp that loads, and in all warps at the start of the kernel.
 MULTIPLYING, LOADING, AT_FIRST = gl.constexpr(240), gl.constexpr(24), 168
+FLAGS = gl.constexpr(256)  # of a part of a tile: one for each thread that multiplies
+# Set a flag when what this thread has stored before is visible; wait for a flag, and clear it.
+RELEASE = gl.constexpr("{ .reg .b32 one; mov.b32 one, 1; st.release.gpu.global.b32 [$1], one; mov.b32 $0, one; }")
+ACQUIRE = gl.constexpr("""{
+    .reg .pred waits; .reg .b32 seen;
+    again: ld.acquire.gpu.global.b32 seen, [$1]; setp.eq.b32 waits, seen, 0; @waits bra again;
+    mov.b32 $0, 0; st.global.b32 [$1], $0;
+}""")
+
+
+@gluon.jit
+def _whole(tiles, SHARED: gl.constexpr):
+    """Return how many tiles, the first ones, are computed by one program each."""
+    if SHARED:
+        return tiles // gl.num_programs(0) * gl.num_programs(0)
+    else:
+        return tiles
+
+
+@gluon.jit
+def _share(tiles, blocks, depth, each):
+    """Return which part of sums this program computes, and of which of the ``tiles`` that all programs share.
+
+    The part, its first block along k and the end of its blocks, the first tile and the end of the tiles.
+    """
+    # Programs wait only if they have part 0, and those are the last ones. So if the GPU does not run all programs at
+    # the same time, it starts those that they wait for first.
+    parts = gl.num_programs(0) // tiles
+    left = gl.num_programs(0) % tiles
+    if gl.program_id(0) < left:
+        part = parts
+        first = gl.program_id(0) * each
+        last = min(tiles, first + each)
+    else:
+        part = parts - 1 - (gl.program_id(0) - left) // tiles
+        first = (gl.program_id(0) - left) % tiles
+        last = first + 1
+    if part * depth >= blocks:
+        last = first
+    return part, part * depth, min(blocks, part * depth + depth), first, last
 
 
 @gluon.jit
@@ -46,31 +90,55 @@ def _load(
     GROUP_M: gl.constexpr,
     REST: gl.constexpr,
     STAGES: gl.constexpr,
+    SHARED: gl.constexpr,
 ):
-    a_ring, b_rings, full, empty = ring
-    tiles_m, tiles_n, blocks = counts
-    loaded: gl.constexpr = 2 * a.block_type.nbytes + b.block_type.nbytes  # bytes of a step
+    tiles_m, tiles_n, blocks, depth, each = counts
+    whole = _whole(tiles_m * tiles_n, SHARED)
     step = 0
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+    for tile in range(gl.program_id(0), whole, gl.num_programs(0)):
         row, col = place(tile, tiles_m, tiles_n, GROUP_M)
-        for block in range(blocks):
-            slot = step % STAGES
-            ready = full.index(slot)
-            # A new barrier counts as complete at odd parity, so the first round of the ring does not wait.
-            mbarrier.wait(empty.index(slot), (step // STAGES & 1) ^ 1)
-            mbarrier.expect(ready, loaded if b_rest is None else loaded + b_rest.block_type.nbytes)
-            for half in gl.static_range(2):
-                a_tile = a_ring.index(2 * slot + half)
-                top = row * BLOCK_M + half * (BLOCK_M // 2)
-                if A_ALONG_K:
-                    tma.async_copy_global_to_shared(a, [top, block * BLOCK_K], ready, a_tile)
-                else:
-                    tma.async_copy_global_to_shared(a, [block * BLOCK_K, top], ready, a_tile)
-            _load_columns(b, b_rings[0].index(slot), ready, col * BLOCK_N, block * BLOCK_K, B_ALONG_K)
-            if b_rest is not None:
-                left = (col + 1) * BLOCK_N - REST
-                _load_columns(b_rest, b_rings[1].index(slot), ready, left, block * BLOCK_K, B_ALONG_K)
-            step += 1
+        step = _load_tile(
+            a, b, b_rest, ring, row, col, 0, blocks, step,
+            A_ALONG_K, B_ALONG_K, BLOCK_M, BLOCK_N, BLOCK_K, REST, STAGES,
+        )  # fmt: skip
+    if SHARED:
+        _, begin, end, first, last = _share(tiles_m * tiles_n - whole, blocks, depth, each)
+        for tile in range(first, last):
+            row, col = place(whole + tile, tiles_m, tiles_n, GROUP_M)
+            step = _load_tile(
+                a, b, b_rest, ring, row, col, begin, end, step,
+                A_ALONG_K, B_ALONG_K, BLOCK_M, BLOCK_N, BLOCK_K, REST, STAGES,
+            )  # fmt: skip
+
+
+@gluon.jit
+def _load_tile(
+    a, b, b_rest, ring, row, col, begin, end, step,
+    A_ALONG_K: gl.constexpr, B_ALONG_K: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """Load the blocks along k from ``begin`` to ``end`` for a tile of y, and return the next step."""
+    a_ring, b_rings, full, empty = ring
+    loaded: gl.constexpr = 2 * a.block_type.nbytes + b.block_type.nbytes  # bytes of a step
+    for block in range(begin, end):
+        slot = step % STAGES
+        ready = full.index(slot)
+        # A new barrier counts as complete at odd parity, so the first round of the ring does not wait.
+        mbarrier.wait(empty.index(slot), (step // STAGES & 1) ^ 1)
+        mbarrier.expect(ready, loaded if b_rest is None else loaded + b_rest.block_type.nbytes)
+        for half in gl.static_range(2):
+            a_tile = a_ring.index(2 * slot + half)
+            top = row * BLOCK_M + half * (BLOCK_M // 2)
+            if A_ALONG_K:
+                tma.async_copy_global_to_shared(a, [top, block * BLOCK_K], ready, a_tile)
+            else:
+                tma.async_copy_global_to_shared(a, [block * BLOCK_K, top], ready, a_tile)
+        _load_columns(b, b_rings[0].index(slot), ready, col * BLOCK_N, block * BLOCK_K, B_ALONG_K)
+        if b_rest is not None:
+            left = (col + 1) * BLOCK_N - REST
+            _load_columns(b_rest, b_rings[1].index(slot), ready, left, block * BLOCK_K, B_ALONG_K)
+        step += 1
+    return step
 
 
 @gluon.jit
@@ -186,9 +254,50 @@ def _converted(sums, scale_a_ptr, scale_b_ptr, dtype: gl.constexpr, REST: gl.con
 
 
 @gluon.jit
+def _places(sums, top, left, COLS: gl.constexpr):
+    """Return where ``sums``, which begin in row ``top`` and column ``left`` of a tile, are in the memory of a part.
+
+    It consists of blocks of 8 x 8 elements: what a warp holds in one register of each thread, or rather two.
+    """
+    layout: gl.constexpr = sums.type.layout
+    rows = top + gl.arange(0, sums.shape[0], gl.SliceLayout(1, layout))
+    cols = left + gl.arange(0, sums.shape[1], gl.SliceLayout(0, layout))
+    return (rows // 8 * (8 * COLS) + rows % 8 * 8)[:, None] + (cols // 8 * 64 + cols % 8)[None, :]
+
+
+@gluon.jit
+def _give(part, sums, HALF: gl.constexpr, COLS: gl.constexpr, REST: gl.constexpr):
+    """Store ``sums``, half of the rows of a tile, in the memory of ``part``, and set the flags of this half."""
+    ptr, flags = part
+    top = HALF * sums[0].shape[0]
+    gl.store(ptr + _places(sums[0], top, 0, COLS), sums[0])
+    if REST:
+        gl.store(ptr + _places(sums[1], top, COLS - REST, COLS), sums[1])
+    # Each thread has a flag, and takes exactly what the thread of the same number has given. So no barrier is needed.
+    flag = flags + (HALF * 128 + gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0])))
+    gl.inline_asm_elementwise(RELEASE, "=r,l,~{memory}", [flag], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _take(part, sums, HALF: gl.constexpr, COLS: gl.constexpr, REST: gl.constexpr):
+    """Wait for the flags of ``part`` and clear them, and return ``sums`` plus those that another program has given."""
+    ptr, flags = part
+    top = HALF * sums[0].shape[0]
+    flag = flags + (HALF * 128 + gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0])))
+    gl.inline_asm_elementwise(ACQUIRE, "=r,l,~{memory}", [flag], dtype=gl.int32, is_pure=False, pack=1)
+    main = sums[0] + gl.load(ptr + _places(sums[0], top, 0, COLS))
+    if REST:
+        return (main, sums[1] + gl.load(ptr + _places(sums[1], top, COLS - REST, COLS)))
+    else:
+        return (main,)
+
+
+@gluon.jit
 def _multiply(
     y,
     y_ptr,
+    parts_ptr,
+    flags_ptr,
     m,
     n,
     out,
@@ -207,8 +316,10 @@ def _multiply(
     UNIT: gl.constexpr,
     STAGES: gl.constexpr,
 ):
-    tiles_m, tiles_n, blocks = counts
+    sharing: gl.constexpr = parts_ptr is not None
+    tiles_m, tiles_n, blocks, depth, each = counts
     rows: gl.constexpr = BLOCK_M // 2
+    area: gl.constexpr = BLOCK_M * BLOCK_N
     parts: gl.constexpr = BLOCK_N // WIDTH
     sums = _zeros(rows, BLOCK_N, ring[0].dtype, gl.float32, REST)
     done = _zeros(rows, BLOCK_N, ring[0].dtype, out.dtype, REST)  # the previous tile, which is not stored yet
@@ -216,18 +327,34 @@ def _multiply(
     done_col = 0
     step = 0
     turn = 0
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+    whole = _whole(tiles_m * tiles_n, sharing)
+    until = whole
+    if sharing:
+        share, begin, end, first, last = _share(tiles_m * tiles_n - whole, blocks, depth, each)
+        others = gl.cdiv(blocks, depth) - 1  # parts of a tile but part 0
+        if share == 0:
+            until += gl.num_programs(0)  # one tile more
+    for tile in range(gl.program_id(0), until, gl.num_programs(0)):
+        length = blocks
+        if sharing and tile >= whole:
+            tile = whole + first
+            length = end
         row, col = place(tile, tiles_m, tiles_n, GROUP_M)
         for part in gl.static_range(parts):
             sums = _step(sums, gl.to_tensor(part > 0), step, ring, HALF, A_ALONG_K, B_ALONG_K, REST, STAGES)
             step += 1
             if turn > 0:
                 _store(y, y_ptr, m, n, out, done, done_row, done_col, part, REST, WIDTH, UNIT)
-        for _ in range(parts, blocks):
+        for _ in range(parts, length):
             sums = _step(sums, gl.to_tensor(True), step, ring, HALF, A_ALONG_K, B_ALONG_K, REST, STAGES)
             step += 1
         sums = _complete(sums, REST)
         mbarrier.arrive(ring[3].index((step + STAGES - 1) % STAGES), count=1)
+        if sharing and tile >= whole:
+            for other in range(others):
+                at = first * others + other
+                taken = (parts_ptr + at * area, flags_ptr + at * FLAGS)
+                sums = _take(taken, sums, HALF, BLOCK_N, REST)
         done = _converted(sums, scale_a_ptr, scale_b_ptr, out.dtype, REST)
         done_row = row * BLOCK_M + HALF * rows
         done_col = col * BLOCK_N
@@ -235,6 +362,15 @@ def _multiply(
     if turn > 0:
         for part in gl.static_range(parts):
             _store(y, y_ptr, m, n, out, done, done_row, done_col, part, REST, WIDTH, UNIT)
+    if sharing and share > 0:
+        for tile in range(first, last):
+            for block in range(begin, end):
+                sums = _step(sums, block > begin, step, ring, HALF, A_ALONG_K, B_ALONG_K, REST, STAGES)
+                step += 1
+            sums = _complete(sums, REST)
+            mbarrier.arrive(ring[3].index((step + STAGES - 1) % STAGES), count=1)
+            other = tile * others + share - 1
+            _give((parts_ptr + other * area, flags_ptr + other * FLAGS), sums, HALF, BLOCK_N, REST)
     if y is not None:
         tma.store_wait(0)  # the shared memory belongs to another program after this one ends
 
@@ -247,18 +383,22 @@ def _rings(b, b_rest, STAGES: gl.constexpr):
         return (room(b, STAGES),)
 
 
-@gluon.jit(do_not_specialize=["m", "n", "k"])
+@gluon.jit(do_not_specialize=["m", "n", "k", "depth", "each"])
 def matmul_roles(
     a,  # descriptor of half the rows of a tile
     b,
     b_rest,  # of the last REST columns of a tile; None: b has tiles of all columns
     y,  # descriptor of half the rows and WIDTH columns of a tile; None: its rows are not aligned
     y_ptr,
+    parts_ptr,  # for parts of the sums of tiles, but part 0; None: one program computes each tile
+    flags_ptr,  # FLAGS for each of these parts, 0 before and after
     scale_a_ptr,
     scale_b_ptr,
     m,
     n,
     k,
+    depth,  # blocks along k of a part
+    each,  # tiles of which the same program computes the last part, if there are programs for it
     A_ALONG_K: gl.constexpr,  # the descriptor of a is [m, k], else [k, m]; that of b is [n, k], else [k, n]
     B_ALONG_K: gl.constexpr,
     BLOCK_M: gl.constexpr,
@@ -291,7 +431,7 @@ def matmul_roles(
         mbarrier.init(empty.index(slot), count=2)
     fence_async_shared()  # so that the accelerator sees the barriers
     ring = (a_ring, b_rings, full, empty)
-    counts = (gl.cdiv(m, BLOCK_M), gl.cdiv(n, BLOCK_N), gl.cdiv(k, BLOCK_K))
+    counts = (gl.cdiv(m, BLOCK_M), gl.cdiv(n, BLOCK_N), gl.cdiv(k, BLOCK_K), depth, each)
     gl.warp_specialize(
         [
             (
@@ -299,6 +439,8 @@ def matmul_roles(
                 (
                     y,
                     y_ptr,
+                    parts_ptr,
+                    flags_ptr,
                     m,
                     n,
                     first_out,
@@ -323,6 +465,8 @@ def matmul_roles(
                 (
                     y,
                     y_ptr,
+                    parts_ptr,
+                    flags_ptr,
                     m,
                     n,
                     second_out,
@@ -344,7 +488,22 @@ def matmul_roles(
             ),
             (
                 _load,
-                (a, b, b_rest, ring, counts, A_ALONG_K, B_ALONG_K, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, REST, STAGES),
+                (
+                    a,
+                    b,
+                    b_rest,
+                    ring,
+                    counts,
+                    A_ALONG_K,
+                    B_ALONG_K,
+                    BLOCK_M,
+                    BLOCK_N,
+                    BLOCK_K,
+                    GROUP_M,
+                    REST,
+                    STAGES,
+                    parts_ptr is not None,
+                ),
             ),
         ],
         [4, 1],

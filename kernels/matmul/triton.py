@@ -1,8 +1,9 @@
 """Matrix product in Triton: four kernels, chosen by ``_configurations``.
 
-    roles         Hopper, 8 and 16 bits, about one tile of y for each multiprocessor, or several. One warp loads, two
-                  warpgroups multiply, and y is stored during the next tile. Triton's compiler does not do that by
-                  itself, so this kernel is in Gluon, Triton's lower-level language
+    roles         Hopper, 8 and 16 bits, about one tile of y for each multiprocessor, or several, or fewer with long
+                  sums, which all multiprocessors share. One warp loads, two warpgroups multiply, and y is stored
+                  during the next tile. Triton's compiler does not do that by itself, so this kernel is in Gluon,
+                  Triton's lower-level language
     descriptors   Hopper. The tensor memory accelerator loads tiles, and warpgroup instructions (wgmma) multiply them.
                   A program computes several tiles, so that loads of the next tile overlap with the store of this one
     skinny        Hopper, at most 64 rows or columns. The wide operand is the one for which the instruction needs at
@@ -12,6 +13,8 @@
 
 On Hopper, descriptors cannot read an operand whose base or stride is not a multiple of 16 bytes, or in tf32 and float8
 one whose rows do not run along k. It is copied first if the product is large: the copy is O(n^2), the product O(n^3).
+So is one whose rows run across k and do not begin at multiples of 128 bytes, since each row of a tile then lies in two
+lines of the L2 cache.
 
 float32 without tf32 is computed as "tf32x3" by the kernel "pointers": each factor is split into two numbers of 11 bits,
 x = big + small, and tensor cores compute the three products big big + big small + small big. They truncate sums, so
@@ -48,7 +51,7 @@ from ._configurations import (
     copy_pays,
     pointers,
 )
-from ._operands import Operand, described, in_place, load_unit, readable, store_unit, whole_loads
+from ._operands import Operand, crossed, described, in_place, load_unit, readable, store_unit, whole_loads
 from ._product import require_product
 from ._triton_kernels import matmul_descriptors, matmul_pointers, matmul_skinny
 
@@ -123,7 +126,7 @@ def matmul(
     given = _given(BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages)
     roles = not given and has_roles(a)
     machine = {"capability": capability, "multiprocessors": multiprocessors, "roles": roles}
-    how = configuration(m, n, k, dtype, precision=precision, **machine)
+    how = configuration(m, n, k, dtype, precision=precision, crossed=(crossed(a), crossed(b.t())), **machine)
     if how.kernel == "pointers":
         how = _general(a, b, min(map(_load_bytes, (a, b))), precision)
     how = _replaced(affordable(how, a, b, precision), given)
@@ -179,9 +182,9 @@ def launch(
         if how.kernel == "pointers":
             _by_pointers(how, a, b, y, scale_a, scale_b, precision)
         else:
-            left, right = _in_place(a, b)
-            notes += [f"{name} copied" for name, operand in (("a", left), ("b", right)) if operand is None]
-            _LAUNCH[how.kernel](how, *readable(a, b.t(), _along_k(a)), y, scale_a, scale_b)
+            found = zip("ab", _in_place(a, b), how.lined, strict=True)
+            notes += [f"{name} copied" for name, operand, lined in found if lined or operand is None]
+            _LAUNCH[how.kernel](how, *readable(a, b.t(), _along_k(a), how.lined), y, scale_a, scale_b)
     _last = [how, *notes]
 
 

@@ -40,7 +40,16 @@ def built(tmp_path):
     """``built("bf16")``: PTX, SASS, and the resources that the assembler reports."""
 
     def build(
-        dtype, *, a_along_k=True, b_along_k=True, scaled=False, described=True, columns=HOW.block_n, width=64, unit=1
+        dtype,
+        *,
+        a_along_k=True,
+        b_along_k=True,
+        scaled=False,
+        described=True,
+        columns=HOW.block_n,
+        width=64,
+        unit=1,
+        shared=False,
     ):
         half, block_k = HOW.block_m // 2, HOW.block_k * 16 // TYPES[dtype].primitive_bitwidth
         stored = "bf16" if dtype == "fp8e4nv" else dtype
@@ -58,6 +67,7 @@ def built(tmp_path):
             "STAGES": STAGES[columns],
         } | ({} if scaled else {"scale_a_ptr": None, "scale_b_ptr": None})
         constants |= ({} if described else {"y": None}) | ({} if rest else {"b_rest": None})
+        constants |= {} if shared else {"parts_ptr": None, "flags_ptr": None}
 
         def of_b(rows):
             return tiles(dtype, rows, block_k) if b_along_k else tiles(dtype, block_k, rows)
@@ -68,15 +78,17 @@ def built(tmp_path):
             "b_rest": of_b(rest) if rest else None,
             "y": tiles(stored, half, width),
             "y_ptr": f"*{stored}",
+            "parts_ptr": "*fp32",
+            "flags_ptr": "*i32",
             **dict.fromkeys(["scale_a_ptr", "scale_b_ptr"], "*fp32"),
-            **dict.fromkeys(["m", "n", "k"], "i32"),
+            **dict.fromkeys(["m", "n", "k", "depth", "each"], "i32"),
         }
         names = matmul_roles.arg_names
         source = GluonASTSource(
             matmul_roles,
             signature={name: "constexpr" if name in constants else arguments[name] for name in names},
             constexprs={(names.index(name),): value for name, value in constants.items()},
-            attrs={(names.index("y_ptr"),): [["tt.divisibility", 16]]},
+            attrs={(names.index(name),): [["tt.divisibility", 16]] for name in ("y_ptr", "parts_ptr")[: 1 + shared]},
         )
         options = {"num_warps": HOW.warps, "maxnreg": AT_FIRST}
         kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
@@ -114,6 +126,23 @@ def test_two_warpgroups_multiply_what_a_warp_loads_and_spill_nothing(built, dtyp
     assert re.search(r"STACK:(\d+)", usage)[1] == "0"
     assert not re.search(r"\b(LDL|STL)\b", sass)
     assert ".f64" not in ptx
+
+
+@pytest.mark.parametrize("described", [True, False])
+@pytest.mark.parametrize(("dtype", "columns"), [("bf16", 256), ("fp16", 192), ("fp8e4nv", 256)])
+def test_parts_of_sums_go_from_thread_to_thread(built, dtype, columns, described):
+    width = 64 if described else 32
+    kernel, ptx, usage, sass = built(dtype, shared=True, described=described, columns=columns, width=width, unit=2)
+    # Each warpgroup sets flags after its stores, of 8 bytes, 32 threads next to each other, and waits before its loads.
+    assert len(re.findall(r"st\.release\.gpu", ptx)) == len(re.findall(r"ld\.acquire\.gpu", ptx)) == 2
+    assert (
+        len(re.findall(r"st\.global\S*\.v2\.b32", ptx))
+        == len(re.findall(r"ld\.global\S*\.v2\.b32", ptx))
+        == columns // 2
+    )
+    assert kernel.metadata.shared <= SHARED
+    assert int(re.search(r"STACK:(\d+)", usage)[1]) <= 8
+    assert len(re.findall(r"\b(LDL|STL)\b", sass)) <= 8  # of Triton 3.7; 3.6 spills nothing
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,14 @@ import itertools
 
 import pytest
 
-from runner.kernels.matmul._configurations import ITEMSIZE, configuration, copy_pays, pointers
+from runner.kernels.matmul._configurations import (
+    FEWEST_STEPS,
+    ITEMSIZE,
+    configuration,
+    copy_pays,
+    pointers,
+    share_tiles,
+)
 
 HOPPER = {"capability": (9, 0), "multiprocessors": 132}
 SHARED = 232_448  # bytes that a program may have on sm_90; 101_376 on sm_86 and sm_89, the least of those with bfloat16
@@ -147,12 +154,12 @@ MEASURED = [
     (8, 2048, 7168, "skinny", 16, 64),
     (512, 512, 512, "descriptors", 64, 32),
     (1024, 1024, 1024, "descriptors", 64, 128),
-    (2048, 2048, 2048, "roles", 128, 128),
+    (2048, 2048, 2048, "roles", 128, 256),
     (1024, 768, 2304, "descriptors", 64, 192),
     (3000, 256, 3000, "roles", 128, 192),
     (742, 7872, 3008, "roles", 128, 192),
     (1024, 3648, 8768, "roles", 128, 192),
-    (3456, 11520, 768, "roles", 128, 192),
+    (3456, 11520, 768, "roles", 128, 256),
     (3072, 768, 4096, "roles", 128, 256),
     (128, 4096, 4096, "descriptors", 64, 64),
     (257, 4096, 4096, "descriptors", 64, 192),
@@ -171,6 +178,48 @@ MEASURED = [
 def test_the_estimate_finds_what_was_fastest(m, k, n, kernel, rows, cols):
     how = configuration(m, n, k, "bfloat16", **HOPPER, roles=True)
     assert (how.kernel, how.block_m, how.block_n) == (kernel, rows, cols)
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "shared"),
+    [
+        (6528, 13632, 1984, True),  # 450 us instead of 538 on an H100
+        (1641, 15744, 2880, True),  # 201, 237
+        (6784, 9856, 640, True),  # 142, 193
+        (4096, 4096, 4096, False),  # 3.88 waves
+        (8192, 1024, 8192, False),  # 15.52 waves of short sums
+        (512, 512, 65536, False),  # few tiles, whose sums are cut in parts by another kernel
+    ],
+)
+def test_programs_share_the_last_wave_where_it_is_long_and_nearly_empty(m, k, n, shared):
+    assert configuration(m, n, k, "bfloat16", **HOPPER, roles=True).shared == shared
+    assert ("last wave shared" in str(configuration(m, n, k, "bfloat16", **HOPPER, roles=True))) == shared
+
+
+@pytest.mark.parametrize("programs", [7, 78, 108, 114, 132])
+@pytest.mark.parametrize("blocks", [4, 5, 8, 17, 64, 216])
+def test_shared_tiles_are_computed_once_and_part_0_first(programs, blocks):
+    for tiles in range(1, programs):
+        depth, each, us = share_tiles(tiles, blocks, programs)
+        parts, left = divmod(programs, tiles)
+        done = [[0] * blocks for _ in range(tiles)]
+        for program in range(programs):  # as in _share of _triton_roles.py
+            if program < left:
+                part, mine = parts, range(program * each, min(tiles, (program + 1) * each))
+            else:
+                part, mine = parts - 1 - (program - left) // tiles, [(program - left) % tiles]
+            for tile in mine if part * depth < blocks else ():
+                for block in range(part * depth, min(blocks, (part + 1) * depth)):
+                    done[tile][block] += 1
+        assert all(count == 1 for tile in done for count in tile), tiles
+        assert FEWEST_STEPS <= depth <= us
+
+
+def test_an_operand_whose_rows_lie_in_two_lines_is_copied_if_the_product_is_large():
+    for (m, k, n), copied in (((7104, 7336, 7256), True), ((1344, 1536, 3496), False)):
+        how = configuration(m, n, k, "bfloat16", **HOPPER, roles=True, crossed=(False, True))
+        assert how.lined == (False, copied)
+    assert configuration(7104, 7256, 7336, "bfloat16", **HOPPER, roles=True).lined == (False, False)
 
 
 def test_operands_whose_rows_are_not_aligned_are_copied_if_the_product_is_long():

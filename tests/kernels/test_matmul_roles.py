@@ -45,8 +45,41 @@ def test_every_element_is_right_and_stays_so(make, error, dtype, m, n, k, a_alon
     assert all(torch.equal(first, matmul(a, b)) for _ in range(20))
 
 
-def test_float8_is_scaled(make, error):
-    workload, (a, b) = make("matmul", dtype="float8_e4m3fn", device="cuda", size=1, m=3000, n=2568, k=2064)
+# Half a wave, two parts and a third of several tiles | most of a wave, one part and a second | a few tiles after three
+# waves, many parts | odd rows of y | rows of b that are copied, since each lies in two lines of L2
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [(1984, 960, 7360), (2688, 832, 13824), (6528, 1984, 4096), (2000, 1001, 8192), (3000, 1544, 8192)],
+)
+@pytest.mark.parametrize(("a_along_k", "b_along_k"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_programs_share_a_wave_with_the_same_sums_every_time(make, error, dtype, m, n, k, a_along_k, b_along_k):
+    workload, (a, b) = make("matmul", dtype=dtype, device="cuda", size=1, m=m, n=n, k=k)
+    a = a if a_along_k else a.t().contiguous().t()
+    b = b.t().contiguous().t() if b_along_k else b
+    first = matmul(a, b)
+    assert "last wave shared" in chosen()
+    assert error(workload.reference(a, b), [first]) < 1
+    assert all(torch.equal(first, matmul(a, b)) for _ in range(100))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = matmul(a, b)
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    for stream in streams:  # beside each other, and beside the graph
+        stream.wait_stream(torch.cuda.current_stream())
+    found = []
+    for _ in range(10):
+        graph.replay()
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                found.append(matmul(a, b))
+    torch.cuda.synchronize()
+    assert all(torch.equal(first, one) for one in [captured, *found])
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(3000, 2568, 2064), (1984, 960, 16384)])
+def test_float8_is_scaled(make, error, m, n, k):
+    workload, (a, b) = make("matmul", dtype="float8_e4m3fn", device="cuda", size=1, m=m, n=n, k=k)
     b = b.t().contiguous().t()
     product = matmul(a, b)
     assert chosen().startswith("roles")
