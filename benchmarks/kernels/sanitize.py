@@ -40,7 +40,7 @@ FEW = ["--print-limit", "20"]
 TOOLS = {  # tools and their options
     "memcheck": [*FEW, "--report-api-errors", "no"],  # bindings try functions that an older driver lacks
     "racecheck": FEW,
-    "initcheck": ["--print-limit", "1000000", "--show-backtrace", "no"],  # print all, since readers are counted
+    "initcheck": ["--print-limit", "4000000", "--show-backtrace", "no"],  # print all, since readers are counted
     "filled": None,  # without compute-sanitizer
 }
 LIMIT_S, GRACE_S = 480.0, 10.0
