@@ -25,15 +25,15 @@ STORE_ELEMENTS = 7.46e3  # elements of y that a multiprocessor stores in 1 us
 PART_BYTES = 3.08e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
 PART_US = 0.072  # that the last program of a tile waits for one part of its sums
 JOIN_US = 1.5  # to store partial sums and to count, before the last program of a tile adds them up
-PART_BLOCKS = 5  # blocks that a program multiplies in the time that the sums of a part of a tile take
+PART_BLOCKS = 5  # blocks along k that are multiplied in the time in which a part of the sums is stored or added
 LAUNCH_US = 2.4  # time of a small kernel more, which copies operands
 MEMORY_BYTES = 4.2e6  # bytes that the GPU reads from memory, or writes, in 1 us
 ENOUGH = 0.54  # share of the multiprocessors that reach this rate
 LONE = 0.52  # share of the rates of two programs on a multiprocessor that one program alone reaches
 COPIED_BYTES = 2.05e6  # of operands that the GPU copies in 1 us
-SHARE_US = 6.0  # that shared tiles take more than their sums
-CROSSED = 1.6  # times as long to read rows that lie in two lines of L2
-SURE = 1.5  # a copy for lines of L2 must gain so many times what it is estimated to take; large ones are slower
+SHARE_US = 6.0  # time of shared tiles beyond that of their sums
+CROSSED = 1.6  # time to read rows that lie in two lines of L2, over that of others
+SURE = 1.5  # a copy for lines of L2 must gain so many times its estimated time; large copies take longer than that
 FILL_US = 1.03  # from the start of a program until its first tiles have arrived
 
 ITEMSIZE = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes
@@ -253,12 +253,16 @@ def _tiled_us(
 
 
 def share_tiles(tiles: int, blocks: int, programs: int) -> tuple[int, int, int]:
-    """Return how ``programs`` share fewer ``tiles``, each a sum of ``blocks`` along k.
+    """Return how ``programs`` share fewer ``tiles``, whose sums have ``blocks`` along k.
 
-    Most programs compute a part of one tile, of as many blocks as the first number says. If the second number is not 0,
-    the programs that are left compute the last part of so many tiles each, in about the same time. So at any time,
-    programs are at few places along k, and read the same columns of a and rows of b from L2. The third number is the
-    time until part 0 of a tile has added the other parts to its sums, in blocks.
+    Sums are cut into parts, and a program computes one part of one tile. The last part may be shorter: then programs
+    that are left compute that part of several tiles each, in the same time. So at any time, programs are at few places
+    along k, where they read the same columns of a and rows of b from L2.
+
+    Returns:
+        The blocks of a part; how many last parts a program computes that is left, or 0; and the time in blocks until
+        part 0 of a tile, to which its program adds the others, is complete.
+
     """
     most, left = divmod(programs, tiles)
     ways = []

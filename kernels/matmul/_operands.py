@@ -58,13 +58,13 @@ def in_place(x: Tensor, along_k: bool) -> Operand | None:
     return None
 
 
-def crossed(x: Tensor) -> bool:
-    """Return whether rows of ``x`` [rows, k] in memory run across k, and each row of a tile lies in two lines of L2.
+def crossed(x: Tensor, along_k: bool) -> bool:
+    """Return whether a descriptor reads ``x`` [rows, k] across k, where each row of a tile lies in two lines of L2.
 
-    If a descriptor cannot read ``x``, it reads a copy, whose rows begin at lines.
+    If it reads a copy of ``x``, as it does if the rows must run ``along_k``, those of the copy begin at lines.
     """
     pitch = x.stride(1) * x.itemsize
-    return x.stride(0) == 1 and pitch % LINE > 0 and pitch % ALIGNED == 0
+    return not along_k and x.stride(0) == 1 and pitch % LINE > 0 and pitch % ALIGNED == 0
 
 
 def strides_of(x: Tensor) -> list[int] | None:

@@ -257,7 +257,7 @@ def _converted(sums, scale_a_ptr, scale_b_ptr, dtype: gl.constexpr, REST: gl.con
 def _places(sums, top, left, COLS: gl.constexpr):
     """Return where ``sums``, which begin in row ``top`` and column ``left`` of a tile, are in the memory of a part.
 
-    It consists of blocks of 8 x 8 elements: what a warp holds in one register of each thread, or rather two.
+    It consists of blocks of 8 x 8 elements, which a warp holds in two registers of each thread and stores at once.
     """
     layout: gl.constexpr = sums.type.layout
     rows = top + gl.arange(0, sums.shape[0], gl.SliceLayout(1, layout))

@@ -126,7 +126,8 @@ def matmul(
     given = _given(BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages)
     roles = not given and has_roles(a)
     machine = {"capability": capability, "multiprocessors": multiprocessors, "roles": roles}
-    how = configuration(m, n, k, dtype, precision=precision, crossed=(crossed(a), crossed(b.t())), **machine)
+    across = crossed(a, _along_k(a)), crossed(b.t(), _along_k(a))
+    how = configuration(m, n, k, dtype, precision=precision, crossed=across, **machine)
     if how.kernel == "pointers":
         how = _general(a, b, min(map(_load_bytes, (a, b))), precision)
     how = _replaced(affordable(how, a, b, precision), given)

@@ -12,6 +12,7 @@ pytest.importorskip("triton")
 
 from runner.kernels.matmul import triton
 from runner.kernels.matmul._configurations import Configuration
+from runner.kernels.matmul._operands import crossed
 from runner.kernels.tensor_cores import TensorDescriptor
 from runner.kernels.unsupported import Unsupported
 
@@ -54,6 +55,20 @@ def product(device, make, error):
 def test_either_operand_may_lie_either_way(product, how, a_along_k, b_along_k):
     assert product(how, 136, 200, 72, a_along_k=a_along_k, b_along_k=b_along_k) < 1
     assert triton.chosen() == str(how)
+
+
+@pytest.mark.parametrize(("lined", "copied"), [((True, False), "a copied"), ((True, True), "a copied, b copied")])
+def test_operands_may_be_copied_for_rows_that_begin_at_lines_of_the_cache(product, lined, copied):
+    assert product(replace(WAVE, lined=lined), 136, 200, 72, a_along_k=False) < 1
+    assert triton.chosen().endswith(copied)
+
+
+def test_rows_across_k_lie_in_two_lines_unless_they_are_copied():
+    across, along, odd = torch.empty(512, 72).half().t(), torch.empty(512, 72).half(), torch.empty(512, 73).half().t()
+    assert crossed(across, along_k=False)
+    assert not crossed(across[:64].contiguous().t().contiguous().t(), along_k=False)  # rows of 128 bytes
+    assert not any(crossed(x, along_k=False) for x in (along, odd))
+    assert not crossed(across, along_k=True)
 
 
 @pytest.mark.parametrize("along_k", [True, False])
