@@ -312,6 +312,7 @@ def _doubts(columns: Mapping[str, Any], target_pct: float) -> Iterator[tuple[str
     instrument, kernels = columns["instrument"], columns.get("n_kernels")
     time_us: Any = columns.get("gpu_us")  # None on a CPU
     fastest_us, cupti_us = map(columns.get, ("fastest_possible_us", "cupti_us"))
+    clock, unloaded = map(columns.get, ("sm_clock_mhz", "unloaded_clock_mhz"))
 
     if kernels == 0:
         yield "impossible", "the call ran no kernel, copy or fill: its outputs were computed before"
@@ -321,7 +322,9 @@ def _doubts(columns: Mapping[str, Any], target_pct: float) -> Iterator[tuple[str
 
     if cupti_us is not None and kernels == 1 and instrument != "host_clock":
         uncertainty_us = columns.get("high_us", time_us) - time_us  # up to 4.4 us for events
-        share = WATCHED_SHARE if cupti_us > time_us else DISAGREE_SHARE
+        # CUPTI's calls come one by one, at the unloaded clock. Those of the instrument can be at a lower one.
+        slowed = 1 - clock / unloaded if clock and unloaded else 0.0
+        share = WATCHED_SHARE if cupti_us > time_us else DISAGREE_SHARE + max(0.0, slowed)
         if abs(cupti_us - time_us) > max(DISAGREE_US, share * time_us, uncertainty_us):
             other = f"{instrument} {figure(time_us, 'us', 3)}"
             yield "contradicted", f"CUPTI measured {figure(cupti_us, 'us', 3)} and {other}"
@@ -329,7 +332,6 @@ def _doubts(columns: Mapping[str, Any], target_pct: float) -> Iterator[tuple[str
     if (drift_us := columns.get("timer_drift_us", 0.0)) <= -MOST_DRIFT_US:
         change = f"the empty kernel's time dropped by {figure(-drift_us, 'us', 2)}"
         yield "contended", f"{change}: another process started or stopped using this GPU"
-    clock, unloaded = columns.get("sm_clock_mhz"), columns.get("unloaded_clock_mhz")
     if drift_us >= MOST_DRIFT_US and clock and unloaded and clock >= SLOWED * unloaded:
         change = f"the empty kernel's time rose by {figure(drift_us, 'us', 2)}"
         yield "contended", f"{change} since the timer offset was measured: another process was using this GPU then"
