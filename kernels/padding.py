@@ -42,7 +42,10 @@ def _pad(
 
 
 def room(rows: int, cols: int, like: Tensor, unit: int = ALIGNED) -> Tensor:
-    """Return an uninitialized matrix [rows, cols] whose rows begin at multiples of ``unit`` bytes, or of ``LINE``."""
+    """Return an uninitialized matrix [rows, cols] whose rows begin at multiples of ``unit`` bytes.
+
+    It is contiguous if that is possible. If not, rows begin at multiples of ``LINE`` bytes.
+    """
     size = like.element_size()
     if cols * size % unit == 0:
         return torch.empty(rows, cols, dtype=like.dtype, device=like.device)
@@ -50,12 +53,12 @@ def room(rows: int, cols: int, like: Tensor, unit: int = ALIGNED) -> Tensor:
     return torch.empty(rows, width, dtype=like.dtype, device=like.device)[:, :cols]
 
 
-def padded(*matrices: Tensor) -> list[Tensor]:
-    """Return copies of one or two matrices of one dtype, whose rows begin at multiples of ``LINE`` bytes.
+def padded(*matrices: Tensor, unit: int = ALIGNED) -> list[Tensor]:
+    """Return copies in ``room`` of one or two matrices of one dtype, with zeros after each row up to the next one.
 
-    Zeros follow each row up to the next one. One kernel copies both.
+    One kernel copies both.
     """
-    copies = [room(x.shape[0], x.shape[1], x, LINE) for x in matrices]
+    copies = [room(x.shape[0], x.shape[1], x, unit) for x in matrices]
     bits = BITS[matrices[0].element_size()]
     sides, programs = [], 0
     for x, out in zip(matrices, copies, strict=True):

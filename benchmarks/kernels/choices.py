@@ -4,9 +4,9 @@
 
 The estimate in kernels/matmul/_configurations.py has about thirty figures, found from the times of these shapes on an
 H100, of the last twelve on an H200, and there of 90 more random shapes; the figures about tiles that programs share and
-about rows in two lines of L2, from 128 shapes on an H100. This shows what a wrong estimate costs: the
-time of the choice over that of the fastest, and how far estimates are from measured times. On another GPU it shows
-whether the figures still hold. Many processes compile the kernels first.
+about rows in two lines of L2, from 131 other shapes on an H100. This shows what a wrong estimate costs: the time of the
+choice over that of the fastest, and how far estimates are from measured times. On another GPU it shows whether the
+figures still hold. To copy b first is not among the choices here. Many processes compile the kernels first.
 """
 
 from __future__ import annotations
@@ -78,11 +78,12 @@ class Found:
 def choices(shape: Shape, dtype: str, precision: Precision, multiprocessors: int) -> dict[Configuration, float]:
     """Return the configurations for ``shape``, m, k and n, that are worth a measurement, and their estimates in us."""
     from runner.kernels.matmul._configurations import ITEMSIZE, hopper_choices, pointers_choices
+    from runner.kernels.padding import ALIGNED, LINE
 
     (m, k, n), every = shape, []
     if dtype != "float32":
         row = ITEMSIZE[dtype] * n  # bytes
-        crossed = (False, row % 128 > 0 and row % 16 == 0)
+        crossed = (False, row % LINE > 0 and row % ALIGNED == 0)
         every += hopper_choices(m, n, k, ITEMSIZE[dtype], multiprocessors, crossed)
     load = math.gcd(16, *(ITEMSIZE[dtype] * size for size in (k, n)))
     every += pointers_choices(m, n, k, dtype, True, multiprocessors, precision, load)

@@ -63,8 +63,9 @@ def crossed(x: Tensor, along_k: bool) -> bool:
 
     If it reads a copy of ``x``, as it does if the rows must run ``along_k``, those of the copy begin at lines.
     """
-    pitch = x.stride(1) * x.itemsize
-    return not along_k and x.stride(0) == 1 and pitch % LINE > 0 and pitch % ALIGNED == 0
+    apart, begin = x.stride(1) * x.itemsize, x.data_ptr()  # rows in memory
+    readable = x.stride(0) == 1 and apart % ALIGNED == begin % ALIGNED == 0
+    return not along_k and readable and (apart % LINE > 0 or begin % LINE > 0)
 
 
 def strides_of(x: Tensor) -> list[int] | None:
@@ -115,7 +116,7 @@ def _with_copies(pair: tuple[Tensor, Tensor], fits: list[bool], turned: list[boo
     """Return ``pair``, of which those that do not fit are copied, by columns if ``turned``."""
     laid = [x.t() if turn else x for x, turn in zip(pair, turned, strict=True)]
     missing = [x for x, fit in zip(laid, fits, strict=True) if not fit]
-    copies = iter(padded(*missing) if missing else [])
+    copies = iter(padded(*missing, unit=LINE) if missing else [])
     first, second = (x if fit else next(copies) for x, fit in zip(laid, fits, strict=True))
     return first.t() if turned[0] else first, second.t() if turned[1] else second
 

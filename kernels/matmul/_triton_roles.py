@@ -2,7 +2,7 @@
 
 One warp loads tiles of a and b into a ring in shared memory, for one tile of y after another, and never waits for the
 store of y. Two warpgroups multiply these tiles. Each computes half of the rows of a tile of y, so that b is loaded once
-for both. They store y during the next tile: WIDTH of its columns in each of the first steps. Delaying the second
+for both. They store y during the next whole tile: WIDTH of its columns in each of the first steps. Delaying the second
 warpgroup by a step, so that one multiplies while the other changes tiles, gives no further gain: it is 0.5 % slower
 over twelve products on an H200.
 
@@ -408,7 +408,7 @@ def matmul_roles(
     REST: gl.constexpr,  # columns of b_rest; 0 without
     WIDTH: gl.constexpr,  # columns of the parts in which a tile of y is stored, no more parts than blocks of k
     UNIT: gl.constexpr,  # without a descriptor of y, columns that a thread stores at once, up to 4
-    STAGES: gl.constexpr,  # at most the number of blocks of k, or phases of a barrier would be ambiguous
+    STAGES: gl.constexpr,  # at most the number of blocks of k; a part of shared sums may have fewer
 ):
     """Multiply a [m, k] by b [k, n] on Hopper: one warp loads tiles, and two warpgroups multiply.
 

@@ -1,9 +1,9 @@
 """Matrix product in Triton: four kernels, chosen by ``_configurations``.
 
-    roles         Hopper, 8 and 16 bits, about one tile of y for each multiprocessor, or several, or fewer with long
-                  sums, which all multiprocessors share. One warp loads, two warpgroups multiply, and y is stored
-                  during the next tile. Triton's compiler does not do that by itself, so this kernel is in Gluon,
-                  Triton's lower-level language
+    roles         Hopper, 8 and 16 bits, about one tile of y for each multiprocessor, or more. Where sums are long and
+                  few tiles are left for the last wave, all multiprocessors share those. One warp loads, two warpgroups
+                  multiply, and y is stored during the next tile. Triton's compiler does not do that by itself, so this
+                  kernel is in Gluon, Triton's lower-level language
     descriptors   Hopper. The tensor memory accelerator loads tiles, and warpgroup instructions (wgmma) multiply them.
                   A program computes several tiles, so that loads of the next tile overlap with the store of this one
     skinny        Hopper, at most 64 rows or columns. The wide operand is the one for which the instruction needs at

@@ -7,6 +7,7 @@ import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import FunctionType, SimpleNamespace
 
 import pytest
 
@@ -19,8 +20,14 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 
-from runner.kernels.matmul._configurations import FEWEST_STEPS, configuration, hopper_choices  # noqa: E402
-from runner.kernels.matmul._triton_roles import AT_FIRST, LOADING, MULTIPLYING, matmul_roles  # noqa: E402
+from benchmarks.kernels import sanitize  # noqa: E402
+from runner.kernels.matmul._configurations import (  # noqa: E402
+    FEWEST_STEPS,
+    configuration,
+    hopper_choices,
+    share_tiles,
+)
+from runner.kernels.matmul._triton_roles import AT_FIRST, LOADING, MULTIPLYING, _share, matmul_roles  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 HOW = configuration(4096, 4096, 4096, "bfloat16", capability=(9, 0), multiprocessors=132, roles=True)
@@ -169,6 +176,31 @@ def test_a_product_is_in_flight_whenever_a_step_waits(built, columns, products):
     assert (waits.count(str(products)), waits.count("0")) == (2 * (columns // 64 + 1), 2)
     # ptxas, where it cannot tell that accumulators are untouched, waits for every instruction by itself.
     assert sass.count("WARPGROUP.DEPBAR") == len(waits)
+
+
+@pytest.mark.parametrize("programs", [7, 78, 108, 114, 132])
+@pytest.mark.parametrize("blocks", [4, 5, 8, 17, 64, 216])
+def test_each_block_of_shared_tiles_has_one_program_and_the_last_programs_wait(programs, blocks):
+    for tiles in range(1, programs):
+        depth, each, _ = share_tiles(tiles, blocks, programs)
+        done, parts = [[0] * blocks for _ in range(tiles)], []
+        for program in range(programs):  # the kernel's own function, where a program knows its number and theirs
+            known = SimpleNamespace(program_id=lambda _, mine=program: mine, num_programs=lambda _: programs)
+            share = FunctionType(_share.fn.__code__, {"gl": known, "min": min})
+            part, begin, end, first, last = share(tiles, blocks, depth, each)
+            for tile in range(first, last):
+                parts.append(part)
+                for block in range(begin, end):
+                    done[tile][block] += 1
+        assert all(count == 1 for tile in done for count in tile), tiles
+        assert 0 not in parts[:-tiles]
+        assert FEWEST_STEPS <= depth <= blocks
+
+
+def test_compute_sanitizer_gets_a_product_whose_tiles_are_shared():
+    m, n, k = (sanitize.SHARED[name] for name in "mnk")
+    assert n * 2 % 128 == 0  # else rows of b lie in two lines of L2
+    assert configuration(m, n, k, "bfloat16", capability=(9, 0), multiprocessors=132, roles=True).shared
 
 
 def test_registers_go_to_the_warpgroups_that_multiply(built):

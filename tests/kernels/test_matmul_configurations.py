@@ -6,14 +6,7 @@ import itertools
 
 import pytest
 
-from runner.kernels.matmul._configurations import (
-    FEWEST_STEPS,
-    ITEMSIZE,
-    configuration,
-    copy_pays,
-    pointers,
-    share_tiles,
-)
+from runner.kernels.matmul._configurations import ITEMSIZE, configuration, copy_pays, pointers
 
 HOPPER = {"capability": (9, 0), "multiprocessors": 132}
 SHARED = 232_448  # bytes that a program may have on sm_90; 101_376 on sm_86 and sm_89, the least of those with bfloat16
@@ -196,30 +189,10 @@ def test_programs_share_the_last_wave_where_it_is_long_and_nearly_empty(m, k, n,
     assert ("last wave shared" in str(configuration(m, n, k, "bfloat16", **HOPPER, roles=True))) == shared
 
 
-@pytest.mark.parametrize("programs", [7, 78, 108, 114, 132])
-@pytest.mark.parametrize("blocks", [4, 5, 8, 17, 64, 216])
-def test_shared_tiles_are_computed_once_and_part_0_first(programs, blocks):
-    for tiles in range(1, programs):
-        depth, each, us = share_tiles(tiles, blocks, programs)
-        parts, left = divmod(programs, tiles)
-        done = [[0] * blocks for _ in range(tiles)]
-        for program in range(programs):  # as in _share of _triton_roles.py
-            if program < left:
-                part, mine = parts, range(program * each, min(tiles, (program + 1) * each))
-            else:
-                part, mine = parts - 1 - (program - left) // tiles, [(program - left) % tiles]
-            for tile in mine if part * depth < blocks else ():
-                for block in range(part * depth, min(blocks, (part + 1) * depth)):
-                    done[tile][block] += 1
-        assert all(count == 1 for tile in done for count in tile), tiles
-        assert FEWEST_STEPS <= depth <= us
-
-
 def test_an_operand_whose_rows_lie_in_two_lines_is_copied_if_the_product_is_large():
     for (m, k, n), copied in (((7104, 7336, 7256), True), ((1344, 1536, 3496), False)):
         how = configuration(m, n, k, "bfloat16", **HOPPER, roles=True, crossed=(False, True))
         assert how.lined == (False, copied)
-    assert configuration(7104, 7256, 7336, "bfloat16", **HOPPER, roles=True).lined == (False, False)
 
 
 def test_operands_whose_rows_are_not_aligned_are_copied_if_the_product_is_long():

@@ -45,8 +45,8 @@ def test_every_element_is_right_and_stays_so(make, error, dtype, m, n, k, a_alon
     assert all(torch.equal(first, matmul(a, b)) for _ in range(20))
 
 
-# Half a wave, two parts and a third of several tiles | most of a wave, one part and a second | a few tiles after three
-# waves, many parts | odd rows of y | rows of b that are copied, since each lies in two lines of L2
+# Half a wave, in two parts | most of a wave, whose second parts go to the programs that are left | a few tiles after
+# three waves, in four parts | odd rows of y | rows of b that are copied, since each lies in two lines of L2
 @pytest.mark.parametrize(
     ("m", "n", "k"),
     [(1984, 960, 7360), (2688, 832, 13824), (6528, 1984, 4096), (1984, 1001, 8192), (3000, 1544, 8192)],
@@ -59,6 +59,7 @@ def test_programs_share_a_wave_with_the_same_sums_every_time(make, error, dtype,
     b = b.t().contiguous().t() if b_along_k else b
     first = matmul(a, b)
     assert "last wave shared" in chosen()
+    assert ("b copied" in chosen()) == (n % 64 > 0 and not b_along_k)
     assert error(workload.reference(a, b), [first]) < 1
     assert all(torch.equal(first, matmul(a, b)) for _ in range(100))
     graph = torch.cuda.CUDAGraph()
@@ -77,12 +78,13 @@ def test_programs_share_a_wave_with_the_same_sums_every_time(make, error, dtype,
     assert all(torch.equal(first, one) for one in [captured, *found])
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(3000, 2568, 2064), (1984, 960, 16384)])
-def test_float8_is_scaled(make, error, m, n, k):
+@pytest.mark.parametrize(("m", "n", "k", "shared"), [(3000, 2568, 2064, False), (1984, 960, 16384, True)])
+def test_float8_is_scaled(make, error, m, n, k, shared):
     workload, (a, b) = make("matmul", dtype="float8_e4m3fn", device="cuda", size=1, m=m, n=n, k=k)
     b = b.t().contiguous().t()
     product = matmul(a, b)
     assert chosen().startswith("roles")
+    assert ("last wave shared" in chosen()) == shared
     assert error(workload.reference(a, b), [product]) < 1
     two, quarter = (torch.tensor(x, device="cuda") for x in (2.0, 0.25))
     assert torch.equal(matmul(a, b, scale_a=two, scale_b=quarter), product / 2)

@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 
 from runner.kernels.matmul import triton
 from runner.kernels.matmul._configurations import Configuration
-from runner.kernels.matmul._operands import crossed
+from runner.kernels.matmul._operands import crossed, readable
 from runner.kernels.tensor_cores import TensorDescriptor
 from runner.kernels.unsupported import Unsupported
 
@@ -63,11 +63,21 @@ def test_operands_may_be_copied_for_rows_that_begin_at_lines_of_the_cache(produc
     assert triton.chosen().endswith(copied)
 
 
+def test_copies_for_lines_of_the_cache_begin_there(device):
+    a, b = torch.randn(40, 136, device=device).half(), torch.randn(40, 200, device=device).half()
+    for x, operand in zip((a.t(), b.t()), readable(a.t(), b.t(), False, (True, True)), strict=True):
+        assert operand.strides[0] * 2 % 128 == operand.base.data_ptr() % 16 == 0
+        assert torch.equal(operand.base, x.t())
+
+
 def test_rows_across_k_lie_in_two_lines_unless_they_are_copied():
     across, along, odd = torch.empty(512, 72).half().t(), torch.empty(512, 72).half(), torch.empty(512, 73).half().t()
     assert crossed(across, along_k=False)
     assert not crossed(across[:64].contiguous().t().contiguous().t(), along_k=False)  # rows of 128 bytes
     assert not any(crossed(x, along_k=False) for x in (along, odd))
+    wide = torch.empty(512, 192).half()
+    assert crossed(wide[:, 8:136].t(), along_k=False)  # rows of 384 bytes that begin 16 bytes after a line
+    assert not crossed(wide[:, 1:129].t(), along_k=False)  # a descriptor cannot begin there
     assert not crossed(across, along_k=True)
 
 

@@ -109,7 +109,15 @@ def test_cupti_may_make_a_kernel_longer_and_never_shorter(cupti_us, word):
     assert verdict(GOOD | {"gpu_us": 100.0, "cupti_us": cupti_us}, 0.5)["verdict"] == word
 
 
-@pytest.mark.parametrize(("clock", "cupti_us", "word"), [(1850.0, 93.0, "ok"), (1850.0, 87.0, "contradicted")])
+@pytest.mark.parametrize(
+    ("clock", "cupti_us", "word"),
+    [
+        (1850.0, 93.0, "ok"),
+        (1850.0, 87.0, "contradicted"),
+        (1850.0, 111.0, "contradicted"),
+        (1000.0, 84.0, "contradicted"),  # whatever the clock was
+    ],
+)
 def test_a_lower_clock_than_that_of_cuptis_calls_explains_its_share(clock, cupti_us, word):
     row = GOOD | {"gpu_us": 100.0, "cupti_us": cupti_us, "sm_clock_mhz": clock, "throttle": ""}
     assert verdict(row, 0.5)["verdict"] == word
