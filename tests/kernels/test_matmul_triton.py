@@ -71,14 +71,19 @@ def test_copies_for_lines_of_the_cache_begin_there(device):
 
 
 def test_rows_across_k_lie_in_two_lines_unless_they_are_copied():
-    across, along, odd = torch.empty(512, 72).half().t(), torch.empty(512, 72).half(), torch.empty(512, 73).half().t()
-    assert crossed(across, along_k=False)
-    assert not crossed(across[:64].contiguous().t().contiguous().t(), along_k=False)  # rows of 128 bytes
-    assert not any(crossed(x, along_k=False) for x in (along, odd))
-    wide = torch.empty(512, 192).half()
-    assert crossed(wide[:, 8:136].t(), along_k=False)  # rows of 384 bytes that begin 16 bytes after a line
-    assert not crossed(wide[:, 1:129].t(), along_k=False)  # a descriptor cannot begin there
-    assert not crossed(across, along_k=True)
+    room = torch.empty(2**17, dtype=torch.float16)
+    room = room[-room.data_ptr() % 128 // 2 :]  # begins at a line
+
+    def across(apart, begin=0):
+        return room.as_strided((64, 512), (1, apart), room.storage_offset() + begin)
+
+    assert crossed(across(72), along_k=False)
+    assert crossed(across(192, begin=8), along_k=False)  # rows of 384 bytes that begin 16 bytes after a line
+    assert not crossed(across(64), along_k=False)  # of 128 bytes
+    assert not crossed(across(72).t(), along_k=False)  # they run along k
+    # A descriptor cannot read these: rows of 146 bytes, or that begin 2 bytes after a line, or along k where it must.
+    assert not any(crossed(x, along_k=False) for x in (across(73), across(192, begin=1)))
+    assert not crossed(across(72), along_k=True)
 
 
 @pytest.mark.parametrize("along_k", [True, False])
