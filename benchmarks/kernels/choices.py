@@ -77,14 +77,16 @@ class Found:
 
 def choices(shape: Shape, dtype: str, precision: Precision, multiprocessors: int) -> dict[Configuration, float]:
     """Return the configurations for ``shape``, m, k and n, that are worth a measurement, and their estimates in us."""
+    import torch
+
     from runner.kernels.matmul._configurations import ITEMSIZE, hopper_choices, pointers_choices
-    from runner.kernels.padding import ALIGNED, LINE
+    from runner.kernels.matmul._operands import crossed
 
     (m, k, n), every = shape, []
     if dtype != "float32":
-        row = ITEMSIZE[dtype] * n  # bytes
-        crossed = (False, row % LINE > 0 and row % ALIGNED == 0)
-        every += hopper_choices(m, n, k, ITEMSIZE[dtype], multiprocessors, crossed)
+        b = torch.empty(k, n, dtype=getattr(torch, dtype), device="meta")
+        across = (False, crossed(b.t(), along_k=False))
+        every += hopper_choices(m, n, k, ITEMSIZE[dtype], multiprocessors, across)
     load = math.gcd(16, *(ITEMSIZE[dtype] * size for size in (k, n)))
     every += pointers_choices(m, n, k, dtype, True, multiprocessors, precision, load)
     least = min(us for us, _ in every)

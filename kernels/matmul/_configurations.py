@@ -245,7 +245,7 @@ def _tiled_us(
         return max(max(loop, store) if aside else loop + store, all_bytes * programs / items / reached)
 
     if shared:
-        blocks = _cdiv(k * itemsize, K_BYTES)
+        blocks = depth // tile.k_bytes
         part = share_tiles(rest, blocks, multiprocessors)[2] / blocks
         return FILL_US + (waves + part) * wave(slots) + store + SHARE_US
     us = FILL_US + waves * wave(slots) + (wave(rest) if rest else 0) + (store if aside else 0)
@@ -254,15 +254,15 @@ def _tiled_us(
 
 @lru_cache(maxsize=4096)
 def share_tiles(tiles: int, blocks: int, programs: int) -> tuple[int, int, int]:
-    """Return how ``programs`` share fewer ``tiles``, whose sums have ``blocks`` along k.
+    """Return how ``programs`` share fewer ``tiles``, each with sums over ``blocks`` along k.
 
-    Sums are cut into parts, and a program computes one part of one tile. The last part may be shorter: then programs
-    that are left compute that part of several tiles each, in the same time. So at any time, programs are at few places
-    along k, where they read the same columns of a and rows of b from L2.
+    Sums are cut into parts of equal length, and a program computes one part of one tile. Where programs are left, each
+    of them can compute a shorter last part of several tiles in the same time. So at any time, programs are at few
+    places along k, where they read the same columns of a and rows of b from L2.
 
     Returns:
-        The number of blocks of a part; of how many tiles a program computes the last part, 0 if no programs are left
-        for that; and the time until the sums of a tile are complete, in blocks.
+        The number of blocks in a part; the number of tiles whose last part the same program computes, or 0 if none does
+        so; and the time until the sums of a tile are complete, as a number of blocks.
 
     """
     most, left = divmod(programs, tiles)

@@ -31,11 +31,12 @@ def by_roles(
     (m, n), k = y.shape, a.shape[1 if a.along_k else 0]
     stored = strides_of(y)
     tiles, blocks = triton.cdiv(m, how.block_m) * triton.cdiv(n, how.block_n), triton.cdiv(k, how.block_k)
-    programs = multiprocessors(y) if how.shared else min(tiles, multiprocessors(y))
-    shared, area = tiles % programs if how.shared else 0, how.block_m * how.block_n
-    depth, each, _ = share_tiles(shared, blocks, programs) if shared else (blocks, 0, 0)
-    others = shared * (triton.cdiv(blocks, depth) - 1)
-    sums = torch.empty(others * area, dtype=torch.float32, device=y.device) if others else None
+    programs, depth, each, others = min(tiles, multiprocessors(y)), blocks, 0, 0
+    if how.shared:
+        programs = multiprocessors(y)
+        depth, each, _ = share_tiles(tiles % programs, blocks, programs)
+        others = tiles % programs * (triton.cdiv(blocks, depth) - 1)  # parts of sums, without those of part 0
+    sums = torch.empty(others * how.block_m * how.block_n, dtype=torch.float32, device=y.device) if others else None
     # Threads take longer to store a part than tensor cores take for a step, so they store smaller parts in more steps.
     width = THREADS if not stored and depth >= how.block_n // THREADS else ENGINE
     matmul_roles[(programs,)](

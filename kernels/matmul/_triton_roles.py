@@ -54,9 +54,12 @@ def _whole(tiles, SHARED: gl.constexpr):
 
 @gluon.jit
 def _share(tiles, blocks, depth, each):
-    """Return which part of sums this program computes, and of which of the ``tiles`` that all programs share.
+    """Return what this program computes of the ``tiles`` that all programs share.
 
-    The part, its first block along k and the end of its blocks, the first tile and the end of the tiles.
+    Returns:
+        The number of its part of their sums; its first block along k, and the end of its blocks; its first tile, and
+        the end of its tiles.
+
     """
     # Programs wait only if they have part 0, and those are the last ones. So if the GPU does not run all programs at
     # the same time, it starts those that they wait for first.

@@ -285,7 +285,7 @@ def rest(last_us: float, busy_s: float, again: Callable[[], object]) -> None:
 
 SLOWED = 0.98  # share of the unloaded clock below which a limit of power or temperature may have acted
 DISAGREE_US, DISAGREE_SHARE = 1.0, 0.05  # allowed between the instrument and CUPTI, for a call of a single kernel
-MOST_SLOWED_SHARE = 0.1  # allowed more where the clock was lower than for CUPTI, at most: tensor cores lower it by 12 %
+MOST_SLOWED_SHARE = 0.1  # a lower clock than in CUPTI's calls allows its share more, but no more than this
 WATCHED_SHARE = 0.1  # allowed where CUPTI's time is longer: recording makes a kernel up to 7.7 % longer
 CONTENDED_PCT = 2.0  # of the time without a core: 0.3 on a quiet machine, 37 beside one busy process on two cores
 MOST_DRIFT_US = 0.2  # half of the drift that another process's context was seen to cause
@@ -324,8 +324,8 @@ def _doubts(columns: Mapping[str, Any], target_pct: float) -> Iterator[tuple[str
     if cupti_us is not None and kernels == 1 and instrument != "host_clock":
         uncertainty_us = columns.get("high_us", time_us) - time_us  # up to 4.4 us for events
         # CUPTI's calls come one by one, at the unloaded clock. Those of the instrument can be at a lower one.
-        slowed = 1 - clock / unloaded if clock and unloaded else 0.0
-        share = WATCHED_SHARE if cupti_us > time_us else DISAGREE_SHARE + min(max(0.0, slowed), MOST_SLOWED_SHARE)
+        slowed = max(0.0, 1 - clock / unloaded) if clock and unloaded else 0.0
+        share = WATCHED_SHARE if cupti_us > time_us else DISAGREE_SHARE + min(slowed, MOST_SLOWED_SHARE)
         if abs(cupti_us - time_us) > max(DISAGREE_US, share * time_us, uncertainty_us):
             other = f"{instrument} {figure(time_us, 'us', 3)}"
             yield "contradicted", f"CUPTI measured {figure(cupti_us, 'us', 3)} and {other}"

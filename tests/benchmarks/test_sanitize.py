@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.common import ROOT
-from benchmarks.kernels.sanitize import IMPLS, SIZES, Look, outcome, places, report
+from benchmarks.kernels.sanitize import IMPLS, SHARED, SIZES, Look, outcome, places, report
 from runner.device.tools import Ended
+from runner.kernels.matmul._configurations import configuration
 
 
 @pytest.mark.parametrize(
@@ -109,3 +110,9 @@ def test_the_table_has_a_line_an_operation():
 
 def test_every_operation_has_implementations():
     assert SIZES.keys() == IMPLS.keys()
+
+
+def test_programs_share_tiles_of_the_product_that_is_there_for_it():
+    m, n, k = (SHARED[name] for name in "mnk")
+    assert n * 2 % 128 == 0  # else rows of b lie in two lines of L2
+    assert configuration(m, n, k, "bfloat16", capability=(9, 0), multiprocessors=132, roles=True).shared

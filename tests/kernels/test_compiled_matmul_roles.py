@@ -20,7 +20,6 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 
-from benchmarks.kernels import sanitize  # noqa: E402
 from runner.kernels.matmul._configurations import (  # noqa: E402
     FEWEST_STEPS,
     configuration,
@@ -195,12 +194,6 @@ def test_each_block_of_shared_tiles_has_one_program_and_the_last_programs_wait(p
         assert all(count == 1 for tile in done for count in tile), tiles
         assert 0 not in parts[:-tiles]
         assert FEWEST_STEPS <= depth <= blocks
-
-
-def test_compute_sanitizer_gets_a_product_whose_tiles_are_shared():
-    m, n, k = (sanitize.SHARED[name] for name in "mnk")
-    assert n * 2 % 128 == 0  # else rows of b lie in two lines of L2
-    assert configuration(m, n, k, "bfloat16", capability=(9, 0), multiprocessors=132, roles=True).shared
 
 
 def test_registers_go_to_the_warpgroups_that_multiply(built):

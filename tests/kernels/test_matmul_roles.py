@@ -18,6 +18,12 @@ def hopper():
         pytest.skip("the kernel is for Hopper, and Triton 3.6 or newer")
 
 
+def laid(make, dtype, m, n, k, a_along_k, b_along_k):
+    """A product and its operands, each along k in memory or across it."""
+    workload, (a, b) = make("matmul", dtype=dtype, device="cuda", size=1, m=m, n=n, k=k)
+    return workload, a if a_along_k else a.t().contiguous().t(), b.t().contiguous().t() if b_along_k else b
+
+
 # As many tiles as multiprocessors and a few more | several turns, and k no multiple of a step | eight steps | the
 # fewest, four | rows of y that are not aligned | tiles of 128 columns, also with few steps and such rows
 @pytest.mark.parametrize(
@@ -36,9 +42,7 @@ def hopper():
 @pytest.mark.parametrize(("a_along_k", "b_along_k"), [(True, True), (True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_every_element_is_right_and_stays_so(make, error, dtype, m, n, k, a_along_k, b_along_k):
-    workload, (a, b) = make("matmul", dtype=dtype, device="cuda", size=1, m=m, n=n, k=k)
-    a = a if a_along_k else a.t().contiguous().t()
-    b = b.t().contiguous().t() if b_along_k else b
+    workload, a, b = laid(make, dtype, m, n, k, a_along_k, b_along_k)
     first = matmul(a, b)
     assert chosen().startswith("roles")
     assert error(workload.reference(a, b), [first]) < 1
@@ -54,9 +58,7 @@ def test_every_element_is_right_and_stays_so(make, error, dtype, m, n, k, a_alon
 @pytest.mark.parametrize(("a_along_k", "b_along_k"), [(True, True), (True, False), (False, True)])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_programs_share_a_wave_with_the_same_sums_every_time(make, error, dtype, m, n, k, a_along_k, b_along_k):
-    workload, (a, b) = make("matmul", dtype=dtype, device="cuda", size=1, m=m, n=n, k=k)
-    a = a if a_along_k else a.t().contiguous().t()
-    b = b.t().contiguous().t() if b_along_k else b
+    workload, a, b = laid(make, dtype, m, n, k, a_along_k, b_along_k)
     first = matmul(a, b)
     assert "last wave shared" in chosen()
     assert ("b copied" in chosen()) == (n % 64 > 0 and not b_along_k)
@@ -80,8 +82,7 @@ def test_programs_share_a_wave_with_the_same_sums_every_time(make, error, dtype,
 
 @pytest.mark.parametrize(("m", "n", "k", "shared"), [(3000, 2568, 2064, False), (1984, 960, 16384, True)])
 def test_float8_is_scaled(make, error, m, n, k, shared):
-    workload, (a, b) = make("matmul", dtype="float8_e4m3fn", device="cuda", size=1, m=m, n=n, k=k)
-    b = b.t().contiguous().t()
+    workload, a, b = laid(make, "float8_e4m3fn", m, n, k, a_along_k=True, b_along_k=True)
     product = matmul(a, b)
     assert chosen().startswith("roles")
     assert ("last wave shared" in chosen()) == shared
