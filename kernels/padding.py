@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .tensor_cores import let_next_start, starts_early
 from .triton_device import on_device_of
 
 ALIGNED = 16  # bytes: the base address and the row stride of a descriptor are multiples of this
@@ -29,8 +30,10 @@ def _pad_one(program, x, out, rows, cols, row_stride, col_stride, width, ROWS: t
 def _pad(
     x, out, rows, cols, row_stride, col_stride, width,
     x_2, out_2, rows_2, cols_2, row_stride_2, col_stride_2, width_2,
-    ROWS: tl.constexpr, COLS: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, NEXT_STARTS: tl.constexpr,
 ):  # fmt: skip
+    if NEXT_STARTS:
+        let_next_start()
     programs = tl.cdiv(rows, ROWS) * tl.cdiv(width, COLS)  # of the first matrix
     if tl.program_id(0) < programs:
         _pad_one(tl.program_id(0), x, out, rows, cols, row_stride, col_stride, width, ROWS, COLS)
@@ -65,5 +68,6 @@ def padded(*matrices: Tensor, unit: int = ALIGNED) -> list[Tensor]:
         sides.append((x.detach().view(bits), out.view(bits), *x.shape, *x.stride(), out.stride(0)))
         programs += triton.cdiv(x.shape[0], ROWS) * triton.cdiv(out.stride(0), COLS)
     with on_device_of(matrices[0]):
-        _pad[(programs,)](*sides[0], *sides[-1], ROWS=ROWS, COLS=COLS, num_warps=4)
+        early = starts_early(copies[0])
+        _pad[(programs,)](*sides[0], *sides[-1], ROWS=ROWS, COLS=COLS, NEXT_STARTS=early, num_warps=4)
     return copies

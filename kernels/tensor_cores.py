@@ -30,12 +30,35 @@ def has_roles(x: Tensor) -> bool:
     return new and has_descriptors(x) and os.environ.get("TRITON_INTERPRET") != "1"
 
 
+def starts_early(x: Tensor) -> bool:
+    """Return whether a kernel on ``x`` can start before the previous kernel of its stream has ended (``wait``)."""
+    return has_descriptors(x)
+
+
 def tiles_of(x: Tensor, rows: int, cols: int, *, descriptors: bool) -> Any:
     """Return the argument by which a kernel accesses tiles of the contiguous ``x``: a descriptor, or ``x`` itself."""
     return TensorDescriptor.from_tensor(x, [rows, cols]) if descriptors else x
 
 
 ALL_PRODUCTS = 32  # sums of up to this many terms use all four products of ``product``
+
+
+@triton.jit
+def let_next_start():
+    """Allow the next kernel of the stream to start when all programs of this one have done so.
+
+    It does so if it is launched with ``launch_pdl=True`` (programmatic dependent launch, sm_90 or later), and must
+    then call ``wait_for_previous``.
+    """
+    tl.inline_asm_elementwise(
+        "griddepcontrol.launch_dependents; // $0", "=r", [], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit
+def wait_for_previous():
+    """Wait until the previous kernel of the stream has ended and what it has stored is visible."""
+    tl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit

@@ -6,12 +6,13 @@ GPU works in waves of one tile for each multiprocessor, and a wave that is nearl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from operator import itemgetter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Precision = Literal["ieee", "tf32x3", "tf32"]  # of products of float32
 Pair = tuple[bool, ...]  # for a and for b
@@ -26,14 +27,17 @@ PART_BYTES = 3.08e6  # bytes of partial sums that all multiprocessors write to L
 PART_US = 0.072  # that the last program of a tile waits for one part of its sums
 JOIN_US = 1.5  # to store partial sums and to count, before the last program of a tile adds them up
 PART_BLOCKS = 5  # blocks along k that are multiplied in the time in which a part of the sums is stored or added
-LAUNCH_US = 2.4  # time of a small kernel more, which copies operands
+LAUNCH_US = 2.94  # time of a small kernel more, which copies operands
+EARLY_US = 0.72  # less, if the product starts before that kernel has ended
+SHORT_US = 6.0  # a longer product does not start early: its programs would not be spread over all multiprocessors
 MEMORY_BYTES = 4.2e6  # bytes that the GPU reads from memory, or writes, in 1 us
 ENOUGH = 0.54  # share of the multiprocessors that reach this rate
 LONE = 0.52  # share of the rates of two programs on a multiprocessor that one program alone reaches
-COPIED_BYTES = 2.05e6  # of operands that the GPU copies in 1 us
+COPIED_BYTES = 1.79e6  # of operands that the GPU copies in 1 us
+CACHED_BYTES = 23e6  # of a copy that are in L2 afterwards
+MISSED_BYTES = 4.07e6  # beyond those, that are written to memory and read again in 1 us
 SHARE_US = 6.0  # time of shared tiles beyond that of their sums
 CROSSED = 1.6  # time to read rows that lie in two lines of L2, over that of others
-SURE = 1.5  # a copy for lines of L2 must gain so many times its estimated time; large copies take longer than that
 FILL_US = 1.03  # from the start of a program until its first tiles have arrived
 
 ITEMSIZE = {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes
@@ -55,6 +59,7 @@ class Configuration:
     pieces: int = 1  # pieces of a tile's columns: to store one at a time leaves shared memory for one more stage
     shared: bool = False  # all programs share the tiles of the last, incomplete wave
     lined: Pair = (False, False)  # first copy a, and b, so that its rows begin at lines of L2
+    early: bool = False  # if operands are copied, start before the kernel that copies them has ended
     copies: bool = False  # first copy what loads of 16 bytes cannot read
 
     @property
@@ -151,7 +156,7 @@ def configuration(
         left = tuple(one and not copy for one, copy in zip(crossed, lined, strict=True))
         us, how = _hopper(m, n, k, ITEMSIZE[dtype], multiprocessors, roles=roles, crossed=left)
         copied = tuple(size for size, copy in zip((m * k, k * n), lined, strict=True) if copy)
-        ways.append((us + (SURE * _copying_us(copied, dtype) if copied else 0), replace(how, lined=lined)))
+        ways.append((us + (_copying_us(copied, dtype) if copied else 0), replace(how, lined=lined)))
     return min(ways, key=itemgetter(0))[1]
 
 
@@ -199,7 +204,15 @@ def hopper_choices(
         # Tiles of 128 columns are not shared: none of 53 shapes gained from it.
         if last and tile.block_n > 128 and share_tiles(last, blocks, multiprocessors)[0] < blocks:
             choices.append((_tiled_us(tile, 1, *size, shared=True), replace(how, shared=True)))
-    return choices
+    return [(us, replace(how, early=_starts_early(us, how))) for us, how in choices]
+
+
+def _starts_early(us: float, how: Configuration) -> bool:
+    """Return whether a product of ``us`` is faster if it starts before the kernel that copies operands has ended.
+
+    Its programs then get multiprocessors in the order in which that kernel leaves them, and may end up in pairs.
+    """
+    return how.kernel == "skinny" or (how.kernel == "descriptors" and how.programs == 1 and us < SHORT_US)
 
 
 def _tiled_us(
@@ -319,56 +332,114 @@ def _skinny(
     return found
 
 
+class Load(NamedTuple):
+    """How a thread of the kernel "pointers" loads an operand: bytes at once, and whether these lie along k."""
+
+    width: int
+    along_k: bool
+
+
+ROW_MAJOR = Load(16, along_k=True), Load(16, along_k=False)  # a and b whose rows are aligned
+
+
 @dataclass(frozen=True, slots=True)
 class _Loop:
     """The loop of kernel "pointers" for one kind of product, on an H100."""
 
     tiles: tuple[_Tile, ...]  # ``rate``: operations of a multiprocessor in 1 us with as many ``programs`` as fit
     step_us: float  # latency of a step, which other programs of the multiprocessor hide
-    loaded: Mapping[int, float]  # bytes that a multiprocessor loads in 1 us, by bytes of a load
+    loaded: Mapping[Load, float]  # bytes that a multiprocessor loads in 1 us, if it loads nothing else
     stored: float = 128 * 128  # elements of y that a multiprocessor stores in 1 us
+    fill_us: float = FILL_US
+    memory: float = MEMORY_BYTES  # bytes that the GPU reads in 1 us
 
 
-FLOAT32_LOADS = {16: 5.0e4, 8: 4.5e4, 4: 3.5e4}
+def _loads(along_k: Mapping[int, float], across: Mapping[int, float]) -> dict[Load, float]:
+    rates = {Load(width, True): rate for width, rate in along_k.items()}
+    return rates | {Load(width, False): rate for width, rate in across.items()}
+
+
+FLOAT32 = {16: 5.0e4, 8: 4.5e4, 4: 3.5e4}
+FLOAT32_LOADS = _loads(FLOAT32, FLOAT32)
 LOOPS = {
     "float64": _Loop((_Tile(64, 64, 4, 1.5e5, 2), _Tile(32, 32, 4, 0.8e5, 4)), 0.3, FLOAT32_LOADS),
     "ieee": _Loop(
         (
-            _Tile(64, 128, 4, 3.4e5, 2),
-            _Tile(64, 64, 4, 3.0e5, 4),
-            _Tile(32, 64, 4, 2.3e5, 4),
-            _Tile(32, 32, 4, 1.6e5, 8),
+            _Tile(64, 128, 4, 4.85e5, 2),
+            _Tile(64, 64, 4, 3.37e5, 4),
+            _Tile(32, 64, 4, 2.42e5, 4),
+            _Tile(32, 32, 4, 1.76e5, 8),
         ),
-        0.3,
+        0.32,
         FLOAT32_LOADS,
+        stored=5.3e3,
+        fill_us=0.26,
+    ),
+    "tf32": _Loop(
+        (
+            _Tile(128, 128, 8, 3.8e6, 2),
+            _Tile(64, 128, 4, 1.54e6, 2),
+            _Tile(64, 64, 4, 6.7e5, 4),
+            _Tile(64, 32, 4, 6.0e5, 4),
+            _Tile(32, 64, 4, 7.9e5, 4),
+            _Tile(64, 16, 4, 3.6e5, 5),
+            _Tile(16, 64, 4, 4.75e6, 5),
+        ),
+        0.31,
+        _loads({16: 4.7e4, 8: 5.0e4, 4: 3.8e4}, {16: 9.7e4, 8: 7.7e4, 4: 4.0e4}),
+        stored=1e9,  # hidden
+        fill_us=0.26,
     ),
     "tf32x3": _Loop(
         (
-            _Tile(128, 128, 8, 6.2e5, 1),
-            _Tile(64, 64, 4, 4.6e5, 3),
-            _Tile(64, 32, 4, 4.3e5, 4),
-            _Tile(32, 64, 4, 4.1e5, 3),
-            _Tile(32, 32, 4, 1.7e5, 4),
-            _Tile(64, 16, 4, 2.7e5, 5),
-            _Tile(16, 64, 4, 2.7e5, 5),
+            _Tile(128, 128, 8, 8.6e5, 1),
+            _Tile(64, 64, 4, 6.0e5, 3),
+            _Tile(64, 32, 4, 4.0e5, 4),
+            _Tile(32, 64, 4, 5.0e5, 3),
+            _Tile(32, 32, 4, 1.6e5, 4),
+            _Tile(64, 16, 4, 5.9e5, 5),
+            _Tile(16, 64, 4, 2.8e5, 5),
         ),
-        0.38,
-        {16: 8.5e4, 8: 2.6e4, 4: 2.9e4},
-        stored=5.5e3,
+        0.46,
+        _loads({16: 4.8e4, 8: 2.8e4, 4: 2.1e4}, {16: 5.1e4, 8: 6.0e4, 4: 3.3e4}),
+        stored=3.6e3,
+        fill_us=0.57,
     ),
-    "tensor cores": _Loop(
+    "narrow types": _Loop(
         (
-            _Tile(128, 128, 8, 1.9e6, 2),
-            _Tile(64, 128, 4, 1.4e6, 2),
-            _Tile(64, 64, 4, 1.1e6, 4),
-            _Tile(64, 32, 4, 6.6e5, 4),
-            _Tile(32, 64, 4, 6.9e5, 4),
-            _Tile(64, 16, 4, 4.8e5, 5),
-            _Tile(16, 64, 4, 2e6, 5),
+            _Tile(128, 128, 8, 2.9e6, 2),
+            _Tile(128, 64, 4, 1.77e6, 2),
+            _Tile(64, 128, 4, 1.52e6, 2),
+            _Tile(64, 64, 4, 2.1e6, 4),
+            _Tile(64, 32, 4, 1.2e6, 4),
+            _Tile(32, 64, 4, 9.6e5, 4),
+            _Tile(64, 16, 4, 8.8e5, 5),
+            _Tile(16, 64, 4, 2.2e6, 5),
         ),
-        0.31,
-        {16: 9e4, 8: 6.1e4, 4: 3.8e4, 2: 2e4, 1: 9.4e3},
+        0.25,
+        _loads({16: 1.1e5, 8: 6.3e4, 4: 4.8e4}, {16: 5.9e4, 8: 4.8e4, 4: 3.8e4}),
         stored=1e9,  # hidden
+        fill_us=2.12,
+        memory=2.45e6,
+    ),
+    "narrow types, narrow loads": _Loop(
+        (
+            _Tile(128, 128, 8, 1.1e6, 2),
+            _Tile(128, 64, 4, 1.75e6, 2),
+            _Tile(64, 128, 4, 9.3e5, 2),
+            _Tile(64, 64, 4, 9.7e5, 4),
+            _Tile(64, 32, 4, 9.3e5, 4),
+            _Tile(32, 64, 4, 6.9e5, 4),
+            _Tile(64, 16, 4, 6.7e5, 5),
+            _Tile(16, 64, 4, 3.5e6, 5),
+        ),
+        0.55,
+        _loads(
+            {16: 1.0e5, 8: 8.8e4, 4: 3.2e4, 2: 2.3e4, 1: 9.4e3}, {16: 3.9e4, 8: 7.7e4, 4: 4.7e4, 2: 3.2e4, 1: 9.4e3}
+        ),
+        stored=1e9,  # hidden
+        fill_us=1.05,
+        memory=2.85e6,
     ),
 }
 NARROW_LOAD = 4  # bytes: with such loads, the products of tf32x3 whose tiles have 64 rows take three times as long
@@ -386,77 +457,115 @@ def pointers(
     capability: tuple[int, int],
     multiprocessors: int,
     precision: Precision = "ieee",
-    load: int = 16,
+    loads: tuple[Load, Load] = ROW_MAJOR,
     copied: tuple[int, ...] = (),
 ) -> Configuration:
-    """Return the general kernel for a [m, k] @ b [k, n], whose elements are loaded ``load`` bytes at once.
+    """Return the general kernel for a [m, k] @ b [k, n], whose elements are loaded as ``loads`` say.
 
     With "tf32x3", operands of ``copied`` elements each may be copied for loads of 16 bytes. Its tiles fit the 99 KiB of
     shared memory of sm_86 and sm_89.
     """
     hopper = capability[0] == 9
-    limit, how = _pointers(m, n, k, dtype, hopper, multiprocessors, precision, load)
-    if (dtype, precision) != ("float32", "tf32x3") or load == 16:
+    limit, how = _pointers(m, n, k, dtype, hopper, multiprocessors, precision, loads)
+    if (dtype, precision) != ("float32", "tf32x3") or min(loads).width == 16:
         return how
-    time, wide = _pointers(m, n, k, dtype, hopper, multiprocessors, precision, 16)
+    whole = Load(16, loads[0].along_k), Load(16, loads[1].along_k)
+    time, wide = _pointers(m, n, k, dtype, hopper, multiprocessors, precision, whole)
     return replace(wide, copies=True) if _copying_us(copied, dtype) + time < limit else how
 
 
 @lru_cache(maxsize=4096)
 def _pointers(
-    m: int, n: int, k: int, dtype: str, hopper: bool, multiprocessors: int, precision: Precision, load: int
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    hopper: bool,
+    multiprocessors: int,
+    precision: Precision,
+    loads: tuple[Load, Load],
 ) -> tuple[float, Configuration]:
     """Return the shortest estimated time in us, and its configuration."""
-    choices = pointers_choices(m, n, k, dtype, hopper, multiprocessors, precision, load)
-    us, how = min(choices, key=lambda choice: choice[0])
-    return max(us, (m * k + k * n) * ITEMSIZE[dtype] / MEMORY_BYTES), how
+    choices = pointers_choices(m, n, k, dtype, hopper, multiprocessors, precision, loads)
+    us, how = min(choices, key=itemgetter(0))
+    return max(us, (m * k + k * n) * ITEMSIZE[dtype] / _loop(dtype, precision, min(loads).width).memory), how
+
+
+def _loop(dtype: str, precision: Precision, load: int) -> _Loop:
+    if ITEMSIZE[dtype] <= 2:
+        return LOOPS["narrow types" if load >= LEAST_LOAD else "narrow types, narrow loads"]
+    return LOOPS[precision if dtype == "float32" else dtype]
 
 
 def pointers_choices(
-    m: int, n: int, k: int, dtype: str, hopper: bool, multiprocessors: int, precision: Precision, load: int
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    hopper: bool,
+    multiprocessors: int,
+    precision: Precision,
+    loads: tuple[Load, Load],
 ) -> list[tuple[float, Configuration]]:
     """Return all configurations of the kernel "pointers" with estimated times in us, if memory is not the limit."""
-    itemsize = ITEMSIZE[dtype]
-    kind = dtype if dtype == "float64" else precision if dtype == "float32" else "tensor cores"
+    itemsize, load = ITEMSIZE[dtype], min(loads).width
+    loop = _loop(dtype, precision, load)
+    thrice = dtype == "float32" and precision == "tf32x3"
     # Without wgmma, the parts of both tiles are in registers. So are tiles that cp.async cannot copy.
-    halved = load < LEAST_LOAD or (kind == "tf32x3" and not hopper)
+    halved = load < LEAST_LOAD or (thrice and not hopper)
     block_k = K_BYTES // (2 if halved else 1) // itemsize
-    loop = LOOPS.get(kind, LOOPS["tensor cores"])
-    step_us = loop.step_us * (2 if load < LEAST_LOAD else 1)  # one step ahead; copies: two
+    a_rate, b_rate = (loop.loaded[one] for one in loads)
 
     def microseconds(tile: _Tile, split: int) -> float:
         rows, cols = tile.block_m, tile.block_n
-        here = _cdiv(_cdiv(m, rows) * _cdiv(n, cols) * split, multiprocessors)  # programs of a multiprocessor
         steps = _cdiv(_cdiv(k, block_k), split)
         multiplying = 2 * rows * cols * block_k / tile.rate
-        lines = (rows + min(rows, m) + cols + min(cols, n)) / 2  # a masked load takes half the time
-        loading = lines * block_k * itemsize / loop.loaded[load]
-        busy = here * steps * max(multiplying, loading)
-        alone = FILL_US + steps * (step_us + multiplying / 2) + rows * cols / loop.stored
-        return max(busy, _cdiv(here, tile.programs) * alone) + _joining_us(split, rows * cols, m * n)
+        busy = max(multiplying, (rows / a_rate + cols / b_rate) * block_k * itemsize)  # of a step
+
+        def together(programs: int) -> float:
+            """Return the time of so many programs on a multiprocessor, of which one computes while others wait."""
+            if programs == 0:
+                return 0.0
+            step = math.cbrt((loop.step_us + multiplying / 2) ** 3 + (programs * busy) ** 3)  # nearly the larger one
+            return loop.fill_us + steps * step + rows * cols / loop.stored
+
+        here = _cdiv(_cdiv(m, rows) * _cdiv(n, cols) * split, multiprocessors)  # programs of a multiprocessor
+        turns, rest = divmod(here, tile.programs)
+        us = turns * together(tile.programs) + together(rest)
+        return us + _joining_us(split, rows * cols, m * n)
 
     def how(tile: _Tile, split: int) -> Configuration:
         rows, cols = tile.block_m, tile.block_n
         return Configuration("pointers", rows, cols, block_k, stages=3, warps=tile.warps, group_m=8, split_k=split)
 
     splits = [split for split in SPLITS if split == 1 or k >= 2 * split * block_k]
-    tiles = [tile for tile in loop.tiles if kind != "tf32x3" or load > NARROW_LOAD or tile.block_n < 64]
+    tiles = [tile for tile in loop.tiles if not thrice or load > NARROW_LOAD or tile.block_n < 64]
     return [(microseconds(tile, split), how(tile, split)) for tile in tiles for split in splits]
 
 
-def copy_pays(m: int, n: int, k: int, dtype: str, *, copied: tuple[int, ...], multiprocessors: int, load: int) -> bool:
+def copy_pays(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    *,
+    copied: tuple[int, ...],
+    multiprocessors: int,
+    loads: tuple[Load, Load],
+) -> bool:
     """Return whether it is faster to copy operands, of ``copied`` elements each, than to use the kernel "pointers"."""
     itemsize = ITEMSIZE[dtype]
     if itemsize != 2:  # the general kernel turns tiles around that do not lie along k, which the estimate does not see
         return m * n * k >= TURNED
-    product_us, _ = _hopper(m, n, k, itemsize, multiprocessors, roles=False)
-    limit, _ = _pointers(m, n, k, dtype, True, multiprocessors, "tf32", load)
-    return _copying_us(copied, dtype) + product_us < limit
+    product_us, how = _hopper(m, n, k, itemsize, multiprocessors, roles=False)
+    limit, _ = _pointers(m, n, k, dtype, True, multiprocessors, "tf32", loads)
+    return _copying_us(copied, dtype) - (EARLY_US if how.early else 0) + product_us < limit
 
 
 def _copying_us(copied: tuple[int, ...], dtype: str) -> float:
-    """Return the time in us of the kernel that copies operands of ``copied`` elements each."""
-    return LAUNCH_US + sum(copied) * ITEMSIZE[dtype] / COPIED_BYTES
+    """Return by how many us it takes longer if operands of ``copied`` elements each are copied first."""
+    size = sum(copied) * ITEMSIZE[dtype]
+    return LAUNCH_US + size / COPIED_BYTES + max(0, size - CACHED_BYTES) / MISSED_BYTES
 
 
 def _joining_us(split: int, area: int, elements: int) -> float:

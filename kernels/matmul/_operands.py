@@ -28,6 +28,7 @@ class Operand:
     shape: list[int]
     strides: list[int]
     along_k: bool  # shape is [rows, k], else [k, rows]
+    copied: bool = False
 
     def tiles(self, block_rows: int, block_k: int) -> TensorDescriptor:
         """Return a descriptor of ``block_rows`` x ``block_k`` tiles. It holds an address, so make one for each call."""
@@ -123,4 +124,4 @@ def _with_copies(pair: tuple[Tensor, Tensor], fits: list[bool], turned: list[boo
 
 def _operand(x: Tensor, turned: bool) -> Operand:
     base = x.t() if turned else x
-    return Operand(base, list(base.shape), [base.stride(0), 1], along_k=not turned)
+    return Operand(base, list(base.shape), [base.stride(0), 1], along_k=not turned, copied=True)

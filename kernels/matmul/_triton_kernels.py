@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..tensor_cores import place, promote
+from ..tensor_cores import place, promote, wait_for_previous
 
 
 @triton.jit
@@ -90,6 +90,7 @@ def matmul_descriptors(
     PIECES: tl.constexpr,  # pieces of a tile's columns that are stored one after the other: 1 or 2; 3 with ``b_rest``
     UNIT: tl.constexpr,  # without a descriptor of y, columns that a thread stores at once: n is a multiple
     STAGES: tl.constexpr,
+    EARLY: tl.constexpr,  # the previous kernel of the stream, which copies operands, has not ended
 ):
     """Multiply a [m, k] by b [k, n]. Tiles are read by descriptors, and a program computes several of them.
 
@@ -97,6 +98,8 @@ def matmul_descriptors(
     many programs share a tile. Each stores its partial sums; the last one to arrive, by a counter of the tile that is 0
     before and after, adds them up.
     """
+    if EARLY:
+        wait_for_previous()
     width: tl.constexpr = BLOCK_N // PIECES
     main: tl.constexpr = BLOCK_N if b_rest is None else 2 * width
     piece: tl.constexpr = BLOCK_M * width
@@ -160,12 +163,15 @@ def matmul_skinny(
     SPLIT_K: tl.constexpr,
     ROTATED: tl.constexpr,  # each tile begins one block farther along k than the previous one
     STAGES: tl.constexpr,
+    EARLY: tl.constexpr,  # the previous kernel of the stream, which copies operands, has not ended
 ):
     """Multiply if one side has few rows or columns. Each element of ``wide`` is read once; sums are float32.
 
     y is [rows, cols] with the given strides. There is one program for each block of the wide side and part of k. Parts
     are added up as in ``matmul_descriptors``.
     """
+    if EARLY:
+        wait_for_previous()
     tile = tl.program_id(0) // SPLIT_K
     part = tl.program_id(0) % SPLIT_K
     blocks = tl.cdiv(k, BLOCK_K)

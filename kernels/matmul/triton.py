@@ -14,7 +14,9 @@
 On Hopper, descriptors cannot read an operand whose base or stride is not a multiple of 16 bytes, or in tf32 and float8
 one whose rows do not run along k. It is copied first if the product is large: the copy is O(n^2), the product O(n^3).
 So is one whose rows run across k and do not begin at multiples of 128 bytes, since each row of a tile then lies in two
-lines of the L2 cache.
+lines of the L2 cache. A short product starts before the kernel that copies has ended, which saves 0.6 us (programmatic
+dependent launch). A long one would lose: its programs would take the multiprocessors that are free first, two of them
+the same one.
 
 float32 without tf32 is computed as "tf32x3" by the kernel "pointers": each factor is split into two numbers of 11 bits,
 x = big + small, and tensor cores compute the three products big big + big small + small big. They truncate sums, so
@@ -37,7 +39,7 @@ from torch import Tensor
 
 from ..padding import ALIGNED, padded
 from ..stream_memory import counters
-from ..tensor_cores import has_roles
+from ..tensor_cores import has_roles, starts_early
 from ..triton_device import on_device_of, require_gpu, require_products
 from ..unsupported import Unsupported
 from ._configurations import (
@@ -46,6 +48,7 @@ from ._configurations import (
     LONGEST,
     NARROW_LOAD,
     Configuration,
+    Load,
     Precision,
     configuration,
     copy_pays,
@@ -129,7 +132,7 @@ def matmul(
     across = crossed(a, _along_k(a)), crossed(b.t(), _along_k(a))
     how = configuration(m, n, k, dtype, precision=precision, crossed=across, **machine)
     if how.kernel == "pointers":
-        how = _general(a, b, min(map(_load_bytes, (a, b))), precision)
+        how = _general(a, b, precision)
     how = _replaced(affordable(how, a, b, precision), given)
     launch(how, a, b, y, scale_a, scale_b, precision=precision)
     return y
@@ -183,9 +186,9 @@ def launch(
         if how.kernel == "pointers":
             _by_pointers(how, a, b, y, scale_a, scale_b, precision)
         else:
-            found = zip("ab", _in_place(a, b), how.lined, strict=True)
-            notes += [f"{name} copied" for name, operand, lined in found if lined or operand is None]
-            _LAUNCH[how.kernel](how, *readable(a, b.t(), _along_k(a), how.lined), y, scale_a, scale_b)
+            operands = readable(a, b.t(), _along_k(a), how.lined)
+            notes += [f"{name} copied" for name, operand in zip("ab", operands, strict=True) if operand.copied]
+            _LAUNCH[how.kernel](how, *operands, y, scale_a, scale_b)
     _last = [how, *notes]
 
 
@@ -206,14 +209,14 @@ def affordable(how: Configuration, a: Tensor, b: Tensor, precision: Precision = 
     if not copies:
         return how
     dtype, (m, k), n = str(a.dtype).removeprefix("torch."), a.shape, b.shape[1]
-    load = min(map(_load_bytes, (a, b)))
-    if copy_pays(m, n, k, dtype, copied=copies, multiprocessors=_machine(a.device)[1], load=load):
+    if copy_pays(m, n, k, dtype, copied=copies, multiprocessors=_machine(a.device)[1], loads=loads_of(a, b)):
         return how
-    return _general(a, b, load, precision)
+    return _general(a, b, precision)
 
 
-def _general(a: Tensor, b: Tensor, load: int, precision: Precision) -> Configuration:
-    """Return the kernel "pointers" for a @ b, whose elements are loaded ``load`` bytes at once."""
+def _general(a: Tensor, b: Tensor, precision: Precision) -> Configuration:
+    """Return the kernel "pointers" for a @ b."""
+    loads = loads_of(a, b)
     (m, k), n = a.shape, b.shape[1]
     capability, multiprocessors = _machine(a.device)
     return pointers(
@@ -224,14 +227,15 @@ def _general(a: Tensor, b: Tensor, load: int, precision: Precision) -> Configura
         capability=capability,
         multiprocessors=multiprocessors,
         precision=precision,
-        load=load,
-        copied=tuple(x.numel() for x in (a, b) if _load_bytes(x) < ALIGNED),
+        loads=loads,
+        copied=tuple(x.numel() for x, load in zip((a, b), loads, strict=True) if load.width < ALIGNED),
     )
 
 
-def _load_bytes(x: Tensor) -> int:
-    """Return how many bytes of ``x`` a thread of the kernel "pointers" can load at once."""
-    return load_unit(x)[1] * x.itemsize
+def loads_of(a: Tensor, b: Tensor) -> tuple[Load, Load]:
+    """Return how a thread of the kernel "pointers" loads a and b."""
+    (a_along_k, a_unit), (b_along_k, b_unit) = load_unit(a), load_unit(b.t())
+    return Load(a_unit * a.itemsize, a_along_k), Load(b_unit * b.itemsize, b_along_k)
 
 
 @cache
@@ -250,6 +254,7 @@ def _by_descriptors(
     tiles_m, tiles_n = triton.cdiv(m, how.block_m), triton.cdiv(n, how.block_n)
     stored = described(y, [how.block_m, how.block_n // how.pieces])
     programs = tiles_m * tiles_n * how.split_k
+    early = _starts_early(how, a, b, y)
     matmul_descriptors[(min(programs, how.programs * _machine(y.device)[1]),)](
         a.tiles(how.block_m, how.block_k),
         b.tiles(how.block_n - how.rest, how.block_k),
@@ -272,6 +277,8 @@ def _by_descriptors(
         PIECES=how.pieces,
         UNIT=store_unit(y),
         STAGES=how.stages,
+        EARLY=early,
+        launch_pdl=early,
         num_warps=how.warps,
         num_stages=how.stages,
     )
@@ -286,6 +293,7 @@ def _skinny(
     rows, cols = y.shape if upright else y.t().shape
     strides = y.stride() if upright else y.t().stride()
     tiles = triton.cdiv(cols, how.block_n)
+    early = _starts_early(how, a, b, y)
     matmul_skinny[(tiles * how.split_k,)](
         wide.tiles(how.block_n, how.block_k),
         narrow.tiles(how.block_m, how.block_k),
@@ -305,9 +313,16 @@ def _skinny(
         SPLIT_K=how.split_k,
         ROTATED=wide.along_k and how.block_m <= FEW_ROWS,
         STAGES=how.stages,
+        EARLY=early,
+        launch_pdl=early,
         num_warps=how.warps,
         num_stages=how.stages,
     )
+
+
+def _starts_early(how: Configuration, a: Operand, b: Operand, y: Tensor) -> bool:
+    """Return whether the product starts before the kernel that copies an operand has ended."""
+    return how.early and (a.copied or b.copied) and starts_early(y)
 
 
 def _by_roles(

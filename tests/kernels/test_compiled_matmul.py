@@ -18,7 +18,14 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from runner.kernels.matmul import _triton_kernels  # noqa: E402
-from runner.kernels.matmul._configurations import ITEMSIZE, LEAST_LOAD, TILES, _descriptors, configuration  # noqa: E402
+from runner.kernels.matmul._configurations import (  # noqa: E402
+    ITEMSIZE,
+    LEAST_LOAD,
+    TILES,
+    Load,
+    _descriptors,
+    configuration,
+)
 from runner.kernels.matmul._configurations import pointers as general  # noqa: E402
 from runner.kernels.tensor_cores import TensorDescriptor  # noqa: E402
 
@@ -69,7 +76,7 @@ class Built:
 def descriptors(tmp_path):
     """``descriptors(how, "bf16")``: the kernel that Hopper runs for large products."""
 
-    def build(how, dtype, stored, *, a_along_k=True, b_along_k=True, described=True, scaled=False, unit=8):
+    def build(how, dtype, stored, *, a_along_k=True, b_along_k=True, described=True, scaled=False, unit=8, early=False):
         rest = how.rest
         a, b = (how.block_m, how.block_k), (how.block_n - rest, how.block_k)
         y = (how.block_m, how.block_n // how.pieces)
@@ -84,6 +91,7 @@ def descriptors(tmp_path):
             "PIECES": how.pieces,
             "UNIT": unit,
             "STAGES": how.stages,
+            "EARLY": early,
         }
         arguments = {
             "a": tiles(dtype, a, a_along_k),
@@ -112,7 +120,7 @@ def pointers(tmp_path):
         load=16, how=None, **sides,
     ):  # fmt: skip
         machine = {"capability": (capability // 10, capability % 10), "multiprocessors": 132}
-        how = how or general(size, size, size, NAMES[dtype], precision=precision, load=load, **machine)
+        how = how or general(size, size, size, NAMES[dtype], precision=precision, loads=row_major(load), **machine)
         constants = {
             "ACCUMULATE": tl.float64 if dtype == "fp64" else tl.float32,
             "PRECISION": precision,
@@ -147,6 +155,11 @@ def pointers(tmp_path):
         return Built(_triton_kernels.matmul_pointers, arguments, constants | NONE, capability, how, tmp_path, known)
 
     return build
+
+
+def row_major(load):
+    """How a and b are loaded, ``load`` bytes at once."""
+    return Load(load, along_k=True), Load(load, along_k=False)
 
 
 def tiles(dtype, block, upright):
@@ -207,6 +220,14 @@ def test_a_y_whose_rows_are_not_aligned_is_stored_in_the_widest_pieces_that_fit(
 
 
 @hopper
+@pytest.mark.parametrize("early", [True, False])
+def test_a_product_that_starts_before_its_copies_are_complete_waits_before_it_loads(descriptors, early):
+    built = descriptors(on_hopper(1024, 1024, 1024, "bf16"), "bf16", "bf16", early=early)
+    assert built.count(r"griddepcontrol\.wait") == early
+    assert not early or built.ptx.index("griddepcontrol.wait") < built.ptx.index("cp.async.bulk")
+
+
+@hopper
 @pytest.mark.parametrize("scaled", [True, False])
 def test_float8_on_hopper_is_summed_by_its_tensor_cores_alone(descriptors, scaled):
     built = descriptors(on_hopper(8192, 8192, 8192, "fp8e4nv"), "fp8e4nv", "bf16", scaled=scaled)
@@ -223,9 +244,10 @@ def test_tf32_on_hopper_uses_wgmma(descriptors):
 
 
 @hopper
+@pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("along_k", [True, False])
 @pytest.mark.parametrize("m", [1, 16, 64])
-def test_skinny_products_on_hopper_waste_no_more_than_they_must(tmp_path, m, along_k):
+def test_skinny_products_on_hopper_waste_no_more_than_they_must(tmp_path, m, along_k, early):
     how = on_hopper(m, 8192, 8192, "bf16")
     constants = {
         "WIDE_ALONG_K": along_k,
@@ -236,6 +258,7 @@ def test_skinny_products_on_hopper_waste_no_more_than_they_must(tmp_path, m, alo
         "SPLIT_K": how.split_k,
         "ROTATED": along_k and m <= 16,
         "STAGES": how.stages,
+        "EARLY": early,
     }
     arguments = {
         "wide": tiles("bf16", (how.block_n, how.block_k), along_k),
@@ -246,6 +269,7 @@ def test_skinny_products_on_hopper_waste_no_more_than_they_must(tmp_path, m, alo
     }
     built = Built(_triton_kernels.matmul_skinny, arguments, constants | NONE, 90, how, tmp_path)
     assert built.products == {f"m64n{max(16, m)}k16"}
+    assert built.count(r"griddepcontrol\.wait") == early
     assert built.count(r"cp\.async\.bulk\.tensor")
     assert built.stack == 0
 
@@ -302,7 +326,7 @@ def test_three_products_of_tf32_use_tensor_cores_and_wide_copies(pointers, capab
 @pytest.mark.parametrize("size", [(8, 4096), (64, 4096)])
 def test_16_bits_of_any_alignment_by_pointers_spill_nothing(pointers, load, copied, size):
     machine = {"capability": (9, 0), "multiprocessors": 132}
-    how = general(*size, 4096, "bfloat16", load=load, **machine)
+    how = general(*size, 4096, "bfloat16", loads=row_major(load), **machine)
     built = pointers("bf16", 90, even=False, load=load, how=how)
     assert built.products
     assert copied_bytes(built) == copied

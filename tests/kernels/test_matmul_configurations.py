@@ -6,11 +6,16 @@ import itertools
 
 import pytest
 
-from runner.kernels.matmul._configurations import ITEMSIZE, configuration, copy_pays, pointers
+from runner.kernels.matmul._configurations import ITEMSIZE, Load, configuration, copy_pays, pointers
 
 HOPPER = {"capability": (9, 0), "multiprocessors": 132}
 SHARED = 232_448  # bytes that a program may have on sm_90; 101_376 on sm_86 and sm_89, the least of those with bfloat16
 SIZES = [1, 7, 16, 100, 128, 129, 512, 1000, 1024, 2048, 4096, 16384]
+
+
+def loads(width):
+    """Of a row-major a and b, ``width`` bytes at once."""
+    return Load(width, along_k=True), Load(width, along_k=False)
 
 
 def shared_bytes(how, dtype):
@@ -86,7 +91,7 @@ def test_every_choice_fits_into_shared_memory():
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "k", "dtype", "load"),
+    ("m", "n", "k", "dtype", "width"),
     [
         (64, 212, 832, "float32", 16),
         (512, 512, 512, "float32", 16),
@@ -95,15 +100,15 @@ def test_every_choice_fits_into_shared_memory():
         (9000, 7, 5000, "bfloat16", 2),
     ],
 )
-def test_the_general_kernel_gives_work_to_most_multiprocessors(m, n, k, dtype, load):
-    how = pointers(m, n, k, dtype, **HOPPER, precision="tf32x3", load=load)
+def test_the_general_kernel_gives_work_to_most_multiprocessors(m, n, k, dtype, width):
+    how = pointers(m, n, k, dtype, **HOPPER, precision="tf32x3", loads=loads(width))
     programs = -(-m // how.block_m) * -(-n // how.block_n) * how.split_k
     assert programs >= 80
-    assert how.block_k * ITEMSIZE[dtype] == (64 if load == 2 else 128)
+    assert how.block_k * ITEMSIZE[dtype] == (64 if width == 2 else 128)
 
 
 def test_a_copy_pays_for_large_products_of_odd_sizes_only():
-    machine = {"multiprocessors": 132, "load": 2}
+    machine = {"multiprocessors": 132, "loads": loads(2)}
     assert copy_pays(6944, 2525, 5760, "bfloat16", copied=(5760 * 2525,), **machine)
     assert not copy_pays(1, 8191, 8191, "bfloat16", copied=(8191, 8191**2), **machine)
     assert not copy_pays(64, 65, 66, "bfloat16", copied=(64 * 66, 65 * 66), **machine)
@@ -198,6 +203,6 @@ def test_an_operand_whose_rows_lie_in_two_lines_is_copied_if_the_product_is_larg
 def test_operands_whose_rows_are_not_aligned_are_copied_if_the_product_is_long():
     long, short = (1472, 640, 3275), (88, 87, 376)
     for (m, n, k), copies in ((long, True), (short, False)):
-        how = pointers(m, n, k, "float32", **HOPPER, precision="tf32x3", load=4, copied=(m * k,))
+        how = pointers(m, n, k, "float32", **HOPPER, precision="tf32x3", loads=loads(4), copied=(m * k,))
         assert how.copies == copies
         assert copies or how.block_n < 64  # with loads of 4 bytes
