@@ -154,14 +154,13 @@ def _load_columns(b, tile, ready, col, k, B_ALONG_K: gl.constexpr):
 
 @gluon.jit
 def _step(
-    sums,  # of a tile's columns, or of all but the rest and of the rest
+    sums,  # of a tile's columns; or of all but the rest, and of the rest
     add,  # add to sums, else overwrite them
     step,
     ring,
     HALF: gl.constexpr,
     A_ALONG_K: gl.constexpr,
     B_ALONG_K: gl.constexpr,
-    REST: gl.constexpr,
     STAGES: gl.constexpr,
 ):
     a_ring, b_rings, full, empty = ring
@@ -170,14 +169,30 @@ def _step(
     if not A_ALONG_K:
         a_tile = a_tile.permute((1, 0))
     mbarrier.wait(full.index(slot), step // STAGES & 1)
-    acc = warpgroup_mma(a_tile, _columns(b_rings[0], slot, B_ALONG_K), sums[0], use_acc=add, is_async=True)
+    begun = ()
+    for i in gl.static_range(len(sums)):
+        b_tile = _columns(b_rings[i], slot, B_ALONG_K)
+        begun += (warpgroup_mma(a_tile, b_tile, sums[i], use_acc=add, is_async=True),)  # type: ignore[assignment]
     # The products of the previous step are complete after the wait, so its tiles are free.
-    if REST:
-        rest = warpgroup_mma(a_tile, _columns(b_rings[1], slot, B_ALONG_K), sums[1], use_acc=add, is_async=True)
-        done = warpgroup_mma_wait(2, deps=[acc, rest])
-    else:
-        done = (warpgroup_mma_wait(1, deps=[acc]),)
+    done = _wait(len(sums), begun)
     mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=add)
+    return done
+
+
+@gluon.jit
+def _wait(OUTSTANDING: gl.constexpr, sums):
+    """Return ``sums`` when no more than OUTSTANDING products are under way."""
+    if len(sums) == 1:
+        return (warpgroup_mma_wait(OUTSTANDING, deps=[sums[0]]),)
+    else:
+        return warpgroup_mma_wait(OUTSTANDING, deps=sums)
+
+
+@gluon.jit
+def _complete(sums, step, empty, STAGES: gl.constexpr):
+    """Return ``sums`` when all products have been added, and free the tiles of the last step."""
+    done = _wait(0, sums)
+    mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1)
     return done
 
 
@@ -189,11 +204,11 @@ def _columns(tiles, slot, ALONG_K: gl.constexpr):
 
 @gluon.jit
 def _store(
-    y, y_ptr, m, n, out, done, row, col,
-    PART: gl.constexpr, REST: gl.constexpr, WIDTH: gl.constexpr, UNIT: gl.constexpr,
+    y, y_ptr, m, n, out, done, row, col, PART: gl.constexpr, WIDTH: gl.constexpr, UNIT: gl.constexpr
 ):  # fmt: skip
     of: gl.constexpr = done[0].shape[1] // WIDTH
-    part = part_of(done[0], PART, of) if of > PART else part_of(done[1], PART - of, REST // WIDTH)
+    source = done[PART // of]
+    part = part_of(source, PART % of, source.shape[1] // WIDTH)
     buffers: gl.constexpr = out.shape[0]
     buffer = out.index(PART % buffers)
     col += PART * WIDTH
@@ -221,9 +236,7 @@ def _zeros(rows: gl.constexpr, cols: gl.constexpr, multiplied: gl.constexpr, dty
     """Return zeros in the layouts of sums of products of two tiles of dtype ``multiplied``."""
     depth: gl.constexpr = 256 // multiplied.primitive_bitwidth
     if REST:
-        main = _zeros(rows, cols - REST, multiplied, dtype, 0)
-        layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, depth])
-        return (main[0], gl.zeros((rows, REST), dtype, layout))
+        return _zeros(rows, cols - REST, multiplied, dtype, 0) + _zeros(rows, REST, multiplied, dtype, 0)
     else:
         return (gl.zeros((rows, cols), dtype, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, cols, depth])),)
 
@@ -238,22 +251,11 @@ def _scaled(acc, scale_a_ptr, scale_b_ptr):
 
 
 @gluon.jit
-def _complete(sums, REST: gl.constexpr):
-    """Return ``sums`` when all products have been added."""
-    if REST:
-        acc, rest = warpgroup_mma_wait(0, deps=[sums[0], sums[1]])
-        return (acc, rest)
-    else:
-        return (warpgroup_mma_wait(0, deps=[sums[0]]),)
-
-
-@gluon.jit
-def _converted(sums, scale_a_ptr, scale_b_ptr, dtype: gl.constexpr, REST: gl.constexpr):
-    if REST:
-        main = _scaled(sums[0], scale_a_ptr, scale_b_ptr)
-        return (main.to(dtype), _scaled(sums[1], scale_a_ptr, scale_b_ptr).to(dtype))
-    else:
-        return (_scaled(sums[0], scale_a_ptr, scale_b_ptr).to(dtype),)
+def _converted(sums, scale_a_ptr, scale_b_ptr, dtype: gl.constexpr):
+    converted = ()
+    for i in gl.static_range(len(sums)):
+        converted += (_scaled(sums[i], scale_a_ptr, scale_b_ptr).to(dtype),)  # type: ignore[assignment]
+    return converted
 
 
 @gluon.jit
@@ -269,30 +271,28 @@ def _places(sums, top, left, COLS: gl.constexpr):
 
 
 @gluon.jit
-def _give(part, sums, HALF: gl.constexpr, COLS: gl.constexpr, REST: gl.constexpr):
+def _give(part, sums, HALF: gl.constexpr, COLS: gl.constexpr):
     """Store ``sums``, half of the rows of a tile, in the memory of ``part``, and set the flags of this half."""
     ptr, flags = part
     top = HALF * sums[0].shape[0]
-    gl.store(ptr + _places(sums[0], top, 0, COLS), sums[0])
-    if REST:
-        gl.store(ptr + _places(sums[1], top, COLS - REST, COLS), sums[1])
+    for i in gl.static_range(len(sums)):
+        gl.store(ptr + _places(sums[i], top, i * sums[0].shape[1], COLS), sums[i])
     # Each thread has a flag, and takes exactly what the thread of the same number has given. So no barrier is needed.
     flag = flags + (HALF * 128 + gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0])))
     gl.inline_asm_elementwise(RELEASE, "=r,l,~{memory}", [flag], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
-def _take(part, sums, HALF: gl.constexpr, COLS: gl.constexpr, REST: gl.constexpr):
+def _take(part, sums, HALF: gl.constexpr, COLS: gl.constexpr):
     """Wait for the flags of ``part`` and clear them, and return ``sums`` plus those that another program has given."""
     ptr, flags = part
     top = HALF * sums[0].shape[0]
     flag = flags + (HALF * 128 + gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0])))
     gl.inline_asm_elementwise(ACQUIRE, "=r,l,~{memory}", [flag], dtype=gl.int32, is_pure=False, pack=1)
-    main = sums[0] + gl.load(ptr + _places(sums[0], top, 0, COLS))
-    if REST:
-        return (main, sums[1] + gl.load(ptr + _places(sums[1], top, COLS - REST, COLS)))
-    else:
-        return (main,)
+    total = ()
+    for i in gl.static_range(len(sums)):
+        total += (sums[i] + gl.load(ptr + _places(sums[i], top, i * sums[0].shape[1], COLS)),)  # type: ignore[assignment]
+    return total
 
 
 @gluon.jit
@@ -344,36 +344,34 @@ def _multiply(
             length = end
         row, col = place(tile, tiles_m, tiles_n, GROUP_M)
         for part in gl.static_range(parts):
-            sums = _step(sums, gl.to_tensor(part > 0), step, ring, HALF, A_ALONG_K, B_ALONG_K, REST, STAGES)
+            sums = _step(sums, gl.to_tensor(part > 0), step, ring, HALF, A_ALONG_K, B_ALONG_K, STAGES)
             step += 1
             if turn > 0:
-                _store(y, y_ptr, m, n, out, done, done_row, done_col, part, REST, WIDTH, UNIT)
+                _store(y, y_ptr, m, n, out, done, done_row, done_col, part, WIDTH, UNIT)
         for _ in range(parts, length):
-            sums = _step(sums, gl.to_tensor(True), step, ring, HALF, A_ALONG_K, B_ALONG_K, REST, STAGES)
+            sums = _step(sums, gl.to_tensor(True), step, ring, HALF, A_ALONG_K, B_ALONG_K, STAGES)
             step += 1
-        sums = _complete(sums, REST)
-        mbarrier.arrive(ring[3].index((step + STAGES - 1) % STAGES), count=1)
+        sums = _complete(sums, step, ring[3], STAGES)
         if sharing and tile >= whole:
             for other in range(others):
                 at = first * others + other
                 taken = (parts_ptr + at * area, flags_ptr + at * FLAGS)
-                sums = _take(taken, sums, HALF, BLOCK_N, REST)
-        done = _converted(sums, scale_a_ptr, scale_b_ptr, out.dtype, REST)
+                sums = _take(taken, sums, HALF, BLOCK_N)
+        done = _converted(sums, scale_a_ptr, scale_b_ptr, out.dtype)
         done_row = row * BLOCK_M + HALF * rows
         done_col = col * BLOCK_N
         turn += 1
     if turn > 0:
         for part in gl.static_range(parts):
-            _store(y, y_ptr, m, n, out, done, done_row, done_col, part, REST, WIDTH, UNIT)
+            _store(y, y_ptr, m, n, out, done, done_row, done_col, part, WIDTH, UNIT)
     if sharing and share > 0:
         for tile in range(first, last):
             for block in range(begin, end):
-                sums = _step(sums, block > begin, step, ring, HALF, A_ALONG_K, B_ALONG_K, REST, STAGES)
+                sums = _step(sums, block > begin, step, ring, HALF, A_ALONG_K, B_ALONG_K, STAGES)
                 step += 1
-            sums = _complete(sums, REST)
-            mbarrier.arrive(ring[3].index((step + STAGES - 1) % STAGES), count=1)
+            sums = _complete(sums, step, ring[3], STAGES)
             other = tile * others + share - 1
-            _give((parts_ptr + other * area, flags_ptr + other * FLAGS), sums, HALF, BLOCK_N, REST)
+            _give((parts_ptr + other * area, flags_ptr + other * FLAGS), sums, HALF, BLOCK_N)
     if y is not None:
         tma.store_wait(0)  # the shared memory belongs to another program after this one ends
 
