@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+from functools import cache
 from typing import Any
 
 import torch
@@ -31,8 +33,19 @@ def has_roles(x: Tensor) -> bool:
 
 
 def starts_early(x: Tensor) -> bool:
-    """Return whether a kernel on ``x`` can start before the previous kernel of its stream has ended (``wait``)."""
-    return has_descriptors(x)
+    """Return whether a kernel on ``x`` can start before the previous kernel of its stream has ended.
+
+    Graphs can record such a launch from CUDA 12.3 on. So the driver must be as new.
+    """
+    return has_descriptors(x) and _driver() >= RECORDED
+
+
+@cache
+def _driver() -> int:
+    """Return the version of CUDA that the driver knows, such as 12030; 0 if it does not tell."""
+    version = ctypes.c_int()
+    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    return version.value
 
 
 def tiles_of(x: Tensor, rows: int, cols: int, *, descriptors: bool) -> Any:
@@ -40,6 +53,7 @@ def tiles_of(x: Tensor, rows: int, cols: int, *, descriptors: bool) -> Any:
     return TensorDescriptor.from_tensor(x, [rows, cols]) if descriptors else x
 
 
+RECORDED = 12_030  # the first CUDA driver whose graphs know programmatic dependencies
 ALL_PRODUCTS = 32  # sums of up to this many terms use all four products of ``product``
 
 

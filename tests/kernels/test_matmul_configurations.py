@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 
@@ -192,6 +193,35 @@ def test_the_estimate_finds_what_was_fastest(m, k, n, kernel, rows, cols):
 def test_programs_share_the_last_wave_where_it_is_long_and_nearly_empty(m, k, n, shared):
     assert configuration(m, n, k, "bfloat16", **HOPPER, roles=True).shared == shared
     assert ("last wave shared" in str(configuration(m, n, k, "bfloat16", **HOPPER, roles=True))) == shared
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "early"),
+    [
+        (4, 571, 256, True),  # skinny: 4.34 us instead of 4.75 on an H100
+        (144, 512, 481, True),  # 4.96, 5.64
+        (704, 1344, 13595, False),  # 92 us instead of 74: two programs came to the same multiprocessor
+        (384, 7744, 2409, False),  # 65, 58
+    ],
+)
+def test_only_short_products_start_before_their_operands_are_copied(m, k, n, early):
+    assert configuration(m, n, k, "bfloat16", **HOPPER).early == early
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "kernel"),
+    [
+        (176, 2048, 16356, "pointers"),  # 41 us instead of 77 on an H100: half of b's rows lie at 8 bytes
+        (192, 6848, 2724, "pointers"),  # 32, 50
+        (1024, 768, 50257, "descriptors"),  # 302 us by pointers, 197 with a copy
+        (408, 512, 3343, "descriptors"),  # 14, 10
+        (16, 3392, 5747, "pointers"),  # 20, 41
+    ],
+)
+def test_an_operand_whose_rows_are_not_aligned_is_copied_where_that_was_faster(m, k, n, kernel):
+    width = math.gcd(16, 2 * n)
+    machine = {"multiprocessors": 132, "loads": (Load(16, along_k=True), Load(width, along_k=False))}
+    assert copy_pays(m, n, k, "bfloat16", copied=(k * n,), **machine) == (kernel != "pointers")
 
 
 def test_an_operand_whose_rows_lie_in_two_lines_is_copied_if_the_product_is_large():

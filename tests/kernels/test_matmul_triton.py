@@ -10,6 +10,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from runner.kernels import tensor_cores
 from runner.kernels.matmul import triton
 from runner.kernels.matmul._configurations import Configuration
 from runner.kernels.matmul._operands import crossed, readable
@@ -293,7 +294,9 @@ def test_a_side_of_just_below_2_to_the_31_cuda(side):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("m", "n", "k"), [(512, 512, 8192), (4, 256, 8192), (1024, 1024, 1024)])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(512, 512, 8192), (4, 256, 8192), (1024, 1024, 1024), (240, 449, 811), (6, 705, 3843)]
+)
 def test_graphs_on_two_streams_and_eager_calls_give_the_same_bits_cuda(m, n, k):
     a, b = torch.randn(m, k, device="cuda").bfloat16(), torch.randn(k, n, device="cuda").bfloat16()
     want = triton.matmul(a, b)
@@ -313,3 +316,25 @@ def test_graphs_on_two_streams_and_eager_calls_give_the_same_bits_cuda(m, n, k):
         torch.cuda.synchronize()
         assert torch.equal(eager, want)
         assert all(torch.equal(y, want) for _, _, y in graphs)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("how", [WAVE, SKINNY, replace(WAVE, split_k=4), replace(SKINNY, split_k=4)], ids=str)
+def test_a_product_that_starts_early_waits_for_the_copies_of_its_operands_cuda(device, how):
+    a, b = torch.randn(16, 1001, device=device).half(), torch.randn(1001, 1003, device=device).half()
+    late, early = (torch.empty(16, 1003, dtype=torch.float16, device=device) for _ in range(2))
+    for _ in range(100):  # the memory of the copies is that of the previous ones, which differ
+        a.normal_(), b.normal_()
+        triton.launch(how, a, b, late)
+        a_2, b_2 = a.flip(0), b.flip(1)
+        triton.launch(replace(how, early=True), a_2, b_2, early)
+        assert triton.chosen().endswith("a copied, b copied")
+        assert torch.equal(early.flip(0).flip(1), late)
+
+
+def test_no_product_starts_early_if_a_graph_cannot_record_it(monkeypatch):
+    x = torch.empty(1)
+    monkeypatch.setattr(tensor_cores, "has_descriptors", lambda x: True)
+    for version, early in ((12_020, False), (12_030, True), (13_000, True)):
+        monkeypatch.setattr(tensor_cores, "_driver", lambda version=version: version)
+        assert tensor_cores.starts_early(x) == early
