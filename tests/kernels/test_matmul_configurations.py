@@ -187,6 +187,7 @@ def test_the_estimate_finds_what_was_fastest(m, k, n, kernel, rows, cols):
         (6784, 9856, 640, True),  # 142, 193
         (4096, 4096, 4096, False),  # 3.88 waves
         (8192, 1024, 8192, False),  # 15.52 waves of short sums
+        (160, 13952, 13632, False),  # 145, 168: the tiles fill four fifths of a wave
         (512, 512, 65536, False),  # few tiles, whose sums are cut in parts by another kernel
     ],
 )
