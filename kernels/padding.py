@@ -1,18 +1,28 @@
-"""Padded copies of matrices: rows are aligned for the copy engine and for loads of 16 bytes, and end in zeros."""
+"""Padded copies of matrices: rows are aligned for the copy engine and for loads of 16 bytes, and end in zeros.
+
+The kernel that copies allows the next kernel of its stream to start at once. It does so if it is launched with
+``launch_pdl=True`` (programmatic dependent launch), and must call ``gdc_wait`` before it reads or writes memory.
+"""
 
 from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .tensor_cores import let_next_start, starts_early
+from .tensor_cores import gdc_launch_dependents, has_descriptors
 from .triton_device import on_device_of
 
 ALIGNED = 16  # bytes: the base address and the row stride of a descriptor are multiples of this
 LINE = 128  # bytes: rows of padded matrices begin at multiples of this
 ROWS, COLS = 8, 512  # rows and columns that a program copies
+
+RECORDED = 12_030  # the first CUDA driver whose graphs can record that a kernel starts early
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -30,10 +40,10 @@ def _pad_one(program, x, out, rows, cols, row_stride, col_stride, width, ROWS: t
 def _pad(
     x, out, rows, cols, row_stride, col_stride, width,
     x_2, out_2, rows_2, cols_2, row_stride_2, col_stride_2, width_2,
-    ROWS: tl.constexpr, COLS: tl.constexpr, NEXT_STARTS: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    if NEXT_STARTS:
-        let_next_start()
+    if EARLY:
+        gdc_launch_dependents()
     programs = tl.cdiv(rows, ROWS) * tl.cdiv(width, COLS)  # of the first matrix
     if tl.program_id(0) < programs:
         _pad_one(tl.program_id(0), x, out, rows, cols, row_stride, col_stride, width, ROWS, COLS)
@@ -68,6 +78,20 @@ def padded(*matrices: Tensor, unit: int = ALIGNED) -> list[Tensor]:
         sides.append((x.detach().view(bits), out.view(bits), *x.shape, *x.stride(), out.stride(0)))
         programs += triton.cdiv(x.shape[0], ROWS) * triton.cdiv(out.stride(0), COLS)
     with on_device_of(matrices[0]):
-        early = starts_early(copies[0])
-        _pad[(programs,)](*sides[0], *sides[-1], ROWS=ROWS, COLS=COLS, NEXT_STARTS=early, num_warps=4)
+        early = supports_early_start(copies[0])
+        _pad[(programs,)](*sides[0], *sides[-1], ROWS=ROWS, COLS=COLS, EARLY=early, num_warps=4)
     return copies
+
+
+def supports_early_start(x: Tensor) -> bool:
+    """Return whether a kernel on ``x`` can start before the one that copies for it has ended."""
+    plain = os.environ.get("TRITON_INTERPRET") != "1" and not torch.compiler.is_compiling()
+    return plain and has_descriptors(x) and _driver() >= RECORDED
+
+
+@cache
+def _driver() -> int:
+    """Return the newest version of CUDA that the driver supports, such as 12030."""
+    version = ctypes.c_int()
+    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    return version.value

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-from functools import cache
 from typing import Any
 
 import torch
@@ -12,10 +10,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-try:
-    from triton.tools.tensor_descriptor import TensorDescriptor as TensorDescriptor  # other modules import it from here
+try:  # other modules import these from here
+    from triton.language.extra.cuda import gdc_launch_dependents as gdc_launch_dependents
+    from triton.language.extra.cuda import gdc_wait as gdc_wait
+    from triton.tools.tensor_descriptor import TensorDescriptor as TensorDescriptor
 except ImportError:  # Triton before 3.4
-    TensorDescriptor = None
+    TensorDescriptor = gdc_launch_dependents = gdc_wait = None
 
 
 def has_descriptors(x: Tensor) -> bool:
@@ -32,47 +32,12 @@ def has_roles(x: Tensor) -> bool:
     return new and has_descriptors(x) and os.environ.get("TRITON_INTERPRET") != "1"
 
 
-def starts_early(x: Tensor) -> bool:
-    """Return whether a kernel on ``x`` can start before the previous kernel of its stream has ended.
-
-    Graphs can record such a launch from CUDA 12.3 on. So the driver must be as new.
-    """
-    return has_descriptors(x) and _driver() >= RECORDED
-
-
-@cache
-def _driver() -> int:
-    """Return the version of CUDA that the driver knows, such as 12030; 0 if it does not tell."""
-    version = ctypes.c_int()
-    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
-    return version.value
-
-
 def tiles_of(x: Tensor, rows: int, cols: int, *, descriptors: bool) -> Any:
     """Return the argument by which a kernel accesses tiles of the contiguous ``x``: a descriptor, or ``x`` itself."""
     return TensorDescriptor.from_tensor(x, [rows, cols]) if descriptors else x
 
 
-RECORDED = 12_030  # the first CUDA driver whose graphs know programmatic dependencies
 ALL_PRODUCTS = 32  # sums of up to this many terms use all four products of ``product``
-
-
-@triton.jit
-def let_next_start():
-    """Allow the next kernel of the stream to start when all programs of this one have done so.
-
-    It does so if it is launched with ``launch_pdl=True`` (programmatic dependent launch, sm_90 or later), and must
-    then call ``wait_for_previous``.
-    """
-    tl.inline_asm_elementwise(
-        "griddepcontrol.launch_dependents; // $0", "=r", [], dtype=tl.int32, is_pure=False, pack=1
-    )
-
-
-@triton.jit
-def wait_for_previous():
-    """Wait until the previous kernel of the stream has ended and what it has stored is visible."""
-    tl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit

@@ -28,14 +28,14 @@ PART_US = 0.072  # that the last program of a tile waits for one part of its sum
 JOIN_US = 1.5  # to store partial sums and to count, before the last program of a tile adds them up
 PART_BLOCKS = 5  # blocks along k that are multiplied in the time in which a part of the sums is stored or added
 LAUNCH_US = 2.94  # time of a small kernel more, which copies operands
-EARLY_US = 0.72  # less, if the product starts before that kernel has ended
-SHORT_US = 6.0  # a longer product does not start early: its programs would not be spread over all multiprocessors
+EARLY_US = 0.72  # by which this is shorter if the product starts before that kernel has ended
+SHORT_US = 6.0  # a product by descriptors that takes longer does not start early
 MEMORY_BYTES = 4.2e6  # bytes that the GPU reads from memory, or writes, in 1 us
 ENOUGH = 0.54  # share of the multiprocessors that reach this rate
 LONE = 0.52  # share of the rates of two programs on a multiprocessor that one program alone reaches
 COPIED_BYTES = 1.79e6  # of operands that the GPU copies in 1 us
-CACHED_BYTES = 23e6  # of a copy that are in L2 afterwards
-MISSED_BYTES = 4.07e6  # beyond those, that are written to memory and read again in 1 us
+CACHED_BYTES = 23e6  # of a copy that are in L2 afterwards; the others are written to memory and read again
+MISSED_BYTES = 4.07e6  # of those others in 1 us
 SHARE_US = 6.0  # time of shared tiles beyond that of their sums
 SHARED_WAVE = 0.75  # of the multiprocessors that a wave fills, at most, for its tiles to be shared
 CROSSED = 1.6  # time to read rows that lie in two lines of L2, over that of others
@@ -202,18 +202,19 @@ def hopper_choices(
         how = Configuration("roles", 128, tile.block_n, K_BYTES // itemsize, stages, warps=4, group_m=12)
         choices.append((_tiled_us(tile, 1, *size), how))
         last = _cdiv(m, 128) * _cdiv(n, tile.block_n) % multiprocessors  # tiles of an incomplete wave
-        # Tiles of 128 columns are not shared: none of 53 shapes gained from it. Of 22 shapes with a fuller wave, one
-        # gained 4 %, and others lost up to 21.
+        # Tiles of 128 columns are not shared: none of 53 shapes gained from it. Nor are those of a fuller wave: one of
+        # 22 shapes gained 4 %, and others lost up to 21.
         few = 0 < last <= SHARED_WAVE * multiprocessors
         if few and tile.block_n > 128 and share_tiles(last, blocks, multiprocessors)[0] < blocks:
             choices.append((_tiled_us(tile, 1, *size, shared=True), replace(how, shared=True)))
-    return [(us, replace(how, early=_starts_early(us, how))) for us, how in choices]
+    return [(us, replace(how, early=early_start_pays(us, how))) for us, how in choices]
 
 
-def _starts_early(us: float, how: Configuration) -> bool:
+def early_start_pays(us: float, how: Configuration) -> bool:
     """Return whether a product of ``us`` is faster if it starts before the kernel that copies operands has ended.
 
-    Its programs then get multiprocessors in the order in which that kernel leaves them, and may end up in pairs.
+    Its programs then take the multiprocessors that this kernel leaves first, and two may take the same one. Skinny
+    products have so many small programs that this does not matter: 110 of them were 2 to 16 % faster, or as fast.
     """
     return how.kernel == "skinny" or (how.kernel == "descriptors" and how.programs == 1 and us < SHORT_US)
 
@@ -362,8 +363,8 @@ def _loads(along_k: Mapping[int, float], across: Mapping[int, float]) -> dict[Lo
     return rates | {Load(width, False): rate for width, rate in across.items()}
 
 
-FLOAT32 = {16: 5.0e4, 8: 4.5e4, 4: 3.5e4}
-FLOAT32_LOADS = _loads(FLOAT32, FLOAT32)
+EITHER_WAY = {16: 5.0e4, 8: 4.5e4, 4: 3.5e4}
+FLOAT32_LOADS = _loads(EITHER_WAY, EITHER_WAY)
 LOOPS = {
     "float64": _Loop((_Tile(64, 64, 4, 1.5e5, 2), _Tile(32, 32, 4, 0.8e5, 4)), 0.3, FLOAT32_LOADS),
     "ieee": _Loop(
@@ -378,20 +379,20 @@ LOOPS = {
         stored=5.3e3,
         fill_us=0.26,
     ),
-    "tf32": _Loop(
+    "tf32, unaligned": _Loop(
         (
-            _Tile(128, 128, 8, 3.8e6, 2),
-            _Tile(64, 128, 4, 1.54e6, 2),
-            _Tile(64, 64, 4, 6.7e5, 4),
-            _Tile(64, 32, 4, 6.0e5, 4),
-            _Tile(32, 64, 4, 7.9e5, 4),
-            _Tile(64, 16, 4, 3.6e5, 5),
-            _Tile(16, 64, 4, 4.75e6, 5),
+            _Tile(128, 128, 8, 2.25e6, 2),
+            _Tile(64, 128, 4, 1.34e6, 2),
+            _Tile(64, 64, 4, 6.8e5, 4),
+            _Tile(64, 32, 4, 5.7e5, 4),
+            _Tile(32, 64, 4, 8.2e5, 4),
+            _Tile(64, 16, 4, 3.7e5, 5),
+            _Tile(16, 64, 4, 2.2e6, 5),
         ),
-        0.31,
-        _loads({16: 4.7e4, 8: 5.0e4, 4: 3.8e4}, {16: 9.7e4, 8: 7.7e4, 4: 4.0e4}),
+        0.29,
+        _loads({16: 4.6e4, 8: 5.2e4, 4: 3.8e4}, {16: 1.0e5, 8: 7.6e4, 4: 4.0e4}),
         stored=1e9,  # hidden
-        fill_us=0.26,
+        fill_us=0.33,
     ),
     "tf32x3": _Loop(
         (
@@ -408,7 +409,21 @@ LOOPS = {
         stored=3.6e3,
         fill_us=0.57,
     ),
-    "narrow types": _Loop(
+    "tensor cores": _Loop(  # aligned rows of 8 and 16 bits and of tf32, which Hopper multiplies by another kernel
+        (
+            _Tile(128, 128, 8, 1.9e6, 2),
+            _Tile(64, 128, 4, 1.4e6, 2),
+            _Tile(64, 64, 4, 1.1e6, 4),
+            _Tile(64, 32, 4, 6.6e5, 4),
+            _Tile(32, 64, 4, 6.9e5, 4),
+            _Tile(64, 16, 4, 4.8e5, 5),
+            _Tile(16, 64, 4, 2e6, 5),
+        ),
+        0.31,
+        _loads({16: 9.0e4}, {16: 9.0e4}),
+        stored=1e9,  # hidden
+    ),
+    "16 bits, unaligned": _Loop(
         (
             _Tile(128, 128, 8, 4.15e6, 2),
             _Tile(128, 64, 4, 1.92e6, 2),
@@ -425,7 +440,7 @@ LOOPS = {
         fill_us=1.74,
         memory=2.38e6,
     ),
-    "narrow types, narrow loads": _Loop(
+    "16 bits, through registers": _Loop(
         (
             _Tile(128, 128, 8, 1.4e6, 2),
             _Tile(128, 64, 4, 2.32e6, 2),
@@ -470,7 +485,7 @@ def pointers(
     """
     hopper = capability[0] == 9
     limit, how = _pointers(m, n, k, dtype, hopper, multiprocessors, precision, loads)
-    if (dtype, precision) != ("float32", "tf32x3") or min(loads).width == 16:
+    if (dtype, precision) != ("float32", "tf32x3") or min(load.width for load in loads) == 16:
         return how
     whole = Load(16, loads[0].along_k), Load(16, loads[1].along_k)
     time, wide = _pointers(m, n, k, dtype, hopper, multiprocessors, precision, whole)
@@ -491,13 +506,21 @@ def _pointers(
     """Return the shortest estimated time in us, and its configuration."""
     choices = pointers_choices(m, n, k, dtype, hopper, multiprocessors, precision, loads)
     us, how = min(choices, key=itemgetter(0))
-    return max(us, (m * k + k * n) * ITEMSIZE[dtype] / _loop(dtype, precision, min(loads).width).memory), how
+    return max(
+        us, (m * k + k * n) * ITEMSIZE[dtype] / _loop(dtype, precision, min(load.width for load in loads)).memory
+    ), how
 
 
-def _loop(dtype: str, precision: Precision, load: int) -> _Loop:
-    if ITEMSIZE[dtype] <= 2:
-        return LOOPS["narrow types" if load >= LEAST_LOAD else "narrow types, narrow loads"]
-    return LOOPS[precision if dtype == "float32" else dtype]
+def _loop(dtype: str, precision: Precision, narrowest: int) -> _Loop:
+    if dtype == "float64":
+        return LOOPS[dtype]
+    if dtype == "float32" and precision != "tf32":
+        return LOOPS[precision]
+    if narrowest == 16:
+        return LOOPS["tensor cores"]
+    if dtype == "float32":
+        return LOOPS["tf32, unaligned"]
+    return LOOPS["16 bits, unaligned" if narrowest >= LEAST_LOAD else "16 bits, through registers"]
 
 
 def pointers_choices(
@@ -511,22 +534,23 @@ def pointers_choices(
     loads: tuple[Load, Load],
 ) -> list[tuple[float, Configuration]]:
     """Return all configurations of the kernel "pointers" with estimated times in us, if memory is not the limit."""
-    itemsize, load = ITEMSIZE[dtype], min(loads).width
-    loop = _loop(dtype, precision, load)
+    itemsize, narrowest = ITEMSIZE[dtype], min(load.width for load in loads)
+    loop = _loop(dtype, precision, narrowest)
     thrice = dtype == "float32" and precision == "tf32x3"
     # Without wgmma, the parts of both tiles are in registers. So are tiles that cp.async cannot copy.
-    halved = load < LEAST_LOAD or (thrice and not hopper)
+    halved = narrowest < LEAST_LOAD or (thrice and not hopper)
     block_k = K_BYTES // (2 if halved else 1) // itemsize
-    a_rate, b_rate = (loop.loaded[one] for one in loads)
+    a_rate, b_rate = (loop.loaded[load] for load in loads)
 
     def microseconds(tile: _Tile, split: int) -> float:
         rows, cols = tile.block_m, tile.block_n
         steps = _cdiv(_cdiv(k, block_k), split)
         multiplying = 2 * rows * cols * block_k / tile.rate
-        busy = max(multiplying, (rows / a_rate + cols / b_rate) * block_k * itemsize)  # of a step
+        loading = (rows / a_rate + cols / b_rate) * block_k * itemsize
+        busy = max(multiplying, loading)  # time of a step in which a program keeps the multiprocessor busy
 
         def together(programs: int) -> float:
-            """Return the time of so many programs on a multiprocessor, of which one computes while others wait."""
+            """Return the time of ``programs`` programs on one multiprocessor; one computes while others wait."""
             if programs == 0:
                 return 0.0
             step = math.cbrt((loop.step_us + multiplying / 2) ** 3 + (programs * busy) ** 3)  # nearly the larger one
@@ -542,7 +566,7 @@ def pointers_choices(
         return Configuration("pointers", rows, cols, block_k, stages=3, warps=tile.warps, group_m=8, split_k=split)
 
     splits = [split for split in SPLITS if split == 1 or k >= 2 * split * block_k]
-    tiles = [tile for tile in loop.tiles if not thrice or load > NARROW_LOAD or tile.block_n < 64]
+    tiles = [tile for tile in loop.tiles if not thrice or narrowest > NARROW_LOAD or tile.block_n < 64]
     return [(microseconds(tile, split), how(tile, split)) for tile in tiles for split in splits]
 
 
@@ -561,7 +585,7 @@ def copy_pays(
     if itemsize != 2:  # the general kernel turns tiles around that do not lie along k, which the estimate does not see
         return m * n * k >= TURNED
     product_us, how = _hopper(m, n, k, itemsize, multiprocessors, roles=False)
-    limit, _ = _pointers(m, n, k, dtype, True, multiprocessors, "tf32", loads)
+    limit, _ = _pointers(m, n, k, dtype, True, multiprocessors, "ieee", loads)
     return _copying_us(copied, dtype) - (EARLY_US if how.early else 0) + product_us < limit
 
 

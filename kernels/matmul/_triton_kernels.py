@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..tensor_cores import place, promote, wait_for_previous
+from ..tensor_cores import gdc_wait, place, promote
 
 
 @triton.jit
@@ -90,7 +90,7 @@ def matmul_descriptors(
     PIECES: tl.constexpr,  # pieces of a tile's columns that are stored one after the other: 1 or 2; 3 with ``b_rest``
     UNIT: tl.constexpr,  # without a descriptor of y, columns that a thread stores at once: n is a multiple
     STAGES: tl.constexpr,
-    EARLY: tl.constexpr,  # the previous kernel of the stream, which copies operands, has not ended
+    EARLY: tl.constexpr,  # start before the previous kernel of the stream, which copies operands, has ended
 ):
     """Multiply a [m, k] by b [k, n]. Tiles are read by descriptors, and a program computes several of them.
 
@@ -99,7 +99,7 @@ def matmul_descriptors(
     before and after, adds them up.
     """
     if EARLY:
-        wait_for_previous()
+        gdc_wait()
     width: tl.constexpr = BLOCK_N // PIECES
     main: tl.constexpr = BLOCK_N if b_rest is None else 2 * width
     piece: tl.constexpr = BLOCK_M * width
@@ -163,7 +163,7 @@ def matmul_skinny(
     SPLIT_K: tl.constexpr,
     ROTATED: tl.constexpr,  # each tile begins one block farther along k than the previous one
     STAGES: tl.constexpr,
-    EARLY: tl.constexpr,  # the previous kernel of the stream, which copies operands, has not ended
+    EARLY: tl.constexpr,  # start before the previous kernel of the stream, which copies operands, has ended
 ):
     """Multiply if one side has few rows or columns. Each element of ``wide`` is read once; sums are float32.
 
@@ -171,7 +171,7 @@ def matmul_skinny(
     are added up as in ``matmul_descriptors``.
     """
     if EARLY:
-        wait_for_previous()
+        gdc_wait()
     tile = tl.program_id(0) // SPLIT_K
     part = tl.program_id(0) % SPLIT_K
     blocks = tl.cdiv(k, BLOCK_K)

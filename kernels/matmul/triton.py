@@ -15,8 +15,8 @@ On Hopper, descriptors cannot read an operand whose base or stride is not a mult
 one whose rows do not run along k. It is copied first if the product is large: the copy is O(n^2), the product O(n^3).
 So is one whose rows run across k and do not begin at multiples of 128 bytes, since each row of a tile then lies in two
 lines of the L2 cache. A short product starts before the kernel that copies has ended, which saves 0.6 us (programmatic
-dependent launch). A long one would lose: its programs would take the multiprocessors that are free first, two of them
-the same one.
+dependent launch). A long one would lose, unless it is skinny: two programs may take the same multiprocessor, since it
+is free first, while others have none.
 
 float32 without tf32 is computed as "tf32x3" by the kernel "pointers": each factor is split into two numbers of 11 bits,
 x = big + small, and tensor cores compute the three products big big + big small + small big. They truncate sums, so
@@ -37,9 +37,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..padding import ALIGNED, padded
+from ..padding import ALIGNED, padded, supports_early_start
 from ..stream_memory import counters
-from ..tensor_cores import has_roles, starts_early
+from ..tensor_cores import has_roles
 from ..triton_device import on_device_of, require_gpu, require_products
 from ..unsupported import Unsupported
 from ._configurations import (
@@ -254,7 +254,7 @@ def _by_descriptors(
     tiles_m, tiles_n = triton.cdiv(m, how.block_m), triton.cdiv(n, how.block_n)
     stored = described(y, [how.block_m, how.block_n // how.pieces])
     programs = tiles_m * tiles_n * how.split_k
-    early = _starts_early(how, a, b, y)
+    early = _early(how, a, b, y)
     matmul_descriptors[(min(programs, how.programs * _machine(y.device)[1]),)](
         a.tiles(how.block_m, how.block_k),
         b.tiles(how.block_n - how.rest, how.block_k),
@@ -293,7 +293,7 @@ def _skinny(
     rows, cols = y.shape if upright else y.t().shape
     strides = y.stride() if upright else y.t().stride()
     tiles = triton.cdiv(cols, how.block_n)
-    early = _starts_early(how, a, b, y)
+    early = _early(how, a, b, y)
     matmul_skinny[(tiles * how.split_k,)](
         wide.tiles(how.block_n, how.block_k),
         narrow.tiles(how.block_m, how.block_k),
@@ -320,9 +320,9 @@ def _skinny(
     )
 
 
-def _starts_early(how: Configuration, a: Operand, b: Operand, y: Tensor) -> bool:
+def _early(how: Configuration, a: Operand, b: Operand, y: Tensor) -> bool:
     """Return whether the product starts before the kernel that copies an operand has ended."""
-    return how.early and (a.copied or b.copied) and starts_early(y)
+    return how.early and (a.copied or b.copied) and supports_early_start(y)
 
 
 def _by_roles(

@@ -17,6 +17,7 @@ import triton.language as tl  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
+from runner.kernels import padding  # noqa: E402
 from runner.kernels.matmul import _triton_kernels  # noqa: E402
 from runner.kernels.matmul._configurations import (  # noqa: E402
     ITEMSIZE,
@@ -270,6 +271,7 @@ def test_skinny_products_on_hopper_waste_no_more_than_they_must(tmp_path, m, alo
     built = Built(_triton_kernels.matmul_skinny, arguments, constants | NONE, 90, how, tmp_path)
     assert built.products == {f"m64n{max(16, m)}k16"}
     assert built.count(r"griddepcontrol\.wait") == early
+    assert not early or built.ptx.index("griddepcontrol.wait") < built.ptx.index("cp.async.bulk.tensor")
     assert built.count(r"cp\.async\.bulk\.tensor")
     assert built.stack == 0
 
@@ -323,7 +325,7 @@ def test_three_products_of_tf32_use_tensor_cores_and_wide_copies(pointers, capab
 
 
 @pytest.mark.parametrize(("load", "copied"), [(4, {4}), (2, set())])
-@pytest.mark.parametrize("size", [(8, 4096), (64, 4096)])
+@pytest.mark.parametrize("size", [(8, 4096), (64, 4096), (1792, 819), (176, 16356)])
 def test_16_bits_of_any_alignment_by_pointers_spill_nothing(pointers, load, copied, size):
     machine = {"capability": (9, 0), "multiprocessors": 132}
     how = general(*size, 4096, "bfloat16", loads=row_major(load), **machine)
@@ -351,3 +353,15 @@ def copied_bytes(built):
     """How much each asynchronous copy into shared memory takes."""
     copies = re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^\]]*\], \[[^\]]*\], (\w+)", built.ptx)
     return {int(size, 0) for size in copies}
+
+
+@hopper
+@pytest.mark.parametrize("early", [True, False])
+def test_the_kernel_that_copies_allows_the_next_one_to_start_before_it_loads(early):
+    names, constants = padding._pad.arg_names, {"ROWS": padding.ROWS, "COLS": padding.COLS, "EARLY": early}
+    pointers = ("x", "out", "x_2", "out_2")
+    signature = {name: "*i16" if name in pointers else "constexpr" if name in constants else "i32" for name in names}
+    source = ASTSource(padding._pad, signature=signature, constexprs=constants)
+    ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm["ptx"]
+    assert ptx.count("griddepcontrol.launch_dependents") == early
+    assert not early or ptx.index("griddepcontrol") < ptx.index("ld.global")

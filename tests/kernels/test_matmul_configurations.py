@@ -199,30 +199,31 @@ def test_programs_share_the_last_wave_where_it_is_long_and_nearly_empty(m, k, n,
 @pytest.mark.parametrize(
     ("m", "k", "n", "early"),
     [
-        (4, 571, 256, True),  # skinny: 4.34 us instead of 4.75 on an H100
+        (4, 571, 256, True),  # 4.34 us instead of 4.75 on an H100
+        (2, 14207, 1344, True),  # 17.1, 17.7: skinny products may be long
         (144, 512, 481, True),  # 4.96, 5.64
-        (704, 1344, 13595, False),  # 92 us instead of 74: two programs came to the same multiprocessor
         (384, 7744, 2409, False),  # 65, 58
+        (208, 9216, 539, False),  # 23.8, 20.1
     ],
 )
-def test_only_short_products_start_before_their_operands_are_copied(m, k, n, early):
+def test_skinny_and_short_products_start_before_their_operands_are_copied(m, k, n, early):
     assert configuration(m, n, k, "bfloat16", **HOPPER).early == early
 
 
 @pytest.mark.parametrize(
-    ("m", "k", "n", "kernel"),
+    ("m", "k", "n", "copied"),
     [
-        (176, 2048, 16356, "pointers"),  # 41 us instead of 77 on an H100: half of b's rows lie at 8 bytes
-        (192, 6848, 2724, "pointers"),  # 32, 50
-        (1024, 768, 50257, "descriptors"),  # 302 us by pointers, 197 with a copy
-        (408, 512, 3343, "descriptors"),  # 14, 10
-        (16, 3392, 5747, "pointers"),  # 20, 41
+        (176, 2048, 16356, False),  # 41 us instead of 77 on an H100
+        (192, 6848, 2724, False),  # 32, 50
+        (16, 3392, 5747, False),  # 20, 41
+        (1024, 768, 50257, True),  # 197, 302
+        (408, 512, 3343, True),  # 10, 14
+        (600, 256, 11050, True),  # 14.2 by torch.compile, which copies; 19.5 by threads
     ],
 )
-def test_an_operand_whose_rows_are_not_aligned_is_copied_where_that_was_faster(m, k, n, kernel):
-    width = math.gcd(16, 2 * n)
-    machine = {"multiprocessors": 132, "loads": (Load(16, along_k=True), Load(width, along_k=False))}
-    assert copy_pays(m, n, k, "bfloat16", copied=(k * n,), **machine) == (kernel != "pointers")
+def test_an_operand_whose_rows_are_not_aligned_is_copied_where_that_was_faster(m, k, n, copied):
+    machine = {"multiprocessors": 132, "loads": (Load(16, along_k=True), Load(math.gcd(16, 2 * n), along_k=False))}
+    assert copy_pays(m, n, k, "bfloat16", copied=(k * n,), **machine) == copied
 
 
 def test_an_operand_whose_rows_lie_in_two_lines_is_copied_if_the_product_is_large():

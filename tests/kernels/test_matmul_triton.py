@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from runner.kernels import tensor_cores
+from runner.kernels import padding
 from runner.kernels.matmul import triton
 from runner.kernels.matmul._configurations import Configuration
 from runner.kernels.matmul._operands import crossed, readable
@@ -319,10 +319,29 @@ def test_graphs_on_two_streams_and_eager_calls_give_the_same_bits_cuda(m, n, k):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize(("m", "n", "k"), [(240, 320, 449), (96, 256, 2101), (6, 704, 3843)])
+def test_a_product_that_starts_early_gives_the_same_bits_in_graphs_cuda(m, n, k):
+    a, b = torch.randn(m, k, device="cuda").bfloat16(), torch.randn(k, n, device="cuda").bfloat16()
+    want = triton.matmul(a, b)
+    assert triton.chosen().endswith("a copied")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        ys = [triton.matmul(a, b) for _ in range(5)]
+    for _ in range(10):
+        for y in ys:
+            y.fill_(torch.nan)
+        graph.replay()
+        assert all(torch.equal(y, want) for y in ys)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("how", [WAVE, SKINNY, replace(WAVE, split_k=4), replace(SKINNY, split_k=4)], ids=str)
-def test_a_product_that_starts_early_waits_for_the_copies_of_its_operands_cuda(device, how):
-    a, b = torch.randn(16, 1001, device=device).half(), torch.randn(1001, 1003, device=device).half()
-    late, early = (torch.empty(16, 1003, dtype=torch.float16, device=device) for _ in range(2))
+def test_a_product_that_starts_early_waits_for_the_copies_of_its_operands_cuda(how):
+    a, b = torch.randn(16, 1001, device="cuda").half(), torch.randn(1001, 1003, device="cuda").half()
+    if not padding.supports_early_start(a):
+        pytest.skip("this GPU, or its driver, starts no kernel early")
+    late, early = (torch.empty(16, 1003, dtype=torch.float16, device="cuda") for _ in range(2))
     for _ in range(100):  # the memory of the copies is that of the previous ones, which differ
         a.normal_(), b.normal_()
         triton.launch(how, a, b, late)
@@ -334,7 +353,10 @@ def test_a_product_that_starts_early_waits_for_the_copies_of_its_operands_cuda(d
 
 def test_no_product_starts_early_if_a_graph_cannot_record_it(monkeypatch):
     x = torch.empty(1)
-    monkeypatch.setattr(tensor_cores, "has_descriptors", lambda x: True)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(padding, "has_descriptors", lambda x: True)
     for version, early in ((12_020, False), (12_030, True), (13_000, True)):
-        monkeypatch.setattr(tensor_cores, "_driver", lambda version=version: version)
-        assert tensor_cores.starts_early(x) == early
+        monkeypatch.setattr(padding, "_driver", lambda version=version: version)
+        assert padding.supports_early_start(x) == early
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert not padding.supports_early_start(x)  # the interpreter knows no such instruction
