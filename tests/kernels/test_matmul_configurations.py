@@ -15,7 +15,7 @@ SIZES = [1, 7, 16, 100, 128, 129, 512, 1000, 1024, 2048, 4096, 16384]
 
 
 def loads(width):
-    """Of a row-major a and b, ``width`` bytes at once."""
+    """How a row-major a and b are loaded, ``width`` bytes at once."""
     return Load(width, along_k=True), Load(width, along_k=False)
 
 
