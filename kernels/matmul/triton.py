@@ -15,8 +15,8 @@ On Hopper, descriptors cannot read an operand whose base or stride is not a mult
 one whose rows do not run along k. It is copied first if the product is large: the copy is O(n^2), the product O(n^3).
 So is one whose rows run across k and do not begin at multiples of 128 bytes, since each row of a tile then lies in two
 lines of the L2 cache. A short product starts before the kernel that copies has ended, which saves 0.6 us (programmatic
-dependent launch). A long one would lose, unless it is skinny: two programs may take the same multiprocessor, since it
-is free first, while others have none.
+dependent launch). A long one that is not skinny would lose: two programs may take the same multiprocessor, which is
+free first, while others have none.
 
 float32 without tf32 is computed as "tf32x3" by the kernel "pointers": each factor is split into two numbers of 11 bits,
 x = big + small, and tensor cores compute the three products big big + big small + small big. They truncate sums, so
