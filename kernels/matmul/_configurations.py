@@ -337,13 +337,25 @@ def _skinny(
 
 
 class Load(NamedTuple):
-    """How a thread of the kernel "pointers" loads an operand: bytes at once, and whether these lie along k."""
+    """How a thread of the kernel "pointers" loads an operand."""
 
-    width: int
-    along_k: bool
+    width: int  # bytes at once
+    along_k: bool  # these are neighbours along k
 
 
-ROW_MAJOR = Load(16, along_k=True), Load(16, along_k=False)  # a and b whose rows are aligned
+Loads = tuple[Load, Load]  # of a and of b
+
+
+def row_major(a: int = 16, b: int = 16) -> Loads:
+    """Return how a row-major a [m, k] and b [k, n] are loaded, ``a`` and ``b`` bytes at once."""
+    return Load(a, along_k=True), Load(b, along_k=False)
+
+
+ROW_MAJOR = row_major()
+
+
+def _narrowest(loads: Loads) -> int:
+    return min(load.width for load in loads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +377,30 @@ def _loads(along_k: Mapping[int, float], across: Mapping[int, float]) -> dict[Lo
 
 EITHER_WAY = {16: 5.0e4, 8: 4.5e4, 4: 3.5e4}
 FLOAT32_LOADS = _loads(EITHER_WAY, EITHER_WAY)
+# Tiles for tensor cores: rows and columns, warps, programs, and a rate for each of KINDS. Hopper has other kernels for
+# aligned rows. Narrow loads of 16 bits go through registers. 128 x 64 was not measured for the first two kinds.
+KINDS = ("aligned", "unaligned tf32", "unaligned", "through registers")
+TENSOR_CORES = (
+    (128, 128, 8, 2, (1.9e6, 2.25e6, 4.15e6, 1.4e6)),
+    (128, 64, 4, 2, (None, None, 1.92e6, 2.32e6)),
+    (64, 128, 4, 2, (1.4e6, 1.34e6, 2.5e6, 1.19e6)),
+    (64, 64, 4, 4, (1.1e6, 6.8e5, 2.78e6, 1.2e6)),
+    (64, 32, 4, 4, (6.6e5, 5.7e5, 1.17e6, 1.12e6)),
+    (32, 64, 4, 4, (6.9e5, 8.2e5, 1.05e6, 7.2e5)),
+    (64, 16, 4, 5, (4.8e5, 3.7e5, 7.8e5, 6.0e5)),
+    (16, 64, 4, 5, (2e6, 2.2e6, 1.17e6, 2.92e6)),
+)
+
+
+def _on_tensor_cores(kind: str) -> tuple[_Tile, ...]:
+    return tuple(
+        _Tile(rows, cols, warps, rate, programs)
+        for rows, cols, warps, programs, rates in TENSOR_CORES
+        if (rate := rates[KINDS.index(kind)]) is not None
+    )
+
+
+HIDDEN = 1e9  # elements of y in 1 us: the time of a store counts for nothing
 LOOPS = {
     "float64": _Loop((_Tile(64, 64, 4, 1.5e5, 2), _Tile(32, 32, 4, 0.8e5, 4)), 0.3, FLOAT32_LOADS),
     "ieee": _Loop(
@@ -378,21 +414,6 @@ LOOPS = {
         FLOAT32_LOADS,
         stored=5.3e3,
         fill_us=0.26,
-    ),
-    "tf32, unaligned": _Loop(
-        (
-            _Tile(128, 128, 8, 2.25e6, 2),
-            _Tile(64, 128, 4, 1.34e6, 2),
-            _Tile(64, 64, 4, 6.8e5, 4),
-            _Tile(64, 32, 4, 5.7e5, 4),
-            _Tile(32, 64, 4, 8.2e5, 4),
-            _Tile(64, 16, 4, 3.7e5, 5),
-            _Tile(16, 64, 4, 2.2e6, 5),
-        ),
-        0.29,
-        _loads({16: 4.6e4, 8: 5.2e4, 4: 3.8e4}, {16: 1.0e5, 8: 7.6e4, 4: 4.0e4}),
-        stored=1e9,  # hidden
-        fill_us=0.33,
     ),
     "tf32x3": _Loop(
         (
@@ -409,48 +430,24 @@ LOOPS = {
         stored=3.6e3,
         fill_us=0.57,
     ),
-    "tensor cores": _Loop(  # aligned rows of 8 and 16 bits and of tf32, which Hopper multiplies by another kernel
-        (
-            _Tile(128, 128, 8, 1.9e6, 2),
-            _Tile(64, 128, 4, 1.4e6, 2),
-            _Tile(64, 64, 4, 1.1e6, 4),
-            _Tile(64, 32, 4, 6.6e5, 4),
-            _Tile(32, 64, 4, 6.9e5, 4),
-            _Tile(64, 16, 4, 4.8e5, 5),
-            _Tile(16, 64, 4, 2e6, 5),
-        ),
-        0.31,
-        _loads({16: 9.0e4}, {16: 9.0e4}),
-        stored=1e9,  # hidden
+    "aligned": _Loop(_on_tensor_cores("aligned"), 0.31, _loads({16: 9.0e4}, {16: 9.0e4}), stored=HIDDEN),
+    "unaligned tf32": _Loop(
+        _on_tensor_cores("unaligned tf32"),
+        0.29,
+        _loads({16: 4.6e4, 8: 5.2e4, 4: 3.8e4}, {16: 1.0e5, 8: 7.6e4, 4: 4.0e4}),
+        stored=HIDDEN,
+        fill_us=0.33,
     ),
-    "16 bits, unaligned": _Loop(
-        (
-            _Tile(128, 128, 8, 4.15e6, 2),
-            _Tile(128, 64, 4, 1.92e6, 2),
-            _Tile(64, 128, 4, 2.5e6, 2),
-            _Tile(64, 64, 4, 2.78e6, 4),
-            _Tile(64, 32, 4, 1.17e6, 4),
-            _Tile(32, 64, 4, 1.05e6, 4),
-            _Tile(64, 16, 4, 7.8e5, 5),
-            _Tile(16, 64, 4, 1.17e6, 5),
-        ),
+    "unaligned": _Loop(
+        _on_tensor_cores("unaligned"),
         0.24,
         _loads({16: 1.8e5, 8: 7.6e4, 4: 5.1e4}, {16: 5.6e4, 8: 4.4e4, 4: 3.0e4}),
         stored=5.9e3,
         fill_us=1.74,
         memory=2.38e6,
     ),
-    "16 bits, through registers": _Loop(
-        (
-            _Tile(128, 128, 8, 1.4e6, 2),
-            _Tile(128, 64, 4, 2.32e6, 2),
-            _Tile(64, 128, 4, 1.19e6, 2),
-            _Tile(64, 64, 4, 1.2e6, 4),
-            _Tile(64, 32, 4, 1.12e6, 4),
-            _Tile(32, 64, 4, 7.2e5, 4),
-            _Tile(64, 16, 4, 6.0e5, 5),
-            _Tile(16, 64, 4, 2.92e6, 5),
-        ),
+    "through registers": _Loop(
+        _on_tensor_cores("through registers"),
         0.56,
         _loads(
             {16: 1.3e5, 8: 9.3e4, 4: 3.2e4, 2: 2.5e4, 1: 9.4e3}, {16: 3.7e4, 8: 8.9e4, 4: 4.5e4, 2: 3.0e4, 1: 9.4e3}
@@ -475,7 +472,7 @@ def pointers(
     capability: tuple[int, int],
     multiprocessors: int,
     precision: Precision = "ieee",
-    loads: tuple[Load, Load] = ROW_MAJOR,
+    loads: Loads = ROW_MAJOR,
     copied: tuple[int, ...] = (),
 ) -> Configuration:
     """Return the general kernel for a [m, k] @ b [k, n], whose elements are loaded as ``loads`` say.
@@ -485,7 +482,7 @@ def pointers(
     """
     hopper = capability[0] == 9
     limit, how = _pointers(m, n, k, dtype, hopper, multiprocessors, precision, loads)
-    if (dtype, precision) != ("float32", "tf32x3") or min(load.width for load in loads) == 16:
+    if (dtype, precision) != ("float32", "tf32x3") or _narrowest(loads) == 16:
         return how
     whole = Load(16, loads[0].along_k), Load(16, loads[1].along_k)
     time, wide = _pointers(m, n, k, dtype, hopper, multiprocessors, precision, whole)
@@ -501,26 +498,24 @@ def _pointers(
     hopper: bool,
     multiprocessors: int,
     precision: Precision,
-    loads: tuple[Load, Load],
+    loads: Loads,
 ) -> tuple[float, Configuration]:
     """Return the shortest estimated time in us, and its configuration."""
     choices = pointers_choices(m, n, k, dtype, hopper, multiprocessors, precision, loads)
     us, how = min(choices, key=itemgetter(0))
-    return max(
-        us, (m * k + k * n) * ITEMSIZE[dtype] / _loop(dtype, precision, min(load.width for load in loads)).memory
-    ), how
+    return max(us, (m * k + k * n) * ITEMSIZE[dtype] / _loop(dtype, precision, loads).memory), how
 
 
-def _loop(dtype: str, precision: Precision, narrowest: int) -> _Loop:
+def _loop(dtype: str, precision: Precision, loads: Loads) -> _Loop:
     if dtype == "float64":
         return LOOPS[dtype]
     if dtype == "float32" and precision != "tf32":
         return LOOPS[precision]
-    if narrowest == 16:
-        return LOOPS["tensor cores"]
+    if _narrowest(loads) == 16:
+        return LOOPS["aligned"]
     if dtype == "float32":
-        return LOOPS["tf32, unaligned"]
-    return LOOPS["16 bits, unaligned" if narrowest >= LEAST_LOAD else "16 bits, through registers"]
+        return LOOPS["unaligned tf32"]
+    return LOOPS["unaligned" if _narrowest(loads) >= LEAST_LOAD else "through registers"]
 
 
 def pointers_choices(
@@ -531,11 +526,10 @@ def pointers_choices(
     hopper: bool,
     multiprocessors: int,
     precision: Precision,
-    loads: tuple[Load, Load],
+    loads: Loads,
 ) -> list[tuple[float, Configuration]]:
     """Return all configurations of the kernel "pointers" with estimated times in us, if memory is not the limit."""
-    itemsize, narrowest = ITEMSIZE[dtype], min(load.width for load in loads)
-    loop = _loop(dtype, precision, narrowest)
+    itemsize, narrowest, loop = ITEMSIZE[dtype], _narrowest(loads), _loop(dtype, precision, loads)
     thrice = dtype == "float32" and precision == "tf32x3"
     # Without wgmma, the parts of both tiles are in registers. So are tiles that cp.async cannot copy.
     halved = narrowest < LEAST_LOAD or (thrice and not hopper)
@@ -578,7 +572,7 @@ def copy_pays(
     *,
     copied: tuple[int, ...],
     multiprocessors: int,
-    loads: tuple[Load, Load],
+    loads: Loads,
 ) -> bool:
     """Return whether it is faster to copy operands, of ``copied`` elements each, than to use the kernel "pointers"."""
     itemsize = ITEMSIZE[dtype]
@@ -590,7 +584,7 @@ def copy_pays(
 
 
 def _copying_us(copied: tuple[int, ...], dtype: str) -> float:
-    """Return by how many us it takes longer if operands of ``copied`` elements each are copied first."""
+    """Return the time in us that is added by copies of operands of ``copied`` elements each."""
     size = sum(copied) * ITEMSIZE[dtype]
     return LAUNCH_US + size / COPIED_BYTES + max(0, size - CACHED_BYTES) / MISSED_BYTES
 

@@ -49,6 +49,7 @@ from ._configurations import (
     NARROW_LOAD,
     Configuration,
     Load,
+    Loads,
     Precision,
     configuration,
     copy_pays,
@@ -132,7 +133,7 @@ def matmul(
     across = crossed(a, _along_k(a)), crossed(b.t(), _along_k(a))
     how = configuration(m, n, k, dtype, precision=precision, crossed=across, **machine)
     if how.kernel == "pointers":
-        how = _general(a, b, precision)
+        how = _general(a, b, loads_of(a, b), precision)
     how = _replaced(affordable(how, a, b, precision), given)
     launch(how, a, b, y, scale_a, scale_b, precision=precision)
     return y
@@ -209,14 +210,14 @@ def affordable(how: Configuration, a: Tensor, b: Tensor, precision: Precision = 
     if not copies:
         return how
     dtype, (m, k), n = str(a.dtype).removeprefix("torch."), a.shape, b.shape[1]
-    if copy_pays(m, n, k, dtype, copied=copies, multiprocessors=_machine(a.device)[1], loads=loads_of(a, b)):
-        return how
-    return _general(a, b, precision)
-
-
-def _general(a: Tensor, b: Tensor, precision: Precision) -> Configuration:
-    """Return the kernel "pointers" for a @ b."""
     loads = loads_of(a, b)
+    if copy_pays(m, n, k, dtype, copied=copies, multiprocessors=_machine(a.device)[1], loads=loads):
+        return how
+    return _general(a, b, loads, precision)
+
+
+def _general(a: Tensor, b: Tensor, loads: Loads, precision: Precision) -> Configuration:
+    """Return the kernel "pointers" for a @ b, whose elements are loaded as ``loads`` say."""
     (m, k), n = a.shape, b.shape[1]
     capability, multiprocessors = _machine(a.device)
     return pointers(
@@ -232,7 +233,7 @@ def _general(a: Tensor, b: Tensor, precision: Precision) -> Configuration:
     )
 
 
-def loads_of(a: Tensor, b: Tensor) -> tuple[Load, Load]:
+def loads_of(a: Tensor, b: Tensor) -> Loads:
     """Return how a thread of the kernel "pointers" loads a and b."""
     (a_along_k, a_unit), (b_along_k, b_unit) = load_unit(a), load_unit(b.t())
     return Load(a_unit * a.itemsize, a_along_k), Load(b_unit * b.itemsize, b_along_k)

@@ -23,9 +23,9 @@ from runner.kernels.matmul._configurations import (  # noqa: E402
     ITEMSIZE,
     LEAST_LOAD,
     TILES,
-    Load,
     _descriptors,
     configuration,
+    row_major,
 )
 from runner.kernels.matmul._configurations import pointers as general  # noqa: E402
 from runner.kernels.tensor_cores import TensorDescriptor  # noqa: E402
@@ -121,7 +121,9 @@ def pointers(tmp_path):
         load=16, how=None, **sides,
     ):  # fmt: skip
         machine = {"capability": (capability // 10, capability % 10), "multiprocessors": 132}
-        how = how or general(size, size, size, NAMES[dtype], precision=precision, loads=row_major(load), **machine)
+        how = how or general(
+            size, size, size, NAMES[dtype], precision=precision, loads=row_major(load, load), **machine
+        )
         constants = {
             "ACCUMULATE": tl.float64 if dtype == "fp64" else tl.float32,
             "PRECISION": precision,
@@ -156,11 +158,6 @@ def pointers(tmp_path):
         return Built(_triton_kernels.matmul_pointers, arguments, constants | NONE, capability, how, tmp_path, known)
 
     return build
-
-
-def row_major(load):
-    """How a and b are loaded, ``load`` bytes at once."""
-    return Load(load, along_k=True), Load(load, along_k=False)
 
 
 def tiles(dtype, block, upright):
@@ -328,7 +325,7 @@ def test_three_products_of_tf32_use_tensor_cores_and_wide_copies(pointers, capab
 @pytest.mark.parametrize("size", [(8, 4096), (64, 4096), (1792, 819), (176, 16356)])
 def test_16_bits_of_any_alignment_by_pointers_spill_nothing(pointers, load, copied, size):
     machine = {"capability": (9, 0), "multiprocessors": 132}
-    how = general(*size, 4096, "bfloat16", loads=row_major(load), **machine)
+    how = general(*size, 4096, "bfloat16", loads=row_major(load, load), **machine)
     built = pointers("bf16", 90, even=False, load=load, how=how)
     assert built.products
     assert copied_bytes(built) == copied

@@ -7,16 +7,11 @@ import math
 
 import pytest
 
-from runner.kernels.matmul._configurations import ITEMSIZE, Load, configuration, copy_pays, pointers
+from runner.kernels.matmul._configurations import ITEMSIZE, configuration, copy_pays, pointers, row_major
 
 HOPPER = {"capability": (9, 0), "multiprocessors": 132}
 SHARED = 232_448  # bytes that a program may have on sm_90; 101_376 on sm_86 and sm_89, the least of those with bfloat16
 SIZES = [1, 7, 16, 100, 128, 129, 512, 1000, 1024, 2048, 4096, 16384]
-
-
-def loads(width):
-    """How a row-major a and b are loaded, ``width`` bytes at once."""
-    return Load(width, along_k=True), Load(width, along_k=False)
 
 
 def shared_bytes(how, dtype):
@@ -102,14 +97,14 @@ def test_every_choice_fits_into_shared_memory():
     ],
 )
 def test_the_general_kernel_gives_work_to_most_multiprocessors(m, n, k, dtype, width):
-    how = pointers(m, n, k, dtype, **HOPPER, precision="tf32x3", loads=loads(width))
+    how = pointers(m, n, k, dtype, **HOPPER, precision="tf32x3", loads=row_major(width, width))
     programs = -(-m // how.block_m) * -(-n // how.block_n) * how.split_k
     assert programs >= 80
     assert how.block_k * ITEMSIZE[dtype] == (64 if width == 2 else 128)
 
 
 def test_a_copy_pays_for_large_products_of_odd_sizes_only():
-    machine = {"multiprocessors": 132, "loads": loads(2)}
+    machine = {"multiprocessors": 132, "loads": row_major(2, 2)}
     assert copy_pays(6944, 2525, 5760, "bfloat16", copied=(5760 * 2525,), **machine)
     assert not copy_pays(1, 8191, 8191, "bfloat16", copied=(8191, 8191**2), **machine)
     assert not copy_pays(64, 65, 66, "bfloat16", copied=(64 * 66, 65 * 66), **machine)
@@ -222,7 +217,7 @@ def test_skinny_and_short_products_start_before_their_operands_are_copied(m, k, 
     ],
 )
 def test_an_operand_whose_rows_are_not_aligned_is_copied_where_that_was_faster(m, k, n, copied):
-    machine = {"multiprocessors": 132, "loads": (Load(16, along_k=True), Load(math.gcd(16, 2 * n), along_k=False))}
+    machine = {"multiprocessors": 132, "loads": row_major(b=math.gcd(16, 2 * n))}
     assert copy_pays(m, n, k, "bfloat16", copied=(k * n,), **machine) == copied
 
 
@@ -235,6 +230,6 @@ def test_an_operand_whose_rows_lie_in_two_lines_is_copied_if_the_product_is_larg
 def test_operands_whose_rows_are_not_aligned_are_copied_if_the_product_is_long():
     long, short = (1472, 640, 3275), (88, 87, 376)
     for (m, n, k), copies in ((long, True), (short, False)):
-        how = pointers(m, n, k, "float32", **HOPPER, precision="tf32x3", loads=loads(4), copied=(m * k,))
+        how = pointers(m, n, k, "float32", **HOPPER, precision="tf32x3", loads=row_major(4, 4), copied=(m * k,))
         assert how.copies == copies
         assert copies or how.block_n < 64  # with loads of 4 bytes
