@@ -2,12 +2,14 @@
 
     python -m benchmarks.kernels.choices [--dtype bfloat16] [--write]
 
-The estimate in kernels/matmul/_configurations.py has many figures, found from the times of these shapes on an
-H100, of the last twelve on an H200, and there of 90 more random shapes; the figures about tiles that programs share and
-about rows in two lines of L2, from 131 other shapes on an H100; those of the kernel "pointers" and of copies, from
-10,000 times of 540 other shapes on an H100, most of which have rows that are not aligned. This shows what a wrong estimate costs:
-the time of the choice over that of the fastest, and how far estimates are from measured times. On another GPU it shows
-whether the figures still hold. To copy b first is not among the choices here. Many processes compile the kernels first.
+The estimate in kernels/matmul/_configurations.py has many figures. Most were found from the times of these shapes on an
+H100, of the last twelve on an H200, and there of 90 more random shapes. Those about tiles that programs share and about
+rows in two lines of L2 come from 131 other shapes on an H100. Those of the kernel "pointers" and of copies come from
+10,000 times of 540 other shapes on an H100, most of which have rows that are not aligned.
+
+The page shows what a wrong estimate costs: the time of the choice over that of the fastest, and how far estimates are
+from measured times. On another GPU it shows whether the figures still hold. Products that copy b first are not
+measured. Many processes compile the kernels first.
 """
 
 from __future__ import annotations
