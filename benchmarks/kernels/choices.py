@@ -4,8 +4,9 @@
 
 The estimate in kernels/matmul/_configurations.py has many figures. Most were found from the times of these shapes on an
 H100, of the last twelve on an H200, and there of 90 more random shapes. Those about tiles that programs share and about
-rows in two lines of L2 come from 131 other shapes on an H100. Those of the kernel "pointers" and of copies come from
-10,000 times of 540 other shapes on an H100, most of which have rows that are not aligned.
+rows in two lines of L2 come from 131 other shapes on an H100, the time to add up parts of a sum from 420 more. Those of
+the kernel "pointers" and of copies come from 10,000 times of 540 other shapes on an H100, most of which have rows that
+are not aligned.
 
 The page shows what a wrong estimate costs: the time of the choice over that of the fastest, and how far estimates are
 from measured times. On another GPU it shows whether the figures still hold. Products that copy b first are not
@@ -83,14 +84,14 @@ def choices(shape: Shape, dtype: str, precision: Precision, multiprocessors: int
     import torch
 
     from runner.kernels.matmul._configurations import ITEMSIZE, hopper_choices, pointers_choices
-    from runner.kernels.matmul._operands import crossed
+    from runner.kernels.matmul._operands import rows_of
     from runner.kernels.matmul.triton import loads_of
 
     (m, k, n), every = shape, []
     a, b = (torch.empty(size, dtype=getattr(torch, dtype), device="meta") for size in ((m, k), (k, n)))
     if dtype != "float32":
-        across = (False, crossed(b.t(), along_k=False))
-        every += hopper_choices(m, n, k, ITEMSIZE[dtype], multiprocessors, across)
+        rows = rows_of(a, along_k=False), rows_of(b.t(), along_k=False)
+        every += hopper_choices(m, n, k, ITEMSIZE[dtype], multiprocessors, rows)
     every += pointers_choices(m, n, k, dtype, True, multiprocessors, precision, loads_of(a, b))
     least = min(us for us, _ in every)
     return {how: us for us, how in every if us <= SLOW * least}

@@ -24,7 +24,7 @@ READ_BYTES = 1.17e5  # that a multiprocessor reads in 1 us, from memory or L2
 ALL_READ_BYTES = 8.72e4  # that each of them reads in 1 us if all read at once
 STORE_ELEMENTS = 7.46e3  # elements of y that a multiprocessor stores in 1 us
 PART_BYTES = 3.08e6  # bytes of partial sums that all multiprocessors write to L2 and read again in 1 us
-PART_US = 0.072  # that the last program of a tile waits for one part of its sums
+PART_US = 0.19  # that the last program of a tile waits for one part of its sums
 JOIN_US = 1.5  # to store partial sums and to count, before the last program of a tile adds them up
 PART_BLOCKS = 5  # blocks along k that are multiplied in the time in which a part of the sums is stored or added
 LAUNCH_US = 2.94  # time of a small kernel more, which copies operands
@@ -94,7 +94,7 @@ TILES = (
     _Tile(128, 256, 8, 0.83),
     _Tile(128, 192, 8, 0.66),
     _Tile(128, 128, 4, 0.76, programs=2),
-    _Tile(128, 128, 8, 0.67),
+    _Tile(128, 128, 8, 0.71),
     _Tile(64, 192, 4, 1, programs=2),
     _Tile(64, 192, 4, 0.57, k_bytes=2 * K_BYTES),
     _Tile(64, 128, 4, 0.88, programs=2),

@@ -165,6 +165,7 @@ MEASURED = [
     (267, 2880, 9856, "roles", 128, 256),
     (902, 4480, 320, "descriptors", 64, 64),
     (48, 4608, 832, "descriptors", 64, 32),
+    (1340, 14264, 1408, "roles", 128, 256),
 ]
 
 
@@ -172,6 +173,19 @@ MEASURED = [
 def test_the_estimate_finds_what_was_fastest(m, k, n, kernel, rows, cols):
     how = configuration(m, n, k, "bfloat16", **HOPPER, roles=True)
     assert (how.kernel, how.block_m, how.block_n) == (kernel, rows, cols)
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "parts"),
+    [
+        (1, 9840, 448, 8),  # 6.8 us on an H100; in 12 parts 7.4
+        (2, 2864, 3136, 1),  # 8.8; in 2 parts 9.4
+        (40, 8848, 832, 6),  # 11.1; in 8 parts 12.1
+        (166, 7560, 1216, 3),  # 15.5; in 4 parts 17.1
+    ],
+)
+def test_sums_are_cut_in_no_more_parts_than_pay(m, k, n, parts):
+    assert configuration(m, n, k, "bfloat16", **HOPPER, roles=True).split_k == parts
 
 
 @pytest.mark.parametrize(
