@@ -87,6 +87,10 @@ def test_work_that_nobody_waits_for_is_timed_to_its_end(x):
     assert "nobody waits for" in repr(timing)
 
 
+def test_many_kernels_are_not_taken_for_work_that_is_left(x):
+    assert bench(lambda x: [x + 1 for _ in range(300)], x).instrument == "graph_timestamps"
+
+
 def test_a_graph_of_the_callers_stays_whole_and_nothing_is_timed_while_one_is_captured(x):
     graph, y = torch.cuda.CUDAGraph(), torch.zeros_like(x)
     with torch.cuda.graph(graph):

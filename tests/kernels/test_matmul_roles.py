@@ -53,7 +53,7 @@ def test_every_element_is_right_and_stays_so(make, error, dtype, m, n, k, a_alon
 # three waves, in four parts | odd rows of y | rows of b that are copied, since each lies in two lines of L2
 @pytest.mark.parametrize(
     ("m", "n", "k"),
-    [(1984, 960, 7360), (2688, 832, 13824), (6528, 1984, 4096), (1984, 1001, 8192), (3000, 1544, 8192)],
+    [(1984, 960, 8192), (2688, 832, 13824), (6528, 1984, 4096), (1984, 1001, 10240), (3000, 1544, 8192)],
 )
 @pytest.mark.parametrize(("a_along_k", "b_along_k"), [(True, True), (True, False), (False, True)])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
