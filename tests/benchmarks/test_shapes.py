@@ -162,6 +162,15 @@ def test_what_failed_or_was_not_paired_is_named_and_a_miss(tmp_path):
     assert f"- {drawn[1][0]}x{drawn[1][1]} compiled: error: it broke" in op_table(OP, found)
 
 
+def test_a_shape_at_which_no_peer_is_right_does_not_count(tmp_path):
+    drawn = shapes(OP, 1, 3)
+    failed = [(drawn[0], "torch"), (drawn[0], "compiled")]
+    found = folder_of(tmp_path, [{"triton": 1.0, "torch": 9.0, "compiled": 9.0}] * 3, failed=failed)
+    for who in ("triton", BEST):
+        assert statistics(OP, found, who).ratios == pytest.approx({drawn[1]: 9.0, drawn[2]: 9.0})
+    assert f"- {drawn[0][0]}x{drawn[0][1]} torch: error: it broke" in op_table(OP, found)
+
+
 @pytest.mark.parametrize("why", ["done", "unpaired", "changed", "missing"])
 def test_a_second_command_measures_whole_shapes_that_are_not_finished(tmp_path, monkeypatch, why):
     drawn, times, asked = shapes(OP, 1, 3), [{"triton": 1.0, "torch": 2.0}] * 2, []

@@ -55,9 +55,13 @@ class Measured:
         times: list[Any] = [us for row in rows if (us := row.metrics.get("pipelined_us"))]
         return times[0] / times[1] if len(times) == 2 else 0.0
 
+    def peers(self, op: Op) -> list[str]:
+        """Return the peers that are right."""
+        return [name for name in self.rows if name not in (*op.ours, GRAPH)]
+
     def seen(self, op: Op) -> dict[str, Seen]:
         """Return the time of the fastest peer over that of each of ours that ran, the fastest of ours first."""
-        peers = [name for name in self.rows if name not in (*op.ours, GRAPH)]
+        peers = self.peers(op)
         if not peers:
             return {}
         best, found = self.rows[min(peers, key=self.us)], {}
@@ -110,7 +114,7 @@ def _failure(row: Row, rounds: Mapping[str, Comparison]) -> str:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Ratios of one operation over all shapes. A shape without one counts as 0, but not in the mean."""
+    """Ratios of one operation over all shapes. If ours has no right result, that counts as 0, but not in the mean."""
 
     ratios: Mapping[Shape, float]
 
@@ -132,8 +136,12 @@ class Statistics:
 
 
 def statistics(op: Op, found: Sequence[Measured], who: str) -> Statistics:
-    """Return the statistics of ``who`` of ``op.ours``, or of the BEST of them for each shape."""
-    seen = {one.shape: one.seen(op) for one in found}
+    """Return the statistics of ``who`` of ``op.ours``, or of the BEST of them for each shape.
+
+    A shape at which ours is right and no peer is has no ratio, and does not count.
+    """
+    alone = [one for one in found if not one.peers(op) and one.rows.keys() & {*op.ours}]
+    seen = {one.shape: one.seen(op) for one in found if one not in alone}
     best = {shape: max((ratio for ratio, _ in some.values()), default=0.0) for shape, some in seen.items()}
     own = {shape: some[who][0] if who in some else 0.0 for shape, some in seen.items()}
     return Statistics(best if who == BEST else own)
