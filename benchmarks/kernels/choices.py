@@ -84,14 +84,14 @@ def choices(shape: Shape, dtype: str, precision: Precision, multiprocessors: int
     import torch
 
     from runner.kernels.matmul._configurations import ITEMSIZE, hopper_choices, pointers_choices
-    from runner.kernels.matmul._operands import rows_of
+    from runner.kernels.matmul._operands import crossed
     from runner.kernels.matmul.triton import loads_of
 
     (m, k, n), every = shape, []
     a, b = (torch.empty(size, dtype=getattr(torch, dtype), device="meta") for size in ((m, k), (k, n)))
     if dtype != "float32":
-        rows = rows_of(a, along_k=False), rows_of(b.t(), along_k=False)
-        every += hopper_choices(m, n, k, ITEMSIZE[dtype], multiprocessors, rows)
+        across = (False, crossed(b.t(), along_k=False))
+        every += hopper_choices(m, n, k, ITEMSIZE[dtype], multiprocessors, across)
     every += pointers_choices(m, n, k, dtype, True, multiprocessors, precision, loads_of(a, b))
     least = min(us for us, _ in every)
     return {how: us for us, how in every if us <= SLOW * least}
