@@ -62,7 +62,7 @@ def leaves_work(call: Call) -> bool:
         synchronize()
         return time.perf_counter() - started
 
-    return min(waited_s(0) - waited_s(PAUSE_S) for _ in range(5)) > LEFT_S
+    return all(waited_s(0) - waited_s(PAUSE_S) > LEFT_S for _ in range(5))
 
 
 def corrected(
