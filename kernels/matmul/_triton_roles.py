@@ -271,15 +271,23 @@ def _places(sums, top, left, COLS: gl.constexpr):
 
 
 @gluon.jit
+def _each_flag(INSTRUCTIONS: gl.constexpr, flags, HALF: gl.constexpr):
+    """Execute RELEASE or ACQUIRE in each thread of a warpgroup, on its own flag.
+
+    A thread takes what the thread of the same number has given. So no barrier is needed.
+    """
+    flag = flags + (HALF * 128 + gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0])))
+    gl.inline_asm_elementwise(INSTRUCTIONS, "=r,l,~{memory}", [flag], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
 def _give(part, sums, HALF: gl.constexpr, COLS: gl.constexpr):
     """Store ``sums``, half of the rows of a tile, in the memory of ``part``, and set the flags of this half."""
     ptr, flags = part
     top = HALF * sums[0].shape[0]
     for i in gl.static_range(len(sums)):
         gl.store(ptr + _places(sums[i], top, i * sums[0].shape[1], COLS), sums[i])
-    # Each thread has a flag, and takes exactly what the thread of the same number has given. So no barrier is needed.
-    flag = flags + (HALF * 128 + gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0])))
-    gl.inline_asm_elementwise(RELEASE, "=r,l,~{memory}", [flag], dtype=gl.int32, is_pure=False, pack=1)
+    _each_flag(RELEASE, flags, HALF)
 
 
 @gluon.jit
@@ -287,8 +295,7 @@ def _take(part, sums, HALF: gl.constexpr, COLS: gl.constexpr):
     """Wait for the flags of ``part`` and clear them, and return ``sums`` plus those that another program has given."""
     ptr, flags = part
     top = HALF * sums[0].shape[0]
-    flag = flags + (HALF * 128 + gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0])))
-    gl.inline_asm_elementwise(ACQUIRE, "=r,l,~{memory}", [flag], dtype=gl.int32, is_pure=False, pack=1)
+    _each_flag(ACQUIRE, flags, HALF)
     total = ()
     for i in gl.static_range(len(sums)):
         total += (sums[i] + gl.load(ptr + _places(sums[i], top, i * sums[0].shape[1], COLS)),)  # type: ignore[assignment]
