@@ -7,7 +7,6 @@ The kernel that copies allows the next kernel of its stream to start at once. It
 from __future__ import annotations
 
 import ctypes
-import os
 from functools import cache
 
 import torch
@@ -16,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .tensor_cores import gdc_launch_dependents, has_descriptors
-from .triton_device import on_device_of
+from .triton_device import interpreted, on_device_of
 
 ALIGNED = 16  # bytes: the base address and the row stride of a descriptor are multiples of this
 LINE = 128  # bytes: rows of padded matrices begin at multiples of this
@@ -85,7 +84,7 @@ def padded(*matrices: Tensor, unit: int = ALIGNED) -> list[Tensor]:
 
 def supports_early_start(x: Tensor) -> bool:
     """Return whether a kernel on ``x`` can start before the one that copies for it has ended."""
-    plain = os.environ.get("TRITON_INTERPRET") != "1" and not torch.compiler.is_compiling()
+    plain = not interpreted() and not torch.compiler.is_compiling()
     return plain and has_descriptors(x) and _driver() >= RECORDED
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from .triton_device import interpreted, triton_version
 
 try:  # other modules import these from here
     from triton.language.extra.cuda import gdc_launch_dependents as gdc_launch_dependents
@@ -28,8 +29,7 @@ def has_roles(x: Tensor) -> bool:
 
     These kernels are written in Gluon, which had other names in older versions. See ``kernels.hopper_pipeline``.
     """
-    new = tuple(int(word) for word in triton.__version__.split(".")[:2]) >= (3, 6)
-    return new and has_descriptors(x) and os.environ.get("TRITON_INTERPRET") != "1"
+    return triton_version() >= (3, 6) and has_descriptors(x) and not interpreted()
 
 
 def tiles_of(x: Tensor, rows: int, cols: int, *, descriptors: bool) -> Any:

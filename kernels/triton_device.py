@@ -15,8 +15,19 @@ from .unsupported import Unsupported
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 LANES = tl.constexpr(16)  # elements of an access of 16 bytes, at most; see ``programs_for``
-# The interpreter of an older Triton cannot multiply a tile that a function returns.
-OLD = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 4)
+
+
+def triton_version() -> tuple[int, ...]:
+    """Return the major and the minor number of Triton's version."""
+    return tuple(map(int, triton.__version__.split(".")[:2]))
+
+
+def interpreted() -> bool:
+    """Return whether Triton's interpreter is on, so that kernels run as Python."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+OLD = triton_version() < (3, 4)  # its interpreter cannot multiply a tile that a function returns
 
 
 def require_gpu(x: Tensor) -> None:
@@ -28,7 +39,7 @@ def require_gpu(x: Tensor) -> None:
     """
     if x.is_cuda:
         return
-    if os.environ.get("TRITON_INTERPRET") != "1":
+    if not interpreted():
         raise Unsupported(
             "Triton kernels need an NVIDIA GPU; to check this one on a CPU: debug=interpret device=cpu, "
             "or without the runner TRITON_INTERPRET=1"

@@ -14,15 +14,13 @@ emulated on a CPU, 0.11 of the workload's tolerance, where float32 has 0.07 and 
 
 from __future__ import annotations
 
-import os
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ..tensor_cores import promote
-from ..triton_device import multiprocessors, on_device_of
+from ..triton_device import interpreted, multiprocessors, on_device_of, triton_version
 from ._triton_products import activation_and_slope
 
 MOST_ROWS, WIDEST = 512, 256  # beyond, ``kernels.matmul`` is faster, although it needs more kernels
@@ -31,8 +29,7 @@ SMALL, LARGE = 16, 32
 FORWARD_ROWS, BACKWARD_ROWS = 16, 8  # of a tile for each warp; with less in forward, two warps compute the same
 DEPTH, STAGES = 32, 3
 # Of forward. Triton's interpreter lacks the six products, and older versions of Triton may lack them.
-NEW = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 6)
-PRECISION = "bf16x6" if NEW and os.environ.get("TRITON_INTERPRET") != "1" else "ieee"
+PRECISION = "bf16x6" if triton_version() >= (3, 6) and not interpreted() else "ieee"
 
 
 @triton.jit
