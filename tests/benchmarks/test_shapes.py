@@ -171,6 +171,17 @@ def test_a_shape_at_which_no_peer_is_right_does_not_count(tmp_path):
     assert f"- {drawn[0][0]}x{drawn[0][1]} torch: error: it broke" in op_table(OP, found)
 
 
+def test_one_shape_or_none_that_counts_still_has_a_page(tmp_path):
+    drawn = shapes(OP, 1, 2)
+    failed = [(drawn[0], "torch"), (drawn[0], "compiled")]
+    found = folder_of(tmp_path, [{"triton": 1.0, "torch": 9.0, "compiled": 9.0}] * 2, failed=failed)
+    text, _ = bars_table({OP: found})
+    assert "9.000, bar 1.1 PASS | 9.000 | 9.000, bar 0.9 PASS" in text
+    text, missed = bars_table({OP: found[:1]})
+    assert "0.000, bar 1.1 MISS" in text
+    assert missed == 4
+
+
 @pytest.mark.parametrize("why", ["done", "unpaired", "changed", "missing"])
 def test_a_second_command_measures_whole_shapes_that_are_not_finished(tmp_path, monkeypatch, why):
     drawn, times, asked = shapes(OP, 1, 3), [{"triton": 1.0, "torch": 2.0}] * 2, []

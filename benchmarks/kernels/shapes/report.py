@@ -126,13 +126,14 @@ class Statistics:
 
     @property
     def fifth(self) -> float:
-        """5th percentile."""
-        return quantiles(self.ratios.values(), n=20, method="inclusive")[0]
+        """5th percentile; of fewer than two ratios, the lowest."""
+        several = len(self.ratios) > 1
+        return quantiles(self.ratios.values(), n=20, method="inclusive")[0] if several else self.worst[0]
 
     @property
     def worst(self) -> tuple[float, Shape]:
-        """The lowest ratio, and its shape."""
-        return min((ratio, shape) for shape, ratio in self.ratios.items())
+        """The lowest ratio, and its shape; 0 and no shape if there is none."""
+        return min(((ratio, shape) for shape, ratio in self.ratios.items()), default=(0.0, ()))
 
 
 def statistics(op: Op, found: Sequence[Measured], who: str) -> Statistics:
@@ -140,8 +141,8 @@ def statistics(op: Op, found: Sequence[Measured], who: str) -> Statistics:
 
     A shape at which ours is right and no peer is has no ratio, and does not count.
     """
-    alone = [one for one in found if not one.peers(op) and one.rows.keys() & {*op.ours}]
-    seen = {one.shape: one.seen(op) for one in found if one not in alone}
+    counted = [one for one in found if one.peers(op) or not one.rows.keys() & {*op.ours}]
+    seen = {one.shape: one.seen(op) for one in counted}
     best = {shape: max((ratio for ratio, _ in some.values()), default=0.0) for shape, some in seen.items()}
     own = {shape: some[who][0] if who in some else 0.0 for shape, some in seen.items()}
     return Statistics(best if who == BEST else own)
