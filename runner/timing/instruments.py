@@ -39,15 +39,15 @@ def choose(call: Call, settings: TimingSettings, buffer_sets: BufferSets | None 
 
 
 DETACHED = "it leaves work on a stream that nobody waits for: timed by the host's clock, launching included"
-LEFT_S = 30e-6  # of work that is left, at least
-PAUSE_S = 1e-3  # in which work that is left goes on
+LEFT_S = 30e-6  # shorter work that is left is not noticed
+PAUSE_S = 1e-3  # work that is left goes on meanwhile
 
 
 def leaves_work(call: Call) -> bool:
     """Return whether the GPU still works when the caller's stream has finished ``call``. It does not need CUPTI.
 
-    The wait for the GPU is then shorter after a pause. It takes 10 us if there is nothing to wait for, and up to 0.5 us
-    more for each kernel that was launched, before and after a pause.
+    If so, the wait for the GPU is shorter after a pause. If not, a pause makes no difference: the wait takes 10 us, and
+    up to 0.5 us more for each kernel of the call.
     """
 
     def waited_s(pause_s: float) -> float:
