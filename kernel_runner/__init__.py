@@ -1,61 +1,43 @@
-"""The package ``runner`` under a name that no folder of yours has: ``from kernel_runner import bench``.
+"""A declarative experiment runner for GPU operations, and its timer for any Python program: ``kernel_runner.bench``.
 
-A program beside a folder called ``runner`` imports that folder by ``import runner``, and both packages may be needed
-in one process. So this one loads the files of ``runner`` as modules of its own, and has their imports of ``runner``
-rewritten when they are compiled. There is no bytecode of them: an import takes some milliseconds per file.
+The modules of this package lie in the folder ``runner`` beside this one, and ``import runner`` is a second name of the
+package. A program may have a package of its own that is called ``runner``: then this name is the one to use.
+Importing this imports nothing else: a name below is imported when it is used.
 """
 
-from __future__ import annotations
-
-import ast
-import sys
-from collections.abc import Sequence
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib import import_module
 from pathlib import Path
-from types import CodeType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from runner import Comparison as Comparison
-    from runner import Timing as Timing
-    from runner import bench as bench
-    from runner import do_bench as do_bench
-    from runner import load as load
+    from runner.api.bench import Comparison as Comparison
+    from runner.api.bench import Timing as Timing
+    from runner.api.bench import bench as bench
+    from runner.api.do_bench import do_bench as do_bench
+    from runner.api.frame import load as load
+    from runner.kernels.cuda_function import cuda_kernel as cuda_kernel
 
-THEIRS, OURS = "runner", __name__
-FOLDER = Path(__file__).resolve().parent.with_name(THEIRS)
+__version__ = "0.1.0"
+__path__ = [str(Path(__file__).resolve().parent.with_name("runner"))]
 
-
-class _Finder:
-    """Finds the modules of this package in the folder of the other one. ``__main__`` alone is a file of this one."""
-
-    @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(name, path) if name.startswith(f"{OURS}.") else None
-        if spec and isinstance(spec.loader, SourceFileLoader) and spec.loader.path.startswith(str(FOLDER)):
-            spec.loader = _Loader(name, spec.loader.path)
-        return spec
-
-
-class _Loader(SourceFileLoader):
-    """Compiles a file with its imports rewritten. It uses no bytecode: what is on disk is that of ``runner``."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        path = self.get_filename(fullname)
-        tree = ast.parse(self.get_data(path), path)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and not node.level and node.module:
-                node.module = _renamed(node.module)
-            elif isinstance(node, ast.Import):
-                for alias in node.names:
-                    alias.name = _renamed(alias.name)
-        return compile(tree, path, "exec", dont_inherit=True)
+# No module of the folder may have the name of one of them: importing it would replace the function.
+PUBLIC = {
+    "bench": ".api.bench",
+    "Comparison": ".api.bench",
+    "Timing": ".api.bench",
+    "load": ".api.frame",
+    "do_bench": ".api.do_bench",
+    "cuda_kernel": ".kernels.cuda_function",
+}
 
 
-def _renamed(name: str) -> str:
-    return OURS + name.removeprefix(THEIRS) if name.partition(".")[0] == THEIRS else name
+def __getattr__(name: str) -> Any:  # the type is that of the import above
+    # ``from runner import config`` comes here too, before it imports that module; ``import runner.config`` does not.
+    if name not in PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    public = globals()[name] = getattr(import_module(PUBLIC[name], __name__), name)
+    return public
 
 
-sys.meta_path.insert(0, _Finder)
-__path__.append(str(FOLDER))
-exec(_Loader(OURS, str(FOLDER / "__init__.py")).get_code(OURS), globals())  # noqa: S102 - a file of this project
+def __dir__() -> list[str]:
+    return sorted({*globals(), *PUBLIC})

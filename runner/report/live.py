@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from runner.experiment.case import CaseRecord, Plan
-from runner.experiment.results import Comparison, Row
-from runner.report.derive import Names, lines
-from runner.report.terminal import kind, row_text, table, why
+from ..findings.lines import derive_lines
+from ..findings.names import Names
+from ..findings.notes import reason_of, without_numbers
+from ..records.case import CaseRecord
+from ..records.paired_rounds import PairedRounds
+from ..records.plan import Plan
+from ..records.row import Row
+from .case_table import row_text, styled_table
+from .console import say
 
 SHOWN = 12  # rows of the live table: it must fit a screen and be cheap to draw
 REMEMBERED = 100  # rows that these are derived from: a speed-up needs the baseline's row of the same problem
@@ -28,7 +34,7 @@ class LiveReport:
         self._plan, self._console, self._total = plan, console, total
         self._names = Names(plan.cases)
         self._rows: deque[Row] = deque(maxlen=REMEMBERED)
-        self._rounds: deque[Comparison] = deque(maxlen=REMEMBERED)
+        self._rounds: deque[PairedRounds] = deque(maxlen=REMEMBERED)
         self._told: set[str] = set()  # kinds of reasons that have been printed
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -62,20 +68,25 @@ class LiveReport:
         self._rows.append(row)
         self._progress.advance(self._task)
         if not self._console.is_terminal:
-            done, reason = int(self._progress.tasks[0].completed), why(row)
-            text = row_text(row, self._names, "" if kind(reason) in self._told else reason)
-            self._told.add(kind(reason))
+            done, reason = int(self._progress.tasks[0].completed), reason_of(row)
+            text = row_text(row, self._names, "" if without_numbers(reason) in self._told else reason)
+            self._told.add(without_numbers(reason))
             self.notice(f"[{done}/{self._total}] {text}")
 
-    def compared(self, rounds: Comparison) -> None:
-        """Take ``rounds`` into account for the speed-ups."""
+    def compared(self, rounds: PairedRounds, corrected: Sequence[Row] = ()) -> None:
+        """Take ``rounds`` into account for the speed-ups, and show rows that they have ``corrected``."""
         self._rounds.append(rounds)
+        for row in corrected:
+            self._rows = deque(
+                (row if row.case.key == shown.case.key else shown for shown in self._rows), maxlen=REMEMBERED
+            )
+            self.notice(f"corrected: {row_text(row, self._names, reason_of(row))}")
 
     def notice(self, text: str) -> None:
         """Print ``text`` on a line of its own."""
         try:
             if self._console.is_terminal:
-                self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+                say(self._console, text)
             else:  # rich takes ten times as long
                 print(text, file=self._console.file, flush=True)
         except BrokenPipeError:
@@ -84,6 +95,6 @@ class LiveReport:
             pass
 
     def _draw(self) -> Group:
-        shown = lines(self._rows, self._plan.baseline, self._rounds)[-SHOWN:]
-        drawn = table(shown, self._names, self._console.width, self._plan.columns, footnotes=False)
+        shown = derive_lines(self._rows, self._plan.baseline, self._rounds)[-SHOWN:]
+        drawn = styled_table(shown, self._names, self._console.width, self._plan.columns, with_footnotes=False)
         return Group(drawn, self._progress)

@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import yaml
 
-from runner.config import CONF, quote
-from runner.experiment.case import CaseRecord, Choice
-from runner.experiment.results import redact_command
+from ..config import own_workloads
+from ..config.words import in_hydra
+from ..records.bad_input import BadInput
+from ..records.case import CaseRecord, Choice
+from ..records.options import CONF
+from ..records.redaction import redact_command
+from ..tasks import own_file
 
-PLAIN = re.compile(r"[A-Za-z_][\w./:-]*")  # what Hydra reads as a string without quotes
-WORDS = ("true", "false", "null", "nan", "inf")  # what it reads as something else
 COPY = re.compile(r"\$\{[\w.]*\.(\w+)\}")  # a default that is the value of another field
-OPTIONS = ("device", "seed", "debug", "time_wrong", "quick", "deterministic_algorithms")
 
 
 def command(case: CaseRecord) -> str:
     """Return ``python -m runner workload=...``, with what differs from the defaults here. Secrets are hidden.
 
-    A replica is a repetition of a case, so its number is left out.
+    A replica is a repetition of a case, so its number is left out. What ``runner.bench`` has measured has no command.
     """
+    if case.of_program:
+        return "bench(...) in a program: its command is below, in the environment"
     settings = _defaults("config")
-    words = [*_option("workload", case.workload), *_option("impl", case.impl)]
+    if own_file.is_own(case.workload.name):
+        words = _own_workload(case.workload, case.impl)
+    else:
+        words = [*_option("workload", case.workload), *_option("impl", case.impl)]
     measures = [choice.name for choice in case.measures]
     if {"measure": measures} not in settings.get("defaults", []):
         words.append(f"measure=[{','.join(measures)}]")
     for choice in case.measures:
-        words += _fields(f"measure.{choice.name}", f"measure/{choice.name}", choice, quick=case.quick)
-    words += [f"{name}={_value(own)}" for name in OPTIONS if (own := getattr(case, name)) != settings.get(name)]
+        words += _fields(f"measure.{choice.name}", f"measure/{choice.name}", choice, quick=case.settings.quick)
+    words += [f"{name}={in_hydra(value)}" for name, value in vars(case.settings).items() if value != settings.get(name)]
     return redact_command(["python -m runner", *map(shlex.quote, words)])
 
 
@@ -41,14 +47,41 @@ def _option(group: str, choice: Choice) -> list[str]:
     return [f"{group}={choice.name}", *_fields(group, f"{group}/{choice.name}", choice)]
 
 
-def _fields(prefix: str, file: str, choice: Choice, *, quick: bool = False) -> list[str]:
+def _own_workload(workload: Choice, impl: Choice) -> list[str]:
+    """Return the overrides for a workload in a user's file, whose defaults are those of the file as it is now."""
+    path = str(workload.fields["path"])
+    try:
+        file = own_workloads.defaults(own_file.read(path))
+    except BadInput:  # it was moved or changed: then each field is named
+        file = {}
+    fields = {name: value for name, value in _given(workload).items() if name != "path"}
+    words = [f"workload={in_hydra(path)}", *_changed("workload", fields, file)]
+    function = str(impl.fields.get("path") or "")
+    if function == f"{path}:{impl.name}":
+        given = {name: value for name, value in _given(impl).items() if name != "path" and value}
+        return [*words, f"impl={impl.name}", *_changed("impl", given, {})]
+    wrapped = str(impl.fields.get("of") or "").removeprefix(f"{path}:")
+    short = replace(impl, fields={**impl.fields, "of": wrapped}) if wrapped else impl
+    return [*words, f"impl={impl.name}", *_fields("impl", f"impl/{impl.name}", short, wraps="reference")]
+
+
+def _fields(prefix: str, file: str, choice: Choice, *, quick: bool = False, wraps: str = "") -> list[str]:
     """Return an override for each field of ``choice`` that differs from its YAML ``file``."""
-    defaults = _defaults(file)
-    if quick:
-        defaults = defaults | defaults.get("quick", {})
-    given = {name: choice.commit if name == "rev" and choice.commit else own for name, own in choice.fields.items()}
-    given = {name: list(own) if isinstance(own, tuple) else own for name, own in given.items()}
-    return [f"{prefix}.{name}={_value(own)}" for name, own in given.items() if not _is_default(name, given, defaults)]
+    defaults = dict(_defaults(file))
+    defaults |= defaults.get("quick", {}) if quick else {}
+    return _changed(prefix, _given(choice), defaults | ({"of": wraps} if wraps else {}))
+
+
+def _given(choice: Choice) -> dict[str, Any]:
+    fields = {**choice.fields, **({"rev": choice.commit} if choice.commit else {})}
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()
+    }  # as in the YAML
+
+
+def _changed(prefix: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+    changed = {name: value for name, value in given.items() if not _is_default(name, given, defaults)}
+    return [f"{prefix}.{name}={in_hydra(value)}" for name, value in changed.items()]
 
 
 def _is_default(name: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
@@ -63,16 +96,6 @@ def _is_default(name: str, given: Mapping[str, Any], defaults: Mapping[str, Any]
 def _defaults(file: str) -> Mapping[str, Any]:
     """Return the fields of a YAML of ``conf/``; none if it is not there, as for an option of another machine."""
     try:
-        found = yaml.safe_load((CONF / f"{file}.yaml").read_text(encoding="utf-8"))
+        return dict(yaml.safe_load((CONF / f"{file}.yaml").read_text(encoding="utf-8")) or {})
     except (OSError, ValueError, yaml.YAMLError):
         return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _value(value: object) -> str:
-    """Return ``value`` in Hydra's grammar."""
-    if isinstance(value, list):
-        return f"[{','.join(map(_value, value))}]"
-    if not isinstance(value, str):
-        return json.dumps(value)
-    return value if PLAIN.fullmatch(value) and value.lower() not in WORDS else quote(value)

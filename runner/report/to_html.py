@@ -1,31 +1,42 @@
-"""One page that holds everything and opens offline: conclusion, table, charts, profiles, environment, commands."""
+"""One page that opens offline: conclusion, table, charts, profiles, environment, commands."""
 
 from __future__ import annotations
 
-import argparse
 import base64
 import gzip
-import html
 import json
-import math
-import os
 import re
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
+from html import escape
 from importlib import metadata
-from pathlib import Path, PurePath
+from itertools import chain
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from runner.device.identity import cache_folder
-
-if TYPE_CHECKING:
-    from runner.experiment.results import Row
-    from runner.report.charts import Chart
-    from runner.report.derive import Line, Names, Run
+from ..device.cache import cache_folder
+from ..device.files import replace_file
+from ..findings.conclusion import changes, conclude
+from ..findings.kept_files import kept_files
+from ..findings.lines import Line
+from ..findings.names import Names
+from ..findings.notes import footnotes, reason_of
+from ..findings.run import Run, joint, run_names
+from ..measure import SUMMARY
+from ..measure.columns import column_of
+from ..records.figures import factors, finite
+from ..records.grouping import grouped
+from . import charts, reproduce
+from .case_table import table_of
+from .images import convert
+from .output import save
+from .reference_table import reference_tables
+from .table import facts_table, html_of
 
 TEMPLATE = Path(__file__).with_name("page.html")
 PLACE = re.compile(r"<!-- (\w+) -->")  # of a part in the template
@@ -35,24 +46,17 @@ MOST_SESSIONS = 6  # of a run, the last ones
 RATIO, INTERVAL = "speedup", "95 % interval"  # a column, and the one after it
 
 
-def report(runs: Sequence[Run], options: argparse.Namespace) -> int:
+def report(runs: Sequence[Run], options: Namespace) -> int:
     """Write the page and print its path. Raises BadInput."""
-    from runner.report import charts
-
-    path = charts.target(runs, options.output, ".html")
-    charts.write(path, page(runs).encode(errors="replace"))
-    print(path)
-    return 0
+    return save(page(runs), runs, options.output, ".html")
 
 
 def page(runs: Sequence[Run]) -> str:
     """Return the page of ``runs``. Raises BadInput if vl-convert is not installed."""
-    from runner.report import charts
-
-    package = charts.convert()
-    content = _Page(runs, charts.joint(runs), charts.run_names(runs), charts.charts(runs))
+    package = convert()
+    content = _Page(runs, joint(runs), run_names(runs), charts.charts(runs))
     parts = {
-        "title": _text(content.title),
+        "title": escape(content.title),
         "heading": content.heading(),
         "conclusion": "".join(content.conclusion()),
         "table": "".join(content.table()),
@@ -62,12 +66,7 @@ def page(runs: Sequence[Run]) -> str:
         "data": _packed(json.dumps([{"spec": chart.spec, "data": list(chart.data)} for chart in content.drawn])),
         "library": _library(package),
     }
-    return PLACE.sub(lambda found: parts[found[1]], TEMPLATE.read_text(encoding="utf-8"))
-
-
-def _text(value: object) -> str:
-    """Return ``value`` as text in HTML, also within an attribute."""
-    return html.escape(str(value))
+    return PLACE.sub(lambda place: parts[place[1]], TEMPLATE.read_text(encoding="utf-8"))
 
 
 def _packed(text: str) -> str:
@@ -84,9 +83,7 @@ def _library(package: ModuleType) -> str:
     packed = _packed(package.javascript_bundle())
     with suppress(OSError):  # a full disk, or no home
         file.parent.mkdir(parents=True, exist_ok=True)
-        new = file.with_name(f"{file.name}.{os.getpid()}")
-        new.write_text(packed, encoding="ascii")
-        new.replace(file)
+        replace_file(file, packed.encode("ascii"))
     return packed
 
 
@@ -97,7 +94,7 @@ class _Page:
     runs: Sequence[Run]
     names: Names
     run_names: Sequence[str]
-    drawn: Sequence[Chart]
+    drawn: Sequence[charts.Chart]
 
     @property
     def title(self) -> str:
@@ -105,92 +102,73 @@ class _Page:
 
     def heading(self) -> str:
         """Return a line for each run: its name, when it began, its device, how it ended."""
-        from runner.report import terminal
-
         lines = []
         for run, name in zip(self.runs, self.run_names, strict=True):
-            devices = ", ".join(dict.fromkeys(row.device for row in run.rows if row.device))
             began = str(run.sessions[0].get("started", "")) if run.sessions else ""
-            lost = f"unreadable records left out: {run.unreadable}" if run.unreadable else ""
-            commits = f"commit {run.commits}" if run.commits else ""
-            facts = [
-                began.replace("T", " ")[:16] or run.folder.resolve().parent.name,
-                devices,
-                terminal.ended(run, run.rows),
-                commits,
-                lost,
-            ]
-            lines.append(f"<p class=facts><b>{_text(name)}</b> {_text(' · '.join(filter(None, facts)))}</p>")
+            facts = [began.replace("T", " ")[:16] or run.folder.resolve().parent.name, run.devices]
+            facts += [run.outcome(run.rows), f"commit {run.commits}" if run.commits else ""]
+            facts += [f"unreadable records left out: {run.unreadable}"] if run.unreadable else []
+            lines.append(f"<p class=facts><b>{escape(name)}</b> {escape(' · '.join(filter(None, facts)))}</p>")
         return "".join(lines)
 
     def conclusion(self) -> Iterator[str]:
         """Yield what was found, what is unclear, and what failed."""
-        from runner.report.conclusion import changes, conclude
-
         for run, name in zip(self.runs, self.run_names, strict=True):
-            found = conclude(run)
+            conclusion = conclude(run)
             if len(self.runs) > 1:
-                yield f"<h3>{_text(name)}</h3>"
+                yield f"<h3>{escape(name)}</h3>"
             if run.question:
-                yield f"<p><b>{_text(run.question)}</b></p>"
-            yield from (f"<p class=finding>{_text(answer)}</p>" for answer in found.answers)
-            for finding in found.findings:
-                yield f"<p class=finding>{_text(finding.summary)}</p>"
-                yield _list(finding.details, "Size by size")
-            yield _section("Not clear", found.unclear)
-            yield _section("Wrong, failed or not possible", found.failures)
-            yield _section("About the times", found.doubts)
+                yield f"<p><b>{escape(run.question)}</b></p>"
+            yield from (f"<p class=finding>{escape(answer)}</p>" for answer in conclusion.answers)
+            for statement in conclusion.findings:
+                yield f"<p class=finding>{escape(statement.summary)}</p>{_list(statement.details, 'Size by size')}"
+            yield _section("Not clear", conclusion.unclear)
+            yield _section("Wrong, failed or not possible", conclusion.failures)
+            yield _section("About the times", conclusion.doubts)
         if len(self.runs) > 1:
             yield "<h3>From run to run</h3>"
-            for finding in changes(self.runs, self.run_names):
-                yield f"<p class=finding>{_text(finding.summary)}</p>{_list(finding.details, 'What and why')}"
+            for statement in changes(self.runs, self.run_names):
+                yield f"<p class=finding>{escape(statement.summary)}</p>{_list(statement.details, 'What and why')}"
             yield "<p class=note>In the table and the charts, speed-ups are against the baseline of the same run.</p>"
 
     @cached_property
-    def lines(self) -> list[tuple[str, Run, Line]]:
-        """The lines of all runs, those of a problem together."""
-        groups: dict[str, list[tuple[str, Run, Line]]] = {}
-        for run, name in zip(self.runs, self.run_names, strict=True):
-            for line in run.lines:
-                groups.setdefault(self.names.heading(line.row.case), []).append((name, run, line))
-        return [one for group in groups.values() for one in group]
+    def lines(self) -> list[tuple[str, Line]]:
+        """The lines of all runs with the names of these, those of a problem together."""
+        lines = [(name, line) for run, name in zip(self.runs, self.run_names, strict=True) for line in run.lines]
+        problems = grouped(lines, lambda pair: self.names.heading(pair[1].case))
+        return list(chain.from_iterable(problems.values()))
 
     def table(self) -> Iterator[str]:
         """Yield the controls and the table."""
-        from runner.measure import known_columns
-        from runner.report import terminal
-
-        lines = [line for _, _, line in self.lines]
+        lines = [line for _, line in self.lines]
         chosen = self.runs[0].columns if len(self.runs) == 1 else ()
-        first, filled, last = terminal.cells(lines, self.names, chosen)
-        known = known_columns()
-        meanings = {column.title: known[column.name].meaning for column in filled if column.name in known}
+        table = table_of(lines, self.names, chosen)
         several = len(self.runs) > 1
-        heads = ["workload", "problem", *(["run"] if several else []), "implementation"]
-        heads += [title for column in filled for title in (column.title, *([INTERVAL] if column.name == RATIO else []))]
-        heads += ["verdict", "reason", "command"]
-        yield self._controls(last[1:])
+        heads = [("workload", ""), ("problem", ""), *([("run", "")] if several else []), ("implementation", "")]
+        for head, name in zip(table.heads[1:-1], table.names[1:-1], strict=True):
+            heads += [(head, column_of(name).meaning)]
+            heads += [(INTERVAL, "")] if name == RATIO else []
+        yield self._controls([row[-1] for row in table.rows])
         yield '<div class=scroll tabindex=0 role=region aria-label="Table of results"><table id=rows><thead><tr>'
-        for head in heads:
-            meaning = f' title="{_text(meanings[head])}"' if head in meanings else ""
-            yield f"<th scope=col{meaning}><button type=button>{_text(head)}</button>"
+        for head, meaning in (*heads, ("verdict", ""), ("reason", ""), ("command", "")):
+            title = f' title="{escape(meaning)}"' if meaning else ""
+            yield f"<th scope=col{title}><button type=button>{escape(head)}</button>"
         yield "</thead><tbody>"
-        for place, (name, _, line) in enumerate(self.lines):
+        for (run, line), (first, *texts, verdict) in zip(self.lines, table.rows, strict=True):
             numbers = []
-            for column, cells in filled.items():
-                numbers.append(_cell(cells[place + 1], self.names.value(line, column.name)))
-                numbers += [_cell(_ends(line))] if column.name == RATIO else []
-            yield self._row(line, [name] if several else [], first[place + 1], numbers, last[place + 1])
+            for text, name in zip(texts, table.names[1:-1], strict=True):
+                numbers.append(_cell(text, self.names.value(line if chosen else line.shown, name)))
+                numbers += [_cell(factors(line.speedup_low, line.speedup_high))] if name == RATIO else []
+            yield self._row(line, [run] if several else [], first, numbers, verdict)
         yield "</tbody></table></div>"
-        if notes := list(terminal.explain(lines, self.names)):
-            yield f"<p class=note>{'<br>'.join(map(_text, notes))}</p>"
+        if notes := list(footnotes(lines, self.names)):
+            yield f"<p class=note>{'<br>'.join(map(escape, notes))}</p>"
 
     def _controls(self, verdicts: Sequence[str]) -> str:
-        lines = [line for _, _, line in self.lines]
         options = {
-            "workload": [line.row.case.workload.name for line in lines],
-            "run": [name for name, _, _ in self.lines] if len(self.runs) > 1 else [],
-            "implementation": [self.names.impl(line.row.case) for line in lines],
+            "workload": [line.case.workload.name for _, line in self.lines],
+            "run": [name for name, _ in self.lines] if len(self.runs) > 1 else [],
+            "implementation": [self.names.impl(line.case) for _, line in self.lines],
             "verdict": verdicts,
         }
         chosen = "".join(_select(name, values) for name, values in options.items() if len(set(values)) > 1)
@@ -201,144 +179,118 @@ class _Page:
         )
 
     def _row(self, line: Line, run: Sequence[str], first: str, numbers: Sequence[str], verdict: str) -> str:
-        from runner.report import reproduce, terminal
-
-        row, case = line.row, line.row.case
+        row, case = line.row, line.case
         problem = self.names.heading(case).removeprefix(case.workload.name).strip()
-        reason = terminal.why(row) or (f"not measured: {more}" if (more := row.metrics.get("not_measured")) else "")
+        reason = reason_of(row) or (f"not measured: {more}" if (more := row.metrics.get("not_measured")) else "")
         kind = "bad" if row.failed else "odd" if verdict != "ok" else ""
         texts = [_cell(case.workload.name), _cell(problem), *map(_cell, run)]
-        label = f'<th scope=row data-v="{_text(self.names.impl(case))}">{_text(first.strip())}'
-        told = f"<td class={kind}>{_text(verdict)}" if kind else _cell(verdict)
-        command = f"<td><details><summary>show</summary><code>{_text(reproduce.command(case))}</code></details>"
-        mark = f" class={line.fastest}" if line.fastest != "no" else ""
+        label = f'<th scope=row data-v="{escape(self.names.impl(case))}">{escape(first.strip())}'
+        told = f"<td class={kind}>{escape(verdict)}" if kind else _cell(verdict)
+        command = f"<td><details><summary>show</summary><code>{escape(reproduce.command(case))}</code></details>"
+        mark = f" class={line.fastest}" if line.fastest in ("yes", "tied") else ""
         return f"<tr{mark}>{''.join(texts)}{label}{''.join(numbers)}{told}{_cell(reason)}{command}\n"
 
     def charts(self) -> Iterator[str]:
         """Yield a place for each chart, by workload; the script fills it."""
-        groups: dict[tuple[bool, str], list[int]] = {}
-        for place, chart in enumerate(self.drawn):
-            key = (True, "Roofline") if chart.kind == "roofline" else (False, chart.group)
-            groups.setdefault(key, []).append(place)
-        for (_, group), places in groups.items():
-            parts = list(dict.fromkeys(self.drawn[place].part for place in places))
+        groups = grouped(
+            enumerate(self.drawn),
+            lambda item: "" if item[1].kind == "roofline" else item[1].group,  # no workload
+        )
+        for group, members in groups.items():
+            parts = list(dict.fromkeys(chart.part for _, chart in members))
             chooser = _select("part", parts, "problems with", every=False) if len(parts) > 1 else ""
-            yield f"<section class=group><h3>{_text(group)}</h3>{chooser}<div class=figures>"
-            for place in places:
-                chart = self.drawn[place]
+            yield f"<section class=group><h3>{escape(group or 'Roofline')}</h3>{chooser}<div class=figures>"
+            for place, chart in members:
                 hidden = " hidden" if chart.part != parts[0] else ""
                 yield (
-                    f'<figure data-part="{_text(chart.part)}"{hidden}><figcaption>{_text(chart.title)}</figcaption>'
-                    f'<div class=chart data-chart={place} role=group aria-label="{_text(chart.title)}"></div></figure>'
+                    f'<figure data-part="{escape(chart.part)}"{hidden}><figcaption>{escape(chart.title)}</figcaption>'
+                    f'<div class=chart data-chart={place} role=group aria-label="{escape(chart.title)}"></div></figure>'
                 )
             yield "</div></section>"
         if not self.drawn:
             yield "<p>There is no chart: no result is correct and has a time.</p>"
-        else:
-            yield f"<p class=note>{_text(self._about_charts())}</p>"
-
-    def _about_charts(self) -> str:
-        roofline = any(chart.kind == "roofline" for chart in self.drawn)
-        missing = "" if roofline else " There is no roofline: these rows have no measured peak of a GPU."
-        return (
-            "Bars behind the points are 95 % intervals. A hollow point has a verdict other than ok. Wrong results are "
-            f"not drawn. Click a name in a legend to see it alone; Shift adds another.{missing}"
+            return
+        missing = "" if "" in groups else " There is no roofline: these rows have no measured peak of a GPU."
+        yield (
+            "<p class=note>Bars behind the points are 95 % intervals. A hollow point has a verdict other than ok. "
+            "Wrong results are not drawn. Click a name in a legend to see it alone; Shift adds another."
+            f"{missing}</p>"
         )
 
     def profiles(self) -> Iterator[str]:
         """Yield the summaries and images of profilers, as far as there is room."""
-        from runner.report import side_by_side
-
         text_room, image_room, left = TEXT_BYTES, IMAGE_BYTES, 0
         for run in self.runs:
-            for heading, text in side_by_side.tables(run.folder, run.rows, self.names):
-                yield f"<details class=profile open><summary>{_text(heading)}</summary>"
-                yield f"<pre tabindex=0>{_text(text)}</pre></details>"
-        for run, name, row, folder in self._profiled():
-            summary, images = _files(run, row, folder)
-            size = sum(path.stat().st_size for path in images)
+            for heading, text in reference_tables(run.folder, run.rows, self.names):
+                yield f"<details class=profile open><summary>{escape(heading)}</summary>"
+                yield f"<pre tabindex=0>{escape(text)}</pre></details>"
+        rows = [(run, name, row) for run, name in zip(self.runs, self.run_names, strict=True) for row in run.rows]
+        summaries = [(*of, *file) for of in rows for file in kept_files(of[0].folder, of[2], SUMMARY).items()]
+        for run, name, row, file, path in summaries:
+            summary = path.read_text(encoding="utf-8", errors="replace").rstrip()
             if len(summary) > text_room:
                 left += 1
                 continue
             text_room -= len(summary)
             of_run = f" ({name})" if len(self.runs) > 1 else ""
-            head = f"{self.names.case(row.case)}: {folder.name}{of_run}"
-            yield f"<details class=profile><summary>{_text(head)}</summary><pre tabindex=0>{_text(summary)}</pre>"
+            head = f"{self.names.case(row.case)}: {file.parent.name}{of_run}"
+            yield f"<details class=profile><summary>{escape(head)}</summary><pre tabindex=0>{escape(summary)}</pre>"
+            beside = kept_files(run.folder, row, f"{file.parent}/*")
+            images = [image for image in beside.values() if image.suffix in IMAGES]
+            size = sum(image.stat().st_size for image in images)
             if images and size <= image_room:
                 image_room -= size
                 yield from map(_image, images)
             elif images:
-                where = f"In {run.folder / folder}: {', '.join(path.name for path in images)}"
-                yield f"<p class=note>{_text(where)}</p>"
+                where = f"In {run.folder / file.parent}: {', '.join(image.name for image in images)}"
+                yield f"<p class=note>{escape(where)}</p>"
             yield "</details>"
         if left:
             yield f"<p class=note>{left} more summaries are in the folder of the run.</p>"
-
-    def _profiled(self) -> Iterator[tuple[Run, str, Row, PurePath]]:
-        """Yield each folder of a measurement that wrote a summary."""
-        from runner.measure import SUMMARY
-
-        for run, name in zip(self.runs, self.run_names, strict=True):
-            for row in run.rows:
-                for file in map(PurePath, row.files):
-                    if file.name == SUMMARY:
-                        yield run, name, row, file.parent
 
     def environment(self) -> Iterator[str]:
         """Yield a table: a row for each fact, a column for each session."""
         sessions: list[tuple[str, dict[str, str]]] = []
         for run, name in zip(self.runs, self.run_names, strict=True):
-            found = list(run.sessions)[-MOST_SESSIONS:]
-            for place, session in enumerate(found, len(run.sessions) - len(found) + 1):
-                label = f"{name}, session {place}" if len(run.sessions) > 1 else name
-                sessions.append((label, dict(_flat(session))))
-        facts = dict.fromkeys(fact for _, session in sessions for fact in session)
+            labels = [f"{name}, session {place}" for place in range(1, len(run.sessions) + 1)]
+            facts = [dict(_flat(session)) for session in run.sessions]
+            sessions += list(zip(labels if labels[1:] else [name], facts, strict=False))[-MOST_SESSIONS:]
         if not sessions:
             yield "<p>The environment was not recorded.</p>"
             return
-        yield '<div class=scroll tabindex=0 role=region aria-label="Environment"><table class=facts><thead><tr><th>'
-        yield "".join(f"<th scope=col>{_text(label)}" for label, _ in sessions) + "</thead><tbody>"
-        for fact in facts:
-            values = [session.get(fact, "") for _, session in sessions]
-            differs = " class=differs" if len(set(values)) > 1 else ""
-            yield f"<tr{differs}><th scope=row>{_text(fact)}" + "".join(f"<td>{_text(value)}" for value in values)
-        yield "</tbody></table></div>"
-
-
-def _ends(line: Line) -> str:
-    """Return the 95 % interval of the speed-up; "" if it is not known."""
-    if line.speedup_low is None or line.speedup_high is None:
-        return ""
-    return f"{line.speedup_low:.3f}x to {line.speedup_high:.3f}x"
+        table = html_of(facts_table("", sessions), " class=facts")
+        yield f'<div class=scroll tabindex=0 role=region aria-label="Environment">{table}</div>'
 
 
 def _list(items: Sequence[str], title: str) -> str:
     """Return a list, folded if it is long."""
-    if not items:
-        return ""
-    listed = f"<ul>{''.join(f'<li>{_text(item)}' for item in items)}</ul>"
-    return listed if len(items) <= 3 else f"<details><summary>{_text(title)} ({len(items)})</summary>{listed}</details>"
+    if len(items) <= 3:
+        return _items(items)
+    return f"<details><summary>{escape(title)} ({len(items)})</summary>{_items(items)}</details>"
+
+
+def _items(items: Sequence[str]) -> str:
+    return f"<ul>{''.join(f'<li>{escape(item)}' for item in items)}</ul>" if items else ""
 
 
 def _section(title: str, items: Sequence[str]) -> str:
-    return f"<h4>{_text(title)}</h4><ul>{''.join(f'<li>{_text(item)}' for item in items)}</ul>" if items else ""
+    return f"<h4>{escape(title)}</h4>{_items(items)}" if items else ""
 
 
 def _cell(text: str, value: Any = None) -> str:
     """Return a cell of the table, with the number that it is sorted by."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return f"<td>{_text(text)}"
-    return f"<td data-v={value:.5g}>{_text(text)}"
+    number = finite(value)
+    return f"<td>{escape(text)}" if number is None else f"<td data-v={number:.5g}>{escape(text)}"
 
 
 def _select(name: str, values: Sequence[str], label: str = "", *, every: bool = True) -> str:
     """Return a choice of one of ``values``, or of ``every`` one, then with their counts."""
     options = "".join(
-        f'<option value="{_text(value)}">{_text(f"{value} ({count})" if every else value)}'
+        f'<option value="{escape(value)}">{escape(f"{value} ({count})" if every else value)}'
         for value, count in Counter(values).items()
     )
     first = '<option value="">all' if every else ""
-    return f"<label>{_text(label or name)} <select name={name}>{first}{options}</select></label>"
+    return f"<label>{escape(label or name)} <select name={name}>{first}{options}</select></label>"
 
 
 def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -350,23 +302,8 @@ def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
             yield f"{prefix}{name}", str(value)
 
 
-def _files(run: Run, row: Row, folder: PurePath) -> tuple[str, list[Path]]:
-    """Return the summary and the images in ``folder`` of a measurement, as far as they are in the folder of ``run``."""
-    from runner.measure import SUMMARY
-    from runner.store import run_folder
-
-    text, images = "", []
-    for file in map(PurePath, row.files):
-        if file.parent == folder and (path := run_folder.artifact(run.folder, str(file))):
-            if file.name == SUMMARY:
-                text = path.read_text(encoding="utf-8", errors="replace").rstrip()
-            elif file.suffix in IMAGES:
-                images.append(path)
-    return text, images
-
-
 def _image(path: Path) -> str:
     """Return an image as data. A browser runs no script in it and loads nothing that it names."""
     data = base64.b64encode(path.read_bytes()).decode()
     source = f"data:{IMAGES[path.suffix]};base64,{data}"
-    return f'<div class=image tabindex=0><img loading=lazy alt="{_text(path.name)}" src="{source}"></div>'
+    return f'<div class=image tabindex=0><img loading=lazy alt="{escape(path.name)}" src="{source}"></div>'

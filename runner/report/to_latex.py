@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from runner.report.derive import Run
+from ..findings.run import Run
+from .case_table import case_table
+from .output import save
+from .table import latex_of
 
 
-def report(runs: Sequence[Run], options: argparse.Namespace) -> int:
+def report(runs: Sequence[Run], options: Namespace) -> int:
     """Write the file and print its path. Raises BadInput."""
-    from runner.report import charts, formats
-
-    path = charts.target(runs, options.output, ".tex")
-    text = "\n".join(formats.latex(formats.sheet(run, run.lines)) for run in runs)
-    charts.write(path, text.encode(errors="replace"))
-    print(path)
-    return 0
+    return save("\n".join(latex_of(case_table(run, run.lines)) for run in runs), runs, options.output, ".tex")

@@ -2,9 +2,10 @@
 
 A row of an earlier session counts while its case and its fingerprint are the same. Python sources are compared as
 syntax trees, so comments, docstrings and layout do not count; native sources are compared by their bytes. No source is
-imported. A module that is imported by a computed name is not seen.
+imported.
 
-Beside them stands where the code of a row comes from: its repository, its commit, and whether its files differ from it.
+What is read from the sources before a case runs is completed by the files that the case then used, as the worker has
+seen: ``runner.device.used_paths``.
 """
 
 from __future__ import annotations
@@ -16,29 +17,33 @@ import platform
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-import runner.implementations as implementations
-import runner.measure as measure
-import runner.timing as timing
-from runner.device.processes import ROOT, output
-from runner.experiment.case import CaseRecord, Scalar
-from runner.experiment.results import redact
+from .. import implementations, measure, timing
+from ..device.import_path import NAMES
+from ..device.processes import ROOT
+from ..device.used_paths import ABSENT, ALL, FILES, MODULE, contents, repository, stamp
+from ..implementations import loader
+from ..records.case import CaseRecord, Choice
+from ..records.row import Row
+from ..tasks import formats, own_file
 
-PARTS = ("sources", "versions", "device", "measure")  # allowed words of resume.ignore
 PACKAGES = ("torch", "triton")
 MEASURE = "runner/measure"
 PACKAGE = ROOT / "runner"
 LIFTED = ("kernels", "models")  # rooms that stand beside runner/ in a checkout
+INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)")  # and the package of a file there
 NATIVE = (".cu", ".cuh", ".cpp", ".cc", ".c", ".h", ".hpp", ".inl")
 INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 EDITED = " and edited while it ran"  # ends a digest: the row was made by neither the old nor the new file
-MISSING = "none"  # the digest of a missing file
+MISSING = ABSENT  # the digest of a missing file
+NOT_WATCHED = "it did not run to its end"  # why a row has no list of files
 
 Timestamp = tuple[int, ...]
+Entries = tuple[str, ...]  # functions of a file that a case uses; others in it do not count
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class _Source:
     digest: str
     imports: frozenset[tuple[int, str]] = frozenset()  # level and dotted name, as in an import statement
     native: bool = False  # it names native sources
-    includes: tuple[str, ...] = ()
+    includes: tuple[str, ...] = ()  # and the .cu files that it launches
     packages: frozenset[str] = frozenset()  # those of ``runner.kernels.unsupported.needs``
 
 
@@ -58,66 +63,112 @@ class _First:
     paths: Sequence[Path]  # without those of the measurements
     timestamps: Mapping[str, Timestamp]
     fingerprint: dict[str, str]
+    entries: Mapping[Path, Entries]
 
 
 class Fingerprints:
     """Compute fingerprints of cases. A file is read at the first request, and again after it has changed."""
 
     def __init__(self) -> None:
-        self._sources: dict[Path, tuple[Timestamp, _Source]] = {}
+        self._sources: dict[tuple[Path, Entries], tuple[Timestamp, _Source]] = {}
         self._first: dict[str, _First] = {}
         python = ".".join(platform.python_version_tuple()[:2])
         self._versions = {"python": python, **{name: version(name) or "" for name in PACKAGES}}
         python_path = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-        self._roots = [ROOT, Path.cwd(), *(Path(folder).absolute() for folder in python_path)]  # as a worker has them
+        folders = [Path.cwd(), repository(os.getcwd()), *(Path(folder).absolute() for folder in python_path)]
+        self._roots = [ROOT, *folders]  # as a worker has them
 
     def of(self, case: CaseRecord) -> dict[str, str]:
         """Return the fingerprint of ``case`` at the first request: digests of files by path, and versions.
 
-        Raises BadInput if the implementation cannot be built, as when a user's file is missing.
+        Files that are known only once the case has run are missing. Raises BadInput if the implementation cannot be
+        built, as when a user's file is missing.
         """
-        return self._first_of(case).fingerprint
+        return {**self._first_of(case).fingerprint, FILES: ALL}
 
-    def of_row(self, case: CaseRecord) -> dict[str, str]:
-        """Return the fingerprint of a new row of ``case``. Files that changed since the first request are marked."""
-        first = self._first_of(case)
-        if all(_timestamp(path) == timestamp for path, timestamp in first.timestamps.items()):
-            return first.fingerprint
-        now = self._compute(_measures(case), self._closure(first.paths))
-        return {name: text if first.fingerprint.get(name) == text else text + EDITED for name, text in now.items()}
+    def now(self, row: Row) -> dict[str, str]:
+        """Return what the fingerprint of ``row`` would be now, if its case used the same files. Raises BadInput."""
+        known = self.of(row.case)
+        used = {name: self._content(path_of(name)) for name in row.fingerprint if _is_path(name) and name not in known}
+        if row.status not in ("ok", "wrong"):  # there is no time that could be out of date
+            known[FILES] = row.fingerprint.get(FILES, ALL)
+        return {**known, **used}
+
+    def of_row(self, row: Row) -> dict[str, str]:
+        """Return the fingerprint of a new row, whose own one is what a worker or another machine has recorded.
+
+        Files that changed since the first request, or since the case used them, are marked.
+        """
+        first = self._first_of(row.case)
+        known = first.fingerprint
+        if any(_timestamp(path) != timestamp for path, timestamp in first.timestamps.items()):
+            now = self._compute(_measures(row.case), self._closure(first.paths, first.entries), first.entries)
+            known = {name: text if known.get(name) == text else text + EDITED for name, text in now.items()}
+        record, finished = row.fingerprint, "python" in row.fingerprint
+        used = {}
+        for path, text in record.items():
+            name = path if finished or not _is_path(path) else _name_of_used(path)
+            if _is_path(name) and name not in known:
+                used[name] = text if finished else self._digest_of(path, text)
+        return {**known, **used, FILES: record.get(FILES, NOT_WATCHED)}
+
+    def of_program(self, row: Row) -> dict[str, str]:
+        """Return the fingerprint of a row of ``runner.bench``, whose own one has the stamp of the function's file.
+
+        The file is marked if it has changed since the function was timed.
+        """
+        known = self._compute((), self._closure(map(Path, row.fingerprint), {}), {})
+        edited = {_name(Path(path)) for path, recorded in row.fingerprint.items() if stamp(path) != recorded}
+        return {name: text + EDITED * (name in edited) for name, text in known.items()}
+
+    def _digest_of(self, path: str, recorded: str) -> str:
+        """Return the digest of a file that a worker has seen with the stamp ``recorded``."""
+        if path.endswith(("/", MODULE)) or recorded == ABSENT:
+            return recorded
+        return self._content(path) + EDITED * (stamp(path) != recorded)
+
+    def _content(self, path: str) -> str:
+        return contents(path) if path.endswith(("/", MODULE)) else self._source(Path(path)).digest
 
     def files(self, case: CaseRecord) -> list[Path]:
-        """Return the files that ``case`` runs, the implementation's own first. Raises BadInput as ``of`` does."""
+        """Return the files that ``case`` is known to run, the implementation's own first. Raises BadInput as ``of``."""
         first = self._first_of(case)
         return [first.own, *first.paths]
 
     def _first_of(self, case: CaseRecord) -> _First:
         measures = _measures(case)
-        kind = f"{case.workload.name} {case.impl.text} {measures}"
+        file = case.workload.fields.get("path")
+        kind = f"{file or case.workload.name} {case.impl.text} {measures}"
         if kind not in self._first:
             op = case.workload.name
-            model = PACKAGE / "models" / f"{op}.py"
+            model = Path(os.path.abspath(str(file))) if file else PACKAGE / "models" / f"{op}.py"
             sources = implementations.build(case.impl).sources(op)  # a wrapper's own file comes first
-            paths = self._closure([*sources, model])
+            functions = [] if case.impl.revision else functions_of(case.impl, model)
+            entries = {model: (*own_file.PARTS, *functions)} if file else {}
+            paths = self._closure([*sources, model], entries)
             timestamps = {str(path): _timestamp(path) for path in (*paths, *_measure_files(measures))}
-            self._first[kind] = _First([model, *sources][-1], paths, timestamps, self._compute(measures, paths))
+            fingerprint = self._compute(measures, paths, entries)
+            self._first[kind] = _First([model, *sources][-1], paths, timestamps, fingerprint, entries)
         return self._first[kind]
 
-    def _compute(self, measures: tuple[str, ...], paths: Iterable[Path]) -> dict[str, str]:
+    def _compute(
+        self, measures: tuple[str, ...], paths: Iterable[Path], entries: Mapping[Path, Entries]
+    ) -> dict[str, str]:
+        paths = [*paths]
         measuring = "".join(self._source(path).digest for path in _measure_files(measures))
-        sources = {path: self._source(path) for path in paths}
+        sources = {path: self._source(path, entries.get(path, ())) for path in paths}
         files = {_name(path): source.digest for path, source in sources.items()}
-        needed = sorted({package for source in sources.values() for package in source.packages})
+        needed = sorted({package for source in sources.values() for package in source.packages} | _installed(paths))
         packages = {package: version(package) or "" for package in needed}
         return {**files, MEASURE: _digest(measuring.encode()), **self._versions, **packages}
 
-    def _closure(self, entries: Iterable[Path]) -> list[Path]:
-        """Return ``entries`` and all files that they import or include, but for installed packages and Python's own.
+    def _closure(self, starts: Iterable[Path], entries: Mapping[Path, Entries]) -> list[Path]:
+        """Return ``starts`` and all files that they import or include, but for installed packages and Python's own.
 
         If one of them names a native source, all native sources beside the Python files are included: which of them
         are compiled is known only when they are.
         """
-        waiting = [Path(os.path.abspath(path)) for path in entries]
+        waiting = [Path(os.path.abspath(path)) for path in starts]
         packages = [folder / "__init__.py" for path in waiting for folder in path.parents if _is_lifted(folder)]
         waiting += [path for path in packages if path.is_file()]
         seen: dict[Path, None] = {}
@@ -126,18 +177,19 @@ class Fingerprints:
                 path = waiting.pop(0)
                 if path not in seen and path.parent != PACKAGE:  # the runner's own version says nothing about a row
                     seen[path] = None
-                    waiting += self._dependencies(path)
-            if any(self._source(path).native for path in seen):
+                    waiting += self._dependencies(path, entries.get(path, ()))
+            if any(self._source(path, entries.get(path, ())).native for path in seen):
                 folders = dict.fromkeys(path.parent for path in seen if path.suffix == ".py")
                 native = (path for folder in folders for path in sorted(folder.glob("*")) if path.suffix in NATIVE)
                 waiting = [path for path in native if path not in seen]
         return list(seen)
 
-    def _dependencies(self, path: Path) -> Iterator[Path]:
+    def _dependencies(self, path: Path, entries: Entries) -> Iterator[Path]:
         """Yield the files that ``path`` imports or includes."""
-        source = self._source(path)
+        source = self._source(path, entries)
         for level, name in sorted(source.imports):
-            yield from _imported(name, self._roots_of(path, level, name))
+            roots = self._roots_of(path, level, name)
+            yield from _imported(name.removeprefix("kernel_") if roots == [ROOT] else name, roots)
         included = (Path(os.path.normpath(path.parent / name)) for name in source.includes)
         yield from (file for file in included if file.is_file())
 
@@ -148,21 +200,25 @@ class Fingerprints:
         """
         top, _, rest = name.partition(".")
         if level:
-            return path.parents[level - 1 : level]
-        if top == "runner":
+            folder = path.parents[level - 1]
+            counts = top in LIFTED if folder == PACKAGE else not folder.is_relative_to(PACKAGE) or _is_lifted(folder)
+            return [folder] if counts else []
+        if top in NAMES:
+            if top == "runner" and (users := loader.folders_with_runner([path.parent, Path.cwd()])):
+                return [Path(folder) for folder in users]
             return [ROOT] if rest.partition(".")[0] in LIFTED else []
         if top in sys.stdlib_module_names or top in PACKAGES or path.is_relative_to(PACKAGE):
             return []
         return [path.parent, *self._roots]
 
-    def _source(self, path: Path) -> _Source:
-        timestamp = _timestamp(path)
-        if path not in self._sources or self._sources[path][0] != timestamp:
+    def _source(self, path: Path, entries: Entries = ()) -> _Source:
+        timestamp, key = _timestamp(path), (path, entries)
+        if key not in self._sources or self._sources[key][0] != timestamp:
             try:
-                self._sources[path] = timestamp, _read(path)
+                self._sources[key] = timestamp, _read(path, entries)
             except OSError:
                 return _Source(MISSING)
-        return self._sources[path][1]
+        return self._sources[key][1]
 
 
 def version(package: str) -> str | None:
@@ -179,24 +235,53 @@ def is_version(name: str) -> bool:
 
 
 def difference(now: Mapping[str, str], was: Mapping[str, str], ignore: Sequence[str] = ()) -> str:
-    """Return why a row with the fingerprint ``was`` is out of date; "" if it is not. ``ignore`` has words of PARTS."""
+    """Return why a row with the fingerprint ``was`` is out of date; "" if it is not. ``ignore``: PARTS of a plan."""
     changed: dict[str, list[str]] = {"versions": [], "measure": [], "sources": []}
     for name in () if now == was else {**now, **was}:
-        if now.get(name) != was.get(name):
+        if now.get(name) != was.get(name) and name != FILES:
             changed["versions" if is_version(name) else "measure" if name == MEASURE else "sources"].append(name)
+    if now.get(FILES) != was.get(FILES):
+        changed["sources"].append(FILES)  # last: a file that has changed says more
     part, names = next(((part, names) for part, names in changed.items() if names and part not in ignore), ("", []))
     if not names:
         return ""
     first, more = names[0], f" and {len(names) - 1} more" if names[1:] else ""
+    if first == FILES:
+        return f"which files it uses is not known: {was.get(FILES) or 'an earlier version did not record them'}"
     if part == "versions":
         return f"{first} {was.get(first) or 'none'} is now {now.get(first) or 'none'}{more}"
-    if first not in was:
+    if first not in was or (was[first] == ABSENT and now.get(first) != ABSENT):
         return f"{first}{more} has been added"
     if first not in now:
         return f"{first}{more} is not used any more"
+    if now[first] == ABSENT:
+        return f"{first}{more} has been removed"
     if was[first].endswith(EDITED):
         return f"{first}{more} was edited while it ran"
     return f"{first}{more} {'have' if more else 'has'} changed"
+
+
+def paths(fingerprint: Mapping[str, str]) -> list[str]:
+    """Return the paths of the files in a fingerprint. A folder that was listed has ``/`` at its end."""
+    return [path_of(name) for name in fingerprint if _is_path(name)]
+
+
+def path_of(name: str) -> str:
+    """Return the path that an entry of a fingerprint names."""
+    if name.partition("/")[0] in LIFTED:
+        return f"{PACKAGE}/{name}"
+    return os.path.join(ROOT if name.startswith("runner/") else repository(os.getcwd()), name.removeprefix("./"))
+
+
+def _is_path(name: str) -> bool:
+    return not is_version(name) and name not in (FILES, MEASURE)
+
+
+def _name_of_used(path: str) -> str:
+    """Return the name of a path that a case has used, from which ``path_of`` finds it again."""
+    name = _name(Path(path)) + "/" * path.endswith("/")
+    name = f"./{name}" if is_version(name) else name
+    return name if path_of(name) == path or _is_lifted(Path(path)) else path
 
 
 def _measures(case: CaseRecord) -> tuple[str, ...]:
@@ -220,26 +305,36 @@ def _timestamp(path: Path | str) -> Timestamp:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def _read(path: Path) -> _Source:
+def functions_of(impl: Choice, file: Path) -> list[str]:
+    """Return the functions of ``file`` that an implementation runs or wraps, in whatever revision."""
+    named = (str(impl.fields.get(name) or "").rpartition(":") for name in ("path", "of"))
+    return [function for path, _, function in named if path and os.path.abspath(path) == str(file)]
+
+
+def _read(path: Path, entries: Entries) -> _Source:
     """Raises OSError."""
     content = path.read_bytes()
-    if path.suffix != ".py":
+    if path.suffix != ".py" and not entries:
         return _Source(_digest(content), includes=tuple(name.decode() for name in INCLUDE.findall(content)))
     try:
-        tree = ast.parse(content)
+        tree = formats.parse(path).tree if entries else ast.parse(content)
     except (SyntaxError, ValueError):
         return _Source(_digest(content))
+    tree = own_file.used_code(tree, entries) if entries else tree
     nodes = list(ast.walk(tree))
-    words = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    sources = [node.args[0] for node in nodes if isinstance(node, ast.Call) and own_file.launches(node) and node.args]
+    strings = {node: node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    includes = tuple(strings.pop(node) for node in sources if node in strings)
     for node in nodes:
         if (
             isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
             and ast.get_docstring(node, clean=False) is not None
         ):
             del node.body[0]
-    native = any(word.endswith(NATIVE) for word in words)
+    native = any(text.endswith(NATIVE) for text in strings.values())
     packages = frozenset(_needed(nodes))
-    return _Source(_digest(ast.unparse(tree).encode()), frozenset(_imports(nodes)), native, packages=packages)
+    digest = _digest(ast.unparse(tree).encode())
+    return _Source(digest, frozenset(_imports(nodes)), native, includes, packages)
 
 
 def _imports(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
@@ -256,6 +351,12 @@ def _needed(nodes: Iterable[ast.AST]) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "needs":
             yield from (one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str))
+
+
+def _installed(paths: Iterable[Path]) -> set[str]:
+    """Return the installed packages that ``paths`` are in, but for this project's: not all of a package is read."""
+    found = (INSTALLED.search(str(path)) for path in paths if not path.is_relative_to(PACKAGE))
+    return {match[1] for match in found if match}
 
 
 def _imported(name: str, roots: Iterable[Path]) -> list[Path]:
@@ -275,8 +376,8 @@ def _is_lifted(path: Path) -> bool:
 
 
 def _name(path: Path) -> str:
-    """Return ``path`` as seen from the project, else from the current folder, else in full."""
-    for root in [PACKAGE] if _is_lifted(path) else [ROOT, Path.cwd()]:
+    """Return ``path`` as seen from the project, else from the repository around the current folder, else in full."""
+    for root in [PACKAGE] if _is_lifted(path) else [ROOT, repository(os.getcwd())]:
         if path.is_relative_to(root):
             return path.relative_to(root).as_posix()
     return str(path)
@@ -284,96 +385,3 @@ def _name(path: Path) -> str:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:12]
-
-
-SHORT = 8  # digits of a commit for people
-USER = re.compile(r"(?<=://)[^/@]*@")  # in the URL of a remote: no part of the repository's name
-
-
-@dataclass(frozen=True)
-class _Repository:
-    name: str  # the URL of its remote, else its folder
-    commit: str  # "" before the first commit
-    tracked: frozenset[str]  # paths of the files in the commit, from the top
-    changed: frozenset[str]  # those of them that differ from it
-
-
-@dataclass
-class Repositories:
-    """What git says about files. Each repository is asked once, at the first of its files."""
-
-    _tops: dict[Path, Path | None] = field(default_factory=dict)  # of folders; None: in no repository
-    _found: dict[Path, _Repository] = field(default_factory=dict)  # by their tops
-
-    def provenance(self, files: Sequence[Path]) -> dict[str, Scalar]:
-        """Return ``repository``, ``commit`` and ``dirty`` of the first of ``files``, which may import the others.
-
-        ``dirty`` says whether one of them that is in the same repository differs from the commit, or is not in it.
-        Return {} if the first file is missing, in no repository, or ignored by it, or there is no git.
-        """
-        paths = [path.resolve() for path in files]  # git follows no link
-        top = self._top(paths[0].parent) if paths[0].is_file() else None
-        if top is None:
-            return {}
-        if top not in self._found:
-            self._found[top] = _ask(top)
-        repository = self._found[top]
-        names = [path.relative_to(top).as_posix() for path in paths if path.is_relative_to(top)]
-        untracked = [name for name in names if name not in repository.tracked]
-        if names[0] in untracked and _git(top, "check-ignore", names[0]) is not None:
-            return {}  # an installed package in a repository's own environment
-        dirty = bool(untracked) or not repository.changed.isdisjoint(names)
-        return {"repository": repository.name, "commit": repository.commit, "dirty": dirty}
-
-    def of_revision(self, place: Path, commit: str) -> dict[str, Scalar]:
-        """Return the same for a file of ``commit``, a git revision, in the repository of ``place``."""
-        top = self._top(next(folder for folder in place.resolve().parents if folder.is_dir()))
-        if top is None:
-            return {}
-        if top not in self._found:
-            self._found[top] = _ask(top)
-        return {"repository": self._found[top].name, "commit": commit, "dirty": False}
-
-    def _top(self, folder: Path) -> Path | None:
-        if folder not in self._tops:
-            found = _git(folder, "rev-parse", "--show-toplevel")
-            self._tops[folder] = Path(found.rstrip("\n")) if found else None
-        return self._tops[folder]
-
-
-def _ask(top: Path) -> _Repository:
-    """Ask git about the repository in ``top``."""
-    commit = (_git(top, "rev-parse", "--verify", "HEAD") or "").strip()
-    remotes = (_git(top, "config", "--get-regexp", r"^remote\..*\.url$") or "").splitlines()
-    urls = {name: url for name, _, url in (line.partition(" ") for line in remotes)}
-    url = urls.get("remote.origin.url") or next(iter(urls.values()), "")
-    committed = _git(top, "ls-tree", "-r", "-z", "--name-only", "HEAD") if commit else ""
-    changed = _git(top, "diff", "-z", "--name-only", "--no-renames", "HEAD") if commit else ""
-    return _Repository(
-        redact(USER.sub("", url)) or str(top),
-        commit,
-        frozenset((committed or "").split("\0")),
-        frozenset((changed or "").split("\0")),
-    )
-
-
-def _git(folder: Path, *words: str) -> str | None:
-    """Return what git prints; None if it fails, as without a repository."""
-    return output(["git", "--no-optional-locks", "-C", str(folder), *words])
-
-
-def commits(rows: Iterable[Mapping[str, object]]) -> str:
-    """Return the commits in the metrics of ``rows`` for people: ``1a2b3c4d, 5e6f7a8b*``; "" if none is known.
-
-    ``*`` marks one from which a row's files differed. Where there are several repositories, their names come first.
-    """
-    found: dict[tuple[str, str], bool] = {}
-    for row in rows:
-        if (commit := row.get("commit")) and isinstance(commit, str):
-            key = str(row.get("repository") or ""), commit
-            found[key] = found.get(key, False) or row.get("dirty") is True
-    several = len({repository for repository, _ in found}) > 1
-    names = {repository: f"{Path(repository).name.removesuffix('.git')} " for repository, _ in found if several}
-    return ", ".join(
-        f"{names.get(repository, '')}{commit[:SHORT]}{'*' * dirty}" for (repository, commit), dirty in found.items()
-    )

@@ -22,6 +22,8 @@ import os
 import socket
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -29,11 +31,15 @@ from typing import Any, Self
 
 import orjson
 
-from runner.experiment.case import CaseRecord
-from runner.experiment.results import Comparison, Row
-from runner.experiment.schema import UNREADABLE, BadInput
+from ..device.files import no_link
+from ..records import untrusted
+from ..records.bad_input import BadInput
+from ..records.case import CaseRecord
+from ..records.paired_rounds import PairedRounds
+from ..records.row import Row
+from ..records.schema import UNREADABLE
 
-FORMAT = 1  # of a run's folder: raised only by an incompatible change; a new column is none
+FORMAT = 1  # of a run's folder: raised by an incompatible change, which a new column is not; others are not read
 NAME = "rows.jsonl"
 PAUSE_S = 1.0  # between two flushes: a write during a flush waits for the disk
 
@@ -46,7 +52,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.starts: dict[str, int] = {}
+        self.starts: Counter[str] = Counter()
         self._folder = folder
         self._in_flight: dict[str, None] = {}
         self._begun = False
@@ -55,6 +61,7 @@ class Journal:
             os.close(self._file)
             raise BadInput(f"{folder} is being written by {writer(folder) or 'another process'}; wait for its end")
         self._size = os.fstat(self._file).st_size  # after the last record; another process may add to it, but not take
+        self._foreign: set[str] = set()  # keys of cases of which another process has appended rows
         self._failure: OSError | None = None  # of the disk: what was written since the last flush may be lost
         self._written, self._ending = threading.Event(), threading.Event()
         self._flusher = threading.Thread(target=self._flush_after_writes, name="journal", daemon=True)
@@ -100,6 +107,21 @@ class Journal:
         """Whether the folder has all records, and the disk has refused none of them."""
         return not self.loss and self._failure is None
 
+    def foreign_rows(self) -> set[str]:
+        """Return the keys of cases of which another process has appended rows since the last call."""
+        self._note_foreign(os.fstat(self._file).st_size)
+        foreign, self._foreign = self._foreign, set()
+        return foreign
+
+    def _note_foreign(self, size: int) -> None:
+        """Note what another process has appended. A case can do so, and the last row of a case counts."""
+        for line in os.pread(self._file, size - self._size, self._size).splitlines() if size > self._size else ():
+            with contextlib.suppress(*UNREADABLE):
+                record = orjson.loads(line)
+                if record["record"] == "row":
+                    self._foreign.add(str(record["key"]))
+        self._size = max(size, self._size)
+
     def settle(self) -> None:
         """Flush all records to the disk. Raises OSError."""
         self._flush()
@@ -116,7 +138,7 @@ class Journal:
     def start(self, case: CaseRecord) -> None:
         """Record that ``case`` is given to a worker. Raises OSError."""
         self._in_flight[case.key] = None
-        self.starts[case.key] = self.starts.get(case.key, 0) + 1
+        self.starts[case.key] += 1
         self._append({"record": "start", "key": case.key, "attempt": self.starts[case.key]})
 
     def row(self, row: Row) -> None:
@@ -124,7 +146,7 @@ class Journal:
         self._append({"record": "row", **row.to_record()})
         self._in_flight.pop(row.case.key, None)
 
-    def rounds(self, rounds: Comparison) -> None:
+    def rounds(self, rounds: PairedRounds) -> None:
         """Record the comparison of the cases of a problem. Raises OSError."""
         self._append({"record": "rounds", **rounds.to_record()})
 
@@ -133,6 +155,7 @@ class Journal:
         self._check()
         line = orjson.dumps(record) + b"\n"
         size = os.fstat(self._file).st_size
+        self._note_foreign(size)
         if size and os.pread(self._file, 1, size - 1) != b"\n":  # the last record is torn
             line = b"\n" + line
         if os.write(self._file, line) != len(line):
@@ -166,101 +189,99 @@ class Contents:
     """What a journal says, and what this session adds to it. Cases are named by their keys."""
 
     rows: dict[str, Row] = field(default_factory=dict)  # the last row of each case, in the order of the first ones
-    starts: dict[str, int] = field(default_factory=dict)
-    deaths: dict[str, int] = field(default_factory=dict)  # sessions since its row that died with the case in flight
-    unreadable: int = 0  # records that are damaged or cut off, or that another version wrote
+    starts: Counter[str] = field(default_factory=Counter)
+    deaths: Counter[str] = field(default_factory=Counter)  # sessions since its row that died with the case in flight
+    unreadable: int = 0  # records that are damaged or cut off
     _in_flight: set[str] = field(default_factory=set)  # in the session that is being read
-    _rounds: list[Comparison] = field(default_factory=list)
+    _rounds: list[PairedRounds] = field(default_factory=list)
     _rounds_before: dict[str, int] = field(default_factory=dict)  # how many there were when a case got its last row
 
     @property
-    def rounds(self) -> list[Comparison]:
-        """Comparisons, without the cases that have had another row since."""
-        found = []
+    def rounds(self) -> list[PairedRounds]:
+        """Paired rounds, without the cases that have had another row since."""
+        valid = []
         for place, rounds in enumerate(self._rounds):
-            valid = {key for key in rounds.instruments if self._rounds_before.get(key, 0) <= place}
-            batches_us = {key: some for key, some in rounds.batches_us.items() if key in valid}
-            instruments = {key: name for key, name in rounds.instruments.items() if key in valid}
-            found.append(replace(rounds, batches_us=batches_us, instruments=instruments))
-        return found
+            keys = {key for key in rounds.instruments if self._rounds_before.get(key, 0) <= place}
+            batches_us = {key: batches for key, batches in rounds.batches_us.items() if key in keys}
+            instruments = {key: name for key, name in rounds.instruments.items() if key in keys}
+            valid.append(replace(rounds, batches_us=batches_us, instruments=instruments))
+        return valid
 
     def add_row(self, row: Row) -> None:
         """Replace the row of its case."""
-        self._on_row(row.case.key)
+        self.deaths.pop(row.case.key, None)
+        self._rounds_before[row.case.key] = len(self._rounds)
         self.rows[row.case.key] = row
 
-    def add_rounds(self, rounds: Comparison) -> None:
+    def add_rounds(self, rounds: PairedRounds) -> None:
         """Add a comparison, which holds for the rows so far."""
         self._rounds.append(rounds)
 
     def read(self, record: dict[str, Any]) -> None:
-        """Apply the next record of the journal.
-
-        Raises BadInput if the journal has a newer format; one of UNREADABLE if this is no record.
-        """
+        """Apply the next record of the journal. Raises one of UNREADABLE if it is malformed."""
         match record["record"]:
             case "row":
                 self._in_flight.discard(record["key"])  # also if the rest cannot be read: the case has ended
                 self.add_row(Row.from_record(record))
             case "start":
                 self._in_flight.add(record["key"])
-                self.starts[record["key"]] = self.starts.get(record["key"], 0) + 1
+                self.starts[record["key"]] += 1
             case "rounds":
-                self.add_rounds(Comparison.from_record(record))
+                self.add_rounds(PairedRounds.from_record(record))
             case "stopped":
                 self._in_flight.difference_update(record["keys"])
             case "session":
                 self.end_session()
-                check_format(record)
 
     def end_session(self) -> None:
         """Count a death for each case that the session left in flight."""
-        for key in self._in_flight:
-            self.deaths[key] = self.deaths.get(key, 0) + 1
+        self.deaths.update(self._in_flight)
         self._in_flight.clear()
 
-    def _on_row(self, key: str) -> None:
-        self.deaths.pop(key, None)
-        self._in_flight.discard(key)
-        self._rounds_before[key] = len(self._rounds)
+
+def read_records(folder: Path, read: Callable[[dict[str, Any]], None], wanted: Callable[[bytes], bool] = bool) -> int:
+    """Call ``read`` with each record of the journal in ``folder`` whose line is ``wanted``, as all are by default.
+
+    Return the number of records that are damaged or cut off: parsing them, or ``read``, raises one of UNREADABLE.
+    Raises BadInput if the journal cannot be read or the run has another format.
+    """
+    unreadable = 0
+    try:
+        with open(folder / NAME, "rb", opener=no_link) as file:
+            for line in filter(wanted, untrusted.lines(file)):
+                try:
+                    record = untrusted.parse(line)
+                    read(record)
+                    if record["record"] == "session" and (written := int(record["format"])) != FORMAT:
+                        older = "read it with the version that wrote it, or measure again"
+                        remedy = "update the runner" if written > FORMAT else older
+                        reads = f"this version of the runner reads format {FORMAT}"
+                        raise BadInput(f"{folder}: this run has format {written}, and {reads}; {remedy}")
+                except UNREADABLE:
+                    unreadable += 1
+    except OSError as error:
+        raise BadInput(f"{folder / NAME} cannot be read: {error.strerror or error}") from None
+    return unreadable
 
 
-def check_format(session: dict[str, Any]) -> None:
-    """Raise BadInput if the record ``session`` says that the journal has a newer format; one of UNREADABLE if none."""
-    if session["format"] > FORMAT:
-        raise BadInput(
-            f"this run has format {session['format']}, and this version of the runner reads formats up to {FORMAT}; "
-            "update the runner"
-        )
+def check_format(folder: Path) -> None:
+    """Raise BadInput if the journal in ``folder`` cannot be read or the run has another format."""
+    read_records(folder, lambda _: None, lambda line: line.startswith(b'{"record":"session"'))
 
 
 def load(folder: Path) -> Contents:
-    """Return the contents of the journal in ``folder``. Raises BadInput if it cannot be read or its format is newer."""
+    """Return the contents of the journal in ``folder``. Raises BadInput as ``read_records`` does."""
     contents = Contents()
     gc.disable()  # it would walk thousands of new records again and again, for a third of the time
     try:
-        with open(folder / NAME, "rb", opener=no_link) as file:
-            for line in file:
-                try:
-                    contents.read(orjson.loads(line))
-                except UNREADABLE:
-                    contents.unreadable += 1
-    except OSError as error:
-        raise BadInput(f"{folder / NAME} cannot be read: {error.strerror or error}") from None
-    except BadInput as error:
-        raise BadInput(f"{folder}: {error}") from None
+        contents.unreadable = read_records(folder, contents.read)
     finally:
         gc.enable()
     contents.end_session()
     return contents
 
 
-def no_link(path: str, flags: int) -> int:
-    """Open a file of a run's folder unless it is a link: what a link names is no part of the run. Raises OSError."""
-    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
-
-
-def read(folder: Path) -> list[Row]:
+def read_rows(folder: Path) -> list[Row]:
     """Return the rows of the journal in ``folder``, the last one of each case. Raises BadInput as ``load`` does."""
     return list(load(folder).rows.values())
 
@@ -271,11 +292,11 @@ def writer(folder: Path) -> str:
         with open(folder / NAME, "rb", opener=no_link) as file:
             if _lock(file.fileno()):
                 return ""
-            sessions = [line for line in file if line.startswith(b'{"record":"session"')]
+            sessions = [line for line in untrusted.lines(file) if line.startswith(b'{"record":"session"')]
     except OSError:
         return ""
     try:
-        last = orjson.loads(sessions[-1])
+        last = untrusted.parse(sessions[-1])
         return f"process {last['pid']} on {last['host']}"
     except UNREADABLE:
         return "another process"

@@ -7,18 +7,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runner.experiment.case import CaseRecord, Resume
-from runner.experiment.results import Row
-from runner.experiment.schema import BadInput
-from runner.store.fingerprint import PARTS, Fingerprints, difference
-from runner.store.journal import Contents
+from ..records.bad_input import BadInput
+from ..records.case import CaseRecord
+from ..records.plan import PARTS, Resume
+from ..records.row import Row
+from .fingerprint import Fingerprints, difference
+from .journal import Contents
 
 MOVED = {"device", "versions"}  # what changes when a run is resumed on another machine
 MOST_DEATHS = 2  # of the runner with the same case in flight: the case may be what kills it
 
 
 @dataclass(frozen=True)
-class Work:
+class Remaining:
     """What is left to do of a grid. Cases are named by their keys."""
 
     kept: dict[str, Row] = field(default_factory=dict)  # rows that count
@@ -27,13 +28,13 @@ class Work:
     outside: int = 0  # cases of the folder that are not in the grid
 
 
-def work(
+def remaining(
     cases: Sequence[CaseRecord],
     contents: Contents,
     settings: Resume,
     fingerprints: Fingerprints,
     devices: Collection[str] | None = None,
-) -> Work:
+) -> Remaining:
     """Return what is left to do of ``cases`` after the sessions whose journal has ``contents``.
 
     ``devices`` are the names of the GPUs that will be used, or None if they are unknown.
@@ -52,7 +53,7 @@ def work(
         elif row.status in settings.retry:
             reason = f"its status was {row.status}"
         else:
-            changes = _changes(row, fingerprints.of(case), settings.ignore, devices)
+            changes = _changes(row, fingerprints.now(row), settings.ignore, devices)
             reason = next(iter(changes.values()), "")
             moved += [changes] if changes.keys() & MOVED else []
         if row is not None and not reason:
@@ -69,7 +70,7 @@ def work(
             f"resume.ignore={','.join(sorted(ignore))}; to measure here: a new run, without resume"
         )
     outside = contents.rows.keys() - {case.key for case in cases}
-    return Work(kept, again, tuple(lost), len(outside))
+    return Remaining(kept, again, tuple(lost), len(outside))
 
 
 def _changes(
@@ -85,7 +86,7 @@ def _changes(
 
 def other_device(row: Row, devices: Collection[str] | None) -> str:
     """Return why ``row`` does not hold for ``devices``; "" if it does, or if that is unknown."""
-    if not devices or not row.device or row.case.device == "cpu" or row.device in devices:
+    if not devices or not row.device or row.case.settings.device == "cpu" or row.device in devices:
         return ""
     return f"it ran on {row.device}, and this is {' and '.join(sorted(devices))}"
 
@@ -96,7 +97,7 @@ def _lost(case: CaseRecord, deaths: int, fingerprints: Fingerprints) -> Row:
     return Row(case=case, status="lost", reason=reason, phase="plan", fingerprint=fingerprints.of(case))
 
 
-def summary(folder: Path, work: Work, unreadable: int) -> list[str]:
+def resume_messages(folder: Path, work: Remaining, unreadable: int) -> list[str]:
     """Return the lines that tell the user what is kept and what runs again."""
     total = len(work.kept) + len(work.again) + len(work.lost)
     lines = [f"resume: {folder}: {len(work.kept)} of {total} cases kept, {len(work.again)} to run"]
@@ -106,5 +107,5 @@ def summary(folder: Path, work: Work, unreadable: int) -> list[str]:
     if work.outside:
         lines.append(f"  {work.outside} more in the folder, not of this grid: they stay in its files")
     if unreadable:
-        lines.append(f"  {unreadable} unreadable in the journal, cut off, damaged or of another version: skipped")
+        lines.append(f"  {unreadable} unreadable in the journal, damaged or cut off: skipped")
     return lines

@@ -12,22 +12,32 @@ import shutil
 import socket
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import count
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any
 
 import orjson
 
-from runner.device.processes import ROOT, output
-from runner.experiment.case import CaseRecord, Choice, Plan
-from runner.experiment.results import redact_command
-from runner.experiment.schema import UNREADABLE, BadInput, check
-from runner.store import journal
-from runner.store.fingerprint import version
+from ..device.files import no_link, replace_file
+from ..device.git import git
+from ..device.processes import ROOT
+from ..device.used_paths import repository
+from ..records import untrusted
+from ..records.bad_input import BadInput
+from ..records.case import BENCH, CaseRecord, Choice
+from ..records.plan import Plan
+from ..records.redaction import redact_command
+from ..records.schema import UNREADABLE, check
+from . import journal
+from .fingerprint import version
 
 PLAN = "plan.jsonl"
 CONFIGS = "configs.yaml"
+STARTED = "%Y-%m-%dT%H:%M:%S%z"  # form of the recorded start of a session
 ENVIRONMENT = "environment.json"
+PUBLISHED = ".logged"  # names of the reporters that have published all rows of the run, one per line
 
 PACKAGES = ("torch", "triton", "hydra-core", "omegaconf", "numpy", "pandas", "wandb")
 
@@ -36,15 +46,14 @@ def claim(output_dir: str, name: str) -> Path:
     """Make a new folder, named by date, time and ``name``, and a number if that folder exists. Raises OSError."""
     base = Path(output_dir) / time.strftime("%Y-%m-%d") / f"{time.strftime('%H-%M-%S')}-{name}"
     base.parent.mkdir(parents=True, exist_ok=True)
-    folder, number = base, 1
-    while True:
+    folder = base
+    for number in count(2):
         try:
             folder.mkdir()
+            break
         except FileExistsError:
-            number += 1
             folder = base.with_name(f"{base.name}-{number}")
-        else:
-            return folder
+    return folder
 
 
 def withdraw(folder: Path) -> None:
@@ -57,11 +66,13 @@ def withdraw(folder: Path) -> None:
 def find(of: str, output_dir: str, name: str | None) -> Path:
     """Return the folder that ``resume=<of>`` names; for ``last`` see ``newest``.
 
-    Raises BadInput if there is no such folder, no journal in it, or a link out of it, which a session would write to.
+    Raises BadInput if there is no such folder, no journal in it, or a link out of it, which a session would write to,
+    or if the run has another format or was saved by a program.
     """
     if of == "last":
-        if found := newest(output_dir, name):
-            return found
+        if folder := newest(output_dir, name):
+            _check_kind(folder)
+            return folder
         called = f" called {name}" if name else ""
         remedy = "give the whole command of the one that you mean, or leave" if name else "leave"
         raise BadInput(f"resume=last: there is no run{called} under {output_dir}; {remedy} resume out to start one")
@@ -73,7 +84,16 @@ def find(of: str, output_dir: str, name: str | None) -> Path:
     for link in _links(folder):
         if not _is_within(folder, link):
             raise BadInput(f"resume={of}: {link} is a link out of the folder; put a copy in its place, or remove it")
+    _check_kind(folder)
     return folder
+
+
+def _check_kind(folder: Path) -> None:
+    """Raise BadInput if the run in ``folder`` has another format, or was saved by a program."""
+    journal.check_format(folder)
+    with contextlib.suppress(OSError, ValueError):  # a damaged plan has its own message
+        if read_plan(folder, with_cases=False).launcher.name == BENCH:
+            raise BadInput(f"resume={folder}: a program has saved it (runner.bench), so run the program again")
 
 
 def _links(folder: Path) -> Iterator[Path]:
@@ -98,16 +118,29 @@ def _is_within(folder: Path, path: Path) -> bool:
 
 def newest(output_dir: str, name: str | None = None) -> Path | None:
     """Return the folder of the newest run under ``output_dir``, of those called ``name`` if that is given."""
-
-    def begun(folder: Path) -> tuple[str, str, float]:
-        return folder.parent.name, folder.name[:8], (folder / PLAN).stat().st_mtime  # date, time, order in one second
-
     folders = [path.parent for path in Path(output_dir).glob(f"*/*/{PLAN}") if (path.parent / journal.NAME).is_file()]
     for folder in sorted(folders, key=begun, reverse=True):
         with contextlib.suppress(OSError, ValueError):
-            if name is None or read_head(folder)["name"] == name:
+            if name is None or read_plan(folder, with_cases=False).name == name:
                 return folder
     return None
+
+
+def begun(folder: Path) -> tuple[float, float]:
+    """Return the start of the run in ``folder``, in seconds since 1970, and the time of its plan, for equal starts.
+
+    Folders have local times, which two machines or a journey may have from several zones: the recorded start has its
+    offset. One without an offset does not say when it was, so that the time of the plan stands in for it.
+    """
+    start = written = 0.0
+    with contextlib.suppress(OSError):
+        start = written = (folder / PLAN).stat().st_mtime
+    sessions = earlier_sessions(folder)
+    named = f"{folder.parent.name} {folder.name[:8]}", "%Y-%m-%d %H-%M-%S"
+    with contextlib.suppress(ValueError, OverflowError, OSError):
+        text, form = (str(sessions[0].get("started")), STARTED) if sessions else named
+        start = datetime.strptime(text, form).timestamp()
+    return start, written
 
 
 def check_owner(folder: Path) -> None:
@@ -116,95 +149,88 @@ def check_owner(folder: Path) -> None:
     Resuming runs what the folder's cases name, a user's file included, so the folder must be this user's alone.
     """
     facts, user = folder.stat(), os.geteuid()
-    if user and facts.st_uid != user:
-        problem = "another user owns it"
-    elif user and facts.st_mode & stat.S_IWOTH:
-        problem = "everybody can write to it"
-    else:
-        return
-    raise BadInput(f"resume={folder}: {problem}; if you trust what it names as code, add resume.trust=true")
+    if user and (facts.st_uid != user or facts.st_mode & stat.S_IWOTH):
+        problem = "another user owns it" if facts.st_uid != user else "everybody can write to it"
+        raise BadInput(f"resume={folder}: {problem}; if you trust what it names as code, add resume.trust=true")
+
+
+def check_code(folder: Path, cases: Sequence[CaseRecord]) -> None:
+    """Raise BadInput if one of ``cases``, which the plan in ``folder`` names, would run a file in ``folder``."""
+    for path in sorted(set[str]().union(*(case.user_files for case in cases))):
+        named = Path(*path.split("."))  # by package.module
+        if any(_is_within(folder, place) for place in (Path(path), named, repository(os.getcwd()) / named)):
+            trusted = "type the implementations and the workload to run it, or add resume.trust=true"
+            raise BadInput(f"resume={folder}: its plan runs {path}, which came with the folder; {trusted}")
+
+
+def published(folder: Path) -> list[str]:
+    """Return the names of the reporters that have published all rows of the run; none if that cannot be read."""
+    try:
+        return (folder / PUBLISHED).read_text(encoding="utf-8").split()
+    except (OSError, ValueError):
+        return []
+
+
+def set_published(folder: Path, names: Sequence[str]) -> None:
+    """Record the ``names`` of the reporters that have published all rows of the run, if that is possible."""
+    with contextlib.suppress(OSError):
+        (folder / PUBLISHED).write_text("\n".join(names), encoding="utf-8")
 
 
 def write_plan(folder: Path, plan: Plan, cases: Sequence[CaseRecord]) -> None:
-    """Write ``cases`` and the settings of ``plan`` to ``plan.jsonl``, and for people to ``configs.yaml``.
+    """Write ``cases`` and the settings of ``plan`` to ``plan.jsonl``, for people to ``configs.yaml``. Raises OSError.
 
     In ``plan.jsonl`` the cases refer to a table of implementations and measurements by their places in it.
-    Raises OSError.
     """
     choices = {choice.text: choice for case in cases for choice in (case.impl, *case.measures)}
     places = {text: place for place, text in enumerate(choices)}
-    lines = [orjson.dumps({**_settings(plan), "choices": [choice.to_record() for choice in choices.values()]})]
+    lines = [orjson.dumps({**plan_settings(plan), "choices": [choice.to_record() for choice in choices.values()]})]
     for case in cases:
         measures = [places[measure.text] for measure in case.measures]
         lines.append(orjson.dumps({**case.to_record(), "impl": places[case.impl.text], "measures": measures}))
-    replace(folder / PLAN, b"\n".join(lines) + b"\n")
-    replace(folder / CONFIGS, "---\n".join(_documents(plan, cases)).encode())
+    replace_file(folder / PLAN, b"\n".join(lines) + b"\n")
+    replace_file(folder / CONFIGS, "---\n".join(_documents(plan, cases)).encode())
 
 
-class Head(TypedDict):
-    """The settings in ``plan.jsonl``."""
-
-    name: str
-    baseline: str | None
-    launcher: Mapping[str, Any]
-    log: Sequence[Mapping[str, Any]]
-    columns: Sequence[str]
-    question: str | None
-    conclusion: Sequence[Mapping[str, Any]]
+SETTINGS = ("name", "baseline", "launcher", "log", "columns", "question", "conclusion")  # of a Plan, in plan.jsonl
 
 
-LATER: Mapping[str, Any] = {"question": None, "conclusion": []}  # settings that the folders of older versions lack
+def plan_settings(plan: Plan) -> dict[str, Any]:
+    """Return the settings of ``plan`` as JSON-ready values."""
+
+    def record(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [record(item) for item in value]
+        return value.to_record() if isinstance(value, Choice) else value
+
+    return {name: record(getattr(plan, name)) for name in SETTINGS}
 
 
-def read_head(folder: Path) -> Head:
-    """Return the settings in ``plan.jsonl``. Raises OSError, ValueError."""
-    with open(folder / PLAN, "rb", opener=journal.no_link) as file, _readable():
-        record = {**LATER, **orjson.loads(file.readline())}
-        head: Any = {name: record[name] for name in Head.__annotations__}
-        check(Head, head)
-        for choice in (head["launcher"], *head["log"], *head["conclusion"]):
-            Choice.from_record(choice)
-    return cast(Head, head)
+def has_equal_settings(plan: Plan, other: Plan) -> bool:
+    """Return whether two plans differ at most in their cases."""
+    return plan_settings(plan) == plan_settings(other)
 
 
-@contextlib.contextmanager
-def _readable() -> Iterator[None]:
-    """Raise ValueError for whatever reading a record raises that is none."""
-    try:
-        yield
-    except UNREADABLE as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from None
-
-
-def has_settings(folder: Path, plan: Plan) -> bool:
-    """Return whether ``plan.jsonl`` has the settings of ``plan``. Raises OSError, ValueError."""
-    return bool(dict(read_head(folder)) == orjson.loads(orjson.dumps(_settings(plan))))
-
-
-def read_cases(folder: Path) -> list[CaseRecord]:
-    """Return the cases in ``plan.jsonl``. Raises OSError, ValueError."""
-    cases = []
-    with open(folder / PLAN, "rb", opener=journal.no_link) as file, _readable():
-        choices = [Choice.from_record(record) for record in orjson.loads(file.readline())["choices"]]
-        for line in file:
-            record = orjson.loads(line)
-            record["workload"], record["impl"] = Choice.from_record(record["workload"]), choices[record["impl"]]
-            record["measures"] = tuple(choices[place] for place in record["measures"])
-            check(CaseRecord, record)
-            cases.append(CaseRecord(**record))
-    return cases
-
-
-def _settings(plan: Plan) -> dict[str, Any]:
-    return {
-        "name": plan.name,
-        "baseline": plan.baseline,
-        "launcher": plan.launcher.to_record(),
-        "log": [reporter.to_record() for reporter in plan.log],
-        "columns": list(plan.columns),
-        "question": plan.question,
-        "conclusion": [analysis.to_record() for analysis in plan.conclusion],
-    }
+def read_plan(folder: Path, *, with_cases: bool = True) -> Plan:
+    """Return the plan in ``plan.jsonl``, without its cases if these are not needed. Raises OSError, ValueError."""
+    with open(folder / PLAN, "rb", opener=no_link) as file:
+        try:
+            records = map(untrusted.parse, untrusted.lines(file))
+            head: Any = next(records, None)
+            plain = {name: head[name] for name in ("name", "baseline", "columns", "question")}
+            check(Plan, plain)
+            log, conclusion = (tuple(map(Choice.from_record, head[name])) for name in ("log", "conclusion"))
+            choices = [Choice.from_record(record) for record in head["choices"]]
+            return Plan(
+                **plain | {"columns": tuple(plain["columns"])},
+                launcher=Choice.from_record(head["launcher"]),
+                log=log,
+                conclusion=conclusion,
+                cases=tuple(CaseRecord.from_record(record, choices) for record in records if with_cases),
+                output_dir=str(folder.parent.parent),
+            )
+        except UNREADABLE as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
 def _documents(plan: Plan, cases: Sequence[CaseRecord]) -> Iterator[str]:
@@ -212,56 +238,43 @@ def _documents(plan: Plan, cases: Sequence[CaseRecord]) -> Iterator[str]:
     import yaml
 
     def dump(value: object) -> str:
-        text: str = yaml.dump(value, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=False)
-        return text
+        return str(yaml.dump(value, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=False))
 
-    yield dump(_settings(plan))
+    yield dump(plan_settings(plan))
     dumped: dict[str, str] = {}  # dumping what many cases share would take most of the time
     for case in cases:
         record = case.to_record()
-        own = dump({"key": case.key, "workload": record.pop("workload")})
+        begin = dump({"key": case.key, "workload": record.pop("workload")})
         if (shared := repr(record)) not in dumped:
             dumped[shared] = dump(record)
-        yield own + dumped[shared]
+        yield begin + dumped[shared]
 
 
-def environment(argv: Sequence[str]) -> dict[str, Any]:
-    """Return what is known without torch: machine, versions, commit, command line. Secrets are redacted."""
-    git = ["git", "-C", str(ROOT)]  # no repository: None, as for an installed package
-    commit = output([*git, "rev-parse", "HEAD"])
+def environment(command: Sequence[str]) -> dict[str, Any]:
+    """Return what is known without torch: machine, versions, commit, ``command`` line. Secrets are redacted."""
+    commit = git(ROOT, "rev-parse", "HEAD")  # no repository: None, as for an installed package
     return {
-        "command": redact_command(["python -m runner", *argv]),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": redact_command(command),
+        "started": time.strftime(STARTED),
         "hostname": socket.gethostname(),
         "system": platform.platform(),
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
         "commit": commit and commit.strip(),
-        "dirty": None if commit is None else bool(output([*git, "status", "--porcelain"])),
+        "dirty": None if commit is None else bool(git(ROOT, "status", "--porcelain", "--ignore-submodules=dirty")),
     }
 
 
 def write_environment(folder: Path, facts: dict[str, Any]) -> None:
     """Write ``facts`` of the current session to ``environment.json``. Raises OSError."""
-    replace(folder / ENVIRONMENT, orjson.dumps(facts, option=orjson.OPT_INDENT_2) + b"\n")
+    replace_file(folder / ENVIRONMENT, orjson.dumps(facts, option=orjson.OPT_INDENT_2) + b"\n")
 
 
 def earlier_sessions(folder: Path) -> list[dict[str, Any]]:
     """Return the facts in ``environment.json`` of each session so far, in order; [] if it cannot be read."""
     try:
-        with open(folder / ENVIRONMENT, "rb", opener=journal.no_link) as file:
-            last = orjson.loads(file.read())
+        with open(folder / ENVIRONMENT, "rb", opener=no_link) as file:
+            last = untrusted.parse(b"".join(untrusted.lines(file)))
         return [facts for facts in (*last.pop("earlier_sessions", []), last) if isinstance(facts, dict)]
     except (OSError, *UNREADABLE):
         return []
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Replace ``path``: a reader finds the old content or the new one. Raises OSError."""
-    new = path.with_name(f"{path.name}.new")
-    try:
-        new.write_bytes(content)
-        new.replace(path)
-    except OSError:
-        new.unlink(missing_ok=True)  # a part of the content, on a full disk
-        raise

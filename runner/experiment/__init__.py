@@ -1,1 +1,0 @@
-"""What goes in and what comes out: cases, their schema, rows and columns. Imports nothing heavy."""

@@ -1,0 +1,303 @@
+"""Analyses of a run, for the field ``conclusion`` of an experiment: each answers a question in sentences.
+
+To add one is to add a function here. Its name and its keyword arguments are those of an item of ``conclusion``, as in
+``{name: growth, over: workload.size}``. It gets the run and yields sentences with figures and their 95 % intervals, and
+none if no row has what it needs: ``no_answer`` then says why. An argument ``over`` or ``field`` names a field,
+``column`` or ``columns`` columns of docs/columns.md. Other functions are private.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, permutations
+from typing import Any
+
+from ..measure.columns import column_of
+from ..records.case import CaseRecord, as_typed
+from ..records.figures import figure, interval
+from ..records.grouping import grouped
+from .gains import compared, gain, over_baseline, ratio_text, widened
+from .kept_files import kept_files, read_csv
+from .lines import Line
+from .no_answer import counts, missing_columns, timed_lines
+from .notes import how_many_more
+from .power_law import FEWEST, power_law
+from .run import Run
+from .validity import contended, may_win, verdict
+
+LONGEST, LONGEST_NAME = 32, 64  # characters of the name of an operation, and of a kernel
+
+
+def ranking(run: Run) -> Iterator[str]:
+    """Rank the implementations of each problem from the slowest to the fastest, with the gain of each step."""
+    for heading, lines in _problems(run).items():
+        ranked = sorted(lines, key=lambda line: -over_baseline(line, lines)[0])
+        if not ranked[1:]:
+            rows = [line.row for line in run.lines if run.names.heading(line.case) == heading]
+            others = counts([row for row in rows if not may_win(row)])
+            rest = f" ({others})" if others else ""
+            yield f"{heading}: only {run.names.impl(ranked[0].case)} is correct and timed{rest}: {_time(ranked[0])}."
+            continue
+        steps = [f"{run.names.impl(ranked[0].case)} {_time(ranked[0])}"]
+        for slower, faster in pairwise(ranked):
+            took = f"{run.names.impl(faster.case)} {_time(faster)}"
+            steps.append(f"{took}, {gain(slower, faster, lines)}")
+        whole = f" From the first to the last: {gain(ranked[0], ranked[-1], lines)}." if ranked[2:] else ""
+        yield f"{heading}: {'; '.join(steps)}.{whole}"
+
+
+def bandwidth(run: Run) -> Iterator[str]:
+    """Tell the rate at which each implementation moves the minimum traffic, and its share of the measured peak."""
+    for heading, lines in _problems(run).items():
+        rates = []
+        for line in lines:
+            if line.gbps:
+                share = line.value("pct_of_measured_peak") if line.value("bound") == "memory" else None
+                peak = f", {share:.0f} % of the measured peak" if share else ""
+                rates.append(f"{run.names.impl(line.case)} {_rate(line)}{peak}")
+        if rates:
+            yield f"{heading}: {'; '.join(rates)}."
+
+
+def growth(run: Run, *, over: str, column: str = "time_us") -> Iterator[str]:
+    """Fit the power of the field ``over`` with which ``column`` grows, and say up to where it is flat.
+
+    See ``power_law``. Contended times are left out.
+    """
+    name, reasons = over.rpartition(".")[2], list[tuple[str, str]]()
+    for label, every in _series(run, over, column).items():
+        lines = [line for line in every if not _is_contended(line, column)]
+        doubts = _doubts(every) if lines != every else ""
+        left_out = ",".join(f"{_field(line, over):g}" for line in every if line not in lines)
+        if doubts and len(lines) < FEWEST:
+            reasons.append((label, f"{len(every) - len(lines)} of {len(every)} times are {doubts}"))
+            continue
+        ys, shares = zip(*(_value(line, column) for line in lines), strict=True)
+        xs = [float(_field(line, over)) for line in lines]
+        text, reason = power_law(name, column, _named(column), xs, ys, [share or 0.0 for share in shares])
+        reasons += [(label, reason)] if reason else []
+        if text:
+            yield f"{label}: {text}.{f' Left out, since {doubts}: {name}={left_out}.' if doubts else ''}"
+    for reason, members in grouped(reasons, lambda pair: pair[1]).items():
+        yield f"{members[0][0]}{how_many_more(members)}: no exponent of {_named(column)} over {name}: {reason}."
+
+
+def effect(run: Run, *, field: str, column: str = "time_us") -> Iterator[str]:
+    """Tell ``column`` at each value of ``field``, and its ratio to that at the first value."""
+    name = field.rpartition(".")[2]
+    for label, lines in _series(run, field, column).items():
+        (first, around), *others = [_value(line, column) for line in lines]
+        if not others:
+            continue
+        unit = column_of(column).unit
+        texts = [f"{figure(first, unit)} at {name}={as_typed(_field(lines[0], field))}"]
+        for line, (value, half) in zip(lines[1:], others, strict=True):
+            ratio = ratio_text(math.log(value / first), None if None in (half, around) else math.hypot(half, around))
+            texts.append(f"{figure(value, unit)} at {as_typed(_field(line, field))}, {ratio}")
+        doubts = _doubts([line for line in lines if _is_contended(line, column)])
+        note = f" Some of these times are {doubts}." if doubts else ""
+        yield f"{label}: {_named(column)} is {'; '.join(texts)}.{note}"
+
+
+def values(run: Run, *, columns: tuple[str, ...]) -> Iterator[str]:
+    """Tell the value of each of ``columns`` for each implementation."""
+    for heading, lines in _problems(run).items():
+        for column in columns:
+            known = [(run.names.impl(line.case), line.value(column)) for line in lines]
+            unit = column_of(column).unit
+            texts = [f"{label} {_told(value, unit)}" for label, value in known if value not in (None, "")]
+            if texts:
+                yield f"{heading}: {column}: {', '.join(texts)}."
+    yield from (f"{sentence}." for sentence in missing_columns(timed_lines(run), columns))
+
+
+def operations(run: Run, *, most: int = 5) -> Iterator[str]:
+    """Tell which operations take the largest shares of a call, at most ``most`` of them, by ``measure=profile``."""
+    for heading, lines in _problems(run).items():
+        for line in lines:
+            shares = _shares(run, line)
+            shown = {op.removeprefix("aten::")[:LONGEST]: share for op, share in [*shares.items()][:most]}
+            texts = [f"{op} {share:.0f} %" for op, share in shown.items() if share >= 0.5]
+            if texts:
+                where = "CPU" if line.row.device == "cpu" else "GPU"
+                label = run.names.impl(line.case)
+                yield f"{heading} {label}: {', '.join(texts)} of the {where} time, by torch.profiler."
+
+
+def passes(
+    run: Run, *, impl: str, steps: tuple[str, ...], passes: tuple[int, ...], minimum: float = 2.0
+) -> Iterator[str]:
+    """Compare the time of ``impl`` with the passes over memory that its ``steps`` need by their formula.
+
+    ``passes`` has those of each step: one if it reads or writes the whole tensor once. ``minimum`` is how many the
+    minimum traffic is. With ``measure=profile`` each step is compared, with ``measure=ncu`` the bytes are.
+    """
+    total = sum(passes)
+    for heading, lines in _problems(run).items():
+        mine = next((line for line in lines if line.case.impl.name == impl), None)
+        if mine is None:
+            continue
+        fastest = min(lines, key=lambda line: over_baseline(line, lines)[0])
+        text = f"{heading}: {impl} makes {total:g} passes over memory, {total / minimum:.1f} times the minimum traffic"
+        if fastest is not mine:
+            ratio = gain(mine, fastest, lines)
+            text += f"; the fastest, {run.names.impl(fastest.case)}, is {ratio}"
+        yield f"{text}."
+        shares = _shares(run, mine)
+        known = {step: share for step in steps if (share := shares.get(f"aten::{step}"))}
+        if len(known) == len(steps):
+            whole = sum(known.values())
+            texts = [
+                f"{step} {100 * share / whole:.0f} % ({100 * count / total:.0f} %)"
+                for (step, share), count in zip(known.items(), passes, strict=True)
+            ]
+            yield f"{heading}: share of each step by torch.profiler (by its passes): {', '.join(texts)}."
+        if read := mine.value("dram_bytes"):
+            size = mine.value("bytes_min") / minimum
+            yield f"{heading}: {impl} moves {read / size:.2f} passes by ncu, {total:g} by its formula."
+
+
+def roofline(run: Run) -> Iterator[str]:
+    """Tell the intensity of each problem, what bounds it, and how near the fastest implementation comes."""
+    for heading, lines in _problems(run).items():
+        best = min(lines, key=lambda line: over_baseline(line, lines)[0])
+        flops, size = best.value("flops"), best.value("bytes_min")
+        if not flops or not size:
+            continue
+        text = f"{heading}: {flops / size:.3g} flop/byte"
+        text += f", bound by {best.value('bound')}" if best.value("bound") else ""
+        share = best.value("pct_of_measured_peak")
+        rate = figure(best.tflops or 0.0, "TFLOP/s", 3)
+        reached = f"{share:.0f} % of the measured peak" if share else rate
+        yield f"{text}; the fastest, {run.names.impl(best.case)}, reaches {reached}."
+
+
+def orders(run: Run, *, columns: tuple[str, ...]) -> Iterator[str]:
+    """Compare the order of the implementations by each of ``columns`` with that by the first of them.
+
+    Neighbors that their intervals do not tell apart have ``≈`` between them. Columns that a case lacks are left out, as
+    those of a GPU are on a CPU.
+    """
+    for heading, lines in _problems(run).items():
+        first, *others = [column for column in columns if all(line.value(column) for line in lines)] or [""]
+        if len(lines) < 2 or not others:
+            continue
+        yield f"{heading}: by {_named(first)} {_order(run, lines, first)}."
+        for column in others:
+            turned = [
+                f"{run.names.impl(one.case)} and {run.names.impl(other.case)}"
+                for one, other in permutations(lines, 2)
+                if _is_less(one, other, first) and _is_less(other, one, column)
+            ]
+            said = f"{', '.join(turned)} change places" if turned else "no pair that can be told apart changes places"
+            more = []
+            for line in lines:
+                added = float(line.value(column)) - float(line.value(first))
+                sign = "+" if added >= 0 else "-"
+                more.append(f"{run.names.impl(line.case)} {sign}{figure(abs(added), 'us', 3)}")
+            order = _order(run, lines, column)
+            yield f"{heading}: by {_named(column)} {order}: {said}. Beside {_named(first)}: {', '.join(more)}."
+    yield from (f"{sentence}." for sentence in missing_columns(timed_lines(run), columns))
+
+
+# --- what the analyses share ---
+
+
+def _problems(run: Run) -> dict[str, list[Line]]:
+    """Return the correct lines with a time, by the heading of their problem."""
+    return grouped(timed_lines(run), lambda line: run.names.heading(line.case))
+
+
+def _series(run: Run, over: str, column: str) -> dict[str, list[Line]]:
+    """Return the lines that have ``column`` and differ in the field ``over`` alone, in its order."""
+    every = [line for lines in _problems(run).values() for line in lines]
+    known = [line for line in every if _field(line, over) is not None and (_value(line, column)[0] or 0) > 0]
+    series = grouped(known, lambda line: _without(run, line.case, over))
+    for lines in series.values():
+        if all(isinstance(_field(line, over), int | float) for line in lines):
+            lines.sort(key=lambda line: float(_field(line, over)))
+    return {label: lines for label, lines in series.items() if len({_field(line, over) for line in lines}) > 1}
+
+
+def _order(run: Run, lines: Sequence[Line], column: str) -> str:
+    """Return the implementations by ``column``, the fastest first."""
+    ordered = sorted(lines, key=lambda line: float(line.value(column)))
+    text = run.names.impl(ordered[0].case)
+    for one, other in pairwise(ordered):
+        text += f" {'<' if _is_less(one, other, column) else '≈'} {run.names.impl(other.case)}"
+    return text
+
+
+def _is_less(one: Line, other: Line, column: str) -> bool:
+    """Return whether ``column`` of the first line is less than that of the second, beyond both 95 % intervals."""
+    if column == "time_us":
+        return compared(other, one, [one, other])[1] == "slower"
+    (value, half), (above, around) = _value(one, column), _value(other, column)
+    return bool(above - value > math.hypot(value * (half or 0.0), above * (around or 0.0)))
+
+
+def _without(run: Run, case: CaseRecord, field: str) -> str:
+    """Return what tells ``case`` from others beside the value of ``field``."""
+    group, _, name = field.partition(".")
+    problem = [(key, value) for key, value in run.names.problem(case).items() if key not in (name, field)]
+    impl = run.names.impl(case)
+    if group == "impl":
+        others = [f"{key}={value}" for key, value in case.impl.options.items() if key != name]
+        impl = f"{case.impl.name}({', '.join(others)})" if others else case.impl.name
+    return " ".join([case.workload.name, *(f"{key}={as_typed(value)}" for key, value in problem), impl])
+
+
+def _field(line: Line, field: str) -> Any:
+    """Return the value of ``field``, called as on the command line; None if the case has no such field."""
+    return line.case.flat.get(field)
+
+
+def _value(line: Line, column: str) -> tuple[Any, Any]:
+    """Return the value of ``column`` and half of its 95 % interval as a share; None where one is not known."""
+    percent = line.value(column_of(column).interval)
+    half = None if percent is None else percent / 100
+    return line.value(column), widened(line, half) if half is not None and _is_contended(line, column) else half
+
+
+def _is_contended(line: Line, column: str) -> bool:
+    """Return whether ``column`` is a time that other processes may have made longer."""
+    return contended(line.row) and column_of(column).unit == "us"
+
+
+def _doubts(lines: Sequence[Line]) -> str:
+    """Return the verdicts of those of ``lines`` that are contended: ``contended``, ``contended or fallback``."""
+    return " or ".join(dict.fromkeys(verdict(line.row) for line in lines if contended(line.row)))
+
+
+def _named(column: str) -> str:
+    """Return the name of ``column`` in a sentence, whose time is that of paired rounds if there are some."""
+    return "time" if column == "time_us" else column
+
+
+def _time(line: Line) -> str:
+    return figure(line.time_us, "us")
+
+
+def _told(value: Any, unit: str) -> str:
+    """Return a value as a sentence has it: names of kernels in C++ may have thousands of characters."""
+    text = figure(value, unit)
+    return f"{text[: LONGEST_NAME - 3]}..." if len(text) > LONGEST_NAME else text
+
+
+def _rate(line: Line) -> str:
+    text = figure(line.gbps or 0.0, "GB/s", 3)
+    around = interval(line.value("interval_pct"), "± ")
+    return f"{text} ({around})" if around else text
+
+
+def _shares(run: Run, line: Line) -> dict[str, float]:
+    """Return the share in percent of each operation, the largest first, by ``measure=profile``; empty without it."""
+    files = kept_files(run.folder, line.row, "profile/ops.csv").values()
+    operations = grouped((record for file in files for record in read_csv(file)), lambda record: record["op"])
+    spent = {
+        op: sum(float(record["gpu_us" if "gpu_us" in record else "self_host_us"] or 0) for record in records)
+        for op, records in operations.items()
+    }
+    total = sum(spent.values()) or 1.0
+    return {op: 100 * us / total for op, us in sorted(spent.items(), key=lambda item: -item[1]) if us > 0}

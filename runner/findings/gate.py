@@ -1,0 +1,266 @@
+"""Decide whether a change makes anything slower, wrong or failing. Measures nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..records.case import CaseRecord
+from ..records.paired_rounds import PairedRounds
+from ..records.row import Row
+from ..timing.statistics import BATCHES, LEVEL, T_975, Ratio, survival
+from ..timing.verdict import UNTRUE
+from .ratios import by_key, doubt, ratio_in_rounds
+from .replicas import merge_replicas, replicas_by_case
+from .run_comparison import RunComparison
+
+if TYPE_CHECKING:
+    from .names import Names
+
+
+Word = Literal["slower", "wrong", "failing", "unclear", "ok", "new", "removed", "not judged", "skipped"]
+ALARMS: tuple[Word, ...] = ("wrong", "failing", "slower")
+JUDGED: tuple[Word, ...] = (*ALARMS, "unclear", "ok")
+ABSENT = ("unsupported", "skipped")  # statuses of a case that does not exist there, or was never started
+PASS, FAIL, UNCLEAR = 0, 1, 3  # exit codes
+BESIDE = "name such files from __file__, so that each revision reads its own"
+ONE_CALL = "give both functions to one call of bench, which samples them in turn"
+MOST_LONGER = 50  # times the measuring that is worth advising; beyond, the limit is too near to the slowdown
+REPLICAS = 3  # processes at least whose spread gives an interval of use
+
+
+@dataclass(frozen=True)
+class BeforeAfter:
+    """One problem and implementation, before a change and after it."""
+
+    name: str  # ``gelu cols=1024 triton``
+    before: Row | None = None  # replicas merged; None: no row
+    after: Row | None = None
+    ratio: Ratio | None = None  # time after over time before; None: no ratio could be formed
+    processes: int = 1  # that have measured both
+    doubt: str = ""  # why there is no ratio, or no conclusion from it; "" if that is not known
+    lone: bool = False  # a missing row means that one side does not have the case, not that it was not measured
+    skipped: str = ""  # why it was not measured; "" if it was
+
+
+@dataclass(frozen=True)
+class GateDecision:
+    """The decision on one pair."""
+
+    pair: BeforeAfter
+    word: Word
+    reason: str = ""  # one line; of an unclear one what would decide it
+
+    @property
+    def change(self) -> str:
+        """The change of the time with its 95 % interval: ``+10.2 % (+9.8 to +10.6)``; "" without a ratio."""
+        ratio = self.pair.ratio
+        if ratio is None or not self.pair.after or not self.pair.before:
+            return ""
+        low, middle, high = (math.expm1(ratio.log + half) for half in (-ratio.half, 0.0, ratio.half))
+        if not math.isfinite(ratio.half):
+            return f"{_signed(middle)} % (no interval)"
+        return f"{_signed(middle)} % ({_signed(low)} to {_signed(high)})"
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The names of what is compared: ``origin/main`` and ``worktree``, or two runs."""
+
+    before: str
+    after: str
+
+
+def before_after(
+    couples: Sequence[tuple[CaseRecord, CaseRecord]], rows: Sequence[Row], rounds: Sequence[PairedRounds], names: Names
+) -> list[BeforeAfter]:
+    """Return a pair for each of ``couples``, the case before and after the change, from the rows of all replicas."""
+    replicas, compared = replicas_by_case(rows), by_key(rounds)
+    found = []
+    for couple in couples:
+        before, after = (replicas.get(case.shared_key, []) for case in couple)
+        ratio = ratio_in_rounds(after, before, compared) if before and after else None
+        sides = names.case(couple[1]), _merged(before), _merged(after)
+        found.append(BeforeAfter(*sides, ratio, len(after), doubt(ratio) if ratio else ""))
+    return found
+
+
+def _merged(replicas: Sequence[Row]) -> Row | None:
+    return merge_replicas(replicas) if replicas else None
+
+
+def of_runs(found: RunComparison) -> list[BeforeAfter]:
+    """Return a pair for each case of two runs."""
+    timed = [
+        BeforeAfter(
+            f"{one.problem} {one.implementation}", one.reference, one.row, one.ratio, min(one.replicas), one.doubt
+        )
+        for one in found.pairs
+    ]
+    return timed + [
+        BeforeAfter(f"{one.problem} {one.implementation}", one.reference, one.row, doubt=one.reason, lone=True)
+        for one in found.left_out
+    ]
+
+
+def decide(pairs: Sequence[BeforeAfter], max_slowdown: float) -> list[GateDecision]:
+    """Return the decision on each pair. ``max_slowdown``: the largest slowdown that passes, as a share, above 0.
+
+    A pair is slower if the low end of its interval, corrected for the number of comparisons (Holm's method), is above
+    the limit. It is ok if the upper end is not above the limit. Between them it is unclear.
+    """
+    limit = math.log1p(max_slowdown)
+    words = [_without_time(pair) for pair in pairs]
+    timed = {i: pair.ratio for i, pair in enumerate(pairs) if words[i] is None and pair.ratio}
+    beyond = _beyond(timed, limit)
+    return [
+        GateDecision(pair, *(words[i] or _by_time(pair, timed[i], limit, slower=i in beyond)))
+        for i, pair in enumerate(pairs)
+    ]
+
+
+def _without_time(pair: BeforeAfter) -> tuple[Word, str] | None:
+    """Return the decision if the time has no say in it."""
+    before, after = pair.before, pair.after
+    if pair.skipped:
+        return "skipped", pair.skipped
+    if pair.lone and (before is None or after is None):
+        return "new" if before is None else "removed", pair.doubt
+    if before is None or after is None:
+        missing = [name for name, row in (("before", before), ("after", after)) if row is None]
+        return "unclear", f"not measured {' and '.join(missing)} the change: run it again"
+    absent = [row for row in (before, after) if row.status in ABSENT]
+    if len(absent) == 2:
+        return "not judged", f"in neither: {after.reason}"
+    if absent:
+        return "removed" if absent[0] is after else "new", absent[0].reason
+    if _is_wrong(after) or after.status != "ok":
+        return _bad(before, after)
+    if files := before.metrics.get("worktree_files"):
+        return "unclear", f"before the change it read {files} of the working tree too; {BESIDE}"
+    if _is_wrong(before) or before.status != "ok":
+        return "not judged", f"ok now; before the change it was {_state(before)}"
+    if after.metrics.get("verdict") in UNTRUE and before.metrics.get("verdict") not in UNTRUE:
+        verdict, why = after.metrics["verdict"], after.metrics.get("verdict_reason")
+        return "unclear", f"its time after the change is {verdict}: {why}"
+    if pair.ratio is None:
+        return "unclear", f"its times cannot be compared: {pair.doubt or _no_ratio(before, after)}"
+    return None
+
+
+def _bad(before: Row, after: Row) -> tuple[Word, str]:
+    """Return the decision on a pair that is wrong or fails after the change."""
+    reason = str(after.reason or after.metrics.get("verdict_reason") or "")
+    if _is_wrong(after):
+        return ("not judged", f"wrong in both: {reason}") if _is_wrong(before) else ("wrong", reason)
+    if before.failed and not _is_wrong(before):
+        return "not judged", f"{before.status} before the change, {after.status} after it: {reason}"
+    return "failing", f"{after.status}: {reason}"
+
+
+def _is_wrong(row: Row) -> bool:
+    return row.status == "wrong" or row.metrics.get("verdict") == "wrong"
+
+
+def _state(row: Row) -> str:
+    return "wrong" if _is_wrong(row) else row.status
+
+
+def _no_ratio(before: Row, after: Row) -> str:
+    if before.time_us is None or after.time_us is None:
+        return "one has no time; add measure=benchmark"
+    if min(before.time_us, after.time_us) <= 0:
+        return "one cannot be told from an empty call; take a larger problem"
+    seconds = 1e-6 * max(before.time_us, after.time_us) * BATCHES
+    return f"there are no paired rounds, as for slow calls; measure.benchmark.max_s={seconds:.2g} allows them"
+
+
+def _beyond(ratios: Mapping[int, Ratio], limit: float) -> set[int]:
+    """Return which of ``ratios`` are above ``limit``, corrected for their number (Holm 1979)."""
+    chances = {i: _chance(ratio, limit) for i, ratio in ratios.items()}
+    found: set[int] = set()
+    for rank, i in enumerate(sorted(chances, key=lambda i: chances[i])):
+        if chances[i] * (len(chances) - rank) > LEVEL:
+            break
+        found.add(i)
+    return found
+
+
+def _chance(ratio: Ratio, limit: float) -> float:
+    """Return the two-sided p-value of a ratio above ``limit``, if the true one is at the limit; 1 below it."""
+    beyond = ratio.log - limit
+    if beyond <= 0 or not math.isfinite(ratio.half):
+        return 1.0
+    return 2 * survival(beyond / (ratio.half / T_975[ratio.freedom]), ratio.freedom) if ratio.half else 0.0
+
+
+def _by_time(pair: BeforeAfter, ratio: Ratio, limit: float, *, slower: bool) -> tuple[Word, str]:
+    if slower:
+        return "slower", ""
+    if ratio.log + ratio.half <= limit:
+        return "ok", ""
+    return "unclear", _advice(pair, ratio, limit)
+
+
+def _advice(pair: BeforeAfter, ratio: Ratio, limit: float) -> str:
+    """Return what would decide an unclear pair."""
+    if ratio.separate is not None:
+        return pair.doubt
+    if pair.after and pair.after.case.of_program:
+        return f"{pair.doubt or 'two calls of bench differ by as much'}: {ONE_CALL}"
+    if not math.isfinite(ratio.half):
+        reason = pair.doubt or "the times have no interval"
+        return f"{reason}: measure both at once (--against), or each with replicas={REPLICAS}"
+    if ratio.log - ratio.half > limit:
+        more = max(REPLICAS, pair.processes + REPLICAS - 1)
+        return f"above the limit by its own interval, but not corrected for all comparisons: replicas={more}"
+    needed, now = abs(limit - ratio.log), f"±{100 * ratio.half:.2g} %"
+    wanted = f"needs an interval of ±{100 * needed:.2g} %, has {now}"
+    sampling = math.sqrt(max(0.0, ratio.half**2 - ratio.systematic**2))
+    left = needed**2 - ratio.systematic**2
+    if not ratio.paired:
+        return f"{wanted}: measure both in one run (--against), in paired rounds"
+    if needed <= ratio.systematic:
+        return f"{wanted}, of which ±{100 * ratio.systematic:.2g} % is the instrument's: a larger --max-slowdown"
+    longer = sampling**2 / left
+    if longer > MOST_LONGER:
+        return f"{wanted}: the slowdown is too near to the limit; another --max-slowdown"
+    longer, fields = max(longer, 1.0), _fields(pair)
+    processes = f"{wanted}: replicas={max(REPLICAS, math.ceil(longer * pair.processes))}"
+    if pair.processes > 1 or not {"paired_rounds", "max_s"} <= fields.keys():
+        return processes
+    rounds = math.ceil(longer * float(fields["paired_rounds"]))
+    seconds = longer * float(fields["max_s"])
+    return f"{processes}, or measure.benchmark.max_s={seconds:.2g} measure.benchmark.paired_rounds={rounds}"
+
+
+def _fields(pair: BeforeAfter) -> Mapping[str, Any]:
+    """Return the fields of the benchmark of the case."""
+    measures = pair.after.case.measures if pair.after else ()
+    return next((one.fields for one in measures if one.name == "benchmark"), {})
+
+
+def again(findings: Sequence[GateDecision]) -> list[int]:
+    """Return the places of what to measure again: what is unclear, and a slowdown that few processes have seen."""
+    timed = [(i, one) for i, one in enumerate(findings) if one.pair.ratio and BESIDE not in one.reason]
+    return [i for i, one in timed if one.word == "unclear" or (one.word == "slower" and one.pair.processes < REPLICAS)]
+
+
+def exit_code(findings: Sequence[GateDecision]) -> int:
+    """Return 1 if a pair is slower, wrong or failing; else 3 if one is unclear or nothing could be judged; else 0.
+
+    Skipped pairs alone pass, but not beside pairs of which none could be judged.
+    """
+    words = {one.word for one in findings}
+    if words & {*ALARMS}:
+        return FAIL
+    nothing = not words & {"ok", "new"} and ("skipped" not in words or "not judged" in words)
+    return UNCLEAR if "unclear" in words or nothing else PASS
+
+
+def _signed(share: float) -> str:
+    """Return a share in percent with its sign and three significant digits at most."""
+    percent = 100 * share
+    return f"{percent:+.0f}" if abs(percent) >= 100 else f"{percent:+.2g}" if abs(percent) < 1 else f"{percent:+.1f}"

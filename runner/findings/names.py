@@ -1,0 +1,69 @@
+"""Labels that tell the cases of a grid apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..records.case import CaseRecord, Choice, Scalar
+from ..records.grouping import grouped
+from ..records.labels import Labels, several, varying
+from .lines import Line
+
+
+class Names:
+    """Labels that tell the cases of one grid apart and leave out what is the same for all."""
+
+    def __init__(self, cases: Sequence[CaseRecord]) -> None:
+        self._labels = Labels(case.impl for case in cases)
+        self._varying_settings = several(case.flat_settings for case in cases)
+        varied = varying(case.workload for case in cases)
+        workloads = grouped((case.workload for case in cases), lambda workload: workload.name)
+        # By workload: the fields that vary over the grid, in the order of its class; and the others with their values.
+        self.axes = {name: _axes(chosen, varied[name]) for name, chosen in workloads.items()}
+        self.constants = {name: _constants(chosen[0], varied[name]) for name, chosen in workloads.items()}
+
+    def impl(self, case: CaseRecord) -> str:
+        """Return ``compiled``, or ``compiled(mode=default)`` if the grid has several of that name."""
+        return self._labels.label(case.impl)
+
+    def value(self, line: Line, column: str) -> Any:
+        """Return ``line.value(column)``, or the label for the column ``implementation``."""
+        return self.impl(line.case) if column == "implementation" else line.value(column)
+
+    def settings(self, case: CaseRecord) -> dict[str, Scalar]:
+        """Return what varies over the grid beside workload and implementation, with its value in ``case``."""
+        return {name: value for name, value in case.flat_settings.items() if name in self._varying_settings}
+
+    def problem(self, case: CaseRecord) -> dict[str, Scalar]:
+        """Return everything that tells the problem of ``case`` from others of its workload."""
+        fields = case.workload.fields  # a user's workload may have had other ones in another run
+        return {name: fields.get(name) for name in self.axes[case.workload.name]} | self.settings(case)
+
+    def heading(self, case: CaseRecord) -> str:
+        """Return the workload and what varies, without the implementation: ``gelu cols=1024 seed=1``."""
+        return " ".join([case.workload.name, *(f"{name}={value}" for name, value in self.problem(case).items())])
+
+    def case(self, case: CaseRecord) -> str:
+        """Return the heading and the implementation: ``gelu cols=1024 seed=1 triton``."""
+        return f"{self.heading(case)} {self.impl(case)}"
+
+
+def _constants(workload: Choice, varied: set[str]) -> dict[str, Scalar]:
+    """Return the fields that a heading shows: not the path of a user's workload, whose name is that of its file."""
+    hidden = {*varied, "path"}
+    return {name: value for name, value in workload.fields.items() if name not in hidden and value is not None}
+
+
+def _axes(chosen: Sequence[Choice], varied: set[str]) -> list[str]:
+    """Return the ``varied`` fields without copies of an earlier one, such as m, n and k of size.
+
+    A field that is null in some cases is also a copy of a later one, if it agrees with it in the others.
+    """
+    series = {name: [choice.fields.get(name) for choice in chosen] for name in chosen[0].fields if name in varied}
+
+    def is_copy(place: int, mine: list[Scalar]) -> bool:
+        others = [each for at, each in enumerate(series.values()) if at < place or (None in mine and None not in each)]
+        return any(all(value in (None, other) for value, other in zip(mine, each, strict=True)) for each in others)
+
+    return [name for place, (name, mine) in enumerate(series.items()) if not is_copy(place, mine)]

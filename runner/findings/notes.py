@@ -1,0 +1,178 @@
+"""Notes below a table: what its marks mean, and why cases are not plainly ok, each with the cases that share it."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePath
+
+from ..device.processes import ROOT
+from ..records.grouping import grouped
+from ..records.row import ERROR, Row
+from ..timing.statistics import Ratio
+from .lines import Line
+from .names import Names
+from .ratios import doubt
+from .validity import DRIFTING, doubt_of, may_win, verdict
+
+TARGETS = ("measure.benchmark.target_cpu_pct", "measure.benchmark.target_pct")  # the argument target_pct of ``bench``
+COUNTED = {  # verdicts whose reasons have figures that differ from case to case; by whether it ran on a CPU
+    ("not_converged", True): f"times have a wider interval than asked for ({TARGETS[0]})",
+    ("not_converged", False): f"times have a wider interval than asked for ({TARGETS[1]})",
+    (DRIFTING, True): f"times drift by more than asked for ({TARGETS[0]}); see drift_pct",
+    (DRIFTING, False): f"times drift by more than asked for ({TARGETS[1]}); see drift_pct",
+    ("contended", True): "cases shared their CPUs with other processes; see cpu_wait_pct",
+    ("contended", False): "cases ran while another process started or stopped using the GPU; see timer_drift_us",
+}
+
+ZEROS = "data=zeros: {} times are for zeros; a GPU may be faster on them than on data"
+NOT_CHECKED = "not checked, and never the fastest: it moves as many bytes as the workload must, and computes nothing"
+UNCHECKED = "not checked, so none is called the fastest: give check=reference"  # a call of runner.bench
+SIDE_EFFECTS = "it changed {}; its process ended, so that no other case is affected, and no ratio was taken in it"
+
+NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
+
+QUICK = "quick: wider intervals; leave out quick=true for figures to keep"
+ALONE = "#"  # before a time
+OWN_TIME = f"{ALONE} measured alone, not in paired rounds as the others"
+TIED = "≈ tied for the fastest: cannot be told apart"
+
+
+def footnotes(lines: Sequence[Line], names: Names) -> Iterator[str]:
+    """Explain the marks of the table of ``lines``, and how its speed-ups and its winners were found."""
+    if any(line.case.settings.quick for line in lines):
+        yield QUICK
+    if any(line.fastest == "tied" for line in lines):
+        yield TIED
+    if mixed(lines):
+        yield OWN_TIME
+    yield from _without_conclusion([(line, line.ratio) for line in lines], "no conclusion", names)
+    others = [(line, line.behind) for line in lines if not (line.ratio and line.ratio.separate is not None)]
+    yield from _without_conclusion(others, "not compared with the fastest", names)
+    separate = [(line, line.ratio) for line in lines if line.ratio and not line.ratio.paired]
+    for reason, members in grouped(separate, lambda pair: doubt(pair[1])).items():
+        cases = and_more([line for line, _ in members], names)
+        yield f"{cases}: the speed-up compares two separate times, not paired rounds{f'; {reason}' if reason else ''}"
+    launch_bound = [line for line in lines if line.launch_bound and may_win(line.row) and line.value("pipelined_us")]
+    problems = grouped(launch_bound, lambda line: line.case.problem).values()
+    for text, alike in grouped(problems, lambda problem: _winners(problem, names)).items():
+        yield f"{names.heading(alike[0][0].case)}{how_many_more(alike)}: fastest {text}"
+
+
+def mixed(lines: Sequence[Line]) -> bool:
+    """Return whether some times of ``lines`` are from paired rounds and others are not."""
+    return len({line.paired_time_us is None for line in lines if line.time_us is not None}) == 2
+
+
+def _without_conclusion(pairs: Sequence[tuple[Line, Ratio | None]], what: str, names: Names) -> Iterator[str]:
+    """Tell ``what`` there is not, for lines whose separate times contradict their ratio in paired rounds."""
+    lines = [(line, doubt(ratio)) for line, ratio in pairs if ratio and ratio.separate is not None]
+    if lines:
+        yield f"{and_more([line for line, _ in lines], names)}: {what}: {lines[0][1]}"
+
+
+def _winners(lines: Sequence[Line], names: Names) -> str:
+    """Say who is fastest by which time, where launches of some case take longer than the GPU's work."""
+    by_gpu = [names.impl(line.case) for line in lines if line.fastest in ("yes", "tied")]
+    high = min(_pipelined(line)[1] for line in lines)
+    by_caller = [names.impl(line.case) for line in lines if _pipelined(line)[0] <= high]
+    if set(by_gpu) == set(by_caller):
+        return f"by GPU time and by pipelined time (calls back to back): {', '.join(by_gpu)}"
+    return f"by GPU time: {', '.join(by_gpu)}; by pipelined time (calls back to back): {', '.join(by_caller)}"
+
+
+def _pipelined(line: Line) -> tuple[float, float]:
+    """Return the interval of the time of one of many calls back to back."""
+    us, percent = line.value("pipelined_us"), line.value("pipelined_pct") or 0.0
+    return us * (1 - percent / 100), us * (1 + percent / 100)
+
+
+def row_notes(rows: Sequence[Row], names: Names) -> list[str]:
+    """Return a line for each reason why a case is not plainly ok, with the cases that share it."""
+    told = [(text, row) for row in rows for text in _doubts(row)]
+    # Cases share a note if their texts differ in numbers alone, and come from the same line of an implementation.
+    shared = grouped(told, lambda note: (without_numbers(note[0]), source_line(note[1].detail)))
+    notes = []
+    for members in shared.values():
+        texts, alike = zip(*members, strict=True)
+        traceback = [f"; its traceback: {file}" for file in alike[0].files if PurePath(file).name == ERROR]
+        like_it = " like it" * (len(set(texts)) > 1)
+        notes.append(f"{and_more(alike, names)}{like_it}: {texts[0]}{''.join(traceback)}")
+    counts = Counter(text for row in rows for text in _counted(row))
+    return [*notes, *(text.format(f"{count} of {len(rows)}") for text, count in counts.items())]
+
+
+def _doubts(row: Row) -> Iterator[str]:
+    """Yield each reason why the case of ``row`` is not plainly ok, but for those that are only counted."""
+    if row.status == "ok" and (not_measured := row.metrics.get("not_measured")):
+        yield f"not measured: {not_measured}"
+    unchecked = row.time_us is not None and row.metrics.get("correct") is None
+    if note := row.metrics.get("check_note"):
+        yield f"right or wrong is unknown, so it is never the fastest: {note}" if unchecked else str(note)
+    elif unchecked:
+        yield UNCHECKED if row.case.of_program else NOT_CHECKED
+    if count := row.metrics.get("recompiles"):
+        reason = f": {because}" if (because := row.metrics.get("recompile_reason")) else ""
+        yield f"torch.compile compiled it again, {count} time{'s' * (count != 1)}{reason}"
+    if imported := row.metrics.get("import_note"):
+        yield str(imported)
+    if changed := row.metrics.get("side_effects"):
+        yield SIDE_EFFECTS.format(changed)
+    if (doubt_of(row), row.device == "cpu") not in COUNTED and (reason := reason_of(row)):
+        yield f"{verdict(row)}: {reason}"
+
+
+def _counted(row: Row) -> Iterator[str]:
+    """Yield a text with a place for the number of cases that have it."""
+    if text := COUNTED.get((doubt_of(row), row.device == "cpu")):
+        for target in TARGETS if row.case.of_program else ():
+            text = text.replace(target, "target_pct")
+        yield f"{verdict(row)}: {{}} {text}"
+    if row.time_us is not None and row.case.workload.fields.get("data") == "zeros":
+        yield ZEROS
+
+
+def and_more(members: Sequence[Row] | Sequence[Line], names: Names) -> str:
+    """Return the first case and how many others there are."""
+    return names.case(members[0].case) + how_many_more(members)
+
+
+def how_many_more(members: Sequence[object]) -> str:
+    """Return `` and 3 more`` if there are others beside the first."""
+    return f" and {len(members) - 1} more" if members[1:] else ""
+
+
+def without_numbers(reason: str) -> str:
+    """Return what ``reason`` shares with those that differ from it in their numbers alone."""
+    return NUMBER.sub("", reason)
+
+
+def reason_of(row: Row) -> str:
+    """Return the reason, with the line of the implementation that raised; "" if there is none."""
+    reason = str(row.reason or row.metrics.get("verdict_reason") or "")
+    where = source_line(row.detail)
+    return f"{reason} ({where})" if where else reason
+
+
+FRAME = re.compile(r'^ *File "(.+)", line (\d+), in ', re.MULTILINE)
+KERNELS = (ROOT / "runner" / "kernels", ROOT / "kernels")  # the first is a link in a checkout
+LIBRARIES = {"site-packages", "dist-packages", "torch"}  # folders of a path
+
+
+def source_line(detail: str) -> str:
+    """Return the last line of an implementation in the traceback ``detail``: ``k.py:6``, ``kernels/gelu/triton.py:34``.
+
+    Return "" if ``detail`` is no traceback, or only the runner and libraries are in it.
+    """
+    frames = FRAME.findall(detail) if detail.startswith("Traceback ") else []
+    for file, number in reversed(frames):
+        path = Path(file)
+        for root in KERNELS:
+            if path.is_relative_to(root):
+                return f"kernels/{path.relative_to(root)}:{number}"
+        in_python = path.is_relative_to(sysconfig.get_path("stdlib")) or file.startswith("<")
+        if not (in_python or LIBRARIES & set(path.parts) or path.is_relative_to(ROOT / "runner")):
+            return f"{path.name}:{number}"
+    return ""

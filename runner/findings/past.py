@@ -1,0 +1,138 @@
+"""Read a past run from its folder, whole or in brief. Nothing here runs, imports or changes what the folder names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..device.files import no_link
+from ..records import untrusted
+from ..records.bad_input import BadInput
+from ..records.case import CaseRecord, Choice
+from ..records.plan import Plan
+from ..records.row import HARMLESS, Row
+from ..records.settings import Settings
+from ..store import journal, run_folder
+from ..store.provenance import commits
+from ..store.resume import other_device
+from .run import Run
+
+EXAMPLE = "outputs/<date>/<time>-<name>"
+MOST_ROWS = 20_000  # of the newest runs, in which a case is looked for
+OUTPUTS = "outputs"  # where runs are, unless ``output_dir`` says otherwise
+
+
+def read_run(of: str | Path, output_dir: str = OUTPUTS) -> Run:
+    """Return the run in the folder ``of``; ``last`` is the newest under ``output_dir``.
+
+    Raises BadInput if there is no run, it has another format, or its settings cannot be read.
+    """
+    if str(of) == "last":
+        if not (newest := run_folder.newest(output_dir)):
+            raise BadInput(f"last: there is no run under {output_dir}; give the folder of one, as {EXAMPLE}")
+        of = newest
+    folder = Path(of)
+    if not (folder / journal.NAME).is_file():
+        what = f"it holds no {journal.NAME}, so it is not the folder of a run"
+        nearby = run_folder.newest(str(folder)) or run_folder.newest(str(folder.parent))
+        raise BadInput(f"{folder}: {what if folder.is_dir() else 'there is no such folder'}; give {nearby or EXAMPLE}")
+    contents = journal.load(folder)
+    try:
+        plan = run_folder.read_plan(folder)
+    except FileNotFoundError:  # a journal alone
+        plan = Plan(cases=(), name=folder.name, baseline=None, output_dir="", launcher=Choice("local", {}), log=())
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{folder / run_folder.PLAN} cannot be read ({error})") from None
+    cases = every_case(plan.cases, contents.rows.values())
+    rows = [contents.rows[case.key] for case in cases if case.key in contents.rows]
+    facts = {"sessions": run_folder.earlier_sessions(folder), "unreadable": contents.unreadable}
+    return Run.of_plan(plan, folder, rows, contents.rounds, cases=cases, **facts)
+
+
+def read_runs(folders: Sequence[str | Path], output_dir: str = OUTPUTS) -> list[Run]:
+    """Return the runs in ``folders``; say on stderr how many records cannot be read. Raises as ``read_run``."""
+    runs = [read_run(of, output_dir) for of in folders]
+    for run in runs:
+        if count := run.unreadable:
+            records = f"{count} record{'s' * (count > 1)} of its journal cannot be read"
+            print(f"runner: {run.folder}: {records}: damaged or cut off", file=sys.stderr)
+    return runs
+
+
+def every_case(planned: Iterable[CaseRecord], rows: Iterable[Row]) -> list[CaseRecord]:
+    """Return the cases of ``planned`` and of ``rows``, each once."""
+    return list({case.key: case for case in (*planned, *(row.case for row in rows))}.values())
+
+
+def run_folders(output_dir: str = OUTPUTS) -> list[Path]:
+    """Return the folders of all runs under ``output_dir``, the oldest first."""
+    folders = [path.parent for path in Path(output_dir).glob(f"*/*/{journal.NAME}")]
+    return sorted(folders, key=run_folder.begun)
+
+
+def newest_rows(cases: Iterable[CaseRecord], output_dir: str, devices: Collection[str] | None) -> dict[str, Row]:
+    """Return the newest row with a time of each of ``cases``, of any replica and on one of ``devices``, by shared key.
+
+    How exactly a row was measured does not count. ``devices`` are as in ``resume.other_device``.
+    """
+    wanted: dict[tuple[str, str, Settings], set[str]] = {}
+    for case in cases:
+        wanted.setdefault(_what_runs(case), set()).add(case.shared_key)
+    rows: dict[str, Row] = {}
+    read = 0
+    for folder in reversed(run_folders(output_dir)):
+        if read > MOST_ROWS or not wanted:
+            break
+        with suppress(BadInput):  # of another format
+            for row in reversed(journal.read_rows(folder)):
+                read += 1
+                if row.status in ("ok", "wrong") and not other_device(row, devices):
+                    rows |= dict.fromkeys(wanted.pop(_what_runs(row.case), ()), row)
+    return rows
+
+
+def _what_runs(case: CaseRecord) -> tuple[str, str, Settings]:
+    return case.workload.text, case.impl.text, case.settings.identity
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a list of runs says about one of them."""
+
+    folder: Path
+    name: str
+    device: str = ""  # those of its rows
+    commit: str = ""  # as ``Run.commits``
+    cases: int = 0  # of its plan
+    done: int = 0  # cases that have a row
+    failed: int = 0  # rows that make the exit code 1
+    unreadable: int = 0  # records of its journal
+    problem: str = ""  # why the journal cannot be read; the figures are then 0
+
+
+def summarize(folder: Path) -> RunSummary:
+    """Return the summary of the run in ``folder``. It takes a tenth of the time of ``read_run``. Raises nothing."""
+    name, cases = folder.name[9:], 0  # after the time
+    with suppress(OSError, ValueError):
+        with open(folder / run_folder.PLAN, "rb", opener=no_link) as file:
+            cases = sum(1 for _ in untrusted.lines(file)) - 1
+        name = run_folder.read_plan(folder, with_cases=False).name
+    rows: dict[str, dict[str, Any]] = {}
+
+    def read(record: dict[str, Any]) -> None:
+        if record["record"] == "row":
+            facts = {name: record["metrics"].get(name) for name in ("repository", "commit", "dirty")}
+            rows[record["key"]] = {**facts, "device": str(record["device"]), "status": str(record["status"])}
+
+    try:
+        unreadable = journal.read_records(folder, read)
+    except BadInput as error:
+        return RunSummary(folder, name, cases=cases, problem=str(error))
+    devices = ", ".join(dict.fromkeys(row["device"] for row in rows.values() if row["device"]))
+    failed = sum(row["status"] not in HARMLESS for row in rows.values())
+    count = max(cases, len(rows))
+    return RunSummary(folder, name, devices, commits(rows.values()), count, len(rows), failed, unreadable)

@@ -1,0 +1,162 @@
+"""Run: the rows of a run, as its folder holds them, with what is derived from them; and the names of several runs."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..device import identity
+from ..records.case import CaseRecord, Choice
+from ..records.columns import DEVICE
+from ..records.paired_rounds import PairedRounds
+from ..records.plan import Plan
+from ..records.row import Row
+from ..records.settings import NEUTRAL
+from ..store.provenance import commits
+from .lines import Line, derive_lines
+from .names import Names
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, as its folder holds it."""
+
+    folder: Path
+    rows: Sequence[Row]  # the last row of each case, in the order of the plan
+    rounds: Sequence[PairedRounds]
+    _: KW_ONLY
+    baseline: str | None = None  # its own setting
+    columns: Sequence[str] = ()  # those that its table shows; empty: the usual ones
+    sessions: Sequence[Mapping[str, Any]] = ()  # facts about machine, versions and command, one per session
+    unreadable: int = 0  # records of its journal that are damaged or cut off
+    title: str = ""  # the name of the run
+    cases: Sequence[CaseRecord] = ()  # of its plan, and those of its rows
+    question: str | None = None  # that an experiment asks
+    conclusion: Sequence[Choice] = ()  # analyses that answer it, of runner.findings.analyses
+
+    @classmethod
+    def of_plan(
+        cls, plan: Plan, folder: Path, rows: Sequence[Row], rounds: Sequence[PairedRounds], **facts: Any
+    ) -> Run:
+        """Return a run of ``plan``. ``facts``: the fields that no plan has, and the cases, if they are others."""
+        return cls(
+            folder,
+            rows,
+            rounds,
+            baseline=plan.baseline,
+            columns=plan.columns,
+            title=plan.name,
+            question=plan.question,
+            conclusion=plan.conclusion,
+            **{"cases": plan.cases, **facts},
+        )
+
+    @property
+    def name(self) -> str:
+        """``<date>/<time>-<name>``."""
+        return "/".join(self.folder.resolve().parts[-2:])
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """The facts of the last session; empty if they cannot be read."""
+        return self.sessions[-1] if self.sessions else {}
+
+    @property
+    def devices(self) -> str:
+        """The devices of its rows, in order of appearance."""
+        return ", ".join(dict.fromkeys(row.device for row in self.rows if row.device))
+
+    @property
+    def commits(self) -> str:
+        """The commits that its rows are from, short and in order, with ``*`` for changed files; "" if none is known."""
+        return commits([row.metrics for row in self.rows])
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        """One line per case, against the run's own baseline, with the properties of its device that are asked for."""
+        rows = self.rows
+        if wanted := {*self.columns} & {*DEVICE}:
+            facts = (identity.device_columns(self.worker(row)).items() for row in rows)
+            known = [{name: value for name, value in each if name in wanted} for each in facts]
+            rows = [replace(row, metrics={**row.metrics, **each}) for row, each in zip(rows, known, strict=True)]
+        return derive_lines(rows, self.baseline, self.rounds)
+
+    def worker(self, row: Row) -> Mapping[str, Any]:
+        """Return the facts about the device of ``row``, by the last session that knows it; empty if none does."""
+        for session in reversed(self.sessions):
+            workers = session.get("workers")
+            this_gpu = workers.get(row.metrics.get("gpu_uuid")) if isinstance(workers, Mapping) else None
+            for facts in (this_gpu, session.get("worker")):
+                gpu = facts.get("gpu") if isinstance(facts, Mapping) else None
+                if isinstance(facts, Mapping) and row.device == (gpu["name"] if isinstance(gpu, Mapping) else "cpu"):
+                    return facts
+        return {}
+
+    @cached_property
+    def names(self) -> Names:
+        """Labels of its cases."""
+        return Names(self.cases or [row.case for row in self.rows])
+
+    def rows_of(self, lines: Iterable[Line]) -> list[Row]:
+        """Return the rows behind ``lines``, of which each may have several replicas."""
+        wanted = {(line.case.problem, line.case.impl.text) for line in lines}
+        return [row for row in self.rows if (row.case.problem, row.case.impl.text) in wanted]
+
+    def heading(self, rows: Sequence[Row], width: int) -> str:
+        """Return its name and the devices of ``rows``, then the constant fields of each of their workloads."""
+        ran = [row for row in rows if row.device != "cpu" or row.case.settings.device != "cuda"]  # there, a GPU lacks
+        devices = replace(self, rows=ran).devices
+        lines = [f"{self.title} on {devices}" if devices else self.title]
+        shown = {row.case.workload.name for row in rows}
+        for workload, fields in self.names.constants.items():
+            if workload in shown and fields:
+                text = f"{workload}: {' '.join(f'{name}={value}' for name, value in fields.items())}"
+                lines += textwrap.wrap(
+                    text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+                )
+        return "\n".join(lines)
+
+    def outcome(self, rows: Sequence[Row]) -> str:
+        """Return how ``rows`` ended: ``12 cases: 10 ok, 1 wrong, 1 not run``, ``4 of 12 cases: 4 ok``."""
+        total = f"{len(self.cases)} case{'s' * (len(self.cases) != 1)}"
+        counts = Counter(row.status for row in rows)
+        ended = [f"{count} {status}" for status, count in counts.items()]
+        if len(rows) < len(self.rows):
+            return f"{len(rows)} of {total}: {', '.join(ended)}".removesuffix(": ")
+        missing = [f"{count} not run"] if (count := len(self.cases) - len(rows)) else []
+        return f"{total}: {', '.join([*(ended or ['no case done']), *missing])}"
+
+    def against(self, baseline: str | None) -> Run:
+        """Return the run with another baseline, or the same if that is None."""
+        return self if baseline is None else replace(self, baseline=baseline)
+
+
+def joint(runs: Sequence[Run]) -> Names:
+    """Return labels that tell the cases of all ``runs`` apart.
+
+    A setting that varies between runs alone, such as the number of samples, is no part of a problem: the same problems
+    of two runs stand together.
+    """
+    return Names([case for run in runs for case in _cases(run)])
+
+
+def _cases(run: Run) -> list[CaseRecord]:
+    """Return the cases of ``run``, without settings that are the same in all of them."""
+    cases = list(run.cases or (row.case for row in run.rows))
+    if any(run.names.settings(case) for case in cases):
+        return cases
+    return [replace(case, measures=(), settings=NEUTRAL) for case in cases]
+
+
+def run_names(runs: Sequence[Run]) -> list[str]:
+    """Return a different name for each run: its time and name, with the date or the path where that is not enough."""
+    for end in (1, 2, 0):
+        names = ["/".join(run.folder.resolve().parts[-end:]) for run in runs]
+        if len(set(names)) == len(runs):
+            return names
+    return [f"{name} ({place})" for place, name in enumerate(names, 1)]

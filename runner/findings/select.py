@@ -1,0 +1,149 @@
+"""Choose lines of past runs: ``--where``, ``--sort``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from itertools import accumulate
+from typing import Any
+
+from ..measure.columns import known_columns
+from ..records.bad_input import BadInput, choices
+from ..records.case import as_typed
+from ..records.grouping import grouped
+from ..records.schema import size
+from .flat import Records, flat_records
+from .lines import Line
+from .run import Run
+
+PREFIXES = ("", "workload.", "impl.")
+COMMA = re.compile(r",(?![^(\[]*[)\]])")  # not within compiled(of=naive, mode=default) and [a,b]
+MOST_NAMED = 12  # values in a message
+EMPTY = ("", "null", "none")
+
+
+def where(records: Records, conditions: Sequence[str], only: Sequence[str] = ()) -> list[int]:
+    """Return the places of the ``records`` that fulfil ``conditions``, each ``name=value,name=value1,value2``.
+
+    Several values of a name are alternatives. Names are those of rows, or ``only`` those if they are given.
+
+    Raises:
+        BadInput: a name is unknown, a condition has no ``=``, or no record fulfils all of them.
+
+    """
+    wanted = _parsed(conditions)
+    if not records:  # of a run without rows, whose columns are not known
+        return []
+    if unknown := [name for name in wanted if only and name not in only]:
+        raise BadInput(f"--where {unknown[0]}: no such column; {choices(unknown[0], only)}")
+    names = {name: name if only else _column(records, name, f"--where {name}") for name in wanted}
+    places = [
+        place
+        for place, record in enumerate(records)
+        if all(any(_is(record.get(names[name]), value) for value in values) for name, values in wanted.items())
+    ]
+    if not places:
+        raise BadInput(_nothing(records, wanted, names))
+    return places
+
+
+def chosen_lines(runs: Sequence[Run], conditions: Sequence[str], sort: str | None = None) -> list[list[Line]]:
+    """Return the lines of each run that fulfil ``conditions``, in the order of the column ``sort``. Raises BadInput."""
+    if not (conditions or sort):
+        return [run.lines for run in runs]
+    records = [record for run in runs for record in flat_records(run.lines)]
+    kept = {*where(records, conditions)} if conditions else {*range(len(records))}
+    chosen = []
+    for run, start in zip(runs, accumulate((len(run.lines) for run in runs), initial=0), strict=False):
+        places = [place for place in range(len(run.lines)) if start + place in kept]
+        lines, table = [run.lines[place] for place in places], [records[start + place] for place in places]
+        order = _order(table, [line.case.problem for line in lines], sort) if sort else range(len(lines))
+        chosen.append([lines[place] for place in order])
+    return chosen
+
+
+def _parsed(conditions: Iterable[str]) -> dict[str, list[str]]:
+    """Return the values of each name. A word without ``=`` is another value of the name before it."""
+    wanted: dict[str, list[str]] = {}
+    name = ""
+    for word in (word.strip() for text in conditions for word in COMMA.split(text)):
+        before, equals, value = word.partition("=")
+        if equals and before.replace(".", "").replace("_", "").isalnum():
+            name, word = before, value
+        elif not name:
+            raise BadInput(f"--where {word}: no condition; write --where workload=gelu,dtype=bfloat16")
+        wanted.setdefault(name, []).append(word)
+    return wanted
+
+
+def _nothing(records: Records, wanted: Mapping[str, Sequence[str]], names: Mapping[str, str]) -> str:
+    """Return why no record fulfils the conditions ``wanted``."""
+    for name, values in wanted.items():
+        there = list(dict.fromkeys(_text(record.get(names[name])) for record in records))
+        if not any(_is(record.get(names[name]), value) for record in records for value in values):
+            near = there if len(there) <= MOST_NAMED else get_close_matches(values[0], there, 3) or there[:3]
+            return f"--where {name}={','.join(values)}: no row has it; {choices(values[0], near)}"
+    conditions = ",".join(f"{name}={','.join(values)}" for name, values in wanted.items())
+    return f"--where {conditions}: no row fulfils all of it; leave out one of the conditions"
+
+
+def _text(value: object) -> str:
+    return as_typed(None if value == "" else value)
+
+
+def _is(value: object, word: str) -> bool:
+    """Return whether ``word``, as typed, means ``value``: a word may be a pattern, such as ``*H200*``."""
+    if value is None or value == "":
+        return word.lower() in EMPTY
+    if isinstance(value, bool):
+        return word.lower() == _text(value)
+    if isinstance(value, int | float):
+        try:
+            return float(word) == value
+        except ValueError:
+            return size(word) == value
+    return word == str(value) or fnmatchcase(str(value), word)
+
+
+def _column(records: Records, name: str, option: str) -> str:
+    """Return the column that ``name`` means; ``workload.`` and ``impl.`` may be left out. Raises BadInput."""
+    there = {key for record in records for key in record}
+    meant = [prefix + name for prefix in PREFIXES if prefix + name in there]
+    if meant[:1] == [name] or len(meant) == 1:
+        return meant[0]
+    if meant:
+        raise BadInput(f"{option}: there are {' and '.join(meant)}; write one of them")
+    columns = known_columns()
+    if name in columns:
+        return name  # which no row has
+    short = {key.partition(".")[2] if key.startswith(PREFIXES[1:]) else key for key in there} | {*columns}
+    near = get_close_matches(name, sorted(short), 3) or [word for word in sorted(short) if name in word][:3]
+    question = f"did you mean {' or '.join(near)}? " if near else ""
+    raise BadInput(f"{option}: no such column; {question}rows.csv has them all")
+
+
+def _order(records: Records, problems: Sequence[str], by: str) -> list[int]:
+    """Return the places of ``records`` in the order of the column ``by``, ``-column`` for the highest first.
+
+    Records of one of ``problems`` stay together. Problems are sorted if the column is the same in all records of each,
+    else the records within each problem. Records without a value come last. Raises BadInput.
+    """
+    name = _column(records, by.removeprefix("-"), f"--sort {by}") if records else ""
+    groups = grouped(range(len(problems)), lambda place: problems[place])
+
+    def sort(places: Iterable[int]) -> list[int]:
+        known = [place for place in places if records[place].get(name) not in (None, "")]
+        ranked = sorted(known, key=lambda place: _rank(records[place][name]), reverse=by.startswith("-"))
+        return [*ranked, *(place for place in places if place not in {*known})]
+
+    if all(len({_text(records[place].get(name)) for place in places}) == 1 for places in groups.values()):
+        first = {places[0]: places for places in groups.values()}
+        return [place for head in sort(list(first)) for place in first[head]]
+    return [place for places in groups.values() for place in sort(places)]
+
+
+def _rank(value: object) -> tuple[int, Any]:
+    """Return what orders numbers by their values, before words."""
+    return (0, value) if isinstance(value, int | float) else (1, str(value))

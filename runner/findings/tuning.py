@@ -1,0 +1,132 @@
+"""Find the fastest arguments of a kernel: the decisions of ``runner tune`` after its races, and its text.
+
+A race samples all candidates of a problem in paired rounds, and leaves out those shown to be slower than the fastest
+(``runner.timing.procedure.race``). Nothing here measures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from statistics import fmean
+from typing import Any
+
+from ..records.case import ARGS, CaseRecord, Choice
+from ..records.grouping import grouped
+from ..records.paired_rounds import PairedRounds
+from ..records.row import Row
+from ..timing.statistics import BATCHES, Ratio
+from . import ratios
+from .ratios import ratio_in_rounds
+from .validity import may_win
+
+FEWEST_SAMPLES = 20  # that ``samples`` of the benchmark allows
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The candidates of one problem and implementation, and what is known of them so far."""
+
+    default: CaseRecord  # without arguments
+    cases: tuple[CaseRecord, ...]  # all candidates, the default among them
+    left: tuple[CaseRecord, ...] = ()  # the fastest, and those not shown to be slower than it
+    fastest: CaseRecord | None = None  # None: no race yet, or no candidate has a time
+    failed: tuple[tuple[CaseRecord, str], ...] = ()  # candidates without a time that counts, and why
+    calls: int = 0  # sampled to choose
+    calls_again: int = 0  # sampled to confirm the choice
+    gain: Ratio | None = None  # time of the fastest over the default's, from processes that chose nothing
+
+
+def contests(cases: Sequence[CaseRecord]) -> list[Contest]:
+    """Return a contest for each problem and implementation of ``cases``. The default is always a candidate."""
+
+    def default(case: CaseRecord) -> CaseRecord:
+        fields = {name: value for name, value in case.impl.fields.items() if not name.startswith(ARGS)}
+        return replace(case, impl=Choice(case.impl.name, fields))
+
+    groups = grouped(cases, lambda case: (case.problem, default(case).impl.text)).values()
+    unique = [{case.key: case for case in (default(members[0]), *members)} for members in groups]
+    return [Contest(next(iter(candidates.values())), tuple(candidates.values())) for candidates in unique]
+
+
+def racing(case: CaseRecord) -> CaseRecord:
+    """Return ``case`` for the race."""
+    return replace(case, measures=(Choice("benchmark", {**case.measures[0].fields, "race": True}),))
+
+
+def confirming(case: CaseRecord, process: int, processes: int) -> CaseRecord:
+    """Return ``case`` for one of the ``processes`` that measure the gain, which share the rounds of a comparison."""
+    fields: dict[str, Any] = dict(case.measures[0].fields)
+    fields |= {name: round(math.sqrt(processes) * fields[name], 3) for name in ("target_pct", "target_cpu_pct")}
+    fields |= {
+        "race": False,
+        "samples": FEWEST_SAMPLES,
+        "paired_rounds": max(BATCHES, math.ceil(fields["paired_rounds"] / processes)),
+    }
+    return replace(case, measures=(Choice("benchmark", fields),), replica=process)
+
+
+def judge(contest: Contest, rows: Sequence[Row], rounds: Sequence[PairedRounds]) -> Contest:
+    """Return ``contest`` after the race whose ``rows`` and ``rounds`` are given.
+
+    Without paired rounds, such as for very slow calls, the shortest time wins and nothing is shown to be slower.
+    """
+    by_key = {row.case.key: row for row in rows}
+    raced, dropped = ratios.by_key(rounds), {key for each in rounds for key in each.dropped}
+    left: list[tuple[float, CaseRecord]] = []
+    failed: list[tuple[CaseRecord, str]] = []
+    measured = [(case, by_key.get(racing(case).key)) for case in contest.cases]
+    for case, row in measured:
+        if row is None or not _is_timed(row):
+            failed.append((case, _why(row)))
+        elif row.case.key not in dropped:
+            left.append((_time_us(row, raced), case))
+    return replace(
+        contest,
+        left=tuple(case for _, case in left),
+        fastest=min(left, key=itemgetter(0))[1] if left else None,
+        failed=tuple(failed),
+        calls=_calls([row for _, row in measured if row], rounds),
+    )
+
+
+def confirm(contest: Contest, processes: int, rows: Sequence[Row], rounds: Sequence[PairedRounds]) -> Contest:
+    """Return ``contest`` with its gain, from the rows of the fastest and of the default in ``processes`` processes."""
+    if contest.fastest is None or contest.fastest.key == contest.default.key:
+        return contest
+    numbers = range(1, processes + 1)
+    mine, base = (
+        [row for row in rows if row.case.key in {confirming(case, number, processes).key for number in numbers}]
+        for case in (contest.fastest, contest.default)
+    )
+    timed = mine and base and all(map(_is_timed, (*mine, *base)))
+    gain = ratio_in_rounds(mine, base, ratios.by_key(rounds)) if timed else None
+    return replace(contest, gain=gain, calls_again=_calls((*mine, *base), rounds))
+
+
+def _is_timed(row: Row) -> bool:
+    return bool(may_win(row) and row.time_us)
+
+
+def _time_us(row: Row, raced: Mapping[str, PairedRounds]) -> float:
+    """Return the time of ``row``, from the race if there was one."""
+    key = row.case.key
+    return fmean(raced[key].batches_us[key]) if key in raced else row.time_us or math.inf
+
+
+def _calls(rows: Sequence[Row], rounds: Sequence[PairedRounds]) -> int:
+    """Return how many calls were sampled for the times of ``rows`` and in their paired rounds."""
+    total = 0
+    for row in rows:
+        figures: Mapping[str, Any] = row.metrics
+        total += int(figures.get("samples") or 0) * int(figures.get("calls_per_sample") or 1)
+        total += sum(each.calls.get(row.case.key, 0) for each in rounds)
+    return total
+
+
+def _why(row: Row | None) -> str:
+    if row is None:
+        return "not measured"
+    return f"{row.status}: {row.reason}" if row.reason else str(row.metrics.get("verdict_reason") or "it has no time")

@@ -1,0 +1,87 @@
+"""Numbers with units, for people."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeGuard
+
+RISING = (  # units that follow one another in steps of 1000; of 1024 for KiB
+    ("us", "ms", "s"),
+    ("uJ", "mJ", "J", "kJ"),
+    ("mW", "W", "kW"),
+    ("kHz", "MHz", "GHz"),
+    ("byte", "KiB", "MiB", "GiB", "TiB"),
+    ("B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s"),
+    ("FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s"),
+    ("flop", "kflop", "Mflop", "Gflop", "Tflop", "Pflop"),
+    ("", "k", "M", "G", "T", "P", "E"),
+)
+UNITS = {unit: units for units in RISING for unit in units}
+ENDS = {"us": "us", "s": "s", "pct": "%", "bytes": "byte", "gbps": "GB/s", "flops": "flop"}  # of names of columns
+EXACT = 10**6  # counts below this are shown with all their digits
+
+
+def figure(value: object, unit: str = "", digits: int = 4) -> str:
+    """Return ``value``, which is in ``unit``, in the unit that suits it; "" for None, words as they are.
+
+    Numbers without a unit get a prefix above 1000; small ones, such as errors, none.
+    """
+    if not is_number(value):
+        return "" if value is None else str(value)
+    if not unit and isinstance(value, int) and abs(value) < EXACT:
+        return str(value)
+    units = UNITS.get(unit, (unit,))
+    step, place = 1024 if "KiB" in units else 1000, units.index(unit)
+    while place and 0 < abs(value) < 1:
+        value, place = value * step, place - 1
+    while place < len(units) - 1 and step <= float(f"{abs(value):.{digits}g}") < math.inf:
+        value, place = value / step, place + 1
+    text = f"{value:.{digits}g}"
+    if "e+" in text:  # larger than the largest unit
+        text = f"{value:.0f}"
+    return f"{text} {'B' if units[place] == 'byte' else units[place]}".rstrip()
+
+
+def unit_of(column: str) -> str:
+    """Return the unit of a column of a measurement's table, which ends its name."""
+    return ENDS.get(column.rpartition("_")[2], "")
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether ``value`` is a number and not a truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_plausible_us(value: float | None) -> bool:
+    """Return whether ``value`` may be a measured time in us: None, zero, or from a femtosecond to a thousand years."""
+    return value is None or value == 0 or 1e-9 <= abs(value) < 1e17
+
+
+def finite(value: object) -> float | None:
+    """Return ``value`` as a float; None if it is not a finite number."""
+    return float(value) if is_number(value) and math.isfinite(value) else None
+
+
+def interval(percent: object, sign: str = "") -> str:
+    """Return half the width of an interval, after ``sign``: ``0.2 %``, ``>100 %``; "" for None."""
+    if not isinstance(percent, int | float):
+        return ""
+    return f"{sign}{percent:.1f} %" if percent <= 100 else ">100 %"
+
+
+def times(value: float) -> str:
+    """Return a ratio as a sentence has it: ``1.23x``, with three decimals below 1.1."""
+    return factor(value, 3 if 0.1 <= value < 1.1 else 2 if value < 100 else 0, smallest=0.1)
+
+
+def factor(ratio: float | None, decimals: int = 2, smallest: float = 0.01) -> str:
+    """Return a ratio with ``decimals``; below ``smallest`` with two significant digits; "" for None."""
+    if ratio is None:
+        return ""
+    small = 0 < ratio < smallest
+    return f"{ratio:.{1 - math.floor(math.log10(ratio)) if small else decimals}f}x"
+
+
+def factors(low: float | None, high: float | None) -> str:
+    """Return the interval of a ratio: ``1.290x to 1.310x``; "" if it is not known."""
+    return "" if low is None or high is None else f"{factor(low, 3)} to {factor(high, 3)}"

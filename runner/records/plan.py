@@ -1,0 +1,42 @@
+"""Plan: all cases of a run, and what to do with their rows."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from .case import CaseRecord, Choice
+from .row import Status
+
+Part = Literal["sources", "versions", "device", "measure"]  # of what a row is valid for
+PARTS: tuple[Part, ...] = get_args(Part)
+NAME = re.compile(r"\w[\w.+-]{0,99}")  # of a run
+NAME_RULE = "it names a folder, so give letters, digits and . _ + -, 100 at most"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume:
+    """Which rows of an earlier run still count: the fields of ``resume`` in config.yaml."""
+
+    of: str | None = None  # the run's folder, or "last"; None: a new run
+    retry: tuple[Status, ...] = ()  # statuses that do not count
+    ignore: tuple[Part, ...] = ()  # what may have changed since
+    trust: bool = False  # resume also in a folder that others can write to
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All cases of a run, validated, and what to do with their rows."""
+
+    cases: tuple[CaseRecord, ...]  # the cases of one problem stand together
+    name: str  # of the run's folder
+    baseline: str | None  # label of the implementation that speed-ups are against; None: torch, else the first correct
+    output_dir: str
+    launcher: Choice
+    log: tuple[Choice, ...]  # reporters beside the terminal and rows.csv
+    columns: tuple[str, ...] = ()  # shown on the terminal; empty: the usual ones
+    question: str | None = None  # that the run answers
+    conclusion: tuple[Choice, ...] = ()  # analyses of runner.findings.analyses that answer it
+    resume: Resume = Resume()
+    whole: bool = False  # the cases are those of the folder that is resumed

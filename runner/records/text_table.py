@@ -1,0 +1,35 @@
+"""Lines of text with aligned columns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from unicodedata import combining, east_asian_width
+
+
+def text_table(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[str]:
+    """Return ``rows`` as indented lines of text; columns ``left`` are aligned to the left, the others to the right."""
+    return [f"  {'  '.join(cells)}".rstrip() for cells in aligned(rows, left)]
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[tuple[str, ...]]:
+    """Return ``rows`` with spaces in their cells, so that each column is as wide as its widest cell."""
+    columns = []
+    for place, cells in enumerate(zip(*rows, strict=True)):
+        widths = list(map(cell_width, cells))
+        widest = max(widths)
+        spaces = [" " * (widest - width) for width in widths]
+        pairs = zip(cells, spaces, strict=True)
+        columns.append([cell + space if place in left else space + cell for cell, space in pairs])
+    return list(zip(*columns, strict=True))
+
+
+def shortened(text: str, most: int) -> str:
+    """Return ``text``, with an ellipsis in place of what exceeds ``most`` characters."""
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+
+
+def cell_width(text: str) -> int:
+    """Return how many cells of a terminal ``text`` fills."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(sign) else 2 if east_asian_width(sign) in "WF" else 1 for sign in text)

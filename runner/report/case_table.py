@@ -1,0 +1,116 @@
+"""The table of cases, grouped by problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from ..findings.lines import Line
+from ..findings.names import Names
+from ..findings.notes import ALONE, footnotes, mixed, row_notes
+from ..findings.run import Run
+from ..findings.validity import verdict
+from ..measure.columns import column_of, known_columns
+from ..records.columns import Column
+from ..records.figures import figure, interval
+from ..records.row import Row
+from .console import FILE_WIDTH
+from .table import Mark, Parts, Table, draw, rich_text
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+
+MARKS = {"yes": "★", "tied": "≈", "unknown": " ", "no": " "}  # by the column ``fastest``
+
+
+def usual_columns() -> dict[str, Column]:
+    """Return the columns that the table has if none are chosen, in their order."""
+    shown = {name: column for name, column in known_columns().items() if column.place}
+    return dict(sorted(shown.items(), key=lambda item: item[1].place))
+
+
+def table_of(lines: Sequence[Line], names: Names, chosen: Sequence[str] = ()) -> Table:
+    """Return the table: one line per case, under a heading per problem that says what varies.
+
+    It has the ``chosen`` columns of docs/columns.md, or the usual ones that are not empty.
+    """
+    columns = {name: column_of(name) for name in chosen} or usual_columns()
+    cells = {
+        name: [_chosen(column, names.value(line, name)) if chosen else _usual(column, line, name) for line in lines]
+        for name, column in columns.items()
+    }
+    if not chosen and mixed(lines):
+        texts = zip(lines, cells["time_us"], strict=True)
+        cells["time_us"] = [f"{ALONE} {text}" if text and line.paired_time_us is None else text for line, text in texts]
+    cells = {name: texts for name, texts in cells.items() if chosen or any(texts)}
+    impls = [f"{MARKS[line.fastest]} {names.impl(line.case)}" for line in lines]
+    verdicts = [verdict(line.row) for line in lines]
+    rows = zip(impls, *cells.values(), verdicts, strict=True)
+    groups, last = list[tuple[str, Sequence[Sequence[str]]]](), len(cells) + 1
+    for _, members in groupby(zip(lines, rows, strict=True), lambda pair: pair[0].case.problem):
+        (line, row), *others = members
+        groups.append((names.heading(line.case), [row, *(row for _, row in others)]))
+    marks: dict[int, dict[int, Mark]] = {}
+    for number, line in enumerate(lines):
+        if line.fastest in ("yes", "tied"):
+            marks[number] = {0: "best"}
+        if verdicts[number] != "ok":
+            marks[number] = {**marks.get(number, {}), last: "bad" if line.row.failed else "odd"}
+    heads = ["implementation", *(name if chosen else columns[name].title for name in cells), "verdict"]
+    drop = {} if chosen else {at: columns[name].drop for at, name in enumerate(cells, 1) if columns[name].drop}
+    left = frozenset({0, last})
+    return Table("", heads, groups, left=left, names=["", *cells, ""], drop=drop, marks=marks)
+
+
+def _chosen(column: Column, value: Any) -> str:
+    return " ".join(column.text(value).split())  # some have several lines
+
+
+def _usual(column: Column, line: Line, name: str) -> str:
+    if column.only and not getattr(line, column.only):
+        return ""
+    value = line.shown.value(name)
+    return "1 (base)" if column.form == "factor" and line.baseline and value else column.brief(value)
+
+
+def styled_table(
+    lines: Sequence[Line],
+    names: Names,
+    width: int,
+    chosen: Sequence[str] = (),
+    title: str = "",
+    *,
+    with_footnotes: bool = True,
+) -> Text:
+    """Return the table for ``width`` characters, below ``title``, with footnotes."""
+    parts, dropped = draw_table(lines, names, width, chosen)
+    notes = [*footnotes(lines, names), *dropped] if with_footnotes else []
+    ends = "\n" + "\n".join(notes) + "\n" if notes else ""
+    return rich_text([(f"{title}\n" if title else "", ""), *parts, (ends, "")])
+
+
+def draw_table(
+    lines: Sequence[Line], names: Names, width: int, chosen: Sequence[str] = ()
+) -> tuple[Parts, Sequence[str]]:
+    """Return the parts of the table, and a note on what does not fit into ``width`` characters, if anything."""
+    table = table_of(lines, names, chosen)
+    parts, dropped = draw(table, width)
+    titles, columns = ", ".join(table.heads[at] for at in dropped), ",".join(table.names[at] for at in dropped)
+    see = f"to see them: a wider terminal, or python -m runner show columns={columns}"
+    return parts, [f"no room for {titles}; {see}"] if dropped else []
+
+
+def row_text(row: Row, names: Names, reason: str) -> str:
+    """Return the row in one line, for a log or a pipe."""
+    words = [figure(row.time_us, "us"), interval(row.metrics.get("interval_pct"), "+-"), verdict(row), reason]
+    return " ".join([f"{names.case(row.case)}:", *filter(None, words)])
+
+
+def case_table(run: Run, lines: Sequence[Line]) -> Table:
+    """Return the table that the terminal shows of ``lines`` of ``run``, with all its columns, footnotes and notes."""
+    names, rows = run.names, run.rows_of(lines)
+    notes = [*footnotes(lines, names), *row_notes([line.row for line in lines], names), f"{run.outcome(rows)}."]
+    return replace(table_of(lines, names, run.columns), title=run.heading(rows, FILE_WIDTH), notes=notes)

@@ -1,0 +1,72 @@
+"""Where results are written: never into the folder of a run, but for the tables that every run leaves there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..device.files import replace_file
+from ..findings.run import Run
+from ..records.bad_input import BadInput
+from ..store import journal
+
+TABLE, ROWS = "table.md", "rows.csv"  # in the folder of a run
+
+
+def keep(path: Path, text: str) -> list[str]:
+    """Write a file into the folder of a run, and return a message if that fails."""
+    try:
+        replace_file(path, text.encode())
+    except OSError as error:
+        return [f"{path} cannot be written: {error.strerror or error}"]
+    return []
+
+
+def slug(text: str) -> str:
+    """Return ``text`` as a part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9.=]+", "-", text).strip("-.")[:120] or "chart"
+
+
+def target(runs: Sequence[Run], output: Path | None, ending: str) -> Path:
+    """Return where to write a report: ``output``, else a file in the current folder that is named by the first run.
+
+    Raises BadInput if that is in the folder of a run.
+    """
+    more = f"-and-{len(runs) - 1}-more" if len(runs) > 1 else ""
+    return checked(output or Path(f"{slug('-'.join(runs[0].folder.resolve().parts[-2:]))}{more}{ending}"))
+
+
+def checked(path: Path) -> Path:
+    """Return ``path``. Raises BadInput if it is in the folder of a run."""
+    for folder in path.resolve().parents:
+        if (folder / journal.NAME).is_file():
+            raise BadInput(
+                f"{path}: {folder} is the folder of a run, which stays as it is; give --output PATH elsewhere"
+            )
+    return path
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write ``content`` to ``path``, and make its folder. Raises BadInput, also if that is in the folder of a run."""
+    try:
+        checked(path).parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, content.encode(errors="replace") if isinstance(content, str) else content)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written: {error.strerror or error}; give another path") from None
+
+
+def give(content: str | bytes, output: Path | None) -> None:
+    """Write ``content`` to the file ``output``, or print the text that it is. Raises BadInput as ``write_file``."""
+    if output:
+        write_file(output, content)
+    else:
+        print(content, end="")
+
+
+def save(content: str, runs: Sequence[Run], output: Path | None, ending: str) -> int:
+    """Write a report of ``runs`` where ``target`` says, print the path and return 0. Raises BadInput."""
+    path = target(runs, output, ending)
+    write_file(path, content)
+    print(path)
+    return 0

@@ -1,0 +1,65 @@
+"""What W&B has of a run: wandb.json in the run's folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from ...device.files import no_link, replace_file
+from ...records import untrusted
+from ...records.schema import UNREADABLE
+
+STATE = "wandb.json"
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a run is on a server."""
+
+    entity: str
+    project: str
+    id: str
+    url: str
+
+    @classmethod
+    def of(cls, url: str) -> Address | None:
+        """Return the address in ``https://server/entity/project/runs/id``; None if ``url`` is none."""
+        parts = url.rstrip("/").split("/")
+        if len(parts) < 7 or parts[-2] != "runs":
+            return None
+        return cls(unquote(parts[-4]), unquote(parts[-3]), unquote(parts[-1]), url)
+
+
+@dataclass(frozen=True)
+class State:
+    """What ``wandb.json`` holds: what the recorder has written, and the address after an upload."""
+
+    recorded: tuple[str, ...] = ()  # folders that W&B recorded in, relative to that of ``wandb.json``
+    refused: str = ""  # why the latest session recorded nothing
+    why: str = ""  # why what is recorded cannot be uploaded
+    url: str = ""  # of the uploaded run; of the group, with a run per case
+    journal_bytes: int = 0  # size of the journal that was recorded
+    step: int = 0  # the next step: a resumed sweep goes on there
+    sent: tuple[str, ...] = ()  # digests of the records of the history so far, in all sessions
+
+    def uploaded(self, folder: Path) -> bool:
+        """Return whether what was recorded in ``folder`` is on a server."""
+        return bool(self.recorded) and all(any((folder / name).glob("*.wandb.synced")) for name in self.recorded)
+
+
+def read_state(folder: Path) -> State:
+    """Return what ``wandb.json`` in ``folder`` says; an empty state if there is none, or it cannot be read."""
+    try:
+        with open(folder / STATE, "rb", opener=no_link) as file:
+            record = untrusted.parse(next(untrusted.lines(file)))
+        known = {name: record[name] for name in State.__dataclass_fields__ if name in record}
+        return State(**known | {name: tuple(known.get(name) or ()) for name in ("recorded", "sent")})
+    except (OSError, *UNREADABLE):
+        return State()
+
+
+def write_state(folder: Path, state: State) -> None:
+    """Write ``wandb.json``. Raises OSError."""
+    replace_file(folder / STATE, json.dumps(asdict(state)).encode() + b"\n")
