@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 
 from .unsupported import Unsupported
 
 Grid = int | tuple[int, int, int]
+Argument = Any  # int, or a value of ctypes
 
 # Both limits are from the CUDA C++ Programming Guide.
 FREE_SHARED = 48 * 1024  # bytes of shared memory that a block may use without an attribute of the kernel
@@ -23,13 +25,14 @@ class BuildFailed(Exception):
 class Kernel(ABC):
     """A kernel on one device. Call it to launch it there, on torch's current stream. It may be captured in a graph.
 
-    Every argument of a kernel has eight bytes: a pointer or a ``long long``. A Python ``int`` is passed as a
-    ``long long``. So both builders pass arguments in the same way, and no size is truncated. A kernel that runs in
-    clusters declares them itself, with ``__cluster_dims__``.
+    A Python ``int`` has eight bytes: a pointer or a ``long long``, which is all that this project's own kernels take.
+    So both builders pass arguments in the same way, and no size is truncated. The builder "nvrtc" also passes values of
+    ctypes. A kernel that runs in clusters declares them itself, with ``__cluster_dims__``.
     """
 
-    def __init__(self, device: int) -> None:
+    def __init__(self, device: int, symbol: str = "") -> None:
         self.device = device
+        self.symbol = symbol  # the mangled name, which encodes the types of its parameters; "" if not known
         self._shared = FREE_SHARED
         self._clusters_allowed = False
         self._threads = threading.local()
@@ -38,7 +41,7 @@ class Kernel(ABC):
         self,
         grid: Grid,
         threads: Grid,
-        *arguments: int,
+        *arguments: Argument,
         shared: int = 0,
         cluster: int = MOST_PORTABLE,
         cooperative: bool = False,
@@ -48,7 +51,7 @@ class Kernel(ABC):
         Args:
             grid: number of blocks, or blocks along x, y and z.
             threads: threads of a block, or threads along x, y and z, which the builder "nvrtc" alone allows.
-            *arguments: integers and pointers, eight bytes each.
+            *arguments: integers and pointers, eight bytes each, or values of ctypes for the builder "nvrtc".
             shared: bytes of dynamic shared memory of a block.
             cluster: blocks of a cluster; required only above 8.
             cooperative: run all blocks at once, so that they can wait for each other. The driver refuses if they do
@@ -108,6 +111,6 @@ class Kernel(ABC):
 
     @abstractmethod
     def _launch(
-        self, grid: tuple[int, int, int], threads: Grid, shared: int, cooperative: bool, arguments: tuple[int, ...]
+        self, grid: tuple[int, int, int], threads: Grid, shared: int, cooperative: bool, arguments: tuple[Argument, ...]
     ) -> None:
         """Launch on the current stream of the current device, which is the kernel's device."""

@@ -6,6 +6,7 @@ https://docs.nvidia.com/cuda/nvrtc
 from __future__ import annotations
 
 import os
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -31,7 +32,7 @@ def build(source: Path, name: str, arch: str, device: int) -> tuple[Kernel, bool
     from cuda.core import ObjectCode
 
     code = ObjectCode.from_cubin(cubin, symbol_mapping={symbol: symbol.encode()})  # some versions encode no str
-    return _Kernel(code.get_kernel(symbol), device), cached
+    return _Kernel(code.get_kernel(symbol), device, symbol), cached
 
 
 def compiled(source: Path, name: str, arch: str) -> tuple[str, bytes, bool]:
@@ -107,7 +108,12 @@ def _build_error(error: Exception, source: Path, name: str, arch: str) -> Except
         return Unsupported(f"NVRTC {_version()} cannot compile for {arch}; install an nvidia-cuda-nvrtc that can")
     if any("open source file" in line for line in lines) and not _headers():
         return Unsupported("CUDA's headers are not found; pip install nvidia-cuda-runtime, or set CUDA_HOME")
-    first = lines[0].replace(f"{source.parent}/", "") if lines else str(error)
+    if header := next((line.rpartition("file ")[2] for line in lines if "cannot open source file" in line), ""):
+        advice = "pip install nvidia-cuda-cccl nvidia-cuda-crt, or set CUDA_HOME to a toolkit"
+        return Unsupported(f"NVRTC finds no header {header}; {advice}")
+    first = re.sub(r"^(?:.*/)?(?=[^/]+\(\d+\): )", "", lines[0]) if lines else str(error)
+    if first.startswith("__nv_name_map"):  # the name that was requested, not a line of the user's
+        first = f"{first.partition('error: ')[2]}; name it as in its file, with the arguments of its template"
     return BuildFailed(f"NVRTC: {name} for {arch}: {first}\n{error}")
 
 
@@ -128,21 +134,26 @@ def _version() -> str:
 
 
 def _headers() -> list[Path]:
-    """Return the folder with CUDA's headers: of NVIDIA's wheels, else of an installed toolkit; empty if none."""
+    """Return the folders with CUDA's headers: NVIDIA's wheels, toolkits, Triton's wheel; CCCL's below each.
+
+    A header is taken from the first that has it: a wheel may lack those that mma.h or cooperative_groups.h include.
+    """
     wheels = [Path(entry, "nvidia") for entry in sys.path if entry]
     places = [place for wheel in wheels for place in (wheel / "cu13/include", wheel / "cuda_runtime/include")]
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     places += [Path(home, "include") for home in homes if home]
-    return [place for place in places if (place / HEADER).is_file()][:1]
+    places += [Path(entry, "triton/backends/nvidia/include") for entry in sys.path if entry]
+    places = [place for place in dict.fromkeys(places) if (place / HEADER).is_file()]
+    return [folder for place in places for folder in (place, place / "cccl") if folder.is_dir()]
 
 
 class _Kernel(Kernel):
     """A kernel from a cubin, launched through the driver."""
 
-    def __init__(self, kernel: Any, device: int) -> None:
+    def __init__(self, kernel: Any, device: int, symbol: str) -> None:
         from cuda.core import Device, launch
 
-        super().__init__(device)
+        super().__init__(device, symbol)
         self._kernel = kernel
         self._launch_now = launch
         self._context = Device(device)
@@ -180,7 +191,7 @@ class _Kernel(Kernel):
         return bool(status == driver.CUresult.CUDA_SUCCESS and clusters > 0)
 
     def _launch(
-        self, grid: tuple[int, int, int], threads: Grid, shared: int, cooperative: bool, arguments: tuple[int, ...]
+        self, grid: tuple[int, int, int], threads: Grid, shared: int, cooperative: bool, arguments: tuple[Any, ...]
     ) -> None:
         stream = _stream(torch._C._cuda_getCurrentRawStream(self.device))
         self._launch_now(stream, _config(grid, threads, shared, cooperative), self._kernel, *arguments)

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .unsupported import Unsupported
+from .unsupported import INTERPRETED_BFLOAT16, TRITON_NEEDS_GPU, Unsupported
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 LANES = tl.constexpr(16)  # elements of an access of 16 bytes, at most; see ``programs_for``
@@ -40,12 +40,9 @@ def require_gpu(x: Tensor) -> None:
     if x.is_cuda:
         return
     if not interpreted():
-        raise Unsupported(
-            "Triton kernels need an NVIDIA GPU; to check this one on a CPU: debug=interpret device=cpu, "
-            "or without the runner TRITON_INTERPRET=1"
-        )
+        raise Unsupported(TRITON_NEEDS_GPU)
     if x.dtype == torch.bfloat16:
-        raise Unsupported("Triton's interpreter truncates to bfloat16 where a GPU rounds; use float16, or a GPU")
+        raise Unsupported(INTERPRETED_BFLOAT16)
 
 
 def require_floats(x: Tensor) -> None:

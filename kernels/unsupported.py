@@ -1,4 +1,4 @@
-"""The exception that an implementation raises if it cannot run these tensors here, and two common reasons for it."""
+"""The exception that an implementation raises if it cannot run these tensors here, and common reasons for it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+TRITON_NEEDS_GPU = (
+    "Triton kernels need an NVIDIA GPU; to check this one on a CPU: debug=interpret device=cpu, "
+    "or without the runner TRITON_INTERPRET=1"
+)
+INTERPRETED_BFLOAT16 = "Triton's interpreter truncates to bfloat16 where a GPU rounds; use float16, or a GPU"
 
 
 class Unsupported(Exception):
@@ -35,3 +42,14 @@ def require_cuda(x: Tensor, library: str) -> None:
     """Raise Unsupported if ``x`` is not on a GPU, which the kernels of ``library`` need."""
     if not x.is_cuda:
         raise Unsupported(f"kernels of {library} need an NVIDIA GPU; run with device=cuda")
+
+
+ALIGNED = 16  # bytes that the widest load of a GPU reads at once
+
+
+def require_aligned(x: Tensor, library: str) -> None:
+    """Raise Unsupported unless ``x`` begins at a multiple of ``ALIGNED`` bytes, as kernels of ``library`` assume."""
+    if x.data_ptr() % ALIGNED:
+        raise Unsupported(
+            f"kernels of {library} take tensors that begin at a multiple of {ALIGNED} bytes; copy this one"
+        )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from runner.models.rounding import FLOOR
-from runner.models.workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size, Workload
+from .rounding import FLOOR
+from .workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from runner.models.reduction import Reduction
-from runner.models.workload import ITEMSIZE, Draw, Expected, OutputType
+from .reduction import Reduction
+from .workload import ITEMSIZE, Draw, Expected, OutputType
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,8 +23,8 @@ class Argmax(Reduction):
 
     def inputs(self, draw: Draw) -> tuple[Tensor, ...]:
         """Return x [rows, cols]. Each maximum is at a second place too, as likely before the first one as after it."""
-        x, other = draw(self.rows, self.cols), draw(self.rows, self.cols)
-        return (x.where(other != other.amax(self.axes, keepdim=True), x.amax(self.axes, keepdim=True)),)
+        x, marks = draw(self.rows, self.cols), draw(self.rows, self.cols)
+        return (x.where(marks != marks.amax(self.axes, keepdim=True), x.amax(self.axes, keepdim=True)),)
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
         """Return y: one number, [cols] or [rows]. The tolerance of half a place allows no other place."""

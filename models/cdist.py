@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Literal
 
-from runner.models.rounding import FLOOR, TF32
-from runner.models.workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size, Workload
+from .rounding import FLOOR, TF32
+from .workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Cdist(Workload):
-    """y [n, m], the distances between the rows of a [n, d] and those of b [m, d]."""
+    """y [n, m], the distances between the rows of a [n, d] and the rows of b [m, d]."""
 
     n: Size  # points in a
     m: Size  # points in b

@@ -16,9 +16,10 @@ from functools import partial
 from math import pi, sqrt
 from typing import TYPE_CHECKING, Literal
 
-from runner.models.rounding import FLOOR
-from runner.models.workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size, Workload
-from runner.timing import Call
+from ..timing.call import Call
+from .layout import WithLayout
+from .rounding import FLOOR
+from .workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size, options_for
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,7 +55,7 @@ OPERATIONS: dict[tuple[str, str], int] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gelu(Workload):
+class Gelu(WithLayout):
     """y = GELU(x), or the gradient dx of x from the gradient dy of y; all tensors are [rows, cols]."""
 
     rows: Size  # tokens
@@ -71,10 +72,10 @@ class Gelu(Workload):
         """Return the pass, with ``function`` as its forward."""
         if self.pass_ == "fwd":
             return super().call(function, inputs)
-        from runner.models import training
+        from . import training
 
         x, dy = inputs
-        return training.backward_only(partial(function, **self.options_for(function, 1)), x, dy)
+        return training.backward_only(partial(function, **options_for(function, self.options(), 1)), x, dy)
 
     def reference(self, *inputs: Tensor) -> tuple[Expected, ...]:
         """Return y [rows, cols] for fwd, dx [rows, cols] for bwd.

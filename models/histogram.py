@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from runner.models.workload import ITEMSIZE, Draw, Expected, OutputType, Size, Workload
+from .workload import ITEMSIZE, Draw, Expected, OutputType, Size, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,7 +23,7 @@ class Histogram(Workload):
     that rounding moves none of them into another bin, and every correct result is the same.
     """
 
-    dtype: Literal["float32"]  # the middles of many bins are no numbers of a narrower dtype
+    dtype: Literal["float32"]  # a narrower dtype does not have the middles of many bins
     elements: Size  # of x
     bins: Size  # of equal width
 
@@ -58,7 +58,7 @@ class Histogram(Workload):
         return {"bins": self.bins}
 
     def flops(self) -> int:
-        """1 per element: its product with the number of bins. Counting is no floating-point operation."""
+        """1 per element: its product with the number of bins. Counting is not a floating-point operation."""
         return self.elements
 
     def bytes_min(self) -> int:

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING
 
-from runner.models.rounding import FLOOR, TF32
-from runner.models.workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, DType, Expected, Size, Stored, Workload
+from .layout import WithLayout
+from .rounding import FLOOR, TF32
+from .workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, DType, Expected, Size, Stored
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matmul(Workload):
+class Matmul(WithLayout):
     """y [m, n] = a [m, k] @ b [k, n]. With float8_e4m3fn, a and b are drawn and then rounded, and y is bfloat16."""
 
     dtype: Stored  # type: ignore[assignment]  # one dtype more than other workloads
@@ -29,7 +30,7 @@ class Matmul(Workload):
 
     @property
     def output_dtype(self) -> DType:
-        """bfloat16 for float8, as in ``torch._scaled_mm``; else that of the inputs."""
+        """bfloat16 for float8, as in ``torch._scaled_mm``; else the type of the inputs."""
         return "bfloat16" if self.dtype == "float8_e4m3fn" else self.dtype
 
     def inputs(self, draw: Draw) -> tuple[Tensor, ...]:

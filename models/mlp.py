@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from runner.models.mlp_errors import Rounding, Value, gradients
-from runner.models.rounding import FLOOR, TF32
-from runner.models.workload import ARITHMETIC, ITEMSIZE, TINY, UNIT, Draw, Expected, Size, Workload
-from runner.timing import Call
+from ..timing.call import Call
+from .mlp_errors import Rounding, Value, gradients
+from .rounding import FLOOR, TF32
+from .workload import ARITHMETIC, ITEMSIZE, TINY, UNIT, Draw, Expected, Size, Workload, options_for
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,13 +55,13 @@ class Mlp(Workload):
 
     def call(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Call:
         """Return the pass, with ``function`` as its forward. A training step changes copies of ``inputs``."""
-        from runner.models import training
+        from . import training
 
-        x, *given = inputs
-        options = self.options_for(function, len(inputs))
+        x, *initial = inputs
+        options = options_for(function, self.options(), len(inputs))
         if self.pass_ == "fwd":
             return training.forward_only(lambda: function(*inputs, **options), self.steps)
-        params = training.copies(given) if self.pass_ == "train_step" else training.leaves(given)
+        params = training.copies(initial) if self.pass_ == "train_step" else training.leaves(initial)
         accumulate = self.zero_grad == "accumulate"
         on_loss = training.print_loss if self.print_loss else None
 
@@ -82,7 +82,7 @@ class Mlp(Workload):
         if self.pass_ == "train_step":
             return self._expect_updated(x, params)
         backward = self.pass_ == "fwd_bwd"
-        y, found = gradients(
+        y, computed = gradients(
             x, [Value(param) for param in params], self.activation, self._rounding(), backward=backward
         )
         times = self.steps if self.zero_grad == "accumulate" else 1
@@ -94,15 +94,15 @@ class Mlp(Workload):
                 self._expect(
                     f"grad of {name}", times * gradient.value, times * gradient.bound(self._deviations()), rtol
                 )
-                for name, gradient in zip(names, found, strict=True)
+                for name, gradient in zip(names, computed, strict=True)
             ),
         )
 
     def flops(self) -> int:
         """Matrix products only: 2 batch dim^2 per layer forward, and twice that backward, all times ``steps``.
 
-        Backward has one product for the gradient of the weight and one for that of the layer's input. The first layer
-        lacks the second one, since x needs no gradient. Biases, activations, loss and update are left out.
+        Backward has one product for the gradient of the weight and one for the gradient of the layer's input. The first
+        layer lacks the second, since x needs no gradient. Biases, activations, loss and update are left out.
         """
         product = 2 * self.batch * self.dim**2
         products = self.layers if self.pass_ == "fwd" else 3 * self.layers - 1
@@ -141,7 +141,7 @@ class Mlp(Workload):
         )
 
     def _deviations(self) -> float:
-        """Return how many standard deviations the largest error of all elements may have.
+        """Return the number of standard deviations allowed for the largest error of all elements.
 
         Errors are not fully independent, and with relu a few flips of a derivative dominate, fewer for more precise
         dtypes. So these numbers come from experiments with torch and naive on a CPU, with gradients and training steps.
@@ -159,7 +159,7 @@ class Mlp(Workload):
         return 16.0 if self.activation == "gelu" else 6.0
 
     def _common_error(self) -> float:
-        """Return the relative error that all elements of a gradient share: that of 1 / (batch dim), from mean().
+        """Return the relative error that all elements of a gradient share, the error of 1 / (batch dim) from mean().
 
         This number is 1.5e-5 at 256 x 256, and float16 rounds it to a multiple of 6e-8. From 2^24 elements on, float16
         gradients are 0 and any result passes: use bfloat16.
@@ -178,7 +178,7 @@ class Mlp(Workload):
     def _expect_updated(self, x: Tensor, start: list[Tensor]) -> tuple[Expected, ...]:
         """Return the parameters after all steps. Each step rounds them, and their errors change the next gradients.
 
-        An update that is smaller than the last digit of its parameter is lost, whatever its sign. If all updates are
+        An update that is smaller than the last digit of its parameter is lost with either sign. If all updates are
         lost, the next gradient equals the last one. So the tolerance includes a share of the difference between the
         two gradients, at each element and in the mean. The share is the part of the update, by its norm, that is lost.
         """
@@ -188,14 +188,14 @@ class Mlp(Workload):
         summed, bounds, allowed, before, lost = zeros, zeros, zeros, zeros, 0.0
         keep = float(self.zero_grad == "accumulate")
         for step in range(self.steps):
-            _, found = gradients(x, params, self.activation, self._rounding(), backward=True)
-            turned = [(gradient.value - last).abs() for gradient, last in zip(found, before, strict=True)]
+            _, computed = gradients(x, params, self.activation, self._rounding(), backward=True)
+            turned = [(gradient.value - last).abs() for gradient, last in zip(computed, before, strict=True)]
             bounds = [
                 keep * bound + gradient.bound(most) + self._common_error() * gradient.value.abs()
                 + lost * (turn + turn.mean())
-                for bound, gradient, turn in zip(bounds, found, turned, strict=True)
+                for bound, gradient, turn in zip(bounds, computed, turned, strict=True)
             ]  # fmt: skip
-            before = [gradient.value for gradient in found]
+            before = [gradient.value for gradient in computed]
             summed = [keep * total + gradient for total, gradient in zip(summed, before, strict=True)]
             moved = [param.value - self.lr * total for param, total in zip(params, summed, strict=True)]
             allowed = [

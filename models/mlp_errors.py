@@ -82,14 +82,14 @@ def gradients(
         y, slope = _activated(z, activation, rounding)
         kept.append((h, slope, w))
         h = y
-    y, found = h, list[Value]()
+    y, computed = h, list[Value]()
     dy, ones = Value(y.value.new_full(y.value.shape, 1 / y.value.numel())), Value(y.value.new_ones(len(y.value), 1))
     for layer, (h, slope, w) in reversed(list(enumerate(kept if backward else []))):
         dz = _times(dy, slope, rounding)
-        found = [_over_rows(dz, h, rounding), _over_rows(dz, ones, rounding).column, *found]
+        computed = [_over_rows(dz, h, rounding), _over_rows(dz, ones, rounding).column, *computed]
         if layer:
             dy = _product(dz, w, rounding)
-    return y, found
+    return y, computed
 
 
 def _stored(value: Tensor, variance: Tensor | float, rounding: Rounding) -> Value:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from runner.models.reduction import Reduction
-from runner.models.rounding import FLOOR
-from runner.models.workload import Expected
+from .reduction import Reduction
+from .rounding import FLOOR
+from .workload import Expected
 
 if TYPE_CHECKING:
     from torch import Tensor

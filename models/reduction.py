@@ -1,4 +1,4 @@
-"""What the reductions of a matrix share: sizes, the dimension, and the error of a sum."""
+"""Base class of the reductions of a matrix: sizes, the dimension, and the error of a sum."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Literal
 
-from runner.models.workload import ITEMSIZE, Draw, Size, Workload
+from .workload import ITEMSIZE, Draw, Size, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor

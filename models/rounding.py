@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.models.workload import TINY
+from .workload import TINY
 
 # The largest relative error of tf32 in an operand of a float32 product. It keeps 10 bits of the fraction. Hardware may
 # truncate, which has twice the error of rounding to nearest.

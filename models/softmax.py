@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Literal
 
-from runner.models.rounding import FLOOR
-from runner.models.workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size, Workload
-from runner.timing import Call
+from ..timing.call import Call
+from .layout import WithLayout
+from .rounding import FLOOR
+from .workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,7 +23,7 @@ LOWEST_EXPONENT = -746.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Softmax(Workload):
+class Softmax(WithLayout):
     """y = softmax(x) of each row, or the gradient dx of x from the gradient dy of y; all tensors are [rows, cols]."""
 
     rows: Size  # independent rows
@@ -38,7 +39,7 @@ class Softmax(Workload):
         """Return the pass, with ``function`` as its forward."""
         if self.pass_ == "fwd":
             return super().call(function, inputs)
-        from runner.models import training
+        from . import training
 
         x, dy = inputs
         return training.backward_only(function, x, dy)
@@ -55,9 +56,9 @@ class Softmax(Workload):
         standard deviations are allowed.
 
         A correct dx uses y with its error e. So it has an error of e |dy - s|, with s = sum y dy, and y times the error
-        of s. The latter is sum e |dy|, plus that of the summation, as above but with sum y |dy|. Then dx is rounded.
-        PyTorch computes y dy - y s, and rounds y dy to ``dtype`` before the sum: one rounding for each of the two
-        products.
+        of s. The latter is sum e |dy|, plus the error of the summation, as above but with sum y |dy|. Then dx is
+        rounded. PyTorch computes y dy - y s, and rounds y dy to ``dtype`` before the sum: one rounding for each of the
+        two products.
         """
         x = inputs[0].double()
         exponent = (x - x.amax(-1, keepdim=True)).clamp(min=LOWEST_EXPONENT)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from runner.models.rounding import FLOOR
-from runner.models.workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size, Workload
-from runner.timing import Call
+from ..timing.call import Call
+from .rounding import FLOOR
+from .workload import ARITHMETIC, ITEMSIZE, UNIT, Draw, Expected, Size, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +36,7 @@ class Square(Workload):
         """Return the pass, with ``function`` as its forward."""
         if self.pass_ == "fwd":
             return super().call(function, inputs)
-        from runner.models import training
+        from . import training
 
         return training.backward_only(function, *inputs)
 

@@ -19,9 +19,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from runner.kernels.spans import span
-from runner.kernels.unsupported import Unsupported
-from runner.timing import Call
+from ..kernels.spans import span
+from ..kernels.unsupported import Unsupported
+from ..timing.call import Call
 
 Forward = Callable[[], Tensor]
 Outputs = tuple[Tensor, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from runner.models.workload import ITEMSIZE, Draw, Expected, Size, Workload
+from .workload import ITEMSIZE, Draw, Expected, Size, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor

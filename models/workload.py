@@ -9,14 +9,16 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
-from runner.timing import Call, Work
-from runner.timing import Expected as Expected
+from ..timing.call import Call, Work
+from ..timing.call import Expected as Expected
 
 if TYPE_CHECKING:
     import torch
     from torch import Generator, Tensor
+
+    from ..timing.correctness import Outputs
 
 DType = Literal["float32", "float16", "bfloat16", "float64"]
 Stored = Literal[DType, "float8_e4m3fn"]  # dtype of inputs, for workloads that accept float8
@@ -101,26 +103,44 @@ class Workload(ABC):
     def bytes_min(self) -> int:
         """Return the least bytes of memory traffic: each input is read once, and each output is written once."""
 
+    def draw_inputs(self, device: str, seed: int) -> tuple[Tensor, ...]:
+        """Return the input tensors on ``device``, drawn from ``seed``."""
+        return self.inputs(draw_on(device, self.dtype, self.data, seed))
+
+    def expected_outputs(self, inputs: tuple[Tensor, ...], *, quick: bool = False) -> Outputs:
+        """Return what judges the outputs of an implementation; ``quick`` saves time if the tolerance is estimated."""
+        import torch
+
+        from ..timing.correctness import ExpectedOutputs
+
+        return ExpectedOutputs(self.reference(*inputs), getattr(torch, self.output_dtype))
+
     def work(self) -> Work:
         """Return ``flops`` and ``bytes_min``, with the dtype of the arithmetic."""
         return Work(self.flops(), self.bytes_min(), self.dtype, self.tf32)
 
     def options(self) -> Mapping[str, object]:
-        """Return the keyword arguments of an implementation. It gets those that its signature names."""
+        """Return the keyword arguments of an implementation, of which it gets the ones in its signature."""
         return {}
-
-    def options_for(self, function: Callable[..., Tensor], tensors: int) -> dict[str, object]:
-        """Return the options that ``function`` takes by name, beside so many ``tensors``."""
-        parameters = inspect.signature(function).parameters.values()
-        in_order = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-        by_name = [one for one in parameters if one.kind is one.KEYWORD_ONLY]
-        filled = {one.name for one in in_order[:tensors]}  # a tensor may have the name of an option
-        named = {one.name for one in (*in_order[tensors:], *by_name)}
-        if any(one.kind is one.VAR_KEYWORD for one in parameters):
-            named = self.options().keys() - filled
-        return {name: value for name, value in self.options().items() if name in named}
 
     def call(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Call:
         """Bind ``function`` to ``inputs`` and its options, once: the result is checked, and then timed."""
-        options = self.options_for(function, len(inputs))
+        options = options_for(function, self.options(), len(inputs))
         return Call(run=lambda: (function(*inputs, **options),))
+
+
+def options_for(function: Callable[..., object], options: Mapping[str, Any], positional: int = 0) -> dict[str, Any]:
+    """Return the ``options`` that ``function`` takes by name, in addition to ``positional`` arguments.
+
+    A builtin without a signature takes none.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return {}
+    kinds = inspect.Parameter
+    in_order = [each for each in parameters if each.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+    filled = {each.name for each in in_order[:positional]}  # an argument may have the name of an option
+    named = {each.name for each in parameters if each.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)}
+    takes_all = any(each.kind is kinds.VAR_KEYWORD for each in parameters)
+    return {name: value for name, value in options.items() if (takes_all or name in named) and name not in filled}

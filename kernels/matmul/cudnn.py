@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..unsupported import Unsupported, needs, require_cuda
+from ..unsupported import Unsupported, needs, require_aligned, require_cuda
 from ._product import require_product
 
 with needs("nvidia-cudnn-frontend", extra="cudnn"):
@@ -21,7 +21,7 @@ def matmul(a: Tensor, b: Tensor, *, scale_a: Tensor | None = None, scale_b: Tens
     """Compute a @ b, summed in float32; shapes as in ``kernels.matmul``. The first product of a size makes its plan.
 
     Raises:
-        Unsupported: the tensors are not on a GPU, are neither float16 nor bfloat16, or cuDNN has no plan for them.
+        Unsupported: the tensors are not on a GPU, not aligned, or neither float16 nor bfloat16, or cuDNN has no plan.
         ValueError: ``a`` and ``b`` cannot be multiplied.
 
     """
@@ -29,6 +29,8 @@ def matmul(a: Tensor, b: Tensor, *, scale_a: Tensor | None = None, scale_b: Tens
     require_product(a, b)
     if a.dtype not in TYPES:
         raise Unsupported(f"this product of cuDNN takes float16 and bfloat16, not {a.dtype}")
+    for x in (a, b):
+        require_aligned(x, "cuDNN")
     a, b = a.unsqueeze(0), b.unsqueeze(0)  # cuDNN multiplies batches
     y = torch.empty(1, a.shape[1], b.shape[2], dtype=a.dtype, device=a.device)
     graph, operands, bytes_ = _planned(a.dtype, *_layout(a), *_layout(b), *_layout(y), a.device.index)

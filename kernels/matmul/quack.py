@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..unsupported import Unsupported, needs, require_cuda
+from ..unsupported import Unsupported, needs, require_aligned, require_cuda
 from ._product import require_product
 
 with needs("quack-kernels", extra="quack"):
@@ -21,7 +21,7 @@ def matmul(a: Tensor, b: Tensor, *, scale_a: Tensor | None = None, scale_b: Tens
     """Compute a @ b; shapes as in ``kernels.matmul``.
 
     Raises:
-        Unsupported: the tensors are not on a GPU, are neither float16 nor bfloat16, or have rows of another length.
+        Unsupported: the tensors are not on a GPU, not aligned, or of another dtype or length of rows.
         ValueError: ``a`` and ``b`` cannot be multiplied.
 
     """
@@ -31,5 +31,12 @@ def matmul(a: Tensor, b: Tensor, *, scale_a: Tensor | None = None, scale_b: Tens
         raise Unsupported(f"this product of QuACK takes float16 and bfloat16, not {a.dtype}")
     if a.shape[1] % MULTIPLE or b.shape[1] % MULTIPLE:
         raise Unsupported(f"QuACK's product takes k and n that are multiples of {MULTIPLE}")
-    y: Tensor = gemm(*(x if 1 in x.stride() else x.contiguous() for x in (a, b)))
+    a, b = (x if 1 in x.stride() else x.contiguous() for x in (a, b))
+    for x in (a, b):
+        require_aligned(x, "QuACK")
+        if max(x.stride()) % MULTIPLE:
+            raise Unsupported(
+                f"QuACK's product takes columns of a multiple of {MULTIPLE} elements if they are stored so"
+            )
+    y: Tensor = gemm(a, b)
     return y

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..unsupported import Unsupported, needs, require_cuda
+from ..unsupported import Unsupported, needs, require_aligned, require_cuda
 
 with needs("quack-kernels", extra="quack"):
     from quack.softmax import softmax as quack_softmax
@@ -22,7 +22,7 @@ def softmax(x: Tensor) -> Tensor:
     """Compute the softmax of each row of ``x``; shapes and dtypes as in ``kernels.softmax``. ``y`` is contiguous.
 
     Raises:
-        Unsupported: ``x`` is not on a GPU, is float64, or has rows that QuACK does not take.
+        Unsupported: ``x`` is not on a GPU, is float64, is not aligned, or has rows that QuACK does not take.
 
     """
     require_cuda(x, "QuACK")
@@ -36,5 +36,7 @@ def softmax(x: Tensor) -> Tensor:
     held = 2 if x.requires_grad and torch.is_grad_enabled() else 1  # the backward keeps y and dy in shared memory
     if held * cols * size > SHARED:
         raise Unsupported(f"QuACK's softmax keeps a row in the shared memory of 16 blocks, which is full at {cols}")
-    y: Tensor = quack_softmax(x.reshape(-1, cols).contiguous())
+    rows = x.reshape(-1, cols).contiguous()
+    require_aligned(rows, "QuACK")
+    y: Tensor = quack_softmax(rows)
     return y.reshape(x.shape)

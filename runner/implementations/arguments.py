@@ -1,102 +1,148 @@
-"""A kernel's own arguments: keyword arguments of its function beside the workload's options, such as ``BLOCK``.
+"""A kernel's own arguments: keyword arguments of its function besides the workload's options, such as ``BLOCK``.
 
-A signature is read from the source, so that a mistake is found before torch is imported or a file is run. Where the
-kernel of a file is autotuned (``@triton.autotune``), its meta-parameters are arguments too: a value keeps those of its
-configurations that have it.
+A signature is read from the source, so that a mistake is found before torch is imported or a file is run. The
+meta-parameters of an autotuned Triton kernel are arguments too: a value keeps the configurations that have it.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from runner.experiment.case import Scalar
-from runner.kernels.unsupported import Unsupported
+from ..kernels.unsupported import Unsupported
+from ..records.case import Scalar
+from ..tasks import formats, own_file
+from ..tasks.syntax import decorators, names_in, parameters
 
-LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")  # of each triton.Config, beside its meta-parameters
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")  # of each triton.Config, besides its meta-parameters
+
+DYNAMIC = {"exec", "eval", "globals", "locals", "vars", "setattr"}  # functions that may bind any name
 
 
 def of_function(file: Path, name: str) -> list[str]:
-    """Return the keyword arguments of the function ``name`` in ``file`` that have a default and are no tensors.
+    """Return the keyword arguments of the function ``name`` in ``file`` with a default, without tensors.
 
-    Empty if the file is not there or defines no such function with ``def``.
+    Empty if the file is missing or defines the function neither with ``def`` nor by ``cuda_kernel``.
     """
-    return [found for function in _functions(file) if function.name == name for found in _keywords(function)]
+    call = launched(file).get(name)
+    keywords = [word.arg for word in call.keywords if word.arg and word.arg not in own_file.LAUNCH] if call else []
+    for function in (function for function in functions(file) if function.name == name):
+        for parameter, default in parameters(function):
+            annotation = ast.unparse(parameter.annotation) if parameter.annotation else ""
+            if default and parameter not in function.args.posonlyargs and "Tensor" not in annotation:
+                keywords.append(parameter.arg)
+    return keywords
+
+
+def launched(file: Path) -> dict[str, ast.Call]:
+    """Return the calls ``name = cuda_kernel(...)`` of ``file``, by the name."""
+    try:
+        nodes = own_file.named(ast.parse(file.read_bytes()))
+    except (OSError, SyntaxError, ValueError):  # reported where the file is loaded
+        return {}
+    calls = ((name, node.value) for name, node in nodes.items() if isinstance(node, ast.Assign))
+    return {name: call for name, call in calls if isinstance(call, ast.Call)}
 
 
 def of_autotuned(file: Path) -> list[str]:
-    """Return the meta-parameters of the autotuned kernels in ``file``: what their signatures annotate as constexpr."""
-    found: dict[str, None] = {}
-    for function in _functions(file):
-        if any(ast.unparse(one).partition("(")[0].rpartition(".")[2] == "autotune" for one in function.decorator_list):
-            given = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-            found |= dict.fromkeys(one.arg for one in given if "constexpr" in ast.unparse(one.annotation or one))
-            found |= dict.fromkeys(LAUNCH)
-    return list(found)
+    """Return the meta-parameters of the autotuned kernels in ``file``: parameters annotated as constexpr."""
+    names: dict[str, None] = {}
+    for function in functions(file):
+        if "autotune" in decorators(function):
+            for parameter, _ in parameters(function):
+                if "constexpr" in ast.unparse(parameter.annotation or parameter):
+                    names[parameter.arg] = None
+            names |= dict.fromkeys(LAUNCH)
+    return list(names)
 
 
-def _functions(file: Path) -> Iterator[Function]:
-    """Yield the functions at the top level of ``file``, also those under ``if`` or ``try``."""
+def names(file: Path) -> set[str] | None:
+    """Return the names that ``file`` binds at its top level; None if only running it tells, as after ``import *``."""
+    try:
+        tree = formats.parse(file).tree
+    except (OSError, SyntaxError, ValueError):  # reported where the file is loaded
+        return None
+    bound = bound_names(tree)
+    return None if bound & {"*", "__getattr__"} or names_in(tree) & DYNAMIC else bound
+
+
+def bound_names(node: ast.AST) -> set[str]:
+    """Return the global names that ``node``, a file or a statement at its top level, binds; ``*`` for a star import."""
+    bound, waiting = set[str](), [node]
+    while waiting:
+        match part := waiting.pop():
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                bound.add(name)
+            case ast.Name(id=name, ctx=ast.Store()):
+                bound.add(name)
+            case ast.alias(name=name, asname=other):
+                bound.add(other or name.partition(".")[0])
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                bound.add(name)
+                waiting += ast.iter_child_nodes(part)
+            case ast.Lambda():
+                pass
+            case _:
+                waiting += ast.iter_child_nodes(part)
+    return bound
+
+
+def functions(file: Path) -> Iterator[ast.FunctionDef]:
+    """Yield the functions at the top level of ``file``, including functions under ``if`` or ``try``."""
     try:
         waiting: list[ast.AST] = [ast.parse(file.read_bytes())]
     except (OSError, SyntaxError, ValueError):  # reported where the file is loaded
         return
     while waiting:
         node = waiting.pop()
-        if isinstance(node, Function):
+        if isinstance(node, ast.FunctionDef):
             yield node
         elif not isinstance(node, ast.ClassDef | ast.Lambda):
             waiting += ast.iter_child_nodes(node)
 
 
-def _keywords(function: Function) -> Iterator[str]:
-    arguments = function.args
-    positional, defaults = arguments.args, arguments.defaults[-len(arguments.args) :] if arguments.args else []
-    with_default = positional[len(positional) - len(defaults) :]
-    with_default += [one for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default]
-    return (one.arg for one in with_default if one.annotation is None or "Tensor" not in ast.unparse(one.annotation))
-
-
 def pin(module: ModuleType, values: Mapping[str, Scalar]) -> None:
-    """Keep those configurations of the autotuned kernels of ``module`` that have ``values``.
+    """Keep the configurations of the autotuned kernels of ``module`` that have ``values``.
 
     Raises Unsupported if a kernel that has such a meta-parameter has no configuration with these values.
     """
-    for name, tuner in _autotuners(module):
-        wanted = {key: value for key, value in values.items() if any(key in _meta(one) for one in tuner.configs)}
-        kept = [one for one in tuner.configs if {key: _meta(one).get(key) for key in wanted} == wanted]
+    for name, tuner in undecorated(module):
+        if type(tuner).__name__ != "Autotuner":
+            continue
+        pinned = {key: value for key, value in values.items() if any(key in _meta(config) for config in tuner.configs)}
+        kept = [config for config in tuner.configs if {key: _meta(config).get(key) for key in pinned} == pinned]
         if not kept:
-            asked = ", ".join(f"{key}={value}" for key, value in wanted.items())
-            raise Unsupported(f"the autotuned kernel {name} has no configuration with {asked}; {_there(wanted, tuner)}")
+            text = ", ".join(f"{key}={value}" for key, value in pinned.items())
+            choices = _available(pinned, tuner)
+            raise Unsupported(f"the autotuned kernel {name} has no configuration with {text}; {choices}")
         tuner.configs = kept
-        values = {key: value for key, value in values.items() if key not in wanted}
+        values = {key: value for key, value in values.items() if key not in pinned}
     if values:
         names = ", ".join(values)
         raise Unsupported(f"no autotuned kernel of {module.__file__} has {names} in its configurations; leave it out")
 
 
-def _autotuners(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """Yield the autotuners among the globals of ``module``, also below other decorators of Triton."""
+def undecorated(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Yield the globals of ``module``, and what lies below the decorators of Triton, each with the global's name."""
     for name, member in vars(module).items():
         while type(member).__name__ in ("Autotuner", "Heuristics"):
-            if type(member).__name__ == "Autotuner":
-                yield name, member
-            member = member.fn
+            yield name, member
+            member = getattr(member, "fn", None)
+        yield name, member
 
 
 def _meta(config: Any) -> dict[str, Any]:
-    """Return the meta-parameters of a triton.Config, those of the launch included."""
+    """Return the meta-parameters of a triton.Config, including the parameters of the launch."""
     return {**{name: getattr(config, name) for name in LAUNCH if hasattr(config, name)}, **config.kwargs}
 
 
-def _there(wanted: Sequence[str] | Mapping[str, Any], tuner: Any) -> str:
-    """Return which values the configurations have, as in ``they have BLOCK_M=64, 128``."""
-    values = {key: sorted({_meta(one).get(key) for one in tuner.configs}, key=_order) for key in wanted}
-    return "they have " + "; ".join(f"{key}={', '.join(map(str, some))}" for key, some in values.items())
+def _available(keys: Iterable[str], tuner: Any) -> str:
+    """Return the values in the configurations, as in ``they have BLOCK_M=64, 128``."""
+    values = {key: sorted({_meta(config).get(key) for config in tuner.configs}, key=_order) for key in keys}
+    return "they have " + "; ".join(f"{key}={', '.join(map(str, present))}" for key, present in values.items())
 
 
 def _order(value: object) -> tuple[float, str]:

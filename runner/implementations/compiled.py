@@ -1,18 +1,15 @@
-"""torch.compile of another implementation, anew for each case. Code that runs eagerly instead is reported."""
+"""torch.compile of another implementation, compiled again for each case. Code that runs eagerly is reported."""
 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from runner.implementations import FirstCalls, Wrapper, as_function
-from runner.timing import clock as time
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ..timing import clock as time
+from . import FirstCalls, Function, Wrapper, as_function
 
 
 @dataclass(frozen=True)
@@ -27,34 +24,32 @@ class Compiled(Wrapper):
     EXCLUDED = ("compiled", "cudagraph")
 
     def kept_on_disk(self, op: str) -> bool:
-        """Return True unless it compiles cold: Inductor keeps what it compiles."""
+        """Return True unless it compiles cold: Inductor keeps compiled code."""
         return not self.cold
 
-    def load(self, op: str) -> Callable[..., Tensor]:
+    def load(self, op: str) -> Function:
         """Return the compiled function. It compiles when it is first called."""
         import torch
         import torch._inductor.config
-        from torch._dynamo import config
 
         torch._inductor.config.force_disable_caches = self.cold
-        for limit in ("fail_on_recompile_limit_hit", "fail_on_cache_limit_hit"):  # the first one since torch 2.7
-            if hasattr(config, limit):
-                setattr(config, limit, True)  # by default torch runs eagerly from then on, and only logs it
-        compiled: Callable[..., Tensor] = torch.compile(
-            _copy(as_function(self.inner.load(op))), mode=self.mode, dynamic=self.dynamic, fullgraph=self.fullgraph
-        )
-        return compiled
+        function: Function = _copy(as_function(self.inner.load(op)))
+        return torch.compile(function, mode=self.mode, dynamic=self.dynamic, fullgraph=self.fullgraph)
 
     @contextmanager
     def first_calls(self, op: str, device: str) -> Iterator[FirstCalls]:
-        """Count seconds of compiling, graphs and graph breaks, and report code that fell back to eager."""
+        """Count seconds of compiling, graphs and graph breaks, and report code that fell back to eager.
+
+        Only in here torch raises at the limit of compiled versions: another function of this process may pass its own.
+        """
+        from torch._dynamo import config
         from torch._dynamo.callback import callback_handler
         from torch._dynamo.utils import clear_compilation_metrics, counters
 
         counters.clear()
-        clear_compilation_metrics()  # measure=inspect reports those of this case
+        clear_compilation_metrics()  # measure=inspect reports the metrics of this case
         report = FirstCalls()
-        starts, ends = list[float](), list[float]()  # clock of each compilation; torch nests none
+        starts, ends = list[float](), list[float]()  # clock of each compilation, which torch does not nest
 
         def start(*_: object) -> None:  # torch passes an argument from 2.7 on
             starts.append(time.perf_counter())
@@ -64,8 +59,10 @@ class Compiled(Wrapper):
 
         callback_handler.register_start_callback(start)
         callback_handler.register_end_callback(end)
-        try:
-            yield report
+        limits = "fail_on_recompile_limit_hit", "fail_on_cache_limit_hit"  # the first since torch 2.7
+        try:  # by default torch runs eagerly past the limit, and only logs it
+            with config.patch({limit: True for limit in limits if hasattr(config, limit)}):
+                yield report
         finally:
             callback_handler.remove_start_callback(start)
             callback_handler.remove_end_callback(end)
@@ -80,17 +77,14 @@ class Compiled(Wrapper):
         elif device == "cpu" and self.mode in ("reduce-overhead", "max-autotune"):
             report.fallback = f"mode {self.mode} ran without CUDA graphs, which a CPU does not have"
         elif skips := counters["inductor"]["cudagraph_skips"]:
-            report.fallback = (
-                f"mode {self.mode} recorded no CUDA graph ({skips} skipped): its kernels were launched one by one"
-            )
+            skipped = f"recorded no CUDA graph ({skips} skipped)"
+            report.fallback = f"mode {self.mode} {skipped}: its kernels were launched one by one"
 
 
 def _copy(function: types.FunctionType) -> types.FunctionType:
-    """Return ``function`` with a code object of its own, since torch.compile caches and limits by code object."""
-    code = function.__code__.replace()
-    copy = types.FunctionType(
-        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
+    """Return ``function`` with a new code object, since torch.compile caches and limits by code object."""
+    code, closure = function.__code__.replace(), function.__closure__
+    copy = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
     copy.__kwdefaults__ = function.__kwdefaults__
     copy.__dict__.update(function.__dict__)
     return copy

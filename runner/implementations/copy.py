@@ -1,32 +1,27 @@
-"""A copy of as many bytes as the workload must move: what its memory traffic alone costs on this machine."""
+"""A copy of as many bytes as the workload must move: the cost of its memory traffic alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from runner.implementations import Implementation
-from runner.timing import Call
+from ..timing.call import Call
+from . import Function, Implementation
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-ITEM_BYTES = 8  # a float32 that is read, and one that is written
+ITEM_BYTES = 8  # a float32 read and a float32 written
 
 
 @dataclass(frozen=True)
 class Copy(Implementation):
-    """Half of the workload's ``bytes_min`` is read, and half is written."""
+    """A copy that reads half of the workload's ``bytes_min`` and writes the other half."""
 
     CHECKED = False
 
-    def load(self, op: str) -> Callable[..., Tensor]:
+    def load(self, op: str) -> Function:
         """Return a function that is never called: ``wrap_call`` replaces the whole call."""
         return lambda *tensors, **options: tensors[0]
 
     def wrap_call(self, call: Call, device: str) -> Call:
-        """Return a call that reads and writes random numbers, with a new output each time, as others have.
+        """Return a call that reads and writes random numbers, with a new output each time, as in other calls.
 
         It changes their sign, so that a GPU runs a kernel. A plain copy is a copy node in a CUDA graph, which reaches
         two thirds of the rate above half a GiB.

@@ -1,30 +1,25 @@
-"""One CUDA graph of the whole call of another implementation, so that its kernels are launched at once."""
+"""A CUDA graph of the whole call of another implementation, which launches all of its kernels at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from runner.implementations import FirstCalls, Wrapper
-from runner.kernels.unsupported import Unsupported
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from runner.timing import Call
+from ..kernels.unsupported import Unsupported
+from ..timing.call import Call
+from . import FirstCalls, Function, Wrapper
 
 WARM_UP = 3  # calls before the capture: torch.compile compiles, libraries make handles, autotuners choose
 
 
 @dataclass(frozen=True)
 class CudaGraph(Wrapper):
-    """The call of ``of``, captured when it is first called, and launched as one graph from then on."""
+    """The call of ``of``, captured when it is first called, and launched as one graph afterwards."""
 
     EXCLUDED = ("cudagraph",)
 
-    def load(self, op: str) -> Callable[..., Tensor]:
+    def load(self, op: str) -> Function:
         """Return the function whose call is to be captured."""
         return self.inner.load(op)
 
@@ -45,19 +40,19 @@ class CudaGraph(Wrapper):
 
 
 class Captured:
-    """A graph of ``call``, as a function that launches it on the current stream.
+    """A function that launches a graph of ``call`` on the current stream.
 
-    Neither torch nor CUDA can launch a graph on a stream that is being captured, as it is while the call is timed.
-    There the call itself is made, and the graph that is being captured gets the same kernels.
+    A graph cannot be launched on a stream that is being captured, as it is while the call is timed. There the call
+    itself is made, and the graph that is being captured gets the same kernels.
     """
 
     def __init__(self, call: Call) -> None:
         self._call = call
         self._graph: Any = None
-        self._outputs: tuple[Tensor, ...] = ()
+        self._outputs: Any = ()
 
-    def __call__(self) -> tuple[Tensor, ...]:
-        """Return the graph's own outputs, which the next launch overwrites. Raises Unsupported if no graph is made."""
+    def __call__(self) -> Any:
+        """Return the graph's own outputs, which the next launch overwrites. Raises Unsupported if there is no graph."""
         import torch
 
         if torch.cuda.is_current_stream_capturing():
@@ -68,14 +63,14 @@ class Captured:
         return self._outputs
 
     def _capture(self) -> None:
-        """Warm up and capture. ``call.reset`` puts back what the warm-up changes."""
+        """Warm up and capture. ``call.reset`` restores what the warm-up changes."""
         import torch
 
-        from runner.timing.capture import CaptureError, capture_stream, capturing
+        from ..timing.capture import CaptureError, capture_stream, capturing
 
         graph, stream = torch.cuda.CUDAGraph(), capture_stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # backward too remembers the stream it was first called on
+        with torch.cuda.stream(stream):  # backward runs on the stream of its first call
             for _ in range(WARM_UP):
                 self._call.run()
             self._call.restore()

@@ -1,38 +1,30 @@
-"""A user's own function, from a file outside this repository."""
+"""A function from a user's file."""
 
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from runner.experiment.case import WORKTREE
-from runner.implementations import (
-    Argument,
-    FirstCalls,
-    Implementation,
-    arguments,
-    as_function,
-    call_line,
-    loader,
-    under_interpreter,
-)
-from runner.kernels.unsupported import Unsupported
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from runner.implementations.revisions import Snapshot
+from ..device import import_path
+from ..device.used_paths import repository
+from ..kernels.unsupported import Unsupported
+from ..records.bad_input import choices
+from ..records.options import PACKAGE
+from ..tasks import formats
+from . import Argument, FirstCalls, Function, Implementation, arguments, as_function, build_metrics, call_line, loader
+from .revisions import Snapshot, located, snapshot
 
 
 @dataclass(frozen=True)
 class File(Implementation):
-    """``path`` is ``folder/my_softmax.py:softmax``; the file is run as any Python module is when imported."""
+    """The function in ``path``: ``folder/my_softmax.py:softmax``, or ``package.module:softmax``."""
 
     path: str | None
     args: Mapping[str, Argument] = field(default_factory=dict, kw_only=True)  # keyword arguments of the function
@@ -40,17 +32,41 @@ class File(Implementation):
 
     def __post_init__(self) -> None:
         if self.path is None:
-            raise ValueError("path: missing; say which function, as in impl.path=my_softmax.py:softmax")
+            raise ValueError("path: missing; name a function, as in impl.path=my_softmax.py:softmax")
         if not self.path.rpartition(":")[0] or not self._name.isidentifier():
             raise ValueError(f"path: {self.path!r} names no function; write impl.path=my_softmax.py:softmax")
-        if self._file.suffix != ".py":
-            raise ValueError(f"path: {self._file} is no Python file; write impl.path=my_softmax.py:softmax")
-        if self.rev in (None, WORKTREE) and not self._file.is_file():
+        if not self._is_file and not all(map(str.isidentifier, self._named.split("."))):
+            raise ValueError(f"path: {self._named} is not a Python file; write impl.path=my_softmax.py:softmax")
+        if not self._is_file and self._found is None:
+            raise ValueError(
+                f"path: there is no module {self._named} with a source, installed or below {Path.cwd()}; "
+                "a file ends with .py, as in impl.path=my_softmax.py:softmax"
+            )
+        if not self.rev and not self._file.is_file():
             raise ValueError(f"path: there is no file {self._file}; give a path that exists, seen from {Path.cwd()}")
+        names = None if self.rev else arguments.names(self._file)
+        if names is not None and self._name not in names:
+            functions = (function.name for function in arguments.functions(self._file))
+            defined = {*functions, *arguments.launched(self._file)}
+            advice = choices(self._name, defined) if defined else "it defines no function"
+            raise ValueError(f"path: {self._file} has no {self._name}; {advice}")
+
+    @property
+    def _named(self) -> str:
+        return str(self.path).rpartition(":")[0]
+
+    @cached_property
+    def _found(self) -> str | None:
+        """The source of a module, seen from the current folder; None if there is none."""
+        return import_path.source_of(self._named, [os.getcwd(), str(repository(os.getcwd()))])
 
     @property
     def _file(self) -> Path:
-        return Path(str(self.path).rpartition(":")[0])
+        return Path(self._named if self._is_file else str(self._found))
+
+    @property
+    def _is_file(self) -> bool:
+        return self._named.endswith(tuple(formats.TASKS))
 
     @property
     def _name(self) -> str:
@@ -58,16 +74,11 @@ class File(Implementation):
 
     @cached_property
     def _snapshot(self) -> Snapshot | None:
-        """The files of the revision; None: the working tree. Raises BadInput if git has them no more."""
-        if self.rev in (None, WORKTREE):
-            return None
-        from runner.implementations import revisions
-
-        return revisions.snapshot(str(self.rev), self._file)
+        """The files of the revision; None: the working tree. Raises BadInput if git no longer has them."""
+        return snapshot(self.rev, self._file) if self.rev else None
 
     @property
     def _source(self) -> Path:
-        """The file of the revision."""
         return self._snapshot.place(self._file) if self._snapshot else self._file
 
     def revised(self) -> Path | None:
@@ -76,65 +87,57 @@ class File(Implementation):
 
     def missing(self, op: str) -> str:
         """Return "" if the revision has the file."""
-        if self._snapshot is None or self._source.is_file():
-            return ""
-        from runner.implementations import revisions
-
-        return f"there is no {self._file} in {revisions.shown(str(self.rev))}"
+        exists = self._snapshot is None or self._source.is_file()
+        return "" if exists else f"there is no {located(self._file, self.rev)}"
 
     def sources(self, op: str) -> list[Path]:
-        """Return the source file of this class and the user's own, unless that is a revision's, which never changes."""
+        """Return the source file of this class and the user's file, unless that is from a revision."""
         return [*super().sources(op), *(() if self._snapshot else (self._file,))]
 
     def arguments(self, op: str) -> list[str]:
-        """Return the keyword arguments of the function, and the meta-parameters of autotuned kernels of its file."""
-        own = arguments.of_function(self._source, self._name)
-        return list(dict.fromkeys([*own, *arguments.of_autotuned(self._source)]))
+        """Return the keyword arguments of the function, and the meta-parameters of autotuned kernels in its file."""
+        keywords = arguments.of_function(self._source, self._name)
+        return list(dict.fromkeys([*keywords, *arguments.of_autotuned(self._source)]))
 
-    def load(self, op: str) -> Callable[..., Tensor]:
-        """Return the function with its arguments ``args``; its file may import files beside it.
+    def load(self, op: str) -> Function:
+        """Return the function with its arguments ``args``; its file may import files of its folder.
 
         Raises AttributeError if the file lacks the function, and Unsupported if the revision lacks the file, or if
         autotuned kernels have no configuration with these arguments.
         """
-        if why := self.missing(op):
-            raise Unsupported(why)
-        if lacking := self.args.keys() - set(self.arguments(op)):
-            raise Unsupported(f"{self._name} in {self._where} has no argument {', '.join(sorted(lacking))}")
-        module = loader.load(self._source, self._source.parent, self._snapshot)
+        if reason := self.missing(op):
+            raise Unsupported(reason)
+        where = located(self._file, self.rev)
+        if unknown := self.args.keys() - set(self.arguments(op)):
+            raise Unsupported(f"{self._name} in {where} has no argument {', '.join(sorted(unknown))}")
+        values = dict(self.args)
+        given = {name: values.pop(name) for name in arguments.of_function(self._source, self._name) if name in values}
+        apart = repr(sorted(values.items())) * bool(values)  # the others keep all configurations
+        module = loader.load_file(self._source, self._snapshot, functions=(self._name,), apart=apart)
         if not hasattr(module, self._name):
             defined = ", ".join(key for key, value in vars(module).items() if inspect.isfunction(value)) or "none"
-            raise AttributeError(f"{self._where} defines no function {self._name}; it defines: {defined}")
-        own = arguments.of_function(self._source, self._name)
-        if pinned := {name: value for name, value in self.args.items() if name not in own}:
-            arguments.pin(module, pinned)
-        given = {name: value for name, value in self.args.items() if name in own}
+            raise AttributeError(f"{where} defines no function {self._name}; it defines: {defined}")
+        if values:
+            arguments.pin(module, values)
         function = getattr(module, self._name)
         return as_function(partial(function, **given) if given else function)
 
-    @property
-    def _where(self) -> str:
-        """The file as messages name it."""
-        if self._snapshot is None:
-            return str(self._file)
-        from runner.implementations import revisions
-
-        return f"{self._file} in {revisions.shown(str(self.rev))}"
-
     def untimed(self, op: str) -> str:
-        """Return why it cannot be timed where Triton's interpreter or Numba's simulator runs a kernel of the file."""
-        return under_interpreter(loader.module_name(self._source, self._source.parent))
+        """Return the reason if Triton's interpreter or Numba's simulator runs a kernel of the file."""
+        return loader.under_interpreter(loader.module_name(self._source, self._snapshot))
 
     @contextmanager
     def first_calls(self, op: str, device: str) -> Iterator[FirstCalls]:
-        """Add to a TypeError how ``op`` calls the function, if the arguments did not fit it."""
+        """Report builds of CUDA C++. Add the call of ``op`` to a TypeError if arguments did not fit the function."""
+        module = sys.modules.get(f"{PACKAGE}.kernels.cuda_build")  # imported if the file has a cuda_kernel
+        builds = getattr(module, "builds", [])
+        report, before = FirstCalls(), len(builds)
         try:
-            yield FirstCalls()
+            yield report
+            report.metrics |= build_metrics(builds[before:]) if builds[before:] else {}
         except TypeError as error:
-            began = any(
-                frame.f_code.co_filename == str(self._source) for frame, _ in traceback.walk_tb(error.__traceback__)
-            )
-            if not began and (line := call_line(op)):
+            files = {os.path.realpath(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__)}
+            if os.path.realpath(self._source) not in files and (line := call_line(op)):  # the function was not entered
                 text = f"workload={op} calls {line}; an option after * is left out if the signature does not name it"
                 error.args = (f"{error}: {text}; docs/groups/workload.md has the shapes",)
             raise

@@ -1,12 +1,13 @@
-"""Loads a file of a folder as a module with a private name, so that two folders may hold modules of the same name.
+"""Load a file as a module, once in a process, so that two folders may hold modules of the same name.
 
-Python keeps one module per name, but two versions of a kernel, each beside its own ``helper.py``, are compared in one
-process. So each folder gets a package of its own, and an import of a module of the folder is rewritten to an import
-from that package when the file is compiled. The modules stay loaded under names that ``torch.compile``, Triton,
-``inspect`` and ``pickle`` can look up, and an import inside a function finds the same module as one at the top.
+A file in a package is a module of that package, under its real name. Any other gets a private name: Python keeps one
+module per name, but two versions of a kernel, each with its own ``helper.py``, are compared in one process. So each
+folder gets a private package, and imports of the folder's modules are rewritten to imports from that package when a
+file is compiled. The modules stay loaded under names that ``torch.compile``, Triton, ``inspect`` and ``pickle`` can
+look up, and an import inside a function finds the same module as an import at the top.
 
-A folder may hold a git revision. Then an import of what the working tree of its repository has, in whatever folder,
-is rewritten to an import of what the revision has there.
+If a folder holds a git revision, imports from anywhere in the working tree of its repository are rewritten to imports
+from the revision.
 """
 
 from __future__ import annotations
@@ -14,124 +15,321 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import linecache
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
-from typing import TYPE_CHECKING
+from traceback import clear_frames
+from types import CodeType, ModuleType, TracebackType
 
-from runner.kernels.unsupported import Unsupported
+from ..device import import_path
+from ..kernels.unsupported import Unsupported
+from ..tasks import formats, popcorn
+from . import scripts
+from .arguments import undecorated
+from .revisions import Snapshot
 
-if TYPE_CHECKING:
-    from runner.implementations.revisions import Snapshot
-
-PREFIX = "folder_"  # of the name of a folder's package
-KERNELS = ("runner.kernels", "kernels")  # what files of kernels/ call their package, now and in early revisions
-SHARED = ("unsupported", "spans")  # by which kernels and the runner talk to each other, those of a revision too
+PREFIX = "folder_"  # of a folder's package
+SHARED = ("unsupported", "spans")  # modules that the kernels of a revision share with the runner
 OPERATOR = re.compile(r"\w+::\w+")  # the name of an operator of torch.library
-REGISTERS = ("custom_op", "triton_op", "define")  # functions of torch.library that take such a name
+PACKAGE = Path(__file__).resolve().parents[1]  # the folder of this package, which has two names
+LONG_S = 1.0  # of a file's own code, without its imports, that is worth a sentence
+# Errors after which nothing else of the file counts, though its functions are defined.
+LOST = re.compile(r"CUDA error|AcceleratorError|out of memory|can't allocate memory")
+NO_DRIVER = "0 active drivers"  # begins what Triton says without a GPU
+REGISTERS = ("custom_op", "triton_op", "define")  # functions of torch.library that take the name of an operator
+# Types of kernels that run in Python on the CPU → what runs them.
+INTERPRETED = {"InterpretedFunction": "Triton's interpreter", "FakeCUDAKernel": "Numba's simulator"}
+
+_folders: dict[str, tuple[str, Snapshot | None]] = {}  # folder and its git revision, by the name of the package
+_operators: dict[str, str] = {}  # file that registers an operator, by the operator's name
+_imported: dict[tuple[str, str], _Imported] = {}  # files that were loaded, by the module's name and ``apart``
+_compiled: dict[str, bytes] = {}  # sources, by the module's name
+_asked: dict[int, tuple[float, list[str]]] = {}  # seconds and notes of those since the last call of ``columns``
+_scripts: set[str] = set()  # files in packages that cannot be imported, and that are loaded without them
 
 
 @dataclass(frozen=True)
-class _Folder:
-    """What the package of a folder is of."""
+class _Imported:
+    """What came of importing a file."""
 
-    root: str
-    snapshot: Snapshot | None = None
-    aliases: tuple[str, ...] = ()  # names by which its files import from the folder itself
+    source: bytes
+    seconds: float
+    notes: list[str]  # what it did beside defining functions
+    module: ModuleType | None
+    error: BaseException | None  # that ended it
+    traceback: TracebackType | None
+
+    def why_not(self, file: Path, functions: Sequence[str]) -> BaseException | None:
+        """Return why ``functions`` cannot be used; None if they were complete when an error came."""
+        if (error := self.error) is None:
+            return None
+        line = scripts.stopped_at(self.traceback, file)
+        is_lost = isinstance(error, MemoryError) or LOST.search(f"{type(error).__name__}: {error}")
+        if self.module and line and not is_lost and scripts.complete_before(line, ast.parse(self.source), functions):
+            return None
+        if isinstance(error, SystemExit):
+            return ImportError(
+                f"{file.name} ends its process in line {line} while it is imported, before {' and '.join(functions)} "
+                f"is defined (sys.exit({error.code})); put that below {scripts.GUARD}"
+            )
+        return error
 
 
-_folders: dict[str, _Folder] = {}  # by the name of the package
-_operators: dict[str, str] = {}  # file that registers an operator, by the operator's name
+def load_file(
+    file: Path, snapshot: Snapshot | None = None, *, functions: Sequence[str] = (), apart: str = ""
+) -> ModuleType:
+    """Return the module of ``file``, which is run once in this process, and again once it has been edited.
 
+    ``snapshot`` is the git revision of the file. Whoever needs a module that nobody else changes says ``apart`` from
+    whom. If importing the file fails after its ``functions`` were defined, as in a script that plots at its end, they
+    count; otherwise each call raises what the first one raised.
 
-def load(file: Path, root: Path, snapshot: Snapshot | None = None) -> ModuleType:
-    """Run ``file``, which lies in ``root`` or below it, and return its module. Each call runs it anew.
+    Modules beside the file are loaded once. The name of a standard module, or of what the runner needs, always means
+    that module, even if the folder has one of the same name.
 
-    Modules that it imports from ``root`` are loaded once. The name of an installed package or of a module of Python's
-    always means that one, even if ``root`` has a module of the same name. A name that the file computes, for
-    ``importlib.import_module``, is not rewritten. ``snapshot`` is the git revision that the file is of.
-
-    Raises Unsupported if the file registers an operator of torch.library that another file has registered.
+    Raises Unsupported if the file registers an operator of torch.library that another file has registered, and
+    ImportError if it ends the process.
     """
-    name = module_name(file, root)
-    _register(root, snapshot)
-    importlib.import_module(name.rpartition(".")[0])
-    spec = importlib.util.spec_from_file_location(name, file, loader=_Loader(name, str(file)))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    if apart and import_path.is_installed(file):
+        raise Unsupported(f"{file} is installed, and others use its kernels; copy it to choose among configurations")
+    file = _absolute(file)  # it may change the current folder
+    source = file.read_bytes()
+    name = module_name(file, snapshot)
+    known = _imported.get((name, apart))
+    if known is None or known.source != source:
+        known = _import(file, snapshot, source, apart)
+        name = module_name(file, snapshot)
+        _imported[name, apart] = known
+    notes = [*known.notes]
+    _asked[id(known)] = known.seconds, notes
+    if (error := known.why_not(file, functions)) or known.module is None:
+        # Another time, there may be enough, or Triton only compiles and needs no driver.
+        if isinstance(error, MemoryError) or LOST.search(str(error)) or NO_DRIVER in str(error):
+            del _imported[name, apart]
+        assert error is not None
+        raise error.with_traceback(known.traceback)
+    if known.error:
+        what = ": ".join([type(known.error).__name__, *str(known.error).strip().splitlines()[:1]])
+        line = scripts.stopped_at(known.traceback, file)
+        notes.insert(0, f"importing {file.name} stopped in line {line}, after {functions[0]} was defined: {what}")
+    sys.modules[name] = known.module
+    importlib.import_module(name)  # whoever watches imports is told
+    return known.module
 
 
-def kernels(root: Path) -> str:
-    """Return the package of ``root``, the folder ``kernels/`` of a git revision. Its modules can be imported."""
-    name = _register(root, None, KERNELS)
-    for module in SHARED:
-        sys.modules.setdefault(f"{name}.{module}", importlib.import_module(f"runner.kernels.{module}"))
-    vars(sys.modules[name]).setdefault("Unsupported", Unsupported)  # early revisions had it in kernels/__init__.py
+def columns() -> dict[str, float | str]:
+    """Return the columns about importing the files that were asked for since the last call; {} without any."""
+    files = [*_asked.values()]
+    _asked.clear()
+    notes = "; ".join(dict.fromkeys(note for _, notes in files for note in notes))
+    took = {"import_s": sum(seconds for seconds, _ in files)} if files else {}
+    return {**took, **({"import_note": notes} if notes else {})}
+
+
+def forget_tuned() -> None:
+    """Let autotuned kernels of the loaded files tune again, since a configuration may be of another size."""
+    for module in [module for module in sys.modules.values() if isinstance(module, ModuleType)]:
+        if isinstance(getattr(vars(module).get("__spec__"), "loader", None), _Loader):
+            for _, member in undecorated(module):
+                if type(member).__name__ == "Autotuner" and isinstance(cache := getattr(member, "cache", None), dict):
+                    cache.clear()
+
+
+def _import(file: Path, snapshot: Snapshot | None, source: bytes, apart: str) -> _Imported:
+    """Run ``file`` and return what came of it. What it changes in this process is undone."""
+    module, error, notes = None, None, list[str]()
+    with scripts.undone(file) as changed, scripts.own_time() as spent:
+        try:
+            name = _enter_package(file, snapshot, source)
+            module = sys.modules.get(name)
+            if module is None or not _is_current(module, file, source, apart):
+                module = sys.modules[name] = _new_module(name, file)
+                module.__spec__.loader.exec_module(module)  # type: ignore[union-attr]  # both are there
+        except (Exception, SystemExit) as raised:
+            error = raised
+            clear_frames(error.__traceback__)  # of tensors
+            sys.modules.pop(module_name(file, snapshot), None)
+    seconds, own = spent
+    if changed:
+        notes.append(f"importing {file.name} changed {', '.join(changed)}, which was undone")
+    if own > LONG_S:
+        advice = f"what it runs as a script belongs below {scripts.GUARD}"
+        notes.append(f"{file.name} ran for {own:.1f} s when it was imported, once in each worker; {advice}")
+    forget_tuned()
+    return _Imported(source, seconds, notes, module, error, error.__traceback__ if error else None)
+
+
+def _is_current(module: ModuleType, file: Path, source: bytes, apart: str) -> bool:
+    """Return whether ``module``, which its package or another file has imported, is that of the file as it is now."""
+    if import_path.is_installed(file):
+        return True
+    is_own = any(one.module is module for one in _imported.values())  # of an earlier call, which is not asked for
+    return not (apart or is_own) and _compiled.get(module.__name__, source) == source
+
+
+def _enter_package(file: Path, snapshot: Snapshot | None, source: bytes) -> str:
+    """Import the packages that ``file`` is in, and return its name."""
+    name, (top, _) = module_name(file, snapshot), _place(file)
+    if name.startswith(PREFIX):
+        _register(top, snapshot)
+    elif import_path.is_installed(file):
+        importlib.import_module(name)
+    else:
+        _add_finder()
+        _folders[name.partition(".")[0]] = (str(top), None)
+    try:
+        importlib.import_module(name.rpartition(".")[0] or name)
+    except Exception:
+        if _level(source) or str(_absolute(file)) in _scripts:
+            raise
+        _scripts.add(str(_absolute(file)))  # it may need nothing of its package, which cannot be imported
+        return _enter_package(file, snapshot, source)
     return name
 
 
-def module_name(file: Path, root: Path) -> str:
-    """Return the name under which ``file`` of ``root`` is loaded. It is the same in every process."""
-    root = root.resolve()
-    return ".".join([_package(root), *file.resolve().relative_to(root).with_suffix("").parts])
+def _new_module(name: str, file: Path) -> ModuleType:
+    folders = [str(file.parent)] if file.stem == "__init__" else None
+    loader = _Loader(name, str(file))
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader, submodule_search_locations=folders)
+    assert spec is not None
+    return importlib.util.module_from_spec(spec)
+
+
+def revision_package(root: Path) -> str:
+    """Return the package of ``root``, the folder ``kernels/`` of a git revision. Its modules can be imported."""
+    name = _register(root, None)
+    for module in SHARED:
+        sys.modules.setdefault(f"{name}.{module}", importlib.import_module(f"..kernels.{module}", __package__))
+    return name
+
+
+def private_name(package: str, path: str, name: str) -> str:
+    """Return the name under which the file at ``path``, in ``package``, imports ``name``, which it has computed."""
+    return name if name.startswith(".") else _Rewrite(package, path).private(name) or name
+
+
+def folders() -> list[str]:
+    """Return the folders from which files have been loaded."""
+    return [root for root, _ in _folders.values()]
+
+
+def module_name(file: Path, snapshot: Snapshot | None = None) -> str:
+    """Return the name under which ``file`` is loaded: its real one in a package, unless that stands for another."""
+    top, parts = _place(file)
+    if import_path.is_installed(file):
+        return ".".join(parts)
+    packages = len(parts) - (file.stem != "__init__")
+    is_real = snapshot is None and packages >= max(1, _level(file.read_bytes())) and _is_free(parts[0], top)
+    return ".".join(parts if is_real else [_package(top), *parts])
+
+
+def _place(file: Path) -> tuple[Path, list[str]]:
+    """Return the folder around the packages of ``file``, and the parts of its name from there."""
+    path = _absolute(file)
+    folder, parts = path.parent, [(path.stem if path.suffix == ".py" else path.name).replace(".", "_")]
+    level = _level(path.read_bytes()) if path.is_file() else 0
+    while str(path) not in _scripts and folder.name.isidentifier():
+        if not (folder / "__init__.py").is_file() and len(parts) >= level:
+            break
+        folder, parts = folder.parent, [folder.name, *parts]
+    return folder, parts[:-1] if parts[1:] and path.stem == "__init__" else parts
+
+
+@lru_cache
+def _level(source: bytes) -> int:
+    """Return the most dots of a relative import, 2 for ``from ..util import f``. Its folders need no __init__.py."""
+    try:
+        nodes = ast.walk(ast.parse(source))
+    except (SyntaxError, ValueError):
+        return 0
+    return max((node.level for node in nodes if isinstance(node, ast.ImportFrom)), default=0)
+
+
+def _absolute(file: Path) -> Path:
+    return file.parent.resolve() / file.name
+
+
+def _is_free(package: str, top: Path) -> bool:
+    """Return whether the name ``package`` stands for the package in ``top``, or for nothing yet."""
+    if package in _folders:
+        return _folders[package] == (str(top), None)
+    if package in sys.modules:
+        return str(top / package) in map(os.path.realpath, getattr(sys.modules[package], "__path__", ()))
+    return not import_path.is_reserved(package)
+
+
+def under_interpreter(module: str) -> str:
+    """Return the reason if kernels of the loaded ``module`` run in Python on the CPU, so that times are meaningless."""
+    for _, member in undecorated(sys.modules[module]):
+        if interpreter := INTERPRETED.get(type(member).__name__):
+            return f"correct under {interpreter}; a time there would say nothing about a GPU"
+    return ""
 
 
 def _package(root: Path) -> str:
     return PREFIX + hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]
 
 
-def _register(root: Path, snapshot: Snapshot | None, aliases: tuple[str, ...] = ()) -> str:
+def _register(root: Path, snapshot: Snapshot | None) -> str:
     """Make the package of ``root``, once, and return its name."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    _add_finder()
     name = _package(root)
     if name not in sys.modules:
         folder = ModuleSpec(name, None, is_package=True)
         folder.submodule_search_locations = [str(root.resolve())]
         sys.modules[name] = importlib.util.module_from_spec(folder)
-    _folders.setdefault(name, _Folder(str(root.resolve()), snapshot, aliases))
+    _folders.setdefault(name, (str(root.resolve()), snapshot))
     return name
 
 
+def _add_finder() -> None:
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
 class _Finder:
-    """Finds the modules of the folders' packages, and has ``_Loader`` load their sources."""
+    """Find the modules of the folders' packages, and load their sources by ``_Loader``."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
         """Find ``name`` in ``path`` if it belongs to a folder's package; otherwise leave it to Python."""
-        spec = PathFinder.find_spec(name, path) if name.startswith(PREFIX) else None
+        if (package := name.partition(".")[0]) not in _folders:
+            return None
+        spec = PathFinder.find_spec(name, [_folders[package][0]] if path is None else path)
         if spec and isinstance(spec.loader, SourceFileLoader):
             spec.loader = _Loader(name, spec.loader.path)
         return spec
 
 
 class _Loader(SourceFileLoader):
-    """Rewrites the imports of a file. It ignores bytecode, which cannot tell an edit of the same second and length."""
+    """Rewrite the imports of a file. Bytecode is ignored, since it misses an edit of the same second and length."""
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compile the file as it is now. Raises Unsupported if its operators are another file's."""
-        path = self.get_filename(fullname)
-        tree = ast.parse(self.get_data(path), path)
+        """Compile the file as it is now. Raises Unsupported if another file has registered one of its operators."""
+        path = str(_absolute(Path(self.get_filename(fullname))))
+        _compiled[fullname] = self.get_data(path)
+        task = formats.parse(path)
+        tree, name = task.tree, task.filename
+        if task.source:  # inspect and Triton look it up
+            linecache.cache[name] = len(task.source), None, task.source.splitlines(keepends=True), name
         for operator in _registered(tree):
-            if (other := _operators.setdefault(operator, path)) != path:
+            if (owner := _operators.setdefault(operator, path)) != path:
                 raise Unsupported(
-                    f"{path} and {other} both register the operator {operator}, and a process has one of that name; "
-                    "give it another name in one of them, or run them apart"
+                    f"{path} and {owner} both register the operator {operator}, and a process can have only one; "
+                    "give it another name in one of them, or run them separately"
                 )
-        rewritten = ast.fix_missing_locations(_Rewrite(fullname.partition(".")[0]).visit(tree))
-        return compile(rewritten, path, "exec", dont_inherit=True)
+        package = fullname if Path(path).stem == "__init__" else fullname.rpartition(".")[0]
+        rewritten = ast.fix_missing_locations(_Rewrite(package, path).visit(tree))
+        return compile(rewritten, name, "exec", dont_inherit=True)
 
 
 def _registered(tree: ast.Module) -> Iterator[str]:
-    """Yield the names of the operators that a file registers with torch.library: two files would share the last."""
+    """Yield the names of the operators that a file registers with torch.library."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in REGISTERS:
             for word in node.args[:1]:
@@ -140,14 +338,16 @@ def _registered(tree: ast.Module) -> Iterator[str]:
 
 
 class _Rewrite(ast.NodeTransformer):
-    """Turns imports of the folder's modules into imports from its ``package``."""
+    """Turn imports of the folder's modules in the file at ``path`` into imports from its ``package``."""
 
-    def __init__(self, package: str) -> None:
-        self._package, self._folder = package, _folders[package]
+    def __init__(self, package: str, path: str) -> None:
+        self._package, self._path = package, path
+        self._top = package.partition(".")[0]
+        self._root, self._snapshot = _folders[self._top]
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
         """``from a.b import c`` → ``from package.a.b import c``."""
-        if node.module and not node.level and (private := self._private(node.module)):
+        if node.module and not node.level and (private := self.private(node.module)):
             node.module = private
         return node
 
@@ -155,67 +355,96 @@ class _Rewrite(ast.NodeTransformer):
         """``import a.b`` → ``import package.a.b, package.a as a``; ``import a as b`` → ``import package.a as b``."""
         names = []
         for alias in node.names:
-            if not (private := self._private(alias.name)):
-                names.append(alias)
-                continue
+            private = self.private(alias.name)
             top, _, rest = alias.name.partition(".")
-            if not alias.asname and rest:
-                names.append(ast.alias(private))
-            of = private if alias.asname else private.removesuffix(f".{rest}")
-            names.append(ast.alias(of, alias.asname or top))
+            if not private:
+                names.append(alias)
+            elif alias.asname or not rest:
+                names.append(ast.alias(private, alias.asname or top))
+            else:
+                names += [ast.alias(private), ast.alias(private.removesuffix(f".{rest}"), top)]
         return [ast.copy_location(ast.Import(names), node)]
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """``import_module("a.b")`` → ``import_module("package.a.b")``."""
+        """``import_module(name)`` → ``import_module(private_name(package, name))``."""
+        self.generic_visit(node)
         match node:
-            case ast.Call(
-                func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"),
-                args=[ast.Constant(value=str(name)) as word, *_],
-            ) if not name.startswith("."):
-                word.value = self._private(name) or name
-        return self.generic_visit(node)
+            case ast.Call(func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"), args=[word, *_]):
+                this = ast.Call(ast.Name("__import__", ast.Load()), [ast.Constant(__name__)], [])
+                this.keywords = [ast.keyword("fromlist", ast.Tuple([ast.Constant("private_name")], ast.Load()))]
+                function = ast.Attribute(this, private_name.__name__, ast.Load())
+                node.args[0] = ast.Call(function, [ast.Constant(self._package), ast.Constant(self._path), word], [])
+        return node
 
-    def _private(self, name: str) -> str:
-        """Return the name in a folder's package of the module that ``name`` means here; "" if it means no such one."""
-        for alias in self._folder.aliases:
-            if name == alias or name.startswith(f"{alias}."):
-                return f"{self._package}{name.removeprefix(alias)}"
-        if self._folder.aliases:
-            return ""
-        if self._folder.snapshot:
-            return self._of_snapshot(name, self._folder.snapshot)
-        return f"{self._package}.{name}" if self._is_private(name) else ""
+    def private(self, name: str) -> str:
+        """Return the private name of the module that ``name`` means here; "" if it is not in a folder's package."""
+        if self._snapshot:
+            return self._of_snapshot(name, self._snapshot)
+        if name.partition(".")[0] == "runner":
+            users = folders_with_runner([self._root, os.curdir])
+            return f"{_register(Path(users[0]), None)}.{name}" if users else ""
+        if self._is_beside(name, os.path.dirname(self._path)):
+            return f"{self._package}.{name}"
+        tasks = (folder for root in (self._root, *reversed(folders())) for folder in popcorn.folders_of(Path(root)))
+        if place := next((place for place in tasks if self._is_beside(name, str(place))), None):
+            return f"{_register(place, None)}.{name}"
+        package = self._package.split(".")[1:2]  # of a private name, since the real one stands for another package
+        is_own = self._top.startswith(PREFIX) and package == [name.partition(".")[0]]
+        return f"{self._top}.{name}" if is_own and not import_path.is_reserved(*package) else ""
 
-    def _is_private(self, name: str) -> bool:
-        """Return whether the folder has ``name`` and nothing that is installed has."""
-        root = self._folder.root
+    def _is_beside(self, name: str, folder: str) -> bool:
+        """Return whether ``name`` means a module in ``folder``: also one that is installed, but in no package.
+
+        A module of a package is named by its whole name or relatively, so that there a name alone means what all others
+        mean by it, if there is such a module.
+        """
         top = name.partition(".")[0]
-        if top in sys.modules or PathFinder.find_spec(top, [root]) is None:
+        found = PathFinder.find_spec(top, [folder])
+        if found is None and top not in (*sys.stdlib_module_names, *import_path.NEEDED):
+            os.path.exists(os.path.join(folder, f"{top}.py"))  # whoever watches what is used is told that it is missing
+        if found is None or found.origin == self._path:
             return False
-        spec = importlib.util.find_spec(top)
-        if spec is None or spec.origin is None:  # a folder without __init__.py has no origin: any folder of that name
+        loaded = getattr(sys.modules.get(top), "__spec__", None)
+        if loaded and loaded.origin == found.origin and found.origin:
+            return False
+        try:
+            other = loaded or importlib.util.find_spec(top)
+        except ValueError:  # __main__
+            return False
+        if other is None or other.origin in (None, found.origin):
             return True
-        return spec.has_location and _holding(spec) in (root, os.path.realpath(os.curdir))
+        return bool(found.origin) and self._package == self._top and not import_path.is_reserved(top)
 
     def _of_snapshot(self, name: str, snapshot: Snapshot) -> str:
-        """Return where the revision has ``name``, if it is not installed outside the working tree; else ""."""
+        """Return the private name of ``name`` in the revision; "" if it is installed outside of the working tree."""
         top = name.partition(".")[0]
-        if top == "runner":  # its kernels/ and models/ too: a user's file uses those of the working tree
+        if top == "kernel_runner":  # of the working tree, with its kernels/ and models/
             return ""
         try:
             spec = importlib.util.find_spec(top)
         except ValueError:  # __main__
             return ""
         folders = [os.path.realpath(folder) for folder in ("", *sys.path)]
-        if spec and spec.origin:
+        if top == "runner":  # of an earlier revision of this project, too
+            folders = [folder for folder in folders if folder != str(PACKAGE.parent)]
+        elif spec and spec.origin:
             if not spec.has_location or not Path(_holding(spec)).is_relative_to(snapshot.worktree):
                 return ""
             folders = [_holding(spec)]
         inside = [Path(folder) for folder in folders if Path(folder).is_relative_to(snapshot.worktree)]
-        for root in dict.fromkeys([Path(self._folder.root), *(snapshot.place(folder) for folder in inside)]):
+        own = [Path(self._path).parent, Path(self._root)]
+        for root in dict.fromkeys([*own, *(snapshot.place(folder) for folder in inside)]):
+            if top == "runner" and PACKAGE.is_relative_to(snapshot.worktree) and root == snapshot.place(PACKAGE.parent):
+                continue
             if PathFinder.find_spec(top, [str(root)]) is not None:
-                return f"{_register(root, snapshot)}.{name}"
+                return f"{self._package if root == own[0] else _register(root, snapshot)}.{name}"
         return ""
+
+
+def folders_with_runner(folders: Iterable[str | Path]) -> list[str | Path]:
+    """Return the folders that have a ``runner`` of the user's own: there it does not mean this package."""
+    specs = ((folder, PathFinder.find_spec("runner", [str(folder)])) for folder in folders)
+    return [folder for folder, spec in specs if spec and Path(_holding(spec)) != PACKAGE.parent]
 
 
 def _holding(spec: ModuleSpec) -> str:

@@ -1,7 +1,8 @@
-"""Git revisions: a name such as ``HEAD~1`` is resolved to a commit, and the files of that commit are kept in a folder.
+"""Git revisions: resolve a name such as ``HEAD~1`` to a commit, and keep the files of that commit in a folder.
 
-The folder is ``<cache>/revisions/<commit>``. It holds all files of the commit but very large ones, is written once, and
-may be deleted at any time. The user's repository, its index and its working tree are only read.
+The folder ``<cache>/revisions/<commit>`` holds the files of the commit, except very large files. It is written once,
+and may be deleted at any time. The user's repository, its index and its working tree are only read, and no
+hook or filter that it names is run.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
-from runner.device.identity import cache_folder
-from runner.experiment.case import RECORDED
-from runner.experiment.schema import BadInput
+from ..device.cache import cache_folder
+from ..device.git import harmless
+from ..device.used_paths import is_equal
+from ..records.bad_input import BadInput
+from ..records.case import RECORDED
 
-LARGEST = 2**22  # bytes of a file that is written: data and models of a repository are left out
+LARGEST = 2**22  # bytes of a file; larger files, such as data and models, are not written
+COMMIT = re.compile(r"[0-9a-f]{40,64}")
 SHOWN = 10  # digits of a commit in messages
 REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")  # set inside a git hook
 ASK = "fetch it with: git fetch --unshallow (actions/checkout: fetch-depth: 0)"
@@ -36,52 +40,56 @@ class Snapshot:
     worktree: Path
 
     def place(self, path: Path) -> Path:
-        """Return where the commit has what is at ``path`` in the working tree, if it has it."""
+        """Return the path of the commit's version of ``path`` in the working tree. It need not exist."""
         return self.files / _real(path).relative_to(self.worktree)
+
+    def differs(self, path: str) -> bool:
+        """Return whether what a case has used at ``path`` is not the same in the commit. It may lie elsewhere."""
+        real = _real(Path(path))
+        if not real.is_relative_to(self.worktree):
+            return False
+        return not is_equal(path, f"{self.place(real)}{'/' * path.endswith('/')}")
 
 
 def resolve(rev: str, place: Path) -> str:
     """Return ``rev`` with its commit in the repository of ``place``, as a case records it: ``main@1a2b...``.
 
-    ``rev`` is anything that git takes for a commit, or what this function has returned before.
-
-    Raises:
-        BadInput: there is no such revision, no repository, or no git; the message is one line.
-
+    ``rev`` is what git accepts as a commit, or a result of this function. Raises BadInput if git does not know it.
     """
     if RECORDED.fullmatch(rev):
         return rev
     worktree = repository(place)
-    found = _git(worktree, "rev-parse", "--verify", "--end-of-options", f"{rev}^{{commit}}")
-    if found.returncode:
-        raise BadInput(f"impl.rev={rev}: {_unresolved(rev, worktree, found.stderr)}")
-    return f"{rev}@{found.stdout.strip()}"
+    answer = _git(worktree, "rev-parse", "--verify", "--end-of-options", f"{rev}^{{commit}}")
+    if answer.returncode:
+        raise BadInput(f"impl.rev={rev}: {_unresolved(rev, worktree, answer.stderr)}")
+    if not COMMIT.fullmatch(commit := answer.stdout.strip()):  # ^HEAD and HEAD~2..HEAD are sets of commits
+        raise BadInput(f"impl.rev={rev}: not one commit; give a commit, a branch or a tag, as in HEAD~1")
+    return f"{rev}@{commit}"
 
 
 def snapshot(rev: str, place: Path) -> Snapshot:
-    """Return the files of ``rev``, as ``resolve`` returns it, in the repository of ``place``. Write them if needed.
+    """Return the files of ``rev``, a result of ``resolve``, in the repository of ``place``. Write them if needed.
 
-    Raises BadInput if git does not have the commit any more, or the files cannot be written.
+    Raises BadInput if git no longer has the commit, or if the files cannot be written.
     """
-    match = RECORDED.fullmatch(rev)
-    if match is None:
+    if (match := RECORDED.fullmatch(rev)) is None:
         raise BadInput(f"impl.rev={rev}: not resolved to a commit yet")
     return _snapshot(match[2], repository(place))
 
 
-def shown(rev: str) -> str:
-    """Return a recorded revision as messages name it: ``main (1a2b3c4d5e)``."""
-    match = RECORDED.fullmatch(rev)
-    return f"{match[1]} ({match[2][:SHOWN]})" if match else rev
+def located(path: Path | str, rev: str | None) -> str:
+    """Return ``path`` for messages, with its recorded revision: ``k.py in main (1a2b3c4d5e)``."""
+    match = RECORDED.fullmatch(rev or "")
+    return f"{path} in {match[1]} ({match[2][:SHOWN]})" if match else str(path)
 
 
 def repository(place: Path) -> Path:
-    """Return the working tree that ``place``, which need not exist, lies in. Raises BadInput if there is none."""
+    """Return the working tree around ``place``, which need not exist. Raises BadInput if there is none."""
     real = _real(place)
-    found = next((folder for folder in (real, *real.parents) if (folder / ".git").exists()), None)
-    if found is None:
+    worktree = next((folder for folder in (real, *real.parents) if (folder / ".git").exists()), None)
+    if worktree is None:
         raise BadInput(f"impl.rev: {place} is not in a git repository; leave impl.rev out, or commit the file to one")
-    return found
+    return worktree
 
 
 @cache
@@ -91,9 +99,9 @@ def _snapshot(commit: str, worktree: Path) -> Snapshot:
         try:
             _write(commit, worktree, files)
         except OSError as error:
-            why = error.strerror or error
+            reason = error.strerror or error
             raise BadInput(
-                f"impl.rev: cannot write {files}: {why}; set XDG_CACHE_HOME to a folder that can be written"
+                f"impl.rev: cannot write {files}: {reason}; set XDG_CACHE_HOME to a folder that can be written"
             ) from None
     status = files.parent.stat()
     if status.st_uid != os.getuid() or status.st_mode & 0o022:  # its files are run
@@ -106,16 +114,18 @@ def _write(commit: str, worktree: Path, files: Path) -> None:
     files.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".", dir=files.parent))
     try:
-        index = {"GIT_INDEX_FILE": str(scratch / "index")}  # the user's own stays as it is
+        index = {"GIT_INDEX_FILE": str(scratch / "index")}  # the user's index stays as it is
         if _git(worktree, "cat-file", "-e", f"{commit}^{{commit}}").returncode:
             raise BadInput(f"impl.rev: {worktree} has no commit {commit[:SHOWN]} any more; {ASK}, or by its branch")
         _done(worktree, "read-tree", commit, environment=index)
-        paths = _paths(_done(worktree, "ls-tree", "-r", "-l", "-z", "--full-tree", commit))
+        lines = _done(worktree, "ls-tree", "-r", "-l", "-z", "--full-tree", commit).split("\0")
+        sizes = {path: head.split()[-1] for head, _, path in (line.partition("\t") for line in lines if line)}
+        paths = [path for path, size in sizes.items() if size.isdecimal() and int(size) <= LARGEST]  # no submodules
         whole = scratch / "files"
         whole.mkdir()
         arguments = ("checkout-index", "-f", "-q", "-z", "--stdin", f"--prefix={whole}/")
         _done(worktree, *arguments, environment=index, text="".join(f"{path}\0" for path in paths))
-        if not files.is_dir():  # another process may have been as fast
+        if not files.is_dir():  # another process may have written it
             whole.rename(files)
     except OSError:
         if not files.is_dir():
@@ -124,19 +134,8 @@ def _write(commit: str, worktree: Path, files: Path) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _paths(listing: str) -> list[str]:
-    """Return the files of ``git ls-tree -l -z`` that are to be written: no submodules, and none above ``LARGEST``."""
-    found = []
-    for line in filter(None, listing.split("\0")):
-        head, _, path = line.partition("\t")
-        size = head.split()[-1]
-        if size.isdecimal() and int(size) <= LARGEST:
-            found.append(path)
-    return found
-
-
 def _unresolved(rev: str, worktree: Path, stderr: str) -> str:
-    """Return why git does not resolve ``rev``, and what to do."""
+    """Return the reason why git does not resolve ``rev``, and what to do."""
     if "ambiguous" in stderr:
         return "several objects begin like this; give more digits"
     if "dubious ownership" in stderr:
@@ -150,12 +149,12 @@ def _unresolved(rev: str, worktree: Path, stderr: str) -> str:
 
 
 def _done(worktree: Path, *words: str, environment: Mapping[str, str] | None = None, text: str = "") -> str:
-    """Return what git prints. Raises BadInput if it fails."""
-    found = _git(worktree, *words, environment=environment, text=text)
-    if found.returncode:
-        lines = found.stderr.strip().splitlines() or ["failed"]
+    """Return the output of git. Raises BadInput if it fails."""
+    answer = _git(worktree, *words, environment=environment, text=text)
+    if answer.returncode:
+        lines = answer.stderr.strip().splitlines() or ["failed"]
         raise BadInput(f"impl.rev: git {words[0]} in {worktree}: {re.sub('^(fatal|error): ', '', lines[0])}")
-    return found.stdout
+    return answer.stdout
 
 
 def _git(
@@ -172,7 +171,7 @@ def _git(
             capture_output=True,
             encoding="utf-8",
             errors="surrogateescape",
-            env=inherited | settings,
+            env=inherited | settings | harmless(worktree),
             check=False,
         )
     except FileNotFoundError:
@@ -180,6 +179,6 @@ def _git(
 
 
 def _real(path: Path) -> Path:
-    """Return ``path`` in full, its folders without links."""
+    """Return the absolute path, with links resolved in its folders."""
     whole = Path(os.path.abspath(path))
     return whole.parent.resolve() / whole.name

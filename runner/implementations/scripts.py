@@ -1,0 +1,190 @@
+"""What a file does to its process while it is imported, as a script without a ``__main__`` guard: it is undone.
+
+A script also prints, plots and times. What it prints is in the worker's log, and plots open no window.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ..tasks.syntax import names_in
+from ..timing import clock as time
+from .arguments import bound_names
+
+TIMERS = ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")
+GUARD = 'if __name__ == "__main__":'
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+Setting = tuple[Callable[[], Any], Callable[[Any], object]]  # what reads it, and what sets it
+
+
+def settings() -> dict[str, Setting]:
+    """Return the settings of torch and of this process that later code depends on, by name."""
+    import torch
+
+    return {
+        "torch.get_num_threads": (torch.get_num_threads, torch.set_num_threads),
+        "torch.get_default_dtype": (torch.get_default_dtype, torch.set_default_dtype),
+        "torch.get_default_device": (torch.get_default_device, lambda _: torch.set_default_device(None)),
+        "torch.is_grad_enabled": (torch.is_grad_enabled, torch.set_grad_enabled),
+        "torch.is_anomaly_enabled": (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
+        "torch.is_autocast_enabled on the CPU": _autocast("cpu"),
+        "torch.is_autocast_enabled on the GPU": _autocast("cuda"),
+        "torch.are_deterministic_algorithms_enabled": (
+            torch.are_deterministic_algorithms_enabled,
+            torch.use_deterministic_algorithms,
+        ),
+        "torch.backends.mkldnn.enabled": (torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),
+        **_attributes("torch.backends.cudnn", torch.backends.cudnn, "enabled", "benchmark", "deterministic"),
+        **_attributes(
+            "torch.backends.cuda.matmul",
+            torch.backends.cuda.matmul,
+            "allow_fp16_reduced_precision_reduction",
+            "allow_bf16_reduced_precision_reduction",
+        ),
+        "the working folder": (os.getcwd, os.chdir),
+    }
+
+
+def _attributes(path: str, owner: object, *names: str) -> dict[str, Setting]:
+    return {f"{path}.{name}": (partial(getattr, owner, name), partial(setattr, owner, name)) for name in names}
+
+
+def _autocast(device: str) -> Setting:
+    import torch
+
+    return partial(torch.is_autocast_enabled, device), partial(torch.set_autocast_enabled, device)
+
+
+def read(getters: Mapping[str, Setting]) -> dict[str, object]:
+    """Return the values of settings, None where reading one raises, as for a working folder that was removed."""
+    values: dict[str, object] = {}
+    for name, (get, _) in getters.items():
+        values[name] = None
+        with suppress(RuntimeError, OSError):
+            values[name] = get()
+    return values
+
+
+@contextmanager
+def undone(file: Path) -> Iterator[list[str]]:
+    """Let ``file`` be imported as if it were run without arguments. Restore what that changes in this process.
+
+    Settings, signal handlers, timers, the arguments and the seeds of random numbers are restored. The yielded list then
+    has the names of settings and handlers that had changed.
+    """
+    changed: list[str] = []
+    import torch
+
+    known = settings() | {  # the runner itself sets these for each problem
+        "torch.get_float32_matmul_precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+        **_attributes("torch.backends.cudnn", torch.backends.cudnn, "allow_tf32"),
+    }
+    before, seeds, arguments = read(known), _seeds(), sys.argv
+    handlers = {number: signal.getsignal(number) for number in signal.Signals}
+    timers = [timer for timer in map(partial(getattr, signal), TIMERS) if not signal.getitimer(timer)[0]]
+    sys.argv = [str(file)]
+    try:
+        yield changed
+    finally:
+        sys.argv = arguments
+        after = read(known)
+        for name, value in before.items():
+            if after[name] != value:
+                changed.append(name)
+                with suppress(RuntimeError, OSError):
+                    known[name][1](value)
+        for number, handler in handlers.items():
+            if signal.getsignal(number) != handler:
+                changed.append(f"the handler of {number.name}")
+                with suppress(ValueError, TypeError):  # in another thread, or a handler in C
+                    signal.signal(number, handler)
+        for timer in timers:
+            signal.setitimer(timer, 0)
+        for restore in seeds:
+            restore()
+
+
+def _seeds() -> list[Callable[[], object]]:
+    """Return functions that put the generators of random numbers back to where they are now."""
+    import torch
+
+    restore: list[Callable[[], object]] = [
+        partial(random.setstate, random.getstate()),
+        partial(torch.set_rng_state, torch.get_rng_state()),
+    ]
+    if numpy := sys.modules.get("numpy.random"):
+        restore.append(partial(numpy.set_state, numpy.get_state()))
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        restore.append(partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
+    return restore
+
+
+def stopped_at(frame: TracebackType | None, file: Path) -> int:
+    """Return the line of ``file`` at which its import was left with this traceback; 0 if it did not come so far."""
+    line = 0
+    while frame is not None:
+        code = frame.tb_frame.f_code
+        if code.co_name == "<module>" and os.path.realpath(code.co_filename) == os.path.realpath(file):
+            line = frame.tb_lineno
+        frame = frame.tb_next
+    return line
+
+
+def complete_before(line: int, tree: ast.Module, functions: Sequence[str]) -> bool:
+    """Return whether ``functions``, and all that they name, were defined before ``line`` and not again after it."""
+    before = [node for node in tree.body if (node.end_lineno or 0) < line]
+    after = {name for node in tree.body if node not in before for name in bound_names(node)}
+    reached, waiting = set[str](), [*functions]
+    while waiting:
+        if (name := waiting.pop()) not in reached:
+            reached.add(name)
+            waiting += [used for node in before if name in bound_names(node) for used in _named(node)]
+    defined = {name for node in before for name in bound_names(node)}
+    return bool(functions) and defined.issuperset(functions) and reached.isdisjoint(after)
+
+
+def _named(node: ast.AST) -> set[str]:
+    """Return the names that a statement reads, without the local names of its functions and the built-in ones."""
+    read = names_in(node, ast.Load)
+    for function in (part for part in ast.walk(node) if isinstance(part, FUNCTIONS)):
+        given = function.args
+        local = {part.arg for part in ast.walk(given) if isinstance(part, ast.arg)}
+        read -= local | names_in(function, ast.Store)
+    return read - set(dir(builtins))
+
+
+@contextmanager
+def own_time() -> Iterator[list[float]]:
+    """Yield a list that then has the seconds spent in this context, and those of them outside of import statements."""
+    usual, started, imported, depth = builtins.__import__, time.perf_counter(), 0.0, 0
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        nonlocal imported, depth
+        began, depth = time.perf_counter(), depth + 1
+        try:
+            return usual(*args, **kwargs)
+        finally:
+            depth -= 1
+            imported += (time.perf_counter() - began) * (not depth)
+
+    spent: list[float] = []
+    builtins.__import__ = timed
+    try:
+        yield spent
+    finally:
+        if builtins.__import__ is timed:
+            builtins.__import__ = usual
+        seconds = time.perf_counter() - started
+        spent += seconds, seconds - imported

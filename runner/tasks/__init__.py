@@ -1,0 +1,1 @@
+"""Task files: a workload in one file of the user's."""

@@ -1,0 +1,145 @@
+"""Tasks of flashinfer-bench and SOL-ExecBench: ``definition.json``, with ``workload.jsonl`` beside it.
+
+    inputs(axes and scalars..., line=0) -> the inputs of the definition, as the line of the JSONL file says
+    reference(*inputs) -> run(*inputs)      # of the definition
+
+Axes that vary and scalars are fields. The lines are the set of shapes ``lines``; they may have a tolerance.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+USUAL = 16  # of an axis that no line gives
+ONE_FILE = """
+_LINES, _ROOTS = {lines!r}, {roots!r}
+
+def inputs({fields}, *, device):
+    global _outputs
+    import torch
+    {computed}
+    sources = (_LINES or [dict()])[{line}].get("inputs", dict())
+    _outputs = lambda: [torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+                        for _, shape, dtype in [{outputs}]]
+    custom = {custom}
+    return tuple(custom[name] if name in custom else _drawn(name, shape, dtype, sources.get(name, dict()), device)
+                 for name, shape, dtype in [{inputs}])
+
+def _drawn(name, shape, dtype, source, device):
+    import math, os, torch
+    if shape is None:
+        return dtype
+    if source.get("type") == "safetensors":
+        from safetensors.torch import load_file
+        paths = [os.path.join(root, source["path"]) for root in _ROOTS]
+        return load_file(next(filter(os.path.exists, paths), paths[0]))[source["tensor_key"]].to(device)
+    kind = getattr(torch, dtype, None)
+    if kind is None or dtype.startswith("float4"):
+        raise NotImplementedError(f"{{name}}: no random numbers of type {{dtype}}")
+    if not kind.is_floating_point:
+        least, most = (0, 2) if kind == torch.bool else (-128, 128) if kind == torch.int8 else (-1024, 1024)
+        return torch.randint(least, most, shape, dtype=kind, device=device)
+    drawn = torch.randn(shape, device=device, dtype=torch.float64 if kind == torch.float64 else torch.float32)
+    words = name.rstrip("0123456789").split("_")
+    if len(shape) > 1 and words[-1] in ("weight", "weights", "proj", "projs"):
+        drawn = drawn / math.sqrt(shape[-1])
+    if words[-1] in ("std", "rstd", "var", "variance"):
+        drawn = drawn.abs() + 0.1
+    if name == "probs":
+        drawn = drawn.softmax(-1)
+    return (drawn.clamp(-2, 2) if kind.itemsize == 1 else drawn).to(kind)
+
+def reference(*inputs): return run(*inputs)
+reference.of_module = None
+
+def _adapted(function):  # with the outputs as further arguments
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_argcount != {count} + len(_outputs()):
+        return function
+    def call(*inputs):
+        outputs = _outputs()
+        function(*inputs, *outputs)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+    return call
+"""
+TOLERANCE = """
+def tolerance(line=0): return {words!r}[line]
+"""
+
+
+def text_of(path: Path) -> tuple[str, str]:
+    """Return the source of the reference, and what makes it a workload in one file. Raises OSError, ValueError."""
+    try:
+        definition = json.loads(path.read_text(encoding="utf-8"))
+        return str(definition["reference"]), _one_file(path, definition)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a definition: {type(error).__name__}: {error}") from None
+
+
+def _one_file(path: Path, definition: Mapping[str, Any]) -> str:
+    ancestors = path.resolve().parents
+    named = [ancestors[0] / "workload.jsonl"]  # or in a dataset: definitions/<type>/<name>, workloads/<type>/<name>
+    named += [ancestors[2] / "workloads" / ancestors[0].name / f"{path.stem}.jsonl"] if len(ancestors) > 2 else []
+    texts = next((file.read_text(encoding="utf-8").splitlines() for file in named if file.is_file()), [])
+    lines = [line.get("workload", line) for line in map(json.loads, filter(str.strip, texts))]
+    axes, inputs = definition["axes"], definition["inputs"]
+    cases = [_values(definition, line) for line in lines] or [_values(definition, {})]
+    constants = [f"{name} = {axis['value']!r}" for name, axis in axes.items() if axis["type"] == "const"]
+    computed = [f"{name} = {_expression(axis)}" for name, axis in axes.items() if axis["type"] == "expr"]
+    entry = definition.get("custom_inputs_entrypoint")
+    given = "".join(f"{name!r}: {name}, " for name in [*axes, *(name for name in inputs if name in cases[0])])
+    is_custom = entry and any(source.get("type") == "custom" for line in lines for source in line["inputs"].values())
+    text = ONE_FILE.format(
+        lines=lines,
+        roots=list(map(str, ancestors)),
+        fields=", ".join(f"{name}={value!r}" for name, value in {**cases[0], **({"line": 0} if lines else {})}.items()),
+        line="line" if lines else "0",
+        computed="; ".join([*constants, *computed]) or "pass",
+        custom=f"{entry}({{{given}}}, torch.device(device))" if is_custom else "dict()",
+        count=len(inputs),
+        **{kind: ", ".join(_spec(*item) for item in definition[kind].items()) for kind in ("inputs", "outputs")},
+    )
+    sets = {"lines": [{"line": number, **case} for number, case in enumerate(cases)]} if lines else {}
+    words = [_tolerance(line.get("tolerance") or {}) for line in lines]
+    return f"{text}\nshapes = {sets!r}\n" + (TOLERANCE.format(words=words) if any(words) else "")
+
+
+def _values(definition: Mapping[str, Any], line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the fields in a line: axes that vary, and scalars."""
+    axes = [name for name, axis in definition["axes"].items() if axis["type"] == "var"]
+    scalars = {name: spec["dtype"] for name, spec in definition["inputs"].items() if spec["shape"] is None}
+    given, usual = line.get("inputs", {}), {"bool": False}
+    values = {name: line.get("axes", {}).get(name, USUAL) for name in axes}
+    for name, dtype in scalars.items():
+        default = usual.get(dtype, 1 if "int" in dtype else 1.0)
+        values[name] = given.get(name, {}).get("value", default)
+    return values
+
+
+def _spec(name: str, spec: Mapping[str, Any]) -> str:
+    """Return the name, the shape and the type of a tensor as source; of a scalar, None and its value."""
+    if spec["shape"] is None:
+        return f"({name!r}, None, {name})"
+    return f"({name!r}, [{', '.join(map(str, spec['shape']))}], {spec['dtype']!r})"
+
+
+def _expression(axis: Mapping[str, Any]) -> str:
+    return ast.unparse(ast.parse(str(axis["expression"]), mode="eval"))
+
+
+def _tolerance(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tolerance in the words of ``Judge``.
+
+    The two harnesses add ``max_atol`` and ``max_rtol``, but ask for one of ``atol`` and ``rtol``.
+    """
+    if not words:
+        return {}
+    summed = "max_atol" in words or "max_rtol" in words or not {"atol", "rtol"} & words.keys()
+    names = ("max_atol", "max_rtol") if summed else ("atol", "rtol")
+    atol, rtol = (float(words.get(name, 1e-2)) for name in names)
+    share = float(words.get("required_matched_ratio") or (0.99 if summed else 1.0))
+    return {"atol": atol, "rtol": rtol, "either": not summed, "share": share, "cap": words.get("max_error_cap")}

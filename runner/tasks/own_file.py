@@ -1,0 +1,243 @@
+"""Read a workload in one file of the user's, without importing it: its fields, implementations and optional parts.
+
+    def inputs(rows=4096, cols=4096): return torch.randn(rows, cols), torch.ones(cols)
+    def reference(x, w, eps=1e-6): ...
+    def fused(x, w, eps=1e-6): ...          # an implementation, as every other public function
+
+Keyword parameters of ``inputs`` and ``reference`` with literal defaults are the fields.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from ..records.bad_input import BadInput
+from . import formats
+from .formats import FILLED, RESERVED
+from .syntax import constant, decorators, parameters
+
+DType = Literal["float32", "float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2"]
+Pass = Literal["fwd", "bwd", "fwd_bwd"]
+
+PARTS = ("inputs", "reference", "flops", "bytes", "check", "tolerance")  # functions that are not implementations
+SETTINGS = ("axes", "shapes", "atol", "rtol")  # values at the top of the file
+JIT = ("jit", "autotune", "heuristics", "kernel")  # decorators of functions that run on a GPU and are called by others
+LAUNCH = ("grid", "block", "arguments", "result", "shared", "include", "cooperative")  # of cuda_kernel
+EXAMPLE = "def inputs(rows=4096): return (torch.randn(rows),)"
+
+
+@dataclass(frozen=True)
+class OwnFile:
+    """What a workload file declares."""
+
+    path: str  # as typed
+    format: str = "file"  # a name of ``formats``
+    refused: str = ""  # why it is no workload, if that costs only its own rows
+    fields: Mapping[str, Any] = field(default_factory=dict)  # name → default
+    words: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # allowed values of fields with a Literal
+    of_inputs: tuple[str, ...] = ()  # fields that ``inputs`` takes
+    of_reference: tuple[str, ...] = ()  # fields that ``reference`` takes: options of the implementations
+    filled: tuple[str, ...] = ()  # names of FILLED that ``inputs`` takes
+    dtype: str | None = None  # default of the parameter dtype
+    implementations: tuple[str, ...] = ("reference",)  # and the public functions, in the order of the file
+    parts: tuple[str, ...] = ()  # names of PARTS that the file defines
+    axes: Mapping[str, Any] = field(default_factory=dict)
+    shapes: Mapping[str, Any] = field(default_factory=dict)  # name of a set → values of fields, for each case
+    atol: float | None = None
+    rtol: float | None = None
+    functions: Mapping[str, ast.FunctionDef] = field(default_factory=dict, repr=False)
+
+    @property
+    def sizes(self) -> list[str]:
+        """The fields of ``inputs`` that hold whole numbers, in order: what ``workload.shape`` sets."""
+        return [name for name in self.of_inputs if type(self.fields[name]) is int]
+
+
+def is_own(name: str) -> bool:
+    """Return whether ``workload=<name>`` names a file."""
+    return name.endswith((*formats.TASKS, ".task"))
+
+
+def read(path: str, *, strict: bool = True) -> OwnFile:
+    """Return what the file at ``path`` declares. Raises BadInput, in one line that says what to write.
+
+    If not ``strict``, return a file with the line as ``refused`` instead: it costs only its own rows.
+    """
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise BadInput(f"workload={path}: {error.strerror}: give a path that exists, seen from {Path.cwd()}") from None
+    try:
+        return _read(path, status.st_mtime_ns, status.st_size)
+    except BadInput as error:
+        if strict:
+            raise
+        return OwnFile(path, refused=str(error))
+
+
+@lru_cache(maxsize=256)
+def _read(path: str, *version: int) -> OwnFile:
+    try:
+        task = formats.parse(path)
+    except (SyntaxError, ValueError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise BadInput(f"{path}{line}: {getattr(error, 'msg', error)}") from None
+    except OSError as error:
+        raise BadInput(f"workload={path}: cannot be read: {error.strerror or error}") from None
+    tree, is_own = task.tree, task.format == "file"
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    if "inputs" not in functions:
+        raise BadInput(f"{path}: it defines no inputs(); write one that returns the arguments, as in {EXAMPLE}")
+    if "reference" not in functions:
+        raise BadInput(f"{path}: it defines no reference(); write the function that says what is right")
+    given = {parameter.arg: default for parameter, default in parameters(functions["inputs"])}
+    of_inputs, words = _fields(path, functions["inputs"])
+    of_reference, more = _fields(path, functions["reference"])
+    for name in (name for name in of_inputs.keys() & of_reference.keys() if of_inputs[name] != of_reference[name]):
+        raise BadInput(f"{path}: {name} has two defaults, in inputs and in reference; give both the same")
+    values = _settings(path, tree) if task.format != "kernelbench" else {}  # it may have constants of these names
+    axes = values.get("axes") or {}
+    fields = {**of_inputs, **of_reference}
+    for name in axes if isinstance(axes, dict) else [axes]:
+        if name not in fields or not isinstance(axes[name], list | tuple | str):
+            example = "axes = {'cols': [1024, 4096]}"
+            raise BadInput(f"{path}: axes: write a list of values for each field, as in {example}")
+    return OwnFile(
+        path=path,
+        format=task.format,
+        fields=fields,
+        words={**words, **more},
+        of_inputs=tuple(of_inputs),
+        of_reference=tuple(of_reference),
+        filled=tuple(name for name in given if name in FILLED),
+        dtype=_dtype(path, given.get("dtype")),
+        implementations=(
+            "reference",
+            *(name for name, node in named(tree).items() if is_own and _is_implementation(name, node)),
+        ),
+        parts=tuple(name for name in PARTS if name in functions),
+        axes={name: list(axis) if isinstance(axis, tuple) else axis for name, axis in axes.items()},
+        shapes=values.get("shapes", {}),
+        atol=values.get("atol"),
+        rtol=values.get("rtol"),
+        functions=functions,
+    )
+
+
+def _fields(path: str, node: ast.FunctionDef) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:
+    """Return the fields that ``inputs`` or ``reference`` declares, and the allowed values of each with a Literal.
+
+    Every parameter of ``inputs`` is a field, but for FILLED. Those of ``reference`` may also be tensors.
+    """
+    fields: dict[str, Any] = {}
+    words: dict[str, tuple[Any, ...]] = {}
+    of_inputs = node.name == "inputs"
+    for parameter, default in parameters(node):
+        name = parameter.arg
+        if of_inputs and name in FILLED:
+            continue
+        if default is None and (of_inputs or parameter in node.args.kwonlyargs):
+            example = f"{name}=1024" if of_inputs else "eps=1e-6"
+            raise BadInput(f"{path}: {node.name}: {name} has no default; give it one, as in {example}")
+        if default is None or (not of_inputs and isinstance(default, ast.Constant) and default.value is None):
+            continue  # a tensor, or an optional one
+        fields[name] = _literal(path, node.name, name, default)
+        match parameter.annotation:
+            case ast.Subscript(value=ast.Name("Literal") | ast.Attribute(attr="Literal"), slice=slice_):
+                items = slice_.elts if isinstance(slice_, ast.Tuple) else [slice_]
+                words[name] = tuple(ast.literal_eval(item) for item in items)
+    if of_inputs and (node.args.vararg or node.args.kwarg):
+        raise BadInput(f"{path}: inputs takes * or ** arguments; name each, with a default")
+    return fields, words
+
+
+def _literal(path: str, function: str, name: str, default: ast.expr) -> Any:
+    """Return the value of a default. Raises BadInput unless it is a number, a word or a truth value."""
+    if name in RESERVED:
+        raise BadInput(f"{path}: {function}: {name} is a field of every workload; give the parameter another name")
+    try:
+        value = constant(default)
+        return tuple(value) if isinstance(value, list) else value
+    except ValueError:
+        wrong = f"the default of {name} is {ast.unparse(default)}, which is not a literal"
+        reason = f"{wrong}; give a number, a word, True or False, as in {name}=1024"
+        raise BadInput(f"{path}: {function}: {reason}") from None
+
+
+def _dtype(path: str, default: ast.expr | None) -> str | None:
+    typed = ast.unparse(default) if default else ""
+    word = typed.rpartition(".")[2].strip("'\"")
+    if default and word not in get_args(DType):
+        raise BadInput(f"{path}: inputs: dtype={typed} is not allowed; one of: {', '.join(get_args(DType))}")
+    return word or None
+
+
+def _settings(path: str, tree: ast.Module) -> dict[str, Any]:
+    """Return the values of SETTINGS at the top of the file."""
+    values: dict[str, Any] = {}
+    assigned = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
+    for name in (name for name in SETTINGS if name in assigned):
+        try:
+            values[name] = ast.literal_eval(assigned[name])
+        except ValueError:
+            written = ast.unparse(assigned[name])
+            raise BadInput(f"{path}: {name} = {written} is not a literal; write the values") from None
+        if name not in ("axes", "shapes") and not (isinstance(values[name], int | float) and values[name] >= 0):
+            raise BadInput(f"{path}: {name} = {values[name]!r} is not allowed; give a number of at least 0")
+    return values
+
+
+def _is_implementation(name: str, node: ast.FunctionDef | ast.Assign) -> bool:
+    """Return whether a function of the file is one: public, not a part of the workload, and not a kernel for a GPU."""
+    is_jit = isinstance(node, ast.FunctionDef) and not decorators(node).isdisjoint(JIT)
+    return not name.startswith("_") and name not in PARTS and not is_jit
+
+
+def named(tree: ast.Module) -> dict[str, ast.FunctionDef | ast.Assign]:
+    """Return the functions of a file by name: ``def f`` and ``f = cuda_kernel(...)``."""
+    functions: dict[str, ast.FunctionDef | ast.Assign] = {}
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef(name=name):
+                functions[name] = node
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call) if launches(call):
+                functions[name] = node
+    return functions
+
+
+def launches(node: ast.AST) -> bool:
+    """Return whether ``node`` is a call of ``cuda_kernel``."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "cuda_kernel"
+
+
+def used_code(tree: ast.Module, entries: Sequence[str]) -> ast.Module:
+    """Return ``tree`` without functions that ``entries`` do not reach: an edit of one leaves the rows of the others."""
+
+    def words(node: ast.AST) -> list[str]:
+        return [name.id for name in ast.walk(node) if isinstance(name, ast.Name)]
+
+    functions = named(tree)
+    others = [node for node in tree.body if node not in functions.values()]
+    waiting = [*entries, *(name for node in others for name in words(node))]
+    reached: set[str] = set()
+    while waiting:
+        if (name := waiting.pop()) in functions and name not in reached:
+            reached.add(name)
+            waiting += words(functions[name])
+    unused = [node for name, node in functions.items() if name not in reached]
+    return ast.Module([node for node in tree.body if node not in unused], [])
+
+
+def differs(path: Path, other: Path, entries: Sequence[str]) -> bool:
+    """Return whether two versions of a file differ in the code that ``entries`` reach. Comments do not count."""
+    try:
+        codes = [ast.dump(used_code(formats.parse(version).tree, entries)) for version in (path, other)]
+    except (OSError, SyntaxError, ValueError):
+        return True
+    return codes[0] != codes[1]

@@ -1,0 +1,72 @@
+"""Tasks of GPU MODE: ``task.yml``, with ``reference.py`` beside it.
+
+    inputs(sizes...) -> (generate_input(sizes..., seed),)       # one argument, ``data``
+    reference(data) -> ref_kernel(data)
+    check(inputs, outputs) -> what check_implementation(data, output) says
+
+``tests`` and ``benchmarks`` are sets of shapes.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .syntax import parameters
+
+ONE_FILE = """
+def inputs({fields}*, seed): return (generate_input({given}),)
+def reference(data): return ref_kernel(data)
+def check(inputs, outputs):
+    said = check_implementation(inputs[0], outputs)
+    right, reason = said if isinstance(said, tuple) else (not said, said)
+    return None if right else str(reason or "check_implementation of the task refuses it")
+shapes = {sets!r}
+"""
+
+
+def reference_of(path: Path) -> Path:
+    """Return the file with the reference of a task."""
+    return next((file for file in _files(path) if file.name == "reference.py"), path.with_name("reference.py"))
+
+
+def folders_of(place: Path) -> list[Path]:
+    """Return the folders of the files of the task in ``place``, if there is one: their modules import each other."""
+    path = place / "task.yml"
+    return [place, *(file.parent for file in _files(path))] if path.is_file() else []
+
+
+def _files(path: Path) -> list[Path]:
+    sources = [str(file.get("source", "@")) for file in _read(path).get("files") or [] if isinstance(file, dict)]
+    return [(path.parent / source).resolve() for source in sources if not source.startswith("@")]
+
+
+def text_of(path: Path, tree: ast.Module) -> str:
+    """Return what makes ``tree``, of the reference, a workload in one file. Raises OSError, ValueError."""
+    task = _read(path)
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    names = {*functions, *(name.id for name in ast.walk(tree) if isinstance(name, ast.Name))}
+    if lacking := [name for name in ("generate_input", "ref_kernel", "check_implementation") if name not in names]:
+        raise ValueError(f"{reference_of(path).name} defines no {', '.join(lacking)}")
+    sets = {name: [_case(case) for case in task.get(name) or []] for name in ("tests", "benchmarks")}
+    first = next((case for cases in sets.values() for case in cases), {})
+    taken = [each.arg for each, _ in parameters(functions["generate_input"])] if "generate_input" in functions else []
+    given = [f"{name}={name}" for name in [*first, *({"seed"} & {*taken})]]
+    fields = "".join(f"{name}={value!r}, " for name, value in first.items())
+    filled = {name: cases for name, cases in sets.items() if cases}
+    return ONE_FILE.format(fields=fields, given=", ".join(given), sets=filled)
+
+
+def _case(case: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in case.items() if name != "seed"}  # that of the runner
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        task = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"not valid YAML: {str(error).splitlines()[0]}") from None
+    return task if isinstance(task, dict) else {}

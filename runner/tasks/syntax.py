@@ -1,0 +1,64 @@
+"""What the source of a function or an assignment says, read without running it."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+from .expression import OPERATORS, expression
+
+WITH_POWERS = {**OPERATORS, ast.LShift: operator.lshift, ast.Pow: operator.pow}
+
+
+def parameters(node: ast.FunctionDef) -> Iterator[tuple[ast.arg, ast.expr | None]]:
+    """Yield each parameter with its default, None without one."""
+    positional = [*node.args.posonlyargs, *node.args.args]
+    missing = len(positional) - len(node.args.defaults)
+    yield from zip(positional, [*[None] * missing, *node.args.defaults], strict=True)
+    yield from zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+
+
+def decorators(node: ast.FunctionDef) -> set[str]:
+    """Return the names of a function's decorators, without modules and arguments."""
+    return {ast.unparse(decorator).partition("(")[0].rpartition(".")[2] for decorator in node.decorator_list}
+
+
+def constant(node: ast.expr) -> Any:
+    """Return the value of a number, word, truth value, or tuple or list of these. Raises ValueError for another one.
+
+    Arithmetic of numbers is computed: ``4 * 1024``.
+    """
+    match node:
+        case ast.BinOp():
+            try:
+                return expression(node, WITH_POWERS)({})
+            except (ArithmeticError, LookupError, TypeError, AttributeError) as error:
+                raise ValueError(str(error)) from None
+        case ast.Tuple(items) | ast.List(items):
+            values = [constant(item) for item in items]
+            if all(isinstance(value, bool | int | float | str) for value in values):
+                return values if isinstance(node, ast.List) else tuple(values)
+        case _ if isinstance(value := ast.literal_eval(node), bool | int | float | str):
+            return value
+    raise ValueError(ast.unparse(node))
+
+
+def assigned(node: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield each name that an assignment gives a value, with the value; None if it is a part of one: ``a, b = c``."""
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    value = getattr(node, "value", None)
+    for target in targets:
+        match target, value:
+            case ast.Name(name), _:
+                yield name, value
+            case ast.Tuple(names), ast.Tuple(values) if len(names) == len(values):
+                yield from ((ast.unparse(name), item) for name, item in zip(names, values, strict=True))
+            case ast.Tuple(names), _:
+                yield from ((ast.unparse(name), None) for name in names)
+
+
+def names_in(node: ast.AST, context: type[ast.expr_context] = ast.expr_context) -> set[str]:
+    """Return the names that ``node`` reads or writes, or only those of one ``context``."""
+    return {name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, context)}
