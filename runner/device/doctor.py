@@ -1,4 +1,4 @@
-"""The checks of ``python -m runner doctor``: what this machine has, and what to type for each thing that it lacks."""
+"""The checks of ``python -m runner doctor``: parts of this machine, and advice for missing parts."""
 
 from __future__ import annotations
 
@@ -11,86 +11,86 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from runner.device import gpus, identity, lock, processes, tools
-from runner.device.processes import output
-from runner.experiment.schema import BadInput
-
-State = Literal["ok", "note", "missing"]  # note: it works, but not as well as it could
+from ..records.bad_input import BadInput
+from . import cache, gpus, lock, processes, tools
+from .identity import package_version
+from .processes import output
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing, what was found, and what to do unless it is ok."""
+class Check:
+    """A part of this machine, and advice if it is missing or could be better."""
 
     what: str
-    found: str
-    state: State = "ok"
+    text: str
     advice: str = ""
+    missing: bool = False
+
+    @property
+    def state(self) -> Literal["ok", "note", "missing"]:
+        """The state; note: the part works, but could be better."""
+        return "missing" if self.missing else "note" if self.advice else "ok"
 
 
-def examine() -> Iterator[tuple[str, list[Finding]]]:
-    """Yield each group of checks with its findings."""
+def examine() -> Iterator[tuple[str, list[Check]]]:
+    """Yield the name of each group of checks, and its checks."""
     groups = {
-        "gpus": look_at_gpus,
-        "profilers": look_at_profilers,
-        "software": look_at_software,
-        "surroundings": look_at_surroundings,
+        "gpus": check_gpus,
+        "profilers": check_profilers,
+        "software": check_software,
+        "surroundings": check_surroundings,
     }
-    for name, look in groups.items():
+    for name, group in groups.items():
         try:
-            findings = look()
+            checks = group()
         except Exception as error:  # a group that fails must not hide the others
-            findings = [Finding(name, f"{type(error).__name__}: {error}", "note", "please report this")]
-        yield name, findings
+            checks = [Check(name, f"{type(error).__name__}: {error}", "please report this")]
+        yield name, checks
 
 
 FIELDS = ("uuid", "persistence_mode", "compute_mode", "power.limit", "power.default_limit", "clocks.max.sm")
 MPS_PIPES = "/tmp/nvidia-mps"  # noqa: S108  the default folder of MPS's control daemon
 
 
-def look_at_gpus() -> list[Finding]:
-    """Return a finding for each GPU, and one for each setting that makes its timings worse."""
-    found, why = gpus.look()
-    if not found:
-        return [Finding("GPU", why, "note", "CPU cases can be run; for GPUs see that nvidia-smi lists them here")]
+def check_gpus() -> list[Check]:
+    """Return a check for each GPU, and for each setting that makes its timings worse."""
+    visible, reason = gpus.query_gpus()
+    if not visible:
+        return [Check("GPU", reason, "CPU cases can be run; for GPUs see that nvidia-smi lists them here")]
     settings = _settings()
-    findings = [one for gpu in found for one in _gpu(gpu, settings.get(gpu.parent_uuid or gpu.uuid, {}))]
+    checks = [check for gpu in visible for check in _gpu(gpu, settings.get(gpu.parent_uuid or gpu.uuid, {}))]
     if Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", MPS_PIPES)).exists():
         advice = "echo quit | nvidia-cuda-mps-control: under it one fatal fault ends every process on the GPU"
-        findings.append(Finding("MPS", "its control daemon has a pipe here", "note", advice))
-    return findings
+        checks.append(Check("MPS", "its control daemon has a pipe here", advice))
+    return checks
 
 
-def _gpu(gpu: gpus.Gpu, settings: dict[str, str]) -> list[Finding]:
+def _gpu(gpu: gpus.Gpu, settings: dict[str, str]) -> Iterator[Check]:
     gib = f"{gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else "memory unknown"
     clock = f", up to {settings['clocks.max.sm']} MHz" if settings.get("clocks.max.sm", "").isdigit() else ""
     name, administer = f"GPU {gpu.index}", f"nvidia-smi -i {gpu.index}"
-    findings = [Finding(name, f"{gpu.name}, {gib}{clock}, {gpu.uuid}")]
+    yield Check(name, f"{gpu.name}, {gib}{clock}, {gpu.uuid}")
     if others := gpus.busy(gpu):
-        findings.append(Finding(name, others, "note", "end what uses it, or choose another one with launcher.gpus"))
+        yield Check(name, others, "end what uses it, or choose another GPU with launcher.gpus")
     if settings.get("persistence_mode") == "Disabled":
         advice = f"{administer} -pm 1 (as root), or every start of a worker waits for the driver"
-        findings.append(Finding(name, "persistence mode is off", "note", advice))
+        yield Check(name, "persistence mode is off", advice)
     if (mode := settings.get("compute_mode", "Default")) not in ("Default", "[N/A]"):
         advice = f"{administer} -c 0 (as root): else no worker can stand ready, and none compile ahead"
-        findings.append(Finding(name, f"compute mode {mode}", "note", advice))
-    try:
+        yield Check(name, f"compute mode {mode}", advice)
+    with contextlib.suppress(KeyError, ValueError):  # [N/A]
         limit, default = (float(settings[key]) for key in ("power.limit", "power.default_limit"))
-    except (KeyError, ValueError):  # [N/A]
-        return findings
-    if limit < default:
-        advice = f"{administer} -pl {default:.0f} (as root) for its own limit; below it, times are longer"
-        findings.append(Finding(name, f"power limit {limit:.0f} of {default:.0f} W", "note", advice))
-    return findings
+        if limit < default:
+            advice = f"{administer} -pl {default:.0f} (as root) for its own limit; below it, times are longer"
+            yield Check(name, f"power limit {limit:.0f} of {default:.0f} W", advice)
 
 
 def _settings() -> dict[str, dict[str, str]]:
-    """Return what nvidia-smi reports, by the UUID of the GPU."""
+    """Return the fields that nvidia-smi reports, by the UUID of the GPU."""
     lines = output(["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]) or ""
     rows = [[cell.strip() for cell in line.split(",")] for line in lines.splitlines()]
     return {row[0]: dict(zip(FIELDS, row, strict=True)) for row in rows if len(row) == len(FIELDS)}
@@ -98,37 +98,36 @@ def _settings() -> dict[str, dict[str, str]]:
 
 PARAMETERS = Path("/proc/driver/nvidia/params")
 STATUS = Path("/proc/self/status")
-SYS_ADMIN = 21  # the bit of the capability that the driver asks for; root in a container need not have it
+SYS_ADMIN = 21  # bit of the capability that the driver requires, which root in a container may lack
 
 
-def look_at_profilers() -> list[Finding]:
-    """Return the profilers, and whether the driver lets them read hardware counters."""
+def check_profilers() -> list[Check]:
+    """Return checks of the profilers, and of the driver's permission to read hardware counters."""
     return [_profiler("nsys", "Nsight Systems"), _profiler("ncu", "Nsight Compute"), *_counters()]
 
 
-def _profiler(name: str, title: str) -> Finding:
-    path = tools.find(name)
-    if path is None:
+def _profiler(name: str, title: str) -> Check:
+    if (path := tools.find_tool(name)) is None:
         advice = f"install {title} (a package of the CUDA toolkit's), or put it on PATH"
-        return Finding(name, "not found", "missing", advice)
+        return Check(name, "not found", advice, missing=True)
     release = re.search(r"[Vv]ersion ([\w.]+)", output([path, "--version"]) or "")
     on_path = "" if shutil.which(name) else f" in {path}, which is not on PATH"
-    return Finding(name, (release[1] if release else "does not say its version") + on_path)
+    return Check(name, (release[1] if release else "does not say its version") + on_path)
 
 
-def _counters() -> list[Finding]:
+def _counters() -> list[Check]:
     try:
         only_root = re.search(r"RmProfilingAdminOnly:\s*1", PARAMETERS.read_text(encoding="utf-8"))
     except OSError:  # no driver here
         return []
     capabilities = re.search(r"^CapEff:\s*([0-9a-f]+)$", STATUS.read_text(encoding="utf-8"), re.MULTILINE)
     if not only_root or (capabilities and int(capabilities[1], 16) >> SYS_ADMIN & 1):
-        return [Finding("GPU counters", "may be read")]
+        return [Check("GPU counters", "may be read")]
     advice = (
         "run as root, or give a container --cap-add SYS_ADMIN, or load the driver with "
         "NVreg_RestrictProfilingToAdminUsers=0: else ncu says ERR_NVGPUCTRPERM"
     )
-    return [Finding("GPU counters", "for root only", "missing", advice)]
+    return [Check("GPU counters", "for root only", advice, missing=True)]
 
 
 ASK_TORCH = """
@@ -138,72 +137,67 @@ print("TORCH", json.dumps([torch.__version__, torch.version.cuda, seen]))
 """
 TORCH_LIMIT_S = 120.0
 EXTRAS = {"ray": "ray", "submitit": "slurm"}  # package → the extra that installs it
-PEERS = {"liger-kernel": "liger", "quack-kernels": "quack", "nvidia-cudnn-frontend": "cudnn", "numba-cuda": "numba"}
+KERNELS = Path(__file__).resolve().parents[1] / "kernels"
+# A package of another library, and the extra that installs it.
+NEEDS = re.compile(r'\bneeds\("([^"]+)", extra="([^"]+)"\)')
 
 
-def look_at_software() -> list[Finding]:
-    """Return what pip installs, and the compilers."""
+def check_software() -> list[Check]:
+    """Return checks of Python packages and compilers."""
     torch, cuda = _torch()
-    advice = "pip install triton (Linux only); impl=triton needs it"
-    packages = [_package("Triton", "triton", "missing", advice)]
+    packages = [_package("Triton", "triton", "pip install triton (Linux only); impl=triton needs it", missing=True)]
     for package, extra in EXTRAS.items():
         advice = f"pip install -e '.[{extra}]' in the checkout, for launcher={extra}"
-        packages.append(_package(package, package, "note", advice))
-    return [Finding("Python", sys.version.split()[0]), torch, *packages, _peers(), _nvcc(cuda), _cxx()]
+        packages.append(_package(package, package, advice))
+    return [Check("Python", sys.version.split()[0]), torch, *packages, _peers(), _nvcc(cuda), _cxx()]
 
 
-def _package(name: str, package: str, state: State, advice: str) -> Finding:
-    try:
-        return Finding(name, version(package))
-    except PackageNotFoundError:
-        return Finding(name, "not installed", state, advice)
+def _package(name: str, package: str, advice: str, *, missing: bool = False) -> Check:
+    version = package_version(package)
+    return Check(name, version) if version else Check(name, "not installed", advice, missing)
 
 
-def _peers() -> Finding:
-    """Return which other libraries can be measured; each extra has the name of its implementation."""
-    there, missing = [], []
-    for package, extra in PEERS.items():
-        try:
-            there.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            missing.append(extra)
-    text = ", ".join(there) or "none installed"
-    extras = ",".join(missing)
+def _peers() -> Check:
+    """Return the other libraries that can be measured. Each extra has the name of its implementation."""
+    sources = "".join(path.read_text(encoding="utf-8") for path in KERNELS.rglob("*.py"))
+    peers = [(package, extra, package_version(package)) for package, extra in sorted({*NEEDS.findall(sources)})]
+    text = ", ".join(f"{package} {version}" for package, _, version in peers if version) or "none installed"
+    extras = ",".join(extra for _, extra, version in peers if not version)
     advice = f"pip install -e '.[{extras}]' in the checkout, for impl={extras}"
-    return Finding("other libraries", text, "note", advice) if missing else Finding("other libraries", text)
+    return Check("other libraries", text, advice if extras else "")
 
 
-def _torch() -> tuple[Finding, str | None]:
-    """Return the finding, and the CUDA version of torch. A child process imports it: a broken driver may crash it."""
+def _torch() -> tuple[Check, str | None]:
+    """Return the check, and the CUDA version of torch, which is imported in a child process, since it may crash."""
     answer = re.search(r"^TORCH (.*)$", output([sys.executable, "-c", ASK_TORCH], TORCH_LIMIT_S) or "", re.MULTILINE)
     if not answer:
         advice = f"{sys.executable} -c 'import torch' says why"
-        return Finding("torch", "it cannot be imported", "missing", advice), None
+        return Check("torch", "it cannot be imported", advice, missing=True), None
     installed, cuda, seen = json.loads(answer[1])
     if cuda is None:
         advice = "for GPUs install a build of torch with CUDA, as its site says for this machine"
-        return Finding("torch", f"{installed}, for the CPU only", "note", advice), None
+        return Check("torch", f"{installed}, for the CPU only", advice), None
     text = f"{installed}, for CUDA {cuda}; it sees {seen or 'no'} GPU{'s' * (seen > 1)}"
-    return Finding("torch", text) if seen else Finding("torch", text, "note", "see the GPUs"), cuda
+    return Check("torch", text, "" if seen else "see the GPUs"), cuda
 
 
-def _nvcc(cuda: str | None) -> Finding:
+def _nvcc(cuda: str | None) -> Check:
     release = re.search(r"release ([\d.]+)", output(["nvcc", "--version"]) or "")
-    wanted = f"the CUDA toolkit {cuda.partition('.')[0]}" if cuda else "the CUDA toolkit"
-    advice = f"install {wanted}, and put its bin on PATH: CUDA C++ kernels need it"
+    toolkit = f"the CUDA toolkit {cuda.partition('.')[0]}" if cuda else "the CUDA toolkit"
+    advice = f"install {toolkit}, and put its bin on PATH: CUDA C++ kernels need it"
     if not release:
-        return Finding("nvcc", "not found", "missing", advice)
+        return Check("nvcc", "not found", advice, missing=True)
     if cuda and release[1].partition(".")[0] != cuda.partition(".")[0]:
-        return Finding("nvcc", f"{release[1]}, while torch is for CUDA {cuda}", "note", advice)
-    return Finding("nvcc", release[1])
+        return Check("nvcc", f"{release[1]}, while torch is for CUDA {cuda}", advice)
+    return Check("nvcc", release[1])
 
 
-def _cxx() -> Finding:
+def _cxx() -> Check:
     for name in ("g++", "clang++"):
         if shutil.which(name):
-            return Finding("C++ compiler", (output([name, "--version"]) or name).splitlines()[0])
+            return Check("C++ compiler", (output([name, "--version"]) or name).splitlines()[0])
     advice = "install g++ (apt-get install g++): torch.compile on the CPU and Triton's launchers need it"
-    return Finding("C++ compiler", "not found", "missing", advice)
+    return Check("C++ compiler", "not found", advice, missing=True)
 
 
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
@@ -211,60 +205,54 @@ LEAST_FREE_BYTES = 2**30
 BUSY_SHARE = 0.2  # of the cores, by the load average
 
 
-def look_at_surroundings() -> list[Finding]:
-    """Return findings about the CPU, disks, locks, W&B and the certificate of ``verify``."""
+def check_surroundings() -> list[Check]:
+    """Return checks of the CPU, disks, locks, W&B and the certificate of ``verify``."""
+    files = sorted(cache.cache_folder("certificate").glob("*.json"))
+    done = f"done: {len(files)} kept in {files[0].parent}" if files else "not done here"
     return [
         *_cpu(),
         _disk("disk for results", Path("outputs"), "choose another place with output_dir="),
-        _disk("disk for cache", identity.cache_folder(""), "set XDG_CACHE_HOME to another place"),
+        _disk("disk for cache", cache.cache_folder(""), "set XDG_CACHE_HOME to another place"),
         _locks(),
         _wandb(),
-        _certificate(),
+        Check("self-tests of the timings", done, "" if files else "python -m runner verify"),
     ]
 
 
-def _cpu() -> list[Finding]:
+def _cpu() -> list[Check]:
     cores, load = processes.cores(), os.getloadavg()[0]
-    text = f"{cores} cores, load average {load:.2f}"
-    advice = "wait until nothing else runs: CPU times need an idle machine"
-    found = [Finding("CPU", text, "note", advice) if load > BUSY_SHARE * cores else Finding("CPU", text)]
+    advice = "wait until nothing else runs: CPU times need an idle machine" if load > BUSY_SHARE * cores else ""
+    checks = [Check("CPU", f"{cores} cores, load average {load:.2f}", advice)]
     if GOVERNOR.is_file() and (governor := GOVERNOR.read_text(encoding="utf-8").strip()) != "performance":
         advice = "cpupower frequency-set -g performance (as root), for CPU times that repeat"
-        found.append(Finding("CPU governor", governor, "note", advice))
-    return found
+        checks.append(Check("CPU governor", governor, advice))
+    return checks
 
 
-def _disk(name: str, folder: Path, advice: str) -> Finding:
-    there = next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
-    free = shutil.disk_usage(there).free
-    text = f"{free / 2**30:.0f} GiB free in {there.absolute()}"
-    if not os.access(there, os.W_OK):
-        return Finding(name, f"{text}, which cannot be written to", "missing", advice)
-    return Finding(name, text, "note", advice) if free < LEAST_FREE_BYTES else Finding(name, text)
+def _disk(name: str, folder: Path, advice: str) -> Check:
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+    free = shutil.disk_usage(existing).free
+    text = f"{free / 2**30:.0f} GiB free in {existing.absolute()}"
+    if not os.access(existing, os.W_OK):
+        return Check(name, f"{text}, which cannot be written to", advice, missing=True)
+    return Check(name, text, advice if free < LEAST_FREE_BYTES else "")
 
 
-def _locks() -> Finding:
+def _locks() -> Check:
     try:
-        return Finding("GPU locks", f"in {lock.folder()}")
+        return Check("GPU locks", f"in {lock.folder()}")
     except BadInput as error:
-        return Finding("GPU locks", "no place for them", "missing", str(error))
+        return Check("GPU locks", "no place for them", str(error), missing=True)
 
 
-def _wandb() -> Finding:
+def _wandb() -> Check:
     mode = os.environ.get("WANDB_MODE", "")
     if mode in ("disabled", "offline", "dryrun"):
-        return Finding("W&B", f"WANDB_MODE={mode}", "note", "unset WANDB_MODE to upload runs")
+        return Check("W&B", f"WANDB_MODE={mode}", "unset WANDB_MODE to upload runs")
     if os.environ.get("WANDB_API_KEY"):
-        return Finding("W&B", "a key is in the environment")
+        return Check("W&B", "a key is in the environment")
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
     with contextlib.suppress(OSError, netrc.NetrcParseError):
         if netrc.netrc(os.environ.get("NETRC")).authenticators(host):
-            return Finding("W&B", f"logged in to {host}")
-    return Finding("W&B", "not logged in: runs are not logged", "note", "wandb login, or log=none")
-
-
-def _certificate() -> Finding:
-    kept = sorted(identity.cache_folder("certificate").glob("*.json"))
-    if kept:
-        return Finding("self-tests of the timings", f"done: {len(kept)} kept in {kept[0].parent}")
-    return Finding("self-tests of the timings", "not done here", "note", "python -m runner verify")
+            return Check("W&B", f"logged in to {host}")
+    return Check("W&B", "not logged in: runs are not logged", "wandb login, or log=none")

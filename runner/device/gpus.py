@@ -1,11 +1,12 @@
 """The GPUs of this machine, found without torch and within a time limit.
 
 NVML may hang in the driver, where not even SIGKILL ends a process (NVIDIA/open-gpu-kernel-modules#1333). So a child
-process asks it, ``python -m runner.device.gpus``, and is left behind at the limit.
+process queries it, ``python -m runner.device.gpus``, and is left behind at the limit.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -14,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from runner.device import processes
-from runner.experiment.schema import BadInput
+from ..records.bad_input import BadInput
+from . import processes
 
 CONTEXT_BYTES = 600 * 2**20  # GPU memory of a process that uses CUDA
 # An idle GPU has a few MiB in use, a desktop up to about 200; the context of one CUDA process takes 530 on an H100.
@@ -26,12 +27,11 @@ ANYWHERE = ("0", "all")  # values of ``launcher.gpus`` that mean the CPU on a ma
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU or a MIG instance, and its memory when it was looked at.
+    """A GPU or a MIG instance, and its memory at the time of the query.
 
     ``index`` counts the GPUs that this process may see: ``cuda:<index>`` in a program that sees all of them.
-    ``uuid`` is ``GPU-...`` or ``MIG-...``, as CUDA_VISIBLE_DEVICES takes it. ``used_bytes`` leaves out what the driver
-    reserves for itself. Both sizes are 0 where the driver does not report them. ``parent_uuid`` names the GPU that
-    holds a MIG instance.
+    ``uuid`` is ``GPU-...`` or ``MIG-...``, as in CUDA_VISIBLE_DEVICES. ``used_bytes`` does not include the driver's own
+    memory. Both sizes are 0 if the driver does not report them. ``parent_uuid`` is the GPU of a MIG instance.
     """
 
     index: int
@@ -46,71 +46,66 @@ class Gpu:
 
 
 def visible(limit_s: float = 20.0) -> list[Gpu]:
-    """Return the GPUs that a CUDA program started from here sees; empty if there is none or no driver answers."""
-    return look(limit_s)[0]
+    """Return the GPUs that a CUDA program started from here sees; [] without a GPU or driver."""
+    return query_gpus(limit_s)[0]
 
 
-def look(limit_s: float = 20.0) -> tuple[list[Gpu], str]:
-    """Return ``visible``, and in one sentence why it is empty; "" if it is not. Takes at most ``limit_s`` + 1 s.
+def query_gpus(limit_s: float = 20.0) -> tuple[list[Gpu], str]:
+    """Return the visible GPUs, and the reason if there are none. Takes at most ``limit_s`` + 1 s.
 
-    The indices in CUDA_VISIBLE_DEVICES count in the order of the PCI bus here, as in NVML and nvidia-smi. CUDA does the
-    same if all GPUs are of one kind, or with CUDA_DEVICE_ORDER=PCI_BUS_ID. Otherwise only CUDA knows its order, which
-    begins with the fastest GPU. UUIDs name the same GPU everywhere.
+    Indices in CUDA_VISIBLE_DEVICES count in the order of the PCI bus here, as in NVML and nvidia-smi, and as in CUDA if
+    all GPUs are of one model, or with CUDA_DEVICE_ORDER=PCI_BUS_ID. Otherwise CUDA's order begins with the fastest GPU.
+    UUIDs name the same GPU everywhere.
     """
     deadline = time.monotonic() + limit_s
-    text = processes.output([sys.executable, "-P", "-m", "runner.device.gpus"], limit_s)
+    text = processes.output([sys.executable, "-P", "-m", "kernel_runner.device.gpus"], limit_s)
     if not text:
         if time.monotonic() >= deadline:
             return [], f"the NVIDIA driver did not answer within {limit_s:g} s; see whether nvidia-smi does"
         return [], "no NVIDIA driver answers here"
-    found = [Gpu(**record) for record in json.loads(text.splitlines()[-1])]
-    if not found:
+    present = [Gpu(**record) for record in json.loads(text.splitlines()[-1])]
+    if not present:
         return [], "the NVIDIA driver has no GPU for this process"
-    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
-    admitted = found if wanted is None else _admitted(found, wanted)
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    admitted = present if allowed is None else _admitted(present, allowed)
     if not admitted:
-        return [], f"CUDA_VISIBLE_DEVICES={wanted!r} hides all GPUs: {_names(found)}"
+        return [], f"CUDA_VISIBLE_DEVICES={allowed!r} hides all GPUs: {_names(present)}"
     return [replace(gpu, index=place) for place, gpu in enumerate(admitted)], ""
 
 
-def choose(asked: str, found: Sequence[Gpu], why: str = "") -> list[Gpu]:
-    """Return the GPUs of ``found`` that ``asked`` names, in its order.
+def select_gpus(requested: str, present: Sequence[Gpu]) -> list[Gpu]:
+    """Return the GPUs of ``present`` that ``requested`` names, in its order.
 
-    ``asked`` is "all", or indices, UUIDs and unique beginnings of UUIDs, separated by commas. The UUID of a divided GPU
-    stands for its MIG instances. ``why`` says why ``found`` is empty, as ``look`` returns it.
-
-    Raises:
-        BadInput: a GPU is not there or is named twice.
-
+    ``requested`` is "all", or indices, UUIDs and unique beginnings of UUIDs, separated by commas. The UUID of a divided
+    GPU stands for its MIG instances. Raises BadInput if a GPU is not there or is named twice.
     """
-    if not found:
-        raise BadInput(f"launcher.gpus={asked}: there is no GPU here" + (f": {why}" if why else ""))
-    if asked.strip() == "all":
-        return list(found)
+    if not present:
+        raise BadInput(f"launcher.gpus={requested}: there is no GPU here")
+    if requested.strip() == "all":
+        return list(present)
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    there = f"there is {_names(found)}" + ("" if hidden is None else f" (CUDA_VISIBLE_DEVICES={hidden})")
+    available = f"there is {_names(present)}" + ("" if hidden is None else f" (CUDA_VISIBLE_DEVICES={hidden})")
     chosen: list[Gpu] = []
-    for word in (word.strip() for word in asked.split(",")):
-        named = _named(word, found)
-        if not named:
+    for word in map(str.strip, requested.split(",")):
+        if not (named := _named(word, present)):
             problem = f"no single GPU {word or 'without a name'}"
-            raise BadInput(f"launcher.gpus={asked}: {problem}; {there}; give all, indices or UUIDs")
+            raise BadInput(f"launcher.gpus={requested}: {problem}; {available}; give all, indices or UUIDs")
         if any(gpu in chosen for gpu in named):
-            raise BadInput(f"launcher.gpus={asked}: {word} is named twice; {there}")
+            raise BadInput(f"launcher.gpus={requested}: {word} is named twice; {available}")
         chosen += named
     return chosen
 
 
-def names(used: Sequence[Gpu]) -> set[str] | None:
-    """Return the names of ``used`` as rows have them; None if one is a part of a GPU (MIG): rows name the whole GPU."""
+def gpu_names(used: Sequence[Gpu]) -> set[str] | None:
+    """Return the names of ``used`` as in rows; None for a part of a GPU (MIG), since rows name the whole GPU."""
     return None if any(gpu.parent_uuid for gpu in used) else {gpu.name for gpu in used}
 
 
 def busy(gpu: Gpu) -> str:
     """Return a sentence if other processes use ``gpu``, else "".
 
-    Look at the GPU again before the call, with its lock held and no worker started. The memory in use decides, since a
-    container hides the processes of others.
+    Query the GPU again before the call, with its lock held and before a worker starts. The memory in use decides, since
+    a container hides other processes.
     """
     sentence = f"{gpu} holds {gpu.used_bytes / 2**30:.1f} GiB for other processes: timings may suffer"
     return sentence if gpu.used_bytes > FOREIGN_BYTES else ""
@@ -121,7 +116,7 @@ def _names(gpus: Sequence[Gpu]) -> str:
 
 
 def _named(word: str, gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Return the GPUs with the index ``word``, or whose UUID is ``word`` or is the only one that begins with it.
+    """Return the GPUs with the index ``word``, or with a UUID that is ``word`` or alone begins with it.
 
     The UUID of a divided GPU names its instances.
     """
@@ -132,62 +127,53 @@ def _named(word: str, gpus: Sequence[Gpu]) -> list[Gpu]:
     return [gpu for gpu in gpus if matches in ([gpu.uuid], [gpu.parent_uuid])]
 
 
-def _admitted(gpus: Sequence[Gpu], wanted: str) -> list[Gpu]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES=``wanted`` shows, in its order."""
+def _admitted(gpus: Sequence[Gpu], allowed: str) -> list[Gpu]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES=``allowed`` shows, in its order."""
     admitted: list[Gpu] = []
-    for word in wanted.split(","):
-        named = _named(word.strip(), gpus)
-        if not named:  # CUDA ignores the rest of the list too
+    for word in map(str.strip, allowed.split(",")):
+        if not (named := _named(word, gpus)):  # CUDA ignores the rest of the list too
             break
         admitted += named
     return admitted
 
 
 def _nvml_gpus() -> list[Gpu]:
-    """Return every GPU and MIG instance, in the child process; ``index`` is that of the whole GPU. Raises NVMLError."""
+    """Return every GPU and MIG instance, in the child process; ``index`` counts whole GPUs. Raises NVMLError."""
     import pynvml
 
     pynvml.nvmlInit()
-    found: list[Gpu] = []
-    index = 0
+    wholes: list[list[Gpu]] = []
     for place in range(pynvml.nvmlDeviceGetCount()):
-        try:
-            whole = pynvml.nvmlDeviceGetHandleByIndex(place)
-            found += _nvml_devices(pynvml, whole, index)
-        except pynvml.NVMLError:  # NVML counts a GPU that is lost or kept from this container, CUDA does not
-            continue
-        index += 1
-    return found
+        # Unlike CUDA, NVML counts GPUs that are lost or hidden from this container.
+        with contextlib.suppress(pynvml.NVMLError):
+            wholes.append(_nvml_devices(pynvml, pynvml.nvmlDeviceGetHandleByIndex(place), len(wholes)))
+    return [gpu for whole in wholes for gpu in whole]
 
 
 def _nvml_devices(nvml: Any, whole: Any, index: int) -> list[Gpu]:
-    """Return the GPU itself, or the instances of a divided GPU, which may be none."""
-    uuid = str(nvml.nvmlDeviceGetUUID(whole))
-    name = str(nvml.nvmlDeviceGetName(whole))
+    """Return the GPU itself, or the instances of a divided GPU, if any."""
     try:
         divided = nvml.nvmlDeviceGetMigMode(whole)[0] == nvml.NVML_DEVICE_MIG_ENABLE
     except nvml.NVMLError:  # a GPU that cannot be divided
         divided = False
     if not divided:
-        return [Gpu(index, uuid, name, *_nvml_memory(nvml, whole))]
-    instances = []
+        return [_nvml_gpu(nvml, whole, index)]
+    parts = []
     for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(whole)):
-        try:
-            part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole, place)
-        except nvml.NVMLError:  # no instance at this place
-            continue
-        mig_uuid, mig_name = str(nvml.nvmlDeviceGetUUID(part)), str(nvml.nvmlDeviceGetName(part))
-        instances.append(Gpu(index, mig_uuid, mig_name, *_nvml_memory(nvml, part), uuid))
-    return instances
+        with contextlib.suppress(nvml.NVMLError):  # there is no instance
+            parts.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole, place))
+    uuid = str(nvml.nvmlDeviceGetUUID(whole))
+    return [_nvml_gpu(nvml, part, index, uuid) for part in parts]
 
 
-def _nvml_memory(nvml: Any, handle: Any) -> tuple[int, int]:
-    """Return total and used bytes; zeros if NVML does not report them, as for a GPU that shares the CPU's memory."""
-    try:  # in the first version of the call, ``used`` includes the 0.5 to 1 GiB that the driver keeps for itself
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
-    except nvml.NVMLError:
-        return 0, 0
-    return int(memory.total), int(memory.used)
+def _nvml_gpu(nvml: Any, device: Any, index: int, parent_uuid: str = "") -> Gpu:
+    total = used = 0  # NVML does not report them for a GPU that shares the CPU's memory
+    with contextlib.suppress(nvml.NVMLError):
+        # In the first version of the call, ``used`` includes the 0.5 to 1 GiB that the driver keeps for itself.
+        memory = nvml.nvmlDeviceGetMemoryInfo(device, version=nvml.nvmlMemory_v2)
+        total, used = int(memory.total), int(memory.used)
+    uuid, name = str(nvml.nvmlDeviceGetUUID(device)), str(nvml.nvmlDeviceGetName(device))
+    return Gpu(index, uuid, name, total, used, parent_uuid)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""One sweep at a time on a GPU, on the whole machine: a lock per GPU.
+"""A lock per GPU, so that one sweep at a time uses a GPU of this machine.
 
-The lock is an flock on a file that nobody deletes. Processes that inherit the open file hold the lock too. The kernel
-frees it when the last of them ends, so no lock is ever stale. (Children do not inherit a lock of ``lockf``.) The
-content of the file only serves the message to those who wait.
+The lock is an flock on a file that is never deleted. Processes that inherit the open file hold the lock too. The system
+frees it when the last of them ends, so a lock is never stale. (Children do not inherit a lock of ``lockf``.) The
+content of the file is only for the message to waiting processes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from runner.device.gpus import Gpu
-from runner.experiment.results import printable, redact_command
-from runner.experiment.schema import BadInput
+from ..records.bad_input import BadInput
+from ..records.encoding import printable
+from ..records.redaction import redact_command
+from .gpus import Gpu
 
 VARIABLE = "KERNEL_RUNNER_LOCK_DIR"
 MACHINE_WIDE = Path("/var/lock/kernel-runner")
-SHARED = Path("/tmp/kernel-runner-locks")  # noqa: S108  # below TMPDIR each job has its own
+SHARED = Path("/tmp/kernel-runner-locks")  # noqa: S108  # not below TMPDIR, which may differ between jobs
 NOTIFY_EVERY_S = 10.0
 
 
@@ -42,7 +43,7 @@ class GpuLock:
     def acquire(self, notify: Callable[[str], None], poll_s: float = 0.2) -> None:
         """Wait until the lock is free. Call ``notify`` with its holder at once and then every 10 s.
 
-        Raises BadInput if its file cannot be made or locked.
+        Raises BadInput if its file cannot be created or locked.
         """
         assert self._fd is None, f"{self.label} is locked already"
         path = folder() / f"{self.uuid}.lock"
@@ -52,20 +53,22 @@ class GpuLock:
             undo.callback(os.close, fd)
             while not _try_lock(fd, path, shared=self.shared):
                 if time.monotonic() >= notify_at:
-                    notify(f"waiting for {self.label}: held by {_holder(fd)}")
+                    holder = os.pread(fd, 1000, 0).decode(errors="replace") or "an unknown process"
+                    notify(f"waiting for {self.label}: held by {printable(holder)}")  # everybody may write there
                     notify_at += NOTIFY_EVERY_S
-                time.sleep(poll_s * random.uniform(0.5, 1.0))  # flock is not fair: waiters must not go in step
+                # Random, since flock is not fair to processes that poll in step.
+                time.sleep(poll_s * random.uniform(0.5, 1.0))
             _sign(fd, shared=self.shared)
             undo.pop_all()
             self._fd = fd
 
     def fileno(self) -> int:
-        """Return the file descriptor for ``pass_fds`` or a fork: a process that has it holds the lock too."""
+        """Return the file descriptor, for ``pass_fds`` or a fork: a process with it holds the lock too."""
         assert self._fd is not None, f"{self.label} is not locked"
         return self._fd
 
     def release(self) -> None:
-        """Release the lock in this process. It stays locked as long as a process lives that has inherited it."""
+        """Release the lock in this process. It stays locked while a process that has inherited it lives."""
         if self._fd is not None:
             os.close(self._fd)  # LOCK_UN would release it for those processes too
             self._fd = None
@@ -74,8 +77,7 @@ class GpuLock:
 def acquire_all(gpus: Sequence[Gpu], notify: Callable[[str], None], poll_s: float = 0.2) -> list[GpuLock]:
     """Acquire the locks of ``gpus``. A MIG instance also takes a shared lock of the GPU that holds it.
 
-    The order is that of the UUIDs, so that two sweeps that want the same GPUs never wait for each other. Give every
-    ``fileno`` to the workers.
+    Locks are taken in the order of the UUIDs, so two sweeps never wait for each other. Workers get each ``fileno``.
     """
     locks = {gpu.parent_uuid: GpuLock(gpu.parent_uuid, f"the whole of {gpu}", shared=True) for gpu in gpus}
     locks |= {gpu.uuid: GpuLock(gpu.uuid, str(gpu)) for gpu in gpus}
@@ -89,26 +91,26 @@ def acquire_all(gpus: Sequence[Gpu], notify: Callable[[str], None], poll_s: floa
 
 
 def folder() -> Path:
-    """Return the folder of the locks, which all users of the machine share, and make it if it is missing.
+    """Return the folder of the locks, which all users of the machine share; create it if it is missing.
 
     Raises BadInput if there is no such folder.
     """
-    named = os.environ.get(VARIABLE)
-    places = [Path(named)] if named else [MACHINE_WIDE, SHARED]
+    configured = os.environ.get(VARIABLE)
+    places = [Path(configured)] if configured else [MACHINE_WIDE, SHARED]
     for path in filter(_usable, places):
         return path
     tried = " or ".join(map(str, places))
     raise BadInput(
         f"no folder for the locks of GPUs: this user cannot write to {tried}; "
-        f"set {VARIABLE} to one that all users of this machine share"
+        f"set {VARIABLE} to a folder that all users of this machine share"
     )
 
 
 def _usable(path: Path) -> bool:
-    """Return whether files can be made in ``path``, which is made for everybody if it is missing."""
+    """Return whether files can be created in ``path``, which is created for everybody if it is missing."""
     with contextlib.suppress(OSError):
         path.mkdir(parents=True)
-        path.chmod(0o1777)  # whatever the umask is
+        path.chmod(0o1777)  # independently of the umask
     return path.is_dir() and os.access(path, os.W_OK | os.X_OK)
 
 
@@ -125,11 +127,11 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def _open(path: Path) -> int:
-    """Open the file to read and write; make it for everybody if it is missing. Raises BadInput."""
+    """Open the file to read and write; create it for everybody if it is missing. Raises BadInput."""
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW  # a link in a folder of everybody may lead to a file of this user
     with _explained(path), contextlib.suppress(FileExistsError):
         fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
-        os.fchmod(fd, 0o666)  # whatever the umask is
+        os.fchmod(fd, 0o666)  # independently of the umask
         return fd
     with _explained(path):
         return os.open(path, flags)  # without O_CREAT: fs.protected_regular refuses it for another user's file
@@ -146,13 +148,8 @@ def _sign(fd: int, *, shared: bool) -> None:
     """Write the holder into the file."""
     words = [os.path.basename(sys.orig_argv[0]), *sys.orig_argv[1:]]
     command = shlex.join(redact_command([word]) for word in words)  # everybody may read it
-    where = f"pid {os.getpid()} on host {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M}"
-    text = f"{where} ({command[:200]}){', a shared lock' * shared}"
-    with contextlib.suppress(OSError):  # on a full disk the lock holds all the same
+    holder = f"pid {os.getpid()} on host {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M}"
+    text = f"{holder} ({command[:200]}){', a shared lock' * shared}"
+    with contextlib.suppress(OSError):  # the lock holds even on a full disk
         os.ftruncate(fd, 0)
         os.pwrite(fd, text.encode(), 0)
-
-
-def _holder(fd: int) -> str:
-    """Return the content of the file without control characters; everybody may write there."""
-    return printable(os.pread(fd, 1000, 0).decode(errors="replace") or "an unknown process")

@@ -7,32 +7,35 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 OOM_KILLS = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
 ROOT = Path(__file__).resolve().parents[2]  # the folder of the packages
 
 
-def environment(*folders: str) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Return this process's environment, in which ``python -P -m runner...`` works from any folder.
 
-    Without -P, a folder called ``runner`` in the current one would be imported. Modules in ``folders`` can be imported
-    too.
+    Without -P, and by an empty entry of PYTHONPATH, modules of the current folder would come before Python's own. Plots
+    of a user's file open no window, which would wait until it is closed.
     """
-    path = [str(ROOT), *folders, os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    path = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "MPLBACKEND": "Agg"}
 
 
-def output(command: Sequence[str], limit_s: float = 20.0) -> str | None:
-    """Return what ``command`` prints; None if it cannot be started, fails, or is killed at ``limit_s``."""
+def output(command: Sequence[str], limit_s: float = 20.0, variables: Mapping[str, str] | None = None) -> str | None:
+    """Return the output of ``command``; None if it cannot be started, fails, or is killed at ``limit_s``.
+
+    ``variables`` are added to its environment.
+    """
     try:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=environment(),
+            env={**environment(), **(variables or {})},
             start_new_session=True,
         )
     except OSError:
@@ -48,7 +51,7 @@ def output(command: Sequence[str], limit_s: float = 20.0) -> str | None:
 
 
 def kill_group(process: subprocess.Popen[bytes], wait_s: float | None = None) -> None:
-    """Kill ``process``, which leads a session of its own, and its group. Wait until it ends, for at most ``wait_s``."""
+    """Kill ``process``, which leads its own session, and its group. Wait until it ends, for at most ``wait_s``."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -56,46 +59,46 @@ def kill_group(process: subprocess.Popen[bytes], wait_s: float | None = None) ->
 
 
 def kill_tree(pid: int) -> None:
-    """Kill ``pid`` and its descendants, also those that left its group. Does not wait for them.
+    """Kill ``pid`` and its descendants, including processes that left its group, without waiting for their end.
 
-    Each is stopped before its children are listed, so that it starts no further ones.
+    Each is stopped before its children are listed, so that it cannot start more.
     """
     waiting, stopped = [pid], []
     while waiting:
-        one = waiting.pop()
+        process = waiting.pop()
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(one, signal.SIGSTOP)
-            stopped.append(one)
-            waiting += children(one)
-    for one in stopped:
+            os.kill(process, signal.SIGSTOP)
+            stopped.append(process)
+            waiting += children(process)
+    for process in stopped:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(one, signal.SIGKILL)
+            os.kill(process, signal.SIGKILL)
 
 
 def kill_marked(mark: str) -> None:
-    """Kill all processes whose environment had ``mark``, ``NAME=value``, when they started, and their descendants.
+    """Kill all processes that were started with ``mark``, ``NAME=value``, in their environment, and their descendants.
 
-    So those end that have left their parent and its session. None are found without /proc.
+    This finds processes that have left their parent and its session. It needs /proc.
     """
     for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has just ended, or is another user's
+        with contextlib.suppress(OSError):  # it has just ended or belongs to another user
             if mark.encode() in (path / "environ").read_bytes().split(b"\0"):
                 kill_tree(int(path.name))
 
 
 def children(pid: int) -> list[int]:
-    """Return the children of all threads of ``pid``; none without /proc."""
-    found: list[int] = []
+    """Return the children of all threads of ``pid``; [] without /proc."""
+    pids: list[int] = []
     threads = f"/proc/{pid}/task"
     with contextlib.suppress(OSError):
-        for thread in os.listdir(threads):  # one may have just ended
+        for thread in os.listdir(threads):  # a thread may have just ended
             with contextlib.suppress(OSError), open(f"{threads}/{thread}/children", "rb") as file:
-                found += map(int, file.read().split())
-    return found
+                pids += map(int, file.read().split())
+    return pids
 
 
 def oom_kills() -> int:
-    """Return how many processes the kernel has killed for lack of memory; 0 where it does not tell."""
+    """Return the number of processes that the system has killed for lack of memory; 0 if unknown."""
     with contextlib.suppress(OSError), open("/proc/vmstat", "rb") as file:
         if count := OOM_KILLS.search(file.read()):
             return int(count[1])

@@ -1,4 +1,4 @@
-"""External tools that look at a case: nsys, ncu, compute-sanitizer, cuobjdump. Find them, run them, and end them."""
+"""External tools that examine a case: nsys, ncu, compute-sanitizer, cuobjdump. Find them, run them, and end them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 
-from runner.device import processes
-from runner.experiment.results import SECRET
+from ..records.redaction import SECRET
+from . import processes
 
-PLACES = (  # where installers put tools beside PATH
+PLACES = (  # where installers put tools that are not on PATH
     "/usr/local/cuda/bin/{name}",
     "/opt/nvidia/nsight-systems*/*/bin/{name}",  # and nsight-systems-cli
     "/opt/nvidia/nsight-compute/*/{name}",
 )
-GRACE_S = 60.0  # in which a tool past its time limit may write its report
+GRACE_S = 60.0  # for a tool past its time limit to write its report
 # A variable in the environment of a tool and of all processes that it starts: <pid of its owner>-<number of the run>.
 MARK = "KERNEL_RUNNER_TOOL"
 
@@ -36,26 +36,26 @@ class Ended:
     timed_out: bool = False
 
 
-def find(name: str, given: str | None = None) -> str | None:
-    """Return the path of a tool: ``given``, on PATH, or the newest version that an installer left; None if nowhere."""
+def find_tool(name: str, given: str | None = None) -> str | None:
+    """Return the path of a tool: ``given``, on PATH, or the newest version in ``PLACES``; None if it is not there."""
     if given is not None:
         return shutil.which(os.path.expanduser(given))
     if path := shutil.which(name):
         return path
     for place in PLACES:
-        if found := glob(place.format(name=name)):
-            return max(found, key=lambda path: [int(number) for number in re.findall(r"\d+", path)])
+        if paths := glob(place.format(name=name)):
+            return max(paths, key=lambda path: [int(number) for number in re.findall(r"\d+", path)])
     return None
 
 
-def run(
+def run_tool(
     command: Sequence[str], log: Path, limit_s: float, more: Mapping[str, str] | None = None, grace_s: float = GRACE_S
 ) -> Ended:
-    """Run ``command`` with its output in ``log``. Its environment has no keys or tokens, and the variables ``more``.
+    """Run ``command`` with its output in ``log``. Its environment has the variables ``more``, but no keys or tokens.
 
-    Tools store their environment in their reports. At ``limit_s`` the tool is asked to end, and ``grace_s`` later it is
-    killed. All processes that it has started are killed then, also those that left its group and their parent, as the
-    agent of nsys does. Raises OSError.
+    Tools store their environment in their reports. At ``limit_s`` the tool gets SIGTERM, and ``grace_s`` later it is
+    killed, with all processes that it has started, even if they left its group and their parent, as the agent of nsys
+    does. Raises OSError.
     """
     mark = f"{os.getpid()}-{uuid.uuid4().hex}"
     environment = {name: value for name, value in processes.environment().items() if not SECRET.search(name)}
@@ -84,8 +84,8 @@ def run(
 
 
 def owner(pid: int) -> int | None:
-    """Return the pid of the process that runs the tool to which ``pid`` belongs; None if it belongs to no tool."""
-    with suppress(OSError):  # it has just ended, or is another user's
+    """Return the pid of the process that runs the tool of process ``pid``; None if it does not belong to a tool."""
+    with suppress(OSError):  # it has just ended or belongs to another user
         if mark := re.search(rb"(?:^|\0)%b=(\d+)-" % MARK.encode(), Path(f"/proc/{pid}/environ").read_bytes()):
             return int(mark[1])
     return None

@@ -1,23 +1,20 @@
-"""``measure=benchmark``: how long one call takes, and how sure that is."""
+"""``measure=benchmark``: the time of one call, with its uncertainty."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from runner.experiment.case import Scalar
-from runner.measure import MeasureContext
-from runner.timing import TimingSettings
-
-if TYPE_CHECKING:
-    from runner.timing import Call
+from ..records.case import Scalar
+from ..timing.call import Call
+from ..timing.timer import Timer
+from . import MeasureContext
 
 
 @dataclass(frozen=True)
-class Benchmark(TimingSettings):
-    """Times of a call: on a GPU with its L2 cache cold and warm, and as its caller sees it; or on a CPU."""
+class Benchmark(Timer):
+    """Times of a call: on a GPU with cold and with warm L2 cache, and on the host; or on a CPU."""
 
     def measure(self, call: Call, context: MeasureContext) -> dict[str, Scalar | Sequence[float]]:
-        """Return the times of ``call``, its peak memory, and how far to trust them."""
+        """Return the times of ``call``, their verdict, and its peak memory."""
         return self.time(call, context.device)

@@ -1,4 +1,4 @@
-"""``measure=by_hand``: the time that a short script finds, for studies of what such a time leaves out."""
+"""``measure=by_hand``: the time that a simple timing script would print, for studies of its errors."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from runner.device import tools
-from runner.experiment.case import Scalar
-from runner.experiment.columns import Column
-from runner.measure import RESULT, CannotMeasure, MeasureContext, result
-from runner.timing.statistics import t_975
-
-if TYPE_CHECKING:
-    from runner.timing import Call
+from ..device import tools
+from ..records.case import Scalar
+from ..records.columns import Column
+from ..timing.call import Call
+from ..timing.statistics import t_975
+from . import CannotMeasure, MeasureContext, result
 
 LIMIT_S = 240.0  # within launcher.measure_limit_s
 LOG = "script.log"
 COLUMNS = {
-    "by_hand_us": Column("us", "mean of the calls that measure=by_hand timed", "lower"),
-    "by_hand_pct": Column("%", "half the width of its 95 % interval, as if the calls were independent"),
+    "by_hand_us": Column("us", "mean of the calls that measure=by_hand timed", "lower", "by_hand_pct"),
+    "by_hand_pct": Column("%", "half the width of its 95 % interval, as if calls were independent", form="interval"),
     "by_hand_first_us": Column("us", "the first of these calls"),
     "by_hand_min_us": Column("us", "the fastest of these calls"),
     "by_hand_max_us": Column("us", "the slowest of these calls"),
@@ -38,20 +36,19 @@ class ByHand:
     tracer: bool
 
     def measure(self, call: Call, context: MeasureContext) -> dict[str, Scalar]:
-        """Return figures of the calls of a new process, since this one is warm. Raises CannotMeasure."""
+        """Return figures of calls in a new process, since this process is warm. Raises CannotMeasure."""
         script = {"warmup": self.warmup, "synchronize": self.synchronize, "tracer": self.tracer}
         log = context.folder / LOG
-        (context.folder / RESULT).unlink(missing_ok=True)  # of an earlier session
-        ended = tools.run(context.command(self.trials, script=script), log, LIMIT_S)
-        found = result(context.folder)
+        ended = tools.run_tool(context.command(self.trials, script=script), log, LIMIT_S)
+        written = result(context.folder)
         if ended.timed_out:
-            raise CannotMeasure(f"its calls were not done after {LIMIT_S:g} s; take a smaller workload")
-        if "calls_us" not in found:
-            raise CannotMeasure(f"the case could not be run by a script: {found.get('error') or f'see {log}'}")
-        return self.figures(found["calls_us"])
+            raise CannotMeasure(f"the calls were not done after {LIMIT_S:g} s; use a smaller workload")
+        if "calls_us" not in written:
+            raise CannotMeasure(f"the case could not be run by a script: {written.get('error') or f'see {log}'}")
+        return self.figures(written["calls_us"])
 
     def figures(self, calls_us: Sequence[float]) -> dict[str, Scalar]:
-        """Return the columns of calls that took ``calls_us``."""
+        """Return the columns for calls that took ``calls_us`` microseconds each."""
         mean, count = fmean(calls_us), len(calls_us)
         figures: dict[str, Scalar] = {"by_hand_us": mean, "by_hand_first_us": calls_us[0]}
         if count > 1 and mean:

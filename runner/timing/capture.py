@@ -1,4 +1,4 @@
-"""Capturing a call in a CUDA graph, and inspecting the graph."""
+"""Capture a call in a CUDA graph, and inspect the graph."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ T = TypeVar("T")
 
 
 class per_gpu(Generic[P, T]):  # noqa: N801  # a decorator, as functools.cache
-    """Keep what a function returns, for each GPU and arguments.
+    """Cache the results of a function by GPU and arguments.
 
-    It runs outside of the caller's inference mode, gradients and autocast, so that its tensors can be used in any mode.
+    The function runs outside of the caller's inference, gradient and autocast modes, so that its tensors can be used in
+    any mode.
     """
 
     def __init__(self, function: Callable[P, T]) -> None:
@@ -28,7 +29,7 @@ class per_gpu(Generic[P, T]):  # noqa: N801  # a decorator, as functools.cache
         self.__doc__ = function.__doc__
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what is kept, or call the function."""
+        """Return the cached result, or call the function."""
         gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
         key = (gpu, args, *sorted(kwargs.items()))
         if key not in self._kept:
@@ -37,39 +38,39 @@ class per_gpu(Generic[P, T]):  # noqa: N801  # a decorator, as functools.cache
         return self._kept[key]
 
     def cache_clear(self) -> None:
-        """Forget everything."""
+        """Drop all cached results."""
         self._kept.clear()
 
 
 @contextmanager
 def plain_mode() -> Iterator[None]:
-    """Compute as a process does that has set no mode of torch."""
+    """Leave inference mode, gradients and autocast inside this context."""
     with torch.inference_mode(False), torch.no_grad(), torch.autocast("cuda", enabled=False):
         yield
 
 
 class CaptureError(Exception):
-    """A CUDA graph cannot hold a call; the message is the reason, in one line."""
+    """Raised if a CUDA graph cannot hold a call; the message is the reason in one line."""
 
 
 @per_gpu
 def capture_stream() -> torch.cuda.Stream:
-    """Return the one stream of the current GPU on which this process captures.
+    """Return the stream of the current GPU on which this process captures everything.
 
-    cuBLAS keeps tens of MiB for each stream that it was used on, and torch does not reuse the memory of one stream on
-    another.
+    There is one, since cuBLAS keeps tens of MiB for each stream that it was used on, and torch does not reuse memory of
+    one stream on another.
     """
     return torch.cuda.Stream()
 
 
-keep_cache = False  # True while the process is a caller's: see runner.timing.in_process
+keep_cache = False  # True while a program of the user is measured: see runner.api.do_bench
 
 
 @contextmanager
 def _capture_keeping_cache(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
-    """Capture as torch.cuda.graph does, but keep the memory that torch caches, and collect no garbage.
+    """Capture like torch.cuda.graph, but keep the memory that torch caches, and do not collect garbage.
 
-    Other threads may allocate and wait meanwhile.
+    Other threads may allocate and synchronize meanwhile.
     """
     torch.cuda.synchronize()
     mode = "global" if active_count() == 1 else "thread_local"
@@ -98,7 +99,7 @@ def capturing(graph: torch.cuda.CUDAGraph, *, pool: Any = None) -> Iterator[None
         ):
             yield
     except Exception as error:
-        torch.cuda.set_stream(before)  # if the end of a capture fails, torch leaves its own stream current
+        torch.cuda.set_stream(before)  # torch leaves its own stream current if the end of a capture fails
         torch.cuda.synchronize()
         index = torch.cuda.current_device()
         generator = torch.cuda.default_generators[index]  # it still waits for the end of the capture
@@ -112,24 +113,24 @@ Kind = tuple[int, int]  # type of a node and, for a kernel, its function
 
 
 @dataclass(frozen=True)
-class Contents:
+class GraphContents:
     """Nodes of one captured sample: preparation, timestamp, call, timestamp."""
 
-    kinds: Mapping[Kind, int]  # nodes of the call by kind, those of child graphs included
-    outside: int  # nodes that neither precede the first timestamp nor lie between the two; all, if no timestamp is last
+    kinds: Mapping[Kind, int]  # nodes of the call by kind, including nodes of child graphs
+    outside: int  # nodes neither before nor between the timestamps; all nodes, if the last is not a timestamp
     hosts: int  # host functions, anywhere
     work: int  # kernels, copies and fills of the call
 
 
-def contents(graph: int) -> Contents | None:
-    """Inspect ``graph``, a CUgraph. None if the driver does not answer."""
+def contents(graph: int) -> GraphContents | None:
+    """Return the contents of ``graph``, a CUgraph; None if the driver refuses."""
     try:
         return classify({node: _kinds(node) for node in _nodes(graph)}, _edges(graph))
     except (OSError, AttributeError, _Refused):
         return None
 
 
-def classify(nodes: Mapping[int, Sequence[Kind]], edges: Iterable[tuple[int, int]]) -> Contents:
+def classify(nodes: Mapping[int, Sequence[Kind]], edges: Iterable[tuple[int, int]]) -> GraphContents:
     """Return the contents of a graph. ``nodes`` has the kind of each node, or the kinds in its child graph."""
     after: dict[int, list[int]] = {node: [] for node in nodes}
     before: dict[int, list[int]] = {node: [] for node in nodes}
@@ -140,25 +141,25 @@ def classify(nodes: Mapping[int, Sequence[Kind]], edges: Iterable[tuple[int, int
     timestamps = [node for end in last[:1] for node, kinds in nodes.items() if kinds == nodes[end]]
     hosts = sum(kind == HOST for kinds in nodes.values() for kind, _ in kinds)
     if len(last) != 1 or len(timestamps) != 2:
-        return Contents(Counter(), outside=len(nodes), hosts=hosts, work=0)
+        return GraphContents(Counter(), outside=len(nodes), hosts=hosts, work=0)
     (end,) = last
     (begin,) = set(timestamps) - {end}
     call = (_reachable(begin, after) & _reachable(end, before)) - {begin, end}
     outside = nodes.keys() - _reachable(begin, before) - call - {end}
     kinds = Counter(kind for node in call for kind in nodes[node])
     work = sum(count for (kind, _), count in kinds.items() if kind in (KERNEL, MEMCPY, MEMSET))
-    return Contents(kinds, outside=len(outside), hosts=hosts, work=work)
+    return GraphContents(kinds, outside=len(outside), hosts=hosts, work=work)
 
 
 def _reachable(start: int, neighbors: Mapping[int, list[int]]) -> set[int]:
     """Return ``start`` and every node on a path from it."""
-    seen, waiting = {start}, [start]
+    reached, waiting = {start}, [start]
     while waiting:
         for node in neighbors[waiting.pop()]:
-            if node not in seen:
-                seen.add(node)
+            if node not in reached:
+                reached.add(node)
                 waiting.append(node)
-    return seen
+    return reached
 
 
 def _kinds(node: int) -> list[Kind]:
@@ -167,7 +168,7 @@ def _kinds(node: int) -> list[Kind]:
     if kind.value == CHILD:
         child = ctypes.c_void_p()
         _ask("cuGraphChildGraphNodeGetGraph", node, ctypes.byref(child))
-        return [each for inner in _nodes(child.value or 0) for each in _kinds(inner)]
+        return [inner_kind for inner in _nodes(child.value or 0) for inner_kind in _kinds(inner)]
     if kind.value != KERNEL:
         return [(kind.value, 0)]
     params = (ctypes.c_uint64 * 9)()  # CUDA_KERNEL_NODE_PARAMS_v2: the first word is func, the eighth is kern

@@ -1,4 +1,4 @@
-"""The host's clocks, bound when a worker starts: a case that replaces those of ``time`` changes no figure."""
+"""The host's clocks, bound when a worker starts: a case that replaces ``time``'s functions does not change times."""
 
 from time import perf_counter as perf_counter
 from time import perf_counter_ns as perf_counter_ns

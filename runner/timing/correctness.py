@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, isfinite, prod
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from runner.experiment.case import Scalar
-from runner.timing import Call, Expected
+from ..records.case import Scalar
+from . import nested
+from .bound import aten
+from .call import Call, Expected
 
-aten = torch.ops.aten  # the operators themselves: a case may replace functions of torch, or methods of Tensor
-PLAIN = (Tensor, torch.nn.Parameter)  # another subclass may compute its values only when they are read
+PLAIN = (Tensor, torch.nn.Parameter)  # other subclasses may have no memory, or compute values when they are read
+ROUNDED = 1e-6  # of a number of elements
 CHUNK = 2**24  # elements compared at once: temporaries stay near 1 GiB however large the output
 
 
@@ -25,33 +28,84 @@ class CheckResult:
     max_rel_err: float = 0.0
     err_over_tol: float = 0.0
     tolerance: list[str] = field(default_factory=list)
-    compared: bool = True  # False: an output is missing or has another shape, so there is no largest error
-    reason: str = ""  # the first output that is wrong, and where its error is largest
+    compared: bool = True  # False: an output is missing or does not have the expected shape and type
+    reason: str = ""  # the first wrong output, and the place of its largest error
+    unknown: str = ""  # why the check cannot tell right from wrong
+    note: str = ""  # wrong outputs that the check would pass
 
     @property
     def correct(self) -> bool:
-        """True if no output is wrong."""
+        """Whether all outputs are correct."""
         return not self.reason
 
     def columns(self) -> dict[str, Scalar]:
-        """Return the columns of a row. JSON has no infinity: an infinite error is left out."""
+        """Return the columns of a row, without infinite errors, which JSON cannot hold."""
         names = ("max_abs_err", "max_rel_err", "err_over_tol") if self.compared else ()
-        errors = {name: error for name in names if math.isfinite(error := getattr(self, name))}
-        return {"correct": self.correct, **errors, "tolerance": "; ".join(dict.fromkeys(self.tolerance))}
+        errors = {name: error for name in names if isfinite(error := getattr(self, name))}
+        notes = {"check_note": note} if (note := self.unknown or self.note) else {}
+        tolerance = "; ".join(dict.fromkeys(self.tolerance))
+        return {"correct": None if self.unknown else self.correct, **errors, "tolerance": tolerance, **notes}
 
 
-def repeats(call: Call, outputs: Sequence[object]) -> bool:
+class Outputs(Protocol):
+    """What the outputs of a call should be."""
+
+    def check(self, outputs: Any) -> CheckResult:
+        """Compare what a call returned."""
+
+    def check_tensors(self, outputs: Sequence[object], paths: Sequence[str] = ()) -> CheckResult:
+        """Compare the tensors among what a call returned, in their order. ``paths``: where they are in it."""
+
+
+@dataclass(frozen=True)
+class ExpectedOutputs:
+    """Outputs with a value and a tolerance for each element."""
+
+    expected: tuple[Expected, ...]
+    dtype: torch.dtype  # of each output
+
+    def check(self, outputs: Any) -> CheckResult:
+        """Compare every output with its reference."""
+        return check_outputs(outputs, self.expected, self.dtype)
+
+    def check_tensors(self, outputs: Sequence[object], paths: Sequence[str] = ()) -> CheckResult:
+        """Compare every output with its reference, whatever its path."""
+        return self.check(outputs)
+
+
+def judged(call: Call, expected: Outputs, expected_now: Callable[[], Outputs], paths: Sequence[str]) -> Call:
+    """Return ``call`` with what judges its outputs: those of the tensors at ``paths`` in what it returns.
+
+    ``expected_now`` gives what is expected for the values that the inputs hold when it is called.
+    """
+    return replace(
+        call,
+        judge=lambda outputs: expected.check_tensors(outputs, paths).reason,
+        judge_anew=lambda outputs: expected_now().check_tensors(outputs, paths).reason,
+    )
+
+
+def repeats(call: Call, outputs: object) -> bool:
     """Return whether ``call`` gives the bits of ``outputs`` again, in the first ``CHUNK`` elements of each."""
-    before = [aten.clone(_bits(output)) for output in outputs if isinstance(output, Tensor)]  # it may overwrite them
+    before = [aten.clone(_bits(output, 0)) for _, output in nested.tensors(outputs)]  # it may overwrite them
     call.restore()
-    after = [_bits(output) for output in call.run() if isinstance(output, Tensor)]
+    after = [_bits(output, 0) for _, output in nested.tensors(call.run())]
     return len(before) == len(after) and all(map(aten.equal, before, after))
 
 
-def _bits(output: Tensor) -> Tensor:
-    """Return the first elements as bytes. As numbers, NaN differs from itself, and 0 equals -0."""
-    found: Tensor = aten.view.dtype(aten.contiguous(_part(output, 0)), torch.uint8)
-    return found
+def same_bits(first: Tensor, second: Tensor) -> bool:
+    """Return whether two tensors have the same shape, type and bits; NaN equals NaN, and 0 differs from -0."""
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    starts = range(0, first.numel(), CHUNK)
+    return all(aten.equal(_bits(first, start), _bits(second, start)) for start in starts)
+
+
+def _bits(tensor: Tensor, start: int) -> Tensor:
+    """Return up to ``CHUNK`` elements from ``start`` on as bytes."""
+    plain = aten.resolve_neg(aten.resolve_conj(_part(tensor, start)))
+    as_bytes: Tensor = aten.view_dtype(aten.contiguous(plain), torch.uint8)
+    return as_bytes
 
 
 def _part(tensor: Tensor, start: int) -> Tensor:
@@ -60,22 +114,23 @@ def _part(tensor: Tensor, start: int) -> Tensor:
     return part
 
 
-def compare(outputs: Sequence[object], expected: Sequence[Expected], dtype: torch.dtype) -> CheckResult:
+def check_outputs(outputs: Sequence[object], expected: Sequence[Expected], dtype: torch.dtype) -> CheckResult:
     """Compare every output with its reference. Equal infinities agree, and so do two NaNs."""
     result = CheckResult(compared=len(outputs) == len(expected))
     if not result.compared:
         result.reason = f"{len(outputs)} outputs where {len(expected)} are expected"
-    for output, wanted in zip(outputs, expected, strict=False):
-        result.tolerance.append(wanted.tolerance)
-        if reason := _misfit(output, wanted.value, dtype):
+    for output, reference in zip(outputs, expected, strict=False):
+        result.tolerance.append(reference.tolerance)
+        if reason := misfit(output, reference.value, dtype):
             result.compared = False
         else:
-            reason = _compare(output, wanted, result)  # type: ignore[arg-type]
-        result.reason = result.reason or (reason and f"{wanted.name}: {reason}")
+            reason = _compare(output, reference, result)  # type: ignore[arg-type]
+        result.reason = result.reason or (reason and f"{reference.name}: {reason}")
     return result
 
 
-def _misfit(output: object, value: Tensor, dtype: torch.dtype) -> str:
+def misfit(output: object, value: Tensor, dtype: torch.dtype) -> str:
+    """Return what keeps ``output`` from being a plain tensor of ``dtype`` and of the shape and device of ``value``."""
     if not isinstance(output, Tensor) or type(output) not in PLAIN:
         return f"a {type(output).__name__} where a tensor is expected"
     if output.shape != value.shape:
@@ -89,31 +144,45 @@ def _misfit(output: object, value: Tensor, dtype: torch.dtype) -> str:
     return ""
 
 
-def _compare(output: Tensor, wanted: Expected, into: CheckResult) -> str:
-    """Add the errors of one output to ``into``. Return where it is wrong; "" if it is correct."""
-    wrong, worst, place, count = 0, -1.0, 0, math.prod(output.shape)
+def _compare(output: Tensor, reference: Expected, into: CheckResult) -> str:
+    """Add the errors of one output to ``into``. Return the place of the largest error; "" if it is correct."""
+    wrong, worst, largest, place, count = 0, -1.0, 0.0, 0, prod(output.shape)
     for start in range(0, count, CHUNK):
-        y, r = aten._to_copy(_part(output, start), dtype=torch.float64), _part(wanted.value, start)
-        atol = _part(wanted.atol, start) if isinstance(wanted.atol, Tensor) else aten.full_like(r, wanted.atol)
+        y, r = aten._to_copy(_part(output, start), dtype=torch.float64), _part(reference.value, start)
+        atol = _part(reference.atol, start) if isinstance(reference.atol, Tensor) else aten.full_like(r, reference.atol)
         size, same = aten.abs(r), aten.logical_or(aten.eq(y, r), aten.logical_and(aten.isnan(y), aten.isnan(r)))
         error = aten.masked_fill(_nan_as_inf(aten.abs(aten.sub(y, r))), same, 0.0)
-        allowed = aten.add(atol, aten.mul(aten.where(aten.isfinite(r), size, 0.0), wanted.rtol))
+        allowed = aten.add(atol, aten.mul(aten.where(aten.isfinite(r), size, 0.0), reference.rtol))
         ratio = _nan_as_inf(aten.masked_fill(aten.div(error, allowed), same, 0.0))
-        top, at = aten.max.dim(ratio, 0)
+        top, at = aten.max_dim(ratio, 0)
         if aten.item(top) > worst:
             worst, place = aten.item(top), start + aten.item(at)
         wrong += aten.item(aten.sum(aten.gt(ratio, 1)))
         relative = _nan_as_inf(aten.where(aten.gt(size, atol), aten.div(error, size), 0.0))
-        into.max_abs_err = max(into.max_abs_err, aten.item(aten.max(error)))
+        largest = max(largest, aten.item(aten.max(error)))
+        into.max_abs_err = max(into.max_abs_err, largest)
         into.max_rel_err = max(into.max_rel_err, aten.item(aten.max(relative)))
-    into.err_over_tol = max(into.err_over_tol, worst)
-    if not wrong:
+    over = largest > reference.cap
+    allowed_wrong = (1 - reference.share) * count + ROUNDED if isfinite(largest) and not over else 0
+    into.err_over_tol = max(into.err_over_tol, min(worst, 1.0) if wrong <= allowed_wrong else worst)
+    if wrong <= allowed_wrong and not over:
         return ""
-    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(place), output.shape))
-    got, want = (aten.item(aten.select(_part(tensor, place), 0, 0)) for tensor in (output, wanted.value))
+    if over and wrong <= (1 - reference.share) * count:
+        return f"the largest error is {largest:.6g}, which is above {reference.cap:.6g}"
+    index = element_index(place, output.shape)
+    got, want = (aten.item(aten.select(_part(tensor, place), 0, 0)) for tensor in (output, reference.value))
     return f"{wrong} of {count} elements wrong, worst at {index}: got {got:.6g}, want {want:.6g}"
 
 
+def element_index(place: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the index of the element at ``place``. torch.unravel_index would import sympy, which takes 0.2 s."""
+    index: list[int] = []
+    for size in reversed(shape):
+        place, at = divmod(place, size)
+        index.insert(0, at)
+    return tuple(index)
+
+
 def _nan_as_inf(tensor: Tensor) -> Tensor:
-    found: Tensor = aten.nan_to_num(tensor, math.inf, math.inf)
-    return found
+    replaced: Tensor = aten.nan_to_num(tensor, inf, inf)
+    return replaced

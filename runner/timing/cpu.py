@@ -1,9 +1,10 @@
-"""Everything that ``measure=benchmark`` measures of a call on a CPU, with its threads pinned."""
+"""The measurement of a call on a CPU by ``measure=benchmark``, with pinned threads."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import random
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -11,14 +12,19 @@ from itertools import count, groupby
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from runner.device.identity import separate_pct
-from runner.experiment.case import Scalar
-from runner.timing import Batches, Call, TimingSettings
-from runner.timing import clock as time
-from runner.timing.call import Instrument, peak_bytes
-from runner.timing.procedure import Taken, race, side_by_side, take
-from runner.timing.statistics import FLOORS
+from ..device.identity import separate_pct
+from ..records.case import Scalar
+from . import clock as time
+from .call import Batches, Call
+from .instrument import Instrument
+from .outputs import tensors
+from .peak_memory import peak_bytes
+from .procedure import Taken, paired_rounds, race, take
+from .settings import TimingSettings
+from .spot_checks import SpotChecks
+from .statistics import FLOORS
 
 
 def warm_up() -> None:
@@ -30,27 +36,27 @@ def warm_up() -> None:
 
 def measure(call: Call, settings: TimingSettings) -> tuple[dict[str, Scalar], Taken, PerfCounter]:
     """Return the columns of ``call``, with the series and the instrument behind ``wall_us``."""
-    instrument = PerfCounter(call.run, call.reset)
+    instrument = _counter(call)
     with pinned(instrument.rehearse) as cpus:
         wait_pct = waiting(team())
-        taken = take(instrument, settings)
+        series = take(instrument, settings)
         waited_pct = wait_pct()
-    columns: dict[str, Scalar] = taken.columns("wall_us", FLOORS[instrument.name]) | {
+    columns: dict[str, Scalar] = series.columns("wall_us", FLOORS[instrument.name]) | {
         "instrument": instrument.name,
         "calls_per_sample": instrument.calls_per_sample,
         "cpus": cpus,
         "separate_pct": separate_pct("cpu"),
         "cpu_wait_pct": waited_pct,
     }
-    return columns, taken, instrument
+    return columns, series, instrument
 
 
 def compare(calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: TimingSettings) -> list[Batches] | None:
     """Sample ``calls`` in paired rounds, with the threads pinned as for a single call.
 
-    All have the same number of calls in a sample. One that is far slower than another keeps its own number.
+    A sample has the same number of calls for all, except for calls that are far slower than another.
     """
-    instruments = [PerfCounter(call.run, call.reset) for call, _ in calls]
+    instruments = [_counter(call) for call, _ in calls]
     most = max(instrument.calls_per_sample for instrument in instruments)
     for instrument in instruments:
         if most <= FAR * instrument.calls_per_sample:
@@ -61,28 +67,34 @@ def compare(calls: Sequence[tuple[Call, Mapping[str, Scalar]]], settings: Timing
             instrument.rehearse()
 
     with pinned(rehearse):
-        sample = race if settings.race else side_by_side
-        found = sample(instruments, settings.paired_rounds, settings.max_s, settings.target_cpu_pct, on_cpu=True)
-    return found and [
-        (name, means, count * one.calls_per_sample)
-        for (name, means, count), one in zip(found, instruments, strict=True)
+        sample = race if settings.race else paired_rounds
+        rounds = sample(instruments, settings.paired_rounds, settings.max_s, settings.target_cpu_pct, on_cpu=True)
+    return rounds and [
+        batches._replace(calls=batches.calls * instrument.calls_per_sample)
+        for batches, instrument in zip(rounds, instruments, strict=True)
     ]
 
 
-FAR = 10  # times as many calls in a sample of the faster one: then no difference in a sample's overhead decides
+def _counter(call: Call) -> PerfCounter:
+    counter = PerfCounter(call.run, call.reset)
+    counter.checks = SpotChecks(call.judge)
+    return counter
+
+
+FAR = 10  # times the calls in a sample; beyond, a difference in a sample's overhead does not matter
 
 
 def waiting(threads: Collection[int] | None = None) -> Callable[[], float]:
-    """Return a function: the share of time from now on in which threads of this process had no core, in percent.
+    """Return a function that returns the share of time since now in which threads had no core, in percent.
 
-    ``threads``: their ids; None: all.
+    ``threads``: ids of threads of this process; None: all.
     """
     started, before_s = time.perf_counter(), waited_s(threads)
     return lambda: 100 * (waited_s(threads) - before_s) / ((time.perf_counter() - started) * torch.get_num_threads())
 
 
 def team() -> Collection[int] | None:
-    """Return the threads that share the work of a call, without a caller's own; None if that is not known."""
+    """Return the OpenMP threads that share the work of a call; None if unknown."""
     try:
         return openmp_threads().keys() if TASKS.is_dir() else None
     except (OSError, AttributeError):  # no loaded library has OpenMP
@@ -90,22 +102,25 @@ def team() -> Collection[int] | None:
 
 
 def waited_s(threads: Collection[int] | None = None) -> float:
-    """Return the seconds for which ``threads``, or all, were ready to run and had no core; 0 except on Linux."""
-    waited_ns = 0
-    for path in TASKS.glob("*/schedstat") if threads is None else (TASKS / f"{one}/schedstat" for one in threads):
-        with suppress(OSError, IndexError):  # the thread has just ended
-            waited_ns += int(path.read_text().split()[1])
-    return waited_ns / 1e9
+    """Return the seconds for which ``threads``, or all, were ready to run without a core; 0 except on Linux."""
+    return sum(scheduled_s(thread, 1) for thread in (all_threads() if threads is None else threads))
 
 
-SHORTEST_SAMPLE_NS = 20_000  # the subtracted overhead of the clock, about 100 ns, is then below 1 %
-OFTEN = 100  # readings of the clock's overhead, of which the shortest is subtracted
-TRIES = 3  # the shortest counts: otherwise an interrupted call of 1 us would be timed singly, 5 % too long
-SLOW_NS = 50_000_000  # calls that take longer are made no more often than needed: every one is a sample
+def scheduled_s(thread: int, place: int) -> float:
+    """Return the seconds for which a thread was on a core (``place`` 0) or ready without one (1), if known; else 0."""
+    with suppress(OSError, IndexError):  # the thread has just ended
+        return int((TASKS / f"{thread}/schedstat").read_text().split()[place]) / 1e9
+    return 0.0
+
+
+SHORTEST_SAMPLE_NS = 20_000  # so that the clock's overhead of about 100 ns, which is subtracted, is below 1 %
+OFTEN = 100  # readings of the clock's overhead; the shortest is subtracted
+TRIES = 3  # of which the shortest counts: an interrupted call of 1 us would be timed singly, 5 % too long
+SLOW_NS = 50_000_000  # every longer call is a sample, so that few are made
 
 
 class PerfCounter(Instrument):
-    """Times by the host's clock, less its overhead. Short calls are timed several at a time, unless they need a reset.
+    """Times by the host's clock, less its overhead. Several short calls are timed together, unless they need a reset.
 
     ``clock`` returns nanoseconds.
     """
@@ -128,25 +143,29 @@ class PerfCounter(Instrument):
 
     def _choose_calls(self) -> None:
         while (elapsed := self._shortest_ns()) < SHORTEST_SAMPLE_NS:
-            wanted = int(1.2 * self.calls_per_sample * SHORTEST_SAMPLE_NS / max(elapsed, 1))
-            self.calls_per_sample = max(2 * self.calls_per_sample, wanted)
+            estimated = int(1.2 * self.calls_per_sample * SHORTEST_SAMPLE_NS / max(elapsed, 1))
+            self.calls_per_sample = max(2 * self.calls_per_sample, estimated)
 
     def samples(self, count: int) -> list[float]:
         """Return ``count`` times of one call, in us."""
-        elapsed = [self._elapsed_ns() for _ in range(count)]
+        elapsed = []
+        for _ in range(count):
+            elapsed.append(self._elapsed_ns())
+            if self.checks.due():
+                self.checks.judge(self._further_outputs)
         return [max(0, ns - self._overhead_ns) / self.calls_per_sample / 1e3 for ns in elapsed]
 
     def rehearse(self) -> None:
-        """Make what will be timed twice, or once if it is slow."""
+        """Make the sample that will be timed twice, or once if it is slow."""
         if self._is_slow(self._elapsed_ns()):
             return
-        if self.early_us:  # an interruption took it for slow
+        if self.early_us:  # it seemed slow because it was interrupted
             self.early_us.clear()
             self._choose_calls()
         self._elapsed_ns()
 
     def _shortest_ns(self) -> int:
-        """Return the shortest of some tries, or the first if it is slow."""
+        """Return the shortest of ``TRIES`` tries, or the first if it is slow."""
         first = self._elapsed_ns()
         return first if self._is_slow(first) else min(first, *(self._elapsed_ns() for _ in range(TRIES - 1)))
 
@@ -162,13 +181,26 @@ class PerfCounter(Instrument):
             pass
         return self._clock() - start
 
-    def _elapsed_ns(self) -> int:
-        run, inner = self._run, range(self.calls_per_sample)
+    def _further_outputs(self) -> Sequence[Tensor]:
+        """Make a sample that is not recorded, and return the outputs of one of its calls."""
+        kept = random.randrange(self.calls_per_sample)
+        self._elapsed_ns(kept)
+        outputs, self._kept = tensors(self._kept), None
+        return outputs
+
+    def _elapsed_ns(self, kept: int = -1) -> int:
+        """Make the calls of a sample. The result of the call at the place ``kept`` outlives it, and is not timed."""
+        run, inner = self._run, range(self.calls_per_sample if kept < 0 else kept)
         self._before()
         start = self._clock()
         for _ in inner:
             run()
-        return self._clock() - start
+        elapsed = self._clock() - start
+        if kept >= 0:
+            self._kept = run()
+            for _ in range(kept + 1, self.calls_per_sample):
+                run()
+        return elapsed
 
 
 TASKS = Path("/proc/self/task")
@@ -176,29 +208,29 @@ TASKS = Path("/proc/self/task")
 
 @contextmanager
 def pinned(call: Callable[[], object] = lambda: None) -> Iterator[str]:
-    """Pin the calling thread and each OpenMP thread that shares its work to a CPU of its own, and yield the CPUs.
+    """Pin the calling thread and each OpenMP thread that shares its work to a separate CPU; yield the CPUs.
 
-    ``call`` runs once, pinned; it does what will be measured, at least twice. If it leaves new threads, nothing stays
-    pinned: where parallel regions differ in size, OpenMP ends threads and starts others, all on the CPU of the thread
-    that starts them. The CPUs are "" then, or if there are more threads than CPUs, the system refuses, or there is no
-    Linux or no OpenMP; otherwise for example ``0-3,8``.
+    ``call`` runs once, pinned, and makes the measured call at least twice. If it leaves new threads, pinning is undone:
+    for parallel regions of different size, OpenMP ends threads and starts others, all on the CPU of the thread that
+    starts them. The CPUs are for example ``0-3,8``. They are "" if pinning was undone, if there are more threads than
+    CPUs, if the system refuses, or without Linux or OpenMP.
     """
     cpus = _assignment()
     if not cpus:
         yield ""
         return
-    masks, known = {thread: os.sched_getaffinity(thread) for thread in cpus}, all_threads()
+    masks, threads_before = {thread: os.sched_getaffinity(thread) for thread in cpus}, all_threads()
     try:
         lasting = _pin(cpus, call)
         if not lasting:
-            _restore(masks, known)
+            _restore(masks, threads_before)
         yield as_ranges(lasting)
     finally:
-        _restore(masks, known)
+        _restore(masks, threads_before)
 
 
 def _pin(cpus: dict[int, int], call: Callable[[], object]) -> set[int]:
-    """Pin threads and run ``call``. Return the CPUs of threads alive afterwards; none if pinning cannot last."""
+    """Pin threads and run ``call``. Return the CPUs of the threads alive afterwards; empty if pinning cannot last."""
     try:
         for thread, cpu in cpus.items():
             os.sched_setaffinity(thread, {cpu})
@@ -210,21 +242,21 @@ def _pin(cpus: dict[int, int], call: Callable[[], object]) -> set[int]:
     return set() if after - before else {cpu for thread, cpu in cpus.items() if thread in after}
 
 
-def _restore(masks: dict[int, set[int]], known: set[int]) -> None:
+def _restore(masks: dict[int, set[int]], threads_before: set[int]) -> None:
     """Undo ``_pin``: first for the calling thread, from which new threads inherit, then for the others and new ones."""
-    own = threading.get_native_id()
-    for thread in (own, *(masks.keys() - {own}), *(all_threads() - known)):
+    current = threading.get_native_id()
+    for thread in (current, *(masks.keys() - {current}), *(all_threads() - threads_before)):
         with suppress(OSError):  # it has ended
-            os.sched_setaffinity(thread, masks.get(thread, masks[own]))
+            os.sched_setaffinity(thread, masks.get(thread, masks[current]))
 
 
 def all_threads() -> set[int]:
-    """Return the ids of all threads of this process."""
-    return {int(path.name) for path in TASKS.iterdir()}
+    """Return the ids of all threads of this process; none except on Linux."""
+    return set(map(int, os.listdir(TASKS))) if TASKS.is_dir() else set()
 
 
 def _assignment() -> dict[int, int]:
-    """Return thread → CPU for all threads that share the work; empty if they cannot be pinned."""
+    """Return thread → CPU for the threads that share the work; empty if they cannot be pinned."""
     if not hasattr(os, "sched_setaffinity") or not TASKS.is_dir():
         return {}
     try:
@@ -232,22 +264,26 @@ def _assignment() -> dict[int, int]:
         allowed = set().union(*(os.sched_getaffinity(thread) for thread in current))
     except (OSError, AttributeError):  # no loaded library has OpenMP
         return {}
-    return choose(current, {cpu: _core(cpu) for cpu in allowed})
+    return choose_cores(current, {cpu: _core(cpu) for cpu in allowed})
 
 
-def choose(current: dict[int, int], cores: dict[int, str]) -> dict[int, int]:
-    """Choose a CPU for each thread; none if there are fewer CPUs than threads.
+def choose_cores(current: dict[int, int], cores: dict[int, str]) -> dict[int, int]:
+    """Choose a CPU for each thread; empty if there are fewer CPUs than threads.
 
     A thread keeps its CPU, which the system has chosen away from other processes, unless another thread has the core.
-    The others get a core of their own while there is one, then the CPUs whose cores have the fewest threads.
-    ``current``: thread → the CPU that it is on. ``cores``: allowed CPU → name of its core.
+    Other threads get free cores, then CPUs whose cores have the fewest threads.
+
+    Args:
+        current: thread → its CPU.
+        cores: allowed CPU → name of its core.
+
     """
     if len(current) > len(cores):
         return {}
     chosen: dict[int, int] = {}
 
     def threads_on_core(cpu: int) -> int:
-        return sum(cores[other] == cores[cpu] for other in chosen.values())
+        return sum(cores[taken] == cores[cpu] for taken in chosen.values())
 
     for thread, cpu in current.items():
         if cpu in cores and not threads_on_core(cpu):
@@ -258,7 +294,7 @@ def choose(current: dict[int, int], cores: dict[int, str]) -> dict[int, int]:
 
 
 def _core(cpu: int) -> str:
-    """Return a name of the core of ``cpu``: its hardware threads, or the CPU itself if the system does not say."""
+    """Return a name of the core of ``cpu``: its hardware threads, or the CPU itself if that is unknown."""
     try:
         return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
     except OSError:
@@ -266,7 +302,7 @@ def _core(cpu: int) -> str:
 
 
 def openmp_threads() -> dict[int, int]:
-    """Return thread → current CPU of the calling thread and of those that its OpenMP regions use.
+    """Return thread → current CPU for the calling thread and the threads of its OpenMP regions.
 
     It runs a parallel region of the OpenMP library that torch and its compiled code use.
     """

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 
 import torch
 
-from runner.timing import clock as time
-from runner.timing.gpu_kernels import boundary, spin
-from runner.timing.statistics import trimmed_mean
-from runner.timing.timeline import covered, whole
-from runner.timing.timestamps import CYCLES_A_SECOND
+from . import clock as time
+from .gpu_kernels import boundary, spin
+from .statistics import trimmed_mean
+from .timeline import covered, whole
+from .timestamps import CYCLES_A_SECOND
 
-MOST_CALLS = 30  # calls that are profiled: the mean is then good to a few nanoseconds
+MOST_CALLS = 30  # profiled calls, whose mean is exact to a few nanoseconds
 MOST_RECORDS = 300  # reading a record takes some microseconds of Python
 LONGEST_S = 0.1  # for all calls, if there are more than two
 
-STREAM_S = 0.002  # spin before a call: work on a stream that does not wait for it starts earlier
+STREAM_S = 0.002  # spin before a call; work on a stream that does not wait for the spin starts earlier
 BOUNDARY, SPIN = "boundary", "spin"  # names of our own kernels
 
 
@@ -41,7 +41,7 @@ class CuptiTime:
     span_us: float  # from the start of the first kernel to the end of the last
     busy_us: float  # the part of it in which a kernel ran
     kernels: int  # number of kernels, copies and fills
-    detached: bool  # some run on a stream that does not wait for the caller's, or that the caller's does not wait for
+    detached: bool  # whether work runs on a stream that does not wait for the caller's, or the reverse
 
 
 def observe(
@@ -49,19 +49,19 @@ def observe(
 ) -> CuptiTime | None:
     """Observe ``calls`` of ``call``, each after ``before``: by default 30, or fewer if long or of many ``kernels``.
 
-    None if CUPTI saw nothing, not even our own kernels, or not the same number of kernels in each call.
+    None if CUPTI saw nothing, or numbers of kernels that differ between calls.
     """
     if calls is None:
-        each_s = min(_seconds(call, before) for _ in range(2))  # the first may load something
+        each_s = min(_seconds(call, before) for _ in range(2))  # the first call may load something
         calls = max(2, min(MOST_CALLS, MOST_RECORDS // max(1, kernels or 1), int(LONGEST_S / each_s)))
     records = record_calls(call, before, calls)
     by_call = _by_call(records)
-    counts = {len(own) for own in by_call}
+    counts = {len(work) for work in by_call}
     if len(by_call) != calls or len(counts) != 1:
         return None
     return CuptiTime(
-        span_us=trimmed_mean([whole(own) for own in by_call]),
-        busy_us=trimmed_mean([covered(own) for own in by_call]),
+        span_us=trimmed_mean([whole(work) for work in by_call]),
+        busy_us=trimmed_mean([covered(work) for work in by_call]),
         kernels=counts.pop(),
         detached=len({r.stream for r in records}) > 1 and _detached(call, before),
     )
@@ -70,18 +70,18 @@ def observe(
 def each_kernel(
     call: Callable[[], object], before: Callable[[], object], calls: int = 5
 ) -> dict[str, tuple[int, float]]:
-    """Return kernel, copy or fill → number of launches, and us of all of them, in one call. Empty without CUPTI."""
-    found: dict[str, list[float]] = {}
+    """Return kernel, copy or fill → launches and their total time in us per call. Empty without CUPTI."""
+    times_us: dict[str, list[float]] = {}
     by_call = _by_call(record_calls(call, before, calls))
-    for own in by_call:
-        for record in own:
-            found.setdefault(record.name, []).append(record.end - record.start)
-    return {name: (round(len(times) / len(by_call)), sum(times) / len(by_call)) for name, times in found.items()}
+    for work in by_call:
+        for record in work:
+            times_us.setdefault(record.name, []).append(record.end - record.start)
+    return {name: (round(len(us) / len(by_call)), sum(us) / len(by_call)) for name, us in times_us.items()}
 
 
 def recorded(profile: torch.autograd.profiler.profile) -> list[Record]:
     """Return everything on the GPU that ``profile`` recorded, sorted by start."""
-    on_gpu = torch.autograd.DeviceType.CUDA  # type: ignore[attr-defined]  # it is there, and not in the stubs
+    on_gpu = torch.autograd.DeviceType.CUDA  # type: ignore[attr-defined]  # missing in the stubs only
     records = [
         Record(event.time_range.start, event.time_range.end, event.name, event.device_resource_id)
         for event in profile.function_events or []
@@ -93,7 +93,7 @@ def recorded(profile: torch.autograd.profiler.profile) -> list[Record]:
 def record_calls(
     call: Callable[[], object], before: Callable[[], object], calls: int, busy_s: float = 0.0
 ) -> list[Record]:
-    """Record ``calls`` calls. Each is between two boundary kernels; a third one follows when the GPU has finished.
+    """Record ``calls`` calls. Each is between two boundary kernels; a third follows when the GPU has finished.
 
     The caller's stream is kept busy for ``busy_s`` seconds before each call.
     """
@@ -126,9 +126,9 @@ def _seconds(call: Callable[[], object], before: Callable[[], object]) -> float:
 
 def _by_call(records: Sequence[Record]) -> list[list[Record]]:
     edges = [record for record in records if record.name == BOUNDARY]
-    others = [record for record in records if record.name != BOUNDARY]
+    work = [record for record in records if record.name != BOUNDARY]
     return [
-        [record for record in others if opened.start <= record.start < finished.start]
+        [record for record in work if opened.start <= record.start < finished.start]
         for opened, finished in zip(edges[::3], edges[2::3], strict=False)
     ]
 
@@ -136,8 +136,8 @@ def _by_call(records: Sequence[Record]) -> list[list[Record]]:
 def _detached(call: Callable[[], object], before: Callable[[], object]) -> bool:
     """Return whether part of ``call`` starts before, or ends after, the boundaries around it on the caller's stream.
 
-    That stream is busy while the call is launched. Work that does not wait for it starts at once. The boundary after
-    the call starts as soon as everything that it waits for has finished.
+    A spin occupies that stream while the call is launched. Work on a stream that does not wait starts at once. The
+    boundary after the call starts as soon as everything that it waits for has finished.
     """
     records = record_calls(call, before, 3, STREAM_S)
     edges = [record for record in records if record.name == BOUNDARY]

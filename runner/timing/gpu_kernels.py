@@ -19,7 +19,7 @@ def _globaltimer():
     return tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
 
 
-@triton.jit(do_not_specialize=["index"])  # one binary for every index: another one would have another offset
+@triton.jit(do_not_specialize=["index"])  # one binary for every index, since another binary would have another offset
 def timestamp(buffer, index):
     """Write the GPU's time in ns to ``buffer[index]`` and the multiprocessor's cycles to ``buffer[index + 1]``."""
     tl.store(buffer + index, _globaltimer())
@@ -41,7 +41,7 @@ def null():
 
 @triton.jit
 def boundary():
-    """Do nothing. Its name separates the records of a call from those of its preparation."""
+    """Do nothing. Its name separates the records of a call from its preparation."""
 
 
 @triton.jit

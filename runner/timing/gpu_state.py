@@ -1,6 +1,6 @@
 """Power, temperature and limits as the driver reports them, and times under continuous load.
 
-The driver averages over a second, so its figures are of a case and not of a sample.
+The driver averages over a second, so its figures describe a case rather than a sample.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from runner.experiment.case import Scalar
-from runner.timing import Call
-from runner.timing import clock as time
-from runner.timing.capture import CaptureError, capture_stream, capturing, per_gpu
-from runner.timing.timestamps import PAIRS, timestamp_buffer
+from ..records.case import Scalar
+from . import clock as time
+from .call import Call
+from .capture import CaptureError, capture_stream, capturing, per_gpu
+from .timestamps import PAIRS, timestamp_buffer
 
 
 def gpu_state() -> dict[str, Scalar]:
@@ -48,7 +48,7 @@ def energy_j() -> float | None:
 
 @per_gpu
 def _device() -> tuple[Any, Any]:
-    """Return pynvml and its handle of torch's current GPU. Raises whatever NVML raises."""
+    """Return pynvml and its handle of torch's current GPU. Raises errors of NVML."""
     import pynvml
 
     pynvml.nvmlInit()
@@ -61,10 +61,10 @@ CHUNK_S = 0.05  # calls between two synchronizations: the queue stays short, and
 
 
 def sustained(call: Call, seconds: float, *, captured: bool) -> dict[str, Scalar]:
-    """Return the mean time, clock, power and energy of a call over ``seconds`` of load, after ``LEAD_S`` of it.
+    """Return the mean time, clock, power and energy of a call over ``seconds`` of load, after ``LEAD_S`` of load.
 
-    ``captured``: replay a CUDA graph, so that launching does not slow it down. The call was timed in graphs: others may
-    miss a part of it. The call must wait for all work that it starts, since timestamps do not see the rest.
+    ``captured``: replay a CUDA graph, so that launching does not slow the call down. Only a call that was timed in
+    graphs is certain to be in the graph as a whole. The call must wait for all work that it starts.
     """
     run = _captured(call) if captured else partial(_run_whole, call)
     probe_ns, _ = _chunk(run, 3)
@@ -99,7 +99,7 @@ def _chunk(run: Callable[[], object], count: int) -> tuple[float, float]:
 
 
 def _captured(call: Call) -> Callable[[], object]:
-    """Return the replay of a CUDA graph of ``call``; the call itself if memory does not suffice for the graph."""
+    """Return the replay of a CUDA graph of ``call``, or the call itself if memory is too short for the graph."""
     graph, stream = torch.cuda.CUDAGraph(), capture_stream()
     stream.wait_stream(torch.cuda.current_stream())
     try:

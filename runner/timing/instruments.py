@@ -8,21 +8,25 @@ from functools import partial
 import torch
 from torch.cuda import synchronize
 
-from runner.experiment.case import interpreted
-from runner.timing import Call, TimingSettings, calibration
-from runner.timing import clock as time
-from runner.timing.call import Instrument
-from runner.timing.capture import CaptureError
-from runner.timing.cupti import CuptiTime
-from runner.timing.preparation import BufferSets, preparation
-from runner.timing.procedure import rest
-from runner.timing.timestamps import GraphTimestamps, StreamTimestamps, spin_cycles, tick_ns
+from ..records.debugging import interpreted
+from . import calibration
+from . import clock as time
+from .call import Call
+from .capture import CaptureError
+from .cupti import CuptiTime
+from .instrument import Instrument
+from .outputs import tensors
+from .preparation import BufferSets, preparation
+from .procedure import rest
+from .settings import TimingSettings
+from .spot_checks import SpotChecks
+from .timestamps import GraphTimestamps, StreamTimestamps, spin_cycles, tick_ns
 
-COARSEST_NS = 64  # step of the GPU's timer above which timestamps are no better than events
+COARSEST_NS = 64  # step of the GPU's timer; with a coarser timer, events are as good as timestamps
 
 
 def choose(call: Call, settings: TimingSettings, buffer_sets: BufferSets | None = None) -> tuple[Instrument, str]:
-    """Return the instrument for ``call``, and the reason if it is not the best one."""
+    """Return the instrument for ``call``, and the reason if it is not the best instrument."""
     if settings.instrument != "auto":
         return build(settings.instrument, call, settings, buffer_sets=buffer_sets), ""
     if reason := no_timestamps():
@@ -39,15 +43,15 @@ def choose(call: Call, settings: TimingSettings, buffer_sets: BufferSets | None 
 
 
 DETACHED = "it leaves work on a stream that nobody waits for: timed by the host's clock, launching included"
-LEFT_S = 30e-6  # shorter work that is left is not noticed
-PAUSE_S = 1e-3  # work that is left goes on meanwhile
+LEFT_S = 30e-6  # shortest leftover work that is noticed
+PAUSE_S = 1e-3  # in which leftover work goes on
 
 
 def leaves_work(call: Call) -> bool:
-    """Return whether the GPU still works when the caller's stream has finished ``call``. It does not need CUPTI.
+    """Return whether the GPU still works when the caller's stream has finished ``call``, without CUPTI.
 
-    If so, the wait for the GPU is shorter after a pause. If not, a pause makes no difference: the wait takes 10 us, and
-    up to 0.5 us more for each kernel of the call.
+    If so, a pause shortens the wait for the GPU. If not, the wait takes 10 us, and up to 0.5 us more for each kernel of
+    the call, with or without a pause.
     """
 
     def waited_s(pause_s: float) -> float:
@@ -66,13 +70,13 @@ def leaves_work(call: Call) -> bool:
 
 
 def corrected(
-    instrument: Instrument, note: str, seen: CuptiTime, call: Call, settings: TimingSettings
+    instrument: Instrument, note: str, observed: CuptiTime, call: Call, settings: TimingSettings
 ) -> tuple[Instrument, str]:
     """Return ``instrument`` and ``note``, or others if it misses work that CUPTI saw in an ordinary call."""
-    if seen.detached:
+    if observed.detached:
         return build("host_clock", call, settings), DETACHED
-    if instrument.kernels is not None and instrument.kernels < seen.kernels:
-        reason = f"its CUDA graph holds {instrument.kernels} of the {seen.kernels} kernels of a call"
+    if instrument.kernels is not None and instrument.kernels < observed.kernels:
+        reason = f"its CUDA graph holds {instrument.kernels} of the {observed.kernels} kernels of a call"
         return build("stream_timestamps", call, settings), reason
     return instrument, note
 
@@ -81,12 +85,18 @@ def build(
     name: str, call: Call, settings: TimingSettings, *, buffer_sets: BufferSets | None = None, warm: bool = False
 ) -> Instrument:
     """Return the instrument ``name``; with ``warm`` it never flushes the L2 cache. Raises CaptureError."""
+    instrument = _build(name, call, settings, buffer_sets, warm)
+    instrument.checks = SpotChecks(call.judge)
+    return instrument
+
+
+def _build(name: str, call: Call, settings: TimingSettings, buffer_sets: BufferSets | None, warm: bool) -> Instrument:
     cold = settings.cold_l2 and not warm
     before = preparation(call.reset, cold_l2=cold)
     if name == "graph_timestamps":
         captures = settings.captures
         constant_us = partial(calibration.graph_constant_us, cold_l2=cold, captures=captures)
-        constant_us()  # before the call is captured; each series asks again, since it may be measured anew
+        constant_us()  # before the call is captured; called again for each series, since the offset may change
         return GraphTimestamps(call.run, before, captures=captures, constant_us=constant_us, buffer_sets=buffer_sets)
     if name == "stream_timestamps":
         return StreamTimestamps(call.run, before, constant_us=calibration.stream_constant_us(cold_l2=cold))
@@ -94,7 +104,7 @@ def build(
 
 
 def no_timestamps() -> str:
-    """Return the reason why timestamps are not available here; empty if they are."""
+    """Return the reason why timestamps are not available here, else ""."""
     if interpreted():
         return "timestamps are Triton kernels, and TRITON_INTERPRET=1 runs those on the CPU"
     tick = tick_ns()
@@ -126,18 +136,22 @@ class CudaEvents(Instrument):
             for start, end in pairs:
                 self._sample(start, end, self._submit_s)
             synchronize()
+            if self.checks.due():
+                self.checks.judge(lambda: tensors(self._kept))
             busy_s = time.perf_counter() - started
             times += [start.elapsed_time(end) * 1e3 for start, end in pairs]
             rest(times[-1], busy_s, partial(self._sample, *pairs[0], self._submit_s))
+        self._kept = None
         return times
 
     def _sample(self, start: torch.cuda.Event, end: torch.cuda.Event, submit_s: float) -> float:
-        """Submit one call behind a spin that hides ``submit_s`` seconds; return how long submitting it took."""
+        """Submit one call behind a spin that hides ``submit_s`` seconds; return the seconds of the submission."""
+        self._kept = None  # its memory serves this call
         self._before()
         torch.cuda._sleep(spin_cycles(submit_s))  # our own spin would need Triton
         started = time.perf_counter()
         start.record()
-        self._run()
+        self._kept = self._run()
         end.record()
         return time.perf_counter() - started
 
@@ -151,10 +165,15 @@ class HostClock(Instrument):
         """Return ``count`` times of one call, in us."""
         times: list[float] = []
         for _ in range(count):
+            kept = self.checks.due()
             self._before()
             synchronize()
             start = time.perf_counter()
-            self._run()
+            result = self._run()
+            if not kept:
+                del result
             synchronize()
             times.append((time.perf_counter() - start) * 1e6)
+            if kept:
+                self.checks.judge(partial(tensors, result))
         return times

@@ -1,32 +1,35 @@
-"""Times of a warm call on a GPU as its caller sees them, by the host's clock: one call alone, and many back to back."""
+"""Host times of a warm call on a GPU: of a single call, and of calls back to back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from torch import Tensor
 from torch.cuda import synchronize
 
-from runner.experiment.case import Scalar
-from runner.timing import Call
-from runner.timing import clock as time
-from runner.timing.statistics import FEWEST, summarise
+from ..records.case import Scalar
+from . import clock as time
+from .call import Call
+from .outputs import tensors
+from .spot_checks import SpotChecks
+from .statistics import FEWEST, summarise
 
-LOOP_SHARE, LOOP_S = 1 / 15, 0.04  # of ``max_s`` for each of the two loops, and at most; longer for five results
-CALLS, LONGEST = 70, 5  # the first loop goes on until it has so many calls, or for so many times its length
+LOOP_SHARE, LOOP_S = 1 / 15, 0.04  # length of each of the two loops: share of ``max_s``, and limit
+CALLS, LONGEST = 70, 5  # the first loop may take 5 times as long until it has 70 calls
 MOST_IN_A_ROW, IN_A_ROW = 100, 1 / 5  # calls back to back: 100, or as many as fit into a fifth of a loop
-WARMUP = 20  # results that are dropped, or a tenth: the first ones, since clocks and caches are not warm yet
+WARMUP = 20  # first results, or a tenth of all, that are dropped, since clocks and caches are not warm
 
 Result = TypeVar("Result")
 
 
 def latency_columns(call: Call, max_s: float) -> dict[str, Scalar]:
-    """Return ``latency_us``, ``host_us`` and ``pipelined_us`` of ``call``, and half of each 95 % interval in percent.
+    """Return ``latency_us``, ``host_us`` and ``pipelined_us`` of ``call``, and half-widths of their 95 % intervals.
 
-    Inputs that the call changes are restored outside of the times, and not between calls back to back. A call that
-    does not fit twice into a fifth of a loop is not repeated for ``pipelined_us``: it is ``latency_us`` then.
+    Inputs that the call changes are restored before each timed part, and not between calls back to back. For a call
+    that does not fit twice into a fifth of a loop, ``pipelined_us`` is ``latency_us``.
 
-    ``max_s``: seconds that the samples of ``gpu_us`` may take; each of the two loops takes a fifteenth of them.
+    ``max_s``: limit in seconds for the samples of ``gpu_us``, of which each loop takes a fifteenth.
     """
     loop_s = min(LOOP_S, LOOP_SHARE * max_s)
 
@@ -61,14 +64,27 @@ def latency_columns(call: Call, max_s: float) -> dict[str, Scalar]:
     return columns
 
 
-def _repeat(step: Callable[[], Result], loop_s: float, wanted: int = FEWEST) -> list[Result]:
-    """Call ``step`` for ``loop_s`` seconds, up to five times as long for ``wanted`` results, and at least five times.
+def judge_in_a_row(call: Call, checks: SpotChecks) -> None:
+    """Judge the last outputs of calls back to back, as many as ``pipelined_us`` is the time of at most."""
 
-    Return its results without those of the warm-up.
+    def last() -> Sequence[Tensor]:
+        call.restore()
+        for _ in range(1 if call.reset else MOST_IN_A_ROW):  # the next call would not find the same inputs
+            outputs = call.run()
+        synchronize()
+        return tensors(outputs)
+
+    checks.judge(last)
+
+
+def _repeat(step: Callable[[], Result], loop_s: float, target: int = FEWEST) -> list[Result]:
+    """Call ``step`` for ``loop_s`` seconds, up to five times as long for ``target`` results, and at least five times.
+
+    Return its results without the warm-up.
     """
     results: list[Result] = []
     started = time.perf_counter()
-    while len(results) < FEWEST or time.perf_counter() - started < loop_s * (1 if len(results) >= wanted else LONGEST):
+    while len(results) < FEWEST or time.perf_counter() - started < loop_s * (1 if len(results) >= target else LONGEST):
         results.append(step())
     count = len(results)
     return results[min(max(WARMUP, count // 10), count // 4, count - FEWEST) :]

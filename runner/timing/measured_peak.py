@@ -1,8 +1,8 @@
-"""Peak rates of this GPU, measured once and from data sheets, and a call's time compared with them.
+"""Peak rates of this GPU, measured and from data sheets, and a call's time compared with them.
 
 Data-sheet rates hold at a clock that a GPU under load does not keep: an H100 multiplies bfloat16 matrices at 79 % of
-its data sheet, and copies at 91 %. The measured peak is the rate of torch's plainest kernels and the vendor's matrix
-products on this GPU, with the same rests between calls as for any other call.
+its data sheet, and copies at 91 %. The measured peak is the rate of torch's simplest kernels and the vendor's matrix
+products on this GPU, with the same pauses between calls as in any measurement.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ from datetime import UTC, datetime
 import torch
 from torch import Tensor
 
-from runner.device.identity import cache_file, identity, read_record, write_record
-from runner.experiment.case import Scalar, interpreted
-from runner.timing import Work
-from runner.timing.call import Instrument
-from runner.timing.capture import CaptureError, per_gpu
-from runner.timing.instruments import CudaEvents
-from runner.timing.preparation import preparation
-from runner.timing.statistics import trimmed_mean
-from runner.timing.timestamps import GraphTimestamps
+from ..device.cache import cache_file, read_record, write_record
+from ..device.identity import identity
+from ..records.case import Scalar
+from ..records.debugging import interpreted
+from .call import Work
+from .capture import CaptureError, per_gpu
+from .instrument import Instrument
+from .instruments import CudaEvents
+from .preparation import preparation
+from .statistics import trimmed_mean
+from .timestamps import GraphTimestamps
 
-FORMAT = 3  # of the file and of the measurement: a new number measures again
-SURE = 0.9  # of the shortest time: rates are known to a few per cent, and filling is up to 3 % faster than reading
-NARROWER = {"float8_e4m3fn": 2.0}  # rate over that of 16 bits, on tensor cores that know the type
-PLAUSIBLE = 0.5  # of the data sheet's bandwidth: with less, another process was at work, and the peak is not kept
+FORMAT = 3  # of the file and the measurement; a new number measures again
+SURE = 0.9  # of the shortest time, since rates are known to a few percent, and filling is up to 3 % faster than reading
+NARROWER = {"float8_e4m3fn": 2.0}  # rate over the rate of 16 bits, on tensor cores that have the type
+PLAUSIBLE = 0.5  # of the data sheet's bandwidth; with less, another process used the GPU, and the peak is not kept
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,8 @@ class MeasuredPeak:
     gpu: str
     copy_gbps: float  # 1e9 bytes per second, read and written, of a kernel that copies memory
     read_gbps: float
-    tflops: Mapping[str, float]  # type, or tf32 → 1e12 operations per second of a product of normal numbers
-    ceiling_tflops: float  # of the fastest product of zeros in 16 bits or more: the power limit affects it least
+    tflops: Mapping[str, float]  # type or tf32 → 1e12 operations per second, product of normal numbers
+    ceiling_tflops: float  # fastest product of zeros in 16 bits or more, which the power limit affects least
     taken: str  # ISO date
 
 
@@ -64,28 +66,28 @@ def measured_peak() -> MeasuredPeak:
     facts = identity()
     path = cache_file("measured_peak", facts, FORMAT)
     try:
-        found = measure(facts["gpu"])
+        peak = measure(facts["gpu"])
     finally:
         torch.cuda.empty_cache()
-    sheet = peaks(found.gpu)
-    if sheet is None or found.copy_gbps > PLAUSIBLE * sheet.gbps:
-        write_record(path, {"identity": facts, "measured_peak": asdict(found)})
-    return found
+    sheet = peaks(peak.gpu)
+    if sheet is None or peak.copy_gbps > PLAUSIBLE * sheet.gbps:
+        write_record(path, {"identity": facts, "measured_peak": asdict(peak)})
+    return peak
 
 
 def columns(work: Work, time_us: float, measured: MeasuredPeak, l2_bytes: int, cold_l2: bool) -> dict[str, Scalar]:
     """Compare ``time_us`` of a call that does ``work`` with the measured rates. Unknown figures are left out.
 
     ``intensity``: operations per byte. ``bound``: "memory" or "compute", whichever takes longer at the measured peak.
-    ``pct_of_measured_peak``, ``pct_datasheet``: that longer time over ``time_us``; of memory alone if no rate is known.
-    More than 100 % is possible if data stay in the L2 cache, or with a cheaper type: a correct float32 product from
-    three float16 products is several times faster than float32. Far less is no fault of a call below 10 us, or of one
-    that must move more than ``bytes_min``, or whose operations are not matrix products.
+    ``pct_of_measured_peak``, ``pct_datasheet``: that longer time over ``time_us``; the time of memory alone if the rate
+    of operations is unknown. More than 100 % is possible if data stay in the L2 cache, or with a cheaper type: a
+    correct float32 product from three float16 products is several times faster than float32. Far less is normal for
+    calls below 10 us, for calls that must move more than ``bytes_min``, and without matrix products.
 
-    ``fastest_possible_us``: no correct result is faster, so it uses the fastest type. It is rather too low than too
-    high. Only types below 16 bits could beat it, which pass no check of a wider type unless the data are zeros, or
-    Strassen's algorithm, which saves 1/8 per level, at 97 % of the ceiling or with two levels. Without ``cold_l2``
-    memory sets no limit; with it, the last ``l2_bytes`` may stay in the cache.
+    ``fastest_possible_us``: no correct result is faster. It is computed with the fastest type, and too low rather than
+    too high. Only types below 16 bits could be faster, which fail the check of a wider type unless the data are zeros;
+    or Strassen's algorithm, which saves 1/8 per level, at 97 % of the ceiling or with two levels. Without ``cold_l2``,
+    memory does not limit; with it, the last ``l2_bytes`` may stay in the cache.
     """
     result: dict[str, Scalar] = {}
     compute_us, memory_us = _compute_us(work, measured.tflops), _transfer_us(work.bytes_min, measured.copy_gbps)
@@ -118,11 +120,11 @@ def _transfer_us(size_bytes: float, gbps: float) -> float:
 
 
 CAPTURES, WARMUP, SAMPLES = 2, 4, 20
-BUFFER_BYTES = 2**30  # an L2 cache of 50 MiB hides 2 % of it from a copy: it keeps the last data written
-LEAST_OVER_L2 = 4  # smallest buffer, in sizes of the L2 cache, that shows the rate of the memory
+BUFFER_BYTES = 2**30  # an L2 cache of 50 MiB hides 2 % of it, since it keeps the last data written
+LEAST_OVER_L2 = 4  # smallest buffer that shows the rate of the memory, in sizes of the L2 cache
 # Square matrices.
 SIZES = {"float8_e4m3fn": 8192, "float16": 8192, "bfloat16": 8192, "tf32": 8192, "float32": 4096, "float64": 2048}
-LONGEST_US = 10_000.0  # of one product; matrices are smaller if it would take longer
+LONGEST_US = 10_000.0  # of one product; matrices become smaller until it is shorter
 
 
 def measure(gpu: str) -> MeasuredPeak:
@@ -135,10 +137,10 @@ def measure(gpu: str) -> MeasuredPeak:
 def bandwidths() -> tuple[float, float]:
     """Return the rates of a copy and of a reduction, in 1e9 bytes per second.
 
-    The copy changes the sign, so that it is a kernel. A plain copy is a copy node in a graph, which reaches 2450 on an
-    H100, whereas kernels reach 3040.
+    The copy changes the sign, so that it is a kernel, which reaches 3040 on an H100. A plain copy becomes a copy node
+    of a graph, which reaches 2450.
     """
-    torch.cuda.empty_cache()  # count memory that torch keeps for reuse as free
+    torch.cuda.empty_cache()  # so that memory that torch keeps for reuse counts as free
     least_bytes = LEAST_OVER_L2 * torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
     size_bytes = min(BUFFER_BYTES, torch.cuda.mem_get_info()[0] // 4)
     if size_bytes < least_bytes:
@@ -152,7 +154,7 @@ def bandwidths() -> tuple[float, float]:
 
 def products() -> dict[str, float]:
     """Return the rate of matrix products by type, without types that this GPU or its library does not support."""
-    old = torch.cuda.get_device_capability() < (8, 0)  # without tf32 and bfloat16: torch computes in another type
+    old = torch.cuda.get_device_capability() < (8, 0)  # has neither tf32 nor bfloat16; torch computes in another type
     rates = {}
     for name in SIZES:
         if old and name in ("bfloat16", "tf32"):
@@ -170,7 +172,7 @@ def products() -> dict[str, float]:
 def ceiling(tflops: Mapping[str, float]) -> float:
     """Return the rate of the fastest sample of zeros in 16 bits, or a faster one in ``tflops`` other than float8.
 
-    float16 is accumulated in float16, which is twice as fast on GPUs made for graphics, and which any kernel may do.
+    float16 is accumulated in float16, which any kernel may do, and which is twice as fast on graphics GPUs.
     """
     matmul = torch.backends.cuda.matmul
     narrow = getattr(matmul, "allow_fp16_accumulation", None)  # torch 2.7 and later
@@ -193,8 +195,8 @@ def _product_tflops(name: str, make: Callable[..., Tensor], of: Callable[[Sequen
     def product(size: int) -> Callable[[], object]:
         a, b = (make(size, size, dtype=dtype, device="cuda") for _ in range(2))
         if name == "float8_e4m3fn":
-            a, b, one = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).t(), torch.ones((), device="cuda")
-            return lambda: torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+            a, b, scale = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).t(), torch.ones((), device="cuda")
+            return lambda: torch._scaled_mm(a, b, scale, scale, out_dtype=torch.bfloat16, use_fast_accum=True)
         c = torch.empty_like(a)
         return lambda: torch.mm(a, b, out=c)
 
@@ -207,12 +209,12 @@ def _product_tflops(name: str, make: Callable[..., Tensor], of: Callable[[Sequen
 
 
 def normal(*shape: int, dtype: torch.dtype, device: str = "cuda") -> Tensor:
-    """Return normal numbers without a change of torch's own generator."""
+    """Return normal numbers without using torch's global generator."""
     return torch.randn(*shape, dtype=dtype, device=device, generator=torch.Generator(device).manual_seed(0))
 
 
 def times_us(call: Callable[[], object]) -> list[float]:
-    """Sample ``call`` with a cold L2 cache, by timestamps in graphs, or by events if there are none."""
+    """Return times of ``call`` with a cold L2 cache in us, by timestamps in graphs, else by events."""
     before = preparation(None, cold_l2=True)
     instrument: Instrument | None = None
     if not interpreted():
@@ -226,32 +228,32 @@ def times_us(call: Callable[[], object]) -> list[float]:
 @contextmanager
 def float32_precision(precision: str) -> Iterator[None]:
     """Multiply float32 in "highest" (float32) or "high" (tf32) precision inside, and as before afterwards."""
-    found = torch.get_float32_matmul_precision()
+    before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(found)
+        torch.set_float32_matmul_precision(before)
 
 
 @dataclass(frozen=True)
-class Peaks:
-    """Data-sheet rates of one GPU. A type is missing if it has no rate of its own, or none that is published."""
+class DatasheetPeaks:
+    """Data-sheet rates of one GPU. Types without a published rate are missing."""
 
     gbps: float  # memory, 1e9 bytes per second
     tflops: Mapping[str, float]  # type, or tf32 → 1e12 operations per second
 
 
-def peaks(gpu_name: str) -> Peaks | None:
+def peaks(gpu_name: str) -> DatasheetPeaks | None:
     """Return the rates of ``gpu_name``, as ``torch.cuda.get_device_name()`` gives it. None if unknown, or for MIG."""
     sheet = SHEETS.get(gpu_name.removeprefix("NVIDIA ").removeprefix("Tesla "))
     if sheet is None:
         return None
     gbps, *tflops = sheet
-    return Peaks(gbps, {name: rate for name, rate in zip(TYPES, tflops, strict=True) if rate})
+    return DatasheetPeaks(gbps, {name: rate for name, rate in zip(TYPES, tflops, strict=True) if rate})
 
 
-# The rate of bfloat16 is that of float16, where tensor cores have both. Without sparsity. 0: no such rate.
+# Rates without sparsity. bfloat16 has the rate of float16 where tensor cores have both. 0: no such rate.
 TYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8_e4m3fn")
 A100 = (19.5, 19.5, 156.0, 312.0, 312.0, 0.0)
 H100_SXM = (67.0, 67.0, 494.5, 989.5, 989.5, 1979.0)
@@ -271,7 +273,7 @@ SHEETS: dict[str, tuple[float, ...]] = {
     "H100 PCIe": (2000.0, 51.0, 51.0, 378.0, 756.5, 756.5, 1513.0),
     "H100 NVL": (3900.0, 60.0, 60.0, 417.5, 835.5, 835.5, 1671.0),
     "H200": (4800.0, *H100_SXM),
-    # NVIDIA GH200 Grace Hopper Superchip datasheet, the one with 96 GB of HBM3.
+    # NVIDIA GH200 Grace Hopper Superchip datasheet, 96 GB of HBM3.
     "GH200 480GB": GH200,
     "GH200 120GB": GH200,
     # NVIDIA Blackwell Architecture Technical Brief, HGX B200, per GPU.

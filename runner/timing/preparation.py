@@ -1,4 +1,4 @@
-"""Preparation of each timed call: a reset of its inputs and an L2 flush. Buffer sets at different addresses."""
+"""Preparation of each timed call: a reset of its inputs and an L2 flush; and buffer sets at different addresses."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runner.timing.capture import per_gpu
+from .capture import per_gpu
 
-FACTOR = 2  # buffer size over L2 size: 1 is not enough, since the cache is not strictly least-recently-used
+FACTOR = 2  # buffer size over L2 size; 1 is not enough, since the cache is not strictly least-recently-used
 
 
 def preparation(reset: Callable[[], None] | None, *, cold_l2: bool) -> Callable[[], None]:
-    """Return a function that calls ``reset``, if there is one, and flushes the L2 cache if ``cold_l2``."""
+    """Return a function that calls ``reset``, if given, and flushes the L2 cache if ``cold_l2``."""
     steps = [step for step in (reset, reading_flush() if cold_l2 else None) if step is not None]
 
     def before() -> None:
@@ -42,13 +42,13 @@ def reading_flush(factor: float = FACTOR) -> Callable[[], object]:
 
 
 SHARE = 1 / 64  # of the GPU's memory, for copies and their outputs; at most a quarter of the free memory
-ALIGNED = 512  # bytes, as in torch's allocator
-PAGE = 2 * 2**20  # bytes: each copy starts at a random place in a page, since large blocks all start with one
+ALIGNED = 512  # bytes, as in torch's allocator; copies are aligned as their inputs are
+PAGE = 2 * 2**20  # bytes; each copy starts at a random place in a page, since large blocks start with a page
 SEED = 0
 
 
 class BufferSets:
-    """``inputs`` and copies of them at other addresses: ``count`` sets in all, or fewer if memory is short.
+    """``inputs`` and copies of them at other addresses: ``count`` sets in total, or fewer if memory is short.
 
     Calls that share a ``BufferSets`` have the same input and output buffers. Inputs that are not contiguous are not
     copied.
@@ -58,7 +58,7 @@ class BufferSets:
         self._inputs = [tensor for tensor in inputs if tensor.is_cuda and tensor.is_contiguous() and tensor.numel()]
         chance = random.Random(SEED)
         self._copies = [
-            [_copy(tensor, ALIGNED * chance.randrange(PAGE // ALIGNED)) for tensor in self._inputs]
+            [_copy(x, ALIGNED * chance.randrange(PAGE // ALIGNED) + x.data_ptr() % ALIGNED) for x in self._inputs]
             for _ in range(_affordable(self._inputs, count) - 1 if self._inputs else 0)
         ]
         self._pools: list[Any] = [torch.cuda.graph_pool_handle() for _ in range(1 + len(self._copies))]
@@ -75,21 +75,21 @@ class BufferSets:
             return
         originals = [tensor.data for tensor in self._inputs]
         try:
-            for tensor, other in zip(self._inputs, self._copies[index - 1], strict=True):
-                tensor.data = other
+            for tensor, copied in zip(self._inputs, self._copies[index - 1], strict=True):
+                tensor.data = copied
             yield self._pools[index]
         finally:
             for tensor, data in zip(self._inputs, originals, strict=True):
                 tensor.data = data
 
     def first(self) -> BufferSets:
-        """Return a ``BufferSets`` of the first set only: the inputs themselves, with the same memory pool."""
+        """Return a ``BufferSets`` of the inputs without copies, with the same memory pool."""
         alone = copy(self)
         alone._copies, alone._pools = [], self._pools[:1]
         return alone
 
     def free_copies(self) -> None:
-        """Keep the first set only, and return the memory of the others to the driver."""
+        """Return the memory of all copies to the driver."""
         self._copies, self._pools = [], self._pools[:1]
         torch.cuda.empty_cache()
 
@@ -107,7 +107,7 @@ def _affordable(inputs: Sequence[Tensor], count: int) -> int:
 
 
 def _copy(tensor: Tensor, offset: int) -> Tensor:
-    """Return a copy that starts ``offset`` bytes into a block of its own."""
+    """Return a copy that starts ``offset`` bytes into a new block."""
     block = torch.empty(offset + tensor.nbytes, dtype=torch.uint8, device=tensor.device)
-    other = block[offset:].view(tensor.dtype).view(tensor.shape)
-    return other.copy_(tensor.detach())
+    view = block[offset:].view(tensor.dtype).view(tensor.shape)
+    return view.copy_(tensor.detach())

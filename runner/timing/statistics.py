@@ -18,11 +18,11 @@ from typing import Literal, TypeVar
 T = TypeVar("T")
 
 BATCHES = 10
-TRIM = 0.2  # share cut at each end: outliers do not count, and unlike a median the mean is not limited to timer ticks
-LOOK_TWICE = 1.05  # widens each interval: a second look after one that was too wide costs about 5 % of the width
+TRIM = 0.2  # share cut at each end, against outliers; unlike a median, such a mean is not limited to timer ticks
+LOOK_TWICE = 1.05  # widens each interval, since a second look after a first one costs about 5 % of the width
 MIN_RATIO = 1.06  # von Neumann ratio of ten batches below which they trend: 2 % of quiet series, 12 of 13 drifts
 
-FEWEST = 5  # samples; a call that takes seconds gets no more, and each is then a batch
+FEWEST = 5  # samples, for a call that takes seconds; each is then a batch
 
 # Quantiles of Student's t by degrees of freedom.
 T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
@@ -30,7 +30,7 @@ T_995 = {3: 5.841, 4: 4.604, 5: 4.032, 6: 3.707, 7: 3.499, 8: 3.355}
 
 
 def t_975(freedom: int) -> float:
-    """Return the quantile of Student's t for a 95 % interval. From 9 degrees of freedom on, it is that for 9."""
+    """Return the quantile of Student's t for a 95 % interval. Beyond 9 degrees of freedom, it is the quantile for 9."""
     return T_975[min(freedom, max(T_975))]
 
 
@@ -46,7 +46,7 @@ class Summary:
     q3: float
     minimum: float
     count: int
-    drift: float  # from the first batch to the last, as a share of the estimate; 0 without a significant trend
+    drift: float  # change over the series as a share of the estimate; 0 without a significant trend
 
     @property
     def half_width(self) -> float:
@@ -62,7 +62,7 @@ class Floor:
     share: float
 
     def widen(self, half_us: float, estimate_us: float) -> float:
-        """Return the half-width in us of the whole interval, if sampling alone gives ``half_us``."""
+        """Return the half-width of the whole interval in us. ``half_us`` is the half-width from sampling."""
         return math.hypot(half_us, 2 * self.us, 2 * self.share * estimate_us)
 
 
@@ -137,23 +137,24 @@ def _detrended(batches: Sequence[float]) -> tuple[list[float], int, float]:
     return [b - mean for b in batches], n - 1, slope
 
 
-Word = Literal["faster", "slower", "same", "unclear"]
+Relation = Literal["faster", "slower", "same", "unclear"]
 
-ZONE = 0.005  # a difference within half a percent is never "faster" or "slower"
+ZONE = 0.005  # a difference within this is never "faster" or "slower"
 SAME = 0.01  # two times are the same if the whole interval of their ratio is within 1 %
-MOST_SHARED = 0.9  # largest share of the shorter time that is taken for the instrument's error: a ratio needs the rest
+MOST_SHARED = 0.9  # of the shorter time: limit of the instrument's error, since a ratio needs the rest
 LEVEL = 0.05  # probability that a table of equal calls contains a "faster" or "slower"
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """One time over another, as a natural logarithm: below 0, the first is faster."""
+    """Natural logarithm of one time over another; below 0 if the first is faster."""
 
     log: float
     half: float  # logarithmic half-width of its 95 % interval
     freedom: int  # degrees of freedom behind ``half``
-    paired: bool  # sampled in the same rounds, not one after the other
+    paired: bool  # whether both were sampled in paired rounds
     systematic: float = 0.0  # the part of ``half`` that neither more samples nor more processes reduce
+    separate: float | None = None  # logarithm of the ratio of the separate times, if that contradicts this one
 
     @property
     def sampling(self) -> float:
@@ -161,15 +162,15 @@ class Ratio:
         return math.sqrt(max(0.0, self.half**2 - self.systematic**2))
 
     @property
-    def word(self) -> Word:
-        """Return the conclusion for this pair alone. ``same`` means shown to be; too little data gives ``unclear``."""
+    def word(self) -> Relation:
+        """Conclusion for this pair alone. ``same`` means shown to be within 1 %; too little data gives ``unclear``."""
         if abs(self.log) - self.half > ZONE:
             return "slower" if self.log > 0 else "faster"
         return "same" if abs(self.log) + self.half < SAME else "unclear"
 
     @property
     def chance(self) -> float:
-        """Return the two-sided p-value of the difference, if the true difference is ``ZONE``."""
+        """Two-sided p-value of the difference, if the true difference is ``ZONE``."""
         beyond = abs(self.log) - ZONE
         if beyond <= 0:
             return 1.0
@@ -179,42 +180,54 @@ class Ratio:
 def paired(
     first: Sequence[float], second: Sequence[float], floors: tuple[Floor, Floor], shared_us: float = 0.0
 ) -> Ratio:
-    """Return the ratio of two calls from their batch means in us, above 0; the n-th means were taken at the same time.
+    """Return the ratio of two calls from their batch means in us, which are above 0 and taken in paired rounds.
 
-    ``floors``: errors of both instruments. ``shared_us``: largest error by which both may read too long. It cancels in
+    ``floors``: errors of both instruments. ``shared_us``: largest error that makes both times too long. It cancels in
     their difference, but not in their ratio.
     """
     logs, sampling = _logs(first, second)
-    one_us, other_us = times_us = fmean(first), fmean(second)
+    first_us, second_us = times_us = fmean(first), fmean(second)
     freedom, off_us = len(logs) - 1, min(shared_us, MOST_SHARED * min(times_us))
-    shift = math.log((one_us - off_us) / (other_us - off_us)) - math.log(one_us / other_us)
+    shift = math.log((first_us - off_us) / (second_us - off_us)) - math.log(first_us / second_us)
     systematic = math.hypot(shift, *(floor.widen(0.0, us) / us for floor, us in zip(floors, times_us, strict=True)))
     return Ratio(fmean(logs), math.hypot(sampling, systematic), freedom, paired=True, systematic=systematic)
+
+
+def time_in_rounds(batches_us: Sequence[float], floor: Floor) -> Ratio:
+    """Return the geometric mean of batch means in us, which are above 0, as a ratio to 1 us.
+
+    The ratio of two such times of the same rounds is that of ``paired``.
+    """
+    logs, sampling = _logs(batches_us, [1.0] * len(batches_us))
+    log, freedom = fmean(logs), len(logs) - 1
+    systematic = floor.widen(0.0, math.exp(log)) / math.exp(log)
+    return Ratio(log, math.hypot(sampling, systematic), freedom, paired=True, systematic=systematic)
 
 
 def widest(means: Sequence[Sequence[float]]) -> float:
     """Return the largest half-width from sampling of all ratios of two calls, from the batch means of each call.
 
-    0 if a mean is not above 0: there is no ratio then.
+    Without a ratio, if a mean is not above 0, it is 0.
     """
     if min(map(min, means)) <= 0:
         return 0.0
-    return max((_logs(*two)[1] for two in combinations(means, 2)), default=0.0)
+    return max((_logs(*pair)[1] for pair in combinations(means, 2)), default=0.0)
 
 
 def _logs(first: Sequence[float], second: Sequence[float]) -> tuple[list[float], float]:
     """Return the logarithm of the ratio in each batch, and the half-width of the interval of their mean."""
     logs = [math.log(a / b) for a, b in zip(first, second, strict=True)]
-    return logs, T_975[len(logs) - 1] * stdev(logs) / math.sqrt(len(logs)) * LOOK_TWICE
+    count, spread = len(logs), math.dist(logs, [fmean(logs)] * len(logs))  # stdev takes ten times as long
+    return logs, T_975[count - 1] * spread / math.sqrt(count * (count - 1)) * LOOK_TWICE
 
 
 def unpaired(first: tuple[float, float], second: tuple[float, float], *, apart: float = 0.0) -> Ratio:
     """Return the ratio of two separate times, each with the relative half-width of its whole interval.
 
-    ``apart``: by how much two separate times of one call may differ, as a share. If infinite, there is no conclusion.
+    ``apart``: share by which two separate times of one call may differ. If infinite, there is no conclusion.
     """
-    (one, one_half), (other, other_half) = first, second
-    return Ratio(math.log(one / other), math.hypot(one_half, other_half, apart), 9, paired=False)
+    (first_time, first_half), (second_time, second_half) = first, second
+    return Ratio(math.log(first_time / second_time), math.hypot(first_half, second_half, apart), 9, paired=False)
 
 
 def pooled(ratios: Sequence[Ratio]) -> Ratio:
@@ -231,30 +244,30 @@ def pooled(ratios: Sequence[Ratio]) -> Ratio:
     return Ratio(fmean(logs), half, freedom, all(ratio.paired for ratio in ratios), systematic)
 
 
-def words(ratios: Sequence[Ratio]) -> list[Word]:
+def words(ratios: Sequence[Ratio]) -> list[Relation]:
     """Return the conclusion of each pair of one table, corrected for the number of comparisons (Holm 1979).
 
     A "faster" or "slower" stands if its p-value times the number of pairs not yet accepted is at most ``LEVEL``.
     """
-    found: list[Word] = [ratio.word for ratio in ratios]
+    conclusions: list[Relation] = [ratio.word for ratio in ratios]
     order = sorted(range(len(ratios)), key=lambda index: ratios[index].chance)
     standing = True
     for rank, index in enumerate(order):
         standing = standing and ratios[index].chance * (len(ratios) - rank) <= LEVEL
-        if not standing and found[index] in ("faster", "slower"):
-            found[index] = "unclear"
-    return found
+        if not standing and conclusions[index] in ("faster", "slower"):
+            conclusions[index] = "unclear"
+    return conclusions
 
 
 def beaten(over_fastest: Mapping[T, Ratio], level: float) -> set[T]:
-    """Return those of several calls that are shown to be slower than the fastest.
+    """Return the calls that are shown to be slower than the fastest.
 
-    ``over_fastest``: the time of each, the fastest included, over that of the fastest. The one that is the fastest in
-    truth is among them with a probability of at most ``level``, whichever of them seems the fastest: for it to be so,
-    one of its comparisons with the others must be wrong, and each is with ``level / (count - 1)`` (Bonferroni).
+    ``over_fastest``: the ratio of each call, including the fastest, to the fastest. The truly fastest call is among the
+    result with a probability of at most ``level``: one of its comparisons with the others must be wrong, and each is
+    wrong with a probability of ``level / (count - 1)`` (Bonferroni).
     """
     each = level / max(1, len(over_fastest) - 1)
-    return {one for one, ratio in over_fastest.items() if ratio.log > 0 and ratio.chance / 2 <= each}
+    return {call for call, ratio in over_fastest.items() if ratio.log > 0 and ratio.chance / 2 <= each}
 
 
 def survival(t: float, freedom: int) -> float:
@@ -273,13 +286,15 @@ def survival(t: float, freedom: int) -> float:
 # Standard deviation between 16 processes on an H200, rounded up.
 FLOORS = {
     "graph_timestamps": Floor(us=0.010, share=0.001),
-    "stream_timestamps": Floor(us=0.4, share=0.001),  # reads 0.2 us more than graphs at 1 us, and 0.7 from 30 us on
+    "stream_timestamps": Floor(
+        us=0.4, share=0.001
+    ),  # reads 0.2 us more than graphs at 1 us, and 0.7 us more above 30 us
     "cuda_events": Floor(us=2.2, share=0.0015),  # reads 3.2 to 4.1 us more than a kernel lasts; nothing is subtracted
     "host_clock": Floor(us=0.5, share=0.001),
     "perf_counter": NO_FLOOR,
 }
 
-# The same for one side of a ratio from paired rounds, where errors that both sides share cancel.
+# For one side of a ratio from paired rounds, where errors that both sides share cancel.
 PAIR_FLOORS = {
     "graph_timestamps": Floor(us=0.005, share=0.0003),
     "stream_timestamps": Floor(us=0.005, share=0.0003),
@@ -296,5 +311,5 @@ def pair_floors(first: str, second: str) -> tuple[Floor, Floor]:
 
 
 def shared_us(first: str, second: str) -> float:
-    """Return the largest error in us that one instrument adds to both sides of a ratio; 0 for two different ones."""
+    """Return the largest error in us that one instrument adds to both sides of a ratio; 0 for two instruments."""
     return FLOORS[first].widen(0.0, 0.0) if first == second else 0.0

@@ -1,8 +1,8 @@
 """GPU timestamps: kernels of one warp before and after a call that write the GPU's timer, in a CUDA graph or a stream.
 
-A pair of CUDA events in a graph has an offset of 50 to 150 ns that is different for each capture, and that no number of
-replays averages out. For timestamps, which a kernel writes from ``%globaltimer``, it is 3 to 16 ns. They also give the
-clock of a multiprocessor in each sample.
+A pair of CUDA events in a graph has an offset of 50 to 150 ns that differs between captures, and that replays do not
+average out. For timestamps, which a kernel writes from ``%globaltimer``, it is 3 to 16 ns. They also give the clock of
+a multiprocessor in each sample.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from functools import partial
 import torch
 from torch import Tensor, equal
 
-from runner.timing import clock as time
-from runner.timing.call import Instrument, alias, tensors
-from runner.timing.capture import CaptureError, Contents, capture_stream, capturing, contents, per_gpu
-from runner.timing.gpu_kernels import spin, ticks, timestamp
-from runner.timing.preparation import BufferSets
-from runner.timing.procedure import rest
+from . import clock as time
+from .capture import CaptureError, GraphContents, capture_stream, capturing, contents, per_gpu
+from .gpu_kernels import spin, ticks, timestamp
+from .instrument import Instrument
+from .outputs import alias, tensors
+from .preparation import BufferSets
+from .procedure import rest
 
 LINE = 16  # int64 values in a cache line of 128 bytes
-LINES = 2**17  # 16 MiB to choose from: timestamps on neighboring lines have a steady offset
+LINES = 2**17  # 16 MiB to choose from, since the offset of timestamps on neighboring lines does not average out
 SEED = 0
 
 
 class TimestampBuffer:
-    """``pairs`` pairs of timestamps on random cache lines of one buffer."""
+    """A buffer with ``pairs`` pairs of timestamps on random cache lines."""
 
     def __init__(self, pairs: int) -> None:
         self._buffer = torch.zeros(LINE * LINES, dtype=torch.int64, device="cuda")
@@ -72,9 +73,9 @@ def smallest_step(times: Tensor) -> float:
     return min(steps[steps > 0].tolist(), default=math.inf)
 
 
-CYCLES_A_SECOND = 2e9  # about the highest clock of any GPU: at a lower clock a spin is longer, which does no harm
-LONGEST_S = 0.005  # of a spin: a call that waits for the GPU waits for the spin too
-SLACK = 1.5  # of the spin over the measured time of a submission
+CYCLES_A_SECOND = 2e9  # about the highest clock of any GPU; at a lower clock a spin is longer, which does no harm
+LONGEST_S = 0.005  # of a spin, since a call that waits for the GPU waits for the spin too
+SLACK = 1.5  # spin length over the measured time of a submission
 
 
 def spin_cycles(submit_s: float) -> int:
@@ -87,10 +88,10 @@ FEW = 5
 
 
 def captures_needed(us: float, captures: int, buffer_sets: int) -> int:
-    """Return how many of ``captures`` a call of ``us`` needs: one for each buffer set if it is long, and at least five.
+    """Return the number of captures for a call of ``us``: one for each buffer set if it is long, and at least five.
 
     Captures of long calls differ by less than 0.1 %, and more captures do not reduce that: on an H200, estimates from
-    5 and from 20 captures spread alike from 275 us on. At 4.4 us they spread by 28 and 6 ns.
+    5 and from 20 captures spread equally above 275 us. At 4.4 us they spread by 28 and 6 ns.
     """
     return captures if us < LONG_US else min(captures, max(FEW, buffer_sets))
 
@@ -98,10 +99,10 @@ def captures_needed(us: float, captures: int, buffer_sets: int) -> int:
 class GraphTimestamps(Instrument):
     """Times from replays of CUDA graphs, one at a time, less ``constant_us``. The most precise instrument.
 
-    ``constant_us`` may be a function, which is called for each series.
+    A function ``constant_us`` is called for each series.
 
-    Each graph holds one sample: preparation, timestamp, call, timestamp. Since no two captures are quite alike, there
-    are ``captures`` graphs, or fewer if the call is long, spread over ``buffer_sets`` and replayed in shuffled order.
+    Each graph holds one sample: preparation, timestamp, call, timestamp. Since captures differ slightly, there are
+    ``captures`` graphs, or fewer if the call is long, spread over ``buffer_sets`` and replayed in shuffled order.
     Instruments that share ``buffer_sets`` have their outputs at the same addresses.
 
     Raises:
@@ -122,10 +123,10 @@ class GraphTimestamps(Instrument):
         buffer_sets: BufferSets | None = None,
     ) -> None:
         super().__init__(run, before)
-        self.contents: Contents | None = None  # None: this torch or driver does not show them
+        self.contents: GraphContents | None = None  # None if this torch or driver does not show them
         self._chance = random.Random(captures)
         self.written: list[list[Tensor]] = []  # outputs of each graph
-        self._timed: set[int] = set()  # graphs with samples: a slow call has samples of some only
+        self._timed: set[int] = set()  # graphs with samples; a slow call does not use all
         self._last = 0  # index of the graph that was replayed last
         self._timestamps = timestamp_buffer(captures)
         self._constant_us = constant_us
@@ -133,14 +134,14 @@ class GraphTimestamps(Instrument):
         self._stream = capture_stream()
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            eager = self._sample(0)  # libraries create handles and Triton compiles kernels, which no capture allows
+            eager = self._sample(0)  # a capture does not allow libraries to create handles, nor Triton to compile
             self._stream.synchronize()
             self._graphs = [self._capture(0)]
             self._replay([0, 0])  # the first replay loads something
             needed = captures_needed(self._timestamps.read()[0][0] / 1e3, captures, len(self._buffer_sets))
             self._graphs += [self._capture(pair) for pair in range(1, needed)]
         self.round_size = len(self._graphs)
-        # Storages that outlive a call, inputs that are also outputs included.
+        # Storages that outlive a call, including inputs that are also outputs.
         self._lasting = self._buffer_sets.pointers() | {y.untyped_storage().data_ptr() for y in tensors(eager)}
 
     def samples(self, count: int) -> list[float]:
@@ -160,11 +161,18 @@ class GraphTimestamps(Instrument):
             rest(times[-1], busy_s, partial(self._replay, order[-1:]))
         return times
 
-    def outputs(self) -> Iterator[Sequence[Tensor]]:
-        """Yield the outputs of the last graph, then those of each timed graph that differ from them.
+    def judge_outputs(self) -> str:
+        """Judge the outputs of each graph that was timed. Return what is wrong, or ""."""
+        for outputs in self.outputs():
+            self.checks.judge(partial(list, outputs))
+            if self.checks.wrong:
+                break
+        return self.checks.wrong
 
-        Other graphs have written to the same memory since, so each graph is replayed once more, after its outputs were
-        overwritten.
+    def outputs(self) -> Iterator[Sequence[Tensor]]:
+        """Yield the outputs of the last graph, then the outputs of each timed graph that differ from them.
+
+        Since graphs write to the same memory, each graph is replayed once more after its outputs were overwritten.
         """
         self._graphs[self._last].replay()
         torch.cuda.synchronize()
@@ -176,7 +184,7 @@ class GraphTimestamps(Instrument):
                 if output.untyped_storage().data_ptr() not in self._lasting:
                     with suppress(RuntimeError):  # torch does not write to expanded tensors
                         if output.is_floating_point():
-                            output.mul_(-0.5).add_(0.25)  # plausible numbers, almost none of them right
+                            output.mul_(-0.5).add_(0.25)  # plausible wrong numbers
                         else:
                             output.bitwise_not_()
             torch.cuda.synchronize()
@@ -202,18 +210,18 @@ class GraphTimestamps(Instrument):
         return graph
 
     def _inspect(self, graph: torch.cuda.CUDAGraph) -> None:
-        """Raise CaptureError unless the whole call is between the timestamps, and the same as in the other graphs."""
-        found = contents(graph.raw_cuda_graph())
+        """Raise CaptureError unless the graph has the whole call between its timestamps, as the other graphs have."""
+        graph_contents = contents(graph.raw_cuda_graph())
         graph.instantiate()
-        if found is None:
+        if graph_contents is None:
             return
-        if found.hosts:
-            raise CaptureError(f"it holds {found.hosts} host functions, for which the GPU would wait")
-        if found.outside:
-            raise CaptureError(f"{found.outside} of its nodes would run outside of the time taken")
-        if self.contents is not None and found.kinds != self.contents.kinds:
-            raise CaptureError(f"one capture of it holds {self.contents.work} kernels, another {found.work}")
-        self.contents, self.kernels = found, found.work
+        if graph_contents.hosts:
+            raise CaptureError(f"it holds {graph_contents.hosts} host functions, for which the GPU would wait")
+        if graph_contents.outside:
+            raise CaptureError(f"{graph_contents.outside} of its nodes would run outside of the time taken")
+        if self.contents is not None and graph_contents.kinds != self.contents.kinds:
+            raise CaptureError(f"one capture of it holds {self.contents.work} kernels, another {graph_contents.work}")
+        self.contents, self.kernels = graph_contents, graph_contents.work
 
     def _replay(self, order: Sequence[int]) -> None:
         """Replay graphs one at a time."""
@@ -242,23 +250,27 @@ class StreamTimestamps(Instrument):
         """Return ``count`` times in us."""
         times: list[float] = []
         while len(times) < count:
-            taken, started = min(PAIRS, count - len(times)), time.perf_counter()
-            for pair in range(taken):
+            size, started = min(PAIRS, count - len(times)), time.perf_counter()
+            for pair in range(size):
                 self._sample(pair, self._submit_s)
             busy_s = time.perf_counter() - started
-            pairs = self._timestamps.read()[:taken]
+            pairs = self._timestamps.read()[:size]
+            if self.checks.due():
+                self.checks.judge(lambda: tensors(self._kept))
             times += [ns / 1e3 - self._constant_us for ns, _ in pairs]
             self.clocks_mhz += [cycles / ns * 1e3 for ns, cycles in pairs]
             rest(times[-1], busy_s, partial(self._sample, 0, self._submit_s))
+        self._kept = None
         return times
 
     def _sample(self, pair: int, submit_s: float) -> float:
-        """Make one call behind a spin that hides ``submit_s`` seconds; return how long submitting it took."""
+        """Make one call behind a spin that hides ``submit_s`` seconds; return the seconds of the submission."""
+        self._kept = None  # its memory serves this call
         self._before()
         spin[(1,)](spin_cycles(submit_s), num_warps=1)
         started = time.perf_counter()
         self._timestamps.begin(pair)
-        self._run()
+        self._kept = self._run()
         self._timestamps.end(pair)
         submitted_s = time.perf_counter() - started
         torch.cuda.synchronize()

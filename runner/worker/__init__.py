@@ -1,4 +1,4 @@
-"""Runs cases in this process, one at a time, and compares the cases of one problem when all of them are done."""
+"""Run cases in this process, one at a time, and compare the cases of a problem when all of them are done."""
 
 from __future__ import annotations
 
@@ -9,61 +9,78 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from runner.device import processes
-from runner.experiment.case import CaseRecord, Scalar
-from runner.experiment.results import ERROR, Comparison, Phase, Row, clip
-from runner.timing import clock as time
-from runner.worker.check import Fault, classify
-from runner.worker.job import Job
-from runner.worker.problem import Problem
-from runner.worker.process_state import or_none, read_state
+from .. import implementations
+from ..device import processes
+from ..implementations import loader, revisions
+from ..records.case import CaseRecord, Scalar
+from ..records.paired_rounds import PairedRounds
+from ..records.redaction import clip
+from ..records.row import ERROR, Phase, Row
+from ..subject.faults import Fault, classify
+from ..timing import clock as time
+from ..timing.cpu import all_threads
+from .job import Job
+from .left_threads import computing
+from .problem import ProblemState
+from .process_state import or_none, read_state
+from .used_files import ROOMS, UsedFiles
 
-LEFT_BYTES = 2**29  # more GPU memory than the runner itself keeps between two problems
+AGAIN = "kernel_runner.worker.again"  # program that runs a case again under a tool
+LEFT_BYTES = 2**29  # GPU memory: more than the runner itself keeps between two problems
 WIPED_BYTES_S = 3e11  # the driver wipes freed memory: 138 GiB slowed an H200 by 2 % for 0.36 s
-CALIBRATION = "runner.timing.calibration"  # imports Triton, so it is imported only when it is needed
-# Inductor's own processes: the pool that compiles, also for later cases, and those that time candidates.
+CALIBRATION = "kernel_runner.timing.calibration"  # imported only when needed, since it imports Triton
+# Inductor's processes: the pool that compiles, also for later cases, and the processes that time candidates.
 INDUCTOR = re.compile(rb"\btorch[./]_inductor[./](compile_worker|\w*autotune\w*)")
 
 _modules_frozen = 0  # modules that were imported when gc.freeze was last called
 
 
 class Worker:
-    """Runs one case at a time, and keeps what the cases of one problem share until another problem comes."""
+    """Runs one case at a time, and keeps the state that cases of one problem share until another problem comes."""
 
     def __init__(self, on_phase: Callable[[Phase], None] = lambda phase: None, files: Path | None = None) -> None:
-        """Measurements keep files in a folder per case of ``files``; None: they keep none."""
+        """Measurements keep their files in a folder per case in ``files``; None: they keep none."""
         self._on_phase, self._files = on_phase, files
+        self._used = UsedFiles()
         self._state = read_state()
-        self._changed = ""  # what a call has changed in the paired rounds
-        self._problem: Problem | None = None
+        self._changed = ""  # side effects of the paired rounds
+        self._threads = all_threads()
+        self._problem: ProblemState | None = None
 
     def run(self, case: CaseRecord) -> tuple[Row, bool]:
         """Return the row of ``case``, and whether this process must not run another case."""
         self._end_other_problem(case)
-        problem = self._problem = self._problem or Problem(case)
+        problem = self._problem = self._problem or ProblemState(case)
         row, fault = self._row(case, problem)
         if fault and fault.status == "oom" and problem.release_caches():
             tidy()
             row, fault = self._row(case, problem)
+        before = self._state
         if changed := self._changes():
             row = replace(row, metrics={**row.metrics, "side_effects": changed})
+            if row.status == "ok" and self._state.computes_otherwise(before):
+                row = _judged_anew(row, problem)
         spoiled = (fault is not None and fault.spoiled) or bool(changed)
         if not spoiled:
             tidy()
-            # After an out-of-memory, a new process may have room for the case that this one has not.
+            # After an out-of-memory error, a new process may have enough memory for the case.
             spoiled = fault is not None and fault.status == "oom" and self._left_bytes() > LEFT_BYTES
         return self._with_traceback(row), spoiled
 
     def leftovers(self, case: CaseRecord) -> str:
-        """Return what earlier cases left in this process, if that is too much to run ``case`` here; else ""."""
+        """Return the leftovers of earlier cases that prevent running ``case`` in this process, else ""."""
         if self._changed:
             return f"an earlier case has changed {self._changed}"
+        threads = all_threads()
+        if left := computing(threads - self._threads):
+            return f"an earlier case has left threads computing ({', '.join(left)})"
+        self._threads = threads
         self._end_other_problem(case)
         if self._problem is not None:
             return ""
@@ -72,38 +89,40 @@ class Worker:
         return "an earlier case has left processes running" if left_running() else ""
 
     def prepare(self, case: CaseRecord) -> dict[str, Scalar]:
-        """Compile ``case`` into the caches on disk, and return the columns about that; {} if it fails."""
+        """Compile ``case`` into the caches on disk, and return columns about the compilation; {} if it fails."""
         try:
-            return Job(case, Problem(case), self._on_phase).compile_only()
-        except Exception as error:  # the row of the case will tell
+            return Job(case, ProblemState(case), self._on_phase).compile_only()
+        except Exception as error:  # the row of the case reports it
             error.__traceback__ = None
             return {}
         finally:
             self._end_problem()
 
-    def compare(self) -> Comparison:
-        """Compare the cases of the current problem in paired rounds. Raises nothing."""
+    def compare(self) -> PairedRounds:
+        """Compare the cases of the current problem in paired rounds. Does not raise."""
         try:
             self._on_phase("compare")
-            found = self._problem.compare() if self._problem else Comparison(reason="there is nothing to compare")
+            rounds = self._problem.compare() if self._problem else PairedRounds(reason="there is nothing to compare")
         except Exception as error:
             error.__traceback__ = None
-            found = Comparison(reason=classify(error, "compare").reason)
+            rounds = PairedRounds(reason=classify(error, "compare").reason)
         self._changed = self._changes()
         if self._changed:
-            found = Comparison(reason=f"not compared side by side: a call has changed {self._changed}")
+            rounds = PairedRounds(reason=f"no paired rounds: a call has changed {self._changed}")
         self._end_problem()
-        return found
+        return rounds
 
     def _changes(self) -> str:
-        """Return what has changed in this process since the last call, or since the start; "" if nothing has."""
+        """Return the names of changes in this process since the last call, or since the start; "" without changes."""
         before, self._state = self._state, read_state()
         return ", ".join(self._state.changes_since(before))
 
-    def _row(self, case: CaseRecord, problem: Problem) -> tuple[Row, Fault | None]:
+    def _row(self, case: CaseRecord, problem: ProblemState) -> tuple[Row, Fault | None]:
         files = None if self._files is None else self._files / case.key
-        job, started = Job(case, problem, self._on_phase, files), time.perf_counter()
+        job, started = Job(case, problem, self._enter, files, AGAIN), time.perf_counter()
         fault, detail = None, ""
+        loader.columns()  # of what an earlier case has left
+        self._used.start(case)
         try:
             job.run()
             if job.wrong:
@@ -114,11 +133,20 @@ class Worker:
                 detail = clip(traceback.format_exc())
                 problem.redraw()  # it may have changed the inputs
             error.__traceback__ = None  # its frames hold the case's tensors
+        job.metrics.update(loader.columns())
         job.metrics["wall_s"] = time.perf_counter() - started
-        return job.row(fault, detail), fault
+        used = self._used.finish()
+        if shared := _of_worktree(case, self._used.implementation()):
+            job.metrics["worktree_files"] = ", ".join(shared)
+            job.fallback = f"it read {shared[0]} of the working tree, which differs in {case.impl.revision}"
+        return replace(job.row(fault, detail), fingerprint=used), fault
+
+    def _enter(self, phase: Phase) -> None:
+        self._used.enter(phase)
+        self._on_phase(phase)
 
     def _with_traceback(self, row: Row) -> Row:
-        """Write the traceback into a file of the case, where people find it, if that is possible."""
+        """Write the traceback into a file of the case, if possible."""
         if self._files is not None and row.detail:
             path = self._files / row.case.key / ERROR
             with contextlib.suppress(OSError):
@@ -128,7 +156,7 @@ class Worker:
         return row
 
     def _left_bytes(self) -> int:
-        """Return the bytes of GPU memory that earlier cases still hold; 0 on a CPU, where it is not known."""
+        """Return the bytes of GPU memory that earlier cases still hold; 0 on a CPU, where they are unknown."""
         if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
             return 0
         return torch.cuda.memory_allocated() - (self._problem.input_bytes if self._problem else 0)
@@ -138,20 +166,51 @@ class Worker:
             self._end_problem()
 
     def _end_problem(self) -> None:
-        """Free what the cases of the problem shared, and what was compiled for them."""
+        """Free the state that the cases of the problem shared, and code that was compiled for them."""
         self._problem = None
-        forget_compiled()
+        loader.forget_tuned()
+        if (frames := sys.modules.get("torch._dynamo.convert_frame")) and frames.FRAME_COUNTER:
+            torch._dynamo.reset()  # it imports Inductor, also if nothing was compiled
         tidy()
 
 
-def forget_compiled() -> None:
-    """Forget what torch.compile has made in this process. If it has made nothing, do not import Inductor for that."""
-    if (frames := sys.modules.get("torch._dynamo.convert_frame")) and frames.FRAME_COUNTER:
-        torch._dynamo.reset()
+def _judged_anew(row: Row, problem: ProblemState) -> Row:
+    """Return ``row`` as a fresh process judges it, since this process does not compute with torch's own kernels."""
+    from .judge_anew import judge_anew
+
+    call = problem.call_of(row.case)
+    if call is None:
+        return row
+    try:
+        call.restore()
+        columns, wrong = judge_anew(row.case, call.run())
+        note = "judged again in a fresh process"
+    except Exception as error:
+        columns, wrong = {"correct": None}, ""
+        note = f"right or wrong is unknown, since judging it again in a fresh process failed: {error}"
+    side_effects = f"{row.metrics['side_effects']}; {note}"
+    metrics = {**row.metrics, **columns, "correct": columns["correct"] or None, "side_effects": side_effects}
+    row = replace(row, metrics=metrics)
+    return row.found_wrong(wrong) if wrong else row
+
+
+def _of_worktree(case: CaseRecord, used: Iterable[str]) -> list[str]:
+    """Return what a case of a git revision has ``used`` of the working tree that differs in the revision.
+
+    Inputs and reference come from the working tree, so the file of the workload is left out.
+    """
+    place = implementations.build(case.impl).revised() if case.impl.commit else None
+    if place is None:
+        return []
+    snapshot = revisions.snapshot(str(case.impl.fields["rev"]), place)
+    own = os.path.abspath(str(case.workload.fields.get("path") or ""))
+    others = (path for path in sorted(used) if path != own and not path.startswith((*ROOMS,)))
+    files = [path for path in others if snapshot.differs(path)]
+    return [os.path.relpath(path, snapshot.worktree) for path in files]
 
 
 def tidy() -> None:
-    """Free what a case held, so that the next case finds the process and the GPU as this one did.
+    """Free the memory of a case, so that the next case finds the process and the GPU as this case did.
 
     Objects that survive a collection after imports belong to modules: 300,000 of them are torch's, and each later
     collection would spend a tenth of a second on them. gc.freeze leaves them out.
@@ -167,33 +226,30 @@ def tidy() -> None:
         time.sleep((held - torch.cuda.memory_reserved()) / WIPED_BYTES_S)
 
 
-def warm_up(device: str, like: CaseRecord | None = None) -> None:
-    """Do early what a process does once, which takes seconds on a GPU. Raises nothing.
-
-    The measurements of ``like`` also measure what they need to know of the machine; None: the parent sends that.
-    """
-    with contextlib.suppress(Exception):  # the first case will tell
-        importlib.import_module(f"runner.timing.{device}").warm_up()
-        for measure in Problem(like).measures if like else ():
+def warm_up_process(device: str, like: CaseRecord | None = None) -> None:
+    """Warm up CUDA, CUPTI and OpenMP, which takes seconds on a GPU, and calibrate for ``like``. Does not raise."""
+    with contextlib.suppress(Exception):  # the first case reports it
+        importlib.import_module(f"..timing.{device}", __package__).warm_up()
+        for measure in ProblemState(like).measures if like else ():
             if prepare := getattr(measure, "prepare", None):
                 prepare(device)
 
 
 def calibrations() -> Mapping[str, float]:
-    """Return what this process has measured of its instruments."""
+    """Return the calibrations of this process's instruments."""
     module = sys.modules.get(CALIBRATION)
     return module.known if module else {}
 
 
-def recall(found: Mapping[str, float]) -> None:
+def recall(values: Mapping[str, float]) -> None:
     """Take over the ``calibrations`` of another process of this run on the same GPU."""
-    importlib.import_module(CALIBRATION).known.update(found)
+    importlib.import_module(CALIBRATION).known.update(values)
 
 
 def left_running() -> list[int]:
-    """Return the live children of this process, without Inductor's. There are none where there is no /proc.
+    """Return the live children of this process, without Inductor's; [] without /proc.
 
-    A process that has left its parent is not among them. It is killed when the worker ends.
+    A process that has left its parent is missing. It is killed when the worker ends.
     """
     commands = {pid: or_none(Path(f"/proc/{pid}/cmdline").read_bytes) for pid in processes.children(os.getpid())}
     return [pid for pid, command in commands.items() if command and not INDUCTOR.search(command)]  # b"": it has ended

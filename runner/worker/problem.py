@@ -1,31 +1,32 @@
-"""State that the cases of one problem share: inputs, expected outputs, and the calls to compare."""
+"""State that the cases of a problem share: inputs, expected outputs, and calls for the paired rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from runner.experiment import schema
-from runner.experiment.case import CaseRecord, Choice, Scalar
-from runner.experiment.results import Comparison
-from runner.kernels.unsupported import Unsupported
-from runner.measure import Measurement
-from runner.models.workload import Expected, Workload, draw_on
-from runner.timing import Call
+from ..kernels.unsupported import Unsupported
+from ..measure import Measurement
+from ..models.workload import Workload
+from ..records.case import CaseRecord, Choice, Scalar
+from ..records.options import option_class
+from ..records.paired_rounds import PairedRounds
+from ..records.schema import build
+from ..subject.operation import workload_class
+from ..subject.path import TimedCall, on_same_inputs
+from ..timing.call import Call
+from ..timing.correctness import Outputs
 
-TimedCall = tuple[Call, Mapping[str, Scalar]]  # with the figures of its row
 
+class ProblemState:
+    """State of a workload of one size, on one device, from one seed.
 
-class Problem:
-    """A workload of one size, on one device, from one seed.
-
-    ``low_memory`` becomes true when a case has run out of memory: from then on nothing is kept between cases.
+    ``low_memory`` becomes true when a case has run out of memory; then nothing is kept between cases.
     """
 
     def __init__(self, case: CaseRecord) -> None:
@@ -33,35 +34,35 @@ class Problem:
         self.low_memory = False
         self._case = case
         self._inputs: tuple[Tensor, ...] | None = None
-        self._expected: tuple[Expected, ...] | None = None
+        self._expected: Outputs | None = None
         self._calls: dict[str, TimedCall] = {}
 
     @cached_property
     def workload(self) -> Workload:
         """The workload of the cases."""
-        workload: Workload = option("runner.models", self._case.workload)
+        choice = self._case.workload
+        workload: Workload = build(workload_class(choice), choice.fields, choice.name)
         return workload
 
     @cached_property
     def measures(self) -> list[Measurement]:
         """The measurements of each case, in their order."""
-        return [option("runner.measure", measure) for measure in self._case.measures]
+        return [option("measure", measure) for measure in self._case.measures]
 
     @property
     def device(self) -> str:
-        """The device, "cpu" or "cuda". Raises Unsupported if there is no GPU but the case asks for one."""
+        """The device, "cpu" or "cuda". Raises Unsupported if the case needs a GPU and there is none."""
         available = torch.cuda.is_available()
-        if self._case.device == "cuda" and not available:
+        if self._case.settings.device == "cuda" and not available:
             raise Unsupported("torch sees no NVIDIA GPU here; run with device=cpu, or on a machine that has one")
-        return "cuda" if available and self._case.device != "cpu" else "cpu"
+        return "cuda" if available and self._case.settings.device != "cpu" else "cpu"
 
     def inputs(self) -> tuple[Tensor, ...]:
-        """Return the inputs: the same tensors for every case, so that their addresses make no difference."""
-        torch.set_float32_matmul_precision("high" if self.workload.tf32 else "highest")  # a case may have changed it
+        """Return the inputs: the same tensors for every case, so that times do not differ by their addresses."""
+        _allow_tf32(self.workload.tf32)
         if self._inputs is None:
-            draw = draw_on(self.device, self.workload.dtype, self.workload.data, self._case.seed)
             with algorithms(deterministic=False):  # the workload may use any operation
-                self._inputs = self.workload.inputs(draw)
+                self._inputs = self.workload.draw_inputs(self.device, self._case.settings.seed)
         return self._inputs
 
     @property
@@ -69,18 +70,22 @@ class Problem:
         """Bytes of the inputs; 0 if there are none yet."""
         return sum(tensor.nbytes for tensor in self._inputs or ())
 
-    def expected(self) -> tuple[Expected, ...]:
-        """Return the expected outputs in float64. They are computed before an implementation sees the inputs.
+    def expected(self) -> Outputs:
+        """Return the expected outputs in float64, which are computed before an implementation sees the inputs."""
+        expected = self._expected or self.expected_now()
+        self._expected = None if self.low_memory else expected
+        return expected
+
+    def expected_now(self) -> Outputs:
+        """Return the expected outputs for the values that the inputs hold now.
 
         The workload may use any operation, so its reference is computed without ``deterministic_algorithms``.
         """
         with algorithms(deterministic=False):
-            expected = self._expected or self.workload.reference(*self.inputs())
-        self._expected = None if self.low_memory else expected
-        return expected
+            return self.workload.expected_outputs(self.inputs(), quick=self._case.settings.quick)
 
     def redraw(self) -> None:
-        """Restore inputs that may have been changed: the same numbers in the same tensors, or in new ones."""
+        """Restore inputs that may have been changed: the same numbers in the same tensors, or in new tensors."""
         old, self._inputs = self._inputs, None
         if old is None:
             return
@@ -88,65 +93,62 @@ class Problem:
             for was, now in zip(old, self.inputs(), strict=True):
                 was.copy_(now)
             self._inputs = old
-        except Exception:  # their memory is gone, or their shape: then no earlier call can be trusted either
+        except Exception:  # their memory or shape has changed, so earlier calls are invalid too
             self._inputs, self._calls = None, {}
 
     def keep_call(self, case: CaseRecord, call: Call, metrics: Mapping[str, Scalar]) -> None:
-        """Keep ``call``, which has been timed with these ``metrics``, for the comparison."""
+        """Keep ``call``, which has been timed with these ``metrics``, for the paired rounds."""
         if not self.low_memory:
             self._calls[case.key] = call, metrics
 
+    def call_of(self, case: CaseRecord) -> Call | None:
+        """Return the call that ``keep_call`` kept of ``case``, if it did."""
+        call, _ = self._calls.get(case.key, (None, {}))
+        return call
+
     def release_caches(self) -> bool:
-        """Free all that a case can do without, now and from now on. Return False if there was nothing to free."""
+        """Free the caches, and keep none from now on. Return False if there was nothing to free."""
         if self.low_memory or not (self._calls or self._expected):
             return False
         self.low_memory = True
         self._expected, self._calls = None, {}
         return True
 
-    def compare(self) -> Comparison:
-        """Return paired rounds of the calls that were kept, by the first measurement that can make them."""
+    def compare(self) -> PairedRounds:
+        """Return paired rounds of the kept calls, by the first measurement that can make them."""
         self._expected = None
-        self.inputs()  # a case may have changed the precision of products
+        self.inputs()  # it also sets the precision of products again, which a case may have changed
         if self.low_memory:
-            return Comparison(reason="not compared side by side: memory is short")
+            return PairedRounds(reason="no paired rounds: memory is short")
         if len(self._calls) < 2:
-            return Comparison(reason="there is nothing to compare")
+            return PairedRounds(reason="there is nothing to compare")
         calls = on_same_inputs(list(self._calls.values()))
         for measure in self.measures:
             compare = getattr(measure, "compare", None)
-            with algorithms(deterministic=self._case.deterministic_algorithms):
-                found = compare(calls, self.device) if compare else None
-            if found:
-                instruments, batches_us, timed = (
-                    dict(zip(self._calls, each, strict=True)) for each in zip(*found, strict=True)
+            with algorithms(deterministic=self._case.settings.deterministic_algorithms):
+                results = compare(calls, self.device) if compare else None
+            if results:
+                by_key = dict(zip(self._calls, results, strict=True))
+                return PairedRounds(
+                    {key: batches.means_us for key, batches in by_key.items() if batches.means_us},
+                    {key: batches.instrument for key, batches in by_key.items()},
+                    calls={key: batches.calls for key, batches in by_key.items()},
+                    wrong={key: batches.wrong for key, batches in by_key.items() if batches.wrong},
                 )
-                return Comparison({key: some for key, some in batches_us.items() if some}, instruments, calls=timed)
-        return Comparison(reason="not compared side by side: not asked for, or too slow")
+        return PairedRounds(reason="no paired rounds: turned off, or calls are too slow")
 
 
-def on_same_inputs(calls: Sequence[TimedCall]) -> Sequence[TimedCall]:
-    """Return ``calls`` with resets that also undo what the other calls do to the inputs, which all of them share.
-
-    If no call changes its inputs, ``calls`` stay as they are: on a CPU, short calls with a reset are timed singly.
-    """
-    undo = [call.restore for call, figures in calls if figures.get("mutates_inputs")]
-
-    def restored(call: Call) -> Call:
-        def reset() -> None:
-            for each in (*undo, call.restore):
-                each()
-
-        return replace(call, reset=reset)
-
-    return [(restored(call), figures) for call, figures in calls] if undo else calls
+def _allow_tf32(allowed: bool) -> None:
+    """Say whether float32 products and convolutions may round their factors to TF32; a case may have changed it."""
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    torch.backends.cudnn.allow_tf32 = allowed
 
 
 @contextmanager
 def algorithms(*, deterministic: bool) -> Iterator[None]:
     """Set ``torch.use_deterministic_algorithms``, and restore it afterwards.
 
-    If it is so already, torch's function is not called, since it imports Inductor.
+    If it is set already, torch's function is not called, since it imports Inductor.
     """
     mode, warn_only = (
         torch.are_deterministic_algorithms_enabled(),
@@ -164,7 +166,7 @@ def algorithms(*, deterministic: bool) -> Iterator[None]:
 
 def option(package: str, choice: Choice) -> Any:  # the class depends on the name
     """Return the object of ``choice``, of a class in ``package``."""
-    return schema.build(schema.find(package, choice.name), choice.fields, choice.name)
+    return build(option_class(package, choice.name), choice.fields, choice.name)
 
 
 def device_name(device: str) -> str:

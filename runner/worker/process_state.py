@@ -1,4 +1,4 @@
-"""The state of a worker's process that its cases share, and what a case has changed of it."""
+"""The state of a worker's process that its cases share, and changes of it by a case."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ import math
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 import torch
 
+from ..implementations import scripts
+from ..implementations.scripts import TIMERS
+
 T = TypeVar("T")
 
-# What built-in implementations, workloads and instruments call: if a case replaces one, later results or times differ.
+# Functions that built-in implementations, workloads and instruments call, and that a case may have replaced.
 FUNCTIONS: dict[str, tuple[object, str]] = {
     "torch": (torch, "add addmm cat cdist equal erf exp matmul mm relu split tanh"),
     "torch.nn.functional": (torch.nn.functional, "gelu linear relu softmax"),
@@ -28,75 +33,96 @@ FUNCTIONS: dict[str, tuple[object, str]] = {
     "torch.cuda": (torch.cuda, "Event synchronize"),
     "time": (time, "perf_counter sleep"),
 }
-LIMITS = {  # number → name; of two names of one limit, RLIMIT_NOFILE and RLIMIT_OFILE, the first
+REPLACEABLE = {
+    f"{where}.{name}": (owner, name) for where, (owner, names) in FUNCTIONS.items() for name in names.split()
+}
+LIMITS = {  # number → name; RLIMIT_NOFILE comes before its second name, RLIMIT_OFILE
     getattr(resource, name): name for name in reversed(dir(resource)) if name.startswith("RLIMIT_")
 }
-TIMERS = ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")
-MOST_FILES = 200  # more files that a case leaves open: a process may often have 1024, and libraries open some
+MODE = "the floating-point mode of the CPU"
+NUMERIC = (MODE, "torch.get_default_dtype", "the stack of torch function modes", "the stack of torch dispatch modes")
+MOST_FILES = 200  # that a case may leave open, since libraries open some; a process may often have 1024
 
 
 @dataclass(frozen=True)
 class ProcessState:
-    """What later cases depend on. ``changes_since`` tells what a case has changed."""
+    """State of the process that later cases depend on."""
 
     values: Mapping[str, object]  # functions, settings of torch, timers, signal handlers
-    limits: Mapping[str, float]  # of resources; only a lower one harms
-    open_files: float  # infinite if there is no room to count them
+    limits: Mapping[str, float]  # of resources; only a lower limit harms
+    kernels: frozenset[str]  # registered for torch's own operators, such as ``aten/sub.Tensor/CPU``
+    open_files: float  # infinite if too many are open to count them
 
     def changes_since(self, before: ProcessState) -> list[str]:
-        """Return the names of what differs from ``before``, as the end of the sentence "it changed ..."."""
-        changed = [name for name, value in self.values.items() if value != before.values[name]]
+        """Return the names of the differences from ``before``, as the end of the sentence "it changed ..."."""
+        changed = self._changed_values(before)
         changed += [name for name, limit in self.limits.items() if limit < before.limits[name]]
+        if kernels := self._kernels_since(before):
+            changed.append(kernels)
         more = self.open_files > before.open_files + MOST_FILES
         return [*changed, f"the number of open files by more than {MOST_FILES}"] if more else changed
 
+    def computes_otherwise(self, before: ProcessState) -> bool:
+        """Return whether torch may compute other numbers than ``before``, so that this process cannot judge outputs."""
+        names = self._changed_values(before)
+        changed = [name for name in names if name in NUMERIC or (name in REPLACEABLE and name.startswith("torch"))]
+        return bool(changed) or self.kernels != before.kernels
+
+    def _changed_values(self, before: ProcessState) -> list[str]:
+        return [name for name, value in self.values.items() if value != before.values[name]]
+
+    def _kernels_since(self, before: ProcessState) -> str:
+        """Return which of torch's own operators have other kernels than ``before``: "" if none has."""
+        changed = sorted(self.kernels ^ before.kernels)
+        if not changed:
+            return ""
+        library, operator, key = changed[0].split("/")
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        return f"the kernel of {library}::{operator} ({key}){more}"
+
 
 def read_state() -> ProcessState:
-    """Return the state of this process. It takes 80 us and starts no CUDA."""
-    functions = {
-        f"{where}.{name}": getattr(owner, name, None)
-        for where, (owner, names) in FUNCTIONS.items()
-        for name in names.split()
-    }
+    """Return the state of this process, in 80 us and without starting CUDA."""
+    functions = {path: getattr(owner, name, None) for path, (owner, name) in REPLACEABLE.items()}
     timers = {f"the timer {name}": signal.getitimer(getattr(signal, name))[0] > 0 for name in TIMERS}
     handlers = {f"the handler of {number.name}": signal.getsignal(number) for number in signal.Signals}
     soft = {name: resource.getrlimit(number)[0] for number, name in LIMITS.items()}
     limits = {name: math.inf if limit == resource.RLIM_INFINITY else limit for name, limit in soft.items()}
-    return ProcessState(functions | settings() | timers | handlers, limits, _open_files())
+    values = functions | settings() | timers | handlers
+    return ProcessState(values, limits, _registered_kernels(len(torch.library._impls)), _open_files())
+
+
+@lru_cache(maxsize=1)
+def _registered_kernels(count: int) -> frozenset[str]:
+    """Return the kernels that Python code has registered for torch's own operators; ``count``: of all operators.
+
+    Those of the key Meta compute no numbers.
+    """
+    names: set[str] = torch.library._impls
+    return frozenset(name for name in names if name.startswith("aten/") and not name.endswith("/Meta"))
 
 
 def settings() -> dict[str, object]:
     """Return the settings of torch and the folder of this process, by name."""
     return {
-        "torch.get_num_threads": torch.get_num_threads(),
-        "torch.get_default_dtype": torch.get_default_dtype(),
-        "torch.get_default_device": torch.get_default_device(),
-        "torch.is_grad_enabled": torch.is_grad_enabled(),
+        **scripts.read(scripts.settings()),
+        "torch.get_num_interop_threads": torch.get_num_interop_threads(),
+        MODE: _floating_point_mode(),
+        "the variable TRITON_INTERPRET": os.environ.get("TRITON_INTERPRET"),
         "torch.is_inference_mode_enabled": torch.is_inference_mode_enabled(),
-        "torch.is_anomaly_enabled": torch.is_anomaly_enabled(),
-        "torch.is_autocast_enabled on the CPU": torch.is_autocast_enabled("cpu"),
-        "torch.is_autocast_enabled on the GPU": torch.is_autocast_enabled("cuda"),
-        "the stack of torch function modes": torch._C._len_torch_function_stack(),  # modes entered and not left
+        "the stack of torch function modes": torch._C._len_torch_function_stack(),  # entered and not left
         "the stack of torch dispatch modes": torch._C._len_torch_dispatch_stack(),
-        "torch.are_deterministic_algorithms_enabled": torch.are_deterministic_algorithms_enabled(),
-        "torch.backends.cudnn.enabled": torch.backends.cudnn.enabled,
-        "torch.backends.cudnn.benchmark": torch.backends.cudnn.benchmark,
-        "torch.backends.cudnn.deterministic": torch.backends.cudnn.deterministic,
-        # It raises where convolutions and RNNs differ, since torch 2.9.
-        "torch.backends.cudnn.allow_tf32": or_none(lambda: torch.backends.cudnn.allow_tf32),
-        "torch.backends.mkldnn.enabled": torch._C._get_mkldnn_enabled(),
-        "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction": (
-            torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
-        ),
-        "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction": (
-            torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
-        ),
-        "the working folder": or_none(os.getcwd),  # it raises if the folder was removed
     }
 
 
+def _floating_point_mode() -> tuple[bool, bool, bool]:
+    """Return whether the CPU keeps denormal numbers, and in which direction it rounds."""
+    tiny, one, small = sys.float_info.min, 1.0, sys.float_info.epsilon / 4
+    return tiny / 2 != 0, one + small == one, one - small / 4 == one
+
+
 def _open_files() -> float:
-    """Return how many descriptors are open: infinite if none is left to count them with, 0 where /dev/fd is missing."""
+    """Return the number of open descriptors: infinite if none is left to count them, 0 if /dev/fd is missing."""
     try:
         return len(os.listdir("/dev/fd"))
     except OSError as error:
@@ -104,7 +130,7 @@ def _open_files() -> float:
 
 
 def or_none(read: Callable[[], T]) -> T | None:
-    """Return what ``read`` returns; None if it raises RuntimeError or OSError."""
+    """Return ``read()``; None if it raises RuntimeError or OSError."""
     with suppress(RuntimeError, OSError):
         return read()
     return None

@@ -1,4 +1,4 @@
-"""``measure=inspect``: the code that runs, and why it is fast or slow."""
+"""``measure=inspect``: the code of the kernels that run, and why it is fast or slow."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from runner.experiment.case import Scalar
-from runner.experiment.columns import Column
-from runner.kernels.unsupported import Unsupported
-from runner.measure import SUMMARY, CannotMeasure, MeasureContext, Quantity
-from runner.measure.inspect.why import Facts, why
+from ...kernels.unsupported import Unsupported
+from ...records.case import Scalar
+from ...records.columns import Column
+from ...timing.call import Call
+from .. import SUMMARY, CannotMeasure, MeasureContext
+from ..columns import ComparedQuantity
+from .why import Facts, explain
 
 if TYPE_CHECKING:
-    from runner.measure.inspect.programs import Seen
-    from runner.timing import Call
+    from .programs import Seen
+
+Times = Mapping[str, tuple[int, float]]  # name of a kernel by CUPTI → its launches, and their time in us
 
 NOTHING = {
-    "cuda": "no kernel with readable code was launched: only those of Triton, torch.compile and CUDA C++ have it, and "
+    "cuda": "no kernel with readable code was launched: only Triton, torch.compile and CUDA C++ have it, and "
     "only outside of a CUDA graph",
     "cpu": "torch's own operators on a CPU show no code; impl=compiled shows the C++ that it generates, and "
     "measure.inspect.arch=90 what Triton and CUDA C++ would run on such a GPU",
@@ -38,22 +41,22 @@ COLUMNS: dict[str, Column] = {
 }
 
 SIDE_BY_SIDE = (
-    Quantity("time", "total_us", "call"),
-    Quantity("launches", "launches", "call"),
-    Quantity("longest kernel", "kernel_name"),
-    Quantity("registers per thread", "kernel_registers"),
-    Quantity("spills per thread", "kernel_spill_bytes"),
-    Quantity("shared memory per block", "kernel_shared_bytes"),
-    Quantity("widest load", "load_bits"),
-    Quantity("widest store", "store_bits"),
-    Quantity("tensor-core instructions", "tensor_instructions"),
-    Quantity("double-precision instructions", "fp64_instructions"),
+    ComparedQuantity("time", "total_us", "call"),
+    ComparedQuantity("launches", "launches", "call"),
+    ComparedQuantity("longest kernel", "kernel_name"),
+    ComparedQuantity("registers per thread", "kernel_registers"),
+    ComparedQuantity("spills per thread", "kernel_spill_bytes"),
+    ComparedQuantity("shared memory per block", "kernel_shared_bytes"),
+    ComparedQuantity("widest load", "load_bits"),
+    ComparedQuantity("widest store", "store_bits"),
+    ComparedQuantity("tensor-core instructions", "tensor_instructions"),
+    ComparedQuantity("double-precision instructions", "fp64_instructions"),
 )
 
 
 @dataclass(frozen=True)
 class Inspect:
-    """The code of the kernels that one call launches, and what it says about their speed."""
+    """The code of the kernels that one call launches, and reasons for their speed."""
 
     reference: str | None
     arch: Annotated[int, "at least 1"] | None
@@ -63,80 +66,69 @@ class Inspect:
 
         Raises CannotMeasure if no code was seen.
         """
-        from runner.measure.inspect.programs import compiling_for, seeing
+        from .programs import compiling_for, seeing
 
         call.restore()
         with compiling_for(self.arch, without_gpu=context.device == "cpu") if self.arch else seeing() as seen:
             call.run()
         call.restore()
-        times: Mapping[str, tuple[int, float]] = {}
+        times: Times = {}
         if context.device == "cuda" and not self.arch:
-            from runner.timing.cupti import each_kernel
+            from ...timing.cupti import each_kernel
 
             times = each_kernel(call.run, call.restore)
         return self._figures(seen, times, context)
 
     def compile_only(self, run: Callable[[], object], context: MeasureContext) -> dict[str, Scalar] | None:
-        """Return the same for a call that cannot run here, compiled for ``arch``; None without ``arch``.
+        """Return the same figures for a call that cannot run here, compiled for ``arch``; None without ``arch``.
 
-        Raises CannotMeasure if the call needs a GPU to be compiled.
+        Raises CannotMeasure if compiling needs a GPU.
         """
         if not self.arch:
             return None
-        from runner.measure.inspect.programs import compiling_for
+        from ...kernels.cuda_kernel import BuildFailed
+        from .programs import compiling_for
 
         try:
             with compiling_for(self.arch, without_gpu=True) as seen:
                 run()
-        except Unsupported:
+        except (Unsupported, BuildFailed):
             raise
         except Exception as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise CannotMeasure(f"it needs a GPU ({reason}); run it on a machine that has one") from error
+            raise CannotMeasure(f"compiling needs a GPU ({reason}); run it on a machine that has one") from error
         return self._figures(seen, {}, context)
 
-    def _figures(
-        self, seen: Seen, times: Mapping[str, tuple[int, float]], context: MeasureContext
-    ) -> dict[str, Scalar]:
+    def _figures(self, seen: Seen, times: Times, context: MeasureContext) -> dict[str, Scalar]:
         """Write the files and return the figures."""
-        from runner.measure.inspect.kernel_table import dominant, lines, summary, write
+        from .kernel_table import dominant, kernel_lines, kernel_summary, write_kernels
 
         if not (seen.programs or seen.graphs or seen.unread or times):
             raise CannotMeasure(NOTHING[context.device])
-        table = lines(seen, times)
+        table = kernel_lines(seen, times)
         main = dominant(table)
         fields = context.case.workload.fields if context.case else {}
-        facts = Facts(
-            context.figures,
-            dtype=str(fields.get("dtype", "")),
-            tf32=bool(fields.get("tf32")),
-            main=main,
-            launches=sum(line.launches for line in table),
-            graphs=len(seen.graphs),
-            device=context.device,
-            arch=self.arch,
-        )
-        reason = why(facts)
-        write(table, seen, context.folder)
+        dtype, tf32 = str(fields.get("dtype", "")), bool(fields.get("tf32"))
+        launches, graphs = sum(line.launches for line in table), len(seen.graphs)
+        reason = explain(Facts(context.figures, dtype, tf32, main, launches, graphs, context.device, self.arch))
+        write_kernels(table, seen, context.folder)
         notes = [f"not read: {note}" for note in seen.unread]
         if self.arch:
-            notes.append("this machine's GPU, or its absence, decides which kernels and tiles are chosen")
+            notes.append("kernels and tiles were chosen for this machine's GPU, or for none")
         if context.case and context.case.impl.name == "compiled":
             notes += compilations()
-        (context.folder / SUMMARY).write_text(summary(reason, table, notes), encoding="utf-8")
-        cells = main.cells() if main else {}
-        figures = {"why": reason, "kernel_name": cells.get("kernel")}
-        figures |= {f"kernel_{name}": cells.get(name) for name in ("registers", "spill_bytes", "shared_bytes")}
-        figures |= {name: cells.get(name) for name in COLUMNS if name not in figures}
-        return {name: value for name, value in figures.items() if value is not None}
+        (context.folder / SUMMARY).write_text(kernel_summary(reason, table, notes), encoding="utf-8")
+        cells = {f"kernel_{name}": cell for name, cell in main.cells().items()} | main.cells() if main else {}
+        figures = {"why": reason, "kernel_name": cells.get("kernel"), **cells}
+        return {name: figures[name] for name in COLUMNS if figures.get(name) is not None}
 
 
 def compilations() -> list[str]:
     """Return a line for each graph break and each recompilation since the case began, with torch's reason."""
     from torch._dynamo.utils import counters, get_compilation_metrics
 
-    found = [f"graph break, {times}x: {reason.strip()}" for reason, times in counters["graph_break"].items()]
+    lines = [f"graph break, {times}x: {reason.strip()}" for reason, times in counters["graph_break"].items()]
     for metrics in get_compilation_metrics():
         if reason := getattr(metrics, "recompile_reason", None):
-            found.append(f"compiled again: {reason.strip()}")
-    return [line.splitlines()[0] for line in found]
+            lines.append(f"compiled again: {reason.strip()}")
+    return [text.splitlines()[0] for text in lines]

@@ -1,6 +1,6 @@
 """Readers of a kernel's code: PTX, SASS as cuobjdump prints it, and cuobjdump's table of resources.
 
-SASS is what runs, so it is preferred to PTX. Widths are those of single instructions, although the hardware combines
+SASS is what runs, so it is preferred to PTX. Widths are widths of single instructions, although the hardware combines
 accesses of neighboring threads. Bulk copies (TMA) have no width and are counted separately.
 """
 
@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 
-from runner.device import processes, tools
+from ...device import processes, tools
 
 SASS = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 PTX = re.compile(r"^\s*(?:@!?%?\w+\s+)?\{?\s*([a-z][\w:]*(?:\.[\w:]+)+)", re.MULTILINE)
@@ -31,13 +31,12 @@ FP64 = {
 }
 BULK = {"sass": re.compile(r"UTMA(?:LDG|STG)|UBLKCP"), "ptx": re.compile(r"cp\.async\.bulk\.")}
 BOUND = re.compile(r"^\s*\.(reqntid|maxntid|minnctapersm|maxnreg)\s+([\d, ]+)", re.MULTILINE)
-REGISTERS = 255  # maximum of a thread
+REGISTERS = 255  # most that a thread can have
 REGISTERS_OF_ALL, REGISTERS_AT_ONCE = 65_536, 8  # registers of a multiprocessor, and the unit of their allocation
 GLOBAL = re.compile(r"(ld|st)\.(?:[\w:]+\.)*global\b(?:\.[\w:]+)*?(?:\.v(\d))?\.[busf](\d+)$")
 WIDTH = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}  # SASS names no width for 32
 
-
-LIMIT_S = 120.0  # of cuobjdump
+LIMIT_S = 120.0  # for cuobjdump
 
 
 @dataclass(frozen=True)
@@ -50,20 +49,11 @@ class Code:
     fp64: int  # double-precision instructions
     bulk: int  # bulk copies
     by_name: Counter[str]  # all instructions
-    fp64_names: Counter[str]  # those in double precision
-
-
-@dataclass(frozen=True)
-class Usage:
-    """Resources that a thread, or a block, of a kernel takes."""
-
-    registers: int
-    stack_bytes: int  # local memory: spilled registers, and arrays without registers
-    shared_bytes: int  # without the shared memory that a launch requests
+    fp64_names: Counter[str]  # double-precision instructions
 
 
 def read_sass(text: str) -> Code:
-    """Read the output of ``cuobjdump -sass``."""
+    """Parse the output of ``cuobjdump -sass``."""
     names = Counter(SASS.findall(text))
     loads = [_sass_bits(name) for name in names if name.split(".")[0] in ("LDG", "LDGSTS")]
     stores = [_sass_bits(name) for name in names if name.split(".")[0] == "STG"]
@@ -71,7 +61,7 @@ def read_sass(text: str) -> Code:
 
 
 def read_ptx(text: str) -> Code:
-    """Read PTX."""
+    """Parse PTX."""
     names = Counter(PTX.findall(text))
     moves = [match for name in names if (match := GLOBAL.match(name))]
     bits = {kind: [int(m[2] or 1) * int(m[3]) for m in moves if m[1] == kind] for kind in ("ld", "st")}
@@ -79,14 +69,17 @@ def read_ptx(text: str) -> Code:
     return _code("ptx", names, bits["ld"] + copies, bits["st"])
 
 
-def read_usage(text: str) -> Usage:
-    """Read the output of ``cuobjdump -res-usage``; the largest values of any function."""
-    most = {what: max(map(int, re.findall(rf"\b{what}:(\d+)", text)), default=0) for what in ("REG", "STACK", "SHARED")}
-    return Usage(most["REG"], most["STACK"], most["SHARED"])
+def read_usage(text: str) -> tuple[int, int, int]:
+    """Parse the output of ``cuobjdump -res-usage``: the largest values of any function.
+
+    Return registers and bytes of local memory per thread, and bytes of static shared memory per block.
+    """
+    fields = {name: map(int, re.findall(rf"\b{name}:(\d+)", text)) for name in ("REG", "STACK", "SHARED")}
+    return max(fields["REG"], default=0), max(fields["STACK"], default=0), max(fields["SHARED"], default=0)
 
 
 def registers_allowed(ptx: str) -> int:
-    """Return the most registers that a thread of the kernel may have, by the bounds on its launch."""
+    """Return the largest number of registers per thread that the kernel's launch bounds allow."""
     bounds = {name: prod(int(number) for number in numbers.split(",")) for name, numbers in BOUND.findall(ptx)}
     threads = bounds.get("reqntid", bounds.get("maxntid", 1)) * bounds.get("minnctapersm", 1)
     share = REGISTERS_OF_ALL // threads // REGISTERS_AT_ONCE * REGISTERS_AT_ONCE
@@ -94,19 +87,12 @@ def registers_allowed(ptx: str) -> int:
 
 
 def _code(kind: str, names: Counter[str], loads: list[int], stores: list[int]) -> Code:
-    def matching(pattern: re.Pattern[str]) -> Counter[str]:
-        return Counter({name: times for name, times in names.items() if pattern.match(name)})
-
-    fp64_names = matching(FP64[kind])
-    return Code(
-        load_bits=max(loads, default=0),
-        store_bits=max(stores, default=0),
-        tensor=matching(TENSOR[kind]).total(),
-        fp64=fp64_names.total(),
-        bulk=matching(BULK[kind]).total(),
-        by_name=names,
-        fp64_names=fp64_names,
+    tensor, fp64, bulk = (
+        Counter({name: times for name, times in names.items() if pattern[kind].match(name)})
+        for pattern in (TENSOR, FP64, BULK)
     )
+    widest = max(loads, default=0), max(stores, default=0)
+    return Code(*widest, tensor.total(), fp64.total(), bulk.total(), by_name=names, fp64_names=fp64)
 
 
 def _sass_bits(name: str) -> int:
@@ -115,21 +101,20 @@ def _sass_bits(name: str) -> int:
 
 @cache
 def cuobjdump() -> Path | None:
-    """Return the path of cuobjdump: in Triton's wheel, else on PATH, else in /usr/local/cuda; None if nowhere."""
+    """Return the path of cuobjdump in Triton's wheel, on PATH or in /usr/local/cuda; None if it is not there."""
     triton = find_spec("triton")
-    places = (triton and triton.submodule_search_locations) or ()
-    bundled = [file for place in places if (file := Path(place, "backends/nvidia/bin/cuobjdump")).is_file()]
-    found = bundled[0] if bundled else tools.find("cuobjdump")
-    return Path(found) if found else None
+    locations = (triton and triton.submodule_search_locations) or ()
+    bundled = [file for location in locations if (file := Path(location, "backends/nvidia/bin/cuobjdump")).is_file()]
+    path = bundled[0] if bundled else tools.find_tool("cuobjdump")
+    return Path(path) if path else None
 
 
-def disassembled(cubin: bytes) -> tuple[str, Usage] | None:
-    """Return the SASS of ``cubin`` and the usage of its kernel; None without a cuobjdump that can read it."""
-    program = cuobjdump()
-    if program is None:
+def disassembled(cubin: bytes) -> tuple[str, tuple[int, int, int]] | None:
+    """Return the SASS of ``cubin`` and its ``read_usage``; None without a cuobjdump that can read it."""
+    if (program := cuobjdump()) is None:
         return None
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "kernel.cubin")
         file.write_bytes(cubin)
-        sass, usage = (processes.output([str(program), word, str(file)], LIMIT_S) for word in ("-sass", "-res-usage"))
+        sass, usage = (processes.output([str(program), flag, str(file)], LIMIT_S) for flag in ("-sass", "-res-usage"))
     return None if sass is None or usage is None else (sass, read_usage(usage))

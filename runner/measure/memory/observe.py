@@ -1,11 +1,11 @@
-"""Recording of a call's allocations, and of what autograd saves for backward.
+"""Record a call's allocations, and the tensors that autograd saves for backward.
 
-On a GPU, torch's allocator keeps a history if asked to. On a CPU, the allocator keeps no counts, but reports each
-allocation to the profiler.
+On a GPU, torch's allocator can keep a history. On a CPU, it reports each allocation to the profiler.
 """
 
 from __future__ import annotations
 
+import gc
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,19 +18,19 @@ from torch import Tensor
 from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from runner.kernels.spans import watched
-from runner.measure import CannotMeasure
-from runner.measure.memory import Mark, Observed, Source
-from runner.timing.call import all_events, cpu_allocations
+from ...kernels.spans import watched
+from ...timing.peak_memory import all_events, cpu_allocations
+from .. import CannotMeasure
+from .allocations import CallSite, Mark, Observed
 
 Changes = list[tuple[int, int]]  # (address of a storage, its bytes; negative when it is freed or dropped)
 
-FREED = "free_requested"  # the tensor is gone, although another stream may still use its memory
-PART = "part of the call: "  # distinguishes parts from the other records of the profiler
+FREED = "free_requested"  # the tensor was freed, although another stream may still use its memory
+PART = "part of the call: "  # prefix of the profiler's records of parts
 
 
 def observe(run: Callable[[], object], device: str, max_events: int, snapshot: Path | None = None) -> Observed:
-    """Make one call of ``run`` and return its allocations.
+    """Call ``run`` once and return its allocations.
 
     On a GPU, write the allocator's history to ``snapshot``. Raises CannotMeasure if the call has more than
     ``max_events`` allocations and frees.
@@ -54,6 +54,7 @@ def _observe_gpu(run: Callable[[], object], max_events: int, snapshot: Path | No
         finally:
             mark("")
 
+    gc.collect()  # what Python frees during the call would lower its peak
     torch.cuda.synchronize()
     record = torch.cuda.memory._record_memory_history
     record(enabled=None)  # clears the history
@@ -65,35 +66,31 @@ def _observe_gpu(run: Callable[[], object], max_events: int, snapshot: Path | No
             result = run()
             del result
         torch.cuda.synchronize()
-        seen = torch.cuda.memory._snapshot()
+        history = torch.cuda.memory._snapshot()
     finally:
         record(enabled=None)
-    events = seen["device_traces"][torch.cuda.current_device()]
+    events = history["device_traces"][torch.cuda.current_device()]
     if len(events) >= max_events:
         raise CannotMeasure(f"a call has more than {max_events} allocations and frees; raise measure.memory.max_events")
     if snapshot is not None:
         with open(snapshot, "wb") as file:
-            pickle.dump(seen, file)
+            pickle.dump(history, file)
     return read_history([entry for entry in events if entry["action"] in ("alloc", FREED)], marks)
 
 
 def read_history(entries: Sequence[Mapping[str, Any]], marks: Sequence[Mark]) -> Observed:
     """Return the allocations of one call from ``entries`` of the allocator's history."""
-    changes: Changes = []
-    sources: dict[int, Source] = {}
-    for order, entry in enumerate(entries):
-        made = entry["action"] == "alloc"
-        changes.append((entry["addr"], entry["size"] if made else -entry["size"]))
-        if made:
-            sources[order] = tuple(map(_gpu_frame, entry.get("frames", ()))), ""
+    made = {order: entry for order, entry in enumerate(entries) if entry["action"] == "alloc"}
+    changes = [(entry["addr"], entry["size"] * (1 if order in made else -1)) for order, entry in enumerate(entries)]
+    sources = {order: (tuple(map(_gpu_frame, entry.get("frames", ()))), "") for order, entry in made.items()}
     return Observed(changes, sources, marks)
 
 
 def _gpu_frame(frame: Mapping[str, Any]) -> str:
-    """Return a frame as the profiler writes it: the path begins below the longest entry of ``sys.path`` above it."""
+    """Return a frame in the profiler's form: its path is relative to the longest entry of ``sys.path`` above it."""
     path = frame["filename"]
-    places = [place.rstrip("/") + "/" for place in sys.path if place]
-    short = path.removeprefix(max((place for place in places if path.startswith(place)), key=len, default=""))
+    roots = [root.rstrip("/") + "/" for root in sys.path if root]
+    short = path.removeprefix(max((root for root in roots if path.startswith(root)), key=len, default=""))
     return f"{short}:{frame['line']} {frame['name']}"
 
 
@@ -110,21 +107,19 @@ def _observe_cpu(run: Callable[[], object]) -> Observed:
         result = run()
         del result
     assert seen.profiler is not None
-    # Time; "memory", the name of a part, or "" at its end; event.
-    moments: list[tuple[int, str, Any]] = [
-        (event.start_time_ns, "memory", event) for event in cpu_allocations(seen.profiler)
-    ]
+    # Time; name of a part that begins, or "" at its end; event that allocates or frees.
+    moments: list[tuple[int, str, Any]] = [(event.start_time_ns, "", event) for event in cpu_allocations(seen.profiler)]
     for event in all_events(seen.profiler):
         if event.tag == _EventType.TorchOp and event.name.startswith(PART):
-            moments.append((event.start_time_ns, event.name.removeprefix(PART), event))
-            moments.append((event.end_time_ns, "", event))
+            moments.append((event.start_time_ns, event.name.removeprefix(PART), None))
+            moments.append((event.end_time_ns, "", None))
     marks: list[Mark] = []
     changes: Changes = []
-    sources: dict[int, Source] = {}
+    sources: dict[int, CallSite] = {}
     held = peak = 0
-    for _, what, event in sorted(moments, key=lambda moment: moment[0]):
-        if what != "memory":
-            marks.append(Mark(what, held, peak, len(sources)))
+    for _, name, event in sorted(moments, key=lambda moment: moment[0]):
+        if event is None:
+            marks.append(Mark(name, held, peak, len(sources)))
             peak = held
             continue
         change = event.extra_fields
@@ -136,23 +131,21 @@ def _observe_cpu(run: Callable[[], object]) -> Observed:
     return Observed(changes, sources, marks)
 
 
-def _cpu_source(event: Any) -> Source:
+def _cpu_source(event: Any) -> CallSite:
     """Return the Python frames around ``event``, innermost first, and the outermost operator of torch inside them.
 
-    If Python calls torch by a function, the innermost line is that of the call. If it calls torch by an operator such
-    as ``@``, that line is the beginning of the Python function, since the profiler records no other.
+    If Python calls a function of torch, the innermost line is the line of the call. For an operator such as ``@``, it
+    is the first line of the Python function, since the profiler does not record the line of the operator.
     """
     frames: list[str] = []
     operator = ""
-    parent = event.parent
-    while parent is not None:
-        if parent.tag in (_EventType.PyCall, _EventType.PyCCall):
-            if not frames and parent.tag == _EventType.PyCall:
-                frames.append(_cpu_frame(parent.extra_fields.callsite))
-            frames.append(_cpu_frame(parent.extra_fields.caller))
-        elif parent.tag == _EventType.TorchOp and not frames and parent.name.startswith("aten::"):
-            operator = parent.name
-        parent = parent.parent
+    while (event := event.parent) is not None:
+        if event.tag in (_EventType.PyCall, _EventType.PyCCall):
+            if not frames and event.tag == _EventType.PyCall:
+                frames.append(_cpu_frame(event.extra_fields.callsite))
+            frames.append(_cpu_frame(event.extra_fields.caller))
+        elif event.tag == _EventType.TorchOp and not frames and event.name.startswith("aten::"):
+            operator = event.name
     return tuple(frames), operator
 
 
@@ -161,7 +154,7 @@ def _cpu_frame(state: Any) -> str:
 
 
 class _Saved:
-    """A tensor saved for backward. Autograd drops it when the backward no longer needs it."""
+    """A tensor saved for backward. Autograd deletes it when the backward no longer needs it."""
 
     def __init__(self, tensor: Tensor, changes: Changes) -> None:
         storage = tensor.untyped_storage()
@@ -175,7 +168,7 @@ class _Saved:
 
 @contextmanager
 def saving() -> Iterator[Changes]:
-    """Collect each tensor that autograd saves or drops inside this context."""
+    """Collect the tensors that autograd saves or deletes inside this context."""
     changes: Changes = []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: _Saved(tensor, changes), lambda saved: saved.tensor):
         yield changes

@@ -1,4 +1,4 @@
-"""``measure=ncu``: how each kernel of a call uses the GPU, by the hardware counters that Nsight Compute reads."""
+"""``measure=ncu``: hardware counters of each kernel of a call, by Nsight Compute."""
 
 from __future__ import annotations
 
@@ -7,38 +7,35 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
-from runner.device import tools
-from runner.experiment.case import Scalar
-from runner.experiment.columns import Column
-from runner.measure import RESULT, SUMMARY, CannotMeasure, MeasureContext, Quantity, result, write_csv
-from runner.measure.ncu import report
-
-if TYPE_CHECKING:
-    from runner.timing import Call
+from ...device import tools
+from ...records.case import Scalar
+from ...records.columns import Column
+from ...timing.call import Call
+from .. import RESULT, SUMMARY, CannotMeasure, MeasureContext, result, write_csv
+from ..columns import ComparedQuantity
+from . import report
 
 BASE = ("SpeedOfLight", "LaunchStats", "Occupancy")
 MEMORY = ("MemoryWorkloadAnalysis", "MemoryWorkloadAnalysis_Chart", "MemoryWorkloadAnalysis_Tables")
-SECTIONS = {  # of ncu, by ``set``; BASE has what the columns need, and takes about ten replays per kernel
+SECTIONS = {  # sections of ncu by ``set``; BASE suffices for the columns, with about ten replays per kernel
     "speed_of_light": BASE,
     "memory": (*BASE, *MEMORY),
     "occupancy": (*BASE, "SchedulerStats", "WarpStateStats"),
-    "full": (),  # ncu's set of that name: 40 replays and megabytes per kernel
+    "full": (),  # ncu's own set: 40 replays and megabytes per kernel
 }
 REPORT, LOG = "report.ncu-rep", "ncu.log"
-GRACE_S, IMPORT_S = 20.0, 15.0  # for ncu to end after ``limit_s``, and to read a page of its report
+GRACE_S, IMPORT_S = 20.0, 15.0  # to end ncu after ``limit_s``; to read a page of its report
 
-# Shares are weighted by time over the kernels of a call; figures of a launch are those of the longest one.
+# Percentages are means over the kernels of a call, weighted by time. Launch figures describe the longest kernel.
 COLUMNS: dict[str, Column] = {
     "ncu_gpu_us": Column("us", "time of a call's kernels by hardware counters, each run alone, without gaps"),
     "ncu_kernels": Column("", "kernels of one call that Nsight Compute profiled"),
     "ncu_kernel": Column("", "kernel that takes most of that time"),
     "sm_pct": Column("%", "throughput of the multiprocessors, relative to their peak", "higher"),
     "dram_pct": Column("%", "throughput of the GPU's memory, relative to its peak", "higher"),
-    "dram_bytes": Column(
-        "byte", "bytes that one call read from the GPU's memory and wrote to it, by hardware counters", "lower"
-    ),
+    "dram_bytes": Column("byte", "bytes of one call to and from the GPU's memory, by hardware counters", "lower"),
     "bytes_ratio": Column("", "dram_bytes over the minimum traffic; below 1 if data stayed in the L2 cache", "lower"),
     "occupancy_pct": Column("%", "active warps of a busy multiprocessor, relative to those that fit"),
     "occupancy_limiter": Column("", "what limits the occupancy: registers | shared memory | warps | blocks | barriers"),
@@ -52,46 +49,38 @@ COLUMNS: dict[str, Column] = {
 }
 
 SIDE_BY_SIDE = (
-    Quantity("time", "ncu_gpu_us"),
-    Quantity("kernels", "ncu_kernels"),
-    Quantity("GPU memory traffic", "dram_bytes"),
-    Quantity("instructions", "instructions", "call"),
-    Quantity("SM throughput", "sm_pct"),
-    Quantity("GPU memory throughput", "dram_pct"),
-    Quantity("occupancy", "occupancy_pct"),
-    Quantity("longest kernel", "ncu_kernel"),
-    Quantity("grid", "grid", "kernel"),
-    Quantity("block", "block", "kernel"),
-    Quantity("waves", "waves"),
-    Quantity("registers per thread", "registers"),
-    Quantity("shared memory per block", "shared_bytes", "kernel"),
-    Quantity("occupancy is limited by", "occupancy_limiter"),
+    ComparedQuantity("time", "ncu_gpu_us"),
+    ComparedQuantity("kernels", "ncu_kernels"),
+    ComparedQuantity("GPU memory traffic", "dram_bytes"),
+    ComparedQuantity("instructions", "instructions", "call"),
+    ComparedQuantity("SM throughput", "sm_pct"),
+    ComparedQuantity("GPU memory throughput", "dram_pct"),
+    ComparedQuantity("occupancy", "occupancy_pct"),
+    ComparedQuantity("longest kernel", "ncu_kernel"),
+    ComparedQuantity("grid", "grid", "kernel"),
+    ComparedQuantity("block", "block", "kernel"),
+    ComparedQuantity("waves", "waves"),
+    ComparedQuantity("registers per thread", "registers"),
+    ComparedQuantity("shared memory per block", "shared_bytes", "kernel"),
+    ComparedQuantity("occupancy is limited by", "occupancy_limiter"),
 )
 
-# What ncu prints → what is missing and what to do, where ncu's own words do not say it. The first that matches counts.
-REFUSALS = (
-    (
-        r"ERR_NVGPUCTRPERM",
-        "the GPU's counters are for root only (ERR_NVGPUCTRPERM): run as root, give a container --cap-add SYS_ADMIN, "
-        "or load the driver with NVreg_RestrictProfilingToAdminUsers=0; rented containers often forbid it, and "
-        "measure=profile needs none of it",
-    ),
-    (
-        r"failed to connect to the CUDA driver|Cuda driver is not compatible|driver version is not supported",
-        "ncu cannot connect to the CUDA driver: check it with nvidia-smi, and name an ncu that is no newer than the "
-        "driver with measure.ncu.path=<ncu>",
-    ),
-    (
-        r"LibraryNotLoaded",
-        "ncu cannot load its library into the case (LibraryNotLoaded): a sandbox such as gVisor forbids it, so run "
-        "outside of it",
-    ),
-)
+NO_DRIVER = r"failed to connect to the CUDA driver|Cuda driver is not compatible|driver version is not supported"
+# Pattern in ncu's output → what is missing and what to do. The first pattern that matches counts.
+REFUSALS = {
+    r"ERR_NVGPUCTRPERM": "the GPU's counters are for root only (ERR_NVGPUCTRPERM): run as root, give a container "
+    "--cap-add SYS_ADMIN, or load the driver with NVreg_RestrictProfilingToAdminUsers=0; rented containers often "
+    "forbid it, and measure=profile needs none of it",
+    NO_DRIVER: "ncu cannot connect to the CUDA driver: check it with nvidia-smi, and name an ncu that is not newer "
+    "than the driver with measure.ncu.path=<ncu>",
+    r"LibraryNotLoaded": "ncu cannot load its library into the case (LibraryNotLoaded): a sandbox such as gVisor "
+    "forbids it, so run outside of it",
+}
 
 
 @dataclass(frozen=True)
 class Ncu:
-    """Share of the GPU's peaks, bytes moved, occupancy and what limits it, per kernel of one call, and ncu's advice."""
+    """Percentages of the GPU's peaks, traffic, occupancy and its limiter per kernel of one call, with ncu's advice."""
 
     set: Literal["speed_of_light", "memory", "occupancy", "full"]
     kernels: str | None
@@ -106,35 +95,31 @@ class Ncu:
         try:
             shlex.split(self.args or "")
         except ValueError as error:
-            raise ValueError(f"args: {self.args!r} is no command line: {error}") from None
+            raise ValueError(f"args: {self.args!r} is not a command line: {error}") from None
 
     def measure(self, call: Call, context: MeasureContext) -> dict[str, Scalar]:
-        """Return figures by hardware counters of one call, made in a separate process under ncu.
+        """Return hardware counters of one call, which is made in a separate process under ncu.
 
-        The files are ncu's report, kernels.csv with a line per kernel, and summary.txt with the advice. Raises
-        CannotMeasure.
+        The files are ncu's report, kernels.csv with a line per kernel, summary.txt with advice. Raises CannotMeasure.
         """
         if context.device != "cuda":
-            raise CannotMeasure("it profiles kernels on a GPU; leave it out with device=cpu")
-        ncu = tools.find("ncu", self.path)
-        if ncu is None:
+            raise CannotMeasure("ncu profiles kernels on a GPU; leave it out with device=cpu")
+        if (ncu := tools.find_tool("ncu", self.path)) is None:
             raise CannotMeasure(
                 f"{self.path or 'ncu'} was not found: install Nsight Compute (it comes with the CUDA toolkit), or name "
                 "it with measure.ncu.path=<ncu>"
             )
-        found = self._profile(ncu, context)
-        again = result(context.folder)
-        (context.folder / RESULT).unlink(missing_ok=True)  # its times are those of a profiled process
-        kernels = report.kernels(_page(ncu, found, "raw"))
+        path = self._profile(ncu, context)
+        calls_us, latency_us = result(context.folder).get("calls_us"), context.figures.get("latency_us")
+        (context.folder / RESULT).unlink(missing_ok=True)  # its times are of a profiled process
+        kernels = report.kernels(_page(ncu, path, "raw"))
         if not kernels:
-            raise CannotMeasure(f"ncu wrote {found}, but no kernel can be read from it: open it with ncu-ui")
-        rules = report.rules(_page(ncu, found, "details"))
+            raise CannotMeasure(f"ncu wrote {path}, but its kernels cannot be read; open it with ncu-ui")
+        rules = report.rules(_page(ncu, path, "details"))
         part = self._part(len(kernels), context.figures.get("n_kernels"))
-        profile = report.Profile(kernels, rules, part, context.figures)
-        lines = profile.lines()
-        write_csv(context.folder / "kernels.csv", list(lines[0]), lines)
+        profile = report.NcuProfile(kernels, rules, part, context.figures)
+        write_csv(context.folder / "kernels.csv", profile.lines())
         (context.folder / SUMMARY).write_text(profile.summary(), encoding="utf-8")
-        calls_us, latency_us = again.get("calls_us"), context.figures.get("latency_us")
         figures = profile.columns()
         if calls_us and latency_us:
             figures["ncu_slowdown"] = sum(calls_us) / len(calls_us) / float(latency_us)
@@ -143,8 +128,8 @@ class Ncu:
     def command(self, ncu: str, target: Path, program: Sequence[str]) -> list[str]:
         """Return the command that profiles ``program`` into ``target``.
 
-        The profiled region is between start and stop of CUDA's profiler. An NVTX range would not do, since it belongs
-        to one thread, and autograd launches the kernels of a backward from another.
+        CUDA's profiler starts and stops the profiled region. An NVTX range belongs to one thread, and autograd launches
+        the kernels of a backward from another.
         """
         sections = [word for section in SECTIONS[self.set] for word in ("--section", section)]
         return [
@@ -152,7 +137,7 @@ class Ncu:
             *("--replay-mode", "kernel", "--clock-control", "none"),
             *("--cache-control", "all" if self.cold_l2 else "none"),
             *(sections or ("--set", "full")),
-            *("--metrics", ",".join(report.ASKED)),
+            *("--metrics", ",".join(report.METRICS)),
             *(("--kernel-name-base", "demangled", "--kernel-name", f"regex:{self.kernels}") if self.kernels else ()),
             *("--launch-count", str(self.most)),
             *shlex.split(self.args or ""),
@@ -163,23 +148,21 @@ class Ncu:
     def _profile(self, ncu: str, context: MeasureContext) -> Path:
         """Run the case under ncu; return the path of the report. Raises CannotMeasure."""
         target, log = context.folder / REPORT, context.folder / LOG
-        for file in (target, context.folder / RESULT):  # of a first attempt that ran out of memory
-            file.unlink(missing_ok=True)
+        target.unlink(missing_ok=True)  # from a first attempt that ran out of memory
         words = self.command(ncu, target, context.command(calls=1, cold_l2=self.cold_l2))
-        ended = tools.run(words, log, self.limit_s, grace_s=GRACE_S)
+        ended = tools.run_tool(words, log, self.limit_s, grace_s=GRACE_S)
         if ended.timed_out:
             raise CannotMeasure(
                 f"ncu was not done after {self.limit_s:g} s: take a smaller measure.ncu.set or measure.ncu.most, or "
                 "a larger measure.ncu.limit_s with a launcher.measure_limit_s that is a minute longer"
             )
-        failed = str(result(context.folder).get("error", ""))
-        if target.is_file() and not failed:
-            return target
-        reason = f"under ncu the case fails: {failed}" if target.is_file() else _why_no_report(ended, failed)
-        raise CannotMeasure(f"{reason} (its output is in {log})")
+        case_error = str(result(context.folder).get("error", ""))
+        if case_error or not target.is_file():
+            raise CannotMeasure(f"{_failure(ended, case_error)} (its output is in {log})")
+        return target
 
     def _part(self, profiled: int, expected: Scalar | None) -> str:
-        """Return why the profiled kernels may not be all of the call's; "" if they are."""
+        """Return a note if only a part of the call's kernels was profiled, else ""."""
         if self.kernels:
             return f"only the call's kernels that match measure.ncu.kernels={self.kernels}"
         if profiled >= self.most and expected != profiled:
@@ -187,27 +170,28 @@ class Ncu:
         return ""
 
 
-def _page(ncu: str, found: Path, page: str) -> str:
-    """Return ``page`` of the report ``found`` as CSV. Raises CannotMeasure."""
-    log = found.with_name(f"{page}.txt")  # not .csv, which W&B would show as a table of two thousand columns
-    words = [ncu, "--import", str(found), "--csv", "--page", page, "--print-units", "base"]
-    ended = tools.run(words, log, IMPORT_S, {"LC_ALL": "C"}, grace_s=1.0)
+def _page(ncu: str, path: Path, page: str) -> str:
+    """Return ``page`` of the report at ``path`` as CSV. Raises CannotMeasure."""
+    log = path.with_name(f"{page}.txt")  # not .csv, which W&B would show as a table of two thousand columns
+    command = [ncu, "--import", str(path), "--csv", "--page", page, "--print-units", "base"]
+    ended = tools.run_tool(command, log, IMPORT_S, {"LC_ALL": "C"}, grace_s=1.0)
     if ended.code:
-        raise CannotMeasure(f"ncu cannot read its own report back: type {shlex.join(words)} to see why")
+        raise CannotMeasure(f"ncu cannot read its own report; see: {shlex.join(command)}")
     log.unlink()
     return ended.output
 
 
-def _why_no_report(ended: tools.Ended, failed: str) -> str:
-    """Return why ncu wrote no report, in its own words if no other reason is known. ``failed``: error of the case."""
-    own = "\n".join(line for line in ended.output.splitlines() if line.startswith("=="))  # without the case's output
-    for pattern, reason in REFUSALS:
-        if re.search(pattern, own or ended.output, re.IGNORECASE):
+def _failure(ended: tools.Ended, case_error: str) -> str:
+    """Return the reason why ncu has not profiled the case: a known one, else the case's or ncu's own error."""
+    lines = ended.output.splitlines()
+    printed = "\n".join(line for line in lines if line.startswith("=="))  # without the case's output
+    for pattern, reason in REFUSALS.items():
+        if re.search(pattern, printed or ended.output, re.IGNORECASE):
             return reason
-    if failed:
-        return f"under ncu the case fails: {failed}"
-    if error := re.search(r"^==ERROR== *(.+)$", own, re.MULTILINE):
+    if case_error:
+        return f"under ncu the case fails: {case_error}"
+    if error := re.search(r"^==ERROR== *(.+)$", printed, re.MULTILINE):
         return f"ncu reports: {error[1]}"
-    if "No kernels were profiled" in own:
-        return "ncu saw no kernel: measure.ncu.kernels matches none, or the call launches none"
+    if "No kernels were profiled" in printed:
+        return "ncu saw no kernel: the call launches none, or none matches measure.ncu.kernels"
     return f"ncu ended with code {ended.code} and wrote no report: check measure.ncu.args"

@@ -1,4 +1,4 @@
-"""Reader of a report of nsys that was exported as SQLite: events of the common time line."""
+"""Read a report of nsys, exported as SQLite, as events of the common time line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from runner.measure.timeline import Call, Event, Kind, calls
+from ..timeline import ApiCall, Event, Kind, calls
 
 NOTABLE = re.compile(  # messages of nsys that cast doubt on a report
     r"is not supported by this build|size limit on recording|already subscribed|payload extension is incompatible"
@@ -19,10 +19,10 @@ NO_WORK = (
     "no GPU work was seen in the calls: nothing ran on the GPU, another client of CUPTI is active in that process, "
     "measure.nsys.args traces CUDA graphs as a whole, or this nsys is older than the driver (update it)"
 )
-NO_CALLS = "it recorded no NVTX ranges, so its kernels cannot be told apart by call; let measure.nsys.args trace nvtx"
-PUSHED = (59, 60)  # event types: a range pushed and popped, and a range started and ended
+NO_CALLS = "it recorded no NVTX ranges, which separate the calls; let measure.nsys.args trace nvtx"
+PUSHED = (59, 60)  # event types of ranges: push and pop; start and end
 COPIES = {1: "host to device", 2: "device to host", 8: "device to device", 9: "host to host", 10: "peer to peer"}
-SEVERE = (2, 3)  # severities of warnings and errors of nsys
+SEVERE = (2, 3)  # severities: warnings and errors of nsys
 PREFIX = "CUPTI_ACTIVITY_KIND_"
 
 
@@ -30,47 +30,46 @@ PREFIX = "CUPTI_ACTIVITY_KIND_"
 class Report:
     """Contents of a report."""
 
-    calls: Sequence[Call]
-    others: Sequence[Call]  # outermost ranges outside of calls
+    calls: Sequence[ApiCall]
+    others: Sequence[ApiCall]  # outermost ranges outside of calls
     works: int  # kernels, copies and fills, inside and outside of calls
     graphs: int  # CUDA graphs that were traced as a whole
     messages: tuple[str, ...]  # notable warnings and errors of nsys
-    version: str  # of nsys; empty if the report does not say, as in 2022
+    version: str  # of nsys; empty if the report does not have it, as in 2022
 
-    def notes(self, asked: int) -> Iterator[str]:
-        """Yield what limits the figures, where ``asked`` calls were made."""
-        if len(self.calls) != asked:
-            yield f"it saw {len(self.calls)} of {asked} calls"
+    def notes(self, expected: int) -> Iterator[str]:
+        """Yield limits of the figures. ``expected`` is the number of calls that were made."""
+        if len(self.calls) != expected:
+            yield f"it saw {len(self.calls)} of {expected} calls"
         if self.graphs:
-            yield f"{self.graphs} CUDA graphs were traced as a whole, and are in no figure"
+            yield f"{self.graphs} CUDA graphs were traced as a whole and do not count"
         yield from self.messages
 
     def fault(self) -> str:
-        """Return why the report shows nothing of the calls; empty if it does."""
+        """Return the reason why the report does not show the calls, else ""."""
         if any(call.work for call in self.calls):
             return ""
         fault = NO_CALLS if self.works and not self.calls else NO_WORK
         return f"{fault} ({self.messages[0]})" if self.messages else fault
 
 
-def read(database: Path) -> Report:
+def read_report(database: Path) -> Report:
     """Return the contents of an exported report. Raises sqlite3.Error."""
     with closing(sqlite3.connect(database)) as connection:
-        reader = _Reader(connection)
+        reader = _ReportTables(connection)
         works = [*reader.kernels(), *reader.copies()]
-        found, others = calls([*reader.ranges(), *reader.apis(), *works])
+        recorded, others = calls([*reader.ranges(), *reader.apis(), *works])
         graphs = sum(1 for _ in reader.rows(f"{PREFIX}GRAPH_TRACE", ["start"]))
-        severe = [
-            text for severity, text in reader.rows("DIAGNOSTIC_EVENT", ["severity", "text"]) if severity in SEVERE
-        ]
-        messages = dict.fromkeys(str(text).strip() for text in severe if NOTABLE.search(str(text)))
+        events = reader.rows("DIAGNOSTIC_EVENT", ["severity", "text"])
+        severe = (str(text) for severity, text in events if severity in SEVERE)
+        messages = dict.fromkeys(text.strip() for text in severe if NOTABLE.search(text))
         facts = dict(tuple(row) for row in reader.rows("META_DATA_EXPORT", ["name", "value"]))
         version = str(facts.get("EXPORT_PRODUCT_VERSION", ""))
-        return Report(found, others, len(works), graphs, tuple(messages), version)
+        return Report(recorded, others, len(works), graphs, tuple(messages), version)
 
 
-class _Reader:
-    """The tables of a report, as far as it has them. Its times are in nanoseconds."""
+class _ReportTables:
+    """The tables of a report, of which some may be missing. Its times are in nanoseconds."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -78,25 +77,25 @@ class _Reader:
         self._columns = {name: {row[1] for row in connection.execute(f'PRAGMA table_info("{name}")')} for name in names}
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[sqlite3.Row]:
-        """Yield ``columns`` of ``table``, NULL for those that it lacks; nothing if there is no such table."""
+        """Yield ``columns`` of ``table``, NULL for missing columns; nothing if the table is missing."""
         if known := self._columns.get(table):
             listed = ", ".join(f'"{name}"' if name in known else "NULL" for name in columns)
             yield from self._connection.execute(f'SELECT {listed} FROM "{table}"')  # noqa: S608  # our own names
 
     @cached_property
     def strings(self) -> dict[int, str]:
-        """Texts by the numbers that other tables refer to."""
+        """Texts by the number under which other tables refer to them."""
         return {int(key): str(text) for key, text in self.rows("StringIds", ["id", "value"])}
 
     def ranges(self) -> Iterator[Event]:
-        """Yield the NVTX ranges of the default domain. Libraries with ranges have domains of their own."""
+        """Yield the NVTX ranges of the default domain. Libraries put their ranges into other domains."""
         columns = ["text", "textId", "start", "end", "globalTid", "eventType", "domainId"]
         for text, key, start, end, thread, kind, domain in self.rows("NVTX_EVENTS", columns):
             if kind in PUSHED and end is not None and not domain:
                 yield Event(text or self.strings.get(key, ""), "span", start / 1e3, end / 1e3, thread or 0)
 
     def apis(self) -> Iterator[Event]:
-        """Yield calls of the CUDA runtime and driver, without the version at the end of their names."""
+        """Yield calls of the CUDA runtime and driver, without the version suffix of their names."""
         columns = ["nameId", "start", "end", "globalTid", "correlationId"]
         for key, start, end, thread, number in self.rows(f"{PREFIX}RUNTIME", columns):
             name = re.sub(r"_v\d+$", "", self.strings.get(key, ""))
@@ -127,5 +126,5 @@ class _Reader:
 
 
 def _correlation(number: int | None, owner: int | None) -> object:
-    """Return the correlation by process. The number of a thread ends in 24 bits of its own."""
+    """Return a correlation that is unique among processes. The last 24 bits of ``owner`` are the thread's."""
     return (number, (owner or 0) >> 24) if number else None

@@ -1,36 +1,35 @@
-"""``measure=profile``: what a call consists of, by torch.profiler."""
+"""``measure=profile``: the operations and kernels of a call, by torch.profiler."""
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from runner.experiment.case import Scalar
-from runner.experiment.columns import Column
-from runner.measure import SUMMARY, CannotMeasure, MeasureContext, write_csv
-from runner.measure.profile import flame
-from runner.measure.timeline import Call as ProfiledCall
-from runner.measure.timeline import Event, Kind, calls, tables
-
-if TYPE_CHECKING:
-    from runner.timing import Call
+from ...records.case import Scalar
+from ...records.columns import Column
+from ...timing.call import Call
+from .. import CannotMeasure, MeasureContext
+from ..timeline import ApiCall, Event, Kind, calls, sizes_text, tables
+from . import flame
 
 TRACE = "trace.json.gz"
 STEP = "ProfilerStep#"  # torch.profiler's own annotation around each call
+
 KINDS: dict[str, Kind] = {  # by the category in a Chrome trace
     "cpu_op": "op",
     "user_annotation": "span",
     "python_function": "python",
     "cuda_runtime": "api",
-    "cuda_driver": "api",  # Triton launches by the driver
+    "cuda_driver": "api",  # Triton launches through the driver
     "kernel": "kernel",
     "gpu_memcpy": "copy",
     "gpu_memset": "fill",
 }
+
 DETAILS = {  # name in the trace → column
     "grid": "grid",
     "block": "block",
@@ -40,10 +39,9 @@ DETAILS = {  # name in the trace → column
     "bytes": "bytes",  # of a copy or fill
     "stream": "stream",
 }
+
 COLUMNS = tables.columns("profile", "torch.profiler") | {
-    "profile_steps": Column(
-        "", "calls that torch.profiler recorded: active in each of repeat times, fewer if they are long"
-    )
+    "profile_steps": Column("", "calls that torch.profiler recorded: repeat times active, fewer if they are long")
 }
 
 
@@ -65,84 +63,76 @@ class Profile:
     def measure(self, call: Call, context: MeasureContext) -> dict[str, Scalar]:
         """Return figures of ``call`` under the profiler; write tables and graphs into the context's folder.
 
-        Raises CannotMeasure if it saw no call, or, on a GPU, no kernel.
+        Raises CannotMeasure if the profiler saw no call, or no kernel on a GPU.
         """
-        from runner.measure.profile import profiled
+        from . import profiled
 
         folder, gpu = context.folder, context.device == "cuda"
-        slowdown, note, traces = profiled.record(call, context.device, self, folder / TRACE)
+        slowdown, note, traces = profiled.record_profile(call, context.device, self, folder / TRACE)
         seen = recorded_calls(traces, gpu)
         figures: dict[str, Scalar] = tables.figures(seen, "profile") if gpu else {}
         notes = [note, tables.note(seen, context.figures) if gpu else ""]
         figures |= {"profile_slowdown": slowdown, "profile_note": "; ".join(filter(None, notes))}
         figures["profile_steps"] = len(seen)
 
-        found = tables.tables(seen)
+        by_name = tables.tables(seen)
         in_stacks = seen
         if self.stacks or self.memory or self.flops:
-            slow = folder / f"slow-{TRACE}"  # not kept: most of its time is the profiler's own
+            slow = folder / f"slow-{TRACE}"  # deleted below: most of its time is the profiler's own
             costs, traces = profiled.record_details(call, context.device, self, slow)
             if costs:
-                found["costs"] = costs
+                by_name["costs"] = costs
             in_stacks = recorded_calls(traces, gpu) if self.stacks else seen
             for trace in traces:
                 trace.unlink()
-        for name, lines in found.items():
-            write_csv(folder / f"{name}.csv", list(lines[0]), lines)
         stacks = flame.of_gpu(in_stacks) if gpu else flame.of_host(in_stacks)
         title = "time of kernels, by what launches them" if gpu else "time on the host, by what spends it"
         (folder / "stacks.txt").write_text(flame.folded(stacks), encoding="utf-8")
         (folder / "flame.svg").write_text(flame.draw(stacks, f"One call: {title}"), encoding="utf-8")
         note = f" ({figures['profile_note']})" if figures["profile_note"] else ""
         head = f"means of {len(seen)} calls{note}; under the profiler a call takes {slowdown:.2f}x the time"
-        text = tables.summary([*tables.gpu_sentences(figures, "profile"), head], found, self.rows)
-        (folder / SUMMARY).write_text(text, encoding="utf-8")
+        tables.write(folder, [*tables.gpu_sentences(figures, "profile"), head], by_name, self.rows)
         return figures
 
 
-def recorded_calls(paths: Iterable[Path], gpu: bool) -> list[ProfiledCall]:
-    """Return the calls of the traces at ``paths``. Raises CannotMeasure if one of a GPU has no work."""
-    found = [call for path in paths for call in calls(read(path))[0]]
-    if not found:
+def recorded_calls(paths: Iterable[Path], gpu: bool) -> list[ApiCall]:
+    """Return the calls of the traces at ``paths``. Raises CannotMeasure if there is none, or one without GPU work."""
+    recorded = [call for path in paths for call in calls(read_trace(path))[0]]
+    if not recorded:
         raise CannotMeasure("torch.profiler recorded no call; worker.log may say why")
-    if gpu and not all(call.work for call in found):
+    if gpu and not all(call.work for call in recorded):
         raise CannotMeasure(
             "torch.profiler saw no kernel, copy or fill in a call: run it without nsys, ncu or Proton, since only one "
             "program at a time can use CUPTI; worker.log may say more"
         )
-    return found
+    return recorded
 
 
-def read(path: Path) -> list[Event]:
-    """Return the events of the gzipped Chrome trace at ``path``. Raises OSError, or ValueError if it is no trace."""
+def read_trace(path: Path) -> list[Event]:
+    """Return the events of the gzipped Chrome trace at ``path``. Raises OSError, or ValueError if it is not a trace."""
     with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
         content = json.load(file, strict=False)  # kernels' names may contain control characters
     return [*events(content["traceEvents"])]
 
 
 def events(records: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
-    """Yield the events of a Chrome trace's ``traceEvents`` that the time line uses.
+    """Yield the events of the time line from the ``traceEvents`` of a Chrome trace.
 
-    "External id" links launches too, but versions of torch fill it in differently; "correlation" is reliable.
+    Launches are linked by "correlation", since versions of torch fill in "External id" differently.
     """
     for record in records:
         kind = KINDS.get(record.get("cat", "")) if record.get("ph") == "X" else None
         if kind is None or str(record["name"]).startswith(STEP):
             continue
-        given, start = record.get("args", {}), float(record["ts"])
-        details = {DETAILS[name]: value for name, value in given.items() if name in DETAILS}
+        arguments, start = record.get("args", {}), float(record["ts"])
+        details = {DETAILS[name]: value for name, value in arguments.items() if name in DETAILS}
         yield Event(
             name=str(record["name"]),
             kind=kind,
             start=start,
             end=start + float(record.get("dur", 0.0)),
             thread=(record.get("pid"), record.get("tid")),
-            correlation=given.get("correlation") or None,
-            details={key: sizes_text([one]) if isinstance(one, list) else one for key, one in details.items()},
-            shapes=sizes_text(given.get("Input Dims")),
+            correlation=arguments.get("correlation") or None,
+            details={key: sizes_text([value]) if isinstance(value, list) else value for key, value in details.items()},
+            shapes=sizes_text(arguments.get("Input Dims")),
         )
-
-
-def sizes_text(sizes: Sequence[Sequence[int]] | None) -> str:
-    """Return ``64x128 128`` for ``[[64, 128], [128], []]``."""
-    return " ".join("x".join(map(str, size)) for size in sizes or () if size)

@@ -1,41 +1,44 @@
-"""Calls under torch.profiler, and the same calls without it for comparison."""
+"""Make calls under torch.profiler, and without it for comparison."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.profiler import ProfilerActivity, record_function, schedule
 
-from runner.kernels.spans import watched
-from runner.measure import CALL
-from runner.measure.profile import Profile, sizes_text
-from runner.measure.timeline.tables import Line
-from runner.timing import Call
-from runner.timing import clock as time
-from runner.timing.preparation import preparation
-from runner.timing.statistics import trimmed_mean
+from ...kernels.spans import watched
+from ...timing import clock as time
+from ...timing.call import Call
+from ...timing.preparation import preparation
+from ...timing.statistics import trimmed_mean
+from .. import CALL
+from ..timeline import sizes_text
+from ..timeline.tables import Record
 
-ROUNDS = 3  # of calls without the profiler and with it, in turn, since the machine may become slower
-LONGEST_S = 30.0  # time limit for all of them
-FEWEST = 2  # calls, however slow
+if TYPE_CHECKING:
+    from . import Profile
+
+ROUNDS = 3  # calls without and with the profiler alternate, since the machine may become slower
+LONGEST_S = 30.0  # for all calls
+FEWEST = 2  # calls, even if they are slow
 
 
 class Caller:
-    """Makes calls one at a time, each from the same start: inputs restored, L2 cache cold, GPU idle.
+    """Makes calls one at a time, each with restored inputs, cold L2 cache and an idle GPU.
 
-    The constructor makes one call, whose time decides how many ``count`` calls in ``rounds`` rounds are made.
+    The constructor times one call to choose ``rounds`` and the ``count`` of calls in each.
     """
 
     def __init__(self, call: Call, device: str, settings: Profile) -> None:
         self._run, self._settings, self._gpu = call.run, settings, device == "cuda"
         self._before = preparation(call.reset, cold_l2=settings.cold_l2 and self._gpu)
         self._activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._gpu else [])]
-        self.rounds, self.count = plan(self.plain_us() / 1e6, settings)
+        self.rounds, self.count = recording_plan(self.plain_us() / 1e6, settings)
 
     def plain_us(self) -> float:
-        """Make a call; return its host time until the result is there, in microseconds."""
+        """Make a call; return its host time in us until the result is complete."""
         self._before()
         self._wait()
         started = time.perf_counter()
@@ -46,12 +49,12 @@ class Caller:
     def profiled_us(self, path: Path | None, **options: Any) -> tuple[list[float], list[Path], Any]:
         """Make calls under the profiler by the schedule: ``repeat`` times wait, warm up, and record ``count`` calls.
 
-        Return the host times of the recorded calls, the traces, and the profiler. ``path``: of the first trace, one for
-        each repetition; None: keep none, and record once.
+        Return the host times of the recorded calls, the traces, and the profiler. The first trace is at ``path``, and
+        each repetition has one. Without ``path``, record once and keep no trace.
         """
         settings, traces = self._settings, list[Path]()
         before, repeat = settings.wait + settings.warmup, settings.repeat if path else 1
-        plan = schedule(wait=settings.wait, warmup=settings.warmup, active=self.count, repeat=repeat)
+        steps = schedule(wait=settings.wait, warmup=settings.warmup, active=self.count, repeat=repeat)
 
         def save(profiler: Any) -> None:
             assert path
@@ -61,7 +64,7 @@ class Caller:
 
         taken = []
         with torch.profiler.profile(
-            activities=self._activities, schedule=plan, on_trace_ready=save if path else None, **options
+            activities=self._activities, schedule=steps, on_trace_ready=save if path else None, **options
         ) as profiler:
             for step in range(repeat * (before + self.count)):
                 self._before()
@@ -80,15 +83,13 @@ class Caller:
             torch.cuda.synchronize()
 
 
-def record(call: Call, device: str, settings: Profile, path: Path) -> tuple[float, str, list[Path]]:
-    """Make calls without the profiler and with it in turn; write the traces of the last round, the first to ``path``.
+def record_profile(call: Call, device: str, settings: Profile, path: Path) -> tuple[float, str, list[Path]]:
+    """Make calls without and with the profiler in turn; write the traces of the last round, the first to ``path``.
 
-    Return the time of a call under the profiler over its time without, a note on what was left out, and the traces.
+    Return the time of a call under the profiler over its time without it, a note on omitted calls, and the traces.
     """
     caller = Caller(call, device, settings)
-    plain_us: list[float] = []
-    profiled_us: list[float] = []
-    traces: list[Path] = []
+    plain_us, profiled_us, traces = list[float](), list[float](), list[Path]()
     for left in reversed(range(caller.rounds)):
         plain_us += [caller.plain_us() for _ in range(caller.count)]
         taken, traces, _ = caller.profiled_us(None if left else path, record_shapes=settings.shapes)
@@ -98,26 +99,21 @@ def record(call: Call, device: str, settings: Profile, path: Path) -> tuple[floa
     return trimmed_mean(profiled_us) / trimmed_mean(plain_us), note, traces
 
 
-def record_details(call: Call, device: str, settings: Profile, path: Path) -> tuple[list[Line], list[Path]]:
-    """Make calls with the options that slow them down; write the traces, the first to ``path``.
+def record_details(call: Call, device: str, settings: Profile, path: Path) -> tuple[list[Record], list[Path]]:
+    """Make calls under the options that slow them down; write the traces, the first to ``path``.
 
-    Return the traces, and a line for each operation, for one call: its count, the memory that it allocated less what it
-    freed, and its operations as far as torch counts them, in the last repetition. No lines if neither is asked for.
+    Return a line for each operation, none without ``memory`` and ``flops``, and the traces. A line has means per call
+    of the last repetition: the count, memory allocated less memory freed, and floating-point operations by torch.
     """
     caller = Caller(call, device, settings)
-    _, traces, profiler = caller.profiled_us(
-        path,
-        record_shapes=settings.shapes or settings.flops,
-        profile_memory=settings.memory,
-        with_flops=settings.flops,
-        with_stack=settings.stacks,
-    )
-    asked = settings.memory or settings.flops
-    return _costs(profiler.events(), caller.count, settings, device) if asked else [], traces
+    options = {"profile_memory": settings.memory, "with_flops": settings.flops, "with_stack": settings.stacks}
+    _, traces, profiler = caller.profiled_us(path, record_shapes=settings.shapes or settings.flops, **options)
+    wants_costs = settings.memory or settings.flops
+    return _costs(profiler.events(), caller.count, settings, device) if wants_costs else [], traces
 
 
-def plan(call_s: float, settings: Profile) -> tuple[int, int]:
-    """Return the number of rounds, and of calls to record in each repetition, for a call of ``call_s`` seconds."""
+def recording_plan(call_s: float, settings: Profile) -> tuple[int, int]:
+    """Return the number of rounds, and of calls in each repetition, for calls of ``call_s`` seconds."""
     before, repeat = settings.repeat * (settings.wait + settings.warmup), settings.repeat
     if ROUNDS * (before + (repeat + 1) * settings.active) * call_s <= LONGEST_S:
         return ROUNDS, settings.active
@@ -125,11 +121,11 @@ def plan(call_s: float, settings: Profile) -> tuple[int, int]:
     return 1, min(settings.active, max(FEWEST, fit))
 
 
-def _costs(events: Any, count: int, settings: Profile, device: str) -> list[Line]:
+def _costs(events: Any, count: int, settings: Profile, device: str) -> list[Record]:
     on_host = [e for e in events if e.device_type == torch.autograd.DeviceType.CPU]  # type: ignore[attr-defined]
     calls = [event.time_range for event in on_host if event.name == CALL]
     memory = "self_device_memory_usage" if device == "cuda" else "self_cpu_memory_usage"
-    lines: dict[tuple[str, str], Line] = {}
+    lines: dict[tuple[str, str], Record] = {}
     for event in on_host:
         time_range = event.time_range
         if "::" not in event.name or not any(c.start <= time_range.start <= time_range.end <= c.end for c in calls):

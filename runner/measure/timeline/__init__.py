@@ -1,7 +1,7 @@
-"""The time line of recorded calls, which profile and nsys share: what the host and the GPU did in each call.
+"""The time line of recorded calls, shared by profile and nsys: events of the host and the GPU in each call.
 
-A kernel and the CUDA call that launched it have the same correlation number. The launch stands on the host's clock,
-inside the operation that made it, on whatever thread that runs. Nothing here imports torch.
+A kernel and the CUDA call that launched it have the same correlation number. The launch is on the host's time line,
+inside the operation that made it, on the thread of that operation. This package does not import torch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import dropwhile, takewhile
 from typing import Any, Literal
 
-from runner.measure import CALL
+from .. import CALL
 
 Kind = Literal["op", "span", "python", "api", "kernel", "copy", "fill"]
 ON_GPU = ("kernel", "copy", "fill")
@@ -21,36 +21,36 @@ ROUNDING_US = 0.005  # a trace has times in thousandths of a microsecond
 
 @dataclass(eq=False)
 class Event:
-    """Something that the host or the GPU did; start and end in microseconds of one clock.
+    """An event on the host or the GPU; start and end in microseconds of one clock.
 
-    A reader fills in the first fields; ``calls`` fills in the others.
+    A reader sets the fields up to ``shapes``; ``calls`` sets the others.
     """
 
     name: str
     kind: Kind
     start: float
     end: float
-    thread: object = None  # of the host
-    correlation: object = None  # equal for a launch and its kernels; None: unknown
-    details: Mapping[str, Any] = field(default_factory=dict)  # of a kernel, copy or fill, by column
+    thread: object = None  # on the host
+    correlation: object = None  # the same for a launch and its kernels; None: unknown
+    details: Mapping[str, Any] = field(default_factory=dict)  # column → value, for a kernel, copy or fill
     shapes: str = ""  # ``64x128 128``: sizes of the tensors among the inputs of an operation
     parent: Event | None = None  # the innermost event around it on its thread
-    children_us: float = 0.0  # time in events that it encloses directly
-    launch: Event | None = None  # of a kernel, copy or fill: the CUDA call that launched it; None: not recorded
+    children_us: float = 0.0  # time of the events that it encloses directly
+    launch: Event | None = None  # the CUDA call that launched a kernel, copy or fill; None: not recorded
     stack: tuple[Event, ...] = ()  # spans, operations and Python functions around it or its launch, outermost first
 
     @property
     def us(self) -> float:
-        """Duration."""
+        """Duration in us."""
         return self.end - self.start
 
     @property
     def self_us(self) -> float:
-        """Duration without the events that it encloses."""
+        """Duration in us, without the events that it encloses."""
         return max(0.0, self.us - self.children_us)
 
     def ancestors(self) -> Iterator[Event]:
-        """Yield the events around it on its thread, innermost first."""
+        """Yield the enclosing events on its thread, innermost first."""
         above = self.parent
         while above is not None:
             yield above
@@ -63,15 +63,20 @@ class Event:
 
 
 @dataclass
-class Call:
+class ApiCall:
     """One recorded call, or another outermost span."""
 
     span: Event
     work: list[Event] = field(default_factory=list)  # kernels, copies and fills that it launched, by start
-    host: list[Event] = field(default_factory=list)  # events of the host in it, without the span itself
+    host: list[Event] = field(default_factory=list)  # host events in it, without the span itself
 
 
-def calls(events: Iterable[Event]) -> tuple[list[Call], list[Call]]:
+def sizes_text(sizes: Sequence[Sequence[int]] | None) -> str:
+    """Return ``64x128 128`` for ``[[64, 128], [128], []]``."""
+    return " ".join("x".join(map(str, size)) for size in sizes or () if size)
+
+
+def calls(events: Iterable[Event]) -> tuple[list[ApiCall], list[ApiCall]]:
     """Return the calls, which are spans named ``call``, and the outermost spans outside of them; both by start.
 
     Work belongs to the call that launched it. Work without a recorded launch belongs to the call in which it starts.
@@ -81,33 +86,30 @@ def calls(events: Iterable[Event]) -> tuple[list[Call], list[Call]]:
     for event in by_start:
         if event.kind not in ON_GPU:
             threads.setdefault(event.thread, []).append(event)
-    for own in threads.values():
-        _nest(own)
-    # The runtime's call contains the driver's call of the same number, and is the longer one.
-    apis = sorted(
-        (event for event in by_start if event.kind == "api" and event.correlation), key=lambda event: event.us
-    )
-    launches = {event.correlation: event for event in apis}
-    found = _outermost(by_start)
+    for on_thread in threads.values():
+        _nest(on_thread)
+    # The runtime's call contains the driver's call of the same number, and is longer.
+    apis = [event for event in by_start if event.kind == "api" and event.correlation]
+    launches = {event.correlation: event for event in sorted(apis, key=lambda event: event.us)}
+    outermost = _outermost(by_start)
     for event in by_start:
         if event.kind in ON_GPU:
             event.launch = launches.get(event.correlation) if event.correlation else None
-            if call := _at(found, event.launch.start if event.launch else event.start):
+            if call := _at(outermost, (event.launch or event).start):
                 event.stack = _stack(event.launch, call.span, threads) if event.launch else ()
                 call.work.append(event)
-            continue
-        call = _at(found, event.start)
-        if call and event is not call.span and event.end <= call.span.end:  # later: Python code that ends the span
+        # An event that ends after the span is the Python code that ends it.
+        elif (call := _at(outermost, event.start)) and event is not call.span and event.end <= call.span.end:
             event.stack = _stack(event, call.span, threads)
             call.host.append(event)
-    return [one for one in found if one.span.name == CALL], [one for one in found if one.span.name != CALL]
+    others = [outer for outer in outermost if outer.span.name != CALL]
+    return [outer for outer in outermost if outer.span.name == CALL], others
 
 
 def _nest(events: Sequence[Event]) -> None:
     """Set the parents of one thread's events, which are sorted.
 
-    Two events may overlap without one enclosing the other: a span begins inside the Python function that begins it, and
-    outlasts that function. Such events are neighbors.
+    A span begins inside a Python function and outlasts it: such events overlap, and neither encloses the other.
     """
     open_: list[Event] = []
     for event in events:
@@ -119,39 +121,35 @@ def _nest(events: Sequence[Event]) -> None:
         open_.append(event)
 
 
-def _outermost(events: Sequence[Event]) -> list[Call]:
+def _outermost(events: Sequence[Event]) -> list[ApiCall]:
     """Return the calls, and the outermost spans that overlap neither a call nor each other, by start."""
     spans = [event for event in events if event.kind == "span"]
-    names = ((span, {above.name for above in span.ancestors()}) for span in spans if span.name == CALL)
-    found = [Call(span) for span, around in names if CALL not in around]
-    for span in spans:
-        if span.parent is None and span.name != CALL:
-            index = bisect.bisect_left(found, span.start, key=lambda call: call.span.start)
-            before, after = found[max(0, index - 1) : index], found[index : index + 1]
-            if all(one.span.end <= span.start for one in before) and all(span.end <= one.span.start for one in after):
-                found.insert(index, Call(span))
-    return found
+    calls = [span for span in spans if span.name == CALL and all(above.name != CALL for above in span.ancestors())]
+    others = (span for span in spans if span.name != CALL and span.parent is None)
+    for span in others:
+        if all(other.end <= span.start or span.end <= other.start for other in calls):
+            calls.append(span)
+    return [ApiCall(span) for span in sorted(calls, key=lambda span: span.start)]
 
 
-def _at(found: Sequence[Call], time: float) -> Call | None:
-    """Return the call that runs at ``time``; ``found`` is sorted and does not overlap."""
-    index = bisect.bisect_right(found, time, key=lambda call: call.span.start) - 1
-    return found[index] if index >= 0 and time <= found[index].span.end else None
+def _at(recorded: Sequence[ApiCall], time: float) -> ApiCall | None:
+    """Return the call that runs at ``time``. ``recorded`` is sorted, without overlaps."""
+    index = bisect.bisect_right(recorded, time, key=lambda call: call.span.start) - 1
+    return recorded[index] if index >= 0 and time <= recorded[index].span.end else None
 
 
 def _stack(event: Event, span: Event, threads: Mapping[object, Sequence[Event]]) -> tuple[Event, ...]:
-    """Return what encloses ``event`` within ``span``, outermost first.
+    """Return the events that enclose ``event`` within ``span``, outermost first.
 
-    For an event of another thread, such as autograd's, begin with what the caller's thread does at the same time: it
-    waits there.
+    For an event on another thread, such as autograd's, they begin with the events in which the caller's thread waits.
     """
 
     def inside(other: Event) -> bool:
         return other is not span and other.start >= span.start
 
-    own = [*takewhile(inside, event.ancestors())]
+    around = [*takewhile(inside, event.ancestors())]
     if event.thread != span.thread:
         caller = threads[span.thread]
-        last = caller[bisect.bisect_right(caller, event.start, key=lambda other: other.start) - 1]
-        own += takewhile(inside, dropwhile(lambda other: other.end < event.start, (last, *last.ancestors())))
-    return tuple(other for other in reversed(own) if other.kind != "api")
+        latest = caller[bisect.bisect_right(caller, event.start, key=lambda other: other.start) - 1]
+        around += takewhile(inside, dropwhile(lambda other: other.end < event.start, (latest, *latest.ancestors())))
+    return tuple(other for other in reversed(around) if other.kind != "api")

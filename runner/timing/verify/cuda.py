@@ -1,4 +1,4 @@
-"""The checks on a GPU: kernels of known length, CUPTI beside the timestamps, equal calls, slowdowns, L2 and zeros."""
+"""The checks on a GPU: kernels of known length, timestamps against CUPTI, equal calls, slowdowns, L2 and zeros."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runner.timing import Call, calibration, instruments
-from runner.timing.gpu_kernels import spin
-from runner.timing.preparation import reading_flush
-from runner.timing.procedure import take
-from runner.timing.statistics import FLOORS, trimmed_mean
-from runner.timing.timestamps import GraphTimestamps
-from runner.timing.verify import (
+from .. import calibration, instruments
+from ..call import Call
+from ..gpu_kernels import spin
+from ..preparation import reading_flush
+from ..procedure import take
+from ..statistics import FLOORS, trimmed_mean
+from ..timestamps import GraphTimestamps
+from .checks import (
     Check,
-    Finding,
+    SelfTest,
     Settings,
     alike,
     compared,
@@ -35,7 +36,7 @@ SPIN_US, SPIN_SHARE = 0.3, 0.005  # error allowed, the larger of the two
 
 SIZES_LOG2 = (10, 14, 18, 20, 22, 24, 26)  # elements
 CUPTI_US, CUPTI_SHARE = 0.35, 0.01  # difference from CUPTI allowed, the larger of the two
-STREAM_US = 2 * FLOORS["stream_timestamps"].us  # the same for timestamps on a stream: their interval includes it
+STREAM_US = 2 * FLOORS["stream_timestamps"].us  # for timestamps on a stream, whose interval includes it
 EVENT_SAMPLES = 100
 
 SAME_LOG2, SAME_EACH, SAME_MOST = (22, 24), 10, 1  # pairs of each size; how many may be called different in all
@@ -48,11 +49,11 @@ COLD_LOG2 = 22
 FLUSHES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)  # sizes of the L2 cache
 COLD_SHARE, WARM_SHARE = 0.01, 0.05
 
-SMALL, LARGE, QUICK_US = 4096, 8192, 500.0  # sizes of a matrix; the large one if the small one takes less than that
+SMALL, LARGE, QUICK_US = 4096, 8192, 500.0  # sizes of a matrix; LARGE if SMALL takes less than QUICK_US
 RANDOM_SHARE = 0.01
 
 
-def spins(settings: Settings) -> list[Finding]:
+def spins(settings: Settings) -> list[Check]:
     """Time one warp that counts cycles."""
     mhz, findings = calibration.unloaded_mhz(), []
     for us in SPINS_US:
@@ -63,15 +64,15 @@ def spins(settings: Settings) -> list[Finding]:
     return findings
 
 
-def known_length(us: float, read_us: float, true_us: float) -> Finding:
+def known_length(us: float, read_us: float, true_us: float) -> Check:
     """Check the time of a spin of about ``us``, which takes ``true_us`` with its launch."""
     allowed_us = max(SPIN_US, SPIN_SHARE * true_us)
-    found = f"{read_us:.2f} us where {true_us:.2f} us is right ({read_us - true_us:+.2f} us)"
+    text = f"{read_us:.2f} us where {true_us:.2f} us is right ({read_us - true_us:+.2f} us)"
     bar = f"within {SPIN_US:g} us or {100 * SPIN_SHARE:g} %"
-    return Finding(f"spin of {us:g} us", found, bar, abs(read_us - true_us) <= allowed_us)
+    return Check(f"spin of {us:g} us", text, bar, abs(read_us - true_us) <= allowed_us)
 
 
-def methods(settings: Settings) -> list[Finding]:
+def methods(settings: Settings) -> list[Check]:
     """Time GELU by every method."""
     findings = []
     for log2 in SIZES_LOG2:
@@ -79,28 +80,28 @@ def methods(settings: Settings) -> list[Finding]:
         graphs = replace(settings, instrument="graph_timestamps").time(call, "cuda")
         stream = replace(settings, instrument="stream_timestamps").time(call, "cuda")
         events_us = trimmed_mean(instruments.build("cuda_events", call, settings).samples(EVENT_SAMPLES))
-        findings.append(beside_cupti(log2, graphs, stream, events_us))
+        findings.append(against_cupti(log2, graphs, stream, events_us))
     return findings
 
 
-def beside_cupti(log2: int, graphs: Mapping[str, Any], stream: Mapping[str, Any], events_us: float) -> Finding:
+def against_cupti(log2: int, graphs: Mapping[str, Any], stream: Mapping[str, Any], events_us: float) -> Check:
     """Check the rows of one call by two instruments against CUPTI's time in both."""
     name = f"gelu 2^{log2}"
     bar = f"graphs within {CUPTI_US:g} us, stream {STREAM_US:g} us, or {100 * CUPTI_SHARE:g} %"
-    seen = [float(row["cupti_us"]) for row in (graphs, stream) if "cupti_us" in row]
-    if not seen:
-        return Finding(name, "CUPTI is not available here", bar, passed=False)
-    cupti_us = fmean(seen)
+    cupti_times = [float(row["cupti_us"]) for row in (graphs, stream) if "cupti_us" in row]
+    if not cupti_times:
+        return Check(name, "CUPTI is not available here", bar, passed=False)
+    cupti_us = fmean(cupti_times)
     off = {"graphs": graphs["gpu_us"] - cupti_us, "stream": stream["gpu_us"] - cupti_us}
     shown = off | {"events": events_us - cupti_us, "wall clock": graphs["latency_us"] - cupti_us}
-    found = f"CUPTI {cupti_us:.2f} us; " + ", ".join(f"{method} {us:+.2f}" for method, us in shown.items())
+    text = f"CUPTI {cupti_us:.2f} us; " + ", ".join(f"{method} {us:+.2f}" for method, us in shown.items())
     allowed_us = {"graphs": CUPTI_US, "stream": STREAM_US}
     near = all(abs(us) <= max(allowed_us[method], CUPTI_SHARE * cupti_us) for method, us in off.items())
-    return Finding(name, found, bar, near)
+    return Check(name, text, bar, near)
 
 
-def same(settings: Settings) -> list[Finding]:
-    """Compare calls with themselves; the buffers of each call are elsewhere."""
+def same(settings: Settings) -> list[Check]:
+    """Compare calls with themselves. Each call has other buffers."""
     calls = [gelu(2**log2, "cuda") for log2 in SAME_LOG2 for _ in range(SAME_EACH)]
     instrument = instruments.choose(calls[0], settings)[0].name
     pairs = [compared(settings, "cuda", call, call, instrument) for call in calls]
@@ -108,14 +109,14 @@ def same(settings: Settings) -> list[Finding]:
     return [alike(name, pairs, SAME_MOST), sure(name, pairs)]
 
 
-def series(settings: Settings) -> list[Finding]:
+def series(settings: Settings) -> list[Check]:
     """Time GELU of two sizes in fresh processes."""
-    taken = in_processes(settings, "cuda", [2**log2 for log2 in SAME_LOG2])
+    processes = in_processes(settings, "cuda", [2**log2 for log2 in SAME_LOG2])
     name = "gelu " + " and ".join(f"2^{log2}" for log2 in SAME_LOG2)
-    return [separate(f"{name}: separate times", taken, APART_PCT, earlier("cuda"))]
+    return [separate(f"{name}: separate times", processes, APART_PCT, earlier("cuda"))]
 
 
-def slowed(settings: Settings) -> list[Finding]:
+def slowed(settings: Settings) -> list[Check]:
     """Compare a spin with a longer one, launch included."""
     mhz, empty_kernel_us = calibration.unloaded_mhz(), calibration.empty_kernel_us()
     quick, findings = replace(settings, max_s=min(settings.max_s, PAIR_S)), []
@@ -127,8 +128,8 @@ def slowed(settings: Settings) -> list[Finding]:
     return findings
 
 
-def coldness(settings: Settings) -> list[Finding]:
-    """Time the same call after flushes of all sizes. Above some size they must make no difference."""
+def coldness(settings: Settings) -> list[Check]:
+    """Time the same call after flushes of all sizes. Large flushes must not differ."""
     run, times_us = gelu(2**COLD_LOG2, "cuda").run, {}
     for factor in FLUSHES:
         constant_us = calibration.graph_constant_us(cold_l2=factor > 0, captures=settings.captures)
@@ -139,24 +140,24 @@ def coldness(settings: Settings) -> list[Finding]:
     return swept(times_us, fits=l2_bytes >= 2 * 4 * 2**COLD_LOG2)
 
 
-def swept(times_us: Mapping[float, float], *, fits: bool) -> list[Finding]:
+def swept(times_us: Mapping[float, float], *, fits: bool) -> list[Check]:
     """Check the times after each flush. ``fits``: the L2 cache holds all data of the call."""
     most, next_to_it, none = times_us[4.0], times_us[2.0], times_us[0.0]
     apart = next_to_it / most - 1
     name, series = f"gelu 2^{COLD_LOG2}", ", ".join(f"{factor:g}: {us:.2f}" for factor, us in times_us.items())
-    cold = Finding(
+    cold = Check(
         f"{name}, L2 flushed",
-        f"after 2 L2 {100 * apart:+.2f} % of that after 4 (us by flush: {series})",
+        f"after 2 L2 {100 * apart:+.2f} % compared with 4 (us by flush: {series})",
         f"within {100 * COLD_SHARE:g} %",
         abs(apart) <= COLD_SHARE,
     )
     faster = 1 - none / next_to_it
-    found = f"{100 * faster:.1f} % faster" + ("" if fits else "; does not fit")
+    text = f"{100 * faster:.1f} % faster" + ("" if fits else "; does not fit")
     bar = f"at least {100 * WARM_SHARE:g} % faster" + ("" if fits else " where the L2 holds its data")
-    return [cold, Finding(f"{name}, L2 warm", found, bar, not fits or faster >= WARM_SHARE)]
+    return [cold, Check(f"{name}, L2 warm", text, bar, not fits or faster >= WARM_SHARE)]
 
 
-def zeros(settings: Settings) -> list[Finding]:
+def zeros(settings: Settings) -> list[Check]:
     """Time a matrix product, which depends on the values where power limits it."""
     dtype = torch.bfloat16 if torch.cuda.get_device_capability() >= (8, 0) else torch.float16
     small = _matmul(SMALL, dtype, torch.randn)
@@ -168,11 +169,11 @@ def zeros(settings: Settings) -> list[Finding]:
     return [against_zeros(name, rows[0]["gpu_us"], rows[1]["gpu_us"])]
 
 
-def against_zeros(name: str, random_us: float, zeros_us: float) -> Finding:
+def against_zeros(name: str, random_us: float, zeros_us: float) -> Check:
     """Check that random numbers are not multiplied faster than zeros."""
     ratio = random_us / zeros_us
-    found = f"random {random_us:.1f} us, zeros {zeros_us:.1f} us: {ratio:.3f} times as long"
-    return Finding(name, found, f"at least {1 - RANDOM_SHARE:g}", ratio >= 1 - RANDOM_SHARE)
+    text = f"random {random_us:.1f} us, zeros {zeros_us:.1f} us: {ratio:.3f} times as long"
+    return Check(name, text, f"at least {1 - RANDOM_SHARE:g}", ratio >= 1 - RANDOM_SHARE)
 
 
 def _spinning(cycles: int) -> Call:
@@ -189,12 +190,12 @@ def _matmul(size: int, dtype: torch.dtype, fill: Callable[..., Tensor]) -> Call:
     return Call(lambda: (torch.mm(a, b, out=c),))
 
 
-CUDA_CHECKS: Mapping[str, Check] = {
+CUDA_CHECKS: Mapping[str, SelfTest] = {
     "spins of known length": spins,
-    "timestamps beside CUPTI": methods,
+    "timestamps against CUPTI": methods,
     "equal calls": same,
     "injected slowdowns": slowed,
     "coldness": coldness,
     "zeros against random": zeros,
-    "separate times": series,  # the last: other processes on the GPU may shift the timer offset of this one
+    "separate times": series,  # last: other processes on the GPU may shift the timer offset of this process
 }

@@ -1,0 +1,103 @@
+"""Turn exceptions into statuses of a case."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from ..kernels.unsupported import TRITON_NEEDS_GPU, Unsupported
+from ..records.debugging import interpreted
+from ..records.encoding import printable
+from ..records.figures import figure
+from ..records.redaction import clip
+from ..records.row import Phase, Status
+
+OUT_OF_MEMORY = re.compile(
+    r"out of memory|can't allocate memory|Storage size calculation overflowed|CU(BLAS|DNN)_STATUS_ALLOC_FAILED"
+)
+REQUESTED = re.compile(r"you tried to allocate (\d+) bytes")  # by torch on a CPU
+NO_SUCH_KERNEL = re.compile(  # the last under deterministic_algorithms=true
+    r"not implemented for|not supported for|unsupported dtype|does not have a deterministic implementation",
+    re.IGNORECASE,
+)
+NO_DRIVER = re.compile(r"0 active drivers|cannot be accessed from Triton \(cpu tensor\?\)")  # by Triton
+INTERPRETED_DRIVER = "it asks Triton for the driver of a GPU, which its interpreter has not; run it on a GPU"
+NO_GPU = re.compile(r"Torch not compiled with CUDA|No CUDA GPUs are available|Found no NVIDIA driver|no NVIDIA GPU")
+NO_NETWORK = (  # exceptions of sockets, urllib, requests, httpx and huggingface_hub
+    "ConnectionError",
+    "ConnectError",
+    "ConnectTimeout",
+    "gaierror",
+    "URLError",
+    "OfflineModeIsEnabled",
+    "LocalEntryNotFoundError",
+)
+LONGEST = 800, 200  # characters of a reason, from its beginning and from its end
+COMPILERS = (
+    "torch._dynamo",
+    "torch._inductor",
+    "triton.compiler",
+    "triton.runtime.errors",
+    "torch.utils.cpp_extension",
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The failure of a case. A spoiled process must not run another case: its CUDA context is lost."""
+
+    status: Status
+    reason: str  # one line
+    spoiled: bool = False
+
+
+def without_gpu(error: Exception) -> Unsupported | None:
+    """Return ``error`` as a refusal that says what to do if it is raised where there is no GPU; else None."""
+    if isinstance(error, Unsupported):
+        return error
+    if NO_DRIVER.search(str(error)):
+        return Unsupported(INTERPRETED_DRIVER if interpreted() else TRITON_NEEDS_GPU)
+    if NO_GPU.search(text := " ".join(str(error).split())):
+        reason = printable(clip(f"{type(error).__name__}: {text}", *LONGEST))
+        return Unsupported(f"it asks for a GPU, and torch sees none here ({reason})")
+    return None
+
+
+def classify(error: BaseException, phase: Phase) -> Fault:
+    """Return the fault behind ``error``, which was raised in ``phase``."""
+    message = str(error)
+    text = next((line.strip() for line in message.splitlines() if line.strip()), "")
+    name = type(error).__name__  # may have several lines, if the case has made the class
+    reason = printable(clip(f"{name}: {text}" if text else name, *LONGEST))
+    if isinstance(error, Unsupported):
+        return Fault("unsupported", printable(clip(text, *LONGEST)) or "unsupported")
+    if isinstance(error, Exception) and not torch.cuda.is_available() and (refusal := without_gpu(error)):
+        return Fault("unsupported", str(refusal))
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or OUT_OF_MEMORY.search(message):
+        if requested := REQUESTED.search(message):
+            size = figure(int(requested[1]), "byte")
+            reason = f"cannot allocate {size} ({requested[1]} bytes); give smaller sizes"
+        return Fault("oom", reason)
+    if "CUDA error" in text or name == "AcceleratorError":
+        return Fault("cuda_error", reason, spoiled=True)
+    if isinstance(error, ModuleNotFoundError) and phase == "inputs":
+        return Fault("unsupported", f"its inputs need the package {error.name}; install it to run this")
+    if any(type(cause).__name__ in NO_NETWORK for cause in _causes(error)):
+        return Fault("unsupported", f"it needs the network, which it does not reach here ({reason})")
+    if isinstance(error, NotImplementedError) or (isinstance(error, RuntimeError) and NO_SUCH_KERNEL.search(text)):
+        return Fault("unsupported", reason)
+    # BuildFailed is of kernels/, of any revision.
+    compiler = type(error).__module__.startswith(COMPILERS) or name == "BuildFailed"
+    if phase == "build" and (compiler or isinstance(error, SyntaxError | ImportError | AttributeError)):
+        return Fault("build_failed", reason)
+    return Fault("error", reason)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and those that it was raised from, or while handling them."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,150 @@
+"""Forward and backward of any function: its outputs, and the gradients of inputs and of parameters of modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..kernels.unsupported import Unsupported
+from ..models.layout import Layout, laid_out
+from ..timing import nested
+
+
+def wanted(args: Sequence[Any]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the tensors whose gradients are taken: arguments, and parameters of modules among them.
+
+    Of the arguments these are all that require a gradient, or, if none does, all floating ones. Buffers of modules have
+    none.
+    """
+    modules = [part for _, part in nested.parts(tuple(args)) if isinstance(part, torch.nn.Module)]
+    parameters: list[Tensor] = [parameter for module in modules for parameter in module.parameters()]
+    within = {id(tensor) for module in modules for tensor in (*module.parameters(), *module.buffers())}
+    floating = [tensor for _, tensor in nested.tensors(tuple(args)) if tensor.is_floating_point()]
+    plain = [tensor for tensor in floating if id(tensor) not in within]
+    return [tensor for tensor in plain if tensor.requires_grad] or plain, parameters
+
+
+def upstream(output: Tensor, layout: Layout = "contiguous") -> Tensor:
+    """Return a gradient for ``output``: multiples of 1/16 between -1 and 1, which are exact in every type.
+
+    The numbers depend on the shape alone; in the layout "contiguous" they lie in memory as those of ``output`` do. No
+    mode of torch sees how they are drawn: to the check of a reference, they are an input and nothing random.
+    """
+    gradient = torch.empty_like(output)
+    with _disable_current_modes(), torch.no_grad():
+        generator = torch.Generator(output.device).manual_seed(0)
+        drawn = torch.randint(-16, 17, output.shape, generator=generator, device=output.device)
+        gradient.copy_(drawn.to(torch.float32) / 16)
+    return laid_out(gradient, layout)
+
+
+def with_leaves(
+    args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any], list[Tensor]]:
+    """Return the arguments with leaves of autograd over the same memory, and the leaves."""
+    arguments = (tuple(args), dict(kwargs))
+    tensors, parameters = wanted(arguments)
+    chosen = {id(tensor) for tensor in tensors}
+    leaves: list[Tensor] = []
+
+    def leaf(tensor: Tensor) -> Tensor:
+        if id(tensor) not in chosen:
+            return tensor.detach()
+        leaves.append(tensor.detach().requires_grad_())
+        return leaves[-1]
+
+    return *nested.mapped(leaf, arguments), [*leaves, *parameters]
+
+
+def differentiable(result: object) -> list[Tensor]:
+    """Return the outputs that depend on a leaf. Raises Unsupported if none does."""
+    outputs = [tensor for _, tensor in nested.tensors(result) if tensor.requires_grad]
+    if not outputs:
+        raise Unsupported("no output depends on an input that has a gradient: time its forward alone")
+    return outputs
+
+
+class Gradients:
+    """A call of forward and backward. Returns the outputs and the gradients; no ``.grad`` changes.
+
+    Gradients of other tensors, such as the parameters of a module that the function refers to, are computed too.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None = None,
+        layout: Layout = "contiguous",
+    ) -> None:
+        self._function, self._layout = function, layout
+        self._args, self._kwargs, self._leaves = with_leaves(args, kwargs or {})
+        self._others: list[Tensor] = []
+        self.upstream: list[Tensor] = []  # a gradient for each output, after the first call
+
+    def __call__(self) -> tuple[Any, ...]:
+        """Return the outputs, detached, and then each gradient; None where an output does not depend on an input."""
+        with torch.enable_grad():
+            result = self._function(*self._args, **self._kwargs)
+            outputs = differentiable(result)
+            if not self.upstream:
+                self.upstream = [upstream(output, self._layout) for output in outputs]
+                known = {id(leaf) for leaf in self._leaves}
+                self._others = [leaf for leaf in _leaves_of(outputs) if id(leaf) not in known]
+            leaves = [*self._leaves, *self._others]
+            gradients = torch.autograd.grad(outputs, leaves, self.upstream, allow_unused=True)
+        return (nested.mapped(Tensor.detach, result), *gradients[: len(self._leaves)])
+
+
+def _leaves_of(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """Return the leaves of the autograd graph of ``outputs``."""
+    leaves, visited, waiting = [], set(), [output.grad_fn for output in outputs]
+    while waiting:
+        node: Any = waiting.pop()
+        if node is None or node in visited:
+            continue
+        visited.add(node)
+        if hasattr(node, "variable"):
+            leaves.append(node.variable)
+        waiting += [following for following, _ in node.next_functions]
+    return leaves
+
+
+class GradientsAlone:
+    """A call of backward without its forward, which runs once on each stream. Returns the gradients."""
+
+    def __init__(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], layout: Layout
+    ) -> None:
+        self._function, self._given, self._layout = function, (args, kwargs), layout
+        self._forwards: dict[object, tuple[list[Tensor], list[Tensor], list[Tensor]]] = {}
+
+    def __call__(self) -> tuple[Tensor | None, ...]:
+        """Return each gradient; None where an output does not depend on an input."""
+        stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
+        if stream not in self._forwards:
+            args, kwargs, leaves = with_leaves(*self._given)
+            with torch.enable_grad():
+                outputs = differentiable(self._function(*args, **kwargs))
+            self._forwards[stream] = outputs, leaves, [upstream(output, self._layout) for output in outputs]
+        outputs, leaves, given = self._forwards[stream]
+        return torch.autograd.grad(outputs, leaves, given, retain_graph=True, allow_unused=True)
+
+
+class WithGradients:
+    """A function that returns the gradients of ``function``, after its outputs if ``outputs``."""
+
+    def __init__(self, function: Callable[..., Any], *, outputs: bool) -> None:
+        self._function, self._outputs = function, outputs
+        self.upstream_bytes = 0  # of the gradients that are given to the first call's outputs
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Return each gradient; None where an output does not depend on an input."""
+        gradients = Gradients(self._function, args, kwargs)
+        results = gradients()
+        self.upstream_bytes = self.upstream_bytes or sum(int(given.nbytes) for given in gradients.upstream)
+        return results if self._outputs else results[1:]

@@ -1,0 +1,82 @@
+"""Kernels that run as Python: by Triton's interpreter, or by Numba's simulator. What they cannot do is refused."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from ..kernels.unsupported import INTERPRETED_BFLOAT16, Unsupported
+from ..records.debugging import interpreted
+from ..timing.nested import parts
+
+LAUNCHERS = {  # module and class whose calls run a kernel → what they are of
+    ("triton.runtime.interpreter", "GridExecutor"): "Triton's interpreter",
+    ("numba.cuda.simulator.kernel", "FakeCUDAKernel"): "Numba's simulator",
+}
+
+
+def untimed(interpreters: Sequence[str], *, checked: bool) -> str:
+    """Return why a call whose kernels ran in ``interpreters`` is not timed; "" without any."""
+    if not interpreters:
+        return ""
+    return f"{'correct ' * checked}under {interpreters[0]}; a time there would say nothing about a GPU"
+
+
+@contextmanager
+def interpreting() -> Iterator[list[str]]:
+    """Collect which interpreters run kernels in this context.
+
+    A kernel that computes in bfloat16, or does what its interpreter has not, raises Unsupported. Of an autotuned kernel
+    the first configuration runs, since none has a time.
+    """
+    ran: list[str] = []
+    if interpreted():
+        with suppress(ImportError):  # no Triton here, or no interpreter in it
+            import_module("triton.runtime.interpreter")
+    with ExitStack() as stack:
+        for (module, name), interpreter in LAUNCHERS.items():
+            if launcher := getattr(sys.modules.get(module), name, None):
+                stack.callback(setattr, launcher, "__call__", launcher.__call__)
+                launcher.__call__ = _launch(launcher.__call__, interpreter, ran)
+        if builder := getattr(sys.modules.get("triton.runtime.interpreter"), "InterpreterBuilder", None):
+            stack.callback(setattr, builder, "cast_impl", builder.cast_impl)
+            builder.cast_impl = _cast(builder.cast_impl)
+        if interpreted() and (tuner := getattr(sys.modules.get("triton.runtime.autotuner"), "Autotuner", None)):
+            stack.callback(setattr, tuner, "_bench", tuner._bench)
+            tuner._bench = lambda *args, **options: [0.0, 0.0, 0.0]
+        yield ran
+
+
+def _launch(real: Any, interpreter: str, ran: list[str]) -> Any:
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        ran.append(interpreter)
+        for _, value in parts((args, options)) if interpreter.startswith("Triton") else ():
+            if getattr(getattr(value, "base", value), "dtype", None) == torch.bfloat16:  # of a descriptor, too
+                raise Unsupported(INTERPRETED_BFLOAT16)
+        try:
+            return real(self, *args, **options)
+        except Exception as error:
+            cause: BaseException = error
+            while cause.__cause__ is not None:  # Triton wraps what a kernel raises
+                cause = cause.__cause__
+            if isinstance(cause, Unsupported):
+                raise cause from None
+            if isinstance(cause, NotImplementedError):
+                raise Unsupported(f"{interpreter} cannot run this kernel ({cause}); run it on a GPU") from error
+            raise
+
+    return call
+
+
+def _cast(real: Any) -> Any:
+    def cast_impl(self: Any, source: Any, to: Any) -> Any:
+        if to.scalar.name == "bf16" and source.dtype.scalar.name != "bf16":
+            raise Unsupported(INTERPRETED_BFLOAT16)
+        return real(self, source, to)
+
+    return cast_impl

@@ -1,0 +1,324 @@
+"""OwnOperation: a workload in a file of the user's, as the worker runs it. Methods import torch when they need it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, make_dataclass
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..kernels.unsupported import Unsupported
+from ..models.layout import Layout, laid_out
+from ..models.workload import options_for
+from ..records.case import Choice, Scalar
+from ..records.options import option_class
+from ..tasks import own_file
+from ..tasks.own_file import DType, OwnFile, Pass
+from ..timing.call import Call, Work
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from ..timing.correctness import CheckResult, Outputs
+
+
+def workload_class(choice: Choice) -> type:
+    """Return the class of a workload: that of models/<name>.py, or one made for the file at the field ``path``.
+
+    Raises LookupError if there is no such model, BadInput if there is no such file.
+    """
+    path = choice.fields.get("path")
+    return option_class("models", choice.name) if path is None else class_of(own_file.read(str(path), strict=False))
+
+
+@lru_cache(maxsize=256)
+def _class_of(path: str, fields: tuple[tuple[str, type, Any], ...]) -> type:
+    return make_dataclass(
+        "OwnWorkload",
+        [(name, kind, field(default=default)) for name, kind, default in fields],
+        bases=(OwnOperation,),
+        frozen=True,
+        kw_only=True,
+    )
+
+
+def class_of(file: OwnFile) -> type:
+    """Return the class of the workload in ``file``, whose fields are those of the file."""
+    kinds = tuple((name, _rule(name, value, file), value) for name, value in file.fields.items())
+    return _class_of(file.path, kinds)
+
+
+def _rule(name: str, value: Any, file: OwnFile) -> Any:
+    """Return the type of a field, by its default and its annotation."""
+    if words := file.words.get(name):
+        return Literal[words]
+    if isinstance(value, tuple | list):
+        return tuple[type(value[0]) if value else int, ...]  # type: ignore[misc]
+    return type(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnOperation:
+    """A function of its inputs, in a file. Subclasses have the fields of the file."""
+
+    path: str  # of the file
+    dtype: DType | None  # type of floating inputs; None: as ``inputs`` makes them
+    tf32: bool  # may float32 products run on tensor cores?
+    pass_: Pass  # forward, gradients of every input alone, or both
+    layout: Layout  # how floating inputs and upstream gradients lie in memory
+
+    @cached_property
+    def file(self) -> OwnFile:
+        """What the file declares."""
+        return own_file.read(self.path, strict=False)
+
+    @cached_property
+    def module(self) -> ModuleType:
+        """The file, run as a module, which no implementation shares: it may change what it finds there.
+
+        Raises Unsupported if it is no workload.
+        """
+        from ..implementations import loader
+
+        if self.file.refused:
+            raise Unsupported(self.file.refused)
+        return loader.load_file(Path(self.path), functions=self.file.parts, apart="workload")
+
+    # --- inputs ---
+
+    def draw_inputs(self, device: str, seed: int) -> tuple[Tensor, ...]:
+        """Return the tensors among the inputs, parameters and buffers of modules included.
+
+        They are drawn once. A further call puts the same numbers into the same tensors.
+        """
+        from ..timing.nested import tensors
+
+        args, kwargs = self.draw(device, seed)
+        drawn = tuple(tensor for _, tensor in tensors((args, kwargs)))
+        state = self.__dict__
+        if "arguments" not in state:
+            state["arguments"], state["_tensors"] = (args, kwargs), drawn
+            return drawn
+        before = state["_tensors"]
+        try:
+            for was, now in zip(before, drawn, strict=True):
+                was.data.copy_(now)
+        except Exception:
+            del state["arguments"]
+            raise
+        return tuple(before)
+
+    def draw(self, device: str, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Call ``inputs`` of the file, with seeds set and restored. Return positional and keyword arguments."""
+        import torch
+
+        from ..timing.nested import mapped, tensors
+
+        given = {name: getattr(self, name) for name in self.file.of_inputs}
+        filled: dict[str, Any] = {"device": device, "seed": seed}
+        filled["dtype"] = getattr(torch, self.dtype or self.file.dtype or "float32")
+        if "generator" in self.file.filled:
+            filled["generator"] = torch.Generator(device).manual_seed(seed)
+        given |= {name: filled[name] for name in self.file.filled}
+        self.__dict__["_made_by"] = device, seed
+        with _seeds(device, seed):
+            value = self.module.inputs(**given)
+        args, kwargs = ((), value) if type(value) is dict else (value if type(value) is tuple else (value,), {})
+        for part in (*args, *kwargs.values()):
+            if isinstance(part, torch.nn.Module):
+                if self._cast() or any(tensor.device.type != device for _, tensor in tensors(part)):  # fake ones cannot
+                    part.to(device=device, dtype=self._cast())
+                part.requires_grad_(self.pass_ != "fwd")
+        placed: tuple[tuple[Any, ...], dict[str, Any]] = mapped(partial(self._placed, device), (args, kwargs))
+        return placed
+
+    def _cast(self) -> torch.dtype | None:
+        """Return the type to cast floating inputs to; None if ``inputs`` makes them in it."""
+        import torch
+
+        return getattr(torch, self.dtype) if self.dtype and "dtype" not in self.file.filled else None
+
+    def _placed(self, device: str, tensor: Tensor) -> Tensor:
+        """Return an input on the device, in the type and the layout of the case."""
+        cast = self._cast() if tensor.is_floating_point() else None
+        placed = laid_out(tensor.detach().to(device=device, dtype=cast), self.layout)
+        return placed.requires_grad_(tensor.requires_grad) if self.pass_ != "fwd" else placed
+
+    # --- calls ---
+
+    def options(self) -> Mapping[str, object]:
+        """Return the keyword arguments of ``reference``, which an implementation gets if it names them."""
+        return {name: getattr(self, name) for name in self.file.of_reference}
+
+    def call(self, function: Callable[..., Any], inputs: Sequence[Tensor]) -> Call:
+        """Bind ``function`` to the inputs. Raises Unsupported if it lacks an option that is not at its default.
+
+        A class is made as the task makes its ``Model``, and takes the place of that among the inputs.
+        """
+        args, kwargs = self.__dict__["arguments"]
+        columns: dict[str, Scalar] = {}
+        if isinstance(cls := getattr(function, "of_module", ...), type):
+            module, columns["weights"] = self._like(cls, args[0])
+            args = (module, *args[1:])
+        elif cls is ... and hasattr(self.module, "_adapted"):
+            function = self.module._adapted(function)
+        options = options_for(function, self.options(), len(args))
+        for name, value in self.options().items():
+            if name not in options and value != self.file.fields[name]:
+                raise Unsupported(f"it takes no {name}, and workload.{name}={value} is not the default")
+        bound = partial(function, **options)
+        if self.pass_ == "fwd":
+            return Call(run=partial(bound, *args, **kwargs), columns=columns)
+        from .gradients import Gradients, GradientsAlone
+
+        if self.pass_ == "bwd":
+            run = GradientsAlone(bound, args, kwargs, self.layout)
+            return Call(run=run, reads_inputs=False, columns=columns)
+        return Call(run=Gradients(bound, args, kwargs, self.layout), columns=columns)
+
+    def _like(self, cls: type, model: Any) -> tuple[Any, str]:
+        """Return a module of ``cls``, made as ``model`` was, and whether it has its weights. Raises Unsupported."""
+        from .weights import share
+
+        if not hasattr(self.module, "_built"):
+            raise Unsupported(f"{cls.__name__} is a class, which a task with a class Model makes; name a function")
+        device, seed = self.__dict__["_made_by"]
+        with _seeds(device, seed):
+            module = self.module._built(cls, seed)
+        module.to(device=device, dtype=self._cast()).requires_grad_(self.pass_ != "fwd").train(model.training)
+        return module, share(model, module)
+
+    # --- what is right ---
+
+    @property
+    def reference(self) -> Callable[..., Any]:
+        """The function that says what is right, with its options."""
+        return partial(self.module.reference, **self.options())
+
+    def expected_outputs(self, inputs: Sequence[Tensor], *, quick: bool = False) -> Outputs:
+        """Return what judges the outputs of an implementation; ``quick``: by half of the runs of the reference."""
+        from .tolerance import Judge
+
+        args, kwargs = self.__dict__["arguments"]
+        if "check" in self.file.parts:
+            from ..timing.nested import cloned
+
+            return FileCheck(self.module.check, cloned((*args, *kwargs.values())))
+        reference = self.reference
+        if self.pass_ != "fwd":
+            from .gradients import WithGradients
+
+            reference = WithGradients(reference, outputs=self.pass_ == "fwd_bwd")
+        words: dict[str, Any] = {"atol": self.file.atol, "rtol": self.file.rtol}
+        if "tolerance" in self.file.parts:
+            words = self.module.tolerance(**options_for(self.module.tolerance, self._fields()))
+        judge = Judge(reference, args, kwargs, tf32=self.tf32, quick=quick, **words)
+        self.__dict__["_outside_bytes"] = judge.output_bytes + getattr(reference, "upstream_bytes", 0)
+        return judge
+
+    def work(self) -> Work:
+        """Return the operations and the least traffic of the definition, as far as they are known (0: unknown)."""
+        inputs = self.__dict__.get("_tensors", ())
+        dtype = next((str(tensor.dtype) for tensor in inputs if tensor.is_floating_point()), "torch.float32")
+        return Work(self._flops(), self._bytes(), dtype.removeprefix("torch."), self.tf32)
+
+    def _flops(self) -> int:
+        if "flops" in self.file.parts:
+            return int(self.module.flops(**options_for(self.module.flops, self._fields())))
+        from . import counted
+
+        args, kwargs = self.__dict__["arguments"]
+        return counted.flops(self.reference, args, kwargs, self.pass_)
+
+    def _bytes(self) -> int:
+        if "bytes" in self.file.parts:
+            return int(self.module.bytes(**options_for(self.module.bytes, self._fields())))
+        tensors: Sequence[Tensor] = self.__dict__.get("_tensors", ())
+        storages = {tensor.untyped_storage().data_ptr(): int(tensor.nbytes) for tensor in tensors}
+        return sum(storages.values()) + int(self.__dict__.get("_outside_bytes", 0))
+
+    def _fields(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.file.fields} | {"dtype": self.dtype}
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """Judges outputs by the function ``check(inputs, outputs)`` of the user's file: None, or what is wrong."""
+
+    function: Callable[[Any, Any], str | None]
+    inputs: Sequence[Any]
+
+    def check(self, outputs: Any) -> CheckResult:
+        """Call the function with the inputs, as they were before a call, and ``outputs``."""
+        from ..timing.correctness import CheckResult
+        from ..timing.nested import cloned
+
+        reason = self.function(cloned(self.inputs), outputs)
+        return CheckResult(compared=False, tolerance=["by check() of the file"], reason=reason or "")
+
+    def check_tensors(self, outputs: Sequence[object], paths: Sequence[str] = ()) -> CheckResult:
+        """Call the function with the tensor, or with a tuple of several tensors."""
+        from ..timing.nested import tensors
+
+        plain = tuple(tensor for _, tensor in tensors(outputs))
+        return self.check(plain[0] if len(plain) == 1 else plain)
+
+
+@contextmanager
+def _seeds(device: str, seed: int) -> Iterator[None]:
+    """Seed the generators of torch, numpy and ``random``, make tensors on ``device``, and restore all of it."""
+    import random
+
+    import torch
+
+    devices = [torch.cuda.current_device()] if device == "cuda" else []
+    state = random.getstate()
+    with torch.random.fork_rng(devices), torch.device(device), _numpy_seed(seed):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(state)
+
+
+class _numpy_seed:  # noqa: N801  a context, as torch.random.fork_rng is
+    """Seed numpy, if it is there, and restore its generator."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def __enter__(self) -> None:
+        try:
+            import numpy as np
+        except ImportError:
+            self._state = None
+            return
+        self._state = np.random.get_state()
+        np.random.seed(self._seed % 2**32)
+
+    def __exit__(self, *failure: object) -> None:
+        if self._state is not None:
+            import numpy as np
+
+            np.random.set_state(self._state)
+
+
+def bound_to(workload: Mapping[str, Any], impl: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the implementation ``impl`` of a config as its workload means it, if that is a file.
+
+    A name without a path is a function of that file. A wrapper wraps ``reference`` unless it names another function.
+    """
+    path = workload.get("path")
+    if path is None:
+        return impl
+    functions = own_file.read(str(path), strict=False).implementations
+    if impl.get("name") in functions or (impl.get("path", "") is None and impl.get("name") != "file"):
+        return {"args": {}, "rev": None, **impl, "path": f"{path}:{impl['name']}"}
+    if "of" in impl and ":" not in str(impl["of"]):
+        return {**impl, "of": f"{path}:{impl['of'] if impl['of'] in functions else 'reference'}"}
+    return impl

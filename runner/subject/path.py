@@ -1,0 +1,121 @@
+"""The measuring path that a worker and ``bench`` share: first calls, check, and calls for paired rounds.
+
+A ``Call`` comes in, and goes out with a reset of the inputs that it changes and with what judges its further outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from ..records.case import Scalar
+from ..timing import clock as time
+from ..timing.arguments import Inputs
+from ..timing.call import Call
+from ..timing.correctness import Outputs, judged, repeats
+from ..timing.outputs import tensor_paths, tensors
+from ..timing.peak_memory import peak_bytes
+from .recompiles import Recompiles
+
+TimedCall = tuple[Call, Mapping[str, Scalar]]  # with the figures of its row
+FURTHER_CALLS = {"cpu": 0, "cuda": 2}  # torch.compile with CUDA graphs warms up and records before it replays
+
+
+def first_calls(call: Call, inputs: Inputs, device: str, *, peak: bool) -> tuple[Call, dict[str, Scalar]]:
+    """Call until everything is compiled, on "cpu" or "cuda".
+
+    Args:
+        call: it may change its inputs.
+        inputs: with copies, so that changes are noticed; the copies of unchanged tensors are freed.
+        device: "cpu" or "cuda".
+        peak: measure the peak memory on a GPU, which resets torch's own record of it.
+
+    Returns:
+        The call with its inputs, and with a reset if it changes them; and the columns ``first_call_s``,
+        ``mutates_inputs``, with ``peak`` on a GPU ``first_call_peak_bytes``, and those of torch.compile.
+
+    """
+    columns: dict[str, Scalar] = {}
+    recompiles = Recompiles()
+    synchronize(device)
+    started = time.perf_counter()
+    try:
+        if peak and device == "cuda":
+            columns["first_call_peak_bytes"] = peak_bytes(call.run, device)
+        else:
+            call.run()
+            synchronize(device)
+    except BaseException:
+        with suppress(Exception):  # the GPU may have failed for good
+            inputs.note_changes()
+            inputs.restore()
+        raise
+    columns["first_call_s"] = time.perf_counter() - started
+    inputs.note_changes()
+    inputs.forget_unchanged()
+    inputs.restore()
+    columns["mutates_inputs"] = bool(inputs.changed)
+    if inputs.changed:
+        call = replace(call, reset=partial(_restore, call, inputs))
+    for _ in range(FURTHER_CALLS[device]):
+        call.restore()
+        call.run()
+    synchronize(device)
+    columns |= recompiles.columns(call)
+    return replace(call, inputs=inputs.movable if call.reads_inputs else ()), columns
+
+
+def checked(
+    call: Call, expected: Outputs, expected_now: Callable[[], Outputs], inputs: Inputs
+) -> tuple[Call, dict[str, Scalar], str]:
+    """Compare what ``call`` returns with what is expected, or else the inputs that it changes.
+
+    Return the call with what judges its further outputs, the columns of the check, and what is wrong, or "".
+    ``expected_now`` gives what is expected for the values that the inputs hold when it is called.
+    """
+    call.restore()
+    outputs = call.run()
+    if not tensors(outputs) and inputs.changed:
+        result = expected.check([now for now, _ in inputs.changed])
+        call.restore()
+        return call, result.columns(), result.reason
+    result = expected.check(outputs)
+    columns = result.columns()
+    if result.compared:
+        columns["bitwise_repeatable"] = repeats(call, outputs)
+    if not result.reason:
+        call = judged(call, expected, expected_now, tensor_paths(outputs))
+    return call, columns, result.reason
+
+
+def on_same_inputs(calls: Sequence[TimedCall]) -> Sequence[TimedCall]:
+    """Return ``calls`` with resets that also undo changes of the shared inputs by other calls.
+
+    If no call changes its inputs, ``calls`` are returned without a reset, since a CPU times calls with a reset singly.
+    """
+    undo = [call.restore for call, figures in calls if figures.get("mutates_inputs")]
+
+    def restored(call: Call) -> Call:
+        def reset() -> None:
+            for undo_call in (*undo, call.restore):
+                undo_call()
+
+        return replace(call, reset=reset)
+
+    return [(restored(call), figures) for call, figures in calls] if undo else calls
+
+
+def synchronize(device: str) -> None:
+    """Wait for the GPU, which raises its late errors."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _restore(call: Call, inputs: Inputs) -> None:
+    """Undo changes by ``call``, also of its inputs."""
+    call.restore()
+    inputs.restore()

@@ -1,0 +1,465 @@
+"""Run a function in float64, exactly or with the errors that rounding and sums in any order may have.
+
+``Rounding`` sees every aten operator that a function calls, so a function needs no change. Operators that compute in
+one kernel, such as a normalization or a softmax, are taken apart so that errors inside them are seen too.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import get_decompositions
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+aten = torch.ops.aten
+DTYPE = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
+
+UNIT: dict[torch.dtype, float] = {  # unit roundoff: the largest relative error of one rounding
+    torch.float64: 2.0**-53,
+    torch.float32: 2.0**-24,
+    torch.float16: 2.0**-11,
+    torch.bfloat16: 2.0**-8,
+}
+FLOAT8: list[torch.dtype] = [getattr(torch, name) for name in dir(torch) if name.startswith("float8_e")]
+UNIT |= {dtype: torch.finfo(dtype).eps / 2 for dtype in FLOAT8}
+
+TF32 = 2.0**-11  # unit roundoff of a float32 factor with 10 bits of fraction
+OF_UNIFORM = 0.6  # standard deviation of a rounding error, in units: 1/3^(1/2)
+POOL = {"cpu": 2**20}  # numbers of a pool of normals: one that fits a cache on a CPU
+POOL_ELSEWHERE = 2**22
+REMEMBERED = 2**25  # elements of spreads that are kept from one draw to the next; the others are computed again
+
+# Operators that add many products, and the position of the first factor.
+PRODUCTS = {"mm": 0, "bmm": 0, "mv": 0, "dot": 0, "convolution": 0, "convolution_backward": 0}
+PRODUCTS |= {"addmm": 1, "baddbmm": 1, "addbmm": 1, "addmv": 1, "addr": 1}
+SUMS = {"sum", "nansum", "cumsum", "trace", "index_add", "scatter_add", "index_put", "embedding_dense_backward"}
+MEANS = {"mean", "avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d"}
+# Roundings that the error of an operator is as large as, where that is not one: torch's own GELU on a CPU uses an erf
+# whose error reaches 8 unit roundoffs, and 1 + erf(x) cancels for negative x.
+ROUNDINGS = {"erf": 3.0, "erfc": 3.0}
+SCANS = {"cumsum", "cumprod", "logcumsumexp"}
+SCATTERED = {"index_add", "scatter_add", "scatter_reduce", "index_put", "embedding_dense_backward"}
+CASTS = {"_to_copy", "copy"}
+
+# Operators whose results are numbers that they were given. One that is missing here gets noise that it does not need.
+_COPIES = """
+clone copy lift_fresh fill zero zeros ones full arange scalar_tensor zeros_like ones_like full_like empty_like
+new_zeros new_ones new_full new_empty empty empty_strided eye max_pool1d_with_indices max_pool2d_with_indices
+max_pool3d_with_indices max min amax amin aminmax fmax fmin maximum minimum relu threshold clamp clamp_min
+clamp_max hardtanh neg abs sgn sign where masked_fill masked_scatter cat stack index index_select gather take
+embedding constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
+replication_pad3d repeat flip roll sort topk kthvalue median nanmedian mode cummax cummin tril triu diag_embed
+slice_scatter select_scatter scatter index_copy index_fill round floor ceil trunc nan_to_num pixel_shuffle
+pixel_unshuffle channel_shuffle upsample_nearest1d upsample_nearest2d upsample_nearest3d im2col heaviside resize
+set adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d relu6 unsafe_split complex _unsafe_view
+split_with_sizes_copy view_copy expand_copy permute_copy _conj_physical
+"""
+COPIES = frozenset(_COPIES.split())
+
+# Operators of one kernel, which computes in float32 inside whatever the type of its result.
+_TOGETHER = """
+native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit _batch_norm_with_update
+cudnn_batch_norm _softmax _log_softmax logsumexp _fused_rms_norm mse_loss huber_loss smooth_l1_loss gelu silu
+mish softplus hardswish elu log_sigmoid_forward glu binary_cross_entropy native_layer_norm_backward
+native_group_norm_backward native_batch_norm_backward _softmax_backward_data _log_softmax_backward_data
+gelu_backward silu_backward mish_backward softplus_backward hardswish_backward elu_backward mse_loss_backward
+sigmoid_backward tanh_backward _fused_rms_norm_backward
+"""
+TOGETHER = tuple(_TOGETHER.split())
+# Operators that a reference calls by one name, and that are as good as the operators that they stand for.
+TAKEN_APART = ("_scaled_dot_product_flash_attention_for_cpu",)
+
+
+def decompositions(names: Iterable[str]) -> dict[Any, Callable[..., Any]]:
+    """Return the decompositions that this version of torch has of aten operators with these ``names``."""
+    packets = [packet for name in names if (packet := getattr(aten, name, None)) is not None]
+    found: dict[Any, Callable[..., Any]] = {}
+    for packet in packets:
+        try:
+            found |= get_decompositions([packet])
+        except RuntimeError:  # known to torch, and not decomposed by it
+            continue
+    return found
+
+
+INSIDE, APART = decompositions(TOGETHER), decompositions(TAKEN_APART)
+
+
+class Noise:
+    """Normal numbers from a pool at random offsets: much cheaper than new ones, and the same for a seed."""
+
+    def __init__(self, device: torch.device, seed: int) -> None:
+        """Draw the pool on ``device``."""
+        self._size = POOL.get(device.type, POOL_ELSEWHERE)
+        generator = torch.Generator(device).manual_seed(seed)
+        self._normals = torch.randn(self._size, dtype=torch.float64, device=device, generator=generator)
+        self._factors: dict[float, Tensor] = {}
+        self._random = random.Random(seed)
+
+    def scale(self, tensor: Tensor, std: float) -> Tensor:
+        """Multiply each element of ``tensor`` by 1 + std N, in place. Infinities stay."""
+        if std not in self._factors:
+            self._factors[std] = 1 + std * self._normals
+        if not tensor.is_complex():
+            for (part,) in _parts([tensor], self._size // 2):
+                part.mul_(self._some(self._factors[std], part))
+            return tensor
+        return self.add(tensor, std * tensor.abs())
+
+    def add(self, tensor: Tensor, std: Tensor) -> Tensor:
+        """Add std N to each element of ``tensor``, in place. ``std``: of the shape of ``tensor``."""
+        std = std.nan_to_num(0.0, 0.0, 0.0)
+        if tensor.is_complex():
+            tensor, std = torch.view_as_real(tensor), torch.stack([std / math.sqrt(2)] * 2, -1)
+        for part, spread in _parts([tensor, std], self._size // 2):
+            part.addcmul_(spread, self._some(self._normals, part))
+        return tensor
+
+    def one(self) -> float:
+        """Return one normal number."""
+        return self._random.gauss(0.0, 1.0)
+
+    def _some(self, pool: Tensor, like: Tensor) -> Tensor:
+        start = self._random.randrange(self._size - like.numel() + 1)
+        return pool[start : start + like.numel()].view(like.shape)
+
+
+def _parts(tensors: Sequence[Tensor], most: int) -> Iterator[tuple[Tensor, ...]]:
+    """Yield views of up to ``most`` elements of tensors of one shape, in the order of the first one's memory."""
+    first = tensors[0]
+    order = sorted(range(first.dim()), key=first.stride, reverse=True)
+    tensors = [tensor.permute(order) for tensor in tensors]
+    if all(tensor.is_contiguous() for tensor in tensors):
+        yield from zip(*(tensor.view(-1).split(most) for tensor in tensors), strict=True)
+    elif first.numel() <= most:
+        yield tuple(tensors)
+    else:
+        for rows in zip(*tensors, strict=True):
+            yield from _parts(rows, most)
+
+
+class NominalTypes(TorchFunctionMode):
+    """Makes ``x.dtype`` the type that x would have outside: a function may cast to float32, and back to that of x."""
+
+    def __init__(self, rounding: Rounding) -> None:
+        super().__init__()
+        self._rounding = rounding
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call ``func``."""
+        result = func(*args, **(kwargs or {}))
+        return self._rounding.nominal(args[0]) if func == DTYPE and result == torch.float64 else result
+
+
+class Rounding(TorchDispatchMode):  # type: ignore[misc]
+    """Runs everything in float64. With ``noise``, each result gets the error of its rounding and of its sums.
+
+    A cast to float32, float16 or bfloat16 stays float64; a cast to a type narrower than ``kind`` is meant, and done.
+    What is cast to float64 although ``kind`` is narrower has the errors of float32.
+    """
+
+    def __init__(
+        self,
+        kind: torch.dtype,
+        kinds: Sequence[tuple[Tensor, torch.dtype]] = (),
+        noise: Noise | None = None,
+        *,
+        unrounded: frozenset[int] = frozenset(),
+        tf32: Collection[str] = (),
+        spreads: dict[Any, Tensor] | None = None,
+    ) -> None:
+        """Remember what the tensors are.
+
+        Args:
+            kind: the narrowest type that the case computes in.
+            kinds: tensors that the function is given, in float64, with the type that each of them has in the case.
+            noise: None for an exact run.
+            unrounded: numbers of operators that write an output, from ``writers`` of an exact run. Their last
+                rounding is allowed for elsewhere; whatever else reads their result gets it rounded.
+            tf32: operators whose float32 factors may be rounded to TF32, a part of ``PRODUCTS``.
+            spreads: what earlier draws found of sums, which is used again.
+
+        """
+        super().__init__()
+        self.kind, self.noise, self.tf32 = kind, noise, tf32
+        self.random = ""  # the first operator that draws random numbers
+        self.elements = 0  # numbers that were computed, and for products what takes as long
+        self.products: set[torch.dtype] = set()  # types of the products
+        self.kinds_of: dict[int, torch.dtype] = {}  # of the results of an operator, by its number
+        self._nominal = {_storage(tensor): dtype for tensor, dtype in kinds}
+        self._writers: dict[int, frozenset[int]] = {}
+        self._unrounded = unrounded
+        self._bare: dict[int, float] = {}  # storages of outputs whose last rounding is left out, with its unit
+        self._spreads = {} if spreads is None else spreads
+        self._default = torch.float64 if kind == torch.float64 else torch.float32
+        self._accumulated = UNIT[torch.float64 if kind == torch.float64 else torch.float32]
+        self._count, self._sums, self._inside = 0, 0, False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: else torch imports torch._dynamo with the first operator, which takes seconds."""
+        return False
+
+    def writers(self, tensor: Tensor) -> frozenset[int]:
+        """Return the numbers of the operators that rounded the values of ``tensor``."""
+        return self._writers.get(_storage(tensor), frozenset())
+
+    def nominal(self, tensor: Tensor) -> torch.dtype:
+        """Return the type that ``tensor`` would have outside."""
+        return self._nominal.get(_storage(tensor), self._default)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run ``func`` on float64."""
+        with torch._C.DisableTorchFunction():
+            return self._dispatch(func, args, kwargs)
+
+    def _dispatch(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
+        kwargs = dict(kwargs or {})
+        name = func._schema.name.partition("::")[2].rstrip("_")
+        mutable = func._schema.is_mutable
+        if name == "view" and func._overloadname == "dtype":
+            raise TypeError("view(dtype) reads the bits of a number, and float64 has others")
+        if not self.random and _draws(func, args, kwargs):
+            self.random = name
+        with self:
+            if func in APART:
+                return APART[func](*args, **kwargs)
+            if (result := func.decompose(*args, **kwargs)) is not NotImplemented:
+                return result
+        written = [
+            argument.alias_info is not None and argument.alias_info.is_write for argument in func._schema.arguments
+        ]
+        args = [arg if write else self._widened(arg) for arg, write in zip(args, written, strict=False)]
+        kwargs = {key: value if mutable else self._widened(value) for key, value in kwargs.items()}
+        requested = kwargs.get("dtype")
+        requested = requested if requested is not None and requested.is_floating_point else None
+        if requested:
+            kwargs["dtype"] = torch.float64
+            if requested == torch.float64:  # which a reference asks for to be exact, and an implementation need not
+                requested = self._default
+        elif kwargs.get("dtype") == torch.complex64:
+            kwargs["dtype"] = torch.complex128
+        given = _floats((args, kwargs))
+        kind = requested or self._kind(given, args, mutable)
+        rounds = self._rounds(func, name, kind, args)
+        if self.noise is not None and not self._inside:
+            args = self._noisy_arguments(name, kind, args, written) if rounds else args
+        out = self._call(func, args, kwargs)
+        if requested and name in CASTS and requested.itemsize < self.kind.itemsize:
+            out, rounds = out.to(requested).to(out.dtype), False
+        self._finish(func, name, args, kwargs, given, out, kind, rounds)
+        return out
+
+    def _call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if self.noise is None or self._inside or func not in INSIDE:
+            return func(*args, **kwargs)
+        self._inside = True
+        try:
+            with self:
+                return INSIDE[func](*args, **kwargs)
+        finally:
+            self._inside = False
+
+    def _widened(self, value: Any) -> Any:
+        """Return an argument in float64: a function may use tensors that are not its arguments."""
+
+        def wide(tensor: Tensor) -> Tensor:
+            if not _is_float(tensor) or tensor.dtype in (torch.float64, torch.complex128):
+                return tensor
+            widened = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+            self._nominal[_storage(widened)] = torch.float32 if tensor.is_complex() else tensor.dtype
+            return widened
+
+        return tree_map_only(Tensor, wide, value)
+
+    def _kind(self, given: Sequence[Tensor], args: Sequence[Any], mutable: bool) -> torch.dtype:
+        """Return the type of the result outside: by torch's promotion of types, or the type of what is changed."""
+        if mutable and args and isinstance(args[0], Tensor):
+            return self.nominal(args[0])
+        kinds = {self.nominal(tensor) for tensor in given if tensor.dim()} or {self.nominal(t) for t in given}
+        if {torch.float16, torch.bfloat16} <= kinds:
+            kinds.add(torch.float32)
+        return max(kinds, key=lambda kind: (kind.itemsize, -UNIT[kind]), default=self._default)
+
+    def _rounds(self, func: Any, name: str, kind: torch.dtype, args: Sequence[Any]) -> bool:
+        if name in CASTS:
+            source = next((arg for arg in reversed(args[:2]) if isinstance(arg, Tensor)), None)
+            return source is not None and _is_float(source) and UNIT[kind] > UNIT[self.nominal(source)]
+        views = [returned.alias_info for returned in func._schema.returns]
+        return name not in COPIES and not any(info is not None and not info.is_write for info in views)
+
+    def _noisy_arguments(
+        self, name: str, kind: torch.dtype, args: Sequence[Any], written: Sequence[bool]
+    ) -> Sequence[Any]:
+        """Return ``args`` with the roundings of outputs that are read again, and of factors of TF32."""
+        assert self.noise is not None
+        if self._bare:
+            for arg in (arg for arg, write in zip(args, written, strict=False) if write and isinstance(arg, Tensor)):
+                if unit := self._bare.pop(_storage(arg), None):
+                    self.noise.scale(arg, unit)
+            args = tree_map_only(Tensor, self._rounded, list(args))
+        if name in self.tf32 and kind == torch.float32:
+            first, noise = PRODUCTS[name], self.noise
+            truncated = 1 + TF32 * noise.one()  # hardware may cut the bits off, an error of one sign
+            args = tuple(
+                noise.scale(arg * truncated, OF_UNIFORM * TF32)
+                if place >= first and isinstance(arg, Tensor) and _is_float(arg)
+                else arg
+                for place, arg in enumerate(args)
+            )
+        return args
+
+    def _rounded(self, tensor: Tensor) -> Tensor:
+        unit = self._bare.get(_storage(tensor)) if _is_float(tensor) else None
+        return tensor if unit is None or self.noise is None else self.noise.scale(tensor.clone(), unit)
+
+    def _finish(
+        self,
+        func: Any,
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        given: Sequence[Tensor],
+        out: Any,
+        kind: torch.dtype,
+        rounds: bool,
+    ) -> None:
+        """Note what wrote the new tensors in ``out``, and add noise to them."""
+        mutable = func._schema.is_mutable
+        old = set() if mutable else {_storage(tensor) for tensor in given}
+        fresh = [tensor for tensor in _floats(out) if _storage(tensor) not in old]
+        self._count += not self._inside
+        unit = self._accumulated if self._inside else max(self._accumulated, UNIT[kind])
+        last = self._count in self._unrounded and not self._inside
+        for tensor in fresh:
+            where = _storage(tensor)
+            self._nominal[where] = kind
+            self.elements += tensor.numel() * (4 if func in INSIDE else 1)
+            if not self._inside:
+                known = [self.writers(one) for one in given] if not rounds and given else [frozenset([self._count])]
+                self._writers[where] = frozenset().union(*known, self.writers(tensor) if mutable else ())
+                self.kinds_of[self._count] = kind
+                units = [] if rounds else [bare for one in given if (bare := self._bare.get(_storage(one)))]
+                if units:
+                    self._bare[where] = max(units)
+                elif not mutable:
+                    self._bare.pop(where, None)
+            if rounds and name in PRODUCTS:
+                self.products.add(kind)
+                self.elements += tensor.numel() * _terms(name, args, tensor) // 64
+            if rounds and self.noise is not None:
+                self._sum(func, name, args, kwargs, out, tensor, unit)
+                if last:
+                    self._bare[where] = unit
+                else:
+                    self.noise.scale(tensor, unit * ROUNDINGS.get(name, 1.0))
+
+    def _sum(
+        self, func: Any, name: str, args: Any, kwargs: Mapping[str, Any], out: Any, tensor: Tensor, unit: float
+    ) -> None:
+        """Add to ``tensor`` the error of a sum of many terms in any order, and of partial sums that are rounded."""
+        assert self.noise is not None
+        if name.startswith("_fft"):
+            self.noise.add(tensor, _of_transform(args, tensor) * unit)
+            return
+        terms = _terms(name, args, tensor)
+        if terms <= 1:
+            return
+        self._sums += 1
+        key = (self._sums, tuple(tensor.shape))
+        spread = self._spreads.get(key)
+        if spread is None:
+            spread = self._spread(func, name, args, kwargs, out, tensor, terms, unit)
+            if spread.numel() + sum(known.numel() for known in self._spreads.values()) <= REMEMBERED:
+                self._spreads[key] = spread
+        self.noise.add(tensor, spread)
+
+    def _spread(
+        self, func: Any, name: str, args: Any, kwargs: Any, out: Any, tensor: Tensor, terms: int, unit: float
+    ) -> Tensor:
+        """Return the standard deviation of the error of a sum: a random walk, whatever the signs of its terms."""
+        variance = (tensor.abs() / 3) ** 2  # terms of one sign; below: of random signs
+        partial = 0.0
+        if name in PRODUCTS or name in SUMS or name in MEANS:
+            pure = getattr(aten, name) if func._schema.is_mutable else func
+            squared = pure(*tree_map_only(Tensor, _square, list(args)), **tree_map_only(Tensor, _square, kwargs))
+            place = next((i for i, one in enumerate(tree_leaves(out)) if one is tensor), 0)
+            squares = tree_leaves(squared)[place].abs() / (terms if name in MEANS else 1)
+            variance += squares / 6
+            if name in PRODUCTS and unit > self._accumulated:  # torch lets cuBLAS round partial sums
+                partial = OF_UNIFORM * unit * squares.sqrt()
+        return self._accumulated * math.sqrt(terms) * variance.sqrt() + partial
+
+
+def _square(tensor: Tensor) -> Tensor:
+    return tensor.abs().square() if _is_float(tensor) else tensor
+
+
+def _of_transform(args: Sequence[Any], tensor: Tensor) -> Tensor:
+    """Return the size of an error of one unit in a Fourier transform: of all its results, not of each."""
+    axes = [axis for axis in args[1] if -tensor.dim() <= axis < tensor.dim()] or [-1]
+    length = math.prod(tensor.shape[axis] for axis in axes)
+    rms = tensor.abs().square().mean(axes, keepdim=True).sqrt()
+    return (rms * math.sqrt(math.log2(max(2, length)))).expand(tensor.shape)
+
+
+def _terms(name: str, args: Sequence[Any], out: Tensor) -> int:
+    """Return how many numbers an operator adds for one of its results; 1 if that is unknown."""
+    first = args[PRODUCTS.get(name, 0)] if args else None
+    if not isinstance(first, Tensor) or not _is_float(first) or not out.numel():
+        return 1
+    if name == "convolution":
+        return int(args[1].numel() // args[1].shape[1 if args[6] else 0])
+    if name == "convolution_backward":
+        channels = args[2].shape[1 if args[7] else 0]
+        return max(1, int(args[0].numel() * args[2].numel() // (channels * out.numel())))
+    if name == "addr":
+        return 2
+    if name in PRODUCTS:
+        return int(first.shape[-1]) if name != "addbmm" else int(first.shape[0] * first.shape[-1])
+    if name in SCANS:
+        return int(first.shape[args[1]]) if first.dim() else 1
+    if name.startswith("nll_loss") and isinstance(args[1], Tensor):
+        return max(1, args[1].numel() // out.numel())
+    if name.startswith("_cdist") or name in ("_pdist_forward",):
+        return int(first.shape[-1])
+    if name in SCATTERED:
+        source = max((arg.numel() for arg in args[1:] if isinstance(arg, Tensor)), default=1)
+        return max(2, source // out.numel())
+    return max(1, first.numel() // out.numel())
+
+
+def _draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether an operator draws random numbers that reach its result."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    names = [argument.name for argument in func._schema.arguments]
+    values = {
+        argument.name: argument.default_value for argument in func._schema.arguments if argument.has_default_value()
+    }
+    values |= dict(zip(names, args, strict=False)) | dict(kwargs)
+    off = [values.get(name) is False for name in ("train", "training")]
+    return not (any(off) or values.get("dropout_p") == 0 or ("dropout" in func._schema.name and values.get("p") == 0))
+
+
+def _floats(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor) and _is_float(leaf)]
+
+
+def _is_float(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage().data_ptr())

@@ -1,0 +1,605 @@
+"""Judge outputs of an operation against its reference, with limits that follow from the reference itself.
+
+The reference runs in float64, in its own types, and several times in float64 with the errors that rounding may have.
+``limits`` has the rule; ``benchmarks/subject/tolerance.py`` tries it on operations that it was not made with.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..timing.call import Expected
+from ..timing.correctness import CheckResult, check_outputs, misfit
+from ..timing.nested import Path, is_array, leaves, mapped, plain_leaves, tensors
+from .limits import Floats, Integers, Judgement
+from .rounding import PRODUCTS, UNIT, Noise, NominalTypes, Rounding
+
+SEED = 1
+DRAWS = (10, 5)  # in all, and if quick
+LEAST = 3
+PROBES = {3: 1, 4: 1, 5: 1}  # draws that make no limit; 2 of more than 5
+AFFORDED = {"cpu": 3e8}  # numbers that all draws together may compute: some seconds
+AFFORDED_ELSEWHERE = 1.5e10
+LOWER = {  # the next narrower type
+    torch.float64: torch.float32,
+    torch.float32: torch.bfloat16,
+    torch.bfloat16: torch.float8_e4m3fn,
+    torch.float16: torch.float8_e4m3fn,
+}
+Leaves = dict[Path, object]  # what a call returns, and under names such as ``args[0]`` what it changes
+
+
+@dataclass
+class _Output:
+    """One output that is compared."""
+
+    own: Tensor  # the reference's in its own types
+    is_number: bool  # of Python
+    limit: Floats | Integers
+    expected: Expected | None = None  # if the caller gave the tolerance
+    is_exact: bool = False  # the reference returns float64 for narrower inputs: any floating type is right
+
+
+class Judge:
+    """Judges outputs of an operation against its reference, with limits that follow from the reference itself."""
+
+    refused: str  # why no output can be judged, and what to do; "" if outputs can
+    unproven: str  # why outputs within the limits may be wrong all the same, and what to do; "" if they are right
+    note: str  # wrong answers that would pass although the case can tell others; "" if there are none
+    changed: tuple[Path, ...]  # arguments that a call of the reference changes: ``args[0]``, ``kwargs["out"]``
+
+    def __init__(
+        self,
+        reference: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        tf32: bool | None = False,
+        factor: float = 1.0,
+        atol: float | None = None,
+        rtol: float | None = None,
+        either: bool = False,
+        share: float = 1.0,
+        cap: float | None = None,
+        quick: bool = False,
+    ) -> None:
+        """Run the reference, always on copies of its arguments.
+
+        Args:
+            reference: a function or a module. It may change its arguments instead of returning something.
+            args: its arguments, any nesting; modules among them are copied too. They must hold the same values as long
+                as the judge is used.
+            kwargs: the same by name.
+            tf32: may float32 factors of products be rounded to TF32? None: as torch's switches are set, which allow it
+                in convolutions by default.
+            factor: widens all limits.
+            atol: with ``rtol`` replaces the limits: |y - r| <= atol + rtol |r|.
+            rtol: see ``atol``.
+            either: with ``atol`` and ``rtol``: |y - r| <= max(atol, rtol |r|).
+            share: with them, of the elements that must be right; others must be finite.
+            cap: with them, of |y - r| at every element.
+            quick: with half of the draws.
+
+        Raises:
+            Exception: what the reference raises in its own types, if it does not run in float64 either.
+
+        """
+        self.refused = self.unproven = self.note = ""
+        self._run, module = _callable(reference)
+        self._values = (module, tuple(args), dict(kwargs or {}))
+        self._tf32, self._factor, self._quick = tf32, factor, quick
+        self._given = (atol or 0.0, rtol or 0.0) if atol is not None or rtol is not None else None
+        self._either, self._outliers = either, (share, inf if cap is None else cap)
+        self._relaxed: dict[Path, _Output] | None = None  # with TF32 allowed, if that was asked
+        inputs = [tensor for _, tensor in tensors(self._values)]
+        self._kind = _kind(inputs)
+        self._device = next((tensor.device for tensor in inputs if tensor.device.type != "cpu"), torch.device("cpu"))
+        devices = [self._device] if self._device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            self._start()
+            if not self.refused:
+                self._outputs = self._limits(_products_of(tf32, self._device))
+            if not self.refused:
+                self._try_wrong_answers()
+
+    @property
+    def output_bytes(self) -> int:
+        """Return the size of all outputs in bytes."""
+        outputs = [leaf for leaf in self._own.values() if isinstance(leaf, Tensor)]
+        return sum(output.numel() * output.element_size() for output in outputs)
+
+    @property
+    def reference_outputs(self) -> Leaves:
+        """Return what the reference gives in its own types, by path, with the arguments that it changes."""
+        return dict(self._own)
+
+    def check(self, outputs: object, changed: Mapping[Path, object] | None = None) -> CheckResult:
+        """Compare every tensor, number and string of ``outputs``, and of the arguments that the reference changes.
+
+        Args:
+            outputs: what a call returned. If the reference returns nothing, and without ``changed``: the arguments
+                that it changes, in order.
+            changed: the arguments named in ``self.changed`` after the call. Without it, they are not compared if the
+                reference returns something.
+
+        Raises:
+            ValueError: the case is refused, so that no output can be judged.
+
+        """
+        return self._check(dict(leaves(outputs)), changed)
+
+    def check_tensors(self, outputs: Sequence[object], paths: Sequence[Path] = ()) -> CheckResult:
+        """Compare the tensors that a call returned.
+
+        Args:
+            outputs: the tensors in the order of the call's result.
+            paths: their places in it. If they are not those of the reference's tensors, the order counts.
+
+        """
+        if self.refused:
+            return CheckResult(compared=False, unknown=self.refused)
+        returned = {path: leaf for path, leaf in self._own.items() if path not in self.changed}
+        wanted = [path for path, leaf in returned.items() if isinstance(leaf, Tensor)] or [*self.changed]
+        if len(outputs) != len(wanted):  # a tensor may be right where the reference has a number
+            wanted = [path for path, leaf in returned.items() if isinstance(_tensor(leaf), Tensor)]
+        if len(outputs) != len(wanted):
+            reason = f"{len(outputs)} tensors where the reference has {len(wanted)}"
+            return CheckResult(compared=False, tolerance=[self.tolerance], reason=reason)
+        wanted = [*paths] if set(paths) == set(wanted) else wanted
+        given: Leaves = (
+            returned | dict(zip(wanted, outputs, strict=True))
+            if self._returns
+            else {str(place): output for place, output in enumerate(outputs)}
+        )
+        return self._check(given, None)
+
+    def _check(self, given: Leaves, changed: Mapping[Path, object] | None) -> CheckResult:
+        if self.refused:
+            return CheckResult(compared=False, unknown=self.refused)
+        result = CheckResult(tolerance=[self.tolerance], note=self.note)
+        given = self._matched(given, changed, result)
+        for path, expected in self._own.items():
+            if path in given:
+                name = path or "the output"
+                reason = self._compare(path, expected, given[path], result)
+                result.reason = result.reason or (reason and f"{name}: {reason}")
+        if result.compared and not result.correct and self._is_tf32(given):
+            result.reason += "; only TF32 explains it, which tf32=false does not allow"
+        if result.correct:
+            result.unknown = self.unproven
+        return result
+
+    @property
+    def tolerance(self) -> str:
+        """Return how the limits were found."""
+        if self._given:
+            share, cap = self._outliers
+            form = "the larger of {:.2g} and {:.2g} |r|" if self._either else "{:.2g} + {:.2g} |r|"
+            some = f", {share:.4g} of the elements" * (share < 1) + f", none above {cap:.2g}" * (cap < inf)
+            return f"{form.format(*self._given)}{some} (as given)"
+        wider = "" if self._factor == 1 else f", {self._factor:g} times as wide"
+        return f"automatic ({self.draws} draws){wider}"
+
+    # --- runs of the reference ---
+
+    def _start(self) -> None:
+        """Run the reference in its own types and exactly, and refuse what cannot be judged."""
+        failure: Exception | None = None
+        self._own: Leaves = {}
+        self._returns = True
+        try:
+            with _tf32_allowed(self._tf32, self._device):
+                self._own, self._returns = self._leaves(self._values, Tensor.clone)
+        except Exception as error:  # the reference may not exist in this type on this device
+            failure = error
+        try:
+            self._exact, exact = self._in_float64(None)
+        except Exception as error:
+            if failure or isinstance(error, torch.OutOfMemoryError):
+                raise failure or error from None
+            if self._given is None:
+                self.refused = f"the reference does not run in float64 ({_in_a_line(error)}): give atol and rtol"
+            self._exact, exact = dict(self._own), Rounding(self._kind)
+        if failure:
+            self._own = {path: _narrowed(leaf, exact) for path, leaf in self._exact.items()}
+            in_type = f"{_name(self._kind)} ({_in_a_line(failure)})"
+            self.note = f"the reference does not run in {in_type}: its own error is unknown"
+        if exact.random:
+            self.refused = (
+                f"the reference draws random numbers ({exact.random}): "
+                "call eval(), set p=0, or pass the mask or the noise as an input"
+            )
+        elif not self._own or not any(isinstance(_tensor(leaf), Tensor) for leaf in self._own.values()):
+            self.refused = "the reference returns no tensor and changes no argument: return what it computes"
+        elif not self.refused and self._shapes(self._own) != self._shapes(self._exact):
+            self.refused = "the reference gives other shapes in float64: give inputs far from its thresholds"
+        self.changed = tuple(path for path in self._own if path.startswith(("module.", "args", "kwargs")))
+        self._elements, self._products = exact.elements, exact.products
+        self._unrounded = self._last_operators(exact)
+        most = AFFORDED.get(self._device.type, AFFORDED_ELSEWHERE) / max(1, self._elements)
+        total = int(min(DRAWS[self._quick], max(LEAST, most)))
+        self.draws, self._probes = total - PROBES.get(total, 2), PROBES.get(total, 2)
+
+    def _last_operators(self, exact: Rounding) -> frozenset[int]:
+        """Return the operators that round to the type of an output, or to a wider one."""
+        operators: set[int] = set()
+        for path, own in self._own.items():
+            leaf = self._exact.get(path)
+            if isinstance(leaf, Tensor) and isinstance(own, Tensor) and own.is_floating_point():
+                wide = [one for one in exact.writers(leaf) if UNIT[exact.kinds_of[one]] <= UNIT[own.dtype]]
+                operators.update(wide)
+        return frozenset(operators)
+
+    def _in_float64(self, noise: Noise | None, **options: Any) -> tuple[Leaves, Rounding]:
+        """Run the reference in float64, with errors if there is ``noise``."""
+        kinds: list[tuple[Tensor, torch.dtype]] = []
+        unit = UNIT[torch.float64 if self._kind == torch.float64 else torch.float32]
+
+        def wide(tensor: Tensor) -> Tensor:
+            if not tensor.is_floating_point() and not tensor.is_complex():
+                return tensor.clone()
+            to = torch.complex128 if tensor.is_complex() else torch.float64
+            copied = tensor.detach().to(to, copy=True)
+            kinds.append((copied, torch.float32 if tensor.is_complex() else tensor.dtype))
+            if noise:
+                noise.scale(copied, unit)
+            return copied.requires_grad_(tensor.requires_grad)
+
+        def widened(module: torch.nn.Module) -> torch.nn.Module:
+            copied = copy.deepcopy(module).double()
+            for (_, before), (_, after) in zip(tensors(module), tensors(copied), strict=True):
+                if before.is_floating_point():
+                    kinds.append((after, before.dtype))
+                    if noise:
+                        noise.scale(after.data, unit)
+            return copied
+
+        values = mapped(wide, self._values, widened)
+        mode = Rounding(self._kind, kinds, noise, **options)
+        default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            with mode, NominalTypes(mode):
+                returned = self._run(*values)
+        finally:
+            torch.set_default_dtype(default)
+        after = {path: tensor for path, tensor in _named(values) if noise or path in self._own}
+        return self._collected(returned, after), mode
+
+    def _leaves(self, values: Any, change: Callable[[Tensor], Tensor]) -> tuple[Leaves, bool]:
+        """Run the reference in its own types. Return its outputs, and whether it returns something."""
+
+        def fresh(tensor: Tensor) -> Tensor:
+            return change(tensor.detach()).requires_grad_(tensor.requires_grad)
+
+        copies = mapped(fresh, values, copy.deepcopy)
+        before = dict(_named(values if change is Tensor.clone else mapped(Tensor.clone, copies, copy.deepcopy)))
+        returned = self._run(*copies)
+        after = {path: tensor for path, tensor in _named(copies) if not _same(tensor, before[path])}
+        return self._collected(returned, after), returned is not None
+
+    def _collected(self, returned: object, after: Mapping[Path, Tensor]) -> Leaves:
+        """Return all that a call returned, and the arguments ``after`` it."""
+        own: Leaves = dict(leaves(returned)) if returned is not None else {}
+        self._arrays = {path for path, leaf in plain_leaves(returned) if is_array(leaf)}
+        changed = {path: tensor for path, tensor in after.items() if not self._own or path in self._own}
+        return {path: _detached(leaf) for path, leaf in (own | changed).items()}
+
+    def _shapes(self, values: Leaves) -> dict[Path, object]:
+        numbers = {path: _tensor(leaf) for path, leaf in values.items()}
+        return {path: tuple(one.shape) if isinstance(one, Tensor) else () for path, one in numbers.items()}
+
+    def _limits(self, tf32: Collection[str]) -> dict[Path, _Output]:
+        """Return the limits of all outputs, from draws with errors."""
+        outputs: dict[Path, _Output] = {}
+        for path, leaf in self._own.items():
+            own, value = _tensor(leaf), _tensor(self._exact[path])
+            if isinstance(own, Tensor) and isinstance(value, Tensor):
+                is_number = not isinstance(leaf, Tensor)
+                own = own.to(self._kind) if is_number and own.is_floating_point() else own
+                is_exact = own.dtype == torch.float64 and self._kind != torch.float64
+                outputs[path] = self._output(
+                    path, _real(own.to(self._kind) if is_exact else own), _real(value), is_number
+                )
+                outputs[path].is_exact = is_exact
+        judged = [output for output in outputs.values() if not output.expected]
+        if not self._given or any(isinstance(output.limit, Integers) for output in judged):
+            self._draw(outputs, tf32)
+        return outputs
+
+    def _output(self, path: Path, own: Tensor, value: Tensor, is_number: bool) -> _Output:
+        if not own.is_floating_point():
+            return _Output(own, is_number, Integers(value.to(own.dtype), own))
+        expected = None
+        if self._given:
+            exact, (atol, rtol) = value.double(), self._given
+            allowed = (exact.abs() * rtol).clamp(min=atol) if self._either else atol
+            share, cap = self._outliers
+            rest = 0.0 if self._either else rtol
+            expected = Expected(path or "the output", exact, allowed, rest, self.tolerance, share, cap)
+        return _Output(own, is_number, Floats(value.double(), own), expected)
+
+    def _draw(self, outputs: Mapping[Path, _Output], tf32: Collection[str]) -> None:
+        noise, spreads = Noise(self._device, SEED), dict[Any, Tensor]()
+        shapes = self._shapes(self._exact)
+        for number in range(self.draws + self._probes):
+            drawn, _ = self._in_float64(noise, unrounded=self._unrounded, tf32=tf32, spreads=spreads)
+            if self._shapes(drawn) != shapes:
+                self.refused = "the shape of an output depends on rounding: give inputs far from its thresholds"
+                return
+            for path, output in outputs.items():
+                if number == self.draws:
+                    output.limit.close()
+                value = _tensor(drawn[path])
+                assert isinstance(value, Tensor)
+                value = _real(value).to(output.own.dtype if isinstance(output.limit, Integers) else torch.float64)
+                (output.limit.add if number < self.draws else output.limit.probe)(value)
+
+    # --- comparisons ---
+
+    def _matched(self, given: Leaves, changed: Mapping[Path, object] | None, result: CheckResult) -> Leaves:
+        """Return outputs by the paths of the reference's; what is missing or too much goes into ``result``."""
+        wanted = [path for path in self._own if path not in self.changed]
+        if not self._returns and changed is None:
+            found = [leaf for leaf in given.values() if isinstance(leaf, Tensor)]
+            given, wanted = {f"[{place}]": leaf for place, leaf in enumerate(found)}, list(self.changed)
+        elif not self._returns:
+            given = {}
+        if len(given) == len(wanted) and not set(given) & set(wanted):  # the same in another nesting
+            given = dict(zip(wanted, given.values(), strict=True))
+        missing = [path for path in wanted if path not in given]
+        extra = [path for path in given if path not in wanted]
+        if changed is not None:
+            given |= {path: changed[path] for path in self.changed if path in changed}
+            missing += [path for path in self.changed if path not in changed]
+        for path in (*missing, *extra):
+            result.compared = False
+            text = "missing" if path in missing else "not expected"
+            result.reason = result.reason or f"{path or 'the output'}: {text}"
+        return {path: leaf for path, leaf in given.items() if path in self._own}
+
+    def _compare(self, path: Path, expected: object, leaf: object, result: CheckResult) -> str:
+        """Add the errors of one output to ``result``. Return what is wrong with it."""
+        output = self._outputs.get(path)
+        if output is None:
+            return _unequal(expected, leaf)
+        y = _number(leaf, output) if output.is_number else leaf
+        if path in self._arrays and isinstance(y, Tensor):  # an array has no device of its own
+            y = y.to(output.own.device)
+        if output.is_exact and isinstance(y, Tensor) and y.is_floating_point():
+            y, expected = y.to(output.own.dtype), output.own
+        if not output.is_number and isinstance(expected, Tensor) and (reason := misfit(y, expected, expected.dtype)):
+            result.compared = False
+            return reason
+        if not isinstance(y, Tensor):
+            result.compared = False
+            return f"a {type(leaf).__name__} where a number is expected"
+        if output.expected:
+            judged = check_outputs([_real(y)], [output.expected], output.own.dtype)
+            figures = Judgement(judged.err_over_tol, judged.max_abs_err, judged.max_rel_err, judged.reason)
+            figures.reason = judged.reason.removeprefix(f"{output.expected.name}: ")
+        else:
+            figures = output.limit.judge(_real(y), self._factor)
+        result.max_abs_err = max(result.max_abs_err, figures.max_abs_err)
+        result.max_rel_err = max(result.max_rel_err, figures.max_rel_err)
+        result.err_over_tol = max(result.err_over_tol, figures.ratio)
+        return figures.reason
+
+    def _passes(self, outputs: Mapping[Path, object], limits: Mapping[Path, _Output]) -> list[Path]:
+        """Return the paths of ``outputs`` that are right."""
+        right = []
+        for path, limit in limits.items():
+            y = _tensor(outputs.get(path))
+            if not isinstance(y, Tensor) or _real(y).shape != limit.own.shape:
+                continue
+            y = _real(y).to(limit.own.dtype)
+            if limit.expected:
+                passes = check_outputs([y], [limit.expected], limit.own.dtype).correct
+            else:
+                passes = not limit.limit.judge(y, self._factor, quick=True).reason
+            right += [path] if passes else []
+        return right
+
+    def _is_tf32(self, outputs: Leaves) -> bool:
+        """Return whether ``outputs`` are right with factors of TF32."""
+        if self._tf32 or self._given or torch.float32 not in self._products:
+            return False
+        if self._relaxed is None:
+            with torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
+                self._relaxed = self._limits(PRODUCTS)
+        return len(self._passes(outputs, self._relaxed)) == len(self._relaxed)
+
+    # --- wrong answers that the case must tell ---
+
+    def _try_wrong_answers(self) -> None:
+        """Set ``unproven`` and ``note`` by wrong answers that pass."""
+        judged = {path: output for path, output in self._outputs.items() if output.own.numel()}
+        if not judged:
+            return
+        notes = [self.note] if self.note else []
+        refusing = {
+            "zeros": {path: torch.zeros_like(output.own) for path, output in judged.items()},
+            "a constant": {path: _mean(output.own) for path, output in judged.items()},
+            "the output for other inputs": self._of_changed(_halved_and_reversed),
+        }
+        if all(output.own.numel() == 1 for output in judged.values()):
+            refusing["a constant"] = None
+        blind = []
+        for name, outputs in refusing.items():
+            right = self._passes(outputs, judged) if outputs else []
+            blind += [name] if len(right) == len(judged) else []
+            if name == "zeros" and 0 < len(right) < len(judged):
+                notes += [f"zeros would pass in {', '.join(right)}"]
+        if blind and not self._given:
+            self.unproven = f"{_listed(blind)} would pass: give inputs that make the outputs differ"
+            return
+        notes += [f"{_listed(blind)} would pass"] if blind else []
+        floats = {path: output for path, output in judged.items() if output.own.is_floating_point()}
+        larger = {path: (output.own.double() * 1.01).to(output.own.dtype) for path, output in floats.items()}
+        if floats and len(self._passes(larger, floats)) == len(floats):
+            notes += ["a result 1 % too large would pass"]
+        lower = LOWER.get(self._kind)
+        outputs = self._of_changed(lambda tensor: tensor.to(lower).to(tensor.dtype)) if lower and floats else None
+        if outputs and len(self._passes(outputs, judged)) == len(judged):
+            notes += [f"the result of inputs rounded to {_name(lower)} would pass"]
+        self.note = "; ".join(notes)
+
+    def _of_changed(self, change: Callable[[Tensor], Tensor]) -> Leaves | None:
+        """Return the outputs for changed floating inputs; None if there are none, or if they are the same bits."""
+
+        def changed(tensor: Tensor) -> Tensor:
+            return change(tensor) if tensor.is_floating_point() and tensor.itemsize > 1 else tensor.clone()
+
+        try:
+            with _tf32_allowed(self._tf32, self._device):
+                outputs, _ = self._leaves(self._values, changed)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # the reference takes no other numbers
+            return None
+        pairs = [(_tensor(outputs.get(path)), output.own) for path, output in self._outputs.items()]
+        same = all(isinstance(one, Tensor) and _same(_real(one).to(own.dtype), own) for one, own in pairs)
+        return None if same else outputs
+
+
+# --- values ---
+
+
+def _callable(reference: Callable[..., Any]) -> tuple[Callable[..., Any], torch.nn.Module | None]:
+    """Return a function of a module, arguments and keyword arguments, with the module that ``reference`` belongs to."""
+    if isinstance(reference, torch.nn.Module):
+        return lambda module, args, kwargs: module(*args, **kwargs), reference
+    owner = getattr(reference, "__self__", None)
+    if isinstance(owner, torch.nn.Module):
+        name = reference.__name__
+        return lambda module, args, kwargs: getattr(module, name)(*args, **kwargs), owner
+    return lambda module, args, kwargs: reference(*args, **kwargs), None
+
+
+def _named(values: Any) -> Iterator[tuple[Path, Tensor]]:
+    """Yield the tensors of a module, of arguments and of keyword arguments, with names."""
+    for name, value in zip(("module", "args", "kwargs"), values, strict=True):
+        yield from ((f"{name}{path}", tensor) for path, tensor in tensors(value))
+
+
+def _kind(inputs: Sequence[Tensor]) -> torch.dtype:
+    """Return the narrowest type that the case computes in: of its inputs, without types of one byte."""
+    kinds = [tensor.dtype for tensor in inputs if tensor.is_floating_point() and tensor.itemsize > 1]
+    kinds += [
+        torch.float64 if tensor.dtype == torch.complex128 else torch.float32 for tensor in inputs if tensor.is_complex()
+    ]
+    return min(kinds, key=lambda kind: (kind.itemsize, -UNIT[kind]), default=torch.float32)
+
+
+def _detached(leaf: object) -> object:
+    if isinstance(leaf, Tensor):
+        leaf = leaf.detach()
+        return leaf if leaf.layout == torch.strided else leaf.to_dense()
+    return leaf
+
+
+def _tensor(leaf: object) -> object:
+    """Return a number as a tensor without dimensions."""
+    if isinstance(leaf, bool | int | float | complex):
+        return torch.tensor(leaf, dtype=torch.float64 if isinstance(leaf, float) else None)
+    return leaf
+
+
+def _number(leaf: object, output: _Output) -> object:
+    y = _tensor(leaf)
+    if (
+        isinstance(y, Tensor)
+        and y.shape == output.own.shape
+        and y.is_floating_point() == output.own.is_floating_point()
+    ):
+        return y
+    return None
+
+
+def _real(tensor: Tensor) -> Tensor:
+    """Return complex numbers as pairs of real ones."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _narrowed(leaf: object, exact: Rounding) -> object:
+    return leaf.to(exact.nominal(leaf)) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+
+
+def _halved_and_reversed(tensor: Tensor) -> Tensor:
+    """Return other numbers of the same signs and magnitude."""
+    return (tensor / 2).reshape(-1).flip(0).reshape(tensor.shape)
+
+
+def _mean(own: Tensor) -> Tensor:
+    """Return a tensor that has the mean of ``own`` everywhere."""
+    mean = own.double().nan_to_num(0.0, 0.0, 0.0).mean()
+    return (mean if own.is_floating_point() else mean.round()).to(own.dtype).expand(own.shape)
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    """Return whether two tensors have the same shape and numbers; a NaN equals a NaN."""
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    if first.is_floating_point() and first.itemsize == 1:
+        first, second = first.view(torch.uint8), second.view(torch.uint8)
+    if torch.equal(first, second):
+        return True
+    return first.is_floating_point() and bool(((first == second) | (first.isnan() & second.isnan())).all())
+
+
+def _unequal(expected: object, leaf: object) -> str:
+    """Return how a value that is not a number differs from the reference's: objects of unknown types by their type."""
+    if isinstance(expected, str | bytes | torch.dtype | torch.device) and leaf != expected:
+        return f"{leaf!r} where {expected!r} is expected"
+    if type(leaf) is not type(expected):
+        return f"a {type(leaf).__name__} where a {type(expected).__name__} is expected"
+    return ""
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _name(dtype: torch.dtype | None) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _in_a_line(error: Exception) -> str:
+    first = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first[:160]}"
+
+
+def _products_of(tf32: bool | None, device: torch.device) -> Collection[str]:
+    """Return the operators that may round factors to TF32. None: as torch's switches are set, on a GPU."""
+    if tf32 is not None:
+        return PRODUCTS if tf32 else ()
+    if device.type != "cuda":
+        return ()
+    convolutions = {name for name in PRODUCTS if "convolution" in name}
+    others = PRODUCTS.keys() - convolutions if torch.backends.cuda.matmul.allow_tf32 else set()
+    return others | (convolutions if torch.backends.cudnn.allow_tf32 else set())
+
+
+@contextmanager
+def _tf32_allowed(allowed: bool | None, device: torch.device) -> Iterator[None]:
+    """Set torch's switches of TF32 in products and convolutions on a GPU, and set them back."""
+    if device.type != "cuda" or allowed is None:
+        yield
+        return
+    backends = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [backend.allow_tf32 for backend in backends]
+    try:
+        for backend in backends:
+            backend.allow_tf32 = allowed
+        yield
+    finally:
+        for backend, value in zip(backends, before, strict=True):
+            backend.allow_tf32 = value

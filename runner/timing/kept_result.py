@@ -1,0 +1,108 @@
+"""Whether a call computes its result each time, or returns one that it kept."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import torch
+from torch import Tensor
+
+from .call import Call
+from .correctness import same_bits
+from .outputs import tensors
+
+RARE = 1024  # one of so many elements changes when few of them do
+AGAIN = "the outputs of an earlier call were returned again, although they had been overwritten"
+
+
+def kept_result(call: Call) -> str:
+    """Return how ``call`` was seen to return a kept result; "" if it computes the result each time.
+
+    Three calls test this: one after the previous outputs were overwritten, one with all floating-point inputs halved
+    and reversed, and one with a few random elements halved. The values change in the same memory, so the test finds
+    results that are kept by identity, address, version or a few elements of the inputs. A kept result is reported only
+    if it is wrong for the changed inputs: a mask does not depend on them. Integers do not change, since they may be
+    indices. Inputs and outputs are restored. Nothing is reported if memory is too short, or if ``call`` fails for the
+    other values.
+    """
+    if not call.inputs or not call.judge_anew:
+        return ""
+    floats = [tensor.data for tensor in call.inputs if tensor.is_floating_point() and tensor.numel()]
+    try:
+        before, survived = _overwritten(call)
+        if not floats:  # other integers may be no valid indices
+            return AGAIN if any(survived) else ""
+        originals = [tensor.clone() for tensor in floats]
+        for change in (_halve_and_reverse, _halve_few):
+            try:
+                for tensor in floats:
+                    change(tensor)
+                after = tensors(call.run())
+                if len(before) == len(after):
+                    mixed = [was if kept else now for was, now, kept in zip(before, after, survived, strict=True)]
+                    if all(map(same_bits, before, after)) and call.judge_anew(after):
+                        return "the outputs did not change with the inputs"
+                    if any(survived) and call.judge_anew(mixed):
+                        return AGAIN
+            finally:
+                for tensor, original in zip(floats, originals, strict=True):
+                    tensor.copy_(original)
+                call.restore()
+    except Exception:  # too little memory, or values that the call does not take
+        return ""
+    return ""
+
+
+def _overwritten(call: Call) -> tuple[list[Tensor], list[bool]]:
+    """Overwrite the outputs of a call and call again. Return the outputs, and which are still overwritten."""
+    call.restore()
+    inputs = set(map(_storage, call.inputs))
+    outputs = tensors(call.run())
+    before = [output.clone() for output in outputs]
+    ours = [(out, was) for out, was in zip(outputs, before, strict=True) if _storage(out) not in inputs]
+    try:
+        for output, _ in ours:
+            _overwrite(output)
+        spoiled = [output.clone() for output in outputs]
+        call.restore()
+        again = tensors(call.run())
+        pairs = zip(before, spoiled, again, strict=False)
+        survived = [same_bits(now, bad) and not same_bits(now, was) for was, bad, now in pairs]
+    finally:
+        for output, was in ours:
+            with contextlib.suppress(RuntimeError):
+                output.copy_(was)
+    call.restore()
+    return before, survived
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _overwrite(output: Tensor) -> None:
+    """Fill a tensor with NaN, or with other integers."""
+    with contextlib.suppress(RuntimeError):  # torch does not write to expanded or inference tensors
+        output.fill_(math.nan) if output.is_floating_point() else output.bitwise_not_()
+
+
+def _halve_and_reverse(tensor: Tensor) -> None:
+    """Halve the values and reverse their order, which keeps their signs. Expanded tensors stay as they are."""
+    with contextlib.suppress(NotImplementedError, RuntimeError):
+        tensor.copy_(_half(tensor).reshape(-1).flip(0).reshape(tensor.shape))
+
+
+def _halve_few(tensor: Tensor) -> None:
+    """Halve one of ``RARE`` elements, at random places that no implementation can know."""
+    generator, count = torch.Generator(tensor.device), max(1, tensor.numel() // RARE)
+    generator.seed()
+    with contextlib.suppress(NotImplementedError, RuntimeError):
+        chosen = torch.zeros(tensor.numel(), dtype=torch.bool, device=tensor.device)
+        chosen[torch.randint(tensor.numel(), (count,), generator=generator, device=tensor.device)] = True
+        half = _half(tensor)
+        tensor.copy_(torch.where(chosen.reshape(tensor.shape), half, tensor.to(half.dtype)))
+
+
+def _half(tensor: Tensor) -> Tensor:
+    return tensor / 2 if tensor.dtype.itemsize > 1 else tensor.float() / 2  # float8 has no arithmetic

@@ -1,0 +1,142 @@
+"""Nested values: what tuples, lists, mappings, dataclasses and modules hold, each leaf with its path."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Path = str  # how an expression reaches a leaf from the whole: ``["past"][0].keys``; "" is the whole itself
+
+
+def leaves(value: object, path: Path = "") -> Iterator[tuple[Path, object]]:
+    """Yield each leaf of ``value`` with its path, in order: tensors, numbers, strings, None and unknown objects.
+
+    Mappings, lists, tuples, named tuples and dataclasses are walked. A module yields its parameters and buffers by
+    their names. An array of numpy becomes a tensor over its memory, and one of its numbers a number.
+    """
+    yield from ((path, of_array(leaf) if is_array(leaf) else leaf) for path, leaf in plain_leaves(value, path))
+
+
+def plain_leaves(value: object, path: Path = "") -> Iterator[tuple[Path, object]]:
+    """Yield ``leaves`` with arrays as they are."""
+    for key, child in _children(value):
+        yield from plain_leaves(child, f"{path}{key}")
+    if not _is_nested(value):
+        yield path, value
+
+
+def is_array(leaf: object) -> bool:
+    """Return whether ``leaf`` is an array or a number of numpy, or of a package that converts to it on the CPU."""
+    return hasattr(leaf, "__array__") and hasattr(leaf, "dtype") and not isinstance(leaf, Tensor | type)
+
+
+def of_array(array: Any) -> object:
+    """Return a tensor over the memory of ``array``; a copy of one that torch cannot share; text and objects as is."""
+    import numpy as np
+
+    if isinstance(array, np.generic):
+        return array.item()
+    try:
+        found = np.asarray(array)
+        shared = found.flags.writeable and all(stride >= 0 for stride in found.strides)
+        return torch.from_numpy(found if shared else found.copy())
+    except (TypeError, ValueError):
+        return array
+
+
+def parts(value: object) -> Iterator[tuple[Path, object]]:
+    """Yield ``value`` and everything within it, modules and mappings too, each with its path."""
+    yield "", value
+    if not isinstance(value, torch.nn.Module):
+        for key, child in _children(value):
+            yield from ((f"{key}{path}", part) for path, part in parts(child))
+
+
+def tensors(value: object) -> list[tuple[Path, Tensor]]:
+    """Return the tensors among ``leaves``, each tensor once, under its first path."""
+    seen: dict[int, tuple[Path, Tensor]] = {}
+    for path, leaf in leaves(value):
+        if isinstance(leaf, Tensor):
+            seen.setdefault(id(leaf), (path, leaf))
+    return list(seen.values())
+
+
+def mapped(
+    change: Callable[[Tensor], Tensor], value: Any, modules: Callable[[torch.nn.Module], Any] = lambda module: module
+) -> Any:
+    """Return ``value`` with each tensor replaced by ``change(tensor)``: a tensor that occurs twice is changed once.
+
+    Modules are not copied and stay as they are, unless ``modules`` returns another one; nothing in ``value`` itself
+    is changed.
+    """
+
+    def replace(leaf: Any) -> Any:
+        if id(leaf) not in known:
+            known[id(leaf)] = _changed(change, modules, leaf)
+        return known[id(leaf)]
+
+    known: dict[int, Any] = {}
+    return _mapped(replace, value)
+
+
+def cloned(value: Any) -> Any:
+    """Return ``value`` with a copy of each tensor. Modules are not copied."""
+    return mapped(lambda tensor: tensor.detach().clone(), value)
+
+
+def _changed(change: Callable[[Tensor], Tensor], modules: Callable[[torch.nn.Module], Any], leaf: Any) -> Any:
+    if isinstance(leaf, torch.nn.Module):
+        return modules(leaf)
+    if isinstance(leaf, Tensor):
+        return change(leaf)
+    tensor = of_array(leaf)
+    return change(tensor).detach().cpu().numpy() if isinstance(tensor, Tensor) else leaf
+
+
+def _mapped(replace: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, Tensor | torch.nn.Module) or (is_array(value) and hasattr(value, "ctypes")):
+        return replace(value)  # ctypes: of numpy itself
+    if not _is_nested(value):
+        return value
+    if isinstance(value, Mapping):
+        changed = {key: _mapped(replace, child) for key, child in value.items()}
+        return changed if type(value) is dict else _of_type(value, changed)
+    if isinstance(value, list | tuple):
+        items = [_mapped(replace, child) for child in value]
+        if hasattr(value, "_fields"):
+            return type(value)(*items)
+        return items if type(value) is list else _of_type(value, items)
+    fields = {field.name: _mapped(replace, getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return dataclasses.replace(value, **fields)
+
+
+def _of_type(value: Any, changed: Any) -> Any:
+    """Return ``changed`` as an object of the class of ``value``; a class that cannot be made so stays a plain one."""
+    try:
+        return type(value)(changed)
+    except TypeError:
+        return changed
+
+
+def _is_nested(value: object) -> bool:
+    is_record = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return isinstance(value, Mapping | list | tuple | torch.nn.Module) or is_record
+
+
+def _children(value: object) -> Iterator[tuple[str, object]]:
+    """Yield what ``value`` holds, each with the expression that reaches it."""
+    if isinstance(value, torch.nn.Module):
+        named = [*value.named_parameters(remove_duplicate=False), *value.named_buffers(remove_duplicate=False)]
+        yield from ((f".{name}", tensor) for name, tensor in named)
+    elif isinstance(value, Mapping):  # Hugging Face's outputs are mappings and dataclasses
+        yield from ((f"[{key!r}]".replace("'", '"'), child) for key, child in value.items())
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        yield from ((f".{name}", child) for name, child in zip(value._fields, value, strict=True))
+    elif isinstance(value, list | tuple):
+        yield from ((f"[{place}]", child) for place, child in enumerate(value))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from ((f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value))

@@ -1,0 +1,220 @@
+"""Which files of the user's repositories a case uses: files that anyone opens, and files that are looked for in vain.
+
+inotify reports the files that are opened, also by a compiler or by a library in C. ``lookups`` notes what is missing,
+which nobody opens. A module that an earlier case has imported opens no file again: an import of it counts for all that
+was used while it was loaded.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable, Set
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+from ..device import processes
+from ..device.file_events import CREATED, MODIFIED, MOVED_HERE, OPENED, READ, FileEvents
+from ..device.used_paths import ALL, FILES, THERE, WRITTEN, repository, stamp
+from ..records.case import CaseRecord
+from ..records.row import Phase
+from .lookups import Lookups
+
+PACKAGE = Path(__file__).resolve().parents[1]
+# Folders of this package whose files count, and where they are: links, in a checkout
+ROOMS = {f"{PACKAGE}/{name}/": f"{(PACKAGE / name).resolve()}/" for name in ("kernels", "models")}
+RUNNER = tuple(f"{folder}/" for folder in (PACKAGE, PACKAGE.with_name("kernel_runner"), PACKAGE.with_name("conf")))
+PLACES = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+INSTALLED = tuple({f"{place}/" for folder in PLACES for place in (folder, os.path.realpath(folder))})
+OTHERS = (*RUNNER, *INSTALLED)  # folders whose files do not count, but for ROOMS
+NINJA = "build.ninja"  # in the folder of an extension that torch.utils.cpp_extension builds
+FOREIGN = ("site-packages", "dist-packages")  # names of folders with installed packages
+
+
+class UsedFiles:
+    """Watches the cases of this process. Calls come in this order for each: ``start``, ``enter`` often, ``finish``."""
+
+    def __init__(self) -> None:
+        self._events = FileEvents()
+        self._roots: tuple[str, ...] = ()
+        self._unknown = ""  # why lists of this process may lack files
+        self._stamps: dict[str, str] = {}  # of files, when they were last opened
+        self._loaded_with: dict[str, set[str]] = {}  # what was used while a module was loaded, by its file
+        self._modules: dict[str, str] = {}  # files of modules in the folders, by their names
+        self._known = 0  # number of loaded modules at the last look at them
+        self._parts: dict[str, set[str]] = {}  # what a workload or an implementation has used
+        self._part: set[str] = set()
+        self._case: tuple[set[str], ...] = ()
+        self._lookups = Lookups()
+        finders = [module for name, module in sys.modules.items() if name.startswith("__editable__")]  # of setuptools
+        editable = [os.path.dirname(place) for finder in finders for place in getattr(finder, "MAPPING", {}).values()]
+        folders = [os.getcwd(), *filter(_is_of_user, [*sys.path, *editable])]
+        self._watch([*ROOMS, *(str(repository(folder)) for folder in folders)])
+        self._look_at_modules()
+        for name, file in self._modules.items():
+            self._note_early(name, file)
+
+    # --- a case ---
+
+    def start(self, case: CaseRecord) -> None:
+        """Prepare for ``case``. It uses nothing before its first phase."""
+        workload = str(case.workload.fields.get("path") or case.workload.name)
+        names = workload, f"{workload} {case.impl.text}"
+        if names[1] not in self._parts:
+            files = map(os.path.abspath, case.user_files)
+            self._watch([str(repository(os.path.dirname(file))) for file in files if os.path.isfile(file)])
+        for _ in self._events.read():  # of others, since the last case
+            pass
+        self._case = tuple(self._parts.setdefault(name, set()) for name in names)
+        self._part = self._case[0]
+
+    def enter(self, phase: Phase) -> None:
+        """Note that a phase of the case begins."""
+        if phase != "check":
+            self._collect()
+        if phase in ("inputs", "build"):  # of the workload, and of the implementation
+            self._part = self._case[phase == "build"]
+            self._lookups.watch(self._modules)
+
+    def implementation(self) -> set[str]:
+        """Return the paths that the implementation of the case has used so far."""
+        return self._case[1]
+
+    def finish(self) -> dict[str, str]:
+        """Return what the case has used: paths with stamps of ``runner.device.used_paths``, and FILES."""
+        self._collect()
+        used = sorted(set().union(*self._case))
+        record = {path: self._stamps[path] for path in used}
+        return {**record, FILES: self._unknown or self._events.lost or ALL}
+
+    # --- what is used ---
+
+    def _collect(self) -> None:
+        """Add what has been used since the last call to the present part."""
+        self._lookups.stop()
+        used, written = self._opened()
+        paths, imported = ({*noted} for noted in (self._lookups.paths, self._lookups.imported))
+        self._lookups.paths.clear()
+        self._lookups.imported.clear()
+        builds = [os.path.dirname(path) for path in paths if path.endswith(f"/{NINJA}")]
+        for path in {*map(_plain, paths), *(path for folder in builds for path in _of_ninja(folder))} - written:
+            if self._counts(path) and (path.endswith("/") or not os.path.isdir(path)) and (now := stamp(path)) != THERE:
+                used[path] = now
+        new = not used.keys() <= self._stamps.keys()
+        for file in used.keys() & self._loaded_with.keys():
+            if used[file] != self._stamps[file]:  # perhaps the process still has the module as it was
+                used[file] = WRITTEN
+        self._stamps |= used
+        brought = self._brought_by(imported, used)
+        if new or len(sys.modules) != self._known:
+            self._look_at_modules()
+        in_order, files = [*used], {*self._modules.values()}
+        for place, file in enumerate(in_order):
+            if file in files:  # what was opened before it was not used by it
+                self._loaded_with.setdefault(file, set()).update(brought, paths & used.keys(), in_order[place:])
+        self._part |= brought | used.keys()
+
+    def _brought_by(self, imported: Set[str], used: Iterable[str]) -> set[str]:
+        """Return the files of loaded modules that were ``imported`` again, and what was used while they were loaded."""
+        brought = set()
+        data = [path for path in used if not path.endswith(".py")]  # a module may keep what a call of it has read
+        for name, file in self._modules.items():
+            if name in imported or (name.rpartition(".")[0] in imported and not _is_kernel(file)):
+                brought |= self._loaded_with.get(file, set()) | {file}
+                self._loaded_with.setdefault(file, set()).update(data)
+                self._stamps.setdefault(file, stamp(file))
+        return brought
+
+    def _opened(self) -> tuple[dict[str, str], set[str]]:
+        """Return the files that were opened, and those that the case has written, or someone else meanwhile."""
+        seen: dict[str, int] = {}
+        for path, events in self._events.read():
+            seen[path] = seen.get(path, 0) | events
+        used = {}
+        written = {path for path, events in seen.items() if events & (MODIFIED | CREATED | MOVED_HERE)}
+        for path, events in seen.items():
+            made = events & (CREATED | MOVED_HERE) or (events & MODIFIED and not events & READ)
+            if events & OPENED and not made and self._counts(source := _source(path)):
+                used[source] = WRITTEN if events & MODIFIED else stamp(source)
+        return used, written
+
+    def _counts(self, path: str) -> bool:
+        """Return whether ``path`` may be one of the user's: in a folder, and not of an installation or of git."""
+        if path.startswith((*ROOMS,)):
+            return not path.endswith("/")  # the runner itself lists them
+        if not path.startswith(self._roots) or path.startswith(OTHERS):
+            return False
+        return not any(part in f"{path}/" for part in ("/.git/", "/__pycache__/", "/__editable__"))
+
+    def _look_at_modules(self) -> None:
+        """Find the modules that are loaded from the folders."""
+        self._known = len(sys.modules)
+        for name, module in [*sys.modules.items()]:
+            spec = getattr(module, "__dict__", {}).get("__spec__")
+            if not isinstance(spec, ModuleSpec) or not spec.has_location or not spec.origin:
+                continue
+            if spec.origin.startswith(INSTALLED) or self._modules.get(name) == (origin := _plain(spec.origin)):
+                continue
+            if origin.startswith(RUNNER) and not origin.startswith((*ROOMS,)):
+                continue
+            file = _file(origin)
+            if _is_kernel(file) and file.endswith("__init__.py"):
+                continue
+            if self._counts(file):
+                self._modules[name] = file
+            else:
+                self._note_early(name, file)
+
+    def _note_early(self, name: str, file: str) -> None:
+        """Note that a module was imported when its repository, if it has one, was not watched."""
+        top = repository(os.path.dirname(file))
+        is_kept = "/." in file.removeprefix(str(top))  # in a cache
+        if file and not file.startswith((*ROOMS,)) and (top / ".git").exists() and not is_kept:
+            self._unknown = self._unknown or f"{name} in {top} was imported before it could be watched"
+
+    # --- watching ---
+
+    def _watch(self, folders: Iterable[str]) -> None:
+        for top in dict.fromkeys(folders):
+            if not f"{top}/".startswith(self._roots):
+                self._roots += (top if top.endswith("/") else f"{top}/",)
+                self._events.watch(top.rstrip("/"))
+
+
+def _is_of_user(folder: str) -> bool:
+    whole = os.path.realpath(folder)
+    of_user = not f"{whole}/".startswith(OTHERS) and not whole.endswith(FOREIGN) and whole != str(PACKAGE.parent)
+    return of_user and os.path.isdir(whole)
+
+
+def _is_kernel(file: str) -> bool:
+    """Return whether ``file`` is an implementation in this package: the runner itself imports the folders of them."""
+    return f"{os.path.dirname(os.path.dirname(file))}/" in ROOMS
+
+
+def _source(path: str) -> str:
+    """Return the source of a file of bytecode, else ``path``."""
+    try:
+        return importlib.util.source_from_cache(path) if path.endswith(".pyc") else path
+    except ValueError:
+        return path
+
+
+def _plain(path: str) -> str:
+    """Return ``path`` as this package names it, by its links."""
+    return next((link + path.removeprefix(real) for link, real in ROOMS.items() if path.startswith(real)), path)
+
+
+def _file(origin: str) -> str:
+    """Return the file of a module's origin, which may lie in an archive; "" if there is none."""
+    path = Path(origin)
+    return next((_plain(str(place)) for place in (path, *path.parents) if place.is_file()), "")
+
+
+def _of_ninja(folder: str) -> list[str]:
+    """Return the files that the builds of an extension depend on."""
+    listed = processes.output(["ninja", "-C", folder, "-t", "deps"]) or ""
+    lines = [line for line in listed.splitlines() if line.startswith(" ")]
+    return [os.path.normpath(os.path.join(folder, line.strip())) for line in lines]
