@@ -1,7 +1,8 @@
-"""The command line. ``python -m runner [overrides]`` runs a grid; the first word may name a sub-command instead."""
+"""The command line. ``python -m runner overrides`` runs a grid; the first word may name a sub-command instead."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -10,9 +11,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from io import TextIOWrapper
 
-from runner import __version__
+from .. import __version__
 
 HELP = ("--help", "-h")
+LONGEST = 2000  # characters of a message, which may quote a whole value
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,7 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BaseException as error:  # before the first case, or a second Ctrl-C: the first one still prints the table
         if not _is_interrupt(error):
             raise
-        has_cases = not words or not words[0].isidentifier()  # sub-commands have none
+        name = words[0] if words else "help"
+        has_cases = name == "run" or not name.isidentifier()  # other sub-commands have none
         kept = "; every case that was done is in the journal" if has_cases else ""
         print(f"runner: stopped{kept}", file=sys.stderr)
         return 128 + signal.SIGINT
@@ -41,30 +44,48 @@ def _main(words: Sequence[str]) -> int:
     if "--version" in words:  # Hydra would print its own
         print(f"kernel-runner {__version__}")
         return 0
+    if not words:
+        from ._first_words import FIRST_WORDS
+
+        print(FIRST_WORDS, end="")
+        return 0
+    if sys.platform == "win32":
+        print("runner: Windows is not supported; run it on Linux, or on Windows inside WSL2", file=sys.stderr)
+        return 2
     if find_spec("hydra") is None:
         print("runner: the command needs Hydra and more; pip install 'kernel-runner[cli]'", file=sys.stderr)
         return 2
-    from runner.execute import CannotStart
-    from runner.experiment import schema
-    from runner.experiment.results import SIGNS
-    from runner.experiment.schema import BadInput
+    from ..execute import CannotStart
+    from ..records.bad_input import BadInput
+    from ..records.encoding import SIGNS
+    from ..records.options import has_option
 
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - a shell has closed it: >&-
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors=SIGNS)  # the encoding of a terminal may lack the ★
-    name = words[0] if words and "=" not in words[0] and schema.exists("runner.cli", words[0]) else "run"
+    name = "run"
+    if words and "=" not in words[0] and has_option("cli", words[0]):
+        name, *words = words
     if name == "run" and any(word in HELP or word.startswith("query=") for word in words):
-        name, words = "help", ["help", *(word for word in words if word not in HELP)]
-    command = import_module(f"runner.cli.{name}")
+        name, words = "help", [word for word in words if word not in HELP]
+    command = import_module(f".{name}", __package__)
     try:
         for word in words:
             if word != word.encode(errors="ignore").decode():  # bytes that are no UTF-8; no file format takes them
                 raise BadInput(f"{word!a} is not UTF-8; rename the file that it names, or set a UTF-8 locale")
-        code: int = command.main(words if name == "run" else words[1:])
+        code: int = command.main(words)
         sys.stdout.flush()  # here, where a closed pipe is no error
     except (BadInput, CannotStart) as error:
-        print(f"runner: {error}", file=sys.stderr)
+        text = str(error)
+        print("runner:", text if len(text) <= LONGEST else f"{text[:LONGEST]} [...]", file=sys.stderr)
         return 2 if isinstance(error, BadInput) else 1
     except BrokenPipeError:  # ``head`` has read enough; Python must not try to write again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"runner: cannot write the output: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return code

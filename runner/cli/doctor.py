@@ -1,33 +1,36 @@
-"""``python -m runner doctor``: what this machine can do, and what to type for each thing that is missing."""
+"""Print what this machine can do, and what to type for each thing that is missing.
+
+Examples:
+  python -m runner doctor
+
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runner.experiment.schema import Parser
+from ._parser import Parser
 
 MARKS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "missing": ("✗", "bold red")}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the findings. Return 1 if torch cannot be imported, so that no case can run; else 0. Raises BadInput."""
-    Parser(prog="runner doctor", description=__doc__).parse_args(argv)
+    """Print the checks. Return 1 if torch cannot be imported, so that no case can run; else 0. Raises BadInput."""
+    Parser("doctor", __doc__).parse(argv)
 
     from rich.console import Console
     from rich.text import Text
 
-    from runner.device import doctor
+    from ..device import doctor
 
     console, able = Console(soft_wrap=True, highlight=False), True
-    for kind, findings in doctor.examine():
+    for kind, checks in doctor.examine():
         console.print(Text(kind, style="bold"))
-        width = max((len(finding.what) for finding in findings), default=0)
-        for finding in findings:
-            mark, style = MARKS[finding.state]
-            console.print(
-                Text(f"  {mark} ", style=style).append(f"{finding.what.ljust(width)}  {finding.found}", "default")
-            )
-            if finding.advice:
-                console.print(Text(f"    {' ' * width}  → {finding.advice}"))
-            able = able and (finding.what, finding.state) != ("torch", "missing")
+        width = max((len(check.what) for check in checks), default=0)
+        for check in checks:
+            mark, style = MARKS[check.state]
+            console.print(Text(f"  {mark} ", style=style).append(f"{check.what.ljust(width)}  {check.text}", "default"))
+            if check.advice:
+                console.print(Text(f"    {' ' * width}  → {check.advice}"))
+            able = able and (check.what, check.state) != ("torch", "missing")
     return 0 if able else 1

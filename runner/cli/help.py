@@ -1,6 +1,6 @@
-"""``python -m runner --help`` and shell completion.
+"""Print the help of a run: commands, groups, options and fields. It also completes words for a shell.
 
-Both read the YAML files of ``conf/`` and the classes behind their options.
+It reads the YAML files of ``conf/`` and the classes behind their options.
 """
 
 from __future__ import annotations
@@ -14,32 +14,46 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 import yaml
 
-import runner.config as config
-from runner.config import CONF, grid
-from runner.experiment import schema
-from runner.experiment.results import printable
+from .. import config
+from ..config import grid
+from ..records.encoding import printable
+from ..records.options import CONF, option_class, option_names, option_summaries
+from ..records.schema import rules_of
+from ._first_words import FIRST_WORDS
 
 if TYPE_CHECKING:
-    from runner.config.compose import Composer
+    from ..config.compose import Composer
 
 GROUPS = ("workload", "impl", "measure", "launcher", "log")
 ADDED = ("experiment", "shapes")  # groups of which no option is chosen unless it is added: +experiment=demo
-ROOMS = {**grid.ROOMS, "impl": "runner.implementations", "launcher": "runner.execute", "log": "runner.report"}
+PACKAGES = {**grid.PACKAGES, "impl": "implementations", "launcher": "execute", "log": "report"}
 ENTRY = re.compile(r"( *)([A-Za-z_]\w*):\s*(.*?)\s*(?:#\s*(.*))?$")  # of a YAML: ``field: value  # meaning``
 WIDEST = 44  # characters of ``field=value`` beside which meanings are aligned
 LONGEST = 140  # characters of a meaning; of a longer one the first sentence is shown
+TEMPLATE = """\
+{first}
+== Commands: python -m runner COMMAND --help has more ==
+{commands}
+
+== Groups: choose with group=option, sweep with group=a,b -m ==
+{groups}
+
+== Fields of the options chosen: override with field=value ==
+{fields}
+Hydra's own flags: --hydra-help. Exit codes: 0 all well, 1 a case failed, 2 bad input, 130 interrupted.
+"""
 QUERY = "query="  # Hydra's word for a question of the shell, as in ``-sc query=bash``
 
 
 def main(argv: Sequence[str]) -> int:
     """Print the help, or answer a shell. Raises BadInput."""
     words = [word for word in argv if not word.startswith((QUERY, "-sc", "--shell-completion"))]
-    with config.composer(words) as (compose, asked):
+    with config.composer(words) as (compose, flags):
         if queries := [word for word in argv if word.startswith(QUERY)]:
-            found = complete(compose, os.environ.get("COMP_LINE", ""))
-            print(("\n" if queries[0].endswith("fish") else " ").join(found))
+            completions = complete(compose, os.environ.get("COMP_LINE", ""))
+            print(("\n" if queries[0].endswith("fish") else " ").join(completions))
         else:
-            print(text(compose, asked.overrides), end="")
+            print(help_text(compose, flags.overrides), end="")
     return 0
 
 
@@ -54,7 +68,7 @@ class Entry:
 
 def entries(text: str, below: str = "") -> list[Entry]:
     """Return the fields at the top level of the YAML ``text``, or those of its field ``below``."""
-    found, above, parent = [], "", ""
+    fields, above, parent = [], "", ""
     for line in text.splitlines():
         match = ENTRY.match(line)
         if line.lstrip().startswith("#"):
@@ -63,13 +77,13 @@ def entries(text: str, below: str = "") -> list[Entry]:
         if match:
             parent = parent if match[1] else match[2]
             if match[1] == ("  " if below else "") and (not below or parent == below):
-                found.append(Entry(match[2], match[3], match[4] or above))
+                fields.append(Entry(match[2], match[3], match[4] or above))
         if match or not line.strip():
             above = ""
-    return found
+    return fields
 
 
-def text(compose: Composer, overrides: Sequence[str]) -> str:
+def help_text(compose: Composer, overrides: Sequence[str]) -> str:
     """Return the help: the options of each group, and the fields of those that ``overrides`` choose.
 
     Raises Hydra's exceptions.
@@ -86,8 +100,9 @@ def text(compose: Composer, overrides: Sequence[str]) -> str:
     top = {name: value for name, value in chosen.items() if name not in (*GROUPS, *ADDED, "resume")}
     resume = {f"resume.{name}": value for name, value in (chosen.get("resume") or {}).items()}
     lines += ["of the run", *_fields(top, _meanings(source)), *_fields(resume, _meanings(source, "resume")), ""]
-    template: str = yaml.safe_load(source)["hydra"]["help"]["template"]
-    return template.replace("$APP_CONFIG_GROUPS", "\n".join(groups) + "\n").replace("$CONFIG", "\n".join(lines))
+    commands = [f"  {name:<8}  {summary}" for name, summary in option_summaries("cli").items()]
+    parts = {"commands": commands, "groups": groups, "fields": lines}
+    return TEMPLATE.format(first=FIRST_WORDS, **{name: "\n".join(texts) for name, texts in parts.items()})
 
 
 def _compose(compose: Composer, overrides: Sequence[str]) -> dict[str, Any]:
@@ -113,11 +128,11 @@ def _meanings(text: str, below: str = "") -> dict[str, str]:
 def _fields(values: Mapping[str, Any], meanings: Mapping[str, str]) -> Iterator[str]:
     """Yield a line for each field in ``values``, which has them by their paths."""
     texts = {path: printable(f"{path}={_yaml(value)}") for path, value in values.items()}
-    width = max([len(one) for one in texts.values() if len(one) <= WIDEST], default=0)
-    for path, one in texts.items():
+    width = max([len(text) for text in texts.values() if len(text) <= WIDEST], default=0)
+    for path, text in texts.items():
         meaning = meanings.get(path.rpartition(".")[2], "")
         meaning = meaning if len(meaning) <= LONGEST else meaning.partition(". ")[0]
-        yield f"  {one:{width}}  {meaning}".rstrip()
+        yield f"  {text:{width}}  {meaning}".rstrip()
 
 
 def _yaml(value: object) -> str:
@@ -130,14 +145,14 @@ def complete(compose: Composer, line: str) -> list[str]:
     That is options and fields, allowed values of a field, one more value after a comma, and, as the first word,
     sub-commands.
     """
-    commands = [name for name in schema.names("runner.cli") if name not in ("run", "help")]
+    commands = option_names("cli")
     _, *done = line.split()  # without the program
     word = done.pop() if done and not line[-1:].isspace() else ""
     done = done[2:] if done[:2] == ["-m", "runner"] else done
     if done and done[0] in commands:  # its overrides are those of a run
         done, commands = done[1:], []
     try:
-        chosen = _compose(compose, [one for one in done if "=" in one and not one.startswith("-")])
+        chosen = _compose(compose, [before for before in done if "=" in before and not before.startswith("-")])
     except Exception:  # the words before cannot be composed: complete without them
         chosen = _compose(compose, [])
     key, equals, value = word.partition("=")
@@ -146,8 +161,8 @@ def complete(compose: Composer, line: str) -> list[str]:
         names = [name for name in _allowed(compose, chosen, key) if name not in head.split(",")]
         return [f"{key}={head}{comma}{name}" for name in names if name.startswith(last)]
     names = [*GROUPS, *(f"+{group}" for group in ADDED), *_paths(chosen, "")]
-    found = [*(f"{name}=" for name in names), *([] if done else commands)]
-    return [one for one in dict.fromkeys(found) if one.startswith(word)]
+    completions = dict.fromkeys([*(f"{name}=" for name in names), *([] if done else commands)])
+    return [completion for completion in completions if completion.startswith(word)]
 
 
 def _paths(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
@@ -169,14 +184,13 @@ def _allowed(compose: Composer, chosen: Mapping[str, Any], key: str) -> list[str
     for path, group, values in _options(chosen):
         if path == where:
             try:
-                classes.append(schema.find(ROOMS[group], values["name"]))
+                classes.append(option_class(PACKAGES[group], values["name"]))
             except LookupError:  # a kernel file, which has no fields
                 return []
-    return [word for cls in classes for word in _words(schema.rules_of(cls).get(field, ("", None))[1])]
+    return [word for cls in classes for word in _words(rules_of(cls).get(field, ("", None))[1])]
 
 
 def _words(rule: Any) -> list[str]:
-    """Return the words that the type ``rule`` allows."""
     origin, args = get_origin(rule), get_args(rule)
     if origin is Literal:
         return [str(word) for word in args]

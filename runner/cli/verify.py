@@ -1,4 +1,12 @@
-"""``python -m runner verify``: whether the timings of this machine can be trusted."""
+"""Check whether the timings of this machine can be trusted, on kernels of known length.
+
+It takes up to a minute; run nothing else meanwhile. If all self-tests can be judged, their results are kept as the
+certificate of this machine. The exit code is 0 if all passed, 1 otherwise, 130 after an interrupt.
+
+Examples:
+  python -m runner verify --device cpu
+
+"""
 
 from __future__ import annotations
 
@@ -9,85 +17,78 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from runner.config import CONF
-from runner.experiment.case import interpreted
-from runner.experiment.schema import BadInput, Parser
+from ..records.bad_input import BadInput
+from ..records.debugging import interpreted
+from ..report.console import console, say
+from ..report.table import Mark, Table, draw, rich_text
+from ._parser import Parser
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from runner.timing.verify import Finding
+    from ..timing.verify.checks import Check
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the self-tests. Return 0 if all passed, 130 if interrupted, else 1. Raises BadInput."""
-    parser = Parser(prog="runner verify", description=__doc__)
+    parser = Parser("verify", __doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], help="what to verify; by default the GPU if there is one")
-    asked = parser.parse_args(argv).device
+    options = parser.parse(argv)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would log each time that it starts
     warnings.filterwarnings("ignore", message=".*Profiler clears events")
 
-    from runner.report.terminal import console
-    from runner.timing import verify
+    from ..timing import verify
 
-    device, name = _device(asked)
+    device, name = _device(options.device)
     out = console()
-    count, done, disturbed = len(verify.checks(device)), 0, 0
+    count, done, disturbed = len(verify.self_tests(device)), 0, 0
 
-    def say(text: str) -> None:
-        out.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def on_check(check: str, findings: Sequence[Finding], seconds: float) -> None:
+    def on_check(check: str, findings: Sequence[Check], seconds: float) -> None:
         nonlocal done, disturbed
         done, disturbed = done + 1, disturbed + (not findings)
         result = _passed(findings) if findings else "too busy to judge, try again"
-        say(f"[{done}/{count}] {check}: {result} ({seconds:.1f} s)")
+        say(out, f"[{done}/{count}] {check}: {result} ({seconds:.1f} s)")
 
-    say(f"Verifying {name}: {count} self-tests of the timer, up to a minute. Run nothing else meanwhile.")
+    say(out, f"Verifying {name}: {count} self-tests of the timer, up to a minute. Run nothing else meanwhile.")
     try:
         with out.status("measuring") if out.is_terminal else nullcontext():
-            findings = verify.run(device, verify.settings(CONF), on_check)
+            findings = verify.run_checks(device, verify.settings(), on_check)
     except KeyboardInterrupt:
-        say("interrupted: nothing is certified")
+        say(out, "interrupted: nothing is certified")
         return 128 + signal.SIGINT
     if findings:
-        out.print(_table(findings))
+        say(out, rich_text(draw(_table(findings), None)[0]))
     if disturbed:
         unjudged = f"{disturbed} of {count} self-tests could not be judged, since other processes use this machine"
-        say(f"{unjudged}: stop them, then try again. Nothing is certified.")
+        say(out, f"{unjudged}: stop them, then try again. Nothing is certified.")
         return 1
     path = verify.certify(device, findings)
-    say(f"{_passed(findings)}. " + (f"Certificate: {path}" if path else "The cache folder cannot hold a certificate."))
+    kept = f"Certificate: {path}" if path else "The cache folder cannot hold a certificate."
+    say(out, f"{_passed(findings)}. {kept}")
     return 0 if all(finding.passed for finding in findings) else 1
 
 
-def _table(findings: Sequence[Finding]) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table("check", "found", "bar", "", box=box.SIMPLE_HEAD, header_style="bold")
-    for finding in findings:
-        result = Text("pass", style="green") if finding.passed else Text("FAIL", style="bold red")
-        drawn.add_row(Text(finding.name), Text(finding.found), Text(finding.bar), result)
-    return drawn
+def _table(checks: Sequence[Check]) -> Table:
+    rows = [(check.name, check.found, check.bar, "pass" if check.passed else "FAIL") for check in checks]
+    marks = [dict[int, Mark]({3: "good" if check.passed else "bad"}) for check in checks]
+    return Table(
+        "", ("check", "found", "bar", ""), [("", rows)], left=frozenset(range(4)), marks=dict(enumerate(marks))
+    )
 
 
-def _device(asked: str | None) -> tuple[str, str]:
+def _device(requested: str | None) -> tuple[str, str]:
     """Return the device to verify and its name. Raises BadInput if it is not there."""
     import torch
 
-    from runner.device.identity import cpu_model
+    from ..device.identity import cpu_model
 
     available = torch.cuda.is_available()
-    if asked == "cuda" and not available:
+    if requested == "cuda" and not available:
         raise BadInput("--device cuda: torch sees no NVIDIA GPU here; give --device cpu, or go where there is one")
-    if not available or asked == "cpu":
+    if not available or requested == "cpu":
         return "cpu", cpu_model() or "this CPU"
     if interpreted():
         raise BadInput("TRITON_INTERPRET=1 runs the timer's kernels on the CPU; unset it, or give --device cpu")
     return "cuda", torch.cuda.get_device_name()
 
 
-def _passed(findings: Sequence[Finding]) -> str:
+def _passed(findings: Sequence[Check]) -> str:
     return f"{sum(finding.passed for finding in findings)} of {len(findings)} passed"

@@ -1,7 +1,7 @@
-"""Compose many cases quickly: Hydra once per choice of options, then values written into copies.
+"""Compose many cases quickly: use Hydra once per choice of options, then write values into copies.
 
 Hydra takes 40 to 50 ms to read and merge its files, and 1.5 ms to copy a config. Copying a plain dict and writing a few
-values into it takes 30 us. Three things below are internal to Hydra, so pyproject.toml keeps hydra-core below 1.4.
+values into it takes 30 us. Some names below are internal to Hydra, so pyproject.toml keeps hydra-core below 1.4.
 """
 
 from __future__ import annotations
@@ -9,30 +9,36 @@ from __future__ import annotations
 import copy
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.utils import create_config_search_path
-from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, RangeSweep, Transformer, ValueType
-from hydra.errors import MissingConfigException
+from hydra.errors import HydraException, MissingConfigException
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from runner.config import CONF
-from runner.config.grid import check_count
-from runner.implementations import names
+from ..implementations import kernel_names
+from ..records.bad_input import BadInput
+from ..records.options import CONF
+from . import own_workloads
+from .grid import check_count
+from .messages import YAML_ERRORS
 
 Keys = tuple[str, ...]  # of a field: ("workload", "rows")
 
 DOTTED = re.compile(r"\w+(\.\w+)*")
-ARGUMENTS = ("impl", "args")  # the only node whose names are not those of a YAML
+ARGUMENTS = ("impl", "args")  # the only node with names that no YAML file has
+MOST_VALUES, MOST_CHARACTERS = 100_000, 1_000_000  # of a config; aliases and interpolations may stand for billions
 REFERENCE = re.compile(r"\$\{(\w+(?:\.\w+)*)\}")  # an interpolation that names another field
 
 
@@ -46,12 +52,13 @@ class Composer:
         path = create_config_search_path(str(CONF))
         if config_dir is not None:
             path.prepend("command-line", f"file://{os.path.abspath(config_dir)}", anchor="schema")
+            own_workloads.register_named(Path(config_dir))
         _register_kernels()
         self._loader = ConfigLoaderImpl(config_search_path=path)
-        self._files = self._loader.repository = _ReadOnce(self._loader.repository)  # type: ignore[assignment]
+        self._files = self._loader.repository = _ReadOnce(self._loader.repository, config_dir)  # type: ignore[assignment]
         self._parser = OverridesParser.create(config_loader=self._loader)
         self._parsed: dict[str, Override] = {}
-        self._is_group: dict[str, bool] = {}
+        self._group_exists = cache(self._loader.repository.group_exists)
         self._settings: dict[str, tuple[Keys, object] | None] = {}
         self._bases: dict[tuple[str, ...], DictConfig] = {}
         self._templates: dict[tuple[str, ...], _Template | None] = {}
@@ -63,34 +70,40 @@ class Composer:
         return self._parsed[line]
 
     def expand(self, override: Override) -> list[str]:
-        """Return one override line per value of a sweep. Raises BadInput if a range has more than a run has cases."""
+        """Return one override line per value of a sweep. Raises BadInput if there is none, or too many for a run."""
+        typed, lines = str(override.input_line), []
         if not override.is_sweep_override():
-            return [str(override.input_line)]
-        numbers: Any = override.value()
-        if isinstance(override.value(), RangeSweep):  # it may be longer than memory holds
-            check_count(int((numbers.stop - numbers.start) // numbers.step), str(override.input_line))
-        lines = []
-        for value in override.sweep_iterator():
-            line = f"{override.get_key_element()}={Transformer.str(value)}"
-            if value is None or isinstance(value, int | float):  # parsing it again would take 0.3 ms
-                one = replace(override, _value=value, value_type=ValueType.ELEMENT, input_line=line)
-                self._parsed.setdefault(line, one)
-            lines.append(line)
+            return [typed]
+        try:
+            numbers: Any = override.value()
+            if isinstance(override.value(), RangeSweep):  # it may be too long for memory
+                check_count(int((numbers.stop - numbers.start) // numbers.step), typed)
+            for value in override.sweep_iterator():
+                line = f"{override.get_key_element()}={Transformer.str(value)}"
+                if value is None or isinstance(value, int | float):  # parsing it again would take 0.3 ms
+                    element = replace(override, _value=value, value_type=ValueType.ELEMENT, input_line=line)
+                    self._parsed.setdefault(line, element)
+                lines.append(line)
+        except (HydraException, ValueError, ArithmeticError):  # interval(1,9), range(1,9,0), range(0,inf)
+            raise BadInput(f"{typed}: not a finite list of values; give one, as in range(256,1025,256)") from None
+        seed, count = Counter(lines).most_common(1)[0] if lines else ("", 0)
+        if override.key_or_group == "seed" and count > 1:
+            again = f"to measure each case again: replicas={count}"
+            raise BadInput(f"{typed}: {seed} is given {count} times, and equal cases are measured once; {again}")
+        if not lines:
+            raise BadInput(f"{typed}: this axis of the sweep is empty; give it at least one value")
         return lines
 
     def is_group(self, override: Override) -> bool:
         """Return whether ``override`` chooses an option of a config group, rather than setting a value."""
-        key = override.key_or_group
-        if key not in self._is_group:
-            self._is_group[key] = bool(self._loader.repository.group_exists(key))
-        return self._is_group[key]
+        return bool(self._group_exists(override.key_or_group))
 
     def options(self, group: str) -> list[str]:
         """Return the names of the options of ``group``."""
         return list(self._loader.get_group_options(group))
 
     def file(self, group: str, name: str) -> Path | None:
-        """Return the YAML file of an option, or None if it has none, like a kernel file without fields."""
+        """Return the YAML file of an option; None if there is none, as for a kernel file without fields."""
         for source in reversed(self._loader.get_search_path().get_path()):
             path = Path(str(source.path).removeprefix("file://"), group, f"{name}.yaml")
             if path.is_file():
@@ -98,11 +111,8 @@ class Composer:
         return None
 
     def __call__(self, lines: Sequence[str]) -> DictConfig:
-        """Compose the config of the overrides ``lines``, none of them a sweep. It must not be changed.
-
-        Raises Hydra's exceptions.
-        """
-        overrides = [self.parse(line) for line in lines]
+        """Compose the config of ``lines``, without sweeps. It must not be changed. Raises Hydra's exceptions."""
+        overrides = list(map(self.parse, lines))
         groups = tuple(str(override.input_line) for override in overrides if self.is_group(override))
         config = self._base(groups)
         if values := [override for override in overrides if override.input_line not in groups]:
@@ -115,10 +125,14 @@ class Composer:
         settings = {line: self._setting(line) for line in lines}
         template = self._template(tuple(line for line, setting in settings.items() if setting is None))
         config = template.fill(dict(filter(None, settings.values()))) if template else None
-        return config or dict(OmegaConf.to_container(self(lines), resolve=True))  # type: ignore[arg-type]
+        if config is None:
+            composed = self(lines)
+            _check_length(OmegaConf.to_container(composed, resolve=False))
+            config = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
+        return dict(config or {})
 
     def _setting(self, line: str) -> tuple[Keys, object] | None:
-        """Return the keys and the value if ``line`` gives a field a number, a plain word or null, else None."""
+        """Return the keys and the value if ``line`` sets a field to a number, a plain word or null, else None."""
         if line not in self._settings:
             override = self.parse(line)
             value = override.value() if override.type == OverrideType.CHANGE else override
@@ -132,21 +146,24 @@ class Composer:
         """Return the template of all configs with the overrides ``lines``, or None if it needs OmegaConf to resolve."""
         if lines not in self._templates:
             values: Any = OmegaConf.to_container(self(lines), resolve=False)
-            references = {
-                field: REFERENCE.fullmatch(str(value)) for field, value in _leaves(values) if "${" in str(value)
-            }
-            targets = {field: _keys(match[1]) for field, match in references.items() if match}
+            computed = {field: str(value) for field, value in _leaves(values) if "${" in str(value)}
+            targets = {field: _keys(name[1]) for field, text in computed.items() if (name := REFERENCE.fullmatch(text))}
             set_before = [_keys(key_of(self.parse(line))) for line in lines if not self.is_group(self.parse(line))]
-            simple = len(targets) == len(references)
+            simple = len(targets) == len(computed)
             self._templates[lines] = _Template(values, targets, set_before) if simple else None
         return self._templates[lines]
 
     def _base(self, groups: tuple[str, ...]) -> DictConfig:
         if groups not in self._bases:
             self._bases[groups] = base = self._exchanged(groups) or self._loaded(groups)
+            for group in ("workload", "impl", "launcher"):
+                if isinstance(name := base.get(group), str):
+                    remedy = f"in the defaults write: override /{group}: {name}"
+                    raise BadInput(f"{group}: {name} chooses nothing there; {remedy}")
             with open_dict(base):
+                own_workloads.complete(base)
                 impl = base.get("impl")
-                if isinstance(impl, DictConfig) and "path" in impl:  # a user's file by its own name
+                if isinstance(impl, DictConfig) and "path" in impl:  # a user's file under another name
                     impl.setdefault("rev", None)
                     impl.setdefault("args", {})
                 if isinstance(impl, DictConfig) and isinstance(impl.get("args"), DictConfig):
@@ -167,13 +184,13 @@ class Composer:
     def _exchanged(self, groups: tuple[str, ...]) -> DictConfig | None:
         """Copy a config that differs from ``groups`` in one option, and replace that option: a tenth of Hydra's time.
 
-        Return None if no composed config differs in one option alone, or if another file writes to the option's fields:
-        then Hydra must merge them.
+        Return None if no composed config differs in one option alone, or if another file writes to the option's fields,
+        so that Hydra must merge them.
         """
-        for known, base in self._bases.items():
-            added, dropped = set(groups) - set(known), set(known) - set(groups)
+        for composed, base in self._bases.items():
+            added, dropped = set(groups) - set(composed), set(composed) - set(groups)
             group, _, name = min(added, default="").partition("=")
-            same = len(added) == 1 and len(dropped) <= 1 and all(one.startswith(f"{group}=") for one in dropped)
+            same = len(added) == 1 and len(dropped) <= 1 and all(line.startswith(f"{group}=") for line in dropped)
             if same and group in base and self._files.alone(group, name):
                 exchanged = copy.deepcopy(base)
                 with open_dict(exchanged):
@@ -183,10 +200,11 @@ class Composer:
 
 
 class _ReadOnce:
-    """Hydra's repository of YAML files, reading each file once instead of once a composition."""
+    """Hydra's repository of YAML files, which reads each file once instead of in each composition."""
 
-    def __init__(self, repository: ConfigRepository) -> None:
+    def __init__(self, repository: ConfigRepository, config_dir: str | None) -> None:
         self._repository = repository
+        self._config_dir = config_dir
         self._results: dict[str, ConfigResult | None] = {}
 
     def load_config(self, config_path: str) -> ConfigResult | None:
@@ -195,17 +213,19 @@ class _ReadOnce:
     def alone(self, group: str, name: str) -> bool:
         """Return whether no other file read so far writes to the fields of an option, or depends on the choice."""
         option = self._read(f"{group}/{name}")
-        others = [one for path, one in self._results.items() if one and not path.startswith(f"{group}/")]
+        others = [result for path, result in self._results.items() if result and not path.startswith(f"{group}/")]
         return (
             option is not None
             and option.header["package"] is None
             and not option.defaults_list
-            and not any(one.header["package"] == group or group in one.config for one in others)
-            and not any("${" in repr(one.defaults_list) for one in others)
+            and not any(result.header["package"] == group or group in result.config for result in others)
+            and not any("${" in repr(result.defaults_list) for result in others)
         )
 
     def _read(self, path: str) -> ConfigResult | None:
         if path not in self._results:
+            if self._config_dir and (file := Path(self._config_dir, f"{path}.yaml")).is_file():
+                _check_size(file)
             self._results[path] = self._repository.load_config(path)
         return self._results[path]
 
@@ -223,28 +243,62 @@ def key_of(override: Override) -> str:
 
 @dataclass(frozen=True)
 class _Template:
-    """An unresolved config as a plain dict, in which every interpolation names another field."""
+    """An unresolved config as a plain dict, in which each interpolation names another field."""
 
     values: dict[str, Any]
     references: dict[Keys, Keys]  # field with an interpolation → field that it names
     set_before: Sequence[Keys]  # fields that overrides have set in ``values``
 
     def fill(self, settings: dict[Keys, object]) -> dict[str, Any] | None:
-        """Return a resolved copy with ``settings``, or None where only Hydra and OmegaConf can tell the result."""
-        if any(all(map(str.__eq__, one, other)) for one in self.set_before for other in settings):
-            return None  # one is within the other, so their order matters
+        """Return a resolved copy with ``settings``, or None if only Hydra and OmegaConf can resolve it."""
+        if any(all(map(str.__eq__, earlier, later)) for earlier in self.set_before for later in settings):
+            return None  # one contains the other, so their order matters
         config = copy.deepcopy(self.values)
-        references = {field: named for field, named in self.references.items() if field not in settings}
+        references = {field: target for field, target in self.references.items() if field not in settings}
         if not references.keys().isdisjoint(references.values()):
             return None
         try:
             for field, value in settings.items():
                 _parent(config, field)[field[-1]] = value
-            for field, named in references.items():
-                _parent(config, field)[field[-1]] = _parent(config, named)[named[-1]]
+            for field, target in references.items():
+                _parent(config, field)[field[-1]] = _parent(config, target)[target[-1]]
         except (KeyError, TypeError):  # no such field
             return None
         return config
+
+
+def _check_size(file: Path) -> None:
+    """Raise BadInput if the aliases of a YAML file stand for more values than any config has."""
+    try:
+        count = _count(yaml.safe_load(file.read_bytes()), {})
+    except YAML_ERRORS:  # reported where it is read
+        return
+    if count > MOST_VALUES:
+        raise BadInput(f"{file}: its aliases stand for {count:,} values; a config takes at most {MOST_VALUES:,}")
+
+
+def _count(value: object, counted: dict[int, int]) -> int:
+    """Return how many values ``value`` has at all depths, where each alias counts as what it stands for."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if id(value) not in counted:
+        counted[id(value)] = 0  # within itself, which is reported where it is read
+        counted[id(value)] = 1 + sum(_count(item, counted) for item in inner)
+    return counted[id(value)]
+
+
+def _check_length(config: Any) -> None:
+    """Raise BadInput if the interpolations of a field stand for a text that is longer than any config's."""
+    texts = {".".join(field): str(value) for field, value in _leaves(config)}
+
+    @cache
+    def length(field: str, depth: int = 0) -> int:
+        text = texts.get(field, "")
+        if depth > len(texts):
+            return 0  # it contains itself, which OmegaConf says
+        return len(text) + sum(length(name, depth + 1) for name in REFERENCE.findall(text))
+
+    if longest := next((field for field in texts if "${" in texts[field] and length(field) > MOST_CHARACTERS), ""):
+        raise BadInput(f"{longest}: its interpolations stand for more than {MOST_CHARACTERS:,} characters")
 
 
 def _parent(config: dict[str, Any], field: Keys) -> dict[str, Any]:
@@ -272,7 +326,5 @@ def _leaves(value: object, field: Keys = ()) -> Iterator[tuple[Keys, object]]:
 def _register_kernels() -> None:
     """Offer the implementations without a ``conf/impl/*.yaml``; their only fields are ``args`` and ``rev``."""
     described = {path.stem for path in (CONF / "impl").glob("*.yaml")}
-    for name in sorted(set(names()) - described):
-        ConfigStore.instance().store(
-            group="impl", name=name, node={"name": name, "args": {}, "rev": None}, provider="kernels"
-        )
+    for name in sorted(set(kernel_names()) - described):
+        own_workloads.store("impl", {"name": name, "args": {}, "rev": None}, provider="kernels")

@@ -1,4 +1,4 @@
-"""Turn exceptions of Hydra and OmegaConf into one line: what was asked, what is allowed."""
+"""Turn exceptions of Hydra and OmegaConf into one line for the user."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
-from runner.config.grid import BESIDE, FIRST_LINE
-from runner.experiment.schema import CONF, choices
+from ..records.bad_input import choices
+from ..records.options import CONF
+from .grid import BESIDE, FIRST_LINE
 
-SEVERAL = ("measure", "log", "shapes")  # groups of which a config may choose several options
-# What the reading of a YAML file raises. PyYAML raises a LookupError for !!bool x, an AttributeError for !!timestamp x.
+SEVERAL = ("measure", "log", "shapes")  # groups with several options in a config
+# Errors from reading a YAML file. PyYAML raises LookupError for !!bool x, and AttributeError for !!timestamp x.
 YAML_ERRORS = (OSError, ValueError, RecursionError, LookupError, AttributeError, YAMLError, OmegaConfBaseException)
 EXPERIMENT = "experiment/"  # where Hydra looks for a group that an experiment's defaults name without a slash
 PACKAGE = re.compile(r"^# @package ([\w.]+)", re.MULTILINE)  # a YAML file's fields go there, else under its group
@@ -28,7 +29,7 @@ PACKAGE = re.compile(r"^# @package ([\w.]+)", re.MULTILINE)  # a YAML file's fie
 def one_line(error: BaseException, folders: Sequence[Path] = (CONF,), words: Sequence[str] = ()) -> str:
     """Return the message for the user; by default the exception's own first line.
 
-    ``folders`` hold the groups: ``conf/`` and the user's folder. ``words`` are those of the command line.
+    ``folders`` hold the groups: ``conf/`` and the user's folder. ``words`` are the words of the command line.
     """
     if isinstance(error, MissingConfigException) and error.options is not None:
         return _no_such_option(error)
@@ -41,24 +42,24 @@ def one_line(error: BaseException, folders: Sequence[Path] = (CONF,), words: Seq
         return "a YAML file or a value is nested too deeply, or contains itself"
     if isinstance(error, OverrideParseException):
         return _no_override(error, words)
-    if isinstance(error, ConfigCompositionException) and "No match in the defaults list" in str(error):
-        group = str(error).partition("'")[2].partition("'")[0]
+    text, cause = str(error), error
+    if isinstance(error, ConfigCompositionException) and "No match in the defaults list" in text:
+        group = text.partition("'")[2].partition("'")[0]
         if group.startswith(EXPERIMENT):
             return f"{group}: nothing to override; in its defaults write: override /<group>: <option>, with the slash"
         return f"{group}: nothing to override; add it, as in +{group}=..."
-    if isinstance(error, ConfigCompositionException) and "@experiment." in str(error):
-        return f"{str(error).splitlines()[0].rstrip('.')}: {FIRST_LINE}"
-    cause = error
+    if isinstance(error, ConfigCompositionException) and "@experiment." in text:
+        return f"{text.splitlines()[0].rstrip('.')}: {FIRST_LINE}"
     while cause.__cause__ is not None and not isinstance(cause, OmegaConfBaseException):
         cause = cause.__cause__  # Hydra's exceptions wrap OmegaConf's, which knows the field
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return _bad_field(cause, folders)
-    lines = [line.strip() for line in (str(error) or str(cause)).splitlines() if line.strip()] or [type(error).__name__]
+    lines = [line.strip() for line in (text or str(cause)).splitlines() if line.strip()] or [type(error).__name__]
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 def not_yaml(error: BaseException, folders: Iterable[Path]) -> str:
-    """Return which YAML file of ``folders`` raises ``error`` when it is read, and why; "" if none does."""
+    """Return the YAML file of ``folders`` that raises ``error`` when it is read, with the reason; "" if none does."""
     for path in _files(folders):
         try:
             OmegaConf.load(path)
@@ -67,7 +68,7 @@ def not_yaml(error: BaseException, folders: Iterable[Path]) -> str:
                 return f"{path}: nested too deeply, or contains itself"
             if str(same) == str(error):
                 return f"{path}: not valid YAML: {str(error).partition(chr(10))[0]}"
-        except YAML_ERRORS:  # for another reason: reported where it is chosen
+        except YAML_ERRORS:  # another error, reported where the file is chosen
             continue
     return ""
 
@@ -88,18 +89,18 @@ def _no_override(error: OverrideParseException, words: Sequence[str]) -> str:
             return f"{word}: not an override; did you mean {meant}?"
         example = "resume=last" if word.split(".")[0] == "resume" else "workload=gelu"
         return f"{word}: not an override; write group=option or field=value, as in {example}"
-    _, evaluating, why = str(error).partition(" while evaluating ")
+    _, evaluating, reason = str(error).partition(" while evaluating ")
     if evaluating:  # 'range(a,b)': mismatch type argument start: ...
-        return f"{word}: {why.partition(': ')[2].splitlines()[0]}"
+        return f"{word}: {reason.partition(': ')[2].splitlines()[0]}"
     key, _, value = word.partition("=")
     if "" in map(str.strip, value.split(",")):
-        return f"{word}: nothing stands before or after a comma; leave that comma out"
-    return f"{word}: cannot be read; close its brackets, or quote the value within quotes: \"{key.strip()}='...'\""
+        return f"{word}: there is nothing before or after a comma; remove that comma"
+    return f"{word}: cannot be parsed; close its brackets, or quote the value within quotes: \"{key.strip()}='...'\""
 
 
 def _split_by_spaces(word: str, words: Sequence[str]) -> str:
     """Return the override that ``word`` ends or continues, if commas or brackets show that it has spaces; else ""."""
-    begins = [place for place, one in enumerate(words) if "=" in one or one.startswith("-")]
+    begins = [index for index, candidate in enumerate(words) if "=" in candidate or candidate.startswith("-")]
     for begin, end in pairwise([*begins, len(words)]):
         first, *rest = words[begin:end]
         opened, closed = first.endswith((",", "[", "{")), (*rest, "")[0].startswith(",")
@@ -109,10 +110,15 @@ def _split_by_spaces(word: str, words: Sequence[str]) -> str:
 
 
 def _no_such_option(error: MissingConfigException) -> str:
-    group, _, name = (error.missing_cfg_file or "").rpartition("/")
+    file = error.missing_cfg_file or ""
+    if typed := re.fullmatch(r"impl/(.+\.(py|cu)\b.*)", file):
+        return f"impl={typed[1]}: write impl={'cuda' if typed[2] == 'cu' else 'file'} impl.path={typed[1]}"
+    group, _, name = file.rpartition("/")
     if group.startswith(EXPERIMENT):
         of = group[len(EXPERIMENT) :]
         return f"{group}={name}: no such option; in an experiment's defaults write: override /{of}: {name}"
+    if group == "log" and name == "none":
+        return "log=none: it turns off all loggers; write it alone, or leave it out"
     return f"{group}={name}: no such option; {choices(name, (o.rpartition('/')[2] for o in error.options or ()))}"
 
 
@@ -131,28 +137,27 @@ def _bad_field(cause: OmegaConfBaseException, folders: Sequence[Path]) -> str:
 
 
 def _meant(key: str, parent: DictConfig, folders: Iterable[Path]) -> str:
-    """Return where a field with the name of ``key`` is, as the rest of the sentence ``key: ...``; "" if nowhere.
+    """Return the place of a field with the name of ``key``, as the rest of the sentence ``key: ...``, else "".
 
     ``parent`` is the node that has no field ``key``; ``folders`` hold the groups.
     """
     chosen, name = parent._get_root(), key.rpartition(".")[2]
     assert isinstance(chosen, DictConfig)
-    fields = {field: found for field, found in _fields(folders).items() if field.rpartition(".")[2] == name}
+    fields = {field: owner for field, owner in _fields(folders).items() if field.rpartition(".")[2] == name}
     if key in fields:
         group, options = fields[key]
-        own = chosen.get(group)
-        asked = f"{group}={own.get('name')}" if isinstance(own, DictConfig) else group
-        have = "has" if len(options) == 1 else "have"
-        meant = " or ".join(f"{group}={one}" for one in options[:2])
-        return f"{asked} has no such field; {', '.join(options)} {have}: {meant}"
+        option = chosen.get(group)
+        choice = f"{group}={option.get('name')}" if isinstance(option, DictConfig) else group
+        have, meant = "has" if len(options) == 1 else "have", " or ".join(f"{group}={other}" for other in options[:2])
+        return f"{choice} has no such field; {', '.join(options)} {have}: {meant}"
     nearby = sorted(path for path in _paths(chosen, "") if path.rpartition(".")[2] == name and ".axes." not in path)
-    others = [f"{field}, of {group}={','.join(options)}" for field, (group, options) in fields.items()]
-    return f"no such field; did you mean {' or '.join(nearby or others)}?" if nearby or others else ""
+    elsewhere = [f"{field}, of {group}={','.join(options)}" for field, (group, options) in fields.items()]
+    return f"no such field; did you mean {' or '.join(nearby or elsewhere)}?" if nearby or elsewhere else ""
 
 
 def _fields(folders: Iterable[Path]) -> dict[str, tuple[str, list[str]]]:
     """Return the fields of all options, as ``workload.layers``, with their group and the options that have them."""
-    found: dict[str, tuple[str, list[str]]] = {}
+    by_field: dict[str, tuple[str, list[str]]] = {}
     for path in _files(folders):
         try:
             text = path.read_text(encoding="utf-8")
@@ -161,13 +166,13 @@ def _fields(folders: Iterable[Path]) -> dict[str, tuple[str, list[str]]]:
             continue  # reported where it is chosen
         header, group = PACKAGE.search(text), path.parent.name
         package = header[1] if header else group
-        # The fields of an experiment are those of others, and those of a set of shapes are the names of workloads.
+        # Experiments repeat fields of other groups, and the fields of a set of shapes are names of workloads.
         if package != "_global_" and group != "shapes" and isinstance(values, dict):
             for name in (name for name in values if name not in ("name", *BESIDE)):
-                options = found.setdefault(f"{package}.{name}", (group, []))[1]
+                options = by_field.setdefault(f"{package}.{name}", (group, []))[1]
                 if path.stem not in options:
                     options.append(path.stem)
-    return found
+    return by_field
 
 
 def _paths(config: DictConfig, prefix: str) -> Iterator[str]:

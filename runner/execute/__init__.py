@@ -1,4 +1,4 @@
-"""Launchers turn Cases into Rows. Each is one file, named as its option of ``conf/launcher``."""
+"""Launchers run cases and yield their rows. Each has a file with the name of its option in ``conf/launcher``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
-from runner.experiment.case import CaseRecord
-from runner.experiment.results import Comparison, Row
+from ..records.case import CaseRecord
+from ..records.paired_rounds import PairedRounds
+from ..records.row import Row
 
 if TYPE_CHECKING:
-    from runner.device.gpus import Gpu
-    from runner.execute.worker_process import Zygote
+    from ..device.gpus import Gpu
+    from .spawn import Zygote
 
 Seconds = Annotated[float, "above 0"]
 
@@ -38,11 +39,11 @@ class Notice:
     text: str
 
 
-Event = Notice | Ready | Started | Row | Comparison
+Event = Notice | Ready | Started | Row | PairedRounds
 
 
 class CannotStart(RuntimeError):
-    """No worker can be started; the message says why."""
+    """Raised if no worker can be started; the message is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +57,11 @@ class Limits:
 
 
 class Launcher(Protocol):
-    """A launcher's fields are those of its YAML file."""
+    """A dataclass whose fields are the fields of its YAML file."""
 
     def run(self, cases: Sequence[CaseRecord], log_path: str, early: Zygote | None = None) -> Iterator[Event]:
         """Yield one Row per case, in the order in which they finish. Workers print to ``log_path``.
 
-        The rows of a problem are followed by its Comparison, if its cases were compared. ``early`` forks workers on
-        this machine; the caller has started it and closes it.
+        PairedRounds follow the rows of their problem. ``early`` forks workers on this machine; the caller starts and
+        closes it.
         """

@@ -1,4 +1,4 @@
-"""A set of GPUs, or the CPU, with its worker, which runs one case at a time and is replaced when it dies or hangs."""
+"""A set of GPUs, or the CPU, with a worker that runs one case at a time and is replaced when it dies or hangs."""
 
 from __future__ import annotations
 
@@ -12,48 +12,52 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import runner.implementations as implementations
-from runner.device import processes
-from runner.device.gpus import Gpu
-from runner.execute import Event, Limits, Notice, Ready, Started
-from runner.execute.worker_process import IDLE, Gone, Spawner, WorkerProcess, Zygote
-from runner.experiment.case import CaseRecord, Scalar
-from runner.experiment.results import Comparison, Phase, Row, clip
-from runner.experiment.schema import BadInput
+from .. import implementations
+from ..device import processes
+from ..device.gpus import Gpu
+from ..records.bad_input import BadInput
+from ..records.case import CaseRecord, Scalar
+from ..records.paired_rounds import PairedRounds
+from ..records.redaction import clip
+from ..records.row import Phase, Row, Status
+from . import Event, Limits, Notice, Ready, Started
+from .spawn import Gone, Source
+from .worker_process import IDLE, WorkerProcess
 
 MOST_STARTS = 2  # failed starts in a row after which the device is out of service
-SMALL_BYTES = 16 * 2**30  # on a GPU with less memory, cases need what the CUDA context of a spare worker takes
+SMALL_BYTES = 16 * 2**30  # on a GPU with less memory, a spare worker's CUDA context would take memory that cases need
 TIMED: tuple[Phase, ...] = ("measure", "compare")  # phases in which nothing else may run on the device
+DOUBTFUL = ("error", "build_failed", "timeout", "wrong")  # code of an earlier case may be the cause
 STUCK = "a killed worker has not ended and holds it: see dmesg; a reboot may be needed"
 
 
 class DeviceQueue:
     """Yields a row for each case of ``take()``, which returns the cases of the next problem, or none at the end.
 
-    ``gpus`` are the devices of each case; empty for the CPU. ``shared`` names other users of them, for the rows.
+    ``gpus`` are the devices of each case; empty for the CPU. ``shared`` describes other processes on them.
     """
 
     def __init__(
         self,
         gpus: Sequence[Gpu],
-        sources: Sequence[Zygote | Spawner],
+        sources: Sequence[Source],
         log_path: Path,
         limits: Limits,
         take: Callable[[DeviceQueue], Sequence[CaseRecord]],
         shared: str = "",
     ) -> None:
         self.gpus = gpus
-        self.block: deque[CaseRecord] = deque()  # the cases of the current problem that have no row yet
+        self.block: deque[CaseRecord] = deque()  # cases of the current problem without a row
         self.worker: WorkerProcess | None = None
-        self.cannot_start = ""  # why no worker can be started here any more
-        self._spare: WorkerProcess | None = None  # replaces the worker at once: on a GPU a start takes seconds
+        self.cannot_start = ""  # the reason, once no worker can be started here
+        self._spare: WorkerProcess | None = None  # replaces the worker at once, since a start takes seconds on a GPU
         self._calibrations: object = {}  # from the last worker, for the next one
-        self._sources = deque(sources)  # the next one is used when the first cannot start workers
+        self._sources = deque(sources)  # the next source is used when the first cannot start workers
         self._log_path, self._limits, self._take, self._shared = log_path, limits, take, shared
-        self._case: CaseRecord | None = None  # what the worker runs
-        self._given: CaseRecord | None = None  # the same until it has been announced
-        self._started_at, self._started_s = "", 0.0  # of the case: in UTC, and on the monotonic clock
-        self._oom_kills = 0  # of the machine when the case started
+        self._case: CaseRecord | None = None  # that the worker runs
+        self._given: CaseRecord | None = None  # the same case until it has been announced
+        self._started_at, self._started_s = "", 0.0  # start of the case: in UTC, and on the monotonic clock
+        self._oom_kills = 0  # on this machine when the case started
         self._attempts: Counter[str] = Counter()  # how often each case was given to a worker
         self._failed_starts = 0  # in a row
         self._replica = 0  # of the cases that the worker runs
@@ -66,15 +70,15 @@ class DeviceQueue:
 
     @property
     def measuring(self) -> bool:
-        """Whether nothing else may run on the device now."""
+        """Whether the worker measures, so that nothing else may run on the device."""
         return self.worker is not None and not self.worker.dying and self.worker.phase in TIMED
 
     def advance(self) -> Iterator[Event]:
-        """Give an idle worker the next case or comparison, unless no worker can be started."""
+        """Give an idle worker the next case or paired rounds, unless no worker can be started."""
         while not self.busy and not self.cannot_start:
             if not self.block:
                 if self.worker and len(self.worker.timed) > 1:
-                    yield from self._compare()
+                    yield from self._compare(self.worker)
                 if self.busy:
                     return
                 if self.worker:
@@ -89,104 +93,102 @@ class DeviceQueue:
             elif self.worker is None:
                 self._start(case.replica)
             elif self._replica != case.replica:
-                self._stop()
+                self._stop(self.worker)
             else:
-                yield from self._give(case)
+                yield from self._give(self.worker, case)
 
     def handle(self) -> Iterator[Event]:
         """Process the worker's messages, its end, and a passed time limit."""
+        if (worker := self.worker) is None:
+            return
         try:
             yield from self.drain()
             if self.worker is None or not self.busy:
                 return
-            late = self.worker.deadline <= time.monotonic()
-            if self.worker.has_ended() or (late and self.worker.dying):
-                yield from self._ended(self.worker.end(0.0))
+            late = worker.deadline <= time.monotonic()
+            if worker.has_ended() or (late and worker.dying):
+                yield from self._ended(worker, worker.end(0.0))
             elif late:
-                yield from self._late()
+                yield from self._late(worker)
         except Gone as gone:
-            yield from self._ended(str(gone))
+            yield from self._ended(worker, str(gone))
 
     def drain(self) -> Iterator[Event]:
         """Process the messages that have arrived. Raises Gone."""
         yield from self._announce()
         while self.worker and self.busy and not self.worker.dying and (message := self.worker.receive()) is not None:
-            yield from self._process(message)
+            yield from self._process(self.worker, message)
 
     def pause_spare(self) -> None:
-        """Stop a spare worker that is still starting while the other one measures. One that is ready only sleeps."""
+        """Pause a spare worker that is still starting while the worker measures. A ready spare worker sleeps."""
         if self._spare:
             self._spare.pause(self.measuring and not self._spare.has_message)
 
-    def _give(self, case: CaseRecord) -> Iterator[Event]:
-        assert self.worker is not None
+    def _give(self, worker: WorkerProcess, case: CaseRecord) -> Iterator[Event]:
         self._case, self._started_at = case, datetime.now(UTC).isoformat(timespec="milliseconds")
         self._started_s = time.monotonic()
         self._attempts[case.key] += 1
         self._oom_kills = processes.oom_kills()
         self._given = case
         try:
-            self.worker.ask({"case": case.to_record()}, "inputs", self._limit_s("inputs"), case)
+            worker.ask({"case": case.to_record()}, "inputs", self._limit_s("inputs"), case)
         except Gone as gone:
             self._given = None
-            if self.worker.cases:  # it ended between two cases, which is no fault of this one
+            if worker.cases:  # it ended between two cases, which is not a fault of this case
                 self._attempts[case.key] -= 1
-                self._stop()
-            else:  # the next worker may do the same: without a row this would never end
-                yield from self._lost("crashed", f"{gone} before its first case")
+                self._stop(worker)
+            else:  # without a row, this would repeat forever if the next worker does the same
+                yield from self._lost(worker, "crashed", f"{gone} before its first case")
             return
         self._keep_spare()
         yield from self._announce()
 
     def _announce(self) -> Iterator[Event]:
-        """Say once that the worker has a case, also if an interrupt has come since: the case may have caused it."""
+        """Announce once that the worker has a case, even after an interrupt, which the case may have caused."""
         if case := self._given:
             self._given = None
             yield Started(case)
 
-    def _compare(self) -> Iterator[Event]:
-        assert self.worker is not None
+    def _compare(self, worker: WorkerProcess) -> Iterator[Event]:
         try:
-            self.worker.ask({}, "compare", self._limit_s("compare"))
+            worker.ask({}, "compare", self._limit_s("compare"))
         except Gone as gone:
-            self._stop()
-            yield Comparison(reason=f"not compared side by side: {gone}")
+            self._stop(worker)
+            yield PairedRounds(reason=f"no paired rounds: {gone}")
 
-    def _process(self, message: dict[str, Any]) -> Iterator[Event]:
-        assert self.worker is not None
+    def _process(self, worker: WorkerProcess, message: dict[str, Any]) -> Iterator[Event]:
         if "phase" in message:
-            self.worker.enter(message["phase"], self._limit_s(message["phase"]))
+            worker.enter(message["phase"], self._limit_s(message["phase"]))
             return
-        self.worker.enter(IDLE, 0.0)
+        worker.enter(IDLE, 0.0)
         match message:
             case {"environment": facts}:
                 self._failed_starts = 0
                 yield Ready(facts, self.gpus[0] if self.gpus else None)
-            case {"rounds": comparison}:
-                self.worker.timed.clear()
-                yield comparison
-            case {"full": why}:
+            case {"rounds": rounds}:
+                worker.timed.clear()
+                yield rounds
+            case {"full": reason}:
                 assert self._case is not None
                 self._attempts[self._case.key] -= 1
-                yield Notice(f"{why}: a new worker takes over")
-                self._stop()
+                yield Notice(f"{reason}: a new worker takes over")
+                self._stop(worker)
             case {"row": row, "spoiled": spoiled, "calibrations": calibrations}:
                 self._calibrations = calibrations
-                fresh = self.worker.cases == 0
-                self.worker.cases += 1
-                again = row.status == "oom" and not fresh and (spoiled or not self.gpus)
+                again = worker.cases > 0 and row.status == "oom" and (spoiled or not self.gpus)
+                again = again or (row.status in DOUBTFUL and worker.ran_code_beside(row.case))
+                worker.cases += 1
+                worker.user_files |= row.case.user_files
                 yield from self._done(row, again=again)
                 if spoiled or again:
-                    self._stop()
+                    self._stop(worker)
 
     def _limit_s(self, phase: Phase) -> float:
-        """Return the time limit of ``phase``."""
-        limit: float = getattr(self._limits, _limit_field(phase))
-        return limit
+        return float(getattr(self._limits, _limit_field(phase)))
 
     def _start(self, replica: int) -> None:
         if replica != self._replica:
-            self._calibrations = {}  # replicas show how much calibrations differ, so each makes its own
+            self._calibrations = {}  # each replica calibrates, since replicas show how much calibrations differ
         try:
             worker, self._spare = self._spare or self._fork(None if self._calibrations else self.block[0]), None
             worker.pause(False)
@@ -194,85 +196,80 @@ class DeviceQueue:
                 worker.send({"recall": self._calibrations})
         except Gone as gone:
             self._start_failed(str(gone))
-            return
-        self.worker, self._replica = worker, replica
-        worker.enter("start", self._limit_s("start"))
+        else:
+            self.worker, self._replica = worker, replica
+            worker.enter("start", self._limit_s("start"))
 
-    def _start_failed(self, why: str) -> None:
+    def _start_failed(self, reason: str) -> None:
         self._failed_starts += 1
         if self._failed_starts >= MOST_STARTS and len(self._sources) > 1:
             self._sources.popleft()
             self._failed_starts = 0
         elif self._failed_starts >= MOST_STARTS:
-            self.cannot_start = why
+            self.cannot_start = reason
 
     def _fork(self, like: CaseRecord | None = None) -> WorkerProcess:
         return WorkerProcess(self._sources[0], self._log_path, self.gpus, measures=True, like=like)
 
     def _keep_spare(self) -> None:
-        """Start a spare worker with the second case, where the system tells whether it lives."""
+        """Start a spare worker with the second case, if the system has pidfds, which tell whether it is alive."""
         small = any(0 < gpu.memory_bytes < SMALL_BYTES for gpu in self.gpus)
         if self._spare or small or len(self._attempts) < 2 or not hasattr(os, "pidfd_open"):
             return
-        with contextlib.suppress(Gone):  # the next start will tell why
+        with contextlib.suppress(Gone):  # the next start reports the reason
             self._spare = self._fork()
 
-    def _stop(self) -> None:
-        """Kill the worker. It keeps its place until it has ended, since its memory is in use until then."""
-        assert self.worker is not None
+    def _stop(self, worker: WorkerProcess) -> None:
+        """Kill the worker. It stays until it has ended, since its memory is in use until then."""
         self._reported = True
         try:
-            self.worker.kill()
+            worker.kill()
         except Gone:
-            self._forget()
+            self._forget(worker)
 
-    def _forget(self) -> None:
-        """Make room for the next worker: this one has ended, or is stuck."""
-        assert self.worker is not None
-        if self.worker.stuck:
+    def _forget(self, worker: WorkerProcess) -> None:
+        """Drop the worker, which has ended or is stuck."""
+        if worker.stuck:
             self.cannot_start = STUCK
         self.worker, self._reported = None, False
 
-    def _late(self) -> Iterator[Event]:
-        assert self.worker is not None
-        phase = self.worker.phase
-        self.worker.print_stacks()
+    def _late(self, worker: WorkerProcess) -> Iterator[Event]:
+        phase = worker.phase
+        worker.print_stacks()
         with contextlib.suppress(Gone):
-            self.worker.kill()
-        raised = f"raise launcher.{_limit_field(phase)} if it needs longer"
-        why = f"no end of phase {phase} within {self._limit_s(phase):g} s; {raised}"
-        yield from self._lost("timeout", why)
+            worker.kill()
+        advice = f"raise launcher.{_limit_field(phase)} if it needs longer"
+        reason = f"no end of phase {phase} within {self._limit_s(phase):g} s; {advice}"
+        yield from self._lost(worker, "timeout", reason)
 
-    def _ended(self, how: str) -> Iterator[Event]:
-        assert self.worker is not None
+    def _ended(self, worker: WorkerProcess, outcome: str) -> Iterator[Event]:
         if self._reported:
-            self._forget()
-        elif how.endswith("SIGKILL") and processes.oom_kills() > self._oom_kills:
-            why = f"the machine, or this run's share of it, was out of memory: {how} by the kernel"
-            yield from self._lost("oom", why)
+            self._forget(worker)
+        elif outcome.endswith("SIGKILL") and processes.oom_kills() > self._oom_kills:
+            reason = f"the machine, or this run's share of it, was out of memory: {outcome} by the kernel"
+            yield from self._lost(worker, "oom", reason)
         else:
-            yield from self._lost("crashed", f"{how} in phase {self.worker.phase}")
+            yield from self._lost(worker, "crashed", f"{outcome} in phase {worker.phase}")
 
-    def _lost(self, status: str, why: str) -> Iterator[Event]:
-        """The worker has ended or was killed: report what it did as ``status``."""
-        assert self.worker is not None
-        phase, printed, others = self.worker.phase, self.worker.printed(), self.worker.cases > 0
-        if self.worker.ended:
-            self._forget()
+    def _lost(self, worker: WorkerProcess, status: Status, reason: str) -> Iterator[Event]:
+        """Report the case or phase of a worker that has ended or was killed as ``status``."""
+        phase, printed = worker.phase, worker.printed()
+        if worker.ended:
+            self._forget(worker)
         else:
             self._reported = True
         if phase == "start":
-            self._start_failed(why)
+            self._start_failed(reason)
         elif phase == "compare":
-            yield Comparison(reason=f"not compared side by side: {why}")
+            yield PairedRounds(reason=f"no paired rounds: {reason}")
         elif self._case is not None:
-            spent = {"wall_s": time.monotonic() - self._started_s}  # the next plan estimates its time from this
-            row = Row(case=self._case, status=status, reason=why, phase=phase, detail=printed)  # type: ignore[arg-type]
-            again = status == "crashed" and others  # an earlier case may have caused it
-            yield from self._done(replace(row, metrics=spent), again=again)
+            spent = {"wall_s": time.monotonic() - self._started_s}  # from which the next plan estimates its time
+            row = Row(case=self._case, status=status, reason=reason, phase=phase, detail=printed, metrics=spent)
+            again = status in DOUBTFUL and worker.ran_code_beside(row.case)
+            yield from self._done(row, again=again or (status == "crashed" and worker.cases > 0))
 
     def _done(self, row: Row, *, again: bool) -> Iterator[Event]:
-        """Yield the row of the case, unless it runs ``again``, which it does once."""
+        """Yield the row of the case, unless it runs ``again``, which it does at most once."""
         attempts = self._attempts[row.case.key]
         self._case = None
         if again and attempts == 1:
@@ -294,9 +291,10 @@ def _limit_field(phase: Phase) -> str:
 
 
 def _row_without_worker(case: CaseRecord) -> Row | None:
-    """Return the row of a case that cannot run here, or None."""
+    """Return the row of a case that cannot run here, else None."""
+    status: Status = "unsupported"
     try:
-        why = implementations.build(case.impl).missing(case.workload.name)
-    except (BadInput, ValueError) as gone:  # the user's file was there when the run began
-        return Row(case=case, status="build_failed", reason=str(gone), phase="plan")
-    return Row(case=case, status="unsupported", reason=why, phase="plan") if why else None
+        reason = implementations.build(case.impl).missing(case.workload.name)
+    except (BadInput, ValueError) as error:  # the user's file has gone since the run began
+        status, reason = "build_failed", str(error)
+    return Row(case=case, status=status, reason=reason, phase="plan") if reason else None

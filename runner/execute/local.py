@@ -1,14 +1,15 @@
-"""``launcher=local``: worker processes on this machine, one for each GPU, or for as many as a case asks for.
+"""``launcher=local``: worker processes on this machine, one for each GPU, or for as many GPUs as a case needs.
 
-The parent never imports torch. It alone turns whatever happens to a worker into a row.
+The parent never imports torch. It turns everything that happens to a worker into a row.
 """
 
 from __future__ import annotations
 
+import resource
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,19 +17,23 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Annotated
 
-import runner.implementations as implementations
-from runner.device import gpus, processes
-from runner.device.gpus import Gpu
-from runner.device.lock import acquire_all
-from runner.execute import CannotStart, Event, Limits, Notice
-from runner.execute.device_queue import DeviceQueue
-from runner.execute.precompile import WORTH, Precompiler, compiled, process_count
-from runner.execute.worker_process import Gone, Spawner, Zygote
-from runner.experiment.case import DEBUG_ENVIRONMENT, DETERMINISTIC_ENVIRONMENT, CaseRecord
-from runner.experiment.results import Row
+from .. import implementations
+from ..device import gpus, processes
+from ..device.gpus import Gpu
+from ..device.lock import acquire_all
+from ..records.case import CaseRecord
+from ..records.debugging import DEBUG_ENVIRONMENT, DETERMINISTIC_ENVIRONMENT
+from ..records.row import Row
+from . import CannotStart, Event, Limits, Notice
+from .device_queue import DeviceQueue
+from .precompile import WORTH, Precompiler, compiled, process_count
+from .spawn import Gone, Spawner, Zygote
+from .worker_process import WorkerProcess
 
 SOURCES = (Zygote, Spawner) if sys.platform == "linux" else (Spawner,)  # of workers, the best first
-LONGEST_WAIT_S = 1.0  # a worker's time limit may pass this much earlier than it is noticed
+LEAST_ROOM = 10**9  # bytes of address space; a worker takes 0.83 GB on a CPU
+STOPPED_S = 2.0  # a wait that takes so much longer means that this process could not run
+LONGEST_WAIT_S = 1.0  # in which a passed time limit of a worker may go unnoticed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,16 +46,21 @@ class Local(Limits):
     def run(self, cases: Sequence[CaseRecord], log_path: str, early: Zygote | None = None) -> Iterator[Event]:
         """Yield one row per case. Raises CannotStart.
 
-        Cases that differ in ``debug`` or ``deterministic_algorithms`` run in different workers, since these may need
-        their environment set before anything is imported. Cases on the CPU do not run beside cases on GPUs.
+        Cases that differ in ``debug`` or ``deterministic_algorithms`` run in different workers, since their environment
+        must be set before anything is imported. Cases on the CPU do not run at the same time as cases on GPUs.
         """
+        room = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if 0 <= room < LEAST_ROOM:  # the import of torch would fail, or hang
+            allowed = f"ulimit -v allows {room / 1e6:.0f} MB of address space"
+            raise CannotStart(f"no worker can be started: {allowed}, and torch takes about 1 GB; raise the limit")
         kinds: dict[tuple[str | None, bool, bool, int], list[CaseRecord]] = {}
         for case in cases:
-            kind = case.debug, case.deterministic_algorithms, case.device == "cpu", case.devices
+            settings = case.settings
+            kind = (settings.debug, settings.deterministic_algorithms, settings.device == "cpu", case.devices)
             kinds.setdefault(kind, []).append(case)
-        for (debug, deterministic, *_), some in kinds.items():
+        for (debug, deterministic, *_), same_kind in kinds.items():
             environment = {**DEBUG_ENVIRONMENT.get(debug, {}), **(DETERMINISTIC_ENVIRONMENT if deterministic else {})}
-            yield from self._run(some, Path(log_path), environment, None if environment else early)
+            yield from self._run(same_kind, Path(log_path), environment, None if environment else early)
             early = early if environment else None
 
     def _run(
@@ -59,43 +69,41 @@ class Local(Limits):
         """Run ``cases``, all in workers with ``environment``."""
         devices = self._devices(cases)[: max(1, len({case.problem for case in cases}))]
         if not devices:
-            why = f"it needs {cases[0].devices} GPUs in one worker, and launcher.gpus={self.gpus} gives fewer here"
-            yield from (Row(case=case, status="unsupported", reason=why, phase="plan") for case in cases)
+            reason = f"needs {cases[0].devices} GPUs in one worker; launcher.gpus={self.gpus} provides fewer"
+            yield from (Row(case=case, status="unsupported", reason=reason, phase="plan") for case in cases)
             return
-        used = [gpu for some in devices for gpu in some]
-        plan, preload = _Plan(cases), modules_to_preload(cases, on_gpu=bool(used))
+        used = [gpu for device in devices for gpu in device]
+        blocks, preload = _Blocks(cases), modules_to_preload(cases, on_gpu=bool(used))
         with ExitStack() as stack:
             locks = acquire_all(used, _print_now) if used else []
             for lock in locks:
                 stack.callback(lock.release)
-            shared = _other_users(used)
+            now = {gpu.uuid: gpu for gpu in gpus.visible()} if used else {}
+            # Other processes use a GPU although this process has its lock.
+            shared = {gpu: sentence for gpu in used if (sentence := gpus.busy(now.get(gpu.uuid, gpu)))}
             yield from map(Notice, shared.values())
             sources = [early if early and kind is Zygote else kind(environment) for kind in SOURCES]
             for source in sources:
                 stack.callback(source.close)
                 source.begin(path, preload, [lock.fileno() for lock in locks], self.start_limit_s)
             queues = []
-            for some in devices:
-                log = path.with_name(f"worker-{some[0].index}.log") if len(devices) > 1 else path
-                others = "; ".join(shared[gpu] for gpu in some if gpu in shared)
-                queues.append(DeviceQueue(some, sources, log, self, plan.take, others))
-            precompiler = None
-            if len(cases) >= WORTH and self.precompile != 0:
-                waiting = compiled(cases)
-                count = process_count(self.precompile, processes.cores(), len(waiting), used)
-                precompiler = Precompiler(sources[0], path.with_name("precompile.log"), devices, count, waiting)
-            observe: Callable[[Event], Event] = precompiler.observe if precompiler else lambda event: event
+            for device in devices:
+                log = path.with_name(f"worker-{device[0].index}.log") if len(devices) > 1 else path
+                other_users = "; ".join(shared[gpu] for gpu in device if gpu in shared)
+                queues.append(DeviceQueue(device, sources, log, self, blocks.take, other_users))
+            waiting = [] if len(cases) < WORTH or self.precompile == 0 else compiled(cases)
+            count = process_count(self.precompile, processes.cores(), len(waiting), used)
+            precompiler = Precompiler(sources[0], path.with_name("precompile.log"), devices, count, waiting)
             try:
-                for event in self._serve(queues, plan, precompiler, path):
-                    yield observe(event)
+                yield from map(precompiler.observe, self._serve(queues, blocks, precompiler, path))
             except KeyboardInterrupt:  # rows that have arrived are kept
                 for queue in queues:
                     with suppress(Gone):
-                        yield from map(observe, queue.drain())
+                        yield from map(precompiler.observe, queue.drain())
                 raise
 
     def _serve(
-        self, queues: Sequence[DeviceQueue], plan: _Plan, precompiler: Precompiler | None, path: Path
+        self, queues: Sequence[DeviceQueue], blocks: _Blocks, precompiler: Precompiler, path: Path
     ) -> Iterator[Event]:
         """Run the queues until each case has its row."""
         active = [*queues]
@@ -103,50 +111,46 @@ class Local(Limits):
             for queue in [*active]:
                 yield from queue.advance()
                 if reason := queue.cannot_start:
-                    plan.give_back(queue)
+                    blocks.give_back(queue)
                     active.remove(queue)
                     if not active:
                         raise CannotStart(f"no worker could be started: {reason}; see {path}")
-                    yield Notice(f"{_name(queue.gpus)} is out of service, others do its work: {reason}")
+                    name = " and ".join(f"GPU {gpu.index} ({gpu.uuid})" for gpu in queue.gpus) or "the CPU"
+                    yield Notice(f"{name} is out of service, others do its work: {reason}")
             workers = [queue.worker for queue in active if queue.worker and queue.busy]
             if not workers:
-                if plan.left:  # a queue gave it back after the others had asked for more
+                if blocks.left:  # a queue gave blocks back after the others had found none
                     continue
                 return
-            soonest = min(worker.deadline for worker in workers) - time.monotonic()
-            watched = [one for worker in workers for one in worker.watched]
-            if precompiler:
-                precompiler.advance()
-                watched += precompiler.watched
-            wait(watched, max(0.0, min(soonest, LONGEST_WAIT_S)))
+            precompiler.advance()
+            _wait(workers, precompiler.watched)
             for queue in active:
                 if queue.busy:
                     yield from queue.handle()
                     queue.pause_spare()
-                    if precompiler:
-                        precompiler.pause_for([one.gpus for one in active if one.measuring])
+                    precompiler.pause_for([other.gpus for other in active if other.measuring])
 
     def _devices(self, cases: Sequence[CaseRecord]) -> list[tuple[Gpu, ...]]:
-        """Return sets of as many GPUs as each case asks for, or [()] for the CPU. Raises BadInput if one is missing."""
-        if all(case.device == "cpu" for case in cases):
+        """Return sets of as many GPUs as each case needs, or [()] for the CPU. Raises BadInput for a missing GPU."""
+        if all(case.settings.device == "cpu" for case in cases):
             return [()]
-        found = gpus.visible()
-        if not found and str(self.gpus) in gpus.ANYWHERE:
+        visible = gpus.visible()
+        if not visible and str(self.gpus) in gpus.ANYWHERE:
             return [()]
-        chosen, count = gpus.choose(str(self.gpus), found), cases[0].devices
+        chosen, count = gpus.select_gpus(str(self.gpus), visible), cases[0].devices
         return [tuple(chosen[place : place + count]) for place in range(0, len(chosen) - count + 1, count)]
 
 
-class _Plan:
+class _Blocks:
     """Blocks of cases that run in one worker. All blocks of a problem run on one device, so that they compare."""
 
     def __init__(self, cases: Sequence[CaseRecord]) -> None:
-        blocks = groupby(cases, key=lambda case: (case.replica, case.problem))
-        self.left = deque(list(block) for _, block in blocks)  # blocks that no queue has taken
+        by_problem = groupby(cases, key=lambda case: (case.replica, case.problem))
+        self.left = deque(list(block) for _, block in by_problem)  # blocks that no queue has taken
         self._queues: dict[str, DeviceQueue] = {}  # by problem
 
     def take(self, queue: DeviceQueue) -> Sequence[CaseRecord]:
-        """Return the next block of ``queue``'s problems or of a new problem; empty if there is none."""
+        """Return the next block of ``queue``'s problems or of a new problem; () if there is none."""
         for block in self.left:
             if self._queues.setdefault(block[0].problem, queue) is queue:
                 self.left.remove(block)
@@ -160,11 +164,18 @@ class _Plan:
             self.left.appendleft(list(queue.block))
 
 
-def _other_users(used: Sequence[Gpu]) -> dict[Gpu, str]:
-    """Return a sentence for each GPU that other processes use although its lock is ours."""
-    now = {gpu.uuid: gpu for gpu in gpus.visible()} if used else {}
-    found = {gpu: gpus.busy(now.get(gpu.uuid, gpu)) for gpu in used}
-    return {gpu: sentence for gpu, sentence in found.items() if sentence}
+def _wait(workers: Sequence[WorkerProcess], others: Sequence[int]) -> None:
+    """Wait for the workers and the descriptors ``others``, or for the first deadline.
+
+    If this process was stopped meanwhile, by ``docker pause`` or Slurm, so were the workers: their
+    deadlines move by that time.
+    """
+    began = time.monotonic()
+    longest = max(0.0, min(LONGEST_WAIT_S, *(worker.deadline - began for worker in workers)))
+    wait([*(descriptor for worker in workers for descriptor in worker.watched), *others], longest)
+    if (stopped := time.monotonic() - began - longest) > STOPPED_S:
+        for worker in workers:
+            worker.deadline += stopped
 
 
 def modules_to_preload(cases: Sequence[CaseRecord], *, on_gpu: bool) -> list[str]:
@@ -172,18 +183,15 @@ def modules_to_preload(cases: Sequence[CaseRecord], *, on_gpu: bool) -> list[str
     compiles = any("compiled" in (case.impl.name, case.impl.fields.get("of")) for case in cases)
     if on_gpu:
         profiles = any(measure.name == "profile" for case in cases for measure in case.measures)
-        return ["torch._dynamo"] if compiles or profiles else []  # no Inductor: it starts CUDA, which survives no fork
-    wanted = {implementations.kind(case.impl).__module__ for case in cases} | {"runner.timing.cpu"}
-    wanted |= {f"runner.models.{case.workload.name}" for case in cases}
+        # No Inductor, which starts CUDA: CUDA does not survive a fork.
+        return ["torch._dynamo"] if compiles or profiles else []
+    modules = {implementations.kind(case.impl).__module__ for case in cases} | {"kernel_runner.timing.cpu"}
+    modules |= {f"kernel_runner.models.{case.workload.name}" for case in cases if "path" not in case.workload.fields}
     if compiles:
-        wanted.add("torch._inductor.compile_fx")
-    return sorted(wanted)
+        modules.add("torch._inductor.compile_fx")
+    return sorted(modules)
 
 
 def _print_now(text: str) -> None:
-    """Print while this process waits for a lock: an event would be shown too late."""
+    """Print while this process waits for a lock, since an event would be shown too late."""
     print(f"runner: {text}", file=sys.stderr, flush=True)
-
-
-def _name(used: Sequence[Gpu]) -> str:
-    return " and ".join(f"GPU {gpu.index} ({gpu.uuid})" for gpu in used) or "the CPU"

@@ -1,6 +1,6 @@
-"""Precompiling: while one case is built and checked, other processes compile coming cases into the caches on disk.
+"""Precompiling: while a case is built and checked, other processes compile coming cases into the caches on disk.
 
-They share the GPU with the worker, so they are stopped while it measures.
+They share the GPU with the worker, so they are paused while it measures.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import runner.implementations as implementations
-from runner.device.gpus import CONTEXT_BYTES, Gpu
-from runner.execute import Event, Started
-from runner.execute.worker_process import IDLE, Gone, Spawner, WorkerProcess, Zygote
-from runner.experiment.case import CaseRecord, Scalar
-from runner.experiment.results import Row
-from runner.experiment.schema import BadInput
+from .. import implementations
+from ..device.gpus import CONTEXT_BYTES, Gpu
+from ..records.bad_input import BadInput
+from ..records.case import CaseRecord, Scalar
+from ..records.row import Row
+from . import Event, Started
+from .spawn import Gone, Source
+from .worker_process import IDLE, WorkerProcess
 
 MOST = 8  # processes
 SHARE = 0.1  # largest part of the GPUs' memory that their contexts may take
@@ -24,53 +25,48 @@ SPARE_CORES = 2  # for the worker and the parent
 WORTH = 4  # with fewer cases to compile, starting a process takes longer than it saves
 
 
-def process_count(asked: int | None, cores: int, cases: int, gpus: Sequence[Gpu]) -> int:
-    """Return how many processes to start: ``asked``, or by cores and memory if that is None; 0 for few ``cases``."""
-    if asked is None:
-        asked = max(0, min(MOST, (cores - SPARE_CORES) // 2))
-        if memory_bytes := sum(gpu.memory_bytes for gpu in gpus):  # 0 on the CPU, or if it is unknown
-            asked = min(asked, int(SHARE * memory_bytes / CONTEXT_BYTES))
-    return min(asked, cases) if cases >= WORTH else 0
+def process_count(requested: int | None, cores: int, cases: int, gpus: Sequence[Gpu]) -> int:
+    """Return the number of processes: ``requested``, or by cores and memory if that is None; 0 for few ``cases``."""
+    if requested is None:
+        requested = max(0, min(MOST, (cores - SPARE_CORES) // 2))
+        if memory_bytes := sum(gpu.memory_bytes for gpu in gpus):  # 0 on the CPU, or if unknown
+            requested = min(requested, int(SHARE * memory_bytes / CONTEXT_BYTES))
+    return min(requested, cases) if cases >= WORTH else 0
 
 
 def compiled(cases: Iterable[CaseRecord]) -> list[CaseRecord]:
-    """Return the cases whose implementation compiles something that a cache on disk keeps."""
-    found = []
+    """Return the cases whose implementation compiles code that a cache on disk keeps."""
+    cases_that_compile = []
     for case in cases:
-        with contextlib.suppress(BadInput, ValueError):  # the user's file is gone; the row of the case will say so
+        with contextlib.suppress(BadInput, ValueError):  # the user's file is gone; the row of the case reports it
             if implementations.build(case.impl).kept_on_disk(case.workload.name):
-                found.append(case)
-    return found
+                cases_that_compile.append(case)
+    return cases_that_compile
 
 
 class Precompiler:
-    """Compiles ``cases`` in ``count`` processes on ``devices``. The last case comes first: workers begin at the front.
+    """Compiles ``cases`` in ``count`` processes on ``devices``, the last first, since workers begin with the first.
 
     The processes start at the first ``advance``, and end with ``source`` at the latest.
     """
 
     def __init__(
-        self,
-        source: Zygote | Spawner,
-        log_path: Path,
-        devices: Sequence[Sequence[Gpu]],
-        count: int,
-        cases: Iterable[CaseRecord],
+        self, source: Source, log_path: Path, devices: Sequence[Sequence[Gpu]], count: int, cases: Iterable[CaseRecord]
     ) -> None:
         self._source, self._log_path = source, log_path
         self._waiting = {case.key: case for case in cases}
         self._to_start = [devices[place % len(devices)] for place in range(count)]
-        self._compiling: dict[WorkerProcess, CaseRecord | None] = {}  # what each process compiles
-        self._columns: dict[str, Mapping[str, Scalar]] = {}  # of compiled cases, by their keys
-        self._given: set[str] = set()  # cases that workers have: compiling them now is too late
+        self._compiling: dict[WorkerProcess, CaseRecord | None] = {}  # that each process compiles
+        self._columns: dict[str, Mapping[str, Scalar]] = {}  # of compiled cases, by key
+        self._given: set[str] = set()  # cases that workers have already
 
     @property
     def watched(self) -> list[int]:
-        """Descriptors to wait for: one becomes readable when a process sends a message or ends."""
-        return [one for process in self._compiling for one in process.watched]
+        """Descriptors that become readable when a process sends a message or ends."""
+        return [descriptor for process in self._compiling for descriptor in process.watched]
 
     def observe(self, event: Event) -> Event:
-        """Return ``event``; a Row gets the columns of its compilation. A case that has started is not compiled."""
+        """Return ``event``, with the columns of the compilation in a Row. A case that has started is not compiled."""
         if isinstance(event, Started):
             self._waiting.pop(event.case.key, None)
             self._given.add(event.case.key)
@@ -79,7 +75,7 @@ class Precompiler:
         return event
 
     def advance(self) -> None:
-        """Read the processes' messages and give out the next cases. A process without a case frees its memory."""
+        """Read the processes' messages and distribute the next cases. A process without a case is ended."""
         while self._to_start and self._waiting:
             with contextlib.suppress(Gone):
                 process = WorkerProcess(self._source, self._log_path, self._to_start.pop(), measures=False)
@@ -87,18 +83,18 @@ class Precompiler:
         for process in [*self._compiling]:
             try:
                 self._advance(process)
-            except Gone:  # no other process replaces it: a case that kills it tells its own worker why
+            except Gone:  # it is not replaced; a case that kills it shows the reason in its worker
                 del self._compiling[process]
                 with contextlib.suppress(Gone):
                     process.kill()
 
     def pause_for(self, measuring: Collection[Sequence[Gpu]]) -> None:
-        """Stop the processes on devices that are ``measuring``, and let the others continue."""
+        """Pause the processes on devices that are ``measuring``, and let the others continue."""
         for process in self._compiling:
             process.pause(process.gpus in measuring)
 
     def _advance(self, process: WorkerProcess) -> None:
-        """Raises Gone if it has ended, or if no case is left for it."""
+        """Give ``process`` the next case. Raises Gone if it has ended, or if no case is left."""
         case = self._compiling[process]
         while (message := process.receive()) is not None:
             if "prepared" in message and case and case.key not in self._given:
@@ -109,6 +105,6 @@ class Precompiler:
         if process.phase == IDLE and not process.paused:
             if not self._waiting:
                 raise Gone("no case is left")
-            _, case = self._waiting.popitem()  # the last one: a worker takes the first one at once
+            _, case = self._waiting.popitem()  # the last case, since a worker takes the first at once
             self._compiling[process] = case
             process.ask({"prepare": case.to_record()}, "build", 0.0)

@@ -1,4 +1,4 @@
-"""``launcher=ray``: actors of Ray, on this machine or on a cluster, each with a ``Local`` inside."""
+"""``launcher=ray``: actors of Ray on this machine or on a cluster, each of which runs a ``Local``."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
-from runner.device import processes
-from runner.execute import CannotStart, Event, Limits, Notice, shards
-from runner.execute.local import Local
-from runner.execute.precompile import SPARE_CORES
-from runner.execute.shards import MOST_DEATHS_IN_A_ROW, Holder, Ledger, need, one_line, serve
-from runner.execute.worker_process import Zygote
-from runner.experiment.case import CaseRecord
-from runner.experiment.schema import BadInput
+from ..device import processes
+from ..records.bad_input import BadInput
+from ..records.case import CaseRecord
+from . import CannotStart, Event, Limits, Notice, shards
+from .local import Local
+from .precompile import SPARE_CORES
+from .shards import MOST_DEATHS_IN_A_ROW, Holder, Ledger, need, one_line, serve
+from .spawn import Zygote
 
-STORE_BYTES = 80 * 2**20  # of shared memory, the least that Ray accepts: events are small
+STORE_BYTES = 80 * 2**20  # shared memory: the least that Ray accepts, since events are small
 ANSWER_S = 10.0  # for the head of a cluster to accept a connection
 SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
-# Out of memory, the kernel kills a worker, and the actor goes on. Ray's monitor would kill the actor.
+# When memory is short, the system kills a worker, and the actor goes on. Ray's monitor would kill the actor.
 HERE = {"RAY_memory_monitor_refresh_ms": "0"}
-LONGEST_WAIT_S = 1.0  # Ctrl-C is not noticed while Ray waits
-PATIENCE_S = 30.0  # then the user is told that the cluster has no room
-MOST_PIECES = 4  # pieces of the grid for each actor: each begins with a worker's start, which takes seconds
+LONGEST_WAIT_S = 1.0  # since Ctrl-C is not noticed while Ray waits
+PATIENCE_S = 30.0  # until a notice that the cluster has no room
+MOST_PIECES = 4  # pieces of the grid for each actor; each begins with a worker's start, which takes seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ray(Limits):
-    """Actors of the Ray at ``address``, or of one on this machine that is started for the run."""
+    """Actors of the Ray cluster at ``address``, or of a cluster on this machine that is started for the run."""
 
-    address: str | None  # what it sends back is unpickled here
+    address: str | None  # trusted, since its results are unpickled here
     actors: Annotated[int, "at least 1"] | None
     gpus_per_actor: Annotated[int, "at least 0"]
     cpus_per_actor: Annotated[int, "at least 1"]
@@ -47,35 +47,30 @@ class Ray(Limits):
         need("ray", "ray")
 
     def run(self, cases: Sequence[CaseRecord], log_path: str, early: Zygote | None = None) -> Iterator[Event]:
-        """Yield one row per case. Raises BadInput if there is no such cluster, CannotStart if its actors all die."""
-        gpus = 0 if all(case.device == "cpu" for case in cases) else self.gpus_per_actor
+        """Yield one row per case. Raises BadInput without such a cluster, CannotStart if all of its actors die."""
+        gpus = 0 if all(case.settings.device == "cpu" for case in cases) else self.gpus_per_actor
         with _connected(self.address) as ray:
-            hosts = ray.remote(
-                num_cpus=self.cpus_per_actor,
-                num_gpus=gpus,
-                max_restarts=0,
-                max_task_retries=0,
-                scheduling_strategy="SPREAD",
-            )(Host)
+            options = {"num_cpus": self.cpus_per_actor, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
+            hosts = ray.remote(**options, scheduling_strategy="SPREAD")(Host)
             local = shards.local(self, gpus, precompile=max(0, self.cpus_per_actor - SPARE_CORES) // 2)
             folder = str(Path(log_path).parent.absolute())
-            crew = Crew(ray, lambda name: hosts.remote(name, local, folder, os.getcwd()), cases)
-            crew.start(self.actors or self.room(ray.nodes(), gpus), at_once=max(1, gpus))
+            ray_actors = RayActors(ray, lambda name: hosts.remote(name, local, folder, os.getcwd()), cases)
+            ray_actors.start(self.actors or self.room(ray.nodes(), gpus), at_once=max(1, gpus))
             try:
-                yield from crew.events()
+                yield from ray_actors.events()
             except KeyboardInterrupt:
-                yield from crew.drain()
+                yield from ray_actors.drain()
                 raise
 
     def room(self, nodes: Sequence[Mapping[str, Any]], gpus: int) -> int:
-        """Return how many actors with ``gpus`` GPUs fit on the idle ``nodes`` of Ray. Raises BadInput if none does."""
+        """Return the number of actors with ``gpus`` GPUs that fit on the idle ``nodes``. Raises BadInput for none."""
         resources = [node["Resources"] for node in nodes if node["Alive"]]
-        wanted = {"CPU": self.cpus_per_actor, "GPU": gpus}
-        room = sum(min(int(node.get(name, 0) // n) for name, n in wanted.items() if n) for node in resources)
+        needed = {"CPU": self.cpus_per_actor, "GPU": gpus}
+        room = sum(min(int(node.get(name, 0) // n) for name, n in needed.items() if n) for node in resources)
         if not room:
-            there = "; ".join(f"{node.get('GPU', 0):g} GPUs and {node.get('CPU', 0):g} cores" for node in resources)
+            available = "; ".join(f"{node.get('GPU', 0):g} GPUs and {node.get('CPU', 0):g} cores" for node in resources)
             raise BadInput(
-                f"launcher=ray: no node has {gpus} GPUs and {self.cpus_per_actor} cores for an actor: {there}; "
+                f"launcher=ray: no node has {gpus} GPUs and {self.cpus_per_actor} cores for an actor: {available}; "
                 "give launcher.gpus_per_actor=0 for the CPU, or launcher.actors if the cluster grows by itself"
             )
         return room
@@ -84,7 +79,7 @@ class Ray(Limits):
 class Host:
     """The actor ``name``, which runs ``local`` on another machine.
 
-    ``folder`` is the run's, and relative paths of cases begin at ``cwd``, if this machine has those.
+    If this machine has them, ``folder`` is the run's folder, and relative paths of cases begin at ``cwd``.
     """
 
     def __init__(self, name: str, local: Local, folder: str, cwd: str) -> None:
@@ -103,11 +98,11 @@ class Host:
 
     def run(self, cases: Sequence[CaseRecord]) -> Iterator[Event]:
         """Yield the events of ``cases``."""
-        with tempfile.TemporaryDirectory(prefix="kernel-runner-") as own:
+        with tempfile.TemporaryDirectory(prefix="kernel-runner-") as folder:
             if Path(self._folder).is_dir():
-                own = f"{self._folder}/parts/{self._name}"
-                os.makedirs(own, exist_ok=True)
-            yield from serve(self._local, cases, f"{own}/worker.log", self.facts())
+                folder = f"{self._folder}/parts/{self._name}"
+                os.makedirs(folder, exist_ok=True)
+            yield from serve(self._local, cases, f"{folder}/worker.log", self.facts())
 
 
 @contextlib.contextmanager
@@ -116,7 +111,7 @@ def _connected(address: str | None) -> Iterator[Any]:
     os.environ.update(SETTINGS | ({} if address else HERE))
     import ray
 
-    handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
         options["object_store_memory"] = STORE_BYTES
@@ -124,22 +119,22 @@ def _connected(address: str | None) -> Iterator[Any]:
     try:
         try:
             host, _, port = (address or "").rpartition(":")
-            if host and port.isdigit():  # if nobody answers, Ray itself takes two minutes to say so
+            if host and port.isdigit():  # without an answer, Ray itself waits for two minutes
                 socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
             ray.init(address or "local", **options)
         except (OSError, RuntimeError, ValueError) as error:
             raise BadInput(f"launcher.address={address or 'null'}: {one_line(error)}") from None
         finally:
-            with contextlib.suppress(ValueError):  # not the main thread: Ray has set no handlers either
-                for one, handler in handlers.items():
-                    signal.signal(one, handler)
+            with contextlib.suppress(ValueError):  # outside of the main thread, Ray has not set handlers either
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
         yield ray
     finally:
         ray.shutdown()
 
 
 class _Actor(Holder):
-    """The driver's side of an actor. ``pending`` are its facts, then its stream of events."""
+    """The driver's side of an actor. ``pending`` is its facts, then its stream of events."""
 
     def __init__(self, handle: Any, name: str) -> None:
         super().__init__(name)
@@ -147,12 +142,12 @@ class _Actor(Holder):
         self.pending: Any = handle.facts.remote()
 
 
-class Crew:
-    """The actors of a run. ``new`` makes another one, by its name."""
+class RayActors:
+    """The actors of a run. ``new(name)`` makes an actor."""
 
     def __init__(self, ray: Any, new: Callable[[str], Any], cases: Sequence[CaseRecord]) -> None:
         self._ray, self._new = ray, new
-        self._node = ray.get_runtime_context().get_node_id()  # without this machine's part of Ray no actor starts
+        self._node = ray.get_runtime_context().get_node_id()  # actors need Ray on this machine
         self.ledger = Ledger()
         self.ledger.add(cases)
         self._actors: list[_Actor] = []
@@ -168,7 +163,7 @@ class Crew:
 
     def events(self) -> Iterator[Event]:
         """Yield events until each case has its row."""
-        impatient = time.monotonic() + PATIENCE_S
+        notice_at = time.monotonic() + PATIENCE_S
         while self.ledger.left or any(actor.owed or (actor.started and actor.pending) for actor in self._actors):
             for actor in self._actors:
                 if actor.pending is None and self.ledger.left:
@@ -178,12 +173,12 @@ class Crew:
             pending = [actor.pending for actor in self._actors if actor.pending is not None]
             if self._ray.wait(pending, timeout=LONGEST_WAIT_S)[0]:
                 ready, _ = self._ray.wait(pending, num_returns=len(pending), timeout=0)
-                for actor in [actor for actor in self._actors if any(actor.pending is one for one in ready)]:
+                for actor in [actor for actor in self._actors if any(actor.pending is stream for stream in ready)]:
                     yield from self._receive(actor)
             elif not any(node["Alive"] for node in self._ray.nodes() if node["NodeID"] == self._node):
                 raise CannotStart("Ray has died on this machine; to go on: resume=last")
-            if time.monotonic() > impatient and not any(actor.started for actor in self._actors):
-                impatient = float("inf")
+            if time.monotonic() > notice_at and not any(actor.started for actor in self._actors):
+                notice_at = float("inf")
                 yield Notice(f"no actor has started within {PATIENCE_S:g} s: waiting for room on the cluster")
 
     def drain(self) -> Iterator[Event]:
@@ -210,22 +205,22 @@ class Crew:
         except StopIteration:
             actor.pending = None
             if actor.owed:
-                yield from self._died(actor, "it ended before its time")
+                yield from self._died(actor, "it ended before its cases were done")
         except self._ray.exceptions.RayError as error:
-            cause = getattr(error, "cause", None)  # what the actor raised, if it did
+            cause = getattr(error, "cause", None)  # the actor's exception, if any
             yield from self._died(actor, one_line(cause if isinstance(cause, BaseException) else error))
 
     def _next(self, actor: _Actor) -> Event | None:
-        """Raises StopIteration at the end of the stream, RayError."""
+        """Return the next event. Raises StopIteration at the end of the stream, RayError."""
         return self.ledger.note(actor, self._ray.get(next(actor.pending)))
 
-    def _died(self, actor: _Actor, why: str) -> Iterator[Event]:
+    def _died(self, actor: _Actor, reason: str) -> Iterator[Event]:
         self._actors.remove(actor)
         with contextlib.suppress(self._ray.exceptions.RayError, ValueError):
             self._ray.kill(actor.handle)
-        yield from self.ledger.died(actor, why)
+        yield from self.ledger.died(actor, reason)
         if self.ledger.deaths_in_a_row < MOST_DEATHS_IN_A_ROW:
             if self.ledger.left:
                 self._add()
         elif not self._actors:
-            raise CannotStart(f"no actor of Ray could be kept alive: {why}")
+            raise CannotStart(f"no actor of Ray could be kept alive: {reason}")

@@ -11,34 +11,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from runner.device import processes
-from runner.execute import Event, Limits, Notice, Seconds, Started, shards
-from runner.execute.local import Local
-from runner.execute.shards import MOST_DEATHS_IN_A_ROW, Holder, Ledger, Part, Shard, event_of, lost, need, one_line
-from runner.execute.worker_process import Zygote
-from runner.experiment.case import CaseRecord, Scalar
-from runner.experiment.results import Comparison, Row
-from runner.experiment.schema import UNREADABLE, BadInput, Line
-from runner.store import journal
-from runner.store.fingerprint import Fingerprints, difference
-from runner.store.journal import Contents
+from ..device import processes
+from ..records.bad_input import BadInput
+from ..records.case import CaseRecord, Scalar
+from ..records.paired_rounds import PairedRounds
+from ..records.row import Row
+from ..records.schema import UNREADABLE, OneLine
+from ..store import journal
+from ..store.fingerprint import Fingerprints, difference
+from ..store.journal import Contents
+from . import Event, Limits, Notice, Seconds, Started, shards
+from .local import Local
+from .shards import MOST_DEATHS_IN_A_ROW, Holder, Ledger, lost, need, one_line
+from .slurm_parts import Part, Shard, event_of
+from .spawn import Zygote
 
-MOST_REQUEUES = 100  # of a task that reaches its time limit; cases that are too long for it are given up before
-FOLDER = "slurm"  # of submitit's files, in the run's folder; a task unpickles what it is to run from there
+MOST_REQUEUES = 100  # of a task that reaches its time limit; cases that are too long are given up earlier
+FOLDER = "slurm"  # of submitit's files, in the run's folder, from which a task is unpickled
 NUMBERS = ("array_parallelism", "signal_delay_s")  # options of submitit that sbatch does not know
-SETTLE_POLLS = 6  # polls for which a task must have ended: Slurm may queue it again, and files come late
-GOING_ON = frozenset(  # states that are not the end; QUEUED is submitit's own
+SETTLE_POLLS = 6  # polls until an ended task counts as such: Slurm may queue it again, and files may come late
+GOING_ON = frozenset(  # states before the end; QUEUED is submitit's own
     ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING", "QUEUED")
 ) | {"RESV_DEL_HOLD", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED", "SUSPENDED"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slurm(Limits):
-    """An array of tasks. The clusters ``local`` and ``debug`` need no Slurm; they are for trying out."""
+    """An array of tasks. The clusters ``local`` and ``debug`` work without Slurm, to try it out."""
 
     cluster: Literal["slurm", "local", "debug"]
-    partition: Line | None
-    account: Line | None
+    partition: OneLine | None
+    account: OneLine | None
     time_min: Annotated[int, "at least 1"]
     gpus_per_task: Annotated[int, "at least 0"]
     cpus_per_task: Annotated[int, "at least 1"]
@@ -54,13 +57,13 @@ class Slurm(Limits):
         for pair in self.extra:
             name, equals, value = pair.partition("=")
             if not name or not equals or (name in NUMBERS and not value.isdigit()):
-                raise ValueError(f"extra: {pair!r} is no name=value, as in [qos=high,signal_delay_s=120]")
+                raise ValueError(f"extra: {pair!r} is not name=value, as in [qos=high,signal_delay_s=120]")
 
     def run(self, cases: Sequence[CaseRecord], log_path: str, early: Zygote | None = None) -> Iterator[Event]:
         """Yield one row per case. Raises BadInput if Slurm does not accept the tasks."""
         folder = Path(log_path).parent.absolute()
         os.environ["PYTHONPATH"] = processes.environment()["PYTHONPATH"]  # tasks inherit it and find the packages
-        gpus = 0 if all(case.device == "cpu" for case in cases) else self.gpus_per_task
+        gpus = 0 if all(case.settings.device == "cpu" for case in cases) else self.gpus_per_task
         array = Array(folder, lambda: self._executor(folder / FOLDER, gpus), shards.local(self, gpus), self.poll_s)
         try:
             array.ledger.add((yield from array.take_over(cases)))
@@ -75,7 +78,7 @@ class Slurm(Limits):
             array.cancel()
 
     def _executor(self, folder: Path, gpus: int) -> Any:
-        """Return an executor of submitit, which raises whatever it finds wrong with the settings."""
+        """Return an executor of submitit, which raises an exception for wrong settings."""
         from submitit import AutoExecutor
 
         pairs = [tuple(pair.split("=", 1)) for pair in self.extra]
@@ -86,7 +89,7 @@ class Slurm(Limits):
             name="kernel-runner",
             timeout_min=self.time_min,
             cpus_per_task=self.cpus_per_task,
-            gpus_per_node=gpus or None,  # the node's share for this task, which is alone in its job
+            gpus_per_node=gpus or None,  # of the node, for this task, which is alone in its job
             mem_gb=self.mem_gb,
             slurm_partition=self.partition,
             slurm_account=self.account,
@@ -98,47 +101,47 @@ class Slurm(Limits):
 
 
 class _Task(Holder):
-    """A part and the job that runs it; without a ``job``, an earlier session has submitted it."""
+    """A part and the job that runs it. Without ``job``, an earlier session has submitted it."""
 
     def __init__(self, part: Part, cases: Iterable[CaseRecord], job: Any = None) -> None:
         self.facts = part.job
         super().__init__(f"task {part.folder.name} (job {self.facts.get('job', 'unknown')})", cases)
         self.part, self.old = part, job is None
         self.job = _earlier_job(self.facts, part.folder.parents[1] / FOLDER) if self.old else job
-        self.gone_since = 0.0  # on the monotonic clock; 0 while it goes on
-        self.cases: Mapping[str, CaseRecord] = _cases(part)  # also those that the run has rows of
-        self.started: dict[str, Scalar] = {}  # when the cases of its rows started, by their keys
+        self.gone_since = 0.0  # on the monotonic clock; 0 while it runs
+        self.cases: Mapping[str, CaseRecord] = _cases(part)  # including cases that have rows in the run
+        self.started: dict[str, Scalar] = {}  # start of the cases of its rows, by key
         self.done = False  # it has written that all its cases have rows
         self.stale = False  # it runs sources that have changed since
 
 
 class Array:
-    """The tasks of the run in ``folder``. ``executor`` makes one of submitit; ``local`` runs on each machine."""
+    """The tasks of the run in ``folder``. ``executor()`` makes submitit's executor; ``local`` runs on each machine."""
 
     def __init__(self, folder: Path, executor: Callable[[], Any], local: Local, poll_s: float) -> None:
         self._folder, self._executor, self._local = folder, executor, local
         self._settle_s = SETTLE_POLLS * poll_s
         self.open: list[_Task] = []  # tasks whose journals may grow
         self._fingerprints = Fingerprints()
-        self._started: dict[str, Scalar] = {}  # when the cases of the run's rows started, by their keys
-        self._rounds: list[Comparison] = []  # that the run has from earlier sessions
+        self._started: dict[str, Scalar] = {}  # start of the cases of the run's rows, by key
+        self._rounds: list[PairedRounds] = []  # of earlier sessions of the run
         self.ledger = Ledger()
 
     def take_over(self, cases: Sequence[CaseRecord]) -> Generator[Event, None, list[CaseRecord]]:
-        """Yield what tasks of an earlier session have done since it ended. Return the cases for new tasks.
+        """Yield events of an earlier session's tasks since it ended. Return the cases for new tasks.
 
         Tasks that still run go on, unless their sources have changed.
         """
         parts = [Part(folder) for folder in sorted((self._folder / "parts").glob("[0-9]*"))]
         before = journal.load(self._folder) if parts else Contents()
-        known, self._rounds = before.rows, before.rounds  # a case that has a row is to run again
+        known, self._rounds = before.rows, before.rounds  # a case that has a row runs again
         self._started = {key: row.metrics.get("started_at") for key, row in known.items()}
         free = {case.key: case for case in cases if case.key not in known}
         rows = 0
         for part in parts:
             task = _Task(part, [free[key] for key in _cases(part) if key in free])
             for event in self._read(task):
-                if not isinstance(event, Notice) and not (isinstance(event, Comparison) and event.reason):
+                if not isinstance(event, Notice) and not (isinstance(event, PairedRounds) and event.reason):
                     yield event
                     rows += isinstance(event, Row)
             lives = task.job is not None and not task.done and _state(task.job) in GOING_ON
@@ -163,7 +166,7 @@ class Array:
         try:
             executor = self._executor()
             jobs = executor.submit_array([Shard(str(part.folder), self._local) for part in parts])
-        except Exception as error:  # submitit raises a dozen kinds
+        except Exception as error:  # submitit raises a dozen types
             raise BadInput(f"launcher=slurm: no task could be submitted: {one_line(error)}") from None
         for part, share, job in zip(parts, shares, jobs, strict=True):
             part.job = {"job": job.job_id, "cluster": executor.cluster}
@@ -203,18 +206,18 @@ class Array:
     def _read(self, task: _Task) -> Iterator[Event]:
         """Yield the new events of ``task``.
 
-        A start is yielded with its row: a case is not in flight here, so a kill of this process is no fault of it.
+        A start is yielded with its row, since a case is not in flight in this process, whose death it cannot cause.
         """
         for record in task.part.new_records():
             task.done = task.done or record["record"] == "done"
             event = event_of(record, task.cases)
             if isinstance(event, Row):
                 task.started[event.case.key] = event.metrics.get("started_at")
-            if isinstance(event, Comparison) and not self._is_wanted(task, event):
+            if isinstance(event, PairedRounds) and not self._is_wanted(task, event):
                 continue
             if isinstance(event, Row | Started) and event.case.key not in task.given:
                 continue
-            if task.old and isinstance(event, Row) and difference(self._fingerprints.of(event.case), event.fingerprint):
+            if task.old and isinstance(event, Row) and difference(self._fingerprints.now(event), event.fingerprint):
                 task.stale = True
                 continue
             if event is None or self.ledger.note(task, event) is None:
@@ -225,17 +228,17 @@ class Array:
             if not isinstance(event, Started):
                 yield event
 
-    def _is_wanted(self, task: _Task, rounds: Comparison) -> bool:
-        """Whether ``rounds`` of ``task`` are of rows that count, and the run has not got them in an earlier session."""
-        found = [(self._started.get(key), task.started.get(key, "no row")) for key in rounds.batches_us]
-        return all(one == other for one, other in found) and not (found and rounds in self._rounds)
+    def _is_wanted(self, task: _Task, rounds: PairedRounds) -> bool:
+        """Return whether ``rounds`` belong to valid rows and are new to this run."""
+        starts = [(self._started.get(key), task.started.get(key, "no row")) for key in rounds.batches_us]
+        return all(in_run == in_task for in_run, in_task in starts) and not (starts and rounds in self._rounds)
 
     def _replace(self, task: _Task, state: str) -> Iterator[Event]:
         """Submit a new task for the cases of ``task``, which has ended as ``state``."""
         yield from self.ledger.died(task, f"it ended as {state}")
         share: list[CaseRecord] = []
-        while some := self.ledger.take(self.ledger.left):
-            share += some
+        while cases := self.ledger.take(self.ledger.left):
+            share += cases
         try:
             if self.ledger.deaths_in_a_row >= MOST_DEATHS_IN_A_ROW:
                 raise BadInput(f"{MOST_DEATHS_IN_A_ROW} tasks in a row have died without a row")
@@ -248,21 +251,21 @@ class Array:
 def _cases(part: Part) -> dict[str, CaseRecord]:
     try:
         return {case.key: case for case in part.cases}
-    except (OSError, *UNREADABLE):  # its writer was killed, so no task has it
+    except (OSError, *UNREADABLE):  # its writer was killed before a task had it
         return {}
 
 
 def _end_state(job: Any) -> str:
     """Return the state in which the job has ended; "" if it has not, or if that is unknown."""
-    job.done()  # asks Slurm, not too often; with cluster=debug it runs the job
+    job.done()  # queries Slurm, at a limited rate; with cluster=debug it runs the job
     state = _state(job)
-    if state not in GOING_ON and state != "UNKNOWN":  # which sacct or submitit says
+    if state not in GOING_ON and state != "UNKNOWN":  # from sacct or submitit
         return state
-    return "FAILED" if job.paths.result_pickle.exists() else ""  # it has returned or raised, and Slurm has not told yet
+    return "FAILED" if job.paths.result_pickle.exists() else ""  # it has ended, and Slurm does not report it yet
 
 
 def _state(job: Any) -> str:
-    """Return the first word: ``CANCELLED by 1000`` is CANCELLED."""
+    """Return the first word of the state: ``CANCELLED by 1000`` is CANCELLED."""
     return (str(job.state).upper().split() or ["UNKNOWN"])[0]
 
 
@@ -272,7 +275,7 @@ def _cancel(job: Any) -> None:
 
 
 def _earlier_job(facts: Mapping[str, str], folder: Path) -> Any:
-    """Return the job of an earlier session under Slurm. On this machine end what that session has left; None."""
+    """Return the job of an earlier session under Slurm. On this machine, end what the session has left; return None."""
     if facts.get("cluster") == "slurm":
         from submitit import SlurmJob
 

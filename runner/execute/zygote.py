@@ -1,4 +1,4 @@
-"""The zygote: a process that has imported torch and run nothing. It forks a worker in 10 ms.
+"""The zygote: a process that has imported torch, and forks a worker in 10 ms.
 
     python -m runner.execute.zygote <descriptor of its socket> <process id of its parent>
 
@@ -28,29 +28,31 @@ import traceback
 from collections.abc import Mapping
 from typing import NoReturn
 
-from runner.device import processes, tools
+from ..device import import_path, processes, tools
+from ..device.used_paths import repository
 
 ORPHAN_S = 60.0  # longest wait for the end of a process that a dead worker has left behind
 SUBREAPER, DEATH_SIGNAL = 36, 1  # options of prctl(2)
 prctl = ctypes.CDLL(None).prctl
-NVIDIA_DEVICE = "/dev/nvidiactl"  # there is one where a process can use a GPU
+NVIDIA_DEVICE = "/dev/nvidiactl"  # exists where a process can use a GPU
 MOST_FDS = 64  # descriptors of the first message: a log, and the lock of each GPU
 
 
 def main(control: socket.socket, parent: int) -> NoReturn:
     """Serve until the parent closes its end."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the parent handles them, and this process cleans up
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the parent handles these, and this cleans up
         signal.signal(number, signal.SIG_IGN)
     prctl(SUBREAPER, 1)  # processes that a dead worker leaves behind become children of this one
-    prctl(DEATH_SIGNAL, signal.SIGKILL)  # while it imports, it cannot notice that its parent has died
+    prctl(DEATH_SIGNAL, signal.SIGKILL)  # while it imports, it does not notice the death of its parent
     if os.getppid() != parent:  # the parent died before the line above
         sys.exit(1)
+    import_path.arrange(os.getcwd(), str(repository(os.getcwd())))
     hashing = threading.Thread(target=_hash_triton)
     if os.path.exists(NVIDIA_DEVICE):
         hashing.start()
-    importlib.import_module("runner.worker")
+    importlib.import_module("kernel_runner.worker")
     if hashing.ident:
-        hashing.join()  # a fork keeps no thread but the one that forks
+        hashing.join()  # a fork keeps only the thread that forks
     message, descriptors, _, _ = socket.recv_fds(control, 2**16, MOST_FDS)
     if not message:
         os._exit(0)
@@ -59,8 +61,8 @@ def main(control: socket.socket, parent: int) -> NoReturn:
     for name in json.loads(message)["preload"]:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # a collection in a worker must not touch, and so copy, the pages that all workers share
-    prctl(DEATH_SIGNAL, 0)  # from now on it has workers to kill first
+    gc.freeze()  # a collection in a worker must not touch, and thereby copy, pages that all workers share
+    prctl(DEATH_SIGNAL, 0)  # from now on it must kill its workers before it ends
     _serve(control)
     os._exit(0)
 
@@ -68,9 +70,9 @@ def main(control: socket.socket, parent: int) -> NoReturn:
 def _hash_triton() -> None:
     """Compute Triton's hash of its own files, which every process needs before its first kernel.
 
-    It reads libtriton.so, of 300 to 450 MB, in 0.4 s. Here it runs beside the import of torch, once for all workers.
+    It reads libtriton.so, of 300 to 450 MB, in 0.4 s. Here it runs during the import of torch, once for all workers.
     """
-    with contextlib.suppress(ImportError):  # no Triton: the first case that needs it will say so
+    with contextlib.suppress(ImportError):  # without Triton, the first case that needs it reports it
         try:
             from triton.runtime.cache import triton_key
         except ImportError:  # before Triton 3.6
@@ -108,7 +110,7 @@ def _serve(control: socket.socket) -> None:
 
 
 def _fork(control: socket.socket, descriptors: list[int], environment: Mapping[str, str]) -> int:
-    """Return the pid of a new worker. It leads a process group and dies with this process, so it can be stopped now."""
+    """Return the pid of a new worker, once it leads a process group and dies with this process."""
     ready, not_ready = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -123,7 +125,7 @@ def _fork(control: socket.socket, descriptors: list[int], environment: Mapping[s
 
 def _work(descriptors: list[int], environment: Mapping[str, str], not_ready: int) -> NoReturn:
     """Become a worker in the child of a fork. Close ``not_ready`` once this process dies with its parent."""
-    from runner.worker import serve
+    from ..worker import serve
 
     parent = os.getppid()
     prctl(DEATH_SIGNAL, signal.SIGKILL)
@@ -131,7 +133,7 @@ def _work(descriptors: list[int], environment: Mapping[str, str], not_ready: int
         os._exit(1)
     os.setsid()
     os.close(not_ready)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2):  # submitit makes its tasks ignore some
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2):  # submitit makes its tasks ignore some of them
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     channel, log = descriptors
@@ -161,9 +163,9 @@ def _end(pid: int, limit_s: float) -> int | None:
 
 
 def _kill_orphans(workers: set[int]) -> None:
-    """Kill children of this process that are no workers: dead workers have left them behind.
+    """Kill children of this process that are not workers, since dead workers have left them behind.
 
-    A profiler that a living worker runs is spared; it may have left its parent, as the agent of nsys does.
+    A profiler of a living worker is spared; it may have left its parent, as the agent of nsys does.
     """
     for pid in processes.children(os.getpid()):
         if pid not in workers and tools.owner(pid) not in workers:

@@ -1,0 +1,78 @@
+"""List task files: their sizes, the memory that they need, and what cannot run here and why.
+
+The files are run, but tensors get no memory. "check" is what finding the tolerance needs in float64 beside inputs,
+weights and outputs.
+
+Examples:
+  python -m runner tasks level1
+  python -m runner tasks 'KernelBench/level*/*.py'
+
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from ..device import gpus
+from ..records.bad_input import BadInput
+from ..records.case import Choice, as_typed
+from ..records.figures import figure
+from ..records.schema import build
+from ..records.text_table import shortened
+from ..report.table import Table, text_of
+from ..subject.operation import OwnOperation, workload_class
+from ..tasks import formats, own_file
+from ._parser import Parser
+
+COLUMNS = ("task", "format", "inputs", "outputs", "check", "sizes", "cannot run here")
+LEFT = frozenset((0, 1, 5, 6))
+LONGEST = 60  # characters of the sizes
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the list and return 0. Raises BadInput."""
+    parser = Parser("tasks", __doc__, ("runs",), usage="FOLDER...", arguments={"FOLDER": "of task files, or a glob"})
+    places = [formats.as_place(place) for place in parser.parse(argv).runs]
+    if not places:
+        raise BadInput("tasks: name a folder, as in python -m runner tasks level1")
+    paths = [path for place in places for path in (formats.find(place) if formats.is_place(place) else [place])]
+    gpu = max((gpu.memory_bytes for gpu in gpus.visible()), default=0)
+    memory = gpu or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    rows = [_row(path, "cuda" if gpu else "cpu", memory) for path in paths]
+    print(text_of(Table("", COLUMNS, [("", rows)], left=LEFT, rule=False)), end="")
+    refused = sum(bool(row[-1]) for row in rows)
+    print(f"{len(rows)} tasks: {len(rows) - refused} can run here, {refused} cannot")
+    return 0
+
+
+def _row(path: str, device: str, memory: int) -> list[str]:
+    """Return the line of a task on a device that has ``memory`` bytes."""
+    from ..subject.faults import classify
+    from ..subject.needed import needed
+
+    file = own_file.read(path, strict=False)
+    reason = file.refused
+    if device == "cpu" and not reason and (number := formats.gpu_line(path)):
+        reason = f"asks for a GPU in line {number}"
+    line = [path, file.format, "", "", "", _sizes(file), reason]
+    if reason:
+        return line
+    try:
+        found = needed(_workload(file), device)
+    except (Exception, SystemExit) as error:
+        fault = classify(error, "inputs")
+        return [*line[:-1], fault.reason if fault.status == "unsupported" else ""]
+    amounts = [found.inputs, found.outputs, found.check]
+    reason = f"needs {figure(sum(amounts), 'byte')} of {figure(memory, 'byte')}; give smaller sizes"
+    return [*line[:2], *(figure(amount, "byte") for amount in amounts), line[5], reason * (sum(amounts) > memory)]
+
+
+def _workload(file: own_file.OwnFile) -> OwnOperation:
+    usual = {"path": file.path, "dtype": file.dtype, "tf32": False, "pass": "fwd", "layout": "contiguous"}
+    choice = Choice(file.path, {**usual, **file.fields})
+    return build(workload_class(choice), choice.fields, "workload")
+
+
+def _sizes(file: own_file.OwnFile) -> str:
+    return shortened(" ".join(f"{name}={as_typed(value)}" for name, value in file.fields.items()), LONGEST)
