@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from runner.experiment import schema
-from runner.experiment.case import CaseRecord, Choice
-from runner.models.workload import Expected, Workload, draw_on
+from runner.models.workload import Expected, Workload
+from runner.records.case import CaseRecord, Choice
+from runner.records.options import CONF, option_class
+from runner.records.schema import rules_of
+from runner.records.settings import Settings
 
 if TYPE_CHECKING:  # the process that hands out the tests needs no torch
     from torch import Tensor
@@ -32,6 +34,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 sys.path.append(str(Path(__file__).parent))
+import made_runs
 import preloaded
 
 # Hundreds of processes import the same modules: 0.4 s of each command would go into compiling those of the runner.
@@ -88,7 +91,7 @@ def case() -> Callable[..., CaseRecord]:
     ) -> CaseRecord:
         measure = Choice("benchmark", {"samples": 20})
         chosen = Choice(impl, impl_fields or {})  # type: ignore[arg-type]
-        return CaseRecord(Choice(workload, fields or {"cols": 8}), chosen, (measure,), "cpu", 0)  # type: ignore[arg-type]
+        return CaseRecord(Choice(workload, fields or {"cols": 8}), chosen, (measure,), Settings("cpu", 0))  # type: ignore[arg-type]
 
     return build
 
@@ -109,11 +112,11 @@ def make() -> Make:
     def build(
         name: str, *, dtype: str, device: str = "cpu", data: str = "normal", tf32: bool = False, **fields: object
     ) -> tuple[Workload, tuple[Tensor, ...]]:
-        kind = schema.find("runner.models", name)
-        values = yaml.safe_load((schema.CONF / "workload" / f"{name}.yaml").read_text())
-        defaults = {attribute: values[field] for field, (attribute, _) in schema.rules_of(kind).items()}
+        kind = option_class("models", name)
+        values = yaml.safe_load((CONF / "workload" / f"{name}.yaml").read_text())
+        defaults = {attribute: values[field] for field, (attribute, _) in rules_of(kind).items()}
         workload = kind(**(defaults | {"dtype": dtype, "data": data, "tf32": tf32} | fields))
-        return workload, workload.inputs(draw_on(device, workload.dtype, workload.data, seed=0))
+        return workload, workload.draw_inputs(device, seed=0)
 
     return build
 
@@ -211,3 +214,15 @@ def survivors(eventually: Callable[[Callable[[], bool]], bool]) -> Callable[[str
         return found
 
     return lambda mark: [] if eventually(lambda: not marked(mark)) else marked(mark)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A finished run whose rows are ``made_runs.sweep()``."""
+    return made_runs.finished(tmp_path / "outputs" / "2025-01-31" / "10-11-12-both", made_runs.sweep())
+
+
+@pytest.fixture(scope="session")
+def made():
+    """The functions of made_runs.py, for tests that want other rows."""
+    return made_runs.MAKE

@@ -32,12 +32,14 @@ PACKAGES = ("torch", "hydra", "omegaconf", "pandas", "rich.live", "rich.table", 
 AT_START = ("COLD", "PYTHON", "LC_", "LANG", "LD_", "OMP_", "MKL_", "TRITON_INTERPRET", "CUDA_LAUNCH", "MARK")
 MODULES = (
     "runner",
-    "runner.execute.zygote",
-    "runner.worker.serve",
-    "runner.worker.again",
-    "runner.report.wandb_record",
+    "kernel_runner.execute.zygote",
+    "kernel_runner.worker.serve",
+    "kernel_runner.worker.again",
+    "kernel_runner.report.wandb.record",
+    "kernel_runner.report.wandb.workspace",
     "wandb",
 )
+TOPS = ("runner", "kernel_runner")  # both names of the package
 REAL = subprocess.Popen
 
 
@@ -117,7 +119,7 @@ def become(request: Mapping[str, Any], outputs: Sequence[int], keep: Mapping[int
         os.environ.clear()
         os.environ.update(request["env"])
         words = list(request["words"])
-        if words[2] == "runner.execute.zygote":  # it looks who its parent is
+        if words[2] == "kernel_runner.execute.zygote":  # it looks who its parent is
             words[4] = str(os.getppid())
         sys.argv, sys.orig_argv = words[2:], words
         path = [one for one in request["env"].get("PYTHONPATH", "").split(os.pathsep) if one]
@@ -127,7 +129,7 @@ def become(request: Mapping[str, Any], outputs: Sequence[int], keep: Mapping[int
             *(one for one in PATH if one not in path),
         ]
         importlib.invalidate_caches()
-        for name in [name for name in sys.modules if name.partition(".")[0] == "runner"]:
+        for name in [name for name in sys.modules if name.partition(".")[0] in TOPS]:
             del sys.modules[name]
         atexit._clear()
         through = bool(os.environ.get("PYTHONUNBUFFERED"))

@@ -11,9 +11,10 @@ import pytest
 @pytest.fixture
 def brief(monkeypatch):
     """The fewest samples that give an interval."""
-    from runner.timing import in_process
+    from runner.subject import in_process
+    from runner.subject.in_process import DEFAULTS
 
-    settings = replace(in_process.DEFAULTS, samples=20, max_s=0.01, warmup_s=0.0, paired_rounds=10)
+    settings = replace(DEFAULTS, samples=20, max_s=0.01, warmup_s=0.0, paired_rounds=10)
     monkeypatch.setattr(in_process, "DEFAULTS", settings)
 
 
@@ -39,12 +40,11 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch, brief) -> Clock:
     """The host's clock, on a machine that nobody else uses."""
-    from runner.timing import cpu, in_process, procedure
+    from runner.timing import cpu, procedure
 
     clock = Clock()
     seconds = SimpleNamespace(perf_counter=lambda: clock.now / 1e9, sleep=None)
     monkeypatch.setattr(procedure, "time", seconds)
-    monkeypatch.setattr(in_process, "time", seconds)
     real = cpu.PerfCounter
 
     class Timed(real):

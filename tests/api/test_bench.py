@@ -6,8 +6,10 @@ import math
 import re
 import sys
 import types
+import weakref
 from functools import partial
 
+import numpy
 import pytest
 import torch
 
@@ -60,18 +62,19 @@ def test_equal_functions_are_the_same(clock):
     assert bench(twice, X).baseline == "a"
 
 
-def test_the_table_is_that_of_the_command(clock):
+def test_the_table_is_that_of_the_command(clock, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     result = bench({"mine": clock.takes(30.0, softmax), "torch": clock.takes(60.0, softmax)}, X, check=softmax)
     title, head, rule, heading, *_ = repr(result).splitlines()
     assert title == "bench on cpu"
     assert re.split(r" {2,}", head.strip()) == [
-        *("implementation", "time", "±95 %", "speed-up", "vs base", "err/tol", "verdict"),
+        *("implementation", "time", "±95 %", "speed-up", "vs base", "err/tol", "peak mem", "verdict"),
     ]
     assert set(rule.strip()) == {"─"}
-    assert heading.strip() == "[6, 10] float32"
+    assert heading.strip() == "6x10 float32"
     assert "★ mine" in repr(result)
     assert "2.00x" in repr(result)
-    assert "checked: |y - reference| <= " in repr(result)
+    assert "checked against the reference; tolerance: automatic (" in repr(result)
     assert "| **★ mine** | 30 us |" in result.markdown()
     assert "measure.benchmark" not in repr(result) + result.markdown()
 
@@ -102,13 +105,21 @@ def test_a_single_function_can_be_checked_too(clock):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-def test_the_tolerance_follows_from_the_type_of_the_output(clock, dtype):
+def test_the_tolerance_follows_from_the_reference_and_a_factor_widens_it(clock, dtype):
     """It accepts the rounding of a sum, and no error of a hundredth of what 1000 numbers differ by."""
     x = torch.randn(30, 1000, generator=torch.Generator().manual_seed(0)).to(dtype)
     of_rows = partial(torch.sum, dim=-1)
-    result = bench({"right": of_rows, "wrong": lambda x: of_rows(x) * 1.05}, x, check=of_rows)
+    functions = {"right": of_rows, "wrong": lambda x: of_rows(x) * 1.05}
+    result = bench(functions, x, check=of_rows)
     assert [one.correct for one in result] == [True, False]
-    assert f"(from {str(dtype).removeprefix('torch.')})" in result["right"].timing.columns["tolerance"]
+    assert result["right"].timing.columns["tolerance"].startswith("automatic (")
+    assert 0 <= result["right"].timing.columns["err_over_tol"] <= 1
+    wide = bench(functions, x, check=of_rows, tolerance=2)["right"].timing.columns
+    assert wide["tolerance"].endswith("2 times as wide")
+    assert wide["err_over_tol"] == pytest.approx(result["right"].timing.columns["err_over_tol"] / 2)
+    unknown = bench(functions, x, check=of_rows, tolerance=1e15)  # with which zeros are right too
+    assert [one.correct for one in unknown] == [None, None]
+    assert "zeros" in unknown["right"].timing.columns["check_note"]
 
 
 def test_a_given_tolerance_is_used(clock):
@@ -117,7 +128,7 @@ def test_a_given_tolerance_is_used(clock):
     assert not bench(off, X, check=softmax, atol=1e-4)["off"].correct
 
 
-def test_the_reference_gets_copies_in_float64_before_any_function(clock):
+def test_the_reference_gets_copies_before_any_function(clock):
     seen = []
 
     def reference(x, index, more):
@@ -128,17 +139,18 @@ def test_the_reference_gets_copies_in_float64_before_any_function(clock):
         assert seen
         return (x + 1)[index]
 
-    x, index = torch.zeros(4), torch.tensor([1, 2])
+    x, index = torch.rand(4), torch.tensor([1, 2])
+    was = x.clone()
     result = bench({"f": function}, x, index, {"y": torch.zeros(1, dtype=torch.float16)}, check=reference)
-    assert seen == [(torch.float64, torch.int64, torch.float64)]
+    assert set(seen) == {(torch.float32, torch.int64, torch.float16)}  # also where it computes in float64
+    assert len(seen) > 2
     assert result["f"].correct
-    assert x.eq(0).all()
+    assert torch.equal(x, was)
 
 
 def test_complex_numbers_are_compared_by_their_parts(clock):
     result = bench({"right": torch.fft.fft, "wrong": lambda x: torch.fft.fft(x).conj()}, X, check=torch.fft.fft)
     assert [one.correct for one in result] == [True, False]
-    assert "(from float32)" in result["right"].timing.columns["tolerance"]
 
 
 def test_integers_are_compared_exactly(clock):
@@ -146,12 +158,54 @@ def test_integers_are_compared_exactly(clock):
     assert [one.correct for one in result] == [True, False]
 
 
+def test_arrays_of_numpy_are_compared_as_tensors_are(clock):
+    def array(x):
+        return torch.softmax(x, -1).numpy()
+
+    kept = array(X)
+    functions = {
+        "array": array,
+        "tensor": softmax,
+        "wrong": lambda x: array(x) * 1.01,
+        "shape": lambda x: array(x)[1:],
+        "kept": lambda x: kept.copy(),
+    }
+    for reference in (softmax, array):
+        result = bench(functions, X, check=reference)
+        assert [one.correct for one in result] == [True, True, False, False, False]
+        assert "60 of 60 elements wrong" in result["wrong"].timing.reason
+        assert "shape (5, 10) where (6, 10) is expected" in result["shape"].timing.reason
+        assert "cached result" in result["kept"].timing.reason
+    nested = bench({"f": lambda x: {"y": [array(x) + 1]}}, X, check=lambda x: {"y": [array(x)]})
+    assert nested["f"].timing.reason.startswith('["y"][0]: 60 of 60')
+
+
+def test_functions_of_arrays_are_checked_in_float64_and_their_changes_undone(clock):
+    x = X.numpy().copy()
+
+    def normal(x):
+        e = numpy.exp(x)
+        return e / e.sum(-1, keepdims=True)
+
+    def in_other_order(x):
+        e = numpy.exp(x - x.max(-1, keepdims=True))
+        return e / sum(e[:, i] for i in range(10))[:, None]
+
+    result = bench({"other": in_other_order, "wrong": lambda x: 1.001 * normal(x)}, x, check=normal)
+    assert [one.correct for one in result] == [True, False]
+    means = {"array's": lambda x: (x + 9).mean(), "number": lambda x: float((x + 9).mean()), "wrong": lambda x: x.max()}
+    assert [one.correct for one in bench(means, x, check=means["array's"])] == [True, True, False]
+    doubled = bench({"f": lambda x: x.__imul__(2), "g": lambda x: x.__imul__(3)}, x, check=lambda x: x.__imul__(2))
+    assert [one.correct for one in doubled] == [True, False]
+    assert (x == X.numpy()).all()
+
+
 def test_a_function_that_returns_a_kept_result_is_wrong(clock):
     kept = softmax(X)
     result = bench({"kept": lambda x: kept.clone(), "torch": softmax}, X, check=softmax)
     assert result["kept"].correct is False
     assert "cached result" in result["kept"].timing.reason
-    assert bench(lambda: kept.clone(), check=lambda: kept.double()).verdict == "ok"  # it has no arguments
+    assert bench(lambda: kept.clone(), check=lambda: softmax(X.double())).verdict == "ok"  # it has no arguments
 
 
 def test_functions_in_place_are_checked_by_what_they_change_and_share_their_inputs(clock):
@@ -173,7 +227,7 @@ def test_backward_gives_the_gradients_and_leaves_none(clock):
     assert len(result) == 2
     assert w.grad is linear.weight.grad is x.grad is None
     assert not x.requires_grad
-    with pytest.raises(ValueError, match="grad=True: no output depends"):
+    with pytest.raises(ValueError, match="grad=True: no output depends on an input"):
         bench(torch.argmax, X, grad=True)
 
 
@@ -189,7 +243,7 @@ def test_backward_is_checked_too(clock):
 
     result = bench({"right": lambda x: 2 * x, "wrong": Wrong.apply}, X, check=lambda x: 2 * x, grad=True)
     assert [one.correct for one in result] == [True, False]
-    assert result["wrong"].timing.reason.startswith("output 1:")
+    assert result["wrong"].timing.reason.startswith("[1]:")
 
 
 def test_a_sweep_has_a_line_for_each_size(clock):
@@ -212,6 +266,80 @@ def test_a_sweep_has_a_line_for_each_size(clock):
     shapes = bench(softmax, make=torch.ones, sizes=[(2, 3), (4, 5)])
     assert isinstance(shapes, Comparison)
     assert shapes["softmax", (4, 5)] == shapes[1]
+
+
+def test_a_size_that_raises_costs_its_own_row(clock):
+    def picky(x):
+        if len(x) == 3:
+            raise RuntimeError("my shapes are odd")
+        if len(x) == 4:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB")
+        return softmax(x)
+
+    def make(n):
+        return torch.empty(2**50) if n == 5 else torch.randn(n, 8)
+
+    sweep = bench({"picky": picky, "torch": softmax}, make=make, sizes=[2, 3, 4, 5, 6], check=softmax)
+    verdicts = {(one.name, one.size): one.timing.verdict for one in sweep}
+    picky_ones = [verdicts["picky", n] for n in (2, 3, 4, 5, 6)]
+    assert picky_ones == ["ok", "error", "oom", "oom", "ok"]
+    assert [verdicts["torch", n] for n in (2, 3, 4, 5, 6)] == ["ok", "ok", "ok", "oom", "ok"]
+    assert sweep["picky", 3].timing.reason == "RuntimeError: my shapes are odd"
+    assert sweep["picky", 6].speedup is not None
+    assert "n=3 picky: error: RuntimeError: my shapes are odd (test_bench.py:" in repr(sweep)
+    assert "cannot allocate 4096 TiB" in repr(sweep)
+    assert list(sweep.frame()["status"])[2:4] == ["error", "ok"]
+
+
+def test_an_exception_at_every_size_or_without_sizes_is_the_callers_own(clock):
+    error = RuntimeError("mine")
+
+    def fails(x):
+        raise error
+
+    for options in ({"make": torch.ones, "sizes": [1, 2]}, {"make": fails, "sizes": [1, 2]}):
+        with pytest.raises(RuntimeError) as caught:
+            bench({"a": fails, "b": fails}, **options)
+        assert caught.value is error
+    with pytest.raises(RuntimeError, match="mine"):
+        bench({"a": softmax, "b": fails}, X)
+
+
+def test_a_fault_that_ends_the_gpu_leaves_later_sizes_alone(clock):
+    def faults(x):
+        if len(x) == 3:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return softmax(x)
+
+    sizes = iter([2, 3, 4, 5])
+    sweep = bench(faults, make=lambda n: torch.ones(n, 4), sizes=sizes)
+    assert [one.timing.verdict for one in sweep] == ["ok", "cuda_error", "skipped", "skipped"]
+    assert sweep[3].timing.reason.startswith("not started: RuntimeError: CUDA error")
+
+
+def test_what_a_size_that_raised_has_allocated_is_freed(clock):
+    alive = []
+
+    def fails(x):
+        more = x + 1
+        alive.append(weakref.ref(more))
+        if len(x) == 2:
+            raise RuntimeError("mine")
+        assert alive[0]() is None
+        return more
+
+    assert [one.timing.verdict for one in bench(fails, make=torch.ones, sizes=[2, 3])] == ["error", "ok"]
+
+
+def test_peak_memory_is_a_column(clock, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    result = bench({"two": lambda x: (x + 1) * 2, "none": lambda x: 3}, torch.ones(2**16))
+    two, none = (result[name].timing.peak_mem_bytes for name in ("two", "none"))
+    assert 2**19 <= two < 2**19 + 2**12
+    assert none == 0
+    assert "512 KiB" in repr(result)
+    with torch.autograd.profiler.profile():
+        assert bench(torch.relu, X).peak_mem_bytes is None
 
 
 def test_html_is_escaped(clock):
@@ -238,7 +366,10 @@ def test_a_chart_needs_matplotlib_and_has_the_times(clock, monkeypatch):
         result.plot()
     monkeypatch.setitem(sys.modules, "matplotlib", types.SimpleNamespace(pyplot=None))
     assert result.plot(axes) is axes
-    assert drawn == [(["a", "b"], [30.0, 60.0], [[0, 0], [0, 0]])]
+    ((names, us, errors),) = drawn
+    assert (names, us) == (["a", "b"], pytest.approx([30.0, 60.0]))
+    assert [*errors[0], *errors[1]] == pytest.approx([0.0] * 4, abs=1e-9)
+    assert us == [one.paired_us for one in result]
     bench(clock.takes(30.0, softmax), make=lambda n: torch.randn(n, 8), sizes=[2, 4]).plot(axes)
     assert drawn[1] == ([2, 4], [30.0, 30.0], "timed")
 
@@ -252,6 +383,9 @@ def test_a_chart_needs_matplotlib_and_has_the_times(clock, monkeypatch):
         (lambda: bench({"a": 3}, X), TypeError, "'a': 3"),
         (lambda: bench(3, X), TypeError, "give a function"),
         (lambda: bench({"a": softmax}, X, baseline="b"), ValueError, "baseline='b': give one of a"),
+        (lambda: bench(torch.softmax, X, dim=-1), TypeError, r"give bench\(functools.partial\(f, dim=-1\), ...\)"),
+        (lambda: bench(torch.add, X, other=X), TypeError, r"functools.partial\(f, other=...\)"),
+        (lambda: bench(softmax, X, chek=softmax), TypeError, "no argument chek; did you mean check"),
         (lambda: bench(softmax, X, max_s=0), ValueError, "max_s=0: give a number above 0"),
         (lambda: bench(softmax, X, target_pct=math.nan), ValueError, "target_pct=nan"),
     ],
@@ -265,15 +399,15 @@ def test_a_slow_function_is_called_no_more_often_than_an_interval_needs(clock):
     calls = []
     timing = bench(clock.takes(400_000.0, calls.append), 1)
     assert timing.us == 400_000.0
-    assert len(calls) == 1 + timing.samples  # the first call is no sample; there is no warm-up
+    assert len(calls) == 2 + timing.samples  # the first call, and that for the peak memory; there is no warm-up
 
 
 def test_the_settings_are_those_of_the_command():
     import yaml
 
-    from runner.experiment.schema import CONF
-    from runner.timing import in_process
+    from runner.records.options import CONF
+    from runner.subject.in_process import DEFAULTS
 
     given = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text())
-    own = {name: getattr(in_process.DEFAULTS, name) for name in given if name not in ("name", "quick")}
+    own = {name: getattr(DEFAULTS, name) for name in given if name not in ("name", "quick")}
     assert {name for name, value in own.items() if value != given[name]} == {"cupti_check", "measured_peak"}

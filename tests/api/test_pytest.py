@@ -7,15 +7,19 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from runner.api import pytest_plugin
+from runner.findings.past import read_run
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = """
 import time
 import pytest, torch
 
-x = torch.zeros(8)
+x = torch.randn(8)
 
 def wait(ms):
     def function(x):
@@ -34,6 +38,9 @@ def test_slower(assert_not_slower):
 
 def test_wrong(assert_not_slower):
     assert_not_slower(wait(3), x, than=wait(3), by="50%", check=lambda x: x + 2)
+
+def test_unknown(assert_not_slower):
+    assert_not_slower(wait(3), torch.zeros(8), than=wait(3), by="50%", check=lambda x: x + 1)
 
 def test_no_share(assert_not_slower):
     with pytest.raises(ValueError, match='by="3%"'):
@@ -58,7 +65,7 @@ def session(tmp_path_factory):
             "pytest",
             "-q",
             "-p",
-            "kernel_runner.report.pytest_plugin",
+            "kernel_runner.api.pytest_plugin",
             "-p",
             "no:cacheprovider",
         ]
@@ -80,13 +87,20 @@ def on_cpu(session):
 @pytest.mark.long
 def test_a_slower_and_a_wrong_function_fail_with_the_table(on_cpu):
     printed, _ = on_cpu
-    assert "2 failed, 3 passed" in printed, printed
+    assert "3 failed, 3 passed" in printed, printed
     assert re.search(r"f is slower than g by more than 50%: it takes \d\.\d+x as long \(\d", printed)
-    assert re.search(r"^ +f( †)? +\d+(\.\d+)? ms .* slower", printed, re.MULTILINE), printed
+    assert re.search(r"^ +f +\d+(\.\d+)? ms .* slower", printed, re.MULTILINE), printed
     assert "the outputs are wrong: " in printed
+    assert "right or wrong is unknown: a constant would pass: give inputs" in printed
 
 
 @pytest.mark.long
+def test_a_ratio_without_an_interval_can_be_told():
+    assert pytest_plugin._ratio(SimpleNamespace(speedup=0.5, speedup_low=None, speedup_high=None)) == (
+        "it takes 2.000x as long (no interval)"
+    )
+
+
 def test_the_page_has_the_comparisons_with_every_text_escaped(on_cpu):
     pytest.importorskip("vl_convert")
     page = (on_cpu[1] / "page.html").read_text()
@@ -96,11 +110,23 @@ def test_the_page_has_the_comparisons_with_every_text_escaped(on_cpu):
 
 def test_without_a_gpu_they_are_skipped_with_the_reason(session):
     printed, _ = session("-rs")
-    assert "5 skipped" in printed
+    assert "6 skipped" in printed
     assert "torch sees no NVIDIA GPU here; --runner-cpu runs this test on a CPU" in printed
 
 
-def test_a_page_is_refused_beside_workers_that_measure_at_the_same_time(session):
+def test_each_result_is_saved_as_a_run(session):
+    printed, folder = session("--runner-cpu", "--runner-save", "--runner-output-dir=runs", "-k", "test_bench")
+    assert "1 passed" in printed
+    one, two = sorted(
+        (read_run(path.parent) for path in folder.glob("runs/*/*/rows.jsonl")), key=lambda run: len(run.rows)
+    )
+    assert [len(one.rows), len(two.rows)] == [1, 2]
+    assert one.title == two.title == "test_mine.py-test_bench"
+    assert [row.case.impl.name for row in two.rows] == ["<script>", "b"]
+
+
+@pytest.mark.parametrize("option", ["--runner-html=page.html", "--runner-save"])
+def test_a_page_is_refused_beside_workers_that_measure_at_the_same_time(session, option):
     pytest.importorskip("xdist")
-    printed, _ = session("-n2", "--runner-html=page.html")
-    assert "--runner-html: leave out -n, whose processes would measure at the same time" in printed
+    printed, _ = session("-n2", option)
+    assert f"{option.partition('=')[0]}: leave out -n, whose processes would measure at the same time" in printed

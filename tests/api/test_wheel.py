@@ -115,7 +115,10 @@ def test_the_wheel_has_every_file_its_licence_its_types_and_needs_torch_alone(wh
         for file in (ROOT / folder).rglob("*"):
             if file.suffix in (".py", ".yaml", ".cu", ".cuh", ".html"):
                 assert f"{inside}/{file.relative_to(ROOT / folder)}" in names
-    assert {"runner/py.typed", f"{info}/licenses/LICENSE"} <= names
+    assert [name for name in names if name.startswith("kernel_runner/") and name.endswith(".py")] == [
+        "kernel_runner/__init__.py"
+    ]
+    assert {"runner/py.typed", "kernel_runner/py.typed", f"{info}/licenses/LICENSE"} <= names
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata.get_payload().startswith("# kernel-runner")
     needs = [Requirement(each) for each in metadata.get_all("Requires-Dist")]
@@ -134,6 +137,17 @@ def test_the_timer_needs_torch_alone_and_the_rest_says_what_to_install(installed
         assert "pip install 'kernel-runner[cli]'" in run(*python, "-c", program, folder=tmp_path, path=path)
     said = run(*python, "-m", "runner", "workload=gelu", folder=tmp_path, path=path, code=2)
     assert said == "runner: the command needs Hydra and more; pip install 'kernel-runner[cli]'\n"
+
+
+@pytest.mark.parametrize("name", ["runner", "kernel_runner"])
+def test_a_type_checker_sees_the_types_of_the_installed_package(installed, tmp_path, name):
+    program = (
+        f"from {name} import Timing, bench\nreveal_type(bench)\ndef us(timing: Timing) -> float: return timing.us\n"
+    )
+    (tmp_path / "mine.py").write_text(program)
+    (tmp_path / "mypy.ini").write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n")
+    printed = run(sys.executable, "-m", "mypy", "--strict", "mine.py", folder=tmp_path, path=str(installed))
+    assert 'Revealed type is "def (' in printed, printed
 
 
 def test_another_package_called_kernels_stays_what_it_is(installed, torch_alone, shadowed):

@@ -27,6 +27,7 @@ def test_all_choices_are_different_and_the_chosen_one_is_among_them(dtype):
             assert configuration(m, n, k, dtype, precision=precision, **machine) in found
 
 
+@pytest.mark.long
 def test_every_choice_is_measured_with_its_estimate():
     """Under the interpreter, in float16, which it multiplies as a GPU does."""
     code = """

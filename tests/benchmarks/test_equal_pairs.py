@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.common import fields_of, share_of
-from benchmarks.timer.equal_pairs import CALLS, SLOWED, Judged, bars, judge_all, report
+from benchmarks.common import fields_of
+from benchmarks.timer.equal_pairs import CALLS, SLOWED, Judged, bars, judge_all
 from runner.measure.benchmark import Benchmark
 
 
@@ -28,19 +28,6 @@ def judged(different=0, missed=0, pairs=200, slowed=100):
 )
 def test_a_busy_machine_has_bars_of_its_own(loaded, different, missed, expected):
     assert [word for _, _, word in bars(judged(different, missed), loaded=loaded)] == expected
-
-
-def test_pairs_that_were_too_slow_are_counted_and_have_no_ratio():
-    some = [*judged(pairs=3, slowed=2), Judged("gelu 2^10", 0.0, "")]
-    text = report(some, processes=1, load=2, seconds=9.0)
-    (line,) = [line for line in text.splitlines() if line.startswith("| 0 % | gelu 2^10 |")]
-    cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells[2:12] == ["4", "3", "0", "0", "0", "1", "+0.00", "1.00", "0.00", "0.433"]
-
-
-def test_the_processes_share_all_pairs():
-    assert [share_of(200, 12, index) for index in range(12)].count(17) == 8
-    assert sum(share_of(200, 12, index) for index in range(12)) == 200
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ from importlib import import_module
 import pytest
 
 from benchmarks.common import ROOT
+from runner.config import plan
 
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in (ROOT / "benchmarks").rglob("*.py")}
 # A script is a module, or a folder with a __main__.py, that is started by itself.
@@ -33,8 +34,8 @@ def test_it_imports_no_other_script(script):
     assert not {name for name in imported if name in MODULES and owner(name) in SCRIPTS and owner(name) != script}
 
 
-def test_there_are_scripts_in_four_folders():
-    assert {name.split(".")[1] for name in SCRIPTS} == {"kernels", "profilers", "runner", "timer"}
+def test_there_are_scripts_in_five_folders():
+    assert {name.split(".")[1] for name in SCRIPTS} == {"kernels", "profilers", "runner", "subject", "timer"}
     assert len(SCRIPTS) >= 15
 
 
@@ -44,3 +45,23 @@ def test_the_parts_of_a_case_that_timer_accuracy_times_are_there():
 
     missing = [name for name, (owner, attribute) in PIECES.items() if not hasattr(owner, attribute)]
     assert not missing
+
+
+def commands():
+    """The runs that scripts start, with the number of their cases."""
+    from benchmarks.kernels import lecture
+    from benchmarks.profilers import agreement
+    from benchmarks.runner import grid_cost, precompile, scaling
+
+    yield lecture.WORDS, len(lecture.PUBLISHED_MS)
+    yield [*agreement.GRID, "measure=[benchmark,profile,nsys,ncu]"], 10
+    yield grid_cost.words(100), 200
+    yield [*grid_cost.words(2), *grid_cost.BARE], 4
+    yield scaling.words(4, [0]), 4
+    yield precompile.words("all"), 64
+
+
+def test_the_commands_compose():
+    pytest.importorskip("triton")
+    for words, count in commands():
+        assert len(plan(words).cases) == count, words

@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks.common import fields_of
 from benchmarks.runner.gate import Decision, bars, decide_all, report
+from runner.findings.gate import FAIL, PASS, UNCLEAR
 from runner.measure.benchmark import Benchmark
-from runner.report.gate import FAIL, PASS, UNCLEAR
 
 
 def decisions(shares, alarms=0, unclear=0, missed=0, count=200, slowed=100):

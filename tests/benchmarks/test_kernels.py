@@ -10,34 +10,31 @@ from benchmarks.kernels.__main__ import CONF
 from benchmarks.kernels.races import COPY, EXPERIMENTS, OPS, READ, Bar, Race
 from benchmarks.kernels.rows import Result, results
 from benchmarks.kernels.tables import report
-from runner import config
-from runner.experiment.case import CaseRecord, Choice, Labels
-from runner.experiment.results import Comparison, Row
+from runner.config import plan
+from runner.records.case import CaseRecord, Choice
+from runner.records.labels import Labels
+from runner.records.paired_rounds import PairedRounds
+from runner.records.row import Row
+from runner.records.settings import Settings
 from runner.store.journal import Journal
 
 RACE = Race("gelu", {"rows": 8, "dtype": "float32"})
 
 
 def case(name, race=RACE, **fields):
-    return CaseRecord(Choice(race.op, {"pass": "fwd", **race.fields}), Choice(name, fields), (), "auto", 0)
+    return CaseRecord(Choice(race.op, {"pass": "fwd", **race.fields}), Choice(name, fields), (), Settings("auto", 0))
 
 
 def result(times_us, bars=(), group="", failed=()):
     cases = {name: case(name) for name in times_us}
     wobble = [1 + 0.0001 * (n % 3) for n in range(10)]
     batches = {cases[name].key: [us * w for w in wobble] for name, us in times_us.items()}
-    one = Comparison(batches, dict.fromkeys(batches, "graph_timestamps"))
+    one = PairedRounds(batches, dict.fromkeys(batches, "graph_timestamps"))
     figures = {"err_over_tol": 0.5, "instrument": "graph_timestamps"}
     rows = {
         name: Row(case=cases[name], status="ok", metrics={"gpu_us": us, **figures}) for name, us in times_us.items()
     }
     return Result(replace(RACE, bars=bars, group=group), rows, dict(failed), dict.fromkeys(batches, one))
-
-
-def test_a_ratio_is_the_peers_time_over_ours_with_its_interval():
-    ratio, half = result({"triton": 100.0, COPY: 98.0}).ratio("triton", COPY)
-    assert ratio == pytest.approx(0.98)
-    assert 0 < half < 0.002
 
 
 @pytest.mark.parametrize(("ours_us", "missed"), [(99.0, 0), (103.0, 1)])
@@ -66,36 +63,10 @@ def test_a_group_is_judged_by_its_geometric_mean_and_its_worst():
     assert "0.962" in text
 
 
-def test_the_read_rate_is_the_highest_of_the_page():
-    fast, slow = (
-        result({"triton": us, "torch": 100.0, COPY: 1.0}, [Bar("triton", (READ,), 0.99)]) for us in (80.0, 99.0)
-    )
-    for one in (fast, slow):
-        for row in one.rows.values():
-            row.metrics["bytes_min"] = 8e8
-    text, missed = report([fast, slow])
-    assert missed == 1
-    assert "The read rate is 10.00 TB/s." in text
-    assert "0.808 x the read rate" in text
-    assert "| 100 |  | 99.0 | 80.8% |" in text
-
-
-def test_a_latency_is_compared_with_the_interval_of_each():
-    latencies = {"torch": (1000.0, 3.0), "cudagraph": (100.0, 4.0)}
-    rows = {
-        name: Row(case=case(name), status="ok", metrics={"gpu_us": 50.0, "latency_us": us, "latency_pct": pct})
-        for name, (us, pct) in latencies.items()
-    }
-    bar = Bar("cudagraph", ("torch",), 9.0)
-    text, missed = report([Result(replace(RACE, bars=[bar], latency=True), rows, {}, {})])
-    assert missed == 0
-    assert "10.000 ± 0.500 x torch" in text
-    assert "| cudagraph | 100 |  | 10.000 ± 0.500 |  | host_clock |" in text
-
-
+@pytest.mark.long
 def test_the_experiments_have_the_cases_of_their_races():
     names = dict.fromkeys(name for some in EXPERIMENTS.values() for name in some)
-    plans = [config.plan(["--config-dir", str(CONF), f"+experiment={name}", "-m"]).cases for name in names]
+    plans = [plan(["--config-dir", str(CONF), f"+experiment={name}", "-m"]).cases for name in names]
     labels = [Labels(one.impl for one in cases) for cases in plans]
     cases = [(one.workload, of.label(one.impl)) for some, of in zip(plans, labels, strict=True) for one in some]
     assert EXPERIMENTS.keys() == OPS.keys()
@@ -123,7 +94,7 @@ def test_a_run_of_an_experiment_gives_the_results_of_its_races(tmp_path):
         for one in modes:
             journal.row(Row(case=one, status="ok", metrics={"wall_us": 3.0, **checked}))
         keys = [cases[name].key for name in names] + [modes[0].key]
-        journal.rounds(Comparison({key: [2.0] * 10 for key in keys}, dict.fromkeys(keys, "perf_counter")))
+        journal.rounds(PairedRounds({key: [2.0] * 10 for key in keys}, dict.fromkeys(keys, "perf_counter")))
     bwd = replace(race, fields=race.fields | {"pass": "bwd"})
     found, empty = results([race, bwd], [tmp_path])
     assert found.failed == {"cuda": "unsupported: no GPU", "compiled(mode=max-autotune)": "not in the paired rounds"}

@@ -8,8 +8,8 @@ import signal
 import pytest
 
 from runner import cli
-from runner.cli.run import Interrupts
-from runner.report.terminal import Terminal
+from runner.cli._interrupts import Interrupts
+from runner.report import terminal
 
 
 def test_an_interrupt_while_an_event_is_handled_is_thrown_into_the_source_of_events():
@@ -54,8 +54,8 @@ def test_the_first_interrupt_while_no_event_is_awaited_is_noted_and_the_second_r
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_an_interrupt_while_the_run_is_reported_costs_no_report(monkeypatch, capsys, tmp_path, number):
-    publish = Terminal.publish
-    monkeypatch.setattr(Terminal, "publish", lambda *given: os.kill(os.getpid(), number) or publish(*given))
+    report = terminal.terminal_report
+    monkeypatch.setattr(terminal, "terminal_report", lambda *given: os.kill(os.getpid(), number) or report(*given))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     words = ["workload=gelu", "workload.rows=8", "workload.cols=8", "impl=torch", "log=none", f"output_dir={tmp_path}"]
     code = cli.main([*words, "measure.benchmark.samples=20", "measure.benchmark.max_s=0.02"])

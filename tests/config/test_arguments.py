@@ -6,9 +6,9 @@ import shlex
 
 import pytest
 
-from runner import config
-from runner.experiment.case import CaseRecord
-from runner.experiment.schema import BadInput
+from runner.config import plan
+from runner.records.bad_input import BadInput
+from runner.records.case import CaseRecord
 from runner.report import reproduce
 
 ONE = ("workload.cols=64",)
@@ -22,7 +22,7 @@ if True:
 
 
 def labels(*words):
-    return [case.label.partition(" dtype=")[0] for case in config.plan([*words, *ONE, "-m"]).cases]
+    return [case.label.partition(" dtype=")[0] for case in plan([*words, *ONE, "-m"]).cases]
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_arguments_multiply_the_implementations_that_have_them_and_no_others():
 
 def test_without_arguments_a_case_has_its_old_key_and_with_them_another():
     plain, default, other = (
-        config.plan(["workload=add", "impl=triton", *given]).cases[0]
+        plan(["workload=add", "impl=triton", *given]).cases[0]
         for given in ([], ["impl.args.BLOCK=null"], ["impl.args.BLOCK=64"])
     )
     assert plain == default
@@ -59,8 +59,8 @@ def test_without_arguments_a_case_has_its_old_key_and_with_them_another():
 
 def test_the_command_of_a_case_makes_that_case(user):
     asked = ["impl=file", f"{user}:add", "impl.args.mode='a b'", "impl.args.BLOCK=8", "workload=add", *ONE]
-    (case,) = config.plan(asked).cases
-    (again,) = config.plan(shlex.split(reproduce.command(case))[3:]).cases
+    (case,) = plan(asked).cases
+    (again,) = plan(shlex.split(reproduce.command(case))[3:]).cases
     assert case.key == again.key
 
 
@@ -68,7 +68,7 @@ def test_the_command_of_a_case_makes_that_case(user):
     ("words", "answer"),
     [
         ("impl=triton impl.args.BLOK=1", "BLOK: no such argument of add/triton; did you mean BLOCK? One of: BLOCK, n"),
-        ("impl=naive impl.args.BLOCK=1", "BLOCK: no such argument of add/naive; there are none: keyword arg"),
+        ("impl=naive impl.args.BLOCK=1", "BLOCK: no such argument of add/naive; there are none: only keyword arg"),
         (
             "impl=torch impl.args.BLOCK=1",
             " impl=torch has no such field; cuda, cudnn, file, liger, naive, numba, power, quack, split, triton have: ",
@@ -80,11 +80,11 @@ def test_the_command_of_a_case_makes_that_case(user):
         ("impl=file {user}:add impl.args.scale=1", "scale: no such argument of add/file; one of: BLOCK, mode"),
         ("impl=file {user}:gelu workload=gelu impl.args.form=erf", "form: no such argument of gelu/file; one of: wide"),
         ("impl=file {user}:rows impl.args.needed=1", "needed: no such argument of add/file; one of: ROWS"),
-        ("impl=file {user}:none impl.args.a=1", "a: no such argument of add/file; there are none: keyword arguments"),
+        ("impl=file {user}:gele impl.args.a=1", "k.py has no gele; did you mean gelu? One of: add, gelu, rows"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_given_is_refused_in_one_line_with_what_can(user, words, answer):
     with pytest.raises(BadInput) as caught:
-        config.plan(["workload=add", *words.format(user=user).split()])
+        plan(["workload=add", *words.format(user=user).split()])
     assert answer in str(caught.value)
     assert "\n" not in str(caught.value)

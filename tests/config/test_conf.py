@@ -9,17 +9,19 @@ import pytest
 import yaml
 
 from runner import config, implementations
-from runner.config import CONF, grid
-from runner.experiment import schema
-from runner.report import conclusion
+from runner.config import grid
+from runner.findings.conclusion import check
+from runner.records.options import CONF, option_class
+from runner.records.plan import Resume
+from runner.records.schema import build
 
-ROOMS = {"workload": "runner.models", "measure": "runner.measure", "launcher": "runner.execute", "log": "runner.report"}
+PACKAGES = {"workload": "models", "measure": "measure", "launcher": "execute", "log": "report"}
 FILES = sorted(CONF.glob("*/*.yaml"))
 OPTIONS = [path for path in FILES if path.parent.name not in ("experiment", "shapes")]  # those with a class
 
 
 def the_class(group: str, name: str) -> type:
-    return implementations.find(name) if group == "impl" else schema.find(ROOMS[group], name)
+    return implementations.implementation_class(name) if group == "impl" else option_class(PACKAGES[group], name)
 
 
 @pytest.mark.parametrize("path", OPTIONS, ids=lambda p: f"{p.parent.name}/{p.stem}")
@@ -47,12 +49,12 @@ def test_every_point_of_a_workloads_default_sweep_is_valid(path: Path):
     values = {key: 8 if isinstance(value, str) and value.startswith("${") else value for key, value in values.items()}
     for field, choices in axes.items():
         for choice in choices:
-            schema.build(the_class("workload", name), values | {field: choice}, "workload")
+            build(the_class("workload", name), values | {field: choice}, "workload")
 
 
 def test_an_enumeration_in_a_comment_is_the_one_of_the_class():
     text = (CONF / "workload" / "mlp.yaml").read_text()
-    fields = {field.name: field.type for field in dataclasses.fields(schema.find("runner.models", "mlp"))}
+    fields = {field.name: field.type for field in dataclasses.fields(option_class("models", "mlp"))}
     assert "pass_" in fields
     for word in ("gelu", "relu", "fwd_bwd", "train_step", "every_step", "accumulate"):
         assert word in text
@@ -62,7 +64,7 @@ def test_globals_are_the_fields_of_config_yaml():
     values = yaml.safe_load((CONF / "config.yaml").read_text())
     fields = {field.name for field in dataclasses.fields(grid.Globals)}
     assert fields == set(values) - {"defaults", "hydra", "log", "resume", "columns", "conclusion", *grid.AXES}
-    assert {field.name for field in dataclasses.fields(grid.ResumeFields)} == set(values["resume"])
+    assert {field.name for field in dataclasses.fields(Resume)} == set(values["resume"])
 
 
 def test_the_lectures_profiles_are_at_its_sizes():
@@ -88,4 +90,4 @@ def test_the_analyses_of_an_experiment_are_known_on_both_devices(path: Path, dev
     plan = config.plan([f"+experiment={path.stem}", "-m", f"device={device}"])
     assert bool(plan.question) == bool(plan.conclusion)
     for analysis in plan.conclusion:
-        conclusion.check(analysis, plan.cases)
+        check(analysis, plan.cases)

@@ -9,7 +9,9 @@ from contextlib import nullcontext
 import pytest
 
 from runner import config
-from runner.experiment.schema import BadInput
+from runner.config.grid import validate
+from runner.config.words import normalize
+from runner.records.bad_input import BadInput
 from runner.store import journal, run_folder
 
 ASKED = ["question='Why, and when?'", "conclusion=[{name:values,columns:[wall_us]},{name:ranking}]"]
@@ -64,8 +66,8 @@ def here(tmp_path, monkeypatch):
     ],
 )
 def test_a_word_becomes_what_hydra_takes(word, normal):
-    assert config.normalize(word) == normal
-    assert config.normalize(normal) == normal
+    assert normalize(word) == normal
+    assert normalize(normal) == normal
 
 
 def test_resume_alone_is_the_whole_of_the_earlier_run(here):
@@ -75,7 +77,7 @@ def test_resume_alone_is_the_whole_of_the_earlier_run(here):
         assert (plan.cases, plan.name, plan.baseline) == (before.cases, before.name, before.baseline)
         assert (plan.launcher, plan.log, plan.columns) == (before.launcher, before.log, before.columns)
         assert (plan.question, plan.conclusion) == (before.question, before.conclusion) != (None, ())
-        assert (plan.resume.of, plan.resume.whole) == (str(folder), True)
+        assert (plan.resume.of, plan.whole) == (str(folder), True)
         assert "timeout" in plan.resume.retry
         assert "wrong" not in plan.resume.retry
 
@@ -95,7 +97,7 @@ def test_what_chooses_no_cases_may_be_said_anew(here):
     assert plan.cases == before.cases
     assert plan.launcher.fields == {**before.launcher.fields, "build_limit_s": 5.0}
     assert (plan.baseline, plan.log, plan.columns) == ("torch", before.log, before.columns)
-    assert (plan.resume.retry, plan.resume.whole) == (("oom",), True)
+    assert (plan.resume.retry, plan.whole) == (("oom",), True)
     assert config.plan(["resume=last", "log=wandb", "launcher=local"]).launcher.fields["measure_limit_s"] == 300
     with pytest.raises(BadInput, match="baseline=triton: not in this sweep; one of: naive, torch"):
         config.plan(["resume=last", "baseline=triton"])
@@ -117,8 +119,8 @@ def test_a_variant_is_the_baseline_of_a_run_and_of_those_that_resume_it(tmp_path
 
 def test_what_chooses_cases_means_the_grid_that_it_says(here):
     plan = config.plan([*SWEEP[:-1], "seed=1", "-m", "resume=last", "resume.ignore=measure,device"])
-    assert {case.seed for case in plan.cases} == {1}
-    assert (plan.resume.of, plan.resume.whole, plan.resume.ignore) == ("last", False, ("measure", "device"))
+    assert {case.settings.seed for case in plan.cases} == {1}
+    assert (plan.resume.of, plan.whole, plan.resume.ignore) == ("last", False, ("measure", "device"))
     assert config.plan(["workload=mlp", "resume=last"]).name == "mlp"
 
 
@@ -168,8 +170,22 @@ def test_a_folder_without_a_plan_says_what_to_do(here):
     assert config.plan([*SWEEP, f"resume={folder}"]).resume.of == str(folder)
 
 
-FINE = [{"baseline": None}, {"log": [{"name": "wandb", "tags": 5}]}]  # the reporter's own class refuses the latter
-HEAD = {"name": "x", "baseline": None, "launcher": {"name": "local"}, "log": [], "columns": [], "choices": []}
+FINE = [
+    {"baseline": None},
+    {"question": None},
+    {"question": "a=b"},
+    {"log": [{"name": "wandb", "tags": 5}]},
+]  # the reporter's own class refuses the latter
+HEAD = {
+    "name": "x",
+    "baseline": None,
+    "launcher": {"name": "local"},
+    "log": [],
+    "columns": [],
+    "question": None,
+    "conclusion": [],
+    "choices": [],
+}
 
 
 @pytest.mark.parametrize(
@@ -190,7 +206,7 @@ def test_an_odd_value_in_a_plan_is_one_line(here, odd):
 def test_a_case_of_old_that_could_not_be_asked_for_today_is_refused(here, tmp_path):
     (tmp_path / "mine.py").write_text("def f(x): return x")
     plan = config.plan(["impl=file", "impl.path=mine.py:f"])
-    config.validate(plan.cases)
+    validate(plan.cases)
     (tmp_path / "mine.py").unlink()
     with pytest.raises(BadInput, match=r"impl.path: there is no file mine.py"):
-        config.validate(plan.cases)
+        validate(plan.cases)

@@ -8,8 +8,12 @@ import pytest
 
 from runner import config
 from runner.cli import help
+from runner.config import composer
 from runner.device.processes import ROOT
-from runner.experiment.schema import BadInput
+from runner.records.bad_input import BadInput
+from runner.records.options import CONF
+
+ROWS = sorted(path.stem for path in CONF.glob("workload/*.yaml") if "\nrows:" in path.read_text())  # who has them
 
 MISTAKES = {
     "a field of the benchmark without it": (
@@ -73,7 +77,7 @@ MISTAKES = {
         ["seed=range(1000000000)", "-m"],
         "seed=range(1000000000): 1,000,000,000 cases; a run takes at most 100,000, so give fewer values",
     ),
-    "a range without end": (["seed=range(0,inf)", "-m"], "seed=range(0,inf): no finite list of values; give one"),
+    "a range without end": (["seed=range(0,inf)", "-m"], "seed=range(0,inf): not a finite list of values; give one"),
     "a product of axes": (
         ["seed=range(1000)", "workload.rows=range(1,1000)", "workload.cols=8", "-m"],
         "this sweep: 999,000 cases; a run takes at most 100,000, so give fewer values",
@@ -97,13 +101,13 @@ MISTAKES = {
     ),
     "a comma too many": (
         ["impl=torch,naive,", "-m"],
-        "impl=torch,naive,: nothing stands before or after a comma; leave that comma out",
+        "impl=torch,naive,: there is nothing before or after a comma; remove that comma",
     ),
     "a file that is no Python": (
         ["impl=file", f"impl.path={ROOT}/README.md:softmax"],
-        f"impl.path: {ROOT}/README.md is no Python file; write impl.path=my_softmax.py:softmax",
+        f"impl.path: {ROOT}/README.md is not a Python file; write impl.path=my_softmax.py:softmax",
     ),
-    "a folder without a suffix": (["impl=file", "impl.path=/tmp:f"], "impl.path: /tmp is no Python file; write"),
+    "a folder without a suffix": (["impl=file", "impl.path=/tmp:f"], "impl.path: /tmp is not a Python file; write"),
     "a column that is a mapping": (
         ["columns={a:1}"],
         "columns: no such column {'a': 1}; docs/columns.md lists them all",
@@ -126,8 +130,8 @@ MISTAKES = {
     ),
     "a field of several other workloads": (
         ["workload=mlp", "workload.rows=3"],
-        "workload.rows: workload=mlp has no such field; add, argmax, cumsum, gelu, norm, reduce_max, reduce_sum, "
-        "softmax, square, transpose have: workload=add or workload=argmax",
+        f"workload.rows: workload=mlp has no such field; {', '.join(ROWS)} have: "
+        f"workload={ROWS[0]} or workload={ROWS[1]}",
     ),
     "a field of a workload that is not of the sweep": (
         ["workload=gelu,softmax", "workload.layers=3", "-m"],
@@ -135,11 +139,31 @@ MISTAKES = {
     ),
     "the path of a function without impl=file": (
         ["impl.path=x.py:f"],
-        "impl.path: impl=torch has no such field; cuda, file have: impl=cuda or impl=file",
+        "impl.path: impl=torch has no such field; file has: impl=file",
     ),
     "what is to be compiled without impl=compiled": (
         ["impl=torch", "impl.of=naive"],
         "impl.of: impl=torch has no such field; compiled, cudagraph have: impl=compiled",
+    ),
+    "a file as an implementation": (
+        ["workload=gelu", "impl=torch,mine/k.py:f", "-m"],
+        "impl=mine/k.py:f: write impl=file impl.path=mine/k.py:f",
+    ),
+    "a CUDA file as an implementation": (
+        ["workload=gelu", "impl=k.cu:f"],
+        "impl=k.cu:f: write impl=cuda impl.path=k.cu:f",
+    ),
+    "no logger beside one": (
+        ["workload=gelu", "log=wandb,none"],
+        "log=none: it turns off all loggers; write it alone, or leave it out",
+    ),
+    "equal values of a sweep": (
+        ["workload=gelu", "seed=0,1,0", "-m"],
+        "seed=0,1,0: seed=0 is given 2 times, and equal cases are measured once; to measure each case again: replicas",
+    ),
+    "a number of more than 64 bits": (
+        ["workload=gelu", f"measure.benchmark.samples={10**30}"],
+        f"measure.benchmark.samples: {10**30} is not allowed; give at most 18446744073709551615",
     ),
     "a field of a logger that is off": (
         ["log=none", "log.wandb.project=mine"],
@@ -228,9 +252,9 @@ MISTAKES = {
 
 
 def test_help_expands_no_endless_range():
-    with config.composer(["seed=range(1000000000)"]) as (compose, asked):
+    with composer(["seed=range(1000000000)"]) as (compose, asked):
         with pytest.raises(BadInput, match=r"1,000,000,000 cases"):
-            help.text(compose, asked.overrides)
+            help.help_text(compose, asked.overrides)
         assert "seed=" in help.complete(compose, "runner seed=range(1000000000) se")
 
 
@@ -300,9 +324,19 @@ def test_equal_products_are_one_case_however_they_are_given(words, monkeypatch):
 
 def test_sizes_may_be_written_in_units_of_1024_and_as_powers(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["runner"])
-    plan = config.plan(["workload=matmul", "workload.size=1k,2**11,4K,2M", "workload.k=1k", "-m"])
-    assert [case.workload.fields["n"] for case in plan.cases] == [1024, 2048, 4096, 2 * 1024**2]
+    plan = config.plan(["workload=matmul", "workload.size=1k,2**11,4K,2M,1e3", "workload.k=1k", "-m"])
+    assert [case.workload.fields["n"] for case in plan.cases] == [1024, 2048, 4096, 2 * 1024**2, 1000]
     assert {case.workload.fields["k"] for case in plan.cases} == {1024}
+
+
+def test_a_home_directory_is_found_and_a_name_of_digits_is_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "k.py").write_text("def f(x): return x\n")
+    words = ["workload=gelu", "impl=file", "impl.path=~/k.py:f,k.py:f", "output_dir=~/runs", "name=1_1", "-m"]
+    monkeypatch.chdir(tmp_path)
+    plan = config.plan(words)
+    assert (plan.output_dir, plan.name) == (f"{tmp_path}/runs", "1_1")
+    assert [*{case.impl.fields["path"]: 0 for case in plan.cases}] == [f"{tmp_path}/k.py:f", "k.py:f"]
 
 
 @pytest.mark.parametrize("cfg", ["job", "all"])
@@ -321,6 +355,17 @@ def test_a_config_of_the_users_folder_is_shown(cfg, monkeypatch, capsys, tmp_pat
         ("defaults:\n  - override /workload: softmax\n", "the first line of an experiment's YAML must be"),
         ("# @package _global_\ndefaults:\n  - override workload: softmax\n", "write: override /<group>: <option>"),
         ("# @package _global_\ndefaults:\n  - workload: softmax\n", "write: override /workload: softmax"),
+        (
+            f"# @package _global_\nz0: &a0 [{'x,' * 9}x]\n"
+            + "".join(f"z{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 9)),
+            "mine.yaml: its aliases stand for 1,",
+        ),
+        (
+            "# @package _global_\nquestion: ${q8}\nq0: lol\n"
+            + "".join(f"q{i}: {f'${{q{i - 1}}}' * 10}\n" for i in range(1, 9)),
+            ": its interpolations stand for more than 1,000,000 characters",
+        ),
+        ("# @package _global_\nworkload: softmax\n", "in the defaults write: override /workload: softmax"),
     ],
 )
 def test_what_an_experiment_needs_is_said(text, line, monkeypatch, tmp_path):

@@ -8,20 +8,22 @@ import sys
 import pytest
 import yaml
 
-from runner import config
 from runner.cli import help
-from runner.config import CONF
-from runner.experiment import schema
-from runner.experiment.case import CaseRecord
-from runner.experiment.results import Row
-from runner.report import terminal
-from runner.report.derive import Names, lines
+from runner.config import composer, plan
+from runner.findings.lines import derive_lines
+from runner.findings.names import Names
+from runner.records.bad_input import BadInput
+from runner.records.case import CaseRecord
+from runner.records.options import CONF, option_class
+from runner.records.row import Row
+from runner.records.schema import build
+from runner.report.case_table import styled_table
 
 CASE = ["workload=gelu", "impl=torch"]
 
 
 def cases(*words: str) -> tuple[CaseRecord, ...]:
-    return config.plan([*CASE, *words]).cases
+    return plan([*CASE, *words]).cases
 
 
 def benchmark(case: CaseRecord) -> dict[str, object]:
@@ -37,13 +39,13 @@ def declared() -> dict[str, object]:
 def test_the_quick_values_of_each_measurement_are_allowed_ones(path):
     values = yaml.safe_load(path.read_text())
     name, quick = values.pop("name"), values.pop("quick", {})
-    schema.build(schema.find("runner.measure", name), values | quick, name)
+    build(option_class("measure", name), values | quick, name)
 
 
 def test_a_quick_case_has_the_quick_values_and_a_key_of_its_own(declared):
     (usual,), (quick,) = cases(), cases("quick=true")
     assert benchmark(quick) == benchmark(usual) | declared["quick"]
-    assert (quick.quick, usual.quick) == (True, False)
+    assert (quick.settings.quick, usual.settings.quick) == (True, False)
     assert quick.key != usual.key
     assert quick.problem != usual.problem
 
@@ -64,7 +66,7 @@ def test_also_if_it_is_the_usual_value_or_an_axis(declared):
 
 def test_a_sweep_may_hold_both():
     quick, usual = cases("quick=true,false", "default_axes=false", "-m")
-    assert (quick.quick, usual.quick) == (True, False)
+    assert (quick.settings.quick, usual.settings.quick) == (True, False)
     assert benchmark(quick)["samples"] < benchmark(usual)["samples"] == benchmark(*cases())["samples"]
 
 
@@ -79,7 +81,7 @@ def test_quick_is_kept_in_the_record_and_absent_from_that_of_other_cases():
     (usual,), (quick,) = cases(), cases("quick=true")
     assert CaseRecord.from_record(json.loads(json.dumps(quick.to_record()))) == quick
     assert "quick" not in usual.to_record()  # so that their keys are those from before there was quick
-    assert quick.settings["quick"] is True
+    assert quick.flat_settings["quick"] is True
 
 
 def test_a_measurement_without_quick_values_and_one_of_the_users_own(tmp_path):
@@ -97,13 +99,13 @@ def test_an_experiment_may_ask_for_it_and_a_quick_value_may_be_given(tmp_path, d
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\nquick: true\n")
     (case,) = cases("+experiment=mine", "--config-dir", str(tmp_path), "measure.benchmark.quick.samples=55")
-    assert (case.quick, benchmark(case)["samples"]) == (True, 55)
+    assert (case.settings.quick, benchmark(case)["samples"]) == (True, 55)
     assert benchmark(case)["max_s"] == declared["quick"]["max_s"]
 
 
 def test_cfg_shows_the_values_that_count(capsys, monkeypatch, declared):
     monkeypatch.setattr(sys, "argv", ["runner"])
-    assert config.plan([*CASE, "quick=true", "measure.benchmark.max_s=0.1", "--cfg", "job"]) is None
+    assert plan([*CASE, "quick=true", "measure.benchmark.max_s=0.1", "--cfg", "job"]) is None
     shown = yaml.safe_load(capsys.readouterr().out)
     assert shown["quick"] is True
     assert shown["measure"]["benchmark"]["samples"] == declared["quick"]["samples"]
@@ -112,14 +114,14 @@ def test_cfg_shows_the_values_that_count(capsys, monkeypatch, declared):
 
 @pytest.mark.parametrize("word", ["3", "yes please", "null"])
 def test_another_value_is_refused(word):
-    with pytest.raises(schema.BadInput, match=r"^quick: .* is not allowed; give true or false$"):
+    with pytest.raises(BadInput, match=r"^quick: .* is not allowed; give true or false$"):
         cases(f"quick={word}")
 
 
 def test_quick_values_that_are_none_are_refused():
-    with pytest.raises(schema.BadInput, match=r"^measure\.benchmark\.quick: 3 is not allowed; give fields"):
+    with pytest.raises(BadInput, match=r"^measure\.benchmark\.quick: 3 is not allowed; give fields"):
         cases("quick=true", "measure.benchmark.quick=3")
-    with pytest.raises(schema.BadInput, match=r"^measure\.benchmark\.smaples: no such field"):
+    with pytest.raises(BadInput, match=r"^measure\.benchmark\.smaples: no such field"):
         cases("quick=true", "+measure.benchmark.quick.smaples=3")
 
 
@@ -129,12 +131,12 @@ def test_the_table_says_it():
         Row(case=one, status="ok", device="cpu", metrics={"wall_us": 1.0}) for one in (*cases(), *cases("quick=true"))
     )
     for rows, said in (([usual], False), ([quick], True), ([usual, quick], True)):
-        text = terminal.table(lines(rows, None), Names([row.case for row in rows]), 120).plain
+        text = styled_table(derive_lines(rows, None), Names([row.case for row in rows]), 120).plain
         assert ("quick: wider intervals" in text) is said
 
 
 def test_a_shell_completes_it():
-    with config.composer([]) as (compose, _):
+    with composer([]) as (compose, _):
         assert help.complete(compose, "python -m runner quick=") == ["quick=true", "quick=false"]
         assert help.complete(compose, "python -m runner qui") == ["quick="]
         assert "measure.benchmark.samples=" in help.complete(compose, "python -m runner measure.benchmark.s")

@@ -11,10 +11,10 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner import config
-from runner.config import CONF, sweep
+from runner.config import plan, sweep
 from runner.config.compose import Composer
-from runner.experiment.schema import BadInput
+from runner.records.bad_input import BadInput
+from runner.records.options import CONF
 
 
 @pytest.fixture
@@ -371,7 +371,7 @@ def test_what_an_experiment_sets_holds_for_every_option_of_a_sweep(tmp_path):
         "# @package _global_\nworkload: {rows: 3}\nimpl: {args: {}}\ndefault_axes: false\n"
     )
     sweep = ["+experiment=mine", "workload=gelu,softmax", "impl=naive,triton", "-m"]
-    cases = config.plan(["--config-dir", str(tmp_path), *sweep]).cases
+    cases = plan(["--config-dir", str(tmp_path), *sweep]).cases
     assert {(case.workload.name, case.impl.name, case.workload.fields["rows"]) for case in cases} == {
         (workload, impl, 3) for workload in ("gelu", "softmax") for impl in ("naive", "triton")
     }

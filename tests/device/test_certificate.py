@@ -39,9 +39,9 @@ def test_the_record_says_what_was_found_on_what_when_and_by_which_version():
 
 
 def test_its_summary_names_what_failed():
-    assert identity.summary(FACTS) is None
+    assert identity.certificate_summary(FACTS) is None
     identity.certify(FACTS, "cuda", FINDINGS)
-    summary = identity.summary(FACTS)
+    summary = identity.certificate_summary(FACTS)
     assert summary.keys() == {"taken", "passed", "of", "failed"}
     assert (summary["passed"], summary["of"], summary["failed"]) == (1, 2, ["A/A"])
 
@@ -49,25 +49,25 @@ def test_its_summary_names_what_failed():
 def test_the_last_one_counts():
     identity.certify(FACTS, "cuda", FINDINGS)
     identity.certify(FACTS, "cuda", FINDINGS[:1])
-    assert identity.summary(FACTS)["failed"] == []
+    assert identity.certificate_summary(FACTS)["failed"] == []
 
 
 @pytest.mark.parametrize("name", FACTS)
 def test_another_driver_gpu_or_library_has_none(name):
     identity.certify(FACTS, "cuda", FINDINGS)
-    assert identity.summary(FACTS | {name: "other"}) is None
+    assert identity.certificate_summary(FACTS | {name: "other"}) is None
 
 
 def test_another_version_of_the_runner_has_none(monkeypatch):
     identity.certify(FACTS, "cuda", FINDINGS)
     monkeypatch.setattr(identity, "__version__", "0.0.1")
-    assert identity.summary(FACTS) is None
+    assert identity.certificate_summary(FACTS) is None
 
 
 def test_a_disk_that_will_not_have_it_does_no_harm(home):
     (home / "kernel-runner").write_text("a file where the folder should be")
     assert identity.certify(FACTS, "cuda", FINDINGS) is None
-    assert identity.summary(FACTS) is None
+    assert identity.certificate_summary(FACTS) is None
 
 
 def test_a_cpu_is_known_by_its_model_and_what_runs_on_it(monkeypatch):

@@ -57,7 +57,7 @@ def test_the_command_says_what_is_missing_and_what_to_type(capsys):
 
 def test_it_takes_no_words(capsys):
     assert cli.main(["doctor", "--loud"]) == 2
-    assert capsys.readouterr().err == "runner: unrecognized arguments: --loud\n"
+    assert capsys.readouterr().err == "runner: unrecognized arguments: --loud; see runner doctor --help\n"
 
 
 def test_without_torch_nothing_can_be_run(monkeypatch, capsys):
@@ -68,9 +68,9 @@ def test_without_torch_nothing_can_be_run(monkeypatch, capsys):
 
 def test_a_kind_that_cannot_be_looked_at_hides_no_other(monkeypatch):
     monkeypatch.setattr(doctor, "ASK_TORCH", NO_TORCH)
-    monkeypatch.setattr(doctor, "look_at_gpus", lambda: 1 / 0)
+    monkeypatch.setattr(doctor, "check_gpus", lambda: 1 / 0)
     found = dict(doctor.examine())
-    assert [one.found for one in found["gpus"]] == ["ZeroDivisionError: division by zero"]
+    assert [one.text for one in found["gpus"]] == ["ZeroDivisionError: division by zero"]
     assert {"profilers", "software", "surroundings"} <= found.keys()
 
 
@@ -85,15 +85,18 @@ def test_a_command_that_hangs_is_given_up(tool):
 
 def test_compilers(monkeypatch, tool):
     monkeypatch.setattr(doctor, "ASK_TORCH", NO_TORCH)
-    assert by_name(doctor.look_at_software())["C++ compiler"].state == "missing"
+    assert by_name(doctor.check_software())["C++ compiler"].state == "missing"
     tool("g++", "g++ (Debian) 12.2.0\nand more")
-    assert by_name(doctor.look_at_software())["C++ compiler"].found == "g++ (Debian) 12.2.0"
+    assert by_name(doctor.check_software())["C++ compiler"].text == "g++ (Debian) 12.2.0"
 
 
-def test_other_libraries_are_one_line_with_the_extras_of_those_that_are_missing(monkeypatch):
-    monkeypatch.setattr(doctor, "PEERS", {"orjson": "one", "no-such-a": "two", "no-such-b": "three"})
-    found = by_name(doctor.look_at_software())["other libraries"]
-    assert found.found.startswith("orjson 3.")
+def test_other_libraries_are_one_line_with_the_extras_of_those_that_are_missing(monkeypatch, tmp_path):
+    (tmp_path / "gelu").mkdir()
+    for package, extra in {"orjson": "one", "no-such-a": "two", "no-such-b": "three"}.items():
+        (tmp_path / "gelu" / f"{extra}.py").write_text(f'with needs("{package}", extra="{extra}"):\n    pass\n')
+    monkeypatch.setattr(doctor, "KERNELS", tmp_path)
+    found = by_name(doctor.check_software())["other libraries"]
+    assert found.text.startswith("orjson 3.")
     assert found.advice == "pip install -e '.[two,three]' in the checkout, for impl=two,three"
 
 
@@ -101,10 +104,10 @@ def test_other_libraries_are_one_line_with_the_extras_of_those_that_are_missing(
 def test_nvcc_is_of_the_cuda_of_torch(monkeypatch, tool, cuda, state):
     tool("nvcc", "Cuda compilation tools, release 12.4, V12.4.131")
     monkeypatch.setattr(doctor, "ASK_TORCH", f"""print('TORCH ["2.13.0", {cuda}, 1]')""")
-    nvcc = by_name(doctor.look_at_software())["nvcc"]
+    nvcc = by_name(doctor.check_software())["nvcc"]
     assert nvcc.state == state
     if state == "note":
-        assert nvcc.found == "12.4, while torch is for CUDA 13.0"
+        assert nvcc.text == "12.4, while torch is for CUDA 13.0"
         assert nvcc.advice.startswith("install the CUDA toolkit 13,")
 
 
@@ -119,15 +122,15 @@ def test_nvcc_is_of_the_cuda_of_torch(monkeypatch, tool, cuda, state):
 )
 def test_torch(monkeypatch, said, found, state):
     monkeypatch.setattr(doctor, "ASK_TORCH", f"print('a warning'); print('TORCH', {said!r})")
-    torch = by_name(doctor.look_at_software())["torch"]
-    assert (torch.found, torch.state) == (found, state)
+    torch = by_name(doctor.check_software())["torch"]
+    assert (torch.text, torch.state) == (found, state)
 
 
 def test_profilers(tool):
-    assert {one.state for one in doctor.look_at_profilers()} == {"missing"}
+    assert {one.state for one in doctor.check_profilers()} == {"missing"}
     tool("nsys", "NVIDIA Nsight Systems version 2025.3.2.474-253236389321v0")
     tool("ncu", "NVIDIA (R) Nsight Compute Command Line Profiler\nVersion 2025.3.1.0 (build 36398880)")
-    assert [one.found for one in doctor.look_at_profilers()] == ["2025.3.2.474", "2025.3.1.0"]
+    assert [one.text for one in doctor.check_profilers()] == ["2025.3.2.474", "2025.3.1.0"]
 
 
 def test_profilers_beside_the_path(tool, tmp_path, monkeypatch):
@@ -135,7 +138,7 @@ def test_profilers_beside_the_path(tool, tmp_path, monkeypatch):
     (path,) = os.get_exec_path()
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(places, "PLACES", (f"{path[:-1]}*/{{name}}",))
-    assert by_name(doctor.look_at_profilers())["ncu"].found == f"2024.2.1 in {path}/ncu, which is not on PATH"
+    assert by_name(doctor.check_profilers())["ncu"].text == f"2024.2.1 in {path}/ncu, which is not on PATH"
 
 
 @pytest.mark.parametrize(
@@ -151,17 +154,17 @@ def test_counters(monkeypatch, tmp_path, params, capabilities, state):
     doctor.PARAMETERS.write_text(params)
     monkeypatch.setattr(doctor, "STATUS", tmp_path / "status")
     doctor.STATUS.write_text(f"Name:\tpython\nCapEff:\t{capabilities}\n")
-    counters = by_name(doctor.look_at_profilers())["GPU counters"]
+    counters = by_name(doctor.check_profilers())["GPU counters"]
     assert counters.state == state
     assert ("NVreg_RestrictProfilingToAdminUsers=0" in counters.advice) == (state == "missing")
 
 
 def test_a_gpu_and_what_spoils_its_timings(monkeypatch, tool, tmp_path):
     gpu = Gpu(0, "GPU-1", "H200", 141 * 2**30, 2 * 2**30)
-    monkeypatch.setattr(doctor.gpus, "look", lambda: ([gpu], ""))
+    monkeypatch.setattr(doctor.gpus, "query_gpus", lambda: ([gpu], ""))
     tool("nvidia-smi", "GPU-1, Disabled, Exclusive_Process, 500.00, 700.00, 1980\nGPU-2, Enabled, Default, 1, 1, 1")
-    first, *rest = doctor.look_at_gpus()
-    assert (first.state, first.found) == ("ok", "H200, 141 GiB, up to 1980 MHz, GPU-1")
+    first, *rest = doctor.check_gpus()
+    assert (first.state, first.text) == ("ok", "H200, 141 GiB, up to 1980 MHz, GPU-1")
     assert {one.state for one in rest} == {"note"}
     others, persistence, mode, power = (one.advice for one in rest)
     assert "launcher.gpus" in others
@@ -170,35 +173,35 @@ def test_a_gpu_and_what_spoils_its_timings(monkeypatch, tool, tmp_path):
     assert power.startswith("nvidia-smi -i 0 -pl 700")
     (tmp_path / "pipe").mkdir()
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "pipe"))
-    assert doctor.look_at_gpus()[-1].what == "MPS"
+    assert doctor.check_gpus()[-1].what == "MPS"
 
 
 def test_a_gpu_in_good_order_is_one_line(monkeypatch, tool):
-    monkeypatch.setattr(doctor.gpus, "look", lambda: ([Gpu(0, "GPU-1", "H200", 141 * 2**30, 0)], ""))
+    monkeypatch.setattr(doctor.gpus, "query_gpus", lambda: ([Gpu(0, "GPU-1", "H200", 141 * 2**30, 0)], ""))
     tool("nvidia-smi", "GPU-1, Enabled, Default, 700.00, 700.00, 1980")
-    assert len(doctor.look_at_gpus()) == 1
+    assert len(doctor.check_gpus()) == 1
     tool("nvidia-smi", "a driver that says something else")
-    assert [one.found for one in doctor.look_at_gpus()] == ["H200, 141 GiB, GPU-1"]
+    assert [one.text for one in doctor.check_gpus()] == ["H200, 141 GiB, GPU-1"]
 
 
 def test_no_gpu_says_why(monkeypatch):
-    monkeypatch.setattr(doctor.gpus, "look", lambda: ([], "no NVIDIA driver answers here"))
-    assert [one.found for one in doctor.look_at_gpus()] == ["no NVIDIA driver answers here"]
+    monkeypatch.setattr(doctor.gpus, "query_gpus", lambda: ([], "no NVIDIA driver answers here"))
+    assert [one.text for one in doctor.check_gpus()] == ["no NVIDIA driver answers here"]
 
 
 def test_wandb(monkeypatch, tmp_path):
     def found():
-        return by_name(doctor.look_at_surroundings())["W&B"]
+        return by_name(doctor.check_surroundings())["W&B"]
 
-    assert found().found == "not logged in: runs are not logged"
+    assert found().text == "not logged in: runs are not logged"
     (tmp_path / "netrc").write_text("machine api.wandb.ai\n  login user\n  password abcdef0123\n")
-    assert found().found == "logged in to api.wandb.ai"
+    assert found().text == "logged in to api.wandb.ai"
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org:8443")
     assert found().state == "note"
     monkeypatch.setenv("WANDB_API_KEY", "abcdef0123")
-    assert found().found == "a key is in the environment"
+    assert found().text == "a key is in the environment"
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert found().found == "WANDB_MODE=offline"
+    assert found().text == "WANDB_MODE=offline"
 
 
 def test_a_full_disk_and_a_busy_machine(monkeypatch, tmp_path):
@@ -206,8 +209,8 @@ def test_a_full_disk_and_a_busy_machine(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "LEAST_FREE_BYTES", 2**60)
     monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0.0, 0.0))
     doctor.GOVERNOR.write_text("powersave\n")
-    found = by_name(doctor.look_at_surroundings())
+    found = by_name(doctor.check_surroundings())
     assert found["disk for results"].advice == "choose another place with output_dir="
     assert found["disk for cache"].advice == "set XDG_CACHE_HOME to another place"
     assert found["CPU"].state == "note"
-    assert found["CPU governor"].found == "powersave"
+    assert found["CPU governor"].text == "powersave"

@@ -18,6 +18,21 @@ PACKAGE = r"(?:# @package \S+\n)?"  # which Hydra looks for in the first line
 NAMED = r"(?:#|//) (\S+\.(?:py|yaml|cu))[:\n]"  # the line that names the file
 PRINTED = re.compile(rf"```(?:python|yaml|cuda)\n({PACKAGE}{NAMED}.*?)```", re.DOTALL)
 
+MODULE = "class {0}:\n    def forward(self, x): return x\nbatch_size = 2\ndef get_inputs(): return [batch_size]\n"
+DEFINITION = (
+    """{"axes": {"batch_size": {"type": "var"}}, "inputs": {}, "outputs": {}, "reference": "def run(): return 1"}"""
+)
+READERS = {  # files that a reader has and the pages name
+    "level1/40_LayerNorm.py": MODULE.format("Model"),
+    "new.py": MODULE.format("ModelNew"),
+    "rmsnorm/definition.json": DEFINITION,
+    "rmsnorm/workload.jsonl": '{"axes": {"batch_size": 3}}',
+    "kernel.py": "def run(): return 1",
+    "pmpp_v2/vectoradd_py/task.yml": 'files: [{source: "@SUBMISSION@"}]\ntests: [{size: 3}]\n',
+    "pmpp_v2/vectoradd_py/reference.py": "generate_input = ref_kernel = check_implementation = len",
+    "submission.py": "def custom_kernel(data): return data",
+}
+
 
 @dataclass(frozen=True)
 class Project:
@@ -58,11 +73,11 @@ class Project:
 def project(tmp_path_factory) -> Project:
     """Made once: packages, configs, and each file printed in docs/*.md in its place."""
     root = tmp_path_factory.mktemp("project")
-    for room in ("runner", "kernels", "models", "conf", "benchmarks/kernels"):
-        shutil.copytree(ROOT / room, root / room, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("runner", "kernel_runner", "kernels", "models", "conf", "benchmarks/kernels"):
+        shutil.copytree(ROOT / name, root / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     printed = [found for page in ROOT.glob("docs/*.md") for found in PRINTED.findall(page.read_text(encoding="utf-8"))]
     assert len(printed) >= 8
-    for text, name in printed:
+    for text, name in (*printed, *((text, name) for name, text in READERS.items())):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text, encoding="utf-8")
     for words in (["init", "-q", "-b", "main"], ["add", "-A"], *[["commit", "-q", "--allow-empty", "-m", "x"]] * 2):

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.experiment import schema
-from runner.report.terminal import COLUMNS
-from runner.timing.procedure import GRAVITY
+from runner.records.options import has_option
+from runner.report.case_table import usual_columns
+from runner.timing.verdict import GRAVITY
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks" / "README.md"])
@@ -33,7 +33,7 @@ import contextlib, io, json, sys
 from functools import cache
 from runner import config
 from runner.config import compose
-from runner.experiment.schema import BadInput
+from runner.records.schema import BadInput
 compose.Composer = cache(compose.Composer)  # what it has loaded serves all of them
 for line in sys.stdin:
     message = None
@@ -70,7 +70,7 @@ def commands(page: str) -> list[tuple[str, str | None]]:
 def is_subcommand(command: str) -> bool:
     """``python -m runner verify`` has arguments of its own; ``resume=last`` alone wants a run that is there."""
     first = next(iter(words(command)), "")
-    return schema.exists("runner.cli", first) or first.startswith("resume=")
+    return has_option("cli", first) or first.startswith("resume=")
 
 
 def words(command: str) -> list[str]:
@@ -160,7 +160,7 @@ def test_the_readme_is_short():
 @pytest.mark.parametrize("page", [README, FIRST_HOUR], ids=["README", "first-hour"])
 def test_a_printed_table_has_the_columns_of_today(page):
     headings = re.findall(r"^ +implementation   .*$", page, re.MULTILINE)
-    known = {"implementation", "verdict", *(column.title for column in COLUMNS)}
+    known = {"implementation", "verdict", *(column.title for column in usual_columns().values())}
     assert headings
     assert {title for line in headings for title in re.split(r" {3,}", line.strip())} <= known
 
@@ -175,6 +175,11 @@ def test_the_first_hours_softmax_is_wrong_at_first_and_then_right(project):
         "workload=softmax", "impl=file", paths, "workload.cols=100", "workload.rows=33", *QUICK, "-m", code=1
     )
     assert [row["status"] for row in rows] == ["wrong", "ok"]
+
+
+def test_the_first_hours_own_operation_finds_the_mistake_in_it(project):
+    words = ("workload=layer_norm.py", "impl=reference,fused,one_pass", "workload.shape=[33,64]", *QUICK, "-m")
+    assert [row["status"] for row in project.rows(*words, code=1)] == ["ok", "ok", "wrong"]
 
 
 def test_the_pages_own_yaml_gives_a_kernel_its_name(project):
@@ -204,9 +209,7 @@ def two_variants(project) -> Path:
 
 
 def test_the_pages_own_lines_of_pandas_tell_variants_apart(project, two_variants):
-    text, short = (
-        re.findall(r"```python\n(from runner\.report .*?)```", page, re.DOTALL)[0] for page in (RUNS, README)
-    )
+    text, short = (re.findall(r"```python\n(import runner\n.*?)```", page, re.DOTALL)[0] for page in (RUNS, README))
     assert text.startswith(short)
     for day in ("2025-01-30", "2025-01-31"):
         shutil.copytree(two_variants, project.root / "outputs" / day / "12-00-00-gelu")
@@ -252,6 +255,25 @@ def test_the_pages_own_measurement_gives_its_figure(project):
     assert 100 > row["metrics"]["small_pct"] > least["metrics"]["small_pct"]
 
 
+@pytest.mark.long
+def test_the_pages_own_workload_and_a_naive_kernel_need_no_edit_of_a_test(project):
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in ("conftest.py", "made_runs.py", "preloaded.py", "config", "records", "kernels", "worker"):
+        copy = shutil.copytree if (ROOT / "tests" / name).is_dir() else shutil.copy
+        options = {"ignore": ignored} if copy is shutil.copytree else {}
+        (project.root / "tests").mkdir(exist_ok=True)
+        copy(ROOT / "tests" / name, project.root / "tests" / name, **options)
+    shutil.copy(ROOT / "pyproject.toml", project.root)
+    kernel = "def row_sum(x, *, dim=-1):\n    return x.sum(dim)\n"
+    (project.root / "kernels" / "row_sum" / "naive.py").write_text(kernel, encoding="utf-8")
+    tests = ["tests/kernels/test_every_kernel.py", "tests/config/test_mistakes.py", "tests/records/test_options.py"]
+    chosen = "row_sum or every_workload or another_workload or several_other or file_name"
+    done = project.python("-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *tests, "-k", chosen)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for dtype in ("float32", "bfloat16"):
+        assert re.search(rf"PASSED .*\[cpu-row_sum-naive-{dtype}\]", done.stdout), done.stdout
+
+
 def test_a_measurement_that_is_no_dataclass_is_one_sentence(project):
     source = (project.root / "runner" / "measure" / "sparsity.py").read_text(encoding="utf-8")
     plain = source.replace("@dataclass(frozen=True)\n", "").replace("Sparsity", "Plain")
@@ -284,7 +306,7 @@ def test_the_glossary_is_alphabetical():
 
 
 OWN = {"gpu_sum_us", "gpu_busy_us", "gpu_span_us"}  # columns of a file, not of a row
-OWN |= {"warm_us"}  # a field of ``runner.Timing``
+OWN |= {"warm_us", "paired_us"}  # fields of ``runner.Timing`` and of a comparison
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)

@@ -37,11 +37,11 @@ MISTAKES = {
     ),
     "an unknown field": (
         ["workload=matmul", "workload.sizee=3"],
-        "workload.sizee: no such field; did you mean size? One of: axes, data, dtype, k, m, n, name, shape, size, tf32",
+        "sizee: no such field; did you mean size? One of: axes, data, dtype, k, layout, m, n, name, shape, size, tf32",
     ),
     "an unknown field added with +": (
         ["workload=gelu", "+workload.row=3"],
-        "workload.row: no such field; did you mean rows? One of: cols, data, dtype, form, pass, rows, tf32",
+        "workload.row: no such field; did you mean rows? One of: cols, data, dtype, form, layout, pass, rows, tf32",
     ),
     "an unknown field of a group": (
         ["log=wandb", "log.wandb.projct=3"],
@@ -86,7 +86,7 @@ MISTAKES = {
     ),
     "impl=file without a path": (
         ["impl=file"],
-        "impl.path: missing; say which function, as in impl.path=my_softmax.py:softmax",
+        "impl.path: missing; name a function, as in impl.path=my_softmax.py:softmax",
     ),
     "a path to no file": (["impl=file", "impl.path=nope.py:f"], "impl.path: there is no file nope.py; give a path"),
     "a path to no function": (
@@ -130,15 +130,15 @@ MISTAKES = {
     "no workload": (["~workload"], "workload: no option chosen; type workload=<option>"),
     "no measurement": (["measure=[]"], "measure: nothing to observe; choose at least one, as in measure=benchmark"),
     "an interpolation to nothing": (["workload.rows=${nope}"], "Interpolation key 'nope' not found"),
-    "a broken list": (["workload.cols=[1,2"], "workload.cols=[1,2: cannot be read; close its brackets, or quote"),
+    "a broken list": (["workload.cols=[1,2"], "workload.cols=[1,2: cannot be parsed; close its brackets, or quote"),
     "letters that want quotes": (
         ["output_dir=/tmp/été"],
-        "output_dir=/tmp/été: cannot be read; close its brackets, or quote the value within quotes: \"output_dir='",
+        "output_dir=/tmp/été: cannot be parsed; close its brackets, or quote the value within quotes: \"output_dir='",
     ),
     "a sweep of words": (["workload.cols=range(a,b)", "-m"], "workload.cols=range(a,b): mismatch type argument start"),
     "a sweep without end": (
         ["workload.cols=interval(1,9)", "-m"],
-        "workload.cols=interval(1,9): no finite list of values; give one, as in range(256,1025,256)",
+        "workload.cols=interval(1,9): not a finite list of values; give one, as in range(256,1025,256)",
     ),
     "too few samples": (
         ["measure.benchmark.samples=3"],

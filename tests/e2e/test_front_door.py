@@ -9,7 +9,8 @@ import sys
 import pytest
 import yaml
 
-from runner import __version__, cli, config
+from runner import __version__, cli
+from runner.config import plan
 from runner.device.processes import ROOT
 
 
@@ -25,7 +26,7 @@ def test_help_lists_groups_options_and_examples(run):
     assert "python -m runner workload=mlp impl=compiled -m" in result.out
     assert "python -m runner --help workload=mlp impl=compiled " in result.out
     for path in (ROOT / "runner" / "cli").glob("[!_]*.py"):  # the sub-commands
-        assert path.stem in ("run", "help") or f"python -m runner {path.stem} " in result.out
+        assert f"\n  {path.stem} " in result.out
     assert result.folder is None
 
 
@@ -98,7 +99,9 @@ COMPLETED = {
     "python -m runner workload=m": "workload=matmul workload=mlp",
     "runner plan workload=m": "workload=matmul workload=mlp",
     "runner pl": "plan",
-    "runner v": "verify",
+    "runner v": "verify version",
+    "runner ru": "run",
+    "runner run workload=m": "workload=matmul workload=mlp",
     "runner impl=naive,to": "impl=naive,torch",
     "runner workload.d": "workload.dtype= workload.data=",
     "runner workload=mlp workload.lay": "workload.layers=",
@@ -135,7 +138,7 @@ def test_completion_needs_no_torch_and_is_installed_by_hydra(command):
 def test_m_works_wherever_it_stands(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["runner"])
     for arguments in (["-m", "impl=naive,torch"], ["impl=naive,torch", "-m"], ["impl=naive,torch", "--multirun"]):
-        assert len(config.plan([*arguments, "workload.rows=4", "workload.cols=4"]).cases) == 2
+        assert len(plan([*arguments, "workload.rows=4", "workload.cols=4"]).cases) == 2
 
 
 def test_m_and_cfg_together_are_refused_in_one_line(run):
@@ -152,6 +155,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(command):
     assert process.returncode == 141
 
 
+@pytest.mark.long
 def test_an_encoding_without_stars_still_gets_the_table(run):
     result = run("workload.rows=4", "workload.cols=4", env={"PYTHONIOENCODING": "ascii"})
     assert result.code == 0

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from typing import get_type_hints
 
 import pytest
+
+from runner.records.options import CONF, option_class
 
 pytestmark = pytest.mark.gpu
 
@@ -42,7 +45,7 @@ def test_four_implementations_of_gelu(on_gpu):
         assert metrics["gpu_us"] < metrics["latency_us"]
         assert metrics["bitwise_repeatable"] is True
         assert "side_effects" not in metrics
-        assert 0 < metrics["pct_of_measured_peak"] < 105
+        assert 0 < metrics["pct_of_measured_peak"] < 115  # writes that stay in an L2 of 50 MB make 110 % on an H100
     assert len(result.records("rounds")) == 3
     assert all(len(rounds["batches_us"]) == 4 for rounds in result.records("rounds"))
 
@@ -139,20 +142,10 @@ def test_one_softmax(on_gpu):
 
 
 def test_every_workload_is_right_in_every_type(on_gpu):
-    for workload in (
-        "add",
-        "square",
-        "reduce_sum",
-        "reduce_max",
-        "argmax",
-        "norm",
-        "gelu",
-        "softmax",
-        "matmul",
-        "cdist",
-        "mlp",
-    ):
-        types = "workload.dtype=float32,float16,bfloat16,float64"
+    for workload in sorted(path.stem for path in CONF.glob("workload/*.yaml")):
+        stored = str(get_type_hints(option_class("models", workload))["dtype"])
+        named = [dtype for dtype in ("float32", "float16", "bfloat16", "float64") if dtype in stored]
+        types = f"workload.dtype={','.join(named)}"
         quick = ["measure.benchmark.max_s=0.05", "default_axes=false"]
         result = on_gpu(f"workload={workload}", "impl=naive,torch", types, *quick, "-m")
         expected = {"ok"} | ({"unsupported"} if workload == "cdist" else set())

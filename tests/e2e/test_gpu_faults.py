@@ -85,7 +85,7 @@ def grid(command, tmp_path):
         out = "".join(printed)
         assert len(moments) == len(SIZES), out
         folder = max((tmp_path / "outputs").glob("*/*"), key=lambda path: path.stat().st_mtime)
-        rows = {row.case.workload.fields["cols"]: row for row in journal.read(folder)}
+        rows = {row.case.workload.fields["cols"]: row for row in journal.read_rows(folder)}
         return process.returncode, out, rows, moments
 
     return go

@@ -74,7 +74,7 @@ def test_the_kernel_ends_a_case_that_eats_all_memory_and_the_rest_goes_on(comman
         preexec_fn=lambda: (cgroup / "cgroup.procs").write_text("0"),  # 0: whoever writes it
         **options,
     )
-    rows = journal.read(next(tmp_path.glob("outputs/*/*")))
+    rows = journal.read_rows(next(tmp_path.glob("outputs/*/*")))
     assert [row.status for row in rows] == ["ok", "oom", "oom", "ok"], done.stdout + done.stderr
     assert [row.metrics["attempt"] for row in rows] == [1, 1, 1, 1]
     why = "the machine, or this run's share of it, was out of memory"

@@ -23,7 +23,7 @@ def test_on_a_cpu_the_row_keeps_its_time_and_says_where_to_go(run):
     assert result.code == 0, result.out + result.err
     (row,) = result.rows()
     assert row["metrics"]["wall_us"] > 0
-    assert row["metrics"]["not_measured"].startswith("nsys: nsys records what a GPU does")
+    assert row["metrics"]["not_measured"].startswith("nsys: nsys records a GPU, and this case is on the CPU")
     asked = {measure["name"]: measure for measure in row["case"]["measures"]}
     assert asked["nsys"]["args"] == ["--sample=process-tree"]
     resumed = run("resume=last")
@@ -33,7 +33,7 @@ def test_on_a_cpu_the_row_keeps_its_time_and_says_where_to_go(run):
 @pytest.fixture
 def seen(run):
     """A row that nsys has seen, the tables by their names, and what the user was shown."""
-    if tools.find("nsys") is None:
+    if tools.find_tool("nsys") is None:
         pytest.skip("Nsight Systems (nsys) is not on PATH, nor where it is installed")
 
     def go(*arguments):
@@ -139,7 +139,7 @@ def test_printing_the_loss_shows_as_a_wait_within_each_step(seen):
 
 @pytest.mark.gpu
 def test_a_case_that_is_too_slow_for_its_limit_keeps_its_time(run):
-    if tools.find("nsys") is None:
+    if tools.find_tool("nsys") is None:
         pytest.skip("Nsight Systems (nsys) is not on PATH, nor where it is installed")
     result = run(*GELU, BOTH, "measure.nsys.limit_s=2", env=HERE)
     (row,) = result.rows()

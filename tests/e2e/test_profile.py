@@ -73,6 +73,7 @@ def test_a_profile_alone_is_a_row_without_a_time(run):
     assert row["metrics"]["profile_note"] == ""
 
 
+@pytest.mark.long
 def test_what_is_compiled_is_profiled_as_it_was_timed(run):
     result = run(*MLP, "impl=compiled", "device=cpu", BOTH, *QUICK)
     assert result.statuses() == {"compiled": "ok"}, result.out + result.err

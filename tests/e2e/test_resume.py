@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from runner import cli
-from runner.report import frame
+from runner.api import frame
 from runner.store import journal
 
 QUICK = ["measure.benchmark.samples=20", "measure.benchmark.max_s=0.02", "measure.benchmark.warmup_s=0"]
@@ -237,7 +237,7 @@ def test_a_full_disk_costs_no_row(command, run, tmp_path):
     assert process.returncode == 1
     assert "Traceback" not in err
     assert "No further case is started" in err
-    kept = journal.read(folder_of(tmp_path))
+    kept = journal.read_rows(folder_of(tmp_path))
     assert 0 <= len(printed(err)) <= 1  # or there was no room for the start of a case, and so no row without a place
     assert f"60 cases: {len(kept) + len(printed(err))} ok" in out
     done = run("resume=last")  # there is room again; one case at most is done once more
@@ -249,8 +249,9 @@ def test_a_full_disk_costs_no_row(command, run, tmp_path):
 def test_plan_says_what_a_run_would_do_and_writes_nothing(command, run, tmp_path):
     grid = [*TINY, "workload.cols=8,16", "impl=naive,torch", "-m"]
     out = planned(command, *grid)
-    assert "4 cases, 4 to run; time unknown: no earlier run. Nothing has been started." in out
-    assert " 1.0 s" not in out
+    assert "4 cases, 4 to run; time about " in out
+    assert " s, a guess (from operations and bytes; no earlier run). Nothing has been started." in out
+    assert out.count("~") == 4
     assert not (tmp_path / "outputs").exists()
     result = run(*grid)
     keys = [row["key"] for row in result.rows()]
@@ -259,7 +260,7 @@ def test_plan_says_what_a_run_would_do_and_writes_nothing(command, run, tmp_path
     assert out.count(" kept") == 4 + 1
     assert out.count("never done") == 2 + 1
     assert "(from the same workload and implementation; 4 rows of 1 earlier runs)" in out
-    lines = [json.loads(line) for line in planned(command, "--json", "resume=last").splitlines()]
+    lines = json.loads(planned(command, "--format", "json", "resume=last"))
     assert [line["key"] for line in lines] == keys
     assert {line["state"] for line in lines} == {"kept"}
     assert lines[0]["workload"]["cols"] == 8

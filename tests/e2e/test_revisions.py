@@ -77,3 +77,34 @@ def test_a_revision_that_does_not_exist_is_refused_before_anything_runs(run, rep
     assert (result.code, result.folder) == (2, None)
     assert result.err.startswith("runner: impl.rev=HEAD~7: no such revision in")
     assert result.err.count("\n") == 1
+
+
+OWN = """import torch
+def inputs(n=64): return torch.full((n,), {value}.0) + torch.arange(n)
+def reference(x): return {value} * x
+def doubled(x): return {value} * x
+"""
+
+
+def test_functions_of_a_workloads_file_are_the_revisions_and_its_reference_the_working_trees(run, tmp_path):
+    git(tmp_path, "init", "-q", "-b", "main")
+    for value in (2, 3):
+        (tmp_path / "scaled.py").write_text(OWN.replace("{value}", str(value)))
+        if value == 2:
+            git(tmp_path, "add", "scaled.py")
+            git(tmp_path, "commit", "-qm", "x")
+    quick = ["device=cpu", "quick=true", "measure.benchmark.max_s=0.02", "measure.benchmark.paired_rounds=0"]
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    words = ["workload=scaled.py", "impl=reference,doubled", "impl.rev=main,worktree", "-m", *quick]
+    result = run(*words, env=cache)
+    statuses = {(row["case"]["impl"]["name"], "rev" in row["case"]["impl"]): row["status"] for row in result.rows()}
+    # The old functions double what the new reference triples, on the new inputs.
+    assert statuses == {(name, old): "wrong" if old else "ok" for name in ("reference", "doubled") for old in (1, 0)}
+    wrong = next(row for row in result.rows() if row["status"] == "wrong")
+    assert "got " in wrong["reason"]
+
+    (tmp_path / "scaled.py").write_text(
+        OWN.replace("{value}", "3").replace("def doubled(x): return", "def doubled(x): return 1 *")
+    )
+    resumed = run(*words, "resume=last", "resume.retry=[]", env=cache)
+    assert "3 of 4 cases kept, 1 to run" in resumed.out

@@ -44,24 +44,44 @@ def sets_a_timer(x):
     signal.setitimer(signal.ITIMER_REAL, 1000)
     return right(x)
 
+def registers_a_wrong_kernel(x):
+    register("sub.Tensor", lambda a, b, alpha=1: torch.zeros(a.shape))
+    return torch.zeros(x.shape)
+
+def registers_a_right_kernel(x):
+    register("cosh", lambda a: (a.exp() + (-a).exp()) / 2)
+    return right(x)
+
+def register(operator, kernel):
+    if not kept:
+        kept.append(torch.library.Library("aten", "IMPL"))
+        kept[0].impl(operator, kernel, "CPU")
+
+def flushes_denormals(x):
+    torch.set_flush_denormal(True)
+    return right(x)
+
 def stops_the_clock(x):
     time.perf_counter = time.perf_counter_ns = lambda: 0
     return right(x)
 
 kept = []
 """
+AGAIN = "; judged again in a fresh process"
 CHANGED = {
-    "slows_gelu": "torch.nn.functional.gelu",
-    "replaces_equal": "torch.equal",
+    "slows_gelu": f"torch.nn.functional.gelu{AGAIN}",
+    "replaces_equal": f"torch.equal{AGAIN}",
     "replaces_abs_and_is_wrong": "torch.Tensor.abs",
     "leaves_files_open": "the number of open files by more than 200",
     "lowers_a_limit": "RLIMIT_NOFILE",
     "sets_a_timer": "the timer ITIMER_REAL, the handler of SIGALRM",
     "stops_the_clock": "time.perf_counter",
+    "flushes_denormals": f"the floating-point mode of the CPU{AGAIN}",
+    "registers_a_right_kernel": f"the kernel of aten::cosh (CPU){AGAIN}",
 }
 
 
-SHORT = ("replaces_equal", "leaves_files_open", "sets_a_timer")
+SHORT = ("leaves_files_open", "sets_a_timer", "registers_a_right_kernel")
 
 
 @pytest.mark.parametrize(
@@ -87,9 +107,64 @@ def test_what_a_case_changes_is_in_its_row_and_in_no_other(run, tmp_path, name):
     assert not any(keys & one.batches_us.keys() for one in journal.load(result.folder).rounds)
 
 
+def test_outputs_that_only_a_registered_kernel_calls_right_are_wrong(run, tmp_path):
+    (tmp_path / "user.py").write_text(USER)
+    words = ("workload=gelu", "workload.rows=64", "workload.cols=64", "impl=file,torch", "-m")
+    result = run(*words, f"impl.path={tmp_path}/user.py:registers_a_wrong_kernel", *QUICK)
+    mine, torch = result.rows()
+    assert mine["status"] == "wrong"
+    assert mine["reason"].startswith("y: ")
+    assert mine["metrics"]["side_effects"] == f"the kernel of aten::sub.Tensor (CPU){AGAIN}"
+    assert (torch["status"], torch["metrics"].get("side_effects")) == ("ok", None)
+
+
 def test_a_meta_tensor_is_wrong(run, tmp_path):
     (tmp_path / "user.py").write_text("def meta(x): return x.to('meta')\n")
     result = run("workload.rows=8", "workload.cols=8", "impl=file", f"impl.path={tmp_path}/user.py:meta", *QUICK)
     assert result.code == 1
     (row,) = result.rows()
     assert (row["status"], row["reason"]) == ("wrong", "y: on device meta where cpu is expected")
+
+
+def test_a_thread_that_keeps_computing_ends_its_worker_and_is_named(run, tmp_path):
+    (tmp_path / "user.py").write_text(
+        "import threading, torch\n"
+        "def spin():\n"
+        "    while True: sum(range(1000))\n"
+        "threading.Thread(target=spin, daemon=True, name='prefetch').start()\n"
+        "def f(x): return torch.nn.functional.gelu(x, approximate='tanh')\n"
+    )
+    words = ("workload=gelu", "workload.rows=64", "workload.cols=64", "impl=file,torch", "-m")
+    result = run(*words, f"impl.path={tmp_path}/user.py:f", *QUICK)
+    assert "an earlier case has left threads computing (prefetch): a new worker takes over" in result.out + result.err
+    assert [row["status"] for row in result.rows()] == ["ok", "ok"]
+
+
+FIRST = """import torch
+def f(x):
+    torch.nn.functional.mish = None  # nobody watches this
+    return torch.nn.functional.gelu(x, approximate="tanh")
+"""
+SECOND = """import torch
+def f(x):
+    torch.nn.functional.mish(x)
+    return torch.nn.functional.gelu(x, approximate="tanh")
+"""
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_failure_after_code_of_another_file_is_tried_once_more_in_a_new_worker(run, tmp_path, broken):
+    (tmp_path / "first.py").write_text(FIRST)
+    (tmp_path / "second.py").write_text(SECOND.replace("mish(x)", "mish()") if broken else SECOND)
+    words = ("workload=gelu", "workload.rows=64", "workload.cols=64", "impl=file", "-m")
+    result = run(*words, f"impl.path={tmp_path}/first.py:f,{tmp_path}/second.py:f", *QUICK)
+    first, second = result.rows()
+    assert (first["status"], first["metrics"]["attempt"]) == ("ok", 1)
+    assert (second["status"], second["metrics"]["attempt"]) == ("error" if broken else "ok", 2)
+
+
+def test_a_failure_of_the_same_file_is_not_tried_again(run, tmp_path):
+    (tmp_path / "user.py").write_text(FIRST + "def g(x): raise ValueError('never right')\n")
+    words = ("workload=gelu", "workload.rows=64", "workload.cols=64", "impl=file", "-m")
+    result = run(*words, f"impl.path={tmp_path}/user.py:f,{tmp_path}/user.py:g", *QUICK)
+    assert [(row["status"], row["metrics"]["attempt"]) for row in result.rows()] == [("ok", 1), ("error", 1)]

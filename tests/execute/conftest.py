@@ -8,8 +8,9 @@ import pytest
 
 from runner.execute import Started
 from runner.execute.local import Local
-from runner.experiment.case import CaseRecord, Choice
-from runner.experiment.results import Row
+from runner.records.case import CaseRecord, Choice
+from runner.records.row import Row
+from runner.records.settings import Settings
 
 EXTRAS = {"ray": "ray", "slurm": "submitit"}  # launcher → the package it needs
 collect_ignore = [f"test_{name}.py" for name, package in EXTRAS.items() if importlib.util.find_spec(package) is None]
@@ -37,9 +38,11 @@ LIMITS = {
 
 def case(path, name, cols=64, replica=0, device="cpu"):
     fields = {"rows": 64, "cols": cols, "form": "tanh", "pass": "fwd"}
-    fields |= {"dtype": "float32", "tf32": False, "data": "normal"}
+    fields |= {"dtype": "float32", "tf32": False, "data": "normal", "layout": "contiguous"}
     impl = Choice("file", {"path": f"{path}:{name}"})
-    return CaseRecord(Choice("gelu", fields), impl, (Choice("benchmark", BENCHMARK),), device, 0, replica=replica)
+    return CaseRecord(
+        Choice("gelu", fields), impl, (Choice("benchmark", BENCHMARK),), Settings(device, 0), replica=replica
+    )
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from runner.execute import CannotStart, Notice, local
-from runner.execute.worker_process import Gone, Spawner, Zygote
+from runner.execute.spawn import Gone, Spawner, Zygote
 
 USER = """
 import ctypes, faulthandler, json, os, signal, stat, subprocess, sys, threading, time, torch
@@ -107,6 +107,7 @@ FORGED = {
     "a row alone": lambda x: {"row": own_row(x)["row"]},
     "a list as a row": lambda x: {"row": [1], "spoiled": False, "calibrations": {}},
     "a row of another case": of_another,
+    "a row with digests of its files": lambda x: own_row(x, fingerprint={"python": "3.11", "k.py": "0"}),
     "a row with a word as its time": lambda x: own_row(x, metrics={"wall_us": "fast"}),
     "a row with a list as its metrics": lambda x: own_row(x, metrics=[1]),
     "a row with a list as its device": lambda x: own_row(x, device=[1]),
@@ -365,7 +366,7 @@ def kill_zygote(seen=[]):  # noqa: B006  # once
         seen.append(1)
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             words = path.read_bytes().split(b"\0")
-            if b"runner.execute.zygote" in words and str(os.getpid()).encode() in words:
+            if b"kernel_runner.execute.zygote" in words and str(os.getpid()).encode() in words:
                 os.kill(int(path.parent.name), signal.SIGKILL)
                 return
         raise AssertionError("no such process")

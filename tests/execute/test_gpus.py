@@ -12,7 +12,7 @@ import pytest
 from runner.device import gpus, processes
 from runner.device.gpus import Gpu
 from runner.execute.local import Local
-from runner.experiment.schema import BadInput
+from runner.records.bad_input import BadInput
 
 A, B, C = "GPU-aa11", "GPU-aa22", "GPU-cc33"
 THREE = [[A, "H200", 100, 7], [B, "H200", 100, 8], [C, "H200", 100, 9]]
@@ -125,7 +125,7 @@ def test_what_is_hidden_is_counted_anew_and_said(box, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1")
     assert [(gpu.index, gpu.uuid) for gpu in gpus.visible()] == [(0, C), (1, B)]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    found, why = gpus.look()
+    found, why = gpus.query_gpus()
     assert found == []
     assert "CUDA_VISIBLE_DEVICES='' hides" in why
     assert A in why
@@ -134,7 +134,7 @@ def test_what_is_hidden_is_counted_anew_and_said(box, monkeypatch):
 def test_a_child_that_hangs_is_killed_at_the_limit(box, tmp_path):
     box(THREE, at_init=f"import time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(100)")
     start = time.monotonic()
-    found, why = gpus.look(4)
+    found, why = gpus.query_gpus(4)
     assert 4 <= time.monotonic() - start < 20
     assert found == []
     assert "did not answer within 4 s" in why
@@ -153,7 +153,7 @@ def test_a_child_that_cannot_be_killed_is_left_behind(box, monkeypatch):
 @pytest.mark.parametrize("at_init", ["raise NVMLError", "os._exit(0)", "os.abort()"])
 def test_no_driver_is_no_gpu(box, at_init):
     box(THREE, at_init)
-    assert gpus.look() == ([], "no NVIDIA driver answers here")
+    assert gpus.query_gpus() == ([], "no NVIDIA driver answers here")
 
 
 def test_what_is_printed_beside_the_answer_is_ignored(box):
@@ -163,7 +163,7 @@ def test_what_is_printed_beside_the_answer_is_ignored(box):
 
 def test_a_driver_without_gpus(box):
     box([])
-    assert gpus.look() == ([], "the NVIDIA driver has no GPU for this process")
+    assert gpus.query_gpus() == ([], "the NVIDIA driver has no GPU for this process")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_driver_without_gpus(box):
     ],
 )
 def test_choose(asked, chosen):
-    assert [gpu.uuid for gpu in gpus.choose(asked, numbered(A, B, C))] == chosen
+    assert [gpu.uuid for gpu in gpus.select_gpus(asked, numbered(A, B, C))] == chosen
 
 
 @pytest.mark.parametrize(
@@ -197,28 +197,26 @@ def test_choose(asked, chosen):
 def test_choosing_what_is_not_there_says_what_is(asked, why, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     with pytest.raises(BadInput) as error:
-        gpus.choose(asked, numbered(A, B, C))
+        gpus.select_gpus(asked, numbered(A, B, C))
     message = str(error.value)
     assert message.startswith(f"launcher.gpus={asked}: {why}; there is 0 (H200, {A}), 1 (H200, {B}), 2 (H200, {C})")
     assert "CUDA_VISIBLE_DEVICES=0,1,2" in message
 
 
 def test_a_full_uuid_is_itself_though_it_begins_another():
-    assert [gpu.uuid for gpu in gpus.choose("GPU-1", numbered("GPU-1", "GPU-11"))] == ["GPU-1"]
+    assert [gpu.uuid for gpu in gpus.select_gpus("GPU-1", numbered("GPU-1", "GPU-11"))] == ["GPU-1"]
 
 
 def test_the_uuid_of_a_divided_gpu_chooses_its_instances():
     found = [Gpu(0, "MIG-1", "x", 0, 0, A), Gpu(1, "MIG-2", "x", 0, 0, A), Gpu(2, C, "x", 0, 0)]
-    assert gpus.choose("GPU-aa", found) == found[:2]
-    assert gpus.choose("MIG-2", found) == [found[1]]
+    assert gpus.select_gpus("GPU-aa", found) == found[:2]
+    assert gpus.select_gpus("MIG-2", found) == [found[1]]
 
 
 @pytest.mark.parametrize("asked", ["all", "0"])
 def test_choosing_from_none(asked):
-    with pytest.raises(
-        BadInput, match=rf"^launcher\.gpus={asked}: there is no GPU here: no NVIDIA driver answers here$"
-    ):
-        gpus.choose(asked, [], "no NVIDIA driver answers here")
+    with pytest.raises(BadInput, match=rf"^launcher\.gpus={asked}: there is no GPU here$"):
+        gpus.select_gpus(asked, [])
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from runner.execute import Ready, Started, local, precompile
-from runner.experiment.case import Choice
-from runner.experiment.results import Comparison, Row
+from runner.execute import CannotStart, Ready, Started, local, precompile
+from runner.records.case import Choice
+from runner.records.paired_rounds import PairedRounds
+from runner.records.row import Row
 
 USER = """
 import os, sys, time, torch
@@ -21,7 +24,7 @@ def right(x): return torch.nn.functional.gelu(x, approximate="tanh")
 def in_rounds():
     frame = sys._getframe()
     while frame := frame.f_back:
-        if frame.f_code.co_name == "side_by_side": return True
+        if frame.f_code.co_name == "paired_rounds": return True
     return False
 
 def dies(x):
@@ -57,8 +60,8 @@ def kinds(events):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("dies", "not compared side by side: the worker exited with code 3"),
-        ("hangs", "not compared side by side: no end of phase compare within 3 s; raise launcher.measure_limit_s"),
+        ("dies", "no paired rounds: the worker exited with code 3"),
+        ("hangs", "no paired rounds: no end of phase compare within 3 s; raise launcher.measure_limit_s"),
         ("fails", "ValueError: not again"),
     ],
 )
@@ -66,7 +69,7 @@ def test_a_comparison_that_fails_costs_no_row_and_the_grid_goes_on(launch, name,
     limits = {"measure_limit_s": 3} if name == "hangs" else {}
     events = launch(("right", 64), (name, 64), ("right", 32), **limits)
     rows = [event for event in events if isinstance(event, Row)]
-    (rounds,) = (event for event in events if isinstance(event, Comparison))
+    (rounds,) = (event for event in events if isinstance(event, PairedRounds))
     assert [row.status for row in rows] == ["ok"] * 3
     assert reason in rounds.reason
     assert not rounds.batches_us
@@ -74,7 +77,7 @@ def test_a_comparison_that_fails_costs_no_row_and_the_grid_goes_on(launch, name,
 
 def test_each_problem_is_compared_when_its_cases_are_done(launch):
     events = launch(("right", 64), ("fails", 64), ("right", 32))
-    assert kinds(events) == [Ready, Row, Row, Comparison, Row]
+    assert kinds(events) == [Ready, Row, Row, PairedRounds, Row]
 
 
 @pytest.mark.parametrize("name", ["more_threads", "float64", "no_grad", "autocast", "leaves"])
@@ -129,9 +132,9 @@ def test_a_file_that_vanishes_before_the_next_workers_start_is_no_error(user_cas
     """Cases with another ``debug`` start when the others are done, since their workers have another environment."""
     gone = user_case(tmp_path / "user.py", "right")
     assert local.modules_to_preload([gone], on_gpu=False) == [
-        "runner.implementations.file",
-        "runner.models.gelu",
-        "runner.timing.cpu",
+        "kernel_runner.implementations.file",
+        "kernel_runner.models.gelu",
+        "kernel_runner.timing.cpu",
     ]
     assert precompile.compiled([gone]) == []
 
@@ -152,3 +155,25 @@ def test_on_a_gpu_dynamo_is_imported_beforehand_only_if_a_case_needs_it(user_cas
         measures=tuple(Choice(name, {}) for name in measures),
     )
     assert local.modules_to_preload([case], on_gpu=True) == expected
+
+
+@pytest.mark.parametrize(("room", "refused"), [(5 * 10**8, True), (10**9, False), (resource.RLIM_INFINITY, False)])
+def test_too_little_address_space_is_refused_at_once(room, refused, monkeypatch):
+    monkeypatch.setattr(local.resource, "getrlimit", lambda kind: (room, room))
+    limits = {f"{phase}_limit_s": 9 for phase in ("start", "build", "check", "measure")}
+    rows = local.Local(gpus=0, precompile=0, **limits).run([], "log")
+    if refused:
+        with pytest.raises(CannotStart, match="ulimit -v allows 500 MB of address space, and torch takes about 1 GB"):
+            next(rows)
+    else:
+        assert list(rows) == []
+
+
+@pytest.mark.parametrize(("took_s", "deadline"), [(0.2, 50.0), (1.5, 50.0), (101.0, 150.0)])
+def test_time_in_which_everything_was_stopped_is_not_counted(monkeypatch, took_s, deadline):
+    now = [0.0]
+    monkeypatch.setattr(local, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(local, "wait", lambda *_: now.__setitem__(0, took_s))
+    worker = SimpleNamespace(deadline=50.0, watched=[])
+    local._wait([worker], [])
+    assert worker.deadline == deadline

@@ -14,7 +14,7 @@ import pytest
 from runner.device import lock, processes
 from runner.device.gpus import Gpu
 from runner.device.lock import GpuLock, acquire_all
-from runner.experiment.schema import BadInput
+from runner.records.bad_input import BadInput
 
 H200 = Gpu(0, "GPU-aa", "NVIDIA H200", 1, 0)
 MIG_1, MIG_2 = (Gpu(i, f"MIG-{i}", f"A100 MIG {i}g", 1, 0, "GPU-bb") for i in (1, 2))
@@ -262,14 +262,14 @@ def test_the_folder_is_the_machine_s_or_else_one_that_all_jobs_share(monkeypatch
     assert lock.folder() == tmp_path / "kernel-runner-locks"
     (tmp_path / "kernel-runner-locks").rmdir()
     (tmp_path / "kernel-runner-locks").touch()
-    with pytest.raises(BadInput, match=f"set {lock.VARIABLE} to one"):
+    with pytest.raises(BadInput, match=f"set {lock.VARIABLE} to a folder"):
         lock.folder()
 
 
 def test_a_folder_that_cannot_be_used_is_a_mistake_of_the_user(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv(lock.VARIABLE, str(tmp_path / "file" / "locks"))
-    with pytest.raises(BadInput, match=f"cannot write to .*file/locks; set {lock.VARIABLE} to one"):
+    with pytest.raises(BadInput, match=f"cannot write to .*file/locks; set {lock.VARIABLE} to a folder"):
         acquire_all([H200], waits)
 
 

@@ -11,9 +11,10 @@ from runner.device.gpus import Gpu
 from runner.execute import Started, precompile
 from runner.execute.local import Local
 from runner.execute.precompile import Precompiler
-from runner.execute.worker_process import Zygote
-from runner.experiment.case import CaseRecord, Choice
-from runner.experiment.results import Row
+from runner.execute.spawn import Zygote
+from runner.records.case import CaseRecord, Choice
+from runner.records.row import Row
+from runner.records.settings import Settings
 
 BENCHMARK = {
     "cold_l2": True,
@@ -32,8 +33,10 @@ LIMITS = {"gpus": 0, "start_limit_s": 120, "build_limit_s": 60, "check_limit_s":
 def compiled(cols, **fields):
     values = {"of": "naive", "mode": "default", "dynamic": False, "fullgraph": False, "cold": False} | fields
     gelu = {"rows": 64, "cols": cols, "form": "tanh", "pass": "fwd"}
-    gelu |= {"dtype": "float32", "tf32": False, "data": "normal"}
-    return CaseRecord(Choice("gelu", gelu), Choice("compiled", values), (Choice("benchmark", BENCHMARK),), "cpu", 0)
+    gelu |= {"dtype": "float32", "tf32": False, "data": "normal", "layout": "contiguous"}
+    return CaseRecord(
+        Choice("gelu", gelu), Choice("compiled", values), (Choice("benchmark", BENCHMARK),), Settings("cpu", 0)
+    )
 
 
 @pytest.fixture
@@ -54,8 +57,8 @@ def test_coming_cases_are_compiled_into_the_cache_that_their_worker_finds(tmp_pa
 
 
 def test_cases_that_no_cache_keeps_are_not_compiled():
-    torch = CaseRecord(compiled(64).workload, Choice("torch", {}), (), "cpu", 0)
-    triton = CaseRecord(compiled(64).workload, Choice("triton", {}), (), "cpu", 0)
+    torch = CaseRecord(compiled(64).workload, Choice("torch", {}), (), Settings("cpu", 0))
+    triton = CaseRecord(compiled(64).workload, Choice("triton", {}), (), Settings("cpu", 0))
     kept = compiled(64)
     assert precompile.compiled([torch, triton, kept, compiled(64, cold=True)]) == [triton, kept]
 

@@ -15,10 +15,12 @@ from runner.device import processes
 from runner.execute import CannotStart, Notice, Ready, Started
 from runner.execute.ray import Ray
 from runner.execute.shards import Holder, Ledger
-from runner.experiment import schema
-from runner.experiment.case import CaseRecord, Choice
-from runner.experiment.results import Comparison, Row
-from runner.experiment.schema import BadInput
+from runner.records import schema
+from runner.records.bad_input import BadInput
+from runner.records.case import CaseRecord, Choice
+from runner.records.paired_rounds import PairedRounds
+from runner.records.row import Row
+from runner.records.settings import Settings
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 SETTINGS = yaml.safe_load((CONF / "launcher" / "ray.yaml").read_text()) | {"gpus_per_actor": 0, "actors": 2}
@@ -57,15 +59,22 @@ def grid(tmp_path):
     (tmp_path / "user.py").write_text(USER)
 
     def build(*asked):
-        fields = {"rows": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
+        fields = {
+            "rows": 64,
+            "form": "tanh",
+            "pass": "fwd",
+            "dtype": "float32",
+            "tf32": False,
+            "data": "normal",
+            "layout": "contiguous",
+        }
         measures = (Choice.from_record(BENCHMARK),)
         return [
             CaseRecord(
                 Choice("gelu", fields | {"cols": cols}),
                 Choice("file", {"path": f"{tmp_path}/user.py:{name}"}),
                 measures,
-                "cpu",
-                0,
+                Settings("cpu", 0),
             )
             for name, cols in asked
         ]
@@ -122,7 +131,7 @@ def test_a_case_that_crashes_and_two_that_kill_their_actor(grid, tmp_path, left_
     assert sum("has died" in notice.text for notice in of(Notice, events)) == 3
     starts = [name(start) for start in of(Started, events)]
     assert (starts.count("kills_once"), starts.count("kills")) == (2, 2)
-    assert of(Comparison, events), "the cases of a problem were together, and compared"
+    assert of(PairedRounds, events), "the cases of a problem were together, and compared"
     assert "torch" not in set(sys.modules) - before
     assert not left_behind()
 

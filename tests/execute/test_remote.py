@@ -9,14 +9,20 @@ import pytest
 
 from runner.device import gpus
 from runner.device.gpus import Gpu
-from runner.execute import CannotStart, Limits, Notice, Ready, Started, shards
+from runner.device.used_paths import ALL, FILES
+from runner.execute import CannotStart, Limits, Notice, Ready, Started
 from runner.execute.local import Local
-from runner.execute.shards import Part, PartJournal, event_of, problems, serve
-from runner.experiment.case import CaseRecord, Choice
-from runner.experiment.results import Comparison, Row
+from runner.execute.shards import local, problems, serve
+from runner.execute.slurm_parts import Part, PartJournal, event_of
+from runner.records.case import CaseRecord, Choice
+from runner.records.paired_rounds import PairedRounds
+from runner.records.row import Row
+from runner.records.settings import Settings
 from runner.store.fingerprint import Fingerprints
 
-CASE, OTHER = (CaseRecord(Choice("gelu", {"cols": cols}), Choice("torch", {}), (), "auto", 0) for cols in (1, 2))
+CASE, OTHER = (
+    CaseRecord(Choice("gelu", {"cols": cols}), Choice("torch", {}), (), Settings("auto", 0)) for cols in (1, 2)
+)
 LIMITS = Limits(start_limit_s=1.0, build_limit_s=1.0, check_limit_s=1.0, measure_limit_s=1.0)
 GPU = Gpu(1, "GPU-aa", "NVIDIA H200", 100, 7)
 EVENTS = [
@@ -25,8 +31,8 @@ EVENTS = [
     Notice("GPU 1 is busy"),
     Started(CASE),
     Row(case=CASE, status="ok", device="NVIDIA H200", metrics={"gpu_us": 1.5}, fingerprint={"python": "3.11"}),
-    Comparison({CASE.key: [1.0, 2.0]}, {CASE.key: "graph_timestamps"}),
-    Comparison(reason="not compared"),
+    PairedRounds({CASE.key: [1.0, 2.0]}, {CASE.key: "graph_timestamps"}),
+    PairedRounds(reason="not compared"),
 ]
 
 
@@ -46,12 +52,12 @@ def test_events_get_the_host_and_rows_their_fingerprint(monkeypatch):
         Ready({"torch": "2.13"}, GPU),
         Notice("it is busy"),
         Started(CASE),
-        Row(case=CASE, status="ok"),
-        Comparison(),
+        Row(case=CASE, status="ok", fingerprint={FILES: ALL}),
+        PairedRounds(),
     ]
-    monkeypatch.setattr(gpus, "look", lambda: ([GPU], ""))
+    monkeypatch.setattr(gpus, "query_gpus", lambda: ([GPU], ""))
     monkeypatch.setattr(Local, "run", lambda self, cases, log: iter(told))
-    ready, notice, started, row, rounds = serve(shards.local(LIMITS, 1), [CASE], "worker.log", {"job": "7"})
+    ready, notice, started, row, rounds = serve(local(LIMITS, 1), [CASE], "worker.log", {"job": "7"})
     host = socket.gethostname()
     assert ready == Ready({"hostname": host, "job": "7", "torch": "2.13"}, GPU)
     assert notice.text == f"{host}: it is busy"
@@ -60,18 +66,18 @@ def test_events_get_the_host_and_rows_their_fingerprint(monkeypatch):
 
 
 def test_a_machine_without_the_gpus_that_are_asked_for_cannot_start(monkeypatch):
-    monkeypatch.setattr(gpus, "look", lambda: ([], "no NVIDIA driver answers here"))
+    monkeypatch.setattr(gpus, "query_gpus", lambda: ([], "no NVIDIA driver answers here"))
     with pytest.raises(CannotStart, match="no NVIDIA driver answers here"):
-        next(serve(shards.local(LIMITS, 1), [CASE], "worker.log", {}))
+        next(serve(local(LIMITS, 1), [CASE], "worker.log", {}))
 
 
 def test_on_the_cpu_no_gpu_is_visible(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setattr(Local, "run", lambda self, cases, log: iter([Notice(os.environ["CUDA_VISIBLE_DEVICES"])]))
-    (notice,) = serve(shards.local(LIMITS, 0), [CASE], "worker.log", {})
+    (notice,) = serve(local(LIMITS, 0), [CASE], "worker.log", {})
     assert notice.text.endswith(": ")
 
 
 def test_replicas_of_a_problem_stay_together():
-    again = CaseRecord(CASE.workload, CASE.impl, (), "auto", 0, replica=1)
+    again = CaseRecord(CASE.workload, CASE.impl, (), Settings("auto", 0), replica=1)
     assert problems([CASE, OTHER, again]) == [[CASE, again], [OTHER]]

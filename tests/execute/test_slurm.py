@@ -17,12 +17,15 @@ import yaml
 from runner.device.gpus import Gpu
 from runner.execute import Notice, Ready, Started, slurm
 from runner.execute.local import Local
-from runner.execute.shards import Ledger, Part, PartJournal, Shard
+from runner.execute.shards import Ledger
 from runner.execute.slurm import Array, Slurm
-from runner.experiment import schema
-from runner.experiment.case import CaseRecord, Choice
-from runner.experiment.results import Comparison, Row
-from runner.experiment.schema import BadInput
+from runner.execute.slurm_parts import Part, PartJournal, Shard
+from runner.records import schema
+from runner.records.bad_input import BadInput
+from runner.records.case import CaseRecord, Choice
+from runner.records.paired_rounds import PairedRounds
+from runner.records.row import Row
+from runner.records.settings import Settings
 from runner.store import journal
 from runner.store.fingerprint import Fingerprints
 from runner.store.journal import Journal
@@ -111,15 +114,22 @@ def grid(tmp_path):
     (tmp_path / "user.py").write_text(USER)
 
     def build(*asked):
-        fields = {"rows": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
+        fields = {
+            "rows": 64,
+            "form": "tanh",
+            "pass": "fwd",
+            "dtype": "float32",
+            "tf32": False,
+            "data": "normal",
+            "layout": "contiguous",
+        }
         measures = (Choice.from_record(BENCHMARK),)
         return [
             CaseRecord(
                 Choice("gelu", fields | {"cols": cols}),
                 Choice("file", {"path": f"{tmp_path}/user.py:{name}"}),
                 measures,
-                "cpu",
-                0,
+                Settings("cpu", 0),
             )
             for name, cols in asked
         ]
@@ -160,8 +170,8 @@ def test_a_task_is_killed_and_another_one_goes_on(grid, tmp_path, left_behind):
     assert keys(of(Row, events)) == keys(cases)
     assert {row.status for row in of(Row, events)} == {"ok"}
     assert [start.case for start in of(Started, events)].count(cases[5]) == 2
-    assert of(Comparison, events)
-    assert all(row.fingerprint == Fingerprints().of(row.case) for row in of(Row, events))
+    assert of(PairedRounds, events)
+    assert all(Fingerprints().of(row.case).items() <= row.fingerprint.items() for row in of(Row, events))
     environments = [ready.environment for ready in of(Ready, events)]
     assert all(each["hostname"] and each["job"] and each["torch"] for each in environments)
     assert len({each["job"] for each in environments}) == 3
@@ -356,7 +366,7 @@ def test_the_next_session_takes_over_paired_rounds_once_and_only_of_rows_that_co
     for job in tasks.jobs:
         part = Part(Path(job.shard.folder))
         keys = [case.key for case in part.cases]
-        of_task.append(Comparison({key: [1.0] * 10 for key in keys}, dict.fromkeys(keys, "perf_counter")))
+        of_task.append(PairedRounds({key: [1.0] * 10 for key in keys}, dict.fromkeys(keys, "perf_counter")))
         with PartJournal(part.folder) as mine:
             for case in part.cases:
                 row = Row(case=case, status="ok", fingerprint=Fingerprints().of(case), metrics={"started_at": case.key})
@@ -370,11 +380,11 @@ def test_the_next_session_takes_over_paired_rounds_once_and_only_of_rows_that_co
         main.rounds(of_task[1])
     events, left = exhaust(tasks.array().take_over(six[4:]))
     assert not left
-    assert of(Comparison, events) == [of_task[0], of_task[2]]
+    assert of(PairedRounds, events) == [of_task[0], of_task[2]]
     with Journal(tmp_path) as main:  # a case of the first task has run again since
         main.row(Row(case=six[0], status="ok", metrics={"started_at": "later"}))
     events, _ = exhaust(tasks.array().take_over(six[4:]))
-    assert of(Comparison, events) == [of_task[2]]
+    assert of(PairedRounds, events) == [of_task[2]]
 
 
 def test_rows_and_tasks_of_other_sources_are_not_taken_over(tasks, six, tmp_path):
@@ -453,7 +463,7 @@ def test_a_journal_that_appears_late_and_in_pieces(tmp_path, six):
 def test_a_task_that_is_queued_again_tries_a_suspect_last_and_gives_up_in_the_end(tmp_path, six, monkeypatch):
     part = Part.create(tmp_path / "parts", six[:4])
     asked = []
-    monkeypatch.setattr("runner.execute.shards.serve", lambda local, cases, *_: asked.append([*cases]) or ())
+    monkeypatch.setattr("runner.execute.slurm_parts.serve", lambda local, cases, *_: asked.append([*cases]) or ())
     monkeypatch.setattr("submitit.JobEnvironment", lambda: SimpleNamespace(job_id="9"))
     with PartJournal(part.folder) as mine:
         mine.write(Row(case=six[0], status="ok"))
@@ -466,16 +476,16 @@ def test_a_task_that_is_queued_again_tries_a_suspect_last_and_gives_up_in_the_en
             mine.write(Started(six[2]))  # then the task reached its time limit
     Shard(str(part.folder), LOCAL)()
     assert asked[1:] == [[six[3]]]
-    reasons = [row.reason for row in journal.read(part.folder) if row.status == "lost"]
+    reasons = [row.reason for row in journal.read_rows(part.folder) if row.status == "lost"]
     assert "in flight when its task died, for the second time" in reasons[0]
-    assert "begun 6 times, and no task had the time for it (launcher.time_min)" in reasons[1]
+    assert "begun 6 times, but never finished within the time limit of a task (launcher.time_min)" in reasons[1]
 
 
 def test_a_task_that_is_queued_again_on_another_model_of_gpu_measures_its_cases_again(
     tasks, tmp_path, six, monkeypatch
 ):
     """It compares the model alone: neither the very GPU nor the versions."""
-    cases = [replace(case, device="auto") for case in six[:3]]
+    cases = [case.with_settings(device="auto") for case in six[:3]]
     parent = tasks.array()
     list(parent.submit([cases]))
     part = Part(Path(tasks.jobs[0].shard.folder))
@@ -484,7 +494,7 @@ def test_a_task_that_is_queued_again_on_another_model_of_gpu_measures_its_cases_
             mine.write(Started(case))
             mine.write(Row(case=case, status="ok", device=device, fingerprint={"torch": "1.0"}))
     asked = []
-    monkeypatch.setattr("runner.execute.shards.serve", lambda local, cases, *_: asked.append([*cases]) or ())
+    monkeypatch.setattr("runner.execute.slurm_parts.serve", lambda local, cases, *_: asked.append([*cases]) or ())
     monkeypatch.setattr("submitit.JobEnvironment", lambda: SimpleNamespace(job_id="9"))
     monkeypatch.setattr("runner.device.gpus.visible", lambda: [Gpu(0, "GPU-1", "H200", 0, 0)])
     Shard(str(part.folder), replace(LOCAL, gpus="all"))()
@@ -502,7 +512,7 @@ def test_an_error_of_a_task_becomes_a_notice(tmp_path, six, monkeypatch):
         raise RuntimeError("no worker could be started\nat all")
 
     part = Part.create(tmp_path / "parts", six)
-    monkeypatch.setattr("runner.execute.shards.serve", serve)
+    monkeypatch.setattr("runner.execute.slurm_parts.serve", serve)
     monkeypatch.setattr("submitit.JobEnvironment", lambda: SimpleNamespace(job_id="9"))
     with pytest.raises(RuntimeError):
         Shard(str(part.folder), LOCAL)()
@@ -520,7 +530,7 @@ def test_sizes_are_dealt_out_whole(six):
 
 @pytest.mark.parametrize("pair", ["qos", "=high", "signal_delay_s=soon"])
 def test_extra_is_name_and_value(pair):
-    with pytest.raises(BadInput, match=r"^launcher\.extra: .* is no name=value"):
+    with pytest.raises(BadInput, match=r"^launcher\.extra: .* is not name=value"):
         launcher(extra=[pair])
 
 

@@ -12,7 +12,7 @@ import pytest
 from runner.device import gpus
 from runner.device.gpus import Gpu
 from runner.execute import Ready, device_queue
-from runner.experiment.results import Row
+from runner.records.row import Row
 
 USER = """
 import json, os, time, torch
@@ -21,12 +21,11 @@ def begun():
     ticks = int(open("/proc/self/stat").read().rpartition(")")[2].split()[19])
     return ticks / os.sysconf("SC_CLK_TCK")
 
-first = True
+noted = set()  # a worker imports this file once
 
-def told(x):
-    global first
-    if first:
-        first = False
+def told(x, name="told"):
+    if (name, x.shape[1]) not in noted:
+        noted.add((name, x.shape[1]))
         with open(TOLD, "a") as file:
             file.write(json.dumps([x.shape[1], os.getpid(), begun(), time.clock_gettime(time.CLOCK_BOOTTIME)]) + "\\n")
     return torch.nn.functional.gelu(x, approximate="tanh")
@@ -34,14 +33,14 @@ def told(x):
 def keeps(x):  # like a module that keeps its tensors on a GPU
     import runner.worker
     runner.worker.Worker._left_bytes = lambda self: 2**30
-    return told(x)
+    return told(x, "keeps")
 
 def too_much(x):
-    told(x)
+    told(x, "too_much")
     raise MemoryError
 
 def dies(x):
-    told(x)
+    told(x, "dies")
     os._exit(3)
 """
 

@@ -14,9 +14,10 @@ import pytest
 from runner.device import gpus
 from runner.device.gpus import Gpu
 from runner.execute import CannotStart, Notice, Ready, device_queue, local
-from runner.execute.worker_process import Gone
-from runner.experiment.case import CaseRecord
-from runner.experiment.results import Comparison, Row
+from runner.execute.spawn import Gone
+from runner.records.case import CaseRecord
+from runner.records.paired_rounds import PairedRounds
+from runner.records.row import Row
 
 NAMES = [f"GPU-{uuid.uuid4()}" for _ in range(2)]  # new ones each time, since the files of their locks stay
 USER = f"""
@@ -78,7 +79,7 @@ def test_both_work_and_the_cases_of_one_size_stay_together(launch):
     assert {ready.gpu.uuid for ready in of(Ready, events)} == set(NAMES)
     assert all(len(some) == 1 for some in places(rows).values())
     assert set.union(*places(rows).values()) == {(0, NAMES[0]), (1, NAMES[1])}
-    assert sum(bool(rounds.batches_us) for rounds in of(Comparison, events)) == len(SIZES)
+    assert sum(bool(rounds.batches_us) for rounds in of(PairedRounds, events)) == len(SIZES)
 
 
 def test_a_gpu_without_workers_is_out_of_service_and_the_other_runs_its_cases(launch, workers):
@@ -124,7 +125,7 @@ def test_a_worker_that_dies_slowly_delays_no_other_gpu(launch, monkeypatch):
 
 def test_cases_on_the_cpu_run_one_at_a_time_and_on_no_gpu(launch):
     rows = of(Row, launch(*(("right", cols, 0, device) for device in ("cpu", "auto") for cols in SIZES[:2])))
-    spans = [(row.metrics["started_at"], row.metrics["wall_s"]) for row in rows if row.case.device == "cpu"]
+    spans = [(row.metrics["started_at"], row.metrics["wall_s"]) for row in rows if row.case.settings.device == "cpu"]
     (first, took_s), (second, _) = [(datetime.fromisoformat(at).timestamp(), wall_s) for at, wall_s in spans]
     assert second - first > took_s - 0.002
     assert [row.metrics.get("gpu_index") for row in rows[:2]] == [None, None]
@@ -146,7 +147,7 @@ def test_a_case_may_ask_for_two_which_are_locked_and_seen_together(launch_user, 
     assert (pair.metrics["gpu_index"], pair.metrics["gpu_uuid"]) == (0, ",".join(NAMES))
     assert (trio.status, trio.reason) == (
         "unsupported",
-        "it needs 3 GPUs in one worker, and launcher.gpus=all gives fewer here",
+        "needs 3 GPUs in one worker; launcher.gpus=all provides fewer",
     )
 
 

@@ -10,8 +10,9 @@ import time
 
 import pytest
 
-from runner.execute import CannotStart, local, worker_process
-from runner.execute.worker_process import ORPHANED, Gone, WorkerProcess, Zygote
+from runner.execute import CannotStart, local, spawn, worker_process
+from runner.execute.spawn import ORPHANED, Gone, Zygote
+from runner.execute.worker_process import WorkerProcess
 
 ORPHANS = """
 import os, subprocess, sys
@@ -76,7 +77,7 @@ def source(tmp_path):
 def test_a_zygote_that_does_not_answer_is_killed(source, tmp_path, monkeypatch, gone):
     worker = WorkerProcess(source, tmp_path / "log", (), measures=False)
     os.kill(source.process.pid, signal.SIGSTOP)
-    monkeypatch.setattr(worker_process, "REAP_S", 0.1)
+    monkeypatch.setattr(spawn, "REAP_S", 0.1)
     assert worker.end() == ORPHANED
     assert gone(source.process.pid)
 

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-from runner import config
-from runner.experiment.case import CaseRecord
-from runner.experiment.schema import BadInput
-from runner.report import derive
-from runner.report.terminal import notes
+from runner.config import plan
+from runner.findings.lines import derive_lines
+from runner.findings.names import Names
+from runner.findings.notes import row_notes
+from runner.records.bad_input import BadInput
+from runner.records.case import CaseRecord
 from runner.worker import Worker
 
 
 def cases(*words: str) -> list[CaseRecord]:
     fast = ["measure.benchmark.samples=20", "measure.benchmark.target_cpu_pct=90", "measure.benchmark.warmup_s=0"]
-    return list(config.plan([*words, *fast, "log=none", "device=cpu", "default_axes=false", "-m"]).cases)
+    return list(plan([*words, *fast, "log=none", "device=cpu", "default_axes=false", "-m"]).cases)
 
 
 def test_a_copy_stands_beside_the_others_in_paired_rounds_and_is_never_the_fastest():
     worker = Worker()
     grid = cases("workload=gelu", "workload.shape=[64,64]", "impl=copy,naive")
     rows = [worker.run(case)[0] for case in grid]
-    lines = {line.row.case.impl.name: line for line in derive.lines(rows, None, [worker.compare()])}
+    lines = {line.row.case.impl.name: line for line in derive_lines(rows, None, [worker.compare()])}
     copy, naive = lines["copy"], lines["naive"]
     assert (copy.row.status, naive.fastest, naive.baseline) == ("ok", "yes", True)  # though naive is slower
     assert (copy.fastest, copy.paired, copy.tflops, copy.row.metrics.get("correct")) == ("no", True, None, None)
     assert copy.row.metrics["bytes_min"] == naive.row.metrics["bytes_min"] == 2 * 64 * 64 * 4
     assert copy.row.metrics["peak_mem_bytes"] == 64 * 64 * 4
-    (note,) = [text for text in notes(rows, derive.Names(grid)) if "not checked" in text]
+    (note,) = [text for text in row_notes(rows, Names(grid)) if "not checked" in text]
     assert note.startswith("gelu copy: not checked, and never the fastest: it moves as many bytes as the workload must")
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from runner import implementations
-from runner.experiment.case import Choice
-from runner.experiment.schema import BadInput
 from runner.kernels import cuda_build
-from runner.worker.check import classify
+from runner.records.bad_input import BadInput
+from runner.records.case import Choice
+from runner.subject.faults import classify
 
 
 def cuda(build="nvrtc", variant="default"):

@@ -10,12 +10,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from runner import implementations
-from runner.experiment.case import Choice
-from runner.experiment.schema import BadInput
 from runner.implementations.compiled import Compiled
 from runner.implementations.file import File
 from runner.kernels.unsupported import Unsupported
-from runner.timing import Call, capture
+from runner.records.bad_input import BadInput
+from runner.records.case import Choice
+from runner.timing import capture
+from runner.timing.call import Call
 
 MLP = {"dim": 16, "layers": 3, "batch": 8, "steps": 3, "activation": "gelu", "lr": 0.1}
 
@@ -173,7 +174,7 @@ def test_it_wraps_every_other_implementation(tmp_path):
     assert user in file.sources("gelu")
     assert [path.name for path in cudagraph("triton").sources("softmax")] == ["cudagraph.py", "triton.py"]
     assert not cudagraph("naive").missing("gelu")
-    assert cudagraph("naive").load("gelu").__module__ == "runner.kernels.gelu.naive"
+    assert cudagraph("naive").load("gelu").__module__ == "kernel_runner.kernels.gelu.naive"
 
 
 @pytest.mark.parametrize(

@@ -13,18 +13,28 @@ import pytest
 import torch
 
 from runner import config, implementations
-from runner.experiment import schema
-from runner.experiment.case import Choice
-from runner.experiment.schema import BadInput
 from runner.implementations import call_line, loader
 from runner.implementations.compiled import Compiled
 from runner.implementations.cudagraph import CudaGraph
 from runner.implementations.file import File
 from runner.kernels import gelu
 from runner.kernels.unsupported import Unsupported
+from runner.records.bad_input import BadInput
+from runner.records.case import Choice
+from runner.records.options import CONF, option_class
+from runner.records.schema import build
 
 USER = "def mine(x):\n    return x\n"
-GELU = {"rows": 2, "cols": 4, "form": "erf", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
+GELU = {
+    "rows": 2,
+    "cols": 4,
+    "form": "erf",
+    "pass": "fwd",
+    "dtype": "float32",
+    "tf32": False,
+    "data": "normal",
+    "layout": "contiguous",
+}
 
 
 @pytest.fixture
@@ -102,7 +112,7 @@ def test_what_lies_beside_a_file_comes_before_what_lies_in_the_current_folder(ve
     assert File(f"{versions[1]}:eager").load("gelu")(10) == 30
 
 
-@pytest.mark.parametrize("name", ["torch", "json", "sys", "runner"])
+@pytest.mark.parametrize("name", ["torch", "json", "sys", "kernel_runner"])
 def test_what_is_installed_comes_before_what_lies_beside_a_file(tmp_path, name):
     (tmp_path / f"{name}.py").write_text("raise AssertionError")
     (tmp_path / "mine.py").write_text(f"import {name} as found\ndef mine(x): return x\n")
@@ -118,8 +128,7 @@ def test_two_versions_of_the_kernels_live_in_one_process(tmp_path):
         with (kernels / "gelu" / "naive.py").open("a") as naive:
             naive.write("from ..helper import FACTOR\ndef mine(x): return FACTOR * gelu(x, form='erf')\n")
     old, new = (
-        loader.load(tmp_path / version / "kernels" / "gelu" / "naive.py", tmp_path / version).mine
-        for version in ("old", "new")
+        loader.load_file(tmp_path / version / "kernels" / "gelu" / "naive.py").mine for version in ("old", "new")
     )
     x = torch.linspace(-3, 3, 7)
     assert torch.equal(old(x), 2 * new(x))
@@ -199,7 +208,7 @@ def test_a_tensor_may_have_the_name_of_an_option(tmp_path, make, taken):
 def test_a_users_function_is_called_as_it_is(tmp_path):
     """So that a file costs no more than a built-in implementation of the same body."""
     (tmp_path / "mine.py").write_text("import sys\ndef mine(x): return sys._getframe(1).f_code\n")
-    workload = schema.build(schema.find("runner.models", "gelu"), GELU, "workload")
+    workload = build(option_class("models", "gelu"), GELU, "workload")
     call = workload.call(File(f"{tmp_path}/mine.py:mine").load("gelu"), (1,))
     assert call.run() == (call.run.__code__,)
 
@@ -229,7 +238,9 @@ def test_a_kernel_of_ones_own_is_not_timed_under_tritons_interpreter(tmp_path, m
     assert (ours.untimed("gelu")[:34], plain.untimed("gelu")) == ("correct under Triton's interpreter", "")
 
 
-@pytest.mark.parametrize("name", ["triton", "compiled"])
+@pytest.mark.parametrize(
+    "name", ["compiled", "cudagraph"]
+)  # a kernel's name may be that of a function in an own workload
 def test_a_name_that_something_has_is_not_for_a_function_of_ones_own(path, name):
     with pytest.raises(BadInput, match="impl"):
         implementations.build(Choice(name, {"path": path}))
@@ -293,7 +304,7 @@ def test_of_a_workload_that_does_not_say_the_error_is_as_it_is(tmp_path):
     assert told == "takes_one() takes 1 positional argument but 2 were given"
 
 
-@pytest.mark.parametrize("path", sorted((config.CONF / "workload").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((CONF / "workload").glob("*.yaml")), ids=lambda path: path.stem)
 def test_what_a_function_is_given_is_what_the_kernels_take(path):
     """And the options are those that the workload gives."""
     op = path.stem
@@ -304,7 +315,7 @@ def test_what_a_function_is_given_is_what_the_kernels_take(path):
     named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
     assert options == ", ".join(named)
     plan = config.plan([f"workload={op}"])
-    workload = schema.build(schema.find("runner.models", op), plan.cases[0].workload.fields, "workload")
+    workload = build(option_class("models", op), plan.cases[0].workload.fields, "workload")
     assert list(workload.options()) == named
 
 
@@ -316,3 +327,34 @@ def test_a_file_that_is_as_long_and_as_old_as_the_one_before_is_read_anew(path, 
         os.utime(user, (10**9, 10**9))
         found = File(path).load("gelu")(torch.zeros(1))
     assert found == 2
+
+
+DEFINES = ["def f(x): ...", "f = torch.compile(g)", "from m import f", "import m as f", "f: object = 1", "class f: ..."]
+DEFINES += [
+    "if True:\n    async def f(x): ...",
+    "with a as f: ...",
+    "for f in (): ...",
+    "(f := 1)",
+    "a, *f = g",
+    "exec(g)",
+]
+DEFINES += ["match g:\n    case f: ...", "exec(g)"]
+DEFINES += ["from m import *", "globals().update(g)", "def __getattr__(name): ...", "setattr(m, 'f', 1)", "def f(:"]
+LACKS = [
+    "def g(x):\n    def f(): ...",
+    "g = lambda f: f",
+    "class g:\n    def f(self): ...",
+    "import f.g as h",
+    "g.f = 1",
+]
+
+
+@pytest.mark.parametrize(("source", "has"), [*((line, True) for line in DEFINES), *((line, False) for line in LACKS)])
+def test_a_name_that_the_file_lacks_is_found_before_anything_runs(tmp_path, source, has):
+    (tmp_path / "k.py").write_text(f"def gelu(x): ...\n{source}\n")
+    choice = Choice("file", {"path": f"{tmp_path}/k.py:f"})
+    if has:
+        implementations.checked(choice)
+    else:
+        with pytest.raises(BadInput, match=r"k\.py has no f; one of: .*gelu"):
+            implementations.checked(choice)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from runner import implementations
-from runner.experiment.case import Choice
 from runner.kernels.unsupported import Unsupported
+from runner.records.case import Choice
 
 X = torch.ones(8, 8)
 LIBRARIES = [  # implementation, package, operation, inputs, options

@@ -13,12 +13,14 @@ import torch
 
 from runner import config, implementations
 from runner.device.processes import ROOT
-from runner.experiment.case import Choice, Labels
-from runner.experiment.schema import BadInput
 from runner.implementations import KERNELS, loader
 from runner.kernels.unsupported import Unsupported
 from runner.measure.inspect.programs import loaded_kernels
+from runner.records.bad_input import BadInput
+from runner.records.case import Choice
+from runner.records.labels import Labels
 from runner.store.fingerprint import Fingerprints, difference
+from runner.store.provenance import Repositories
 
 KERNEL = "from helper import factor\ndef f(x): return factor() * x\n"
 
@@ -117,6 +119,21 @@ def test_revisions_and_the_working_tree_live_in_one_process(repository):
     assert [Labels(two).label(choice) for choice in two] == ["file@HEAD~1", "file@HEAD", "file@worktree"]
 
 
+@pytest.mark.parametrize("folder", ["", "kernels/"])
+def test_a_package_of_the_users_that_is_called_runner_is_of_the_revision_too(tmp_path, folder, monkeypatch):
+    repository = Repository(tmp_path / "project")
+    monkeypatch.chdir(repository.folder)
+    monkeypatch.syspath_prepend(str(repository.folder))
+    kernel = "from runner.deep import factor\ndef f(x): return factor() * x\n"
+    files = {f"{folder}k.py": kernel, "runner/__init__.py": "", "runner/deep.py": "def factor(): return 2\n"}
+    commit = repository.commit(files)
+    repository.write({"runner/deep.py": "def factor(): return 3\n"})
+    words = ["workload=gelu", "workload.cols=4", "device=cpu", "impl=file", f"impl.path={folder}k.py:f"]
+    monkeypatch.setattr(sys, "argv", ["runner"])
+    plan = config.plan([*words, f"impl.rev={commit},worktree", "-m"])
+    assert [factor(case.impl) for case in plan.cases] == [2, 3]
+
+
 def test_a_revision_is_resolved_when_the_command_line_is_read(repository):
     (choice,) = impls(repository, "impl.rev=main")
     assert choice.fields["rev"] == f"main@{repository.git('rev-parse', 'HEAD')}"
@@ -181,6 +198,7 @@ def test_helpers_in_other_folders_of_the_repository_come_from_the_revision(tmp_p
         "def h(x):\n    import pkg.sub.values\n    return x * pkg.sub.values.VALUE\n"
         "def i(x): return x * importlib.import_module('pkg.sub.values').VALUE\n"
         "def j(x): return x * pkg.base.ten()\n"
+        "def k(x): return x * importlib.import_module('.'.join(['pkg', 'sub', 'values'])).VALUE\n"
     )
     base = "def ten():\n    from pkg.sub.values import VALUE\n    return 10 * VALUE\n"
     files = {"my-kernels/k.py": kernel, "pkg/__init__.py": "", "pkg/sub/__init__.py": "", "pkg/base.py": base}
@@ -190,7 +208,7 @@ def test_helpers_in_other_folders_of_the_repository_come_from_the_revision(tmp_p
     monkeypatch.syspath_prepend(str(made.folder))
     for name in [name for name in sys.modules if name.partition(".")[0] == "pkg"]:
         monkeypatch.delitem(sys.modules, name)
-    for name, old, new in [("f", 2, 3), ("g", 2, 3), ("h", 2, 3), ("i", 2, 3), ("j", 20, 30)]:
+    for name, old, new in [("f", 2, 3), ("g", 2, 3), ("h", 2, 3), ("i", 2, 3), ("j", 20, 30), ("k", 2, 3)]:
         now, before = impls(made, "impl.rev=worktree,HEAD", path=f"my-kernels/k.py:{name}")
         assert (factor(now), factor(before)) == (new, old), name
 
@@ -225,10 +243,38 @@ def test_the_repository_is_only_read(repository, cache):
     assert sorted(path.name for path in folder.iterdir()) == ["helper.py", "k.py"]
 
 
+@pytest.mark.parametrize("of_user", [False, True])
+def test_no_hook_filter_or_monitor_of_the_repository_is_run(repository, tmp_path, monkeypatch, of_user):
+    repository.commit({".gitattributes": "*.py filter=a=b.c\n"})
+    repository.write({"helper.py": "def factor(): return 7\n"})
+    hook = repository.folder / ".git" / "hooks" / "post-index-change"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran-hook\n")
+    hook.chmod(0o755)
+    for kind in ("clean", "smudge"):
+        repository.git("config", f"filter.a=b.c.{kind}", f"touch {tmp_path}/ran-{kind}; cat")
+    if not of_user:
+        repository.git("config", "filter.a=b.c.process", f"touch {tmp_path}/ran-process; false")
+        repository.git("config", "filter.a=b.c.required", "true")
+    repository.git("config", "core.fsmonitor", f"touch {tmp_path}/ran-monitor; false")
+    (tmp_path / "ran-hook").unlink(missing_ok=True)
+    if of_user:  # the user's own filters run
+        home = tmp_path / "home"
+        home.mkdir()
+        (home / ".gitconfig").write_text((repository.folder / ".git" / "config").read_text())
+        (repository.folder / ".git" / "config").write_text("[core]\n\trepositoryformatversion = 0\n")
+        monkeypatch.setenv("HOME", str(home))
+    (choice,) = impls(repository, "impl.rev=HEAD")
+    assert factor(choice) == 5
+    assert Repositories().provenance([repository.folder / "helper.py"])["dirty"] is True
+    ran = {path.name for path in tmp_path.glob("ran-*")}
+    assert ran == ({"ran-smudge", "ran-clean"} if of_user else set())
+
+
 def test_files_that_were_deleted_from_the_cache_are_written_again(repository, cache):
     (choice,) = impls(repository, "impl.rev=HEAD~1")
     shutil.rmtree(cache)
-    code = f"from runner import implementations as i; from runner.experiment.case import Choice as C; \
+    code = f"from runner import implementations as i; from runner.records.case import Choice as C; \
 print(i.build(C('file', {dict(choice.fields)!r})).load('gelu')(1))"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     assert subprocess.check_output([sys.executable, "-c", code], text=True, env=environment) == "2\n"
@@ -299,7 +345,7 @@ def test_a_function_that_the_revision_lacks_is_named_with_it(repository):
         (["impl.rev=HEAD~9"], r"impl\.rev=HEAD~9: no such revision"),
         (["impl.rev=--all"], r"impl\.rev=--all: no such revision"),
         (["impl.rev=main@" + 40 * "1"], r"has no commit 1111111111 any more; fetch it with"),
-        (["impl.rev=main,"], "nothing stands before or after a comma"),
+        (["impl.rev=main,"], "there is nothing before or after a comma"),
         (["impl.rev=[main,v1.0]"], "takes one value; to sweep: impl.rev=main,v1.0 -m"),
         (["impl=compiled", "impl.of=torch", "impl.rev=HEAD"], r"compiled\(of=torch\) has no revisions here"),
         (["impl=torch", "impl.rev=HEAD"], "impl=torch has no such field"),
@@ -345,25 +391,24 @@ def test_a_cache_that_others_can_write_to_is_not_run(repository, cache):
 
 
 def test_an_old_revision_of_the_kernels_lives_beside_the_new_one(tmp_path):
-    """Their helpers and their words for the runner: early ones said ``kernels``, and kept Unsupported elsewhere."""
+    """Its helpers are its own; what kernels and the runner talk by is shared."""
     old = tmp_path / "kernels"
     shutil.copytree(KERNELS.resolve(), old, ignore=shutil.ignore_patterns("__pycache__"))
     (old / "helper.py").write_text("def two(): return 2\n")
     (old / "gelu" / "naive.py").write_text(
-        "from kernels import Unsupported\nfrom kernels.helper import two\n"
-        "from ..unsupported import Unsupported as Now\n"
-        "from runner.kernels.spans import span\nfrom runner.kernels.gelu.torch import gelu as other\n"
+        "from ..helper import two\nfrom ..unsupported import Unsupported\n"
+        "from ..spans import span\nfrom .torch import gelu as other\n"
         "def gelu(x, *, form): return two() * other(x, form=form)\n"
     )
     from importlib import import_module
 
     from runner.kernels import spans
 
-    module = import_module(f"{loader.kernels(old)}.gelu.naive")
+    module = import_module(f"{loader.revision_package(old)}.gelu.naive")
     new = implementations.build(Choice("naive", {})).load("gelu")
     x = torch.linspace(-3, 3, 7)
     torch.testing.assert_close(module.gelu(x, form="erf"), 2 * new(x, form="erf"))
-    assert module.Unsupported is module.Now is Unsupported
+    assert module.Unsupported is Unsupported
     assert module.span is spans.span
     assert module.other.__module__.startswith("folder_")
     assert loaded_kernels("gelu.naive")[-1] is module  # inspect sees it

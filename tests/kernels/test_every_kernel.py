@@ -1,4 +1,4 @@
-"""Every file of every folder of kernels/ against its workload's float64 reference. A new file needs no edit here.
+"""Every file of kernels/<op>/ against its workload's float64 reference. A new file or workload needs no edit here.
 
 Triton kernels on a CPU need TRITON_INTERPRET=1 before they are imported: test_under_the_interpreter.py runs this again.
 """
@@ -7,36 +7,32 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
+from itertools import product
 from pathlib import Path
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
 
 from runner.kernels.unsupported import Unsupported
+from runner.models.layout import Layout
+from runner.models.workload import Size
+from runner.records.options import CONF, option_class
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 FOUND = sorted((path.parent.name, path.stem) for path in KERNELS.glob("*/[!_]*.py"))
+OPS = sorted(path.stem for path in (CONF / "workload").glob("*.yaml"))
+TRITON = [op for op, impl in FOUND if impl == "triton"]
 DTYPES = ["float32", "float16", "bfloat16", "float64"]
-ONLY = {"histogram": ["float32"]}  # the dtypes of a workload that has not all of them
-ALWAYS = ["naive", "torch"]  # what every op has, everywhere
+ALWAYS = ["naive", "torch"]  # they refuse nothing
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 REDUCED = [  # one number | one program for each output | several share each; along memory and across
     {"rows": rows, "cols": cols, "dim": dim} for rows, cols in ((1, 1), (41, 101), (2, 9000)) for dim in ("all", 0, 1)
 ]
 MLP = {"dim": 37, "layers": 3, "batch": 19, "steps": 1, "zero_grad": "every_step", "lr": 0.1}
-POINTS: dict[str, list[dict[str, object]]] = {
-    "add": [{"rows": rows, "cols": cols} for rows, cols in ((1, 1), (3, 127), (64, 64), (41, 1001))],
-    "gelu": [
-        {"rows": rows, "cols": cols, "form": form, "pass_": pass_}
-        for pass_ in ("fwd", "bwd")
-        for form in ("tanh", "erf")
-        for rows, cols in ((1, 1), (3, 127), (64, 64), (41, 1001))
-    ],
+POINTS: dict[str, list[dict[str, object]]] = {  # where the kernels of an op take another way; else ``points`` chooses
     **dict.fromkeys(("argmax", "norm", "reduce_max", "reduce_sum"), REDUCED),
-    "square": [
-        {"rows": rows, "cols": cols, "pass_": pass_} for pass_ in ("fwd", "bwd") for rows, cols in ((1, 1), (41, 101))
-    ],
     # 1 | several rows a program, the last one short | one row a program | half of a block is padding | wide rows
     "softmax": [
         {"rows": rows, "cols": cols, "pass_": pass_}
@@ -68,14 +64,42 @@ POINTS: dict[str, list[dict[str, object]]] = {
 }
 
 
-def test_the_folders_hold_what_the_project_promises():
-    triton = {(op, "triton") for op in POINTS}
-    assert {(op, impl) for op in POINTS for impl in ALWAYS} | triton <= set(FOUND)
+SIZES = ((1, 1, 1, 1), (3, 127, 5, 2), (64, 64, 64, 4), (41, 1001, 7, 3))  # of the fields of a workload, in turn
 
 
-@pytest.mark.parametrize(
-    ("op", "impl", "dtype"), [(*one, dtype) for one in FOUND for dtype in ONLY.get(one[0], DTYPES)]
-)
+def points(op: str) -> list[dict[str, object]]:
+    """Return the fields at which ``op`` is checked: small and odd sizes, with each value of every other choice."""
+    if op in POINTS:
+        return POINTS[op]
+    types = get_type_hints(option_class("models", op), include_extras=True)
+    sizes = [name for name, kind in types.items() if kind == Size]
+    choices = {name: get_args(kind) for name, kind in types.items() if get_origin(kind) is Literal}
+    choices = {name: values for name, values in choices.items() if name not in ("dtype", "data", "layout")}
+    return [
+        dict(zip((*sizes, *choices), (*numbers[: len(sizes)], *values), strict=True))
+        for values in product(*choices.values())
+        for numbers in SIZES
+    ]
+
+
+def dtypes(op: str) -> list[str]:
+    """Return the dtypes of DTYPES that a workload takes."""
+    return [dtype for dtype in DTYPES if dtype in str(get_type_hints(option_class("models", op))["dtype"])]
+
+
+LAYOUTS: dict[str, list[dict[str, object]]] = {  # workloads with a field ``layout``
+    "gelu": [{"rows": 5, "cols": 66, "pass_": pass_} for pass_ in ("fwd", "bwd")],
+    "matmul": [{"size": None, "m": 18, "n": 34, "k": 66}],
+    "softmax": [{"rows": 5, "cols": 66, "pass_": pass_} for pass_ in ("fwd", "bwd")],
+}
+
+
+def test_every_workload_has_a_naive_kernel_and_those_of_the_project_torch_and_triton():
+    assert {(op, "naive") for op in OPS} <= set(FOUND)
+    assert {(op, impl) for op in POINTS for impl in ("torch", "triton")} <= set(FOUND)
+
+
+@pytest.mark.parametrize(("op", "impl", "dtype"), [(*file, dtype) for file in FOUND for dtype in dtypes(file[0])])
 def test_matches_float64_at_small_and_odd_sizes(make, error, op, impl, dtype, device):
     if impl == "triton":
         pytest.importorskip("triton")
@@ -84,7 +108,7 @@ def test_matches_float64_at_small_and_odd_sizes(make, error, op, impl, dtype, de
         function = getattr(import_module(f"runner.kernels.{op}.{impl}"), op)
     except Unsupported as reason:
         pytest.skip(str(reason))
-    for point in POINTS[op]:
+    for point in points(op):
         workload, inputs = make(op, dtype=dtype, device=device, **point)
         try:
             outputs = workload.call(function, inputs).run()
@@ -94,25 +118,51 @@ def test_matches_float64_at_small_and_odd_sizes(make, error, op, impl, dtype, de
             continue
         assert all(y.dtype == getattr(torch, workload.output_dtype) for y in outputs)
         assert error(workload.reference(*inputs), outputs) <= 1, point
-    if len(refused) == len(POINTS[op]):
+    if len(refused) == len(points(op)):
         pytest.skip(refused[0])
+
+
+@pytest.mark.parametrize("layout", get_args(Layout))
+@pytest.mark.parametrize(("op", "impl"), [file for file in FOUND if file[0] in LAYOUTS])
+def test_every_layout_of_the_inputs_gives_the_same_result(make, error, op, impl, layout, device):
+    if impl == "triton":
+        pytest.importorskip("triton")
+    try:
+        function = getattr(import_module(f"runner.kernels.{op}.{impl}"), op)
+    except Unsupported as reason:
+        pytest.skip(str(reason))
+    for point in LAYOUTS[op]:
+        workload, inputs = make(op, dtype="float32", device=device, layout=layout, **point)
+        _, plain = make(op, dtype="float32", device=device, **point)
+        assert all(map(torch.equal, inputs, plain))
+        assert all(x.stride() == strides(layout, *x.shape) for x in inputs)
+        assert all(x.storage_offset() == (layout == "offset") for x in inputs)
+        try:
+            outputs = workload.call(function, inputs).run()
+        except Unsupported as reason:
+            assert impl not in ALWAYS
+            pytest.skip(str(reason))
+        assert error(workload.reference(*plain), outputs) <= 1, point
+
+
+def strides(layout: str, rows: int, cols: int) -> tuple[int, int]:
+    """Return the strides of a matrix in a layout."""
+    return {"transposed": (1, rows), "strided": (2 * cols, 2)}.get(layout, (cols, 1))
 
 
 @pytest.mark.parametrize("kind", [torch.int32, torch.int64, torch.bool, torch.complex64])
 @pytest.mark.parametrize("op", ["cdist", "cumsum", "gelu", "histogram", "reduce_sum", "softmax", "square"])
 def test_triton_refuses_what_is_no_float(make, load, device, op, kind):
     function = load(op, "triton")
-    workload, inputs = make(op, dtype="float32", device=device, **POINTS[op][0])
+    workload, inputs = make(op, dtype="float32", device=device, **points(op)[0])
     with pytest.raises(Unsupported, match="convert"):
         workload.call(function, tuple(tensor.to(kind) for tensor in inputs)).run()
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter makes Triton work on a CPU")
-@pytest.mark.parametrize(
-    "op", ["add", "cumsum", "gelu", "histogram", "matmul", "mlp", "reduce_sum", "softmax", "square", "transpose"]
-)
+@pytest.mark.parametrize("op", TRITON)
 def test_triton_on_a_cpu_says_what_would_help(make, op):
-    workload, inputs = make(op, dtype="float32", **POINTS[op][0])
+    workload, inputs = make(op, dtype="float32", **points(op)[0])
     function = getattr(import_module(f"runner.kernels.{op}.triton"), op)
     with pytest.raises(Unsupported, match=r"need an NVIDIA GPU; .*debug=interpret device=cpu, or .*TRITON_INTERPRET=1"):
         workload.call(function, inputs).run()

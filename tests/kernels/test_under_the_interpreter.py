@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # Seconds each, of what the other activation or another size shows as well.
 LONG = ("129-65-2-512-dtype0", "7-130-3-512-dtype0-gelu")
-EVERY = "(test_every_kernel and float32)"  # every kernel beside float64, at small and odd sizes
+EVERY = "(test_every_kernel and (float32 or layout))"  # every kernel beside float64, at small and odd sizes
 ROOMS = (
     "test_split_triton",
     "test_matmul and not test_matmul_triton",

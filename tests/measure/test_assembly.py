@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from runner.measure.inspect.assembly import (
-    Usage,
     cuobjdump,
     disassembled,
     read_ptx,
@@ -64,8 +63,8 @@ def test_code_without_any_of_it_counts_nothing():
 
 def test_a_table_of_resources_is_read_and_of_several_functions_the_most_counts():
     text = "Function a:\n  REG:40 STACK:16 SHARED:1024 LOCAL:0 CONSTANT[0]:560\nFunction b:\n  REG:32 STACK:0 SHARED:0"
-    assert read_usage(text) == Usage(40, 16, 1024)
-    assert read_usage("") == Usage(0, 0, 0)
+    assert read_usage(text) == (40, 16, 1024)
+    assert read_usage("") == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -102,12 +101,12 @@ def compiled():
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_the_lectures_gelu_has_double_precision_and_narrow_loads_in_either(compiled, arch):
-    sass, ptx, usage = compiled("gelu", "gelu_lecture.cu", "gelu_kernel", arch)
+    sass, ptx, (registers, spill_bytes, _) = compiled("gelu", "gelu_lecture.cu", "gelu_kernel", arch)
     assert sass.fp64_names["DFMA"] > 20
     assert ptx.fp64 > 10
     assert sass.load_bits == ptx.load_bits == sass.store_bits == ptx.store_bits == 32
-    assert usage.stack_bytes == 0
-    assert 0 < usage.registers < 64
+    assert spill_bytes == 0
+    assert 0 < registers < 64
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
@@ -121,10 +120,10 @@ def test_a_product_of_bfloat16_has_tensor_cores(compiled):
     from runner.kernels.matmul.cuda import LARGE
 
     name = f"matmul_kernel<bfloat16, {', '.join(map(str, LARGE))}, true>"
-    sass, ptx, usage = compiled("matmul", "matmul.cu", name, "sm_80")
+    sass, ptx, (_, spill_bytes, _) = compiled("matmul", "matmul.cu", name, "sm_80")
     assert sass.tensor == ptx.tensor > 0
     assert sass.load_bits == ptx.load_bits == 128
-    assert usage.stack_bytes == 0
+    assert spill_bytes == 0
 
 
 def test_what_is_no_machine_code_is_not_disassembled():

@@ -7,15 +7,25 @@ import json
 import pytest
 
 from runner.measure.by_hand import ByHand
-from runner.worker import again
+from runner.worker.again import main
 
 
 @pytest.mark.parametrize("script", [{"warmup": 2, "tracer": False}, {"warmup": 0, "tracer": True}])
 def test_a_script_times_each_of_its_calls_and_no_other(case, tmp_path, script):
-    one = case("naive", "softmax", rows=3, cols=8, dtype="float32", tf32=False, data="normal", **{"pass": "fwd"})
+    one = case(
+        "naive",
+        "softmax",
+        rows=3,
+        cols=8,
+        dtype="float32",
+        tf32=False,
+        data="normal",
+        layout="contiguous",
+        **{"pass": "fwd"},
+    )
     asked = {"case": one.to_record(), "calls": 3, "cold_l2": True, "script": {"synchronize": True, **script}}
     (tmp_path / "case.json").write_text(json.dumps({**asked, "result": str(tmp_path / "again.json")}))
-    assert again.main(tmp_path / "case.json") == 0
+    assert main(tmp_path / "case.json") == 0
     calls_us = json.loads((tmp_path / "again.json").read_text())["calls_us"]
     assert len(calls_us) == 3
     assert min(calls_us) > 0

@@ -10,17 +10,36 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from runner.experiment.case import CaseRecord, Choice
 from runner.measure import CannotMeasure, MeasureContext
 from runner.measure.inspect import Inspect, compilations
-from runner.measure.inspect.kernel_table import dominant, lines
+from runner.measure.inspect.kernel_table import dominant, kernel_lines
 from runner.measure.inspect.programs import Program, Seen, of_cuda
-from runner.measure.inspect.why import NAMES, Facts, why
-from runner.timing import Call
-from runner.worker import Worker, warm_up
+from runner.measure.inspect.why import NAMES, Facts, explain
+from runner.records.case import CaseRecord, Choice
+from runner.records.settings import Settings
+from runner.timing.call import Call
+from runner.worker import Worker, warm_up_process
 
-GELU = {"rows": 512, "cols": 1024, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
-MATMUL = {"size": 1024, "m": 1024, "n": 1024, "k": 1024, "dtype": "bfloat16", "tf32": False, "data": "normal"}
+GELU = {
+    "rows": 512,
+    "cols": 1024,
+    "form": "tanh",
+    "pass": "fwd",
+    "dtype": "float32",
+    "tf32": False,
+    "data": "normal",
+    "layout": "contiguous",
+}
+MATMUL = {
+    "size": 1024,
+    "m": 1024,
+    "n": 1024,
+    "k": 1024,
+    "dtype": "bfloat16",
+    "tf32": False,
+    "data": "normal",
+    "layout": "contiguous",
+}
 CUDA = {"build": "nvrtc", "variant": "default"}
 COMPILED = {"of": "torch", "mode": "default", "dynamic": False, "fullgraph": False, "cold": False}
 
@@ -37,9 +56,9 @@ def inspected(tmp_path):
 
     def go(impl, fields=None, *, workload=("gelu", GELU), device="cpu", arch=None):
         measures = (Choice("inspect", {"reference": None, "arch": arch}),)
-        case = CaseRecord(Choice(*workload), Choice(impl, fields or {}), measures, device, 0)
+        case = CaseRecord(Choice(*workload), Choice(impl, fields or {}), measures, Settings(device, 0))
         if device == "cuda":
-            warm_up(device)  # as a worker's process does: CUPTI is there before a CUDA graph is captured
+            warm_up_process(device)  # as a worker's process does: CUPTI is there before a CUDA graph is captured
         row, _ = Worker(files=tmp_path / "files").run(case)
         folder = tmp_path / "files" / case.key / "inspect"
         return row, {path.name: path for path in folder.glob("*")}
@@ -57,7 +76,7 @@ def table(files):
 def test_without_a_gpu_triton_kernels_are_compiled_for_one_and_the_row_says_that_it_was_not_run(inspected, arch):
     row, files = inspected("triton", arch=arch)
     assert row.status == "unsupported"
-    assert row.reason.startswith("not run, and seen by inspect alone: Triton kernels need an NVIDIA GPU")
+    assert row.reason.startswith("not run, only measured by inspect: Triton kernels need an NVIDIA GPU")
     assert {f"gelu.{stage}" for stage in ("ttir", "ttgir", "llir", "ptx", "sass")} <= set(files)
     assert f".target sm_{arch}" in files["gelu.ptx"].read_text()
     assert f"sm_{arch}" in files["gelu.sass"].read_text()
@@ -166,7 +185,9 @@ def test_triton_is_as_it_was_afterwards():
 
 def test_time_is_shared_by_programs_of_one_name_and_the_rest_is_torchs():
     seen = Seen([Program("k<float>", "cuda", b"1", launches=3), Program("k<double>", "cuda", b"2")])
-    found = lines(seen, {"void k<float>(long long)": (3, 30.0), "void k<double>(long long)": (1, 10.0), "c": (2, 90.0)})
+    found = kernel_lines(
+        seen, {"void k<float>(long long)": (3, 30.0), "void k<double>(long long)": (1, 10.0), "c": (2, 90.0)}
+    )
     assert [(line.kernel, line.origin, line.launches, line.total_us) for line in found] == [
         ("c", "by name", 2, 90.0),
         ("k<float>", "cuda", 3, 30.0),
@@ -208,9 +229,9 @@ extern "C" __global__ void __launch_bounds__(1024) spills(const float* x, float*
 )
 def test_an_array_that_is_asked_for_by_an_index_is_no_want_of_registers(tmp_path, name, source, where):
     (tmp_path / "local.cu").write_text(source)
-    (line,) = lines(Seen([of_cuda(tmp_path / "local.cu", name, "sm_90a", 0)]), {})
+    (line,) = kernel_lines(Seen([of_cuda(tmp_path / "local.cu", name, "sm_90a", 0)]), {})
     slow = {"gpu_us": 900.0, "pct_of_measured_peak": 30.0, "bound": "memory", "n_kernels": 1}
-    told = why(Facts(slow, "float32", main=line))
+    told = explain(Facts(slow, "float32", main=line))
     assert told.startswith(f"{name} keeps {line.spill_bytes} bytes per thread in {where}; ")
 
 
@@ -218,7 +239,7 @@ def test_how_often_a_generated_graph_launches_a_kernel_is_told_by_cupti():
     seen = Seen(
         [Program("triton_0", "inductor", b"1"), Program("_gelu", "inductor", b"2"), Program("k", "triton", b"3")]
     )
-    found = lines(seen, {"triton_0": (4, 40.0), "_gelu": (2, 30.0), "k": (2, 20.0)})
+    found = kernel_lines(seen, {"triton_0": (4, 40.0), "_gelu": (2, 30.0), "k": (2, 20.0)})
     assert [(line.kernel, line.launches, line.total_us) for line in found] == [
         ("triton_0", 4, 40.0),
         ("_gelu", 2, 30.0),

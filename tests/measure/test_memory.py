@@ -10,18 +10,17 @@ import torch
 
 from runner.kernels.spans import span
 from runner.measure import CannotMeasure, MeasureContext
-from runner.measure.memory import (
-    COLUMNS,
+from runner.measure.memory import COLUMNS, Memory
+from runner.measure.memory.allocations import (
     Mark,
-    Memory,
     Observed,
+    allocation_sites,
     held_at_peak,
     most_saved,
-    parts,
-    places,
+    part_memory,
     where,
 )
-from runner.timing import Call
+from runner.timing.call import Call
 
 KIB = 1024
 BLOCK = 512 * KIB  # a multiple of what the allocator of a GPU rounds to
@@ -44,27 +43,29 @@ def block(device, count=1):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_each_part_has_the_peak_that_was_reached_in_it(device, tmp_path):
+    """Of up to 1 MiB torch's allocator gives exactly what is asked for, whatever its cache holds."""
+
     def run():
         with span("forward"):
-            kept = block(device, 2)
-            passing = block(device, 3)
+            kept = block(device)
+            passing = block(device, 2)
             del passing
         with span("backward"):
-            last = block(device, 2)
+            last = block(device)
         return kept, last
 
     figures = measured(Call(run), device, tmp_path)
     assert figures.keys() <= {*COLUMNS, "peak_mem_bytes"}
-    assert figures["peak_forward_bytes"] == 5 * BLOCK
-    assert figures["peak_backward_bytes"] == 4 * BLOCK
+    assert figures["peak_forward_bytes"] == 3 * BLOCK
+    assert figures["peak_backward_bytes"] == 2 * BLOCK
     assert "peak_optimizer_bytes" not in figures
-    assert figures["peak_mem_bytes"] == 5 * BLOCK
+    assert figures["peak_mem_bytes"] == 3 * BLOCK
     assert figures["allocations"] == 3
-    assert figures["allocated_bytes"] == 7 * BLOCK
-    assert figures["largest_alloc_bytes"] == 3 * BLOCK
+    assert figures["allocated_bytes"] == 4 * BLOCK
+    assert figures["largest_alloc_bytes"] == 2 * BLOCK
     assert figures["saved_bytes"] == 0
     forward, backward = lines(tmp_path / "memory" / "parts.csv")
-    assert (forward["part"], forward["begin_bytes"], forward["end_bytes"]) == ("forward", "0", str(2 * BLOCK))
+    assert (forward["part"], forward["begin_bytes"], forward["end_bytes"]) == ("forward", "0", str(BLOCK))
     assert (backward["part"], backward["allocations"]) == ("backward", "1")
 
 
@@ -194,12 +195,14 @@ def test_parts_nest_and_a_peak_counts_for_all_that_are_open():
         Mark("", 7, 9, 4),
         Mark("", 0, 7, 5),
     ]
-    found = {part.part: part for part in parts(marks)}
+    found = {part.part: part for part in part_memory(marks)}
     assert list(found) == ["step_0", "step_0/forward", "step_0/forward/layer_0"]
     assert [part.peak_bytes for part in found.values()] == [50, 50, 50]
     assert (found["step_0/forward"].begin_bytes, found["step_0/forward"].end_bytes) == (5, 7)
     assert [part.allocations for part in found.values()] == [5, 3, 1]
-    assert parts([Mark("a", 0, 0, 0), Mark("", 0, 3, 1), Mark("b", 0, 9, 1), Mark("", 0, 4, 2)])[1].peak_bytes == 4
+    assert (
+        part_memory([Mark("a", 0, 0, 0), Mark("", 0, 3, 1), Mark("b", 0, 9, 1), Mark("", 0, 4, 2)])[1].peak_bytes == 4
+    )
 
 
 def test_allocations_are_put_together_by_part_and_place():
@@ -208,7 +211,7 @@ def test_allocations_are_put_together_by_part_and_place():
     changes = [(1, 4), (1, -4), (2, 8), (3, 8), (3, -8), (4, 7), (4, -7)]
     sources = {0: ((), ""), 2: one, 3: one, 5: (("b.py:2 g",), "")}
     seen = Observed(changes, sources, marks)
-    found = places(seen)
+    found = allocation_sites(seen)
     assert [(place.part, place.where, place.count, place.total_bytes, place.at_peak_bytes) for place in found] == [
         ("forward", "a.py:1 f", 2, 16, 16),
         ("", "b.py:2 g", 1, 7, 0),

@@ -13,16 +13,28 @@ import pytest
 import yaml
 
 from runner.device import tools
-from runner.experiment import schema
-from runner.experiment.case import CaseRecord, Choice
-from runner.experiment.schema import BadInput
 from runner.measure import CannotMeasure, MeasureContext
 from runner.measure.ncu import COLUMNS, Ncu
-from runner.timing import Call
+from runner.records.bad_input import BadInput
+from runner.records.case import CaseRecord, Choice
+from runner.records.options import CONF
+from runner.records.schema import build
+from runner.records.settings import Settings
+from runner.timing.call import Call
+from runner.worker import AGAIN
 
 RECORDED = Path(__file__).with_name("ncu")
-FIELDS = {"rows": 64, "cols": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
-CASE = CaseRecord(Choice("gelu", FIELDS), Choice("torch", {}), (), "cpu", 0)
+FIELDS = {
+    "rows": 64,
+    "cols": 64,
+    "form": "tanh",
+    "pass": "fwd",
+    "dtype": "float32",
+    "tf32": False,
+    "data": "normal",
+    "layout": "contiguous",
+}
+CASE = CaseRecord(Choice("gelu", FIELDS), Choice("torch", {}), (), Settings("cpu", 0))
 CALL = Call(run=lambda: ())
 
 FAKE = """#!{python}
@@ -71,13 +83,13 @@ def fake_ncu(tmp_path):
 
 def ncu(**fields: object) -> Ncu:
     """Return the measurement with the fields of its YAML file, changed by ``fields``."""
-    values = yaml.safe_load((schema.CONF / "measure" / "ncu.yaml").read_text())
-    return schema.build(Ncu, {name: value for name, value in values.items() if name != "name"} | fields, "measure.ncu")
+    values = yaml.safe_load((CONF / "measure" / "ncu.yaml").read_text())
+    return build(Ncu, {name: value for name, value in values.items() if name != "name"} | fields, "measure.ncu")
 
 
 def context(tmp_path: Path, case: CaseRecord = CASE, **figures: object) -> MeasureContext:
     """Return the context of a case on the CPU that claims to be on a GPU."""
-    return MeasureContext("cuda", case, tmp_path / "ncu", figures)
+    return MeasureContext("cuda", case, tmp_path / "ncu", figures, AGAIN)
 
 
 def test_a_case_once_more_becomes_columns_and_files(tmp_path, fake_ncu):
@@ -112,7 +124,7 @@ def test_the_words_that_start_it(tmp_path, fake_ncu):
         "--replay-mode kernel --clock-control none --cache-control all",
         "--section SpeedOfLight --section LaunchStats --section Occupancy --metrics gpu__time_duration.sum,",
         "--kernel-name-base demangled --kernel-name regex:soft.*max --launch-count 3 --import-source yes",
-        f"-P -m runner.worker.again {tmp_path / 'ncu' / 'case.json'}",
+        f"-P -m kernel_runner.worker.again {tmp_path / 'ncu' / 'case.json'}",
     ):
         assert expected in words
     assert "--nvtx-include" not in words  # which would lose what autograd launches from a thread of its own
@@ -168,7 +180,7 @@ def test_only_some_of_a_calls_kernels_are_no_call(tmp_path, fake_ncu):
         ),
         ("==ERROR== Failed to find metric dram__bytes_read.sum", "ncu reports: Failed to find metric"),
         ("==ERROR== Something that nobody has seen yet", "ncu reports: Something that nobody has seen yet"),
-        ("writes nothing", "ncu saw no kernel: measure.ncu.kernels matches none, or the call launches none"),
+        ("writes nothing", "ncu saw no kernel: the call launches none, or none matches measure.ncu.kernels"),
     ],
 )
 def test_no_report_is_told_in_one_sentence(tmp_path, fake_ncu, behaviour, told):
@@ -180,14 +192,14 @@ def test_no_report_is_told_in_one_sentence(tmp_path, fake_ncu, behaviour, told):
 
 def test_a_report_that_cannot_be_read_back_is_told_with_what_to_type(tmp_path, fake_ncu):
     measure, _ = fake_ncu("writes an unreadable report at once")
-    with pytest.raises(CannotMeasure, match=r"cannot read its own report back.*--page raw"):
+    with pytest.raises(CannotMeasure, match=r"cannot read its own report; see: .*--page raw"):
         measure.measure(CALL, context(tmp_path))
 
 
 def test_a_case_that_fails_under_it_says_how(tmp_path, fake_ncu):
     user = tmp_path / "user.py"
     user.write_text("def wrong(x): return x\n")
-    case = CaseRecord(CASE.workload, Choice("file", {"path": f"{user}:wrong"}), (), "cpu", 0)
+    case = CaseRecord(CASE.workload, Choice("file", {"path": f"{user}:wrong"}), (), Settings("cpu", 0))
     measure, _ = fake_ncu("writes a report")
     with pytest.raises(CannotMeasure, match="under ncu the case fails: wrong: y: "):
         measure.measure(CALL, context(tmp_path, case))
@@ -202,7 +214,7 @@ def test_it_is_ended_when_its_time_is_over(tmp_path, fake_ncu):
 def test_where_there_is_none_or_no_gpu(tmp_path, monkeypatch):
     with pytest.raises(CannotMeasure, match="nowhere/ncu was not found: install Nsight Compute"):
         ncu(path="nowhere/ncu").measure(CALL, context(tmp_path))
-    monkeypatch.setattr(tools, "find", lambda name, given: None)
+    monkeypatch.setattr(tools, "find_tool", lambda name, given: None)
     with pytest.raises(CannotMeasure, match=r"measure\.ncu\.path"):
         ncu().measure(CALL, context(tmp_path))
     with pytest.raises(CannotMeasure, match="leave it out with device=cpu"):
@@ -210,18 +222,26 @@ def test_where_there_is_none_or_no_gpu(tmp_path, monkeypatch):
 
 
 def test_what_is_no_command_line_is_refused_before_anything_runs():
-    with pytest.raises(BadInput, match=r"measure\.ncu\.args: '--name \"x' is no command line"):
+    with pytest.raises(BadInput, match=r"measure\.ncu\.args: '--name \"x' is not a command line"):
         ncu(args='--name "x')
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(tools.find("ncu") is None, reason="Nsight Compute is not installed here")
+@pytest.mark.skipif(tools.find_tool("ncu") is None, reason="Nsight Compute is not installed here")
 @pytest.mark.parametrize("impl", ["torch", "triton"])
 def test_a_real_one_agrees_with_the_size_of_the_work(tmp_path, impl):
-    fields = {"rows": 8192, "cols": 8192, "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
-    case = CaseRecord(Choice("softmax", fields), Choice(impl, {}), (), "cuda", 0)
+    fields = {
+        "rows": 8192,
+        "cols": 8192,
+        "pass": "fwd",
+        "dtype": "float32",
+        "tf32": False,
+        "data": "normal",
+        "layout": "contiguous",
+    }
+    case = CaseRecord(Choice("softmax", fields), Choice(impl, {}), (), Settings("cuda", 0))
     least = 2 * 8192 * 8192 * 4
-    there = MeasureContext("cuda", case, tmp_path / "ncu", {"bytes_min": least, "n_kernels": 1})
+    there = MeasureContext("cuda", case, tmp_path / "ncu", {"bytes_min": least, "n_kernels": 1}, AGAIN)
     columns = ncu().measure(CALL, there)
     assert columns["ncu_kernels"] == 1
     assert 0.8 < columns["bytes_ratio"] < 1.5  # of 512 MiB, what is left in the L2 is not written yet
@@ -232,13 +252,13 @@ def test_a_real_one_agrees_with_the_size_of_the_work(tmp_path, impl):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(tools.find("ncu") is None, reason="Nsight Compute is not installed here")
+@pytest.mark.skipif(tools.find_tool("ncu") is None, reason="Nsight Compute is not installed here")
 def test_a_real_one_sees_what_autograd_launches_and_not_what_puts_parameters_back(tmp_path):
     fields = {"dim": 256, "batch": 64, "layers": 2, "steps": 1, "zero_grad": "every_step", "pass": "train_step"}
-    values = yaml.safe_load((schema.CONF / "workload" / "mlp.yaml").read_text())
+    values = yaml.safe_load((CONF / "workload" / "mlp.yaml").read_text())
     fields = {name: value for name, value in values.items() if name not in ("name", "axes", "shape")} | fields
-    case = CaseRecord(Choice("mlp", fields), Choice("torch", {}), (), "cuda", 0)
-    there = MeasureContext("cuda", case, tmp_path / "ncu")
+    case = CaseRecord(Choice("mlp", fields), Choice("torch", {}), (), Settings("cuda", 0))
+    there = MeasureContext("cuda", case, tmp_path / "ncu", program=AGAIN)
     ncu(most=100).measure(CALL, there)
     lines = (there.folder / "kernels.csv").read_text()
     assert "forward" in lines

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.measure.ncu import COLUMNS, report
-from runner.measure.ncu.report import Profile
+from runner.measure.ncu.report import NcuProfile
 
 RECORDED = Path(__file__).with_name("ncu")
 RAW, DETAILS = ((RECORDED / f"{page}.csv").read_text() for page in ("raw", "details"))
@@ -74,7 +74,7 @@ def test_a_figure_that_a_gpu_does_not_have_is_left_out(softmax, word):
     page = RAW.replace('"268.456704"', f'"{word}"')
     kernel = report.kernels(page)[0]
     assert kernel == softmax | {"dram_bytes": None}
-    columns = Profile([kernel], [], "", {"bytes_min": LEAST}).columns()
+    columns = NcuProfile([kernel], [], "", {"bytes_min": LEAST}).columns()
     assert not columns.keys() & {"dram_bytes", "bytes_ratio"}
     assert columns["ncu_gpu_us"] == pytest.approx(129.056)
 
@@ -108,7 +108,7 @@ def test_advice_is_told_from_remarks(rules):
 
 def test_shares_are_of_the_time_and_what_is_of_a_launch_is_the_dominant_ones(rules):
     figures = {"bytes_min": LEAST, "n_kernels": 4, "gpu_us": 4000.0}
-    columns = Profile(report.kernels(RAW), rules, "", figures).columns()
+    columns = NcuProfile(report.kernels(RAW), rules, "", figures).columns()
     times, dram = [129.056, 269.376, 126.08, 3493.952], [82.290783, 39.871801, 84.492770, 2.704549]
     assert columns["ncu_gpu_us"] == pytest.approx(sum(times))
     assert columns["dram_pct"] == pytest.approx(
@@ -123,22 +123,22 @@ def test_shares_are_of_the_time_and_what_is_of_a_launch_is_the_dominant_ones(rul
 
 def test_the_kernel_that_takes_most_of_the_time_in_all_its_launches_is_the_dominant_one(softmax):
     kernels = report.kernels(RAW)[:2]
-    assert Profile(kernels, [], "", {}).dominant == kernels[1]
+    assert NcuProfile(kernels, [], "", {}).dominant == kernels[1]
     again = [softmax | {"launch": str(launch)} for launch in (4, 5)]
-    assert Profile([*kernels, *again], [], "", {}).dominant["kernel"] == "_softmax_rows"
+    assert NcuProfile([*kernels, *again], [], "", {}).dominant["kernel"] == "_softmax_rows"
 
 
 def test_the_gravest_advice_is_that_of_most_of_the_calls_time(rules, softmax):
-    hint = Profile([softmax], rules, "", {}).hint
+    hint = NcuProfile([softmax], rules, "", {}).hint
     assert hint.startswith("_softmax_rows: CPIStall (17.7 % of the kernel): On average")  # and not the L2's compression
     assert len(hint) <= 300
     only_local = [rule for rule in rules if rule.kernel == "0" and not rule.of_kernel]
-    assert "HighPipeUtilization (86.1 % locally)" in Profile([softmax], only_local, "", {}).hint
-    assert Profile([softmax], [], "", {}).hint == ""
+    assert "HighPipeUtilization (86.1 % locally)" in NcuProfile([softmax], only_local, "", {}).hint
+    assert NcuProfile([softmax], [], "", {}).hint == ""
 
 
 def test_a_part_of_a_call_has_no_figures_of_the_whole(softmax):
-    columns = Profile([softmax], [], "only the first 1", {"bytes_min": LEAST}).columns()
+    columns = NcuProfile([softmax], [], "only the first 1", {"bytes_min": LEAST}).columns()
     assert not columns.keys() & {"ncu_gpu_us", "dram_bytes", "bytes_ratio"}
     assert columns["ncu_note"] == "only the first 1"
     assert columns["dram_pct"] == pytest.approx(82.290783)
@@ -147,11 +147,11 @@ def test_a_part_of_a_call_has_no_figures_of_the_whole(softmax):
 @pytest.mark.parametrize(("counted", "why"), [(3, "ncu counts no copies and fills"), (1, "under ncu the call differs")])
 def test_another_number_of_kernels_than_the_benchmarks_is_told(counted, why):
     kernels = report.kernels(RAW)[:2]
-    assert why in Profile(kernels, [], "", {"n_kernels": counted}).columns()["ncu_note"]
+    assert why in NcuProfile(kernels, [], "", {"n_kernels": counted}).columns()["ncu_note"]
 
 
 def test_a_line_per_kernel(rules):
-    profile = Profile(report.kernels(RAW), rules, "", {})
+    profile = NcuProfile(report.kernels(RAW), rules, "", {})
     lines = profile.lines()
     assert [line["launch"] for line in lines] == ["0", "1", "2", "3"]
     assert lines[3]["gpu_us"] == pytest.approx(3493.952, rel=1e-4)
@@ -162,7 +162,7 @@ def test_a_line_per_kernel(rules):
 
 
 def test_the_page_to_read_begins_with_the_slowest_and_stays_narrow(rules):
-    text = Profile(report.kernels(RAW), rules, "", {"gpu_us": 4000.0}).summary()
+    text = NcuProfile(report.kernels(RAW), rules, "", {"gpu_us": 4000.0}).summary()
     assert text.startswith("4 kernels, 4.018 ms on the GPU (+0.5 % compared with the benchmark's 4 ms")
     assert text.index("cutlass::Kernel2") < text.index("cunn_SoftMaxForwardReg") < text.index("_softmax_rows")
     assert "limited by the number of required registers" in " ".join(text.split())

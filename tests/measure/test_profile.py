@@ -13,13 +13,13 @@ import pytest
 import torch
 import yaml
 
-from runner.config import CONF
 from runner.kernels.mlp import torch as mlp
 from runner.kernels.spans import span
 from runner.measure import SUMMARY, CannotMeasure, MeasureContext
-from runner.measure.profile import COLUMNS, Profile, profiled, read, recorded_calls
+from runner.measure.profile import COLUMNS, Profile, profiled, read_trace, recorded_calls
 from runner.measure.timeline import calls
-from runner.timing import Call
+from runner.records.options import CONF
+from runner.timing.call import Call
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -81,7 +81,7 @@ def test_the_stacks_add_up_to_a_call_and_the_flame_graph_draws_them(call, contex
     profile().measure(call, context)
     lines = [line.rpartition(" ") for line in (context.folder / "stacks.txt").read_text().splitlines()]
     found = {tuple(frames.split(";")): int(count) / 1000 for frames, _, count in lines}
-    seen, _ = calls(read(context.folder / "trace.json.gz"))
+    seen, _ = calls(read_trace(context.folder / "trace.json.gz"))
     assert sum(found.values()) == pytest.approx(sum(call.span.us for call in seen) / 3, rel=0.01)
     assert any(frames[:3] == ("call", "forward", "layer_1") for frames in found)
     drawing = ET.parse(context.folder / "flame.svg").getroot()
@@ -141,7 +141,7 @@ def test_a_schedule_is_waited_for_and_recorded_as_often_as_asked(context):
     figures = profile(wait=2, warmup=1, active=3, repeat=2).measure(Call(lambda: made.append(torch.ones(2))), context)
     assert figures["profile_steps"] == 6
     assert len(made) == 1 + 3 * 3 + 2 * (2 + 1 + 3) + 2 * (2 + 1 + 3)  # three rounds, of which the last records twice
-    assert [len(calls(read(context.folder / name))[0]) for name in ("trace.json.gz", "trace-2.json.gz")] == [3, 3]
+    assert [len(calls(read_trace(context.folder / name))[0]) for name in ("trace.json.gz", "trace-2.json.gz")] == [3, 3]
     assert "means of 6 calls" in (context.folder / "summary.txt").read_text()
 
 
@@ -155,11 +155,11 @@ def test_calls_that_take_long_are_fewer_and_the_row_says_so(call, context, monke
     [(1e-5, (3, 10)), (0.43, (3, 10)), (0.44, (1, 10)), (2.0, (1, 6)), (600.0, (1, 2))],
 )
 def test_how_many_calls_fit(call_s, plan):
-    assert profiled.plan(call_s, replace(profile(), active=10, warmup=3)) == plan
+    assert profiled.recording_plan(call_s, replace(profile(), active=10, warmup=3)) == plan
 
 
 def test_where_no_file_can_be_kept_there_is_no_profile(call):
-    with pytest.raises(CannotMeasure, match="it keeps files"):
+    with pytest.raises(CannotMeasure, match="this measurement keeps files"):
         profile().measure(call, MeasureContext("cpu"))
 
 
@@ -194,7 +194,7 @@ def recorded(monkeypatch):
             json.dump({"traceEvents": events}, file)
         return 1.123, "", [path]
 
-    monkeypatch.setattr(profiled, "record", record)
+    monkeypatch.setattr(profiled, "record_profile", record)
 
 
 def test_a_gpus_figures_and_tables(recorded, context):

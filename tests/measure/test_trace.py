@@ -8,8 +8,7 @@ import random
 
 import pytest
 
-from runner.measure import profile
-from runner.measure.profile import flame
+from runner.measure.profile import events, flame, read_trace
 from runner.measure.timeline import Event, calls, tables
 from runner.timing.timeline import covered, gaps, whole
 
@@ -18,7 +17,7 @@ CALLER, AUTOGRAD, GPU = 11, 12, 7
 
 def parse(records):
     """Return the calls of a trace."""
-    return calls(profile.events(records))[0]
+    return calls(events(records))[0]
 
 
 def record(cat, name, start, end, tid=CALLER, **args):
@@ -99,7 +98,7 @@ def test_other_outermost_spans_are_those_outside_of_calls():
     """A span on autograd's thread during a call is a part of that call only."""
     records = [span("define_model", 0, 10), span("call", 20, 40), span("forward", 22, 30)]
     on_autograd = record("user_annotation", "layer_0", 25, 28, tid=AUTOGRAD)
-    (call,), others = calls(profile.events([*records, on_autograd, kernel("init", 9, 3, 4)]))
+    (call,), others = calls(events([*records, on_autograd, kernel("init", 9, 3, 4)]))
     assert [(other.span.name, [work.name for work in other.work]) for other in others] == [("define_model", ["init"])]
     assert [line["part"] for line in tables.parts([call], others)] == [
         "call",
@@ -186,7 +185,7 @@ def test_fewer_kernels_than_the_benchmark_saw_are_told(two, expected, said):
 def test_calls_that_are_not_alike_are_told():
     records = [span("call", 0, 10), kernel("a", 1, 2, 3), span("call", 20, 30), kernel("a", 2, 22, 23)]
     seen = parse([*records, kernel("b", 3, 24, 25)])
-    assert tables.note(seen, {}) == "kernels, copies and fills of a call: 1 to 2, not the same each time"
+    assert tables.note(seen, {}) == "kernels, copies and fills of a call: 1 to 2, not the same in each call"
     assert tables.note(seen, {"n_kernels": 2}).endswith("1 to 2 here, 2 by the benchmark")
 
 
@@ -288,5 +287,5 @@ def test_a_gzipped_trace_is_read(tmp_path):
     path = tmp_path / "trace.json.gz"
     with gzip.open(path, "wt") as file:
         json.dump({"schemaVersion": 1, "traceEvents": call_of_two()}, file)
-    ((call,), _) = calls(profile.read(path))
+    ((call,), _) = calls(read_trace(path))
     assert len(call.work) == 3

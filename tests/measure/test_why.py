@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from runner.measure.inspect.assembly import Code
-from runner.measure.inspect.kernel_table import Line
-from runner.measure.inspect.why import NAMES, Facts, why
+from runner.measure.inspect.kernel_table import KernelLine
+from runner.measure.inspect.why import NAMES, Facts, explain
 
 CODE = Code(load_bits=128, store_bits=0, tensor=0, fp64=0, bulk=0, by_name=Counter(), fp64_names=Counter())
-LINE = Line("k", "triton", 1, registers=32, code=CODE)
+LINE = KernelLine("k", "triton", 1, registers=32, code=CODE)
 FIGURES = {"gpu_us": 100.0, "pct_of_measured_peak": 40.0, "bound": "memory", "n_kernels": 1}
 
 
@@ -29,7 +29,7 @@ def told(**changes):
         {"gpu_us", "pct_of_measured_peak", "bound", "n_kernels", "graph_breaks", "verdict", "verdict_reason"}
     )
     facts = Facts({name: value for name, value in figures.items() if value is not None}, "float32", main=line)
-    return why(replace(facts, **of({"dtype", "tf32", "arch"})))
+    return explain(replace(facts, **of({"dtype", "tf32", "arch"})))
 
 
 def test_a_fast_one_says_how_fast_and_by_what():
@@ -116,10 +116,10 @@ def test_a_reason_is_not_given_where_it_does_not_hold(changes, never):
 
 def test_of_torchs_own_kernels_it_says_that_the_name_is_all():
     own = Facts({"pct_of_measured_peak": 11.0, "bound": "memory", "n_kernels": 9}, "float32")
-    assert why(own).endswith(f"; {NAMES}")
+    assert explain(own).endswith(f"; {NAMES}")
 
 
 def test_on_a_cpu_there_is_no_measured_peak():
-    assert why(Facts({}, "float32", device="cpu", graphs=1)) == (
+    assert explain(Facts({}, "float32", device="cpu", graphs=1)) == (
         "one generated graph; a CPU has no measured peak to compare its time with"
     )

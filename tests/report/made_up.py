@@ -2,8 +2,9 @@
 
 import random
 
-from runner.experiment.case import CaseRecord, Choice
-from runner.experiment.results import Row
+from runner.records.case import CaseRecord, Choice
+from runner.records.row import Row
+from runner.records.settings import Settings
 
 COPY_GBPS, TFLOPS = 4000.0, {"bfloat16": 800.0, "float32": 60.0}  # the measured peaks
 GPU = "NVIDIA H200"
@@ -35,7 +36,9 @@ def rows(count=1000, *, hostile=True, only=None, scale=1.0, seed=0):
         for impl in impls if only in (None, workload) else ():
             if len(found) == count:
                 return found
-            case = CaseRecord(Choice(workload, fields), Choice(impl, {}), (Choice("benchmark", {}),), "auto", 0)
+            case = CaseRecord(
+                Choice(workload, fields), Choice(impl, {}), (Choice("benchmark", {}),), Settings("auto", 0)
+            )
             if impl == HOSTILE and chance.random() < 0.3:
                 found.append(Row(case=case, status="error", reason=REASON, device=GPU, phase="build"))
             elif impl == "cuda" and fields["dtype"] == "float32":

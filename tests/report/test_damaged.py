@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -11,17 +12,25 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from runner.experiment.case import Choice, Plan, Resume
-from runner.experiment.results import Comparison
-from runner.experiment.schema import BadInput
-from runner.report import charts, derive, formats, frame, reproduce
-from runner.report.conclusion import conclude
-from runner.report.terminal import Terminal
-from runner.report.wandb_content import Content, artifacts, tables
+from runner.api import frame
+from runner.findings.conclusion import conclude
+from runner.findings.flat import flat_records
+from runner.findings.lines import derive_lines
+from runner.findings.run import Run
+from runner.records import untrusted
+from runner.records.bad_input import BadInput
+from runner.records.case import Choice
+from runner.records.paired_rounds import PairedRounds
+from runner.records.plan import PARTS, Plan, Resume
+from runner.report import reproduce
+from runner.report.charts import charts
+from runner.report.flat_formats import csv_text
+from runner.report.terminal import terminal_report
+from runner.report.wandb.content import Content, artifact_tables, artifacts
 from runner.store import journal, resume, run_folder
-from runner.store.fingerprint import PARTS, Fingerprints
+from runner.store.fingerprint import Fingerprints
 
-ODD: tuple[object, ...] = ("fast", -1, 1e300, [1], {"a": 1}, None, True)
+ODD: tuple[object, ...] = ("fast", "\x1b[31m\u202e", -1, 5e-324, 1e300, [1], {"a": 1}, None, True)
 
 
 def places(value: object, path: tuple = ()) -> Iterator[tuple]:
@@ -49,19 +58,19 @@ FIGURES |= {"threads": 2, "instrument": "perf_counter", "not_measured": "nsys: n
 
 
 @pytest.fixture
-def run(make, tmp_path):
+def run(made, tmp_path):
     """The folder of a run of two implementations, which were compared, and its plan."""
-    cases = [make.case("gelu", impl, {"cols": 8, "dtype": "float32"}) for impl in ("torch", "naive")]
-    rows = [make.timed(case, us, **FIGURES) for case, us in zip(cases, (1.0, 3.0), strict=True)]
+    cases = [made.case("gelu", impl, {"cols": 8, "dtype": "float32"}) for impl in ("torch", "naive")]
+    rows = [made.timed(case, us, **FIGURES) for case, us in zip(cases, (1.0, 3.0), strict=True)]
     rows = [replace(row, files=("files/x/profile/summary.txt",)) for row in rows]
-    folder = make.finished(tmp_path / "2025-01-31" / "10-11-12-x", rows)
+    folder = made.finished(tmp_path / "2025-01-31" / "10-11-12-x", rows)
     (folder / journal.NAME).unlink()
     with journal.Journal(folder) as file:
         for row in rows:
             file.start(row.case)
             file.row(row)
         file.rounds(
-            Comparison({case.key: [1.0, 1.1] * 5 for case in cases}, {case.key: "perf_counter" for case in cases})
+            PairedRounds({case.key: [1.0, 1.1] * 5 for case in cases}, {case.key: "perf_counter" for case in cases})
         )
     return folder, Plan(
         cases=tuple(cases), name="x", baseline=None, output_dir="", launcher=Choice("local", {}), log=()
@@ -69,16 +78,16 @@ def run(make, tmp_path):
 
 
 def past_run(folder, plan, rows, rounds=()):
-    return derive.Run(folder, rows, rounds, plan.baseline, plan.columns, [], 0, plan.name, plan.cases)
+    return Run(folder, rows, rounds, baseline=plan.baseline, columns=plan.columns, title=plan.name, cases=plan.cases)
 
 
 def read_all(folder, plan, contents):
     """Read the folder as the readers of a run do."""
     rows = list(contents.rows.values())
-    Terminal(past_run(folder, plan, rows, contents.rounds), 200).publish(folder)
-    formats.flat_records(derive.lines(rows, None, contents.rounds))
     run = past_run(folder, plan, rows, contents.rounds)
-    json.dumps([chart.whole() for chart in charts.charts([run])], allow_nan=False)
+    printed = "".join(map(str, terminal_report(run, 200))) + csv_text(flat_records(derive_lines(rows, None, [])))
+    assert not {"\x1b", "\u202e"} & {*printed}
+    json.dumps([chart.whole() for chart in charts([run])], allow_nan=False)
     conclude(run)
     assert all(map(reproduce.command, run.cases))
     content = Content(rows, None, contents.rounds)
@@ -86,7 +95,7 @@ def read_all(folder, plan, contents):
     assert content.summary()
     assert content.config({}, {})
     assert all(content.charts(name) is not None for name in content.workloads)
-    assert (artifacts(folder, rows), tables(folder, rows)) == ([], {})
+    assert (artifacts(folder, rows), artifact_tables(folder, rows)) == ([], {})
 
 
 @pytest.mark.parametrize("paired", [True, pytest.param(False, marks=pytest.mark.long)])
@@ -101,7 +110,7 @@ def test_a_record_with_an_odd_value_is_read_or_counted_as_unreadable(run, paired
         for name, odd in damaged(orjson.loads(line)):
             path.write_bytes(b"\n".join([*lines[:place], odd, *lines[place + 1 :]]) + b"\n")
             contents = journal.load(folder)
-            work = resume.work(plan.cases, contents, anything, fingerprints)
+            work = resume.remaining(plan.cases, contents, anything, fingerprints)
             # Whatever is kept at a resume is in the table, under its own case.
             assert work.kept == {key: row for key, row in contents.rows.items() if row.case in plan.cases}, name
             assert all(key == row.case.key for key, row in contents.rows.items()), name
@@ -128,10 +137,10 @@ def test_a_row_with_an_odd_value_runs_again_and_one_line_says_so(run, place, odd
     inner[place[-1]] = odd
     path.write_bytes(path.read_bytes().replace(changed, orjson.dumps(record)))
     contents = journal.load(folder)
-    work = resume.work(plan.cases, contents, Resume(ignore=PARTS), Fingerprints())
+    work = resume.remaining(plan.cases, contents, Resume(ignore=PARTS), Fingerprints())
     assert work.again == {plan.cases[1].key: "never done"}
-    summary = resume.summary(folder, work, contents.unreadable)
-    assert summary[-1] == "  1 unreadable in the journal, cut off, damaged or of another version: skipped"
+    summary = resume.resume_messages(folder, work, contents.unreadable)
+    assert summary[-1] == "  1 unreadable in the journal, damaged or cut off: skipped"
     with pytest.warns(UserWarning, match="unreadable records in its journal, left out: 1"):
         assert list(frame.load(folder)["impl"]) == ["torch"]
 
@@ -145,7 +154,7 @@ def test_a_row_with_damaged_bytes_in_its_middle_runs_again_or_is_in_the_table(ru
         for damage in (b"\0\0\0", b"x", b""):
             path.write_bytes(whole[:place] + damage + whole[place + 3 :])
             contents = journal.load(folder)
-            work = resume.work(plan.cases, contents, Resume(ignore=PARTS), fingerprints)
+            work = resume.remaining(plan.cases, contents, Resume(ignore=PARTS), fingerprints)
             assert work.kept == {key: row for key, row in contents.rows.items() if row.case in plan.cases}
             assert (plan.cases[0].key in work.again) == (contents.unreadable > 0)
 
@@ -160,11 +169,11 @@ def test_an_odd_plan_and_environment_are_one_line(run, plan):
     with pytest.raises(BadInput, match=r"plan\.jsonl cannot be read \("):
         frame.load(folder)
     with pytest.raises(ValueError, match=r"Error: .|^\w"):
-        run_folder.read_cases(folder)
+        run_folder.read_plan(folder)
     for text in ("[]", "5", '{"earlier_sessions": 5}', '{"earlier_sessions": [5]}', '{"commit": [1]}', "{"):
         (folder / run_folder.ENVIRONMENT).write_text(text)
-        run = derive.Run(folder, [], [], None, (), run_folder.earlier_sessions(folder), 0)
-        assert (run.commit, run.commits) == (None, "")
+        run = Run(folder, [], [], sessions=run_folder.earlier_sessions(folder))
+        assert (run.environment.get("hostname"), run.commits) == (None, "")
 
 
 def test_cases_of_a_plan_with_odd_values_are_refused(run):
@@ -174,7 +183,7 @@ def test_cases_of_a_plan_with_odd_values_are_refused(run):
     for _, odd in damaged(orjson.loads(lines[0])):
         path.write_bytes(head + b"\n" + odd + b"\n")
         with suppress(ValueError):  # or it is another case, which the schema refuses
-            run_folder.read_cases(folder)
+            run_folder.read_plan(folder)
 
 
 def test_no_file_out_of_the_folder_is_read_or_uploaded(run, tmp_path):
@@ -186,10 +195,10 @@ def test_no_file_out_of_the_folder_is_read_or_uploaded(run, tmp_path):
     names = [
         f"{where}/profile/{name}" for where in ("files", "../..", tmp_path) for name in ("summary.txt", "kernels.csv")
     ]
-    rows = [replace(row, files=tuple(names)) for row in journal.read(folder)]
+    rows = [replace(row, files=tuple(names)) for row in journal.read_rows(folder)]
     assert artifacts(folder, rows) == []
-    assert tables(folder, rows) == {}
-    assert "secret" not in "".join(map(str, Terminal(past_run(folder, plan, rows), 200).publish(folder)))
+    assert artifact_tables(folder, rows) == {}
+    assert "secret" not in "".join(map(str, terminal_report(past_run(folder, plan, rows), 200)))
 
 
 def test_a_link_in_place_of_a_file_of_the_run_is_not_read(run, tmp_path):
@@ -197,4 +206,20 @@ def test_a_link_in_place_of_a_file_of_the_run_is_not_read(run, tmp_path):
     (folder / journal.NAME).rename(tmp_path / "elsewhere")
     (folder / journal.NAME).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(BadInput, match=r"rows\.jsonl cannot be read: "):
+        frame.load(folder)
+
+
+@pytest.mark.parametrize("name", [journal.NAME, run_folder.PLAN])
+def test_a_pipe_or_an_endless_line_in_place_of_a_file_is_one_sentence(run, name, monkeypatch):
+    folder, _ = run
+    written = [(folder / file).read_bytes().splitlines(keepends=True) for file in (journal.NAME, run_folder.PLAN)]
+    monkeypatch.setattr(untrusted, "LONGEST", 1 + max(len(line) for lines in written for line in lines))
+    assert len(frame.load(folder)) == 2
+    with open(folder / name, "ab") as file:
+        file.write(b"[" * untrusted.LONGEST)
+    with pytest.raises(BadInput, match=rf"{name} cannot be read.*a line of it is longer than"):
+        frame.load(folder)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(BadInput, match=r"it is not a regular file|it holds no rows"):
         frame.load(folder)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from runner.experiment.case import CaseRecord, Choice
-from runner.experiment.results import Row
+from runner.findings.names import Names
+from runner.records.case import CaseRecord, Choice
+from runner.records.row import Row
+from runner.records.settings import Settings
 from runner.report import terminal
-from runner.report.derive import Names
+from runner.report.terminal import MOST_SUMMARIES
 
 
 @pytest.fixture
@@ -15,7 +17,7 @@ def rows(tmp_path):
     def made(count):
         found = []
         for cols in range(count):
-            case = CaseRecord(Choice("gelu", {"cols": cols}), Choice("torch", {}), (), "cpu", 0)
+            case = CaseRecord(Choice("gelu", {"cols": cols}), Choice("torch", {}), (), Settings("cpu", 0))
             names = [f"files/{case.key}/profile/{name}" for name in ("kernels.csv", "summary.txt")]
             (tmp_path / names[0]).parent.mkdir(parents=True)
             for name in names:
@@ -38,8 +40,8 @@ def test_a_summary_stands_under_its_case_and_above_its_other_files(rows, tmp_pat
 
 
 def test_of_many_the_first_are_told_and_the_others_counted(rows, tmp_path):
-    said = summaries(tmp_path, rows(terminal.MOST_SUMMARIES + 3))
-    assert len(said) == 2 * terminal.MOST_SUMMARIES + 1
+    said = summaries(tmp_path, rows(MOST_SUMMARIES + 3))
+    assert len(said) == 2 * MOST_SUMMARIES + 1
     assert said[-1] == f"\n3 more summaries are in the folders of {tmp_path / 'files'}"
 
 

@@ -16,9 +16,12 @@ from runner import cli
 from runner.cli import show as command
 from runner.cli.run import conclude
 from runner.device.processes import environment
-from runner.experiment.case import Choice, Plan
-from runner.experiment.results import Comparison
-from runner.report import formats
+from runner.records.case import Choice
+from runner.records.paired_rounds import PairedRounds
+from runner.records.plan import Plan
+from runner.report import flat_formats
+from runner.report.flat_formats import RECORDS
+from runner.report.table import WRITERS
 from runner.store import journal, run_folder
 from runner.store.session import Session
 
@@ -35,11 +38,11 @@ def show(capsys):
     return call
 
 
-def race(make, winners, dtype="float32", others=("torch",)):
+def race(made, winners, dtype="float32", others=("torch",)):
     """Rows and paired rounds of ``{cols: {impl: us}}``; ``others`` are in each."""
     rows = [
-        make.timed(
-            make.case("gelu", impl, {"cols": cols, "dtype": dtype}), us, samples=20, converged=True, interval_pct=0.1
+        made.timed(
+            made.case("gelu", impl, {"cols": cols, "dtype": dtype}), us, samples=20, converged=True, interval_pct=0.1
         )
         for cols, times in winners.items()
         for impl, us in times.items()
@@ -49,7 +52,7 @@ def race(make, winners, dtype="float32", others=("torch",)):
         problems.setdefault(row.case.problem, []).append(row)
     wave = (1.0, 1.001) * 5
     rounds = [
-        Comparison(
+        PairedRounds(
             {row.case.key: [row.time_us * one for one in wave] for row in some},
             {row.case.key: "graph_timestamps" for row in some},
         )
@@ -59,12 +62,12 @@ def race(make, winners, dtype="float32", others=("torch",)):
 
 
 @pytest.fixture
-def raced(make, tmp_path):
+def raced(made, tmp_path):
     """``raced({64: {"torch": 2.0, "triton": 1.0}})``: the folder of such a run."""
 
     def build(*races, name="race"):
-        found = [race(make, one) if isinstance(one, dict) else race(make, *one) for one in races]
-        folder = make.finished(
+        found = [race(made, one) if isinstance(one, dict) else race(made, *one) for one in races]
+        folder = made.finished(
             tmp_path / "outputs" / "2025-02-01" / f"00-00-00-{name}", [r for rows, _ in found for r in rows]
         )
         with journal.Journal(folder) as file:
@@ -76,14 +79,14 @@ def raced(make, tmp_path):
     return build
 
 
-H200 = {"name": "NVIDIA H200", "multiprocessors": 132, "max_memory_clock_mhz": 3201, "memory_bus_bits": 6144}
+H200 = {"name": "NVIDIA H200", "sms": 132, "max_memory_clock_mhz": 3201, "memory_bus_bits": 6144}
 
 
-def test_properties_of_the_device_are_columns_where_they_are_asked_for(show, make, tmp_path):
+def test_properties_of_the_device_are_columns_where_they_are_asked_for(show, made, tmp_path):
     """Each row has those of its own GPU, and one of a CPU those of the CPU."""
-    gpus = {"GPU-1": H200, "GPU-2": {"name": "NVIDIA H100", "multiprocessors": 114}}
+    gpus = {"GPU-1": H200, "GPU-2": {"name": "NVIDIA H100", "sms": 114}}
     rows = [
-        replace(make.timed(make.case("gelu", impl, {"cols": 8}), 2.0, gpu_uuid=uuid), device=device)
+        replace(made.timed(made.case("gelu", impl, {"cols": 8}), 2.0, gpu_uuid=uuid), device=device)
         for impl, device, uuid in (
             ("naive", "NVIDIA H200", "GPU-1"),
             ("torch", "NVIDIA H100", "GPU-2"),
@@ -91,7 +94,7 @@ def test_properties_of_the_device_are_columns_where_they_are_asked_for(show, mak
             ("triton", "NVIDIA H20", "GPU-3"),
         )
     ]
-    folder = make.finished(tmp_path / "outputs" / "2025-02-01" / "00-00-00-gpus", rows)
+    folder = made.finished(tmp_path / "outputs" / "2025-02-01" / "00-00-00-gpus", rows)
     cpu = {"gpu": None, "cpu_cores": 8, "cpu_l2_bytes": 2**21}
     run_folder.write_environment(
         folder, {"worker": cpu, "workers": {uuid: {"gpu": gpu, "cpu_cores": 9} for uuid, gpu in gpus.items()}}
@@ -122,12 +125,12 @@ def order(text):
     return [line.strip().removeprefix("★ ").removeprefix("≈ ").split("   ")[0] for line in lines]
 
 
-def test_it_is_what_the_run_printed_at_its_end_and_table_md_has_the_same_cells(make, tmp_path, capsys, show):
-    rows = [row for row in make.sweep() if row.case.impl.name != "compiled"]
+def test_it_is_what_the_run_printed_at_its_end_and_table_md_has_the_same_cells(made, tmp_path, capsys, show):
+    rows = [row for row in made.sweep() if row.case.impl.name != "compiled"]
     plan = Plan(
         cases=(
             *(row.case for row in rows),
-            make.case("gelu", "torch", {"rows": 8, "cols": 5, "dtype": "float32", "tf32": False}),
+            made.case("gelu", "torch", {"rows": 8, "cols": 5, "dtype": "float32", "tf32": False}),
         ),
         name="both",
         baseline="naive",
@@ -154,8 +157,9 @@ def test_columns_are_those_of_a_run_and_checked_like_them(folder, show):
     assert heads(show(folder, "columns=samples,time_us")) == ["implementation", "samples", "time_us", "verdict"]
     near = "did you mean gpu_us or gap_us or ncu_gpu_us? docs/columns.md lists them all"
     assert show(folder, "columns=gpu_uss", code=2) == f"runner: columns: no such column 'gpu_uss'; {near}\n"
-    near = "did you mean columns? One of: columns, output_dir"
-    assert show(folder, "colums=a", code=2) == f"runner: colums: no field of show; {near}\n"
+    near = "did you mean columns=? One of: --columns, "
+    assert show(folder, "colums=a", code=2).startswith(f"runner: colums: not an argument of show; {near}")
+    assert heads(show(folder, "--columns", "samples,time_us")) == heads(show(folder, "columns=samples,time_us"))
     journal_file = folder / "rows.jsonl"
     journal_file.write_text(journal_file.read_text().replace('"samples":', '"of_a_newer_version":'))
     assert "of_a_newer_version" in heads(show(folder, "columns=of_a_newer_version"))
@@ -201,7 +205,7 @@ def test_a_speed_up_is_still_that_of_the_whole_run(folder, show):
         (["--where", "gelu"], "--where gelu: no condition; write --where workload=gelu,dtype=bfloat16"),
         (["--sort", "time_use"], "--sort time_use: no such column; did you mean time_us"),
         (["--format", "html"], "argument --format: invalid choice: 'html'"),
-        (["--format", "parquet"], "--format parquet is no text; add --output FILE"),
+        (["--format", "parquet"], "--format parquet is not text; add --output PATH"),
     ],
 )
 def test_a_mistake_is_one_line(folder, show, words, said):
@@ -234,7 +238,7 @@ def test_fastest_is_a_line_per_problem_with_the_lead_and_where_it_changes_hands(
     (first,) = [line for line in lines if line.startswith("gelu cols=64 dtype=float32")]
     assert re.fullmatch(r".* ★ triton 1 us 2\.000x 1\.9\d\dx to 2\.0\d\dx torch faster", first)
     (equal,) = [line for line in lines if line.startswith("gelu cols=256 dtype=float32")]
-    assert " ≈ torch, triton 2 us 1.000x " in equal
+    assert " ≈ torch, triton 2.001 us 1.000x " in equal
     assert equal.endswith(" triton same")
     assert lines[-2:] == [
         "gelu cols (dtype=float32): triton up to 256, torch from 512",
@@ -246,14 +250,14 @@ def test_fastest_is_a_line_per_problem_with_the_lead_and_where_it_changes_hands(
     assert "| gelu cols=64 dtype=float32 | ★ triton | 1 us |" in show(folder, "--fastest", "--format", "md")
 
 
-def test_without_a_time_none_is_the_fastest_and_the_table_says_why(make, tmp_path, show):
-    failed = [row for row in make.sweep() if row.status == "error"]
-    folder = make.finished(tmp_path / "d" / "00-00-00-x", failed)
+def test_without_a_time_none_is_the_fastest_and_the_table_says_why(made, tmp_path, show):
+    failed = [row for row in made.sweep() if row.status == "error"]
+    folder = made.finished(tmp_path / "d" / "00-00-00-x", failed)
     assert show(folder, "--fastest", code=2) == (
         f"runner: {folder}: no case is correct and timed, so none is the fastest; leave out --fastest\n"
     )
     assert "1 case: 1 error." in show(folder)
-    nothing = make.finished(tmp_path / "d" / "00-00-01-x", [])
+    nothing = made.finished(tmp_path / "d" / "00-00-01-x", [])
     (nothing / journal.NAME).write_text("")
     assert show(nothing) == f"0 cases: no case done. Results: {nothing}\n"
     assert show(nothing, "--where", "impl=torch", "--sort", "time_us").startswith("0 cases")
@@ -278,10 +282,10 @@ def test_csv_and_json_have_all_that_rows_csv_has_and_several_runs_a_column(folde
     assert text.index("6 of 18 cases: ") < text.index("\n0 of 2 cases. Results: ")
 
 
-def test_text_of_a_run_is_no_markup_of_markdown_or_latex(make, tmp_path, show):
+def test_text_of_a_run_is_no_markup_of_markdown_or_latex(made, tmp_path, show):
     odd = r"a|b*c_<d> ~[e]\f&g$h%i#j{k}^"
-    rows = [make.timed(make.case("gelu", "torch", {"data": odd, "rows": rows}), 1.0) for rows in (1, 2)]
-    folder = make.finished(tmp_path / "d" / "00-00-00-x", rows)
+    rows = [made.timed(made.case("gelu", "torch", {"data": odd, "rows": rows}), 1.0) for rows in (1, 2)]
+    folder = made.finished(tmp_path / "d" / "00-00-00-x", rows)
     assert r"data=a\|b\*c\_\<d\> \~\[e\]\\f&amp;g$h%i#j{k}^" in show(folder, "--format", "md")
     latex = show(folder, "--format", "latex")
     assert r"a\textbar{}b*c\_\textless{}d\textgreater{} \textasciitilde{}[e]\textbackslash{}f\&g\$h\%i\#j\{k\}" in latex
@@ -303,11 +307,14 @@ def test_a_file_is_written_in_the_format_of_its_name_and_never_into_the_folder(f
         assert (tmp_path / name).read_text().startswith(begin)
     before = sorted((path.name, path.read_bytes()) for path in folder.iterdir())
     inside = show(folder, "--output", folder / "rows.jsonl", code=2)
-    assert "is the folder of a run, which show does not change; name another" in inside
+    assert "is the folder of a run, which stays as it is; give --output PATH elsewhere" in inside
     assert sorted((path.name, path.read_bytes()) for path in folder.iterdir()) == before
-    assert show(folder, "--output", tmp_path / "no" / "a.md", code=2).endswith(
-        "a.md: cannot be written: No such file or directory\n"
-    )
+    assert show(folder, "--output", tmp_path / "made" / "a.md") == ""
+    assert (tmp_path / "made" / "a.md").read_text() == (tmp_path / "a.md").read_text()
+    in_the_way = show(folder, "--output", tmp_path / "a.md" / "b.md", code=2)
+    assert re.search(r"b\.md: cannot be written: .*; give another path\n$", in_the_way)
+    image = show(folder, "--output", tmp_path / "a.png", code=2)
+    assert image.endswith("a.png: show writes table, md, latex, csv, json, parquet; give another ending\n")
 
 
 def test_parquet_has_one_type_a_column_or_says_what_to_install(folder, tmp_path, show, monkeypatch):
@@ -322,7 +329,7 @@ def test_parquet_has_one_type_a_column_or_says_what_to_install(folder, tmp_path,
     show(folder, "--output", path)
     table = parquet.read_table(path)
     assert (table.num_rows, str(table.schema.field("time_us").type)) == (18, "double")
-    assert formats.parquet([{"a": 1}, {"a": "x"}, {"b": True}])[:4] == b"PAR1"
+    assert flat_formats.parquet([{"a": 1}, {"a": "x"}, {"b": True}])[:4] == b"PAR1"
 
 
 def test_damage_is_counted_and_a_newer_format_refused(folder, show, capsys):
@@ -331,9 +338,7 @@ def test_damage_is_counted_and_a_newer_format_refused(folder, show, capsys):
     path.write_text(whole[: len(whole) * 2 // 3])
     assert cli.main(["show", str(folder)]) == 0
     printed = capsys.readouterr()
-    assert printed.err == (
-        f"runner: {folder}: 1 record of its journal cannot be read: damaged, cut off or of another version\n"
-    )
+    assert printed.err == (f"runner: {folder}: 1 record of its journal cannot be read: damaged or cut off\n")
     assert " not run. Results: " in printed.out
     path.write_text(whole.replace(f'"format":{journal.FORMAT}', f'"format":{journal.FORMAT + 1}'))
     error = show(folder, code=2)
@@ -360,4 +365,4 @@ def test_nothing_heavy_is_imported(folder):
 
 
 def test_the_formats_are_those_that_exist():
-    assert {*command.FORMATS} == {*formats.SHEETS, *formats.RECORDS} >= {*command.ENDINGS.values()}
+    assert {*command.FORMATS} == {*WRITERS, *RECORDS}

@@ -8,33 +8,34 @@ from pathlib import Path
 import pytest
 
 from runner import cli
-from runner.experiment.case import CaseRecord, Choice
-from runner.experiment.results import Row
+from runner.findings.past import read_run
 from runner.measure import write_csv
 from runner.measure.ncu import report
-from runner.report import past
+from runner.records.case import CaseRecord, Choice
+from runner.records.row import Row
+from runner.records.settings import Settings
 
 RAW = (Path(__file__).parents[1] / "measure" / "ncu" / "raw.csv").read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def profiled(make, tmp_path):
+def profiled(made, tmp_path):
     """The folder of a run whose implementations launched one kernel each that ncu has profiled on an H200."""
 
     def build(*impls, reference="torch", **metrics):
         rows = []
         for place, impl in enumerate(impls):
             measures = (Choice("ncu", {"reference": reference}), Choice("inspect", {"reference": reference}))
-            case = CaseRecord(Choice("softmax", {"cols": 8}), Choice(impl, {}), measures, "auto", 0)
+            case = CaseRecord(Choice("softmax", {"cols": 8}), Choice(impl, {}), measures, Settings("auto", 0))
             file = f"files/{case.key}/ncu/kernels.csv"
-            profile = report.Profile(report.kernels(RAW)[place : place + 1], [], "", {})
+            profile = report.NcuProfile(report.kernels(RAW)[place : place + 1], [], "", {})
             figures = profile.columns() | {"kernel_registers": 32, "kernel_spill_bytes": 8 * place, **metrics}
             rows.append(Row(case=case, status="ok", device="NVIDIA H200", metrics=figures, files=(file,)))
-        folder = make.finished(tmp_path / "outputs" / "2025-02-01" / "00-00-00-ncu", rows)
+        folder = made.finished(tmp_path / "outputs" / "2025-02-01" / "00-00-00-ncu", rows)
         for place, row in enumerate(rows):
-            lines = report.Profile(report.kernels(RAW)[place : place + 1], [], "", {}).lines()
+            lines = report.NcuProfile(report.kernels(RAW)[place : place + 1], [], "", {}).lines()
             (folder / row.files[0]).parent.mkdir(parents=True)
-            write_csv(folder / row.files[0], list(lines[0]), lines)
+            write_csv(folder / row.files[0], lines)
         return folder
 
     return build
@@ -67,7 +68,7 @@ def test_the_page_of_a_report_has_it_too(profiled, tmp_path):
     assert "softmax: inspect, what differs from torch" in (tmp_path / "page.html").read_text()
 
 
-def test_where_there_is_nothing_to_compare_it_says_why(profiled, make, capsys):
+def test_where_there_is_nothing_to_compare_it_says_why(profiled, made, capsys):
     folder = profiled("torch", "triton", reference="compiled")
     cli.main(["show", str(folder)])
     assert "softmax: ncu\n  nothing to compare: compiled has no row" in capsys.readouterr().out
@@ -76,8 +77,8 @@ def test_where_there_is_nothing_to_compare_it_says_why(profiled, make, capsys):
             row, case=replace(row.case, measures=(Choice("ncu", {"reference": "torch"}),)), metrics=metrics, files=()
         )
         for row, metrics in zip(
-            past.read(folder).rows, ({"not_measured": "ncu: it is missing"}, {"ncu_gpu_us": 1.0}), strict=True
+            read_run(folder).rows, ({"not_measured": "ncu: it is missing"}, {"ncu_gpu_us": 1.0}), strict=True
         )
     ]
-    cli.main(["show", str(make.finished(folder.with_name("00-00-01-ncu"), rows))])
+    cli.main(["show", str(made.finished(folder.with_name("00-00-01-ncu"), rows))])
     assert "  nothing to compare: torch: ncu: it is missing" in capsys.readouterr().out

@@ -14,13 +14,16 @@ from pathlib import Path
 import pytest
 
 from runner.device import processes
-from runner.experiment.results import Row
-from runner.report import derive, wandb_record
-from runner.report import wandb as room
+from runner.findings.lines import derive_lines
+from runner.records.row import Row
+from runner.report import wandb
 from runner.report.wandb import Wandb
+from runner.report.wandb.record import certificate_file
+from runner.report.wandb.state import read_state
 from runner.store import journal
 
 KEY = "0123456789abcdef" * 3
+SECRET = "chocolate-chip"
 LONG = partial(pytest.param, marks=pytest.mark.long)
 LOG = Wandb(
     project="kernel-runner",
@@ -46,14 +49,15 @@ def kept(lines, folder):
 
 
 @pytest.fixture(scope="module")
-def offline(make, read_wandb, tmp_path_factory):
+def offline(made, read_wandb, tmp_path_factory):
     """A run published without a key, from the folder that ``outputs`` is in: (folder, lines, what was recorded)."""
     top = tmp_path_factory.mktemp("offline")
     with pytest.MonkeyPatch.context() as patch:
-        make.isolate(patch, top / "home")
+        made.isolate(patch, top / "home")
         patch.chdir(top)
-        folder = make.finished(top / "outputs" / "2025-01-31" / "10-11-12-both", make.sweep())
-        lines = OFFLINE.publish(folder.relative_to(top))
+        folder = made.finished(top / "outputs" / "2025-01-31" / "10-11-12-both", made.sweep())
+        patch.setenv("LAB_COOKIE", SECRET)
+        lines = replace(OFFLINE, tags=(*OFFLINE.tags, f"of {SECRET}")).publish(folder.relative_to(top))
         _, path = kept(lines, folder)
         yield folder, lines, read_wandb(path.resolve())
 
@@ -90,9 +94,9 @@ def test_the_table_holds_every_row_of_the_journal(offline):
     fields = [f"workload.{name}" for name in ("rows", "cols", "dtype", "tf32", "size")]
     assert table["columns"][:7] == ["workload", *fields, "impl"]
     shown = {line["key"]: line for line in (dict(zip(table["columns"], cells, strict=True)) for cells in table["data"])}
-    rows = journal.read(folder)
+    rows = journal.read_rows(folder)
     assert len(rows) == len(table["data"]) == len(shown) == 18
-    for line in derive.lines(rows, None):
+    for line in derive_lines(rows, None):
         row = line.row
         seen = shown[row.case.key]
         name = row.case.impl.name
@@ -139,7 +143,7 @@ def test_charts_have_one_line_per_implementation_against_the_swept_size(offline)
         "compiled": [256, 1000, 4096],
     }
     assert [y for _, y in faster["compiled"]] == pytest.approx([2.0, 2.0, 2.0])
-    for line in derive.lines(journal.read(folder), None):
+    for line in derive_lines(journal.read_rows(folder), None):
         if line.row.case.workload.name == "gelu" and line.row.status == "ok":
             x, label = line.row.case.workload.fields["cols"], line.row.case.impl.name
             assert (x, line.gbps) in series(recorded.table(charts["charts/gelu/gbps"]))[label]
@@ -202,7 +206,8 @@ def test_the_run_is_named_as_its_folder_and_found_by_what_it_compares(offline):
     run = recorded.run
     assert (run.project, run.run_group, run.job_type) == ("kernel-runner", "nightly", "sweep")
     assert run.display_name == "2025-01-31/10-11-12-both"
-    assert sorted(run.tags) == ["compiled", "gelu", "h100", "matmul", "naive", "torch"]
+    assert sorted(run.tags) == ["compiled", "gelu", "h100", "matmul", "naive", "of <redacted>", "torch"]
+    assert SECRET not in repr(recorded)
     assert recorded.exit_code == 1  # two cases failed
 
 
@@ -227,15 +232,15 @@ def test_the_certificate_is_the_one_that_the_run_names(tmp_path, monkeypatch):
     place.mkdir(parents=True)
     for name, taken in (("a", "2025-01-01"), ("b", "2025-01-02")):
         (place / f"{name}.json").write_text(json.dumps({"taken": taken}))
-    assert wandb_record.certificate_file({"worker": {"certificate": {"taken": "2025-01-02"}}}) == place / "b.json"
-    assert wandb_record.certificate_file({"worker": {"certificate": {"taken": "2025-01-03"}}}) is None
-    assert wandb_record.certificate_file({"worker": {"certificate": None}}) is None
-    assert wandb_record.certificate_file({}) is None
+    assert certificate_file({"worker": {"certificate": {"taken": "2025-01-02"}}}) == place / "b.json"
+    assert certificate_file({"worker": {"certificate": {"taken": "2025-01-03"}}}) is None
+    assert certificate_file({"worker": {"certificate": None}}) is None
+    assert certificate_file({}) is None
 
 
-def test_each_case_can_be_a_run_of_its_own(make, home, read_wandb, tmp_path):
-    rows = [make.timed(make.case("gelu", name, {"cols": 8}), us) for name, us in (("naive", 6.0), ("torch", 3.0))]
-    folder = make.finished(tmp_path / "2025-01-31" / "10-11-12-gelu", rows)
+def test_each_case_can_be_a_run_of_its_own(made, home, read_wandb, tmp_path):
+    rows = [made.timed(made.case("gelu", name, {"cols": 8}), us) for name, us in (("naive", 6.0), ("torch", 3.0))]
+    folder = made.finished(tmp_path / "2025-01-31" / "10-11-12-gelu", rows)
     settings = replace(OFFLINE, per="case", group=None, notes="mine", job_type="nightly")
     (line,) = settings.publish(folder)
     assert line.startswith("W&B: kept offline (log.wandb.mode=offline); to upload: wandb sync ")
@@ -260,9 +265,9 @@ def test_nothing_is_left_outside_the_folder_and_nothing_said_of_the_machine(offl
 
 
 @pytest.mark.long
-def test_more_rows_than_wandb_tables_hold_are_all_there(make, home, read_wandb, tmp_path):
-    rows = [make.timed(make.case("gelu", "torch", {"cols": 1}, seed=seed), 1.0 + seed) for seed in range(10_050)]
-    folder = make.finished(tmp_path / "long", rows[:1])
+def test_more_rows_than_wandb_tables_hold_are_all_there(made, home, read_wandb, tmp_path):
+    rows = [made.timed(made.case("gelu", "torch", {"cols": 1}, seed=seed), 1.0 + seed) for seed in range(10_050)]
+    folder = made.finished(tmp_path / "long", rows[:1])
     with open(folder / "rows.jsonl", "w") as file:  # quicker than one fsync each
         file.writelines(json.dumps({"record": "row", **row.to_record()}) + "\n" for row in rows)
     _, path = kept(OFFLINE.publish(folder), folder)
@@ -272,9 +277,9 @@ def test_more_rows_than_wandb_tables_hold_are_all_there(make, home, read_wandb, 
     assert [cells[at] for cells in table["data"]] == [row.time_us for row in rows]
 
 
-def test_a_run_without_a_single_timed_row_is_recorded_without_charts(make, home, read_wandb, tmp_path):
-    lost = Row(case=make.case("gelu", "torch", {"cols": 1}), status="lost", reason="the runner was killed")
-    folder = make.finished(tmp_path / "lost", [lost])
+def test_a_run_without_a_single_timed_row_is_recorded_without_charts(made, home, read_wandb, tmp_path):
+    lost = Row(case=made.case("gelu", "torch", {"cols": 1}), status="lost", reason="the runner was killed")
+    folder = made.finished(tmp_path / "lost", [lost])
     _, path = kept(OFFLINE.publish(folder), folder)
     (only,) = read_wandb(path).history
     assert {key for key in only if not key.startswith("_")} == {"rows"}
@@ -283,7 +288,7 @@ def test_a_run_without_a_single_timed_row_is_recorded_without_charts(make, home,
 # Uploading
 
 
-def test_a_run_is_uploaded_and_goes_on_when_it_is_resumed(folder, home, loopback, monkeypatch, make):
+def test_a_run_is_uploaded_and_goes_on_when_it_is_resumed(folder, home, loopback, monkeypatch, made):
     with loopback() as server:
         monkeypatch.setenv("WANDB_API_KEY", KEY)
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
@@ -294,12 +299,12 @@ def test_a_run_is_uploaded_and_goes_on_when_it_is_resumed(folder, home, loopback
     assert {"/put/config.yaml", "/put/wandb-summary.json"} <= set(server.uploads)
     assert server.streamed[-1]["exitcode"] == 1
     assert_no_secret(folder)
-    kept = room.state(folder)
+    kept = read_state(folder)
     assert f"W&B: {kept.url}" == line
     assert kept.uploaded(folder)
     # A resumed sweep goes on in the same run, with what is new.
     with journal.Journal(folder) as results:
-        results.row(make.timed(make.case("gelu", "torch", {**SIZES, "cols": 8192}), 8192.0))
+        results.row(made.timed(made.case("gelu", "torch", {**SIZES, "cols": 8192}), 8192.0))
     began, streamed = len(server.runs), len(server.streamed)
     with loopback() as later:
         monkeypatch.setenv("WANDB_BASE_URL", later.url)
@@ -443,7 +448,7 @@ def test_a_client_that_hangs_is_killed_with_all_it_started(folder, home, monkeyp
     note = folder.parent / "pid"
     start = f"import subprocess, pathlib\nchild = subprocess.Popen(['sleep', '1000'])\npathlib.Path({str(note)!r})"
     client(folder, monkeypatch, f"{start}.write_text(str(child.pid))\nchild.wait()")
-    monkeypatch.setattr(room, "MARGIN_S", 1.0)
+    monkeypatch.setattr(wandb, "MARGIN_S", 1.0)
     assert replace(OFFLINE, timeout_s=0.5).publish(folder) == [
         f"W&B: not logged (not done within 1.5 s); the results are in {folder}"
     ]
@@ -477,3 +482,23 @@ def test_a_project_name_that_wandb_refuses_is_refused_before_the_run(name):
 def test_a_tag_that_wandb_refuses_is_refused_before_the_run():
     with pytest.raises(ValueError, match=r"^tags: .* is not allowed; give 1 to 64 characters each"):
         replace(LOG, tags=("x" * 65,))
+
+
+def test_wandbs_own_variables_hold_where_the_config_says_nothing(monkeypatch):
+    variables = {
+        "PROJECT": "lab",
+        "ENTITY": "team",
+        "RUN_GROUP": "week 3",
+        "JOB_TYPE": "night",
+        "NOTES": "why",
+        "TAGS": "a, b",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    silent = replace(LOG, project=None, group=None, tags=())
+    fields = ("project", "entity", "group", "job_type", "notes", "tags")
+    assert [getattr(silent, name) for name in fields] == ["lab", "team", "week 3", "night", "why", ("a", "b")]
+    assert (LOG.project, LOG.group, LOG.tags) == ("kernel-runner", "nightly", ("h100", "h100"))
+    monkeypatch.setenv("WANDB_PROJECT", "a/b")
+    with pytest.raises(ValueError, match=r"^project: WANDB_PROJECT: 'a/b' is not allowed; give 1 to 128 characters"):
+        replace(LOG, project=None)

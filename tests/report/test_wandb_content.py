@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from runner.report.wandb_content import Content
+from runner.report.wandb.content import Content
 
 VARIED = [(None, 20), ("anomaly", 50)]
 
 
-def test_other_axes_become_part_of_a_lines_label(make):
+def test_other_axes_become_part_of_a_lines_label(made):
     rows = [
-        make.timed(make.case("gelu", "torch", {"dtype": dtype, "cols": cols, "rows": 2}, seed), cols * 1.0)
+        made.timed(made.case("gelu", "torch", {"dtype": dtype, "cols": cols, "rows": 2}, seed), cols * 1.0)
         for dtype in ("float32", "float16")
         for cols in (256, 128)
         for seed in (0, 1)
@@ -23,9 +23,9 @@ def test_other_axes_become_part_of_a_lines_label(make):
     assert content.charts("gelu")["time_us"] == {label: [(128.0, 128.0), (256.0, 256.0)] for label in labels}
 
 
-def test_namesakes_are_told_apart_by_their_options(make):
+def test_namesakes_are_told_apart_by_their_options(made):
     rows = [
-        make.timed(make.case("gelu", "compiled", {"cols": cols}, of=of, mode="default"), 1.0)
+        made.timed(made.case("gelu", "compiled", {"cols": cols}, of=of, mode="default"), 1.0)
         for of in ("naive", "torch")
         for cols in (1, 2)
     ]
@@ -41,21 +41,21 @@ def test_namesakes_are_told_apart_by_their_options(make):
 
 
 @pytest.mark.parametrize("field", ["dtype", "tf32"])
-def test_no_chart_where_no_size_varies(make, field):
+def test_no_chart_where_no_size_varies(made, field):
     values = {"dtype": ("float32", "float16"), "tf32": (True, False)}[field]
-    rows = [make.timed(make.case("gelu", "torch", {"cols": 8, field: value}), 1.0) for value in values]
+    rows = [made.timed(made.case("gelu", "torch", {"cols": 8, field: value}), 1.0) for value in values]
     content = Content(rows, None)
     assert content.charts("gelu") == {}
     assert content.history("gelu") == []
 
 
-def test_a_figure_nobody_has_is_not_charted(make):
-    rows = [make.timed(make.case("gelu", "torch", {"cols": cols}), 1.0, flops=None) for cols in (1, 2)]
+def test_a_figure_nobody_has_is_not_charted(made):
+    rows = [made.timed(made.case("gelu", "torch", {"cols": cols}), 1.0, flops=None) for cols in (1, 2)]
     assert set(Content(rows, None).charts("gelu")) == {"time_us", "gbps"}
 
 
-def test_a_single_case_is_summed_up_under_its_workload(make):
-    content = Content([make.timed(make.case("gelu", "torch", {"cols": 8}), 4.0)], None)
+def test_a_single_case_is_summed_up_under_its_workload(made):
+    content = Content([made.timed(made.case("gelu", "torch", {"cols": 8}), 4.0)], None)
     summary = {"cases/total": 1, "cases/ok": 1, "cases/failed": 0}
     assert content.summary() == summary | {
         "gelu/fastest": "torch",
@@ -68,17 +68,20 @@ def test_a_single_case_is_summed_up_under_its_workload(make):
     }
 
 
-def test_points_that_differ_in_their_measurement_alone_do_not_share_a_key(make):
-    cases = [replace(make.case("gelu", "torch", {"cols": 8}), time_wrong=flag) for flag in (False, True)]
-    summary = Content([make.timed(case, us) for case, us in zip(cases, (4.0, 5.0), strict=True)], None).summary()
+def test_points_that_differ_in_their_measurement_alone_do_not_share_a_key(made):
+    cases = [made.case("gelu", "torch", {"cols": 8}).with_settings(time_wrong=flag) for flag in (False, True)]
+    summary = Content([made.timed(case, us) for case, us in zip(cases, (4.0, 5.0), strict=True)], None).summary()
     keys = [f"gelu/time_wrong={flag}/fastest_us" for flag in (False, True)]
     assert [summary[key] for key in keys] == [4.0, 5.0]
 
 
-def test_what_else_varies_is_a_column(make):
-    one = make.case("gelu", "torch", {"cols": 8})
-    cases = [replace(one, debug=aid, measures=(replace(one.measures[0], fields={"samples": n}),)) for aid, n in VARIED]
-    table = Content([make.timed(case, 1.0) for case in cases], None).table()
+def test_what_else_varies_is_a_column(made):
+    one = made.case("gelu", "torch", {"cols": 8})
+    cases = [
+        replace(one.with_settings(debug=aid), measures=(replace(one.measures[0], fields={"samples": n}),))
+        for aid, n in VARIED
+    ]
+    table = Content([made.timed(case, 1.0) for case in cases], None).table()
     found = [
         [cells[table["columns"].index(name)] for cells in table["data"]]
         for name in ("debug", "measure.benchmark.samples")
@@ -86,27 +89,27 @@ def test_what_else_varies_is_a_column(make):
     assert list(zip(*found, strict=True)) == VARIED
 
 
-def test_cases_that_are_tied_are_the_fastest_together(make):
+def test_cases_that_are_tied_are_the_fastest_together(made):
     figures = {"samples": 20, "converged": True}
-    cases = [make.timed(make.case("gelu", name, {"cols": 8}), us, **figures) for name, us in (("a", 6.01), ("b", 6.0))]
+    cases = [made.timed(made.case("gelu", name, {"cols": 8}), us, **figures) for name, us in (("a", 6.01), ("b", 6.0))]
     said = Content(cases, None).summary()
     assert (said["gelu/fastest"], said["gelu/fastest_us"]) == ("a, b", 6.0)
 
 
-def test_speedups_are_against_the_baseline_asked_for(make):
-    rows = [make.timed(make.case("gelu", name, {"cols": 8}), us) for name, us in (("naive", 6.0), ("torch", 2.0))]
+def test_speedups_are_against_the_baseline_asked_for(made):
+    rows = [made.timed(made.case("gelu", name, {"cols": 8}), us) for name, us in (("naive", 6.0), ("torch", 2.0))]
     assert Content(rows, "naive").summary()["gelu/speedup/torch"] == pytest.approx(3.0)
 
 
-def test_a_workloads_field_named_as_a_column_keeps_both(make):
-    rows = [make.timed(make.case("gelu", "torch", {"status": "solid", "cols": 8}), 1.0)]
+def test_a_workloads_field_named_as_a_column_keeps_both(made):
+    rows = [made.timed(made.case("gelu", "torch", {"status": "solid", "cols": 8}), 1.0)]
     table = Content(rows, None).table()
     line = dict(zip(table["columns"], table["data"][0], strict=True))
     assert (line["workload.status"], line["status"]) == ("solid", "ok")
 
 
-def test_a_column_of_mixed_values_becomes_text(make):
-    rows = [make.timed(make.case("gelu", "torch", {"layout": value}), 1.0) for value in (1, "rows", True, None)]
+def test_a_column_of_mixed_values_becomes_text(made):
+    rows = [made.timed(made.case("gelu", "torch", {"layout": value}), 1.0) for value in (1, "rows", True, None)]
     table = Content(rows, None).table()
     assert [cells[table["columns"].index("workload.layout")] for cells in table["data"]] == ["1", "rows", "True", None]
 
@@ -116,9 +119,9 @@ def test_no_rows_make_an_empty_page():
     assert (content.table()["data"], content.summary()) == ([], {"cases/total": 0, "cases/failed": 0})
 
 
-def test_the_roofline_has_the_measured_peak_beside_each_implementation(make):
+def test_the_roofline_has_the_measured_peak_beside_each_implementation(made):
     rows = [
-        make.timed(make.case("gelu", name, {"cols": 8}), us, flops=8_000_000, bytes_min=1_000_000, **percent)
+        made.timed(made.case("gelu", name, {"cols": 8}), us, flops=8_000_000, bytes_min=1_000_000, **percent)
         for name, us, percent in (("naive", 4.0, {}), ("torch", 2.0, {"pct_of_measured_peak": 50.0}))
     ]
     content = Content(rows, None)
@@ -133,10 +136,10 @@ def test_the_roofline_has_the_measured_peak_beside_each_implementation(make):
     assert Content(rows[:1], None).roofline() == {}
 
 
-def test_figures_that_sort_runs_are_by_implementation(make):
+def test_figures_that_sort_runs_are_by_implementation(made):
     times = {"naive": (8.0, 4.0), "torch": (2.0, 4.0)}
     rows = [
-        make.timed(make.case("gelu", name, {"cols": cols}), us, samples=20, converged=True)
+        made.timed(made.case("gelu", name, {"cols": cols}), us, samples=20, converged=True)
         for name, some in times.items()
         for cols, us in zip((1, 2), some, strict=True)
     ]
@@ -147,6 +150,6 @@ def test_figures_that_sort_runs_are_by_implementation(make):
     assert said["fastest"] == "torch"
 
 
-def test_a_wrong_result_has_no_best_time(make):
-    rows = [make.timed(make.case("gelu", "naive", {"cols": 8}), 4.0, "wrong")]
+def test_a_wrong_result_has_no_best_time(made):
+    rows = [made.timed(made.case("gelu", "naive", {"cols": 8}), 4.0, "wrong")]
     assert not {key for key in Content(rows, None).summary() if "best_us" in key or "fastest" in key}

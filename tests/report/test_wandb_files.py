@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from runner.experiment.case import CaseRecord, Choice
-from runner.experiment.results import Row
-from runner.report import wandb_content
+from runner.records.case import CaseRecord, Choice
+from runner.records.row import Row
+from runner.records.settings import Settings
+from runner.report.wandb.content import artifact_tables, artifacts
 
 KERNELS = {
     "torch": "name,calls,us\ngemm,2,1.5\n",
@@ -18,7 +19,7 @@ KERNELS = {
 def rows(tmp_path):
     found = []
     for impl, text in KERNELS.items():
-        case = CaseRecord(Choice("gelu", {"cols": 4}), Choice(impl, {}), (), "cpu", 0)
+        case = CaseRecord(Choice("gelu", {"cols": 4}), Choice(impl, {}), (), Settings("cpu", 0))
         names = [f"files/{case.key}/profile/{name}" for name in ("kernels.csv", "trace.json.gz", "elsewhere")]
         (tmp_path / names[0]).parent.mkdir(parents=True)
         (tmp_path / names[0]).write_text(text)
@@ -28,11 +29,11 @@ def rows(tmp_path):
 
 
 def test_files_that_are_not_here_are_left_out(rows, tmp_path):
-    assert wandb_content.artifacts(tmp_path, rows) == [file for row in rows for file in row.files[:2]]
+    assert artifacts(tmp_path, rows) == [file for row in rows for file in row.files[:2]]
 
 
 def test_tables_of_all_cases_are_one(rows, tmp_path):
-    found = wandb_content.tables(tmp_path, rows)
+    found = artifact_tables(tmp_path, rows)
     assert list(found) == ["profile/kernels"]
     assert found["profile/kernels"]["columns"] == ["case", "implementation", "name", "calls", "us", "note"]
     assert found["profile/kernels"]["data"] == [

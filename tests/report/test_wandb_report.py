@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from runner import cli
-from runner.experiment.results import Row
-from runner.report import past, to_wandb, wandb
-from runner.report.wandb import Address
+from runner.findings.past import read_run
+from runner.records.row import Row
+from runner.report import to_wandb
+from runner.report.wandb.state import Address, State, write_state
 
 pytest.importorskip("wandb_workspaces")
 
@@ -79,10 +80,10 @@ def test_the_file_is_where_it_is_asked_for_but_never_in_the_folder_of_the_run(fo
     assert json.loads((place / "my.json").read_text())["spec"]["blocks"]
     refused = report(capsys, folder, "--output", folder / "my.json")
     assert (refused.code, refused.lines) == (2, [])
-    assert "in the folder of the run" in refused.err
+    assert "is the folder of a run, which stays as it is" in refused.err
 
 
-@pytest.mark.parametrize("mode", ["offline", "disabled"])
+@pytest.mark.parametrize("mode", ["offline", pytest.param("disabled", marks=pytest.mark.long)])
 def test_an_offline_mode_publishes_nothing(folder, place, capsys, monkeypatch, mode):
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     monkeypatch.setenv("WANDB_MODE", mode)
@@ -91,14 +92,14 @@ def test_an_offline_mode_publishes_nothing(folder, place, capsys, monkeypatch, m
     assert line.endswith(f"to publish it: unset WANDB_MODE, then python -m runner report wandb {folder}")
 
 
-def test_a_run_without_a_time_has_a_report_and_one_without_a_row_none(make, tmp_path, place, capsys):
-    lost = Row(case=make.case("gelu", "torch", {"cols": 1}), status="lost", reason="the runner was killed")
-    folder = make.finished(tmp_path / "2025-01-31" / "lost", [lost])
+def test_a_run_without_a_time_has_a_report_and_one_without_a_row_none(made, tmp_path, place, capsys):
+    lost = Row(case=made.case("gelu", "torch", {"cols": 1}), status="lost", reason="the runner was killed")
+    folder = made.finished(tmp_path / "2025-01-31" / "lost", [lost])
     assert report(capsys, folder, "--output", "lost.json").code == 1
     spec = json.loads((place / "lost.json").read_text())["spec"]
     assert "the runner was killed" in texts(spec["blocks"])
     assert not panels(spec, "Run History Line Plot")
-    empty = make.finished(tmp_path / "2025-01-31" / "empty", [])
+    empty = made.finished(tmp_path / "2025-01-31" / "empty", [])
     done = report(capsys, empty)
     assert (done.code, done.lines) == (2, [])
     assert done.err == f"runner: {empty}: no case is done; resume={empty} runs them\n"
@@ -171,24 +172,24 @@ def logged(folder, url):
     name = "wandb/offline-run-1"
     (folder / name).mkdir(parents=True)
     (folder / name / "run-1.wandb.synced").touch()
-    wandb.keep(folder, wandb.State((name,), url=url, journal_bytes=(folder / "rows.jsonl").stat().st_size))
+    write_state(folder, State((name,), url=url, journal_bytes=(folder / "rows.jsonl").stat().st_size))
     return Address.of(url)
 
 
 def test_a_run_that_has_gone_on_since_it_was_uploaded_is_not_taken_as_it_was(folder):
     options = SimpleNamespace(entity=None, project=None)
     there = logged(folder, "https://example.org/us/theirs/runs/abc")
-    assert to_wandb.known(past.read(folder), options) == there
-    assert to_wandb.known(past.read(folder), SimpleNamespace(entity=None, project="mine")) is None
+    assert to_wandb.known(read_run(folder), options) == there
+    assert to_wandb.known(read_run(folder), SimpleNamespace(entity=None, project="mine")) is None
     with open(folder / "rows.jsonl", "a") as file:
         file.write('{"record":"stopped","keys":[]}\n')
-    assert to_wandb.known(past.read(folder), options) is None
+    assert to_wandb.known(read_run(folder), options) is None
 
 
-def test_what_the_report_says_in_words(folder, server, make, capsys):
+def test_what_the_report_says_in_words(folder, server, made, capsys):
     server.known = {"cases/total": 18}
-    other = make.finished(folder.parent / "12-00-00-other", make.sweep()[:9])
-    server.known["cases/total"] = len(past.read(other).lines)
+    other = made.finished(folder.parent / "12-00-00-other", made.sweep()[:9])
+    server.known["cases/total"] = len(read_run(other).lines)
     done = report(capsys, other, "--draft")
     assert done.lines[-1].startswith("W&B Report (draft): ")
     assert not server.runs  # the server has this run with as many cases
@@ -205,10 +206,10 @@ def test_what_the_report_says_in_words(folder, server, make, capsys):
     assert any("| device | cpu |" in text for text in tables)
 
 
-def test_runs_side_by_side_that_were_logged_before(folder, server, make, capsys):
+def test_runs_side_by_side_that_were_logged_before(folder, server, made, capsys):
     first = logged(folder, f"{server.url}/us/theirs/runs/abc")
-    rows = [make.timed(make.case("gelu", NASTY, {"rows": 8, "cols": cols}), cols * 2.0) for cols in (256, 4096)]
-    other = make.finished(folder.parent / f"12-00-00-{NASTY[:8]}", rows)
+    rows = [made.timed(made.case("gelu", NASTY, {"rows": 8, "cols": cols}), cols * 2.0) for cols in (256, 4096)]
+    other = made.finished(folder.parent / f"12-00-00-{NASTY[:8]}", rows)
     server.known = {"cases/total": 2}
     done = report(capsys, folder, other)
     assert done.code == 0, done.lines

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import pytest
 
-from runner.experiment.case import CaseRecord, Choice
+from runner.device.used_paths import ALL, FILES, stamp
+from runner.records.case import CaseRecord, Choice
+from runner.records.row import Row
+from runner.records.settings import Settings
 from runner.store import fingerprint
-from runner.store.fingerprint import MEASURE, Fingerprints, difference
+from runner.store.fingerprint import EDITED, MEASURE, MISSING, NOT_WATCHED, Fingerprints, difference
 
 KERNEL = '''"""A kernel."""
 import torch
@@ -24,9 +29,18 @@ def f(x):
 HELPER = "def scale(x):\n    return x\n"
 
 
+@pytest.fixture(scope="module")
+def read():
+    """A reader of sources that reads the files of the package, which no test edits, once."""
+    once = cache(fingerprint._read)
+    every_time = fingerprint._read
+    return lambda path, *rest: (once if path.is_relative_to(fingerprint.PACKAGE) else every_time)(path, *rest)
+
+
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def here(read, tmp_path, monkeypatch):
     """A user's folder with a file and its helper."""
+    monkeypatch.setattr(fingerprint, "_read", read)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(KERNEL)
     (tmp_path / "helper.py").write_text(HELPER)
@@ -35,7 +49,13 @@ def here(tmp_path, monkeypatch):
 
 def case(impl="file", **fields):
     fields = {"path": "mine.py:f"} | fields if impl == "file" else fields
-    return CaseRecord(Choice("gelu", {"rows": 8}), Choice(impl, fields), (), "cpu", 0)
+    return CaseRecord(Choice("gelu", {"rows": 8}), Choice(impl, fields), (), Settings("cpu", 0))
+
+
+def row(status="ok", **files):
+    """A row as a worker sends it, with the files that its case has used."""
+    reason = "" if status == "ok" else "why"
+    return Row(case=case(), status=status, reason=reason, fingerprint={FILES: ALL} | files.pop("files", {}))
 
 
 def now(**kwargs):
@@ -53,6 +73,17 @@ def test_a_case_depends_on_its_files_what_they_import_and_on_versions():
     kernels = {name for name in found if name.startswith("kernels/")}
     assert kernels <= {"kernels/unsupported.py", "kernels/spans.py"}  # what models import
     assert not any("site-packages" in name for name in found)
+
+
+def test_a_package_of_the_users_that_is_called_runner_counts(here):
+    (here / "runner").mkdir()
+    (here / "runner" / "__init__.py").write_text("")
+    (here / "runner" / "deep.py").write_text(HELPER)
+    (here / "mine.py").write_text("from runner.deep import scale\nfrom kernel_runner.kernels import spans\nf = scale\n")
+    before = now()
+    assert {"runner/__init__.py", "runner/deep.py", "kernels/spans.py"} <= set(before)
+    (here / "runner" / "deep.py").write_text("def scale(x):\n    return 2 * x\n")
+    assert difference(now(), before) == "runner/deep.py has changed"
 
 
 def test_a_file_outside_the_current_folder_depends_on_the_modules_beside_it(here, tmp_path, monkeypatch):
@@ -81,7 +112,9 @@ def test_a_file_within_the_checkout_depends_on_the_modules_beside_it(here, tmp_p
 
 def test_the_version_of_a_package_that_a_file_needs_counts(here):
     assert "orjson" not in now()
-    (here / "mine.py").write_text('with needs("orjson", extra="a"), needs("no-such", extra="b"):\n    import orjson\n')
+    (here / "mine.py").write_text(
+        'with needs("orjson", extra="a"), needs("no-such", extra="b"):\n    import orjson\ndef f(x): return x\n'
+    )
     found = now()
     assert found["orjson"].startswith("3.")
     assert found["no-such"] == ""
@@ -182,14 +215,78 @@ def test_a_row_without_a_fingerprint_counts_only_if_every_part_is_ignored():
 def test_a_file_edited_while_it_runs_is_neither_old_nor_new(here):
     prints = Fingerprints()
     first = prints.of(case())
-    assert prints.of_row(case()) == first
+    assert prints.of_row(row()) == first
     (here / "helper.py").write_text(HELPER + "y = 1\n")
     os.utime(here / "helper.py", ns=(1, 1))
-    row = prints.of_row(case())
-    assert {name for name in row if row[name] != first[name]} == {"helper.py"}
-    assert difference(now(), row) == "helper.py was edited while it ran"
+    edited = prints.of_row(row())
+    assert {name for name in edited if edited[name] != first[name]} == {"helper.py"}
+    assert difference(now(), edited) == "helper.py was edited while it ran"
     (here / "helper.py").write_text(HELPER)
-    assert difference(now(), row) == "helper.py was edited while it ran"
+    assert difference(now(), edited) == "helper.py was edited while it ran"
+
+
+def recorded(prints, used):
+    """The row of a case that has used these paths, which have been seen with these stamps."""
+    seen = row(files=used)
+    return replace(seen, fingerprint=prints.of_row(seen))
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "why"),
+    [
+        ("tuned.json", lambda path: path.write_text("2"), "tuned.json has changed"),
+        ("N", lambda path: path.write_text("2"), "./N has changed"),
+        ("tuned.json", lambda path: path.unlink(), "tuned.json has been removed"),
+        ("new.json", lambda path: path.write_text("2"), "new.json has been added"),
+        ("new.*", lambda path: path.with_name("new.py").write_text(""), "new.* has been added"),
+        ("new.*", lambda path: path.with_name("new").mkdir(), "new.* has been added"),
+        ("folder/", lambda path: (path / "b").write_text(""), "folder/ has changed"),
+        ("kernels/x.json", lambda path: path.write_text("2"), "/kernels/x.json has changed"),
+    ],
+)
+def test_what_a_case_has_used_counts_for_its_row(here, path, change, why):
+    for name in ("folder", "kernels"):
+        (here / name).mkdir()
+    for name in ("tuned.json", "N", "folder/a", "kernels/x.json"):
+        (here / name).write_text("1")
+    used = f"{here}/{path}"
+    before = recorded(Fingerprints(), {used: stamp(used)})
+    assert difference(Fingerprints().now(before), before.fingerprint) == ""
+    change(Path(used))
+    assert difference(Fingerprints().now(before), before.fingerprint).endswith(why)
+    assert difference(Fingerprints().now(before), before.fingerprint, ["sources"]) == ""
+
+
+def test_a_file_that_changed_after_a_case_had_used_it_is_marked(here):
+    (here / "tuned.json").write_text("1")
+    used = f"{here}/tuned.json"
+    seen = stamp(used)
+    (here / "tuned.json").write_text("22")
+    after = recorded(Fingerprints(), {used: seen})
+    assert difference(Fingerprints().now(after), after.fingerprint) == "tuned.json was edited while it ran"
+
+
+def test_names_are_those_from_the_top_of_the_repository(here, monkeypatch):
+    (here / ".git").mkdir()
+    (here / "below").mkdir()
+    (here / "below" / "mine.py").write_text(KERNEL)
+    monkeypatch.chdir(here / "below")
+    used = f"{here}/tuned.json"
+    assert {"below/mine.py", "helper.py", "tuned.json"} <= {*recorded(Fingerprints(), {used: stamp(used)}).fingerprint}
+
+
+def test_a_row_without_a_list_counts_only_if_it_has_no_time(here):
+    of_old_version = {name: text for name, text in now().items() if name != FILES}
+    reason = "which files it uses is not known: "
+    timed = replace(row(), fingerprint=of_old_version)
+    prints = Fingerprints()
+    assert difference(prints.now(timed), of_old_version) == f"{reason}an earlier version did not record them"
+    unknown = prints.of_row(row(files={FILES: "too many files were opened"}))
+    assert difference(prints.now(timed), unknown) == f"{reason}too many files were opened"
+    crashed = replace(row("crashed"), fingerprint={})
+    crashed = replace(crashed, fingerprint=prints.of_row(crashed))
+    assert difference(prints.now(crashed), crashed.fingerprint) == ""
+    assert difference(prints.now(timed), prints.of_row(replace(timed, fingerprint={}))) == f"{reason}{NOT_WATCHED}"
 
 
 def test_a_file_that_is_missing_when_its_row_arrives_is_marked(here):
@@ -197,9 +294,9 @@ def test_a_file_that_is_missing_when_its_row_arrives_is_marked(here):
     prints = Fingerprints()
     first = prints.of(case())
     (here / "mine.py").rename(here / "mine.py~")  # some editors save so
-    assert prints.of_row(case())["mine.py"] == fingerprint.MISSING + fingerprint.EDITED
+    assert prints.of_row(row())["mine.py"] == MISSING + EDITED
     (here / "mine.py~").rename(here / "mine.py")
-    assert prints.of_row(case()) == first
+    assert prints.of_row(row()) == first
 
 
 def test_a_folder_that_is_missing_when_its_row_arrives_is_marked(here):
@@ -209,13 +306,13 @@ def test_a_folder_that_is_missing_when_its_row_arrives_is_marked(here):
     prints = Fingerprints()
     assert "sub/helper.py" in prints.of(case())
     (here / "sub").rename(here / "elsewhere")
-    assert prints.of_row(case())["sub/helper.py"] == fingerprint.MISSING + fingerprint.EDITED
+    assert prints.of_row(row())["sub/helper.py"] == MISSING + EDITED
 
 
 def test_a_missing_kernel_file_has_a_digest(here):
     (here / "mine.py").write_text(KERNEL + "SOURCE = 'fast.cu'\n")
     before = now(impl="nothing_of_that_name")
-    assert before["kernels/gelu/nothing_of_that_name.py"] == fingerprint.MISSING
+    assert before["kernels/gelu/nothing_of_that_name.py"] == MISSING
 
 
 def test_a_measurement_with_its_own_folder_counts_only_for_cases_that_use_it():

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.experiment.columns import TIMES
-from runner.experiment.results import Comparison, Row
-from runner.experiment.schema import BadInput
+from runner.records.bad_input import BadInput
+from runner.records.columns import TIMES
+from runner.records.paired_rounds import PairedRounds
+from runner.records.row import Row
 from runner.store import journal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +34,7 @@ def test_rows_are_read_in_the_order_in_which_they_were_written(case, tmp_path):
         for each in rows:
             file.start(each.case)
             file.row(each)
-    assert journal.read(tmp_path) == rows
+    assert journal.read_rows(tmp_path) == rows
 
 
 def test_a_torn_record_costs_no_other_record(case, tmp_path):
@@ -43,7 +44,7 @@ def test_a_torn_record_costs_no_other_record(case, tmp_path):
         raw.write(b'{"record":"row","case":{"work')
     with journal.Journal(tmp_path) as file:
         file.row(row(case, 2))
-    assert [r.case.workload.fields["cols"] for r in journal.read(tmp_path)] == [1, 2]
+    assert [r.case.workload.fields["cols"] for r in journal.read_rows(tmp_path)] == [1, 2]
 
 
 def lines_of(folder):
@@ -90,14 +91,14 @@ def test_a_torn_record_of_another_process_costs_no_record_of_this_one(case, tmp_
         with open(tmp_path / journal.NAME, "ab") as other:
             other.write(b'{"record":"row","case":{"work')
         file.row(row(case, 2))
-    assert [r.case.workload.fields["cols"] for r in journal.read(tmp_path)] == [1, 2]
+    assert [r.case.workload.fields["cols"] for r in journal.read_rows(tmp_path)] == [1, 2]
 
 
 def test_the_last_row_of_a_case_counts_at_the_place_of_the_first(case, tmp_path):
     with journal.Journal(tmp_path) as file:
         for cols, time_us in ((1, 1.0), (2, 5.0), (1, 2.0)):
             file.row(row(case, cols, metrics={"wall_us": time_us}))
-    assert [r.time_us for r in journal.read(tmp_path)] == [2.0, 5.0]
+    assert [r.time_us for r in journal.read_rows(tmp_path)] == [2.0, 5.0]
 
 
 def test_a_record_cut_off_at_any_byte_costs_no_other_record(case, tmp_path):
@@ -118,27 +119,20 @@ def test_a_record_cut_off_at_any_byte_costs_no_other_record(case, tmp_path):
     assert list(found.rows.values())[1].detail == detail
 
 
-def test_a_row_that_an_older_version_wrote_is_read(case, tmp_path):
-    record = {"record": "row", **row(case, 1).to_record()}
-    del record["fingerprint"]
-    (tmp_path / journal.NAME).write_text(f"\n{json.dumps(record)}\n")
-    assert journal.read(tmp_path) == [row(case, 1)]
-
-
 def test_a_comparison_with_a_field_of_a_later_version_is_read(case, tmp_path):
     with journal.Journal(tmp_path) as file:
         file.row(one := row(case, 1))
-        file.rounds(rounds := Comparison({one.case.key: [1.5] * 10}, {one.case.key: "perf_counter"}))
+        file.rounds(rounds := PairedRounds({one.case.key: [1.5] * 10}, {one.case.key: "perf_counter"}))
     path = tmp_path / journal.NAME
     path.write_text(path.read_text().replace('"batches_us"', '"of_a_later_version":1,"batches_us"'))
     assert journal.load(tmp_path).rounds == [rounds]
-    assert journal.read(tmp_path) == [one]
+    assert journal.read_rows(tmp_path) == [one]
 
 
 def test_a_comparison_holds_until_one_of_its_cases_has_another_row(case, tmp_path):
     one, two = row(case, 1), row(case, 2)
     keys = one.case.key, two.case.key
-    both = Comparison({key: [1.0] * 10 for key in keys}, dict.fromkeys(keys, "perf_counter"))
+    both = PairedRounds({key: [1.0] * 10 for key in keys}, dict.fromkeys(keys, "perf_counter"))
     with journal.Journal(tmp_path) as file:
         file.row(one)
         file.row(two)
@@ -215,12 +209,13 @@ def test_ten_thousand_rows_are_read_in_a_moment(case, tmp_path, monkeypatch):
 WRITER = """
 import sys
 from pathlib import Path
-from runner.experiment.case import CaseRecord, Choice
+from runner.records.case import CaseRecord, Choice
 from runner.store.journal import Journal
-from runner.experiment.results import Row
+from runner.records.row import Row
+from runner.records.settings import Settings
 with Journal(Path(sys.argv[1])) as journal:
     for cols in range(1000000):
-        case = CaseRecord(Choice("gelu", {"cols": cols}), Choice("torch", {}), (), "cpu", 0)
+        case = CaseRecord(Choice("gelu", {"cols": cols}), Choice("torch", {}), (), Settings("cpu", 0))
         journal.row(Row(case=case, status="ok"))
         print(cols, flush=True)
 """
@@ -238,5 +233,5 @@ def test_a_kill_loses_no_row_that_was_acknowledged(tmp_path):
         writer.send_signal(signal.SIGKILL)
         acknowledged += [int(line) for line in writer.stdout.read().split("\n") if line]
         writer.wait()
-        kept = {r.case.workload.fields["cols"] for r in journal.read(folder)}
+        kept = {r.case.workload.fields["cols"] for r in journal.read_rows(folder)}
         assert kept >= set(acknowledged)

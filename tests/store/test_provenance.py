@@ -6,10 +6,11 @@ import subprocess
 
 import pytest
 
-from runner.experiment.case import Choice, Plan
-from runner.experiment.results import Row
+from runner.records.case import Choice
+from runner.records.plan import Plan
+from runner.records.row import Row
 from runner.store import journal
-from runner.store.fingerprint import Repositories, commits
+from runner.store.provenance import Repositories, commits
 from runner.store.session import Session
 
 OPTIONS = ("-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false")
@@ -85,7 +86,7 @@ def test_a_row_has_the_commit_of_the_users_file_and_that_of_a_built_in_is_this_p
         (mine / "helper.py").write_text("# edited while it runs: the fingerprint says so\n")
         for one in cases:
             session.done(Row(case=one, status="ok", metrics={"wall_us": 1.0}))
-    own, built_in = (row.metrics for row in journal.read(session.folder))
+    own, built_in = (row.metrics for row in journal.read_rows(session.folder))
     assert (own["repository"], own["commit"], own["dirty"]) == (str(mine), git(mine, "rev-parse", "HEAD"), False)
     assert built_in.get("repository") != str(mine)
 

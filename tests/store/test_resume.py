@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from runner.experiment.case import Choice, Plan, Resume
-from runner.experiment.results import Row
-from runner.experiment.schema import BadInput
+from runner.findings.past import run_folders
+from runner.records.bad_input import BadInput
+from runner.records.case import Choice
+from runner.records.plan import Plan, Resume
+from runner.records.row import Row
 from runner.store import journal, resume, run_folder
 from runner.store.fingerprint import Fingerprints
 from runner.store.journal import Journal
@@ -38,7 +40,7 @@ def work(folder, cases, *rows, settings=DEFAULT, devices=None, deaths=None):
             file.row(one)
     contents = journal.load(folder)
     contents.deaths.update(deaths or {})
-    return resume.work(cases, contents, settings, FINGERPRINTS, devices)
+    return resume.remaining(cases, contents, settings, FINGERPRINTS, devices)
 
 
 def test_only_missing_and_failed_cases_run_and_the_summary_says_why(case, tmp_path):
@@ -51,12 +53,12 @@ def test_only_missing_and_failed_cases_run_and_the_summary_says_why(case, tmp_pa
         cases[4].key: "never done",
         cases[5].key: "in flight when the runner died",
     }
-    assert resume.summary(tmp_path, found, unreadable=1) == [
+    assert resume.resume_messages(tmp_path, found, unreadable=1) == [
         f"resume: {tmp_path}: 3 of 6 cases kept, 3 to run",
         "  1 to run: its status was timeout",
         "  1 to run: never done",
         "  1 to run: in flight when the runner died",
-        "  1 unreadable in the journal, cut off, damaged or of another version: skipped",
+        "  1 unreadable in the journal, damaged or cut off: skipped",
     ]
 
 
@@ -76,7 +78,7 @@ def test_an_unknown_column_is_kept_and_a_broken_row_is_run_again(case, tmp_path)
     rows = [replace(row(one), metrics={"flops": 1}) for one in cases]
     assert len(work(tmp_path, cases, *rows).kept) == 3
     path = tmp_path / journal.NAME
-    lines = path.read_text().replace('"flops":1', '"flips":1').replace('"format":1', '"format":0').splitlines()
+    lines = path.read_text().replace('"flops":1', '"flips":1').splitlines()
     lines = [line.replace('"reason":""', '"reason":"odd"') if cases[2].key in line else line for line in lines]
     path.write_text("\n".join(lines) + "\n")
     found = work(tmp_path, cases)
@@ -85,11 +87,14 @@ def test_an_unknown_column_is_kept_and_a_broken_row_is_run_again(case, tmp_path)
     assert journal.load(tmp_path).unreadable == 1
 
 
-def test_a_newer_format_is_refused(case, tmp_path):
+@pytest.mark.parametrize(
+    ("format", "remedy"), [(2, "update the runner"), (0, "read it with the version that wrote it")]
+)
+def test_another_format_is_refused(case, tmp_path, format, remedy):
     work(tmp_path, [case()], row(case()))
     path = tmp_path / journal.NAME
-    path.write_text(path.read_text().replace('"format":1', '"format":2'))
-    with pytest.raises(BadInput, match=r"this run has format 2, and .* reads formats up to 1; update the runner"):
+    path.write_text(path.read_text().replace('"format":1', f'"format":{format}'))
+    with pytest.raises(BadInput, match=rf"this run has format {format}, and .* reads format 1; {remedy}"):
         journal.load(tmp_path)
 
 
@@ -104,6 +109,29 @@ def test_a_folder_that_another_user_can_write_to_is_not_resumed(monkeypatch, tmp
             run_folder.check_owner(tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     run_folder.check_owner(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["k.py:f", "files/../k.py:f", "link/k.py"])
+@pytest.mark.parametrize("field", ["path", "of"])
+def test_code_that_came_with_the_folder_is_run_only_if_it_is_typed(case, tmp_path, field, path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    named = f"{tmp_path if 'link' in path else folder}/{path}"
+    mine = replace(case(), impl=Choice("file", {field: named}))
+    with pytest.raises(
+        BadInput, match=r"its plan runs .*k\.py, which came with the folder; .* or add resume\.trust=true"
+    ):
+        run_folder.check_code(folder, [case(), mine])
+    run_folder.check_code(tmp_path / "another", [case(), mine])
+
+
+def test_a_module_that_came_with_the_folder_is_run_only_if_it_is_typed(case, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mine = replace(case(), impl=Choice("file", {"path": "run.k:f"}))
+    with pytest.raises(BadInput, match=r"its plan runs run\.k, which came with the folder"):
+        run_folder.check_code(tmp_path / "run", [mine])
+    run_folder.check_code(tmp_path / "another", [mine])
 
 
 def test_a_case_runs_again_if_its_sources_have_changed(case, tmp_path):
@@ -125,7 +153,7 @@ def test_a_case_runs_again_if_its_sources_have_changed(case, tmp_path):
     ],
 )
 def test_a_case_runs_again_on_another_gpu(case, tmp_path, device, devices, why):
-    moved, same = (replace(case(rows=n), device="auto") for n in (1, 2))
+    moved, same = (case(rows=n).with_settings(device="auto") for n in (1, 2))
     rows = row(moved, device=device), row(same, device=next(iter(devices or [""])))
     again = work(tmp_path, [moved, same], *rows, devices=devices).again
     assert again == ({moved.key: why} if why else {})
@@ -134,7 +162,7 @@ def test_a_case_runs_again_on_another_gpu(case, tmp_path, device, devices, why):
 
 
 def test_a_run_of_another_gpu_or_torch_is_not_measured_over(case, tmp_path):
-    cases = [replace(case(rows=n), device="auto") for n in range(4)]
+    cases = [case(rows=n).with_settings(device="auto") for n in range(4)]
     other = {**FINGERPRINTS.of(cases[0]), "torch": "1.0"}
     rows = [row(cases[0], device="H200"), row(cases[1], device="H100"), row(cases[2], device="H200", fingerprint=other)]
     line = (
@@ -171,7 +199,7 @@ def test_a_case_in_flight_at_two_deaths_is_lost_and_not_tried_again(case, tmp_pa
     assert not found.again
     assert lost.status == "lost"
     assert lost.reason == "in flight twice when the runner itself died; not tried again: resume.retry=[lost]"
-    assert "  1 lost: in flight twice" in "\n".join(resume.summary(tmp_path, found, 0))
+    assert "  1 lost: in flight twice" in "\n".join(resume.resume_messages(tmp_path, found, 0))
     assert not work(tmp_path, [case()], lost).again  # nor in a later session
     asked = replace(DEFAULT, retry=("lost",))
     assert work(tmp_path, [case()], settings=asked).again == {case().key: "its status was lost"}
@@ -180,7 +208,7 @@ def test_a_case_in_flight_at_two_deaths_is_lost_and_not_tried_again(case, tmp_pa
 def test_rows_outside_the_grid_are_counted(case, tmp_path):
     found = work(tmp_path, [case(rows=1)], row(case(rows=1)), row(case(rows=2)))
     assert found.outside == 1
-    assert "1 more in the folder" in resume.summary(tmp_path, found, 0)[-1]
+    assert "1 more in the folder" in resume.resume_messages(tmp_path, found, 0)[-1]
 
 
 def test_resume_finds_a_folder_by_path_or_the_newest_of_a_name(case, tmp_path):
@@ -204,6 +232,26 @@ def test_resume_finds_a_folder_by_path_or_the_newest_of_a_name(case, tmp_path):
         run_folder.find(str(tmp_path / "nope"), "", None)
     with pytest.raises(BadInput, match=r"it holds no rows.jsonl"):
         run_folder.find(str(tmp_path), "", None)
+
+
+def test_the_newest_is_the_one_that_began_last_whatever_the_clock_on_the_wall_was(case, tmp_path):
+    """Folders have local times: 09:00 in New York is later than 12:00 in Berlin."""
+    started = {
+        "2025-01-01/12-00-00-berlin": "2025-01-01T12:00:00+0100",
+        "2025-01-01/09-00-00-york": "2025-01-01T09:00:00-0500",
+        "2025-01-02/01-00-00-tokyo": "2025-01-02T01:00:00+0900",
+    }
+    for name, start in started.items():
+        (folder := tmp_path / name).mkdir(parents=True)
+        run_folder.write_plan(folder, plan([case()], name[-4:]), [case()])
+        (folder / journal.NAME).write_text("")
+        resumed = {"started": "2030-01-01T00:00:00+0000", "earlier_sessions": [{"started": start}]}
+        run_folder.write_environment(folder, resumed)
+    names = [folder.name[9:] for folder in run_folders(str(tmp_path))]
+    assert names == ["berlin", "york", "tokyo"]
+    berlin = tmp_path / "2025-01-01/12-00-00-berlin"
+    run_folder.write_environment(berlin, {"started": "2025-01-01T12:00:00"})  # of no zone: the time of the file counts
+    assert run_folder.newest(str(tmp_path)) == berlin
 
 
 @pytest.mark.parametrize(
@@ -231,12 +279,12 @@ def test_a_folder_that_is_reached_through_a_link_is_resumed(tmp_path):
 
 def test_a_plan_is_read_as_it_was_written(case, tmp_path):
     cases = [case(impl=impl, rows=n) for n in range(2) for impl in ("torch", "naive")]
-    cases.append(replace(cases[0], replica=1, seed=7, time_wrong=True))
+    cases.append(replace(cases[0].with_settings(seed=7, time_wrong=True), replica=1))
     run_folder.write_plan(tmp_path, plan(cases), cases)
-    assert run_folder.read_cases(tmp_path) == cases
-    assert run_folder.read_head(tmp_path)["name"] == "gelu"
-    assert run_folder.has_settings(tmp_path, plan(cases))
-    assert not run_folder.has_settings(tmp_path, replace(plan(cases), baseline="naive"))
+    assert run_folder.read_plan(tmp_path).cases == tuple(cases)
+    assert run_folder.read_plan(tmp_path, with_cases=False).name == "gelu"
+    assert run_folder.has_equal_settings(plan(cases), run_folder.read_plan(tmp_path))
+    assert not run_folder.has_equal_settings(replace(plan(cases), baseline="naive"), run_folder.read_plan(tmp_path))
 
 
 def test_the_environment_keeps_that_of_earlier_sessions(tmp_path):

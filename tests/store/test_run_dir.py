@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import yaml
 
-from runner.experiment.case import Choice, Plan
+from runner.records.case import Choice
+from runner.records.plan import Plan
 from runner.store import run_folder
 
 
@@ -31,7 +32,7 @@ def test_resolved_configs_are_one_document_each(case, tmp_path):
 
 def test_the_environment_holds_no_secret(monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "s3cr3t")
-    facts = run_folder.environment(["workload=gelu", "log.api_key=s3cr3t", "+my_token=s3cr3t"])
+    facts = run_folder.environment(["python -m runner", "workload=gelu", "log.api_key=s3cr3t", "+my_token=s3cr3t"])
     assert "s3cr3t" not in str(facts)
     assert "workload=gelu" in facts["command"]
     assert facts["packages"]["hydra-core"]

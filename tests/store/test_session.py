@@ -16,9 +16,11 @@ from types import SimpleNamespace
 import pytest
 
 from runner.cli.run import conclude
-from runner.experiment.case import Choice, Plan, Resume
-from runner.experiment.results import Row
-from runner.experiment.schema import BadInput
+from runner.device.used_paths import ALL, FILES
+from runner.records.bad_input import BadInput
+from runner.records.case import Choice
+from runner.records.plan import Plan, Resume
+from runner.records.row import Row
 from runner.store import journal, run_folder
 from runner.store import session as session_module
 from runner.store.session import Session
@@ -45,12 +47,38 @@ def session(plan):
 def do(session, count):
     for case in session.plan.cases[:count]:
         session.started(case)
-        session.done(Row(case=case, status="ok", metrics={"wall_us": 1.0}))
+        session.done(Row(case=case, status="ok", metrics={"wall_us": 1.0}, fingerprint={FILES: ALL}))
 
 
 def done_and_settled(session, case):
     session.done(Row(case=case, status="ok"))
     session.settle()
+
+
+def test_a_session_that_has_ended_is_extended_without_being_read_again(plan, case, monkeypatch):
+    more = replace(plan, cases=(*plan.cases[1:], *(replace(one, replica=1) for one in plan.cases[:2])))
+    with Session(plan, ["workload=x"], lambda: None) as session:
+        do(session, 4)
+    before = session.folder.joinpath(journal.NAME).read_bytes()
+    monkeypatch.setattr(journal, "load", None)
+    monkeypatch.setattr(run_folder, "check_owner", None)
+    session.extend(more)
+    assert session.cases == list(more.cases[3:])
+    assert session.summary() == []
+    with session, pytest.raises(BadInput, match="is being written by process"):
+        journal.Journal(session.folder)
+    session.extend(more)
+    with session:
+        for one in session.cases:
+            session.started(one)
+            session.done(Row(case=one, status="ok", metrics={"wall_us": 2.0}))
+    monkeypatch.undo()
+    assert [row.case for row in session.grid()[0]] == list(more.cases)
+    assert [row.time_us for row in session.grid()[0]] == [1.0, 1.0, 1.0, 2.0, 2.0]
+    assert session.folder.joinpath(journal.NAME).read_bytes().startswith(before)
+    assert len(journal.load(session.folder).rows) == 6
+    assert len(run_folder.read_plan(session.folder).cases) == 6
+    assert run_folder.newest(plan.output_dir) == session.folder
 
 
 def full(monkeypatch, what="write"):
@@ -67,7 +95,7 @@ def test_a_row_has_a_fingerprint_and_the_number_of_attempts(session):
     row = session.done(Row(case=case, status="ok"))
     assert row.metrics["attempt"] == 2
     assert row.fingerprint["torch"]
-    assert journal.read(session.folder) == [row]
+    assert journal.read_rows(session.folder) == [row]
 
 
 def test_a_folder_has_its_plan_before_its_journal(plan, monkeypatch):
@@ -107,10 +135,10 @@ def test_a_run_that_has_begun_keeps_its_folder(plan, begin):
 
 def test_rows_stay_when_a_run_or_its_resumption_is_refused(plan):
     folder = refused(plan, after=1)
-    assert len(journal.read(folder)) == 1
+    assert len(journal.read_rows(folder)) == 1
     again = replace(plan, resume=Resume(of=str(folder), retry=()))
     assert refused(again) == folder
-    assert len(journal.read(folder)) == 1
+    assert len(journal.read_rows(folder)) == 1
 
 
 @pytest.mark.parametrize("what", ["write", "fdatasync"])
@@ -178,7 +206,33 @@ def test_what_others_append_to_the_journal_does_not_stop_the_run(session):
         other.write('{"record":"notice"}\n')
     do(session, 2)
     session.settle()
-    assert len(journal.read(session.folder)) == 2
+    assert len(journal.read_rows(session.folder)) == 2
+
+
+@pytest.mark.parametrize("when", ["before another row", "after the last row"])
+def test_a_row_that_a_case_appends_for_another_does_not_count(plan, when):
+    with Session(plan, ["workload=x"], lambda: None) as session:
+        do(session, 2)
+        own = session.rows[0]
+        forged = replace(own, metrics={"wall_us": 0.001})
+        with open(session.folder / journal.NAME, "a") as other:
+            other.write(json.dumps({"record": "row", **forged.to_record()}) + "\n")
+        if when == "before another row":
+            session.started(plan.cases[2])
+        warning = session.settle()
+    assert warning == "another process appended a row to rows.jsonl; this run's own count"
+    assert journal.load(session.folder).rows[own.case.key].metrics == own.metrics
+    assert len(journal.read_rows(session.folder)) == 2
+
+
+def test_a_row_that_is_appended_after_the_last_look_does_not_count(plan):
+    with Session(plan, ["workload=x"], lambda: None) as session:
+        do(session, 1)
+        session.settle()
+        forged = replace(session.rows[0], metrics={"wall_us": 0.001})
+        with open(session.folder / journal.NAME, "a") as other:
+            other.write(json.dumps({"record": "row", **forged.to_record()}) + "\n")
+    assert journal.read_rows(session.folder)[0].metrics == session.rows[0].metrics
 
 
 def test_an_error_between_rows_costs_no_row(session, monkeypatch):
@@ -202,7 +256,7 @@ def test_a_resumed_session_has_the_rows_of_all_sessions_in_the_order_of_the_plan
     with Session(plan, [], lambda: None) as first:
         for case in reversed(plan.cases[2:]):
             first.started(case)
-            first.done(Row(case=case, status="ok"))
+            first.done(Row(case=case, status="ok", fingerprint={FILES: ALL}))
     again = Plan(**{**vars(plan), "resume": Resume(of=str(first.folder))})
     with Session(again, [], lambda: None) as second:
         assert second.cases == list(plan.cases[:2])
@@ -212,7 +266,7 @@ def test_a_resumed_session_has_the_rows_of_all_sessions_in_the_order_of_the_plan
         assert len(second.everything()) == 4
         with pytest.raises(BadInput, match="is being written by"):
             Session(again, [], lambda: None)
-    assert [row.case for row in journal.read(first.folder)] == [plan.cases[i] for i in (3, 2, 0, 1)]
+    assert [row.case for row in journal.read_rows(first.folder)] == [plan.cases[i] for i in (3, 2, 0, 1)]
 
 
 def test_a_resume_without_cases_to_run_changes_no_file(plan):

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from runner.models.workload import Expected
-from runner.timing import Call
+from runner.subject.tolerance import Judge
 from runner.timing import correctness as check
+from runner.timing.call import Call
 
 
 def expected(value, atol=0.1, rtol=0.0, name="y"):
@@ -18,7 +19,7 @@ def expected(value, atol=0.1, rtol=0.0, name="y"):
 
 
 def compare(output, wanted):
-    return check.compare([torch.tensor(output, dtype=torch.float32)], [wanted], torch.float32)
+    return check.check_outputs([torch.tensor(output, dtype=torch.float32)], [wanted], torch.float32)
 
 
 def test_errors_are_measured_and_allowed():
@@ -54,8 +55,8 @@ def test_a_value_in_place_of_nan_or_infinity_is_wrong(got, want):
 
 def test_a_tolerance_per_element_holds_per_element():
     wanted = Expected("y", torch.zeros(2, dtype=torch.float64), torch.tensor([0.1, 1.0], dtype=torch.float64), 0.0, "")
-    assert check.compare([torch.tensor([0.05, 0.5])], [wanted], torch.float32).correct
-    assert not check.compare([torch.tensor([0.5, 0.5])], [wanted], torch.float32).correct
+    assert check.check_outputs([torch.tensor([0.05, 0.5])], [wanted], torch.float32).correct
+    assert not check.check_outputs([torch.tensor([0.5, 0.5])], [wanted], torch.float32).correct
 
 
 class Lazy(torch.Tensor):
@@ -74,14 +75,14 @@ class Lazy(torch.Tensor):
     ],
 )
 def test_another_shape_or_type_is_wrong(output, what):
-    result = check.compare([output], [expected([0.0, 0.0])], torch.float32)
+    result = check.check_outputs([output], [expected([0.0, 0.0])], torch.float32)
     assert not result.correct
     assert __import__("re").search(what, result.reason)
     assert set(result.columns()) == {"correct", "tolerance"}  # an error of 0 would be that of a perfect one
 
 
 def test_a_missing_output_is_wrong():
-    result = check.compare([torch.zeros(1)], [expected([0.0])] * 2, torch.float32)
+    result = check.check_outputs([torch.zeros(1)], [expected([0.0])] * 2, torch.float32)
     assert "1 outputs where 2 are expected" in result.reason
     assert "err_over_tol" not in result.columns()
 
@@ -91,12 +92,12 @@ def test_comparing_in_parts_finds_the_error_in_any_of_them(monkeypatch):
     for place in (0, 3, 4, 9):
         output = torch.zeros(10)
         output[place] = 1.0
-        result = check.compare([output], [expected([0.0] * 10)], torch.float32)
+        result = check.check_outputs([output], [expected([0.0] * 10)], torch.float32)
         assert f"worst at ({place},)" in result.reason
 
 
 def test_an_empty_output_is_right():
-    assert check.compare([torch.zeros(0)], [expected([])], torch.float32).correct
+    assert check.check_outputs([torch.zeros(0)], [expected([])], torch.float32).correct
 
 
 def test_a_call_that_gives_other_bits_is_seen():
@@ -121,3 +122,16 @@ def test_a_call_that_overwrites_its_output_is_compared_with_what_it_was():
     output, count = torch.zeros(2), iter(range(9))
     call = Call(run=lambda: (output.fill_(float(next(count))),))
     assert not check.repeats(call, call.run())
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(torch.ops.aten, "gt"), (torch.ops.aten.max, "dim"), (torch.ops.aten, "sub"), (math, "prod"), (torch, "equal")],
+)
+def test_a_function_that_a_case_replaces_is_not_the_one_that_checks(monkeypatch, owner, name):
+    x = torch.randn(64, 8)
+    judge = Judge(torch.exp, (x,))
+    monkeypatch.setattr(owner, name, lambda *_, **__: torch.zeros(()))
+    assert not compare([1.0, 3.0], expected([1.0, 2.0])).correct
+    assert not judge.check(x.exp() * 1.1).correct
+    assert not check.same_bits(x, x + 1)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from runner.timing import procedure
+from runner.timing.instrument import Instrument
 from runner.timing.statistics import Summary, summarise, trimmed_mean
 
 SAMPLES = 800  # the default of conf/measure/benchmark.yaml, and so the first look of the procedure
@@ -170,7 +171,7 @@ def test_a_drift_of_one_percent_is_found_with_its_size():
     assert np.median(drifts) == pytest.approx(0.009, rel=0.05)  # between the middles of first and last batch
 
 
-class Instrument:
+class MadeUp(Instrument):
     """Gives one series from its start; a sample takes time on the ``clock`` alone."""
 
     name, round_size = "made up", 20
@@ -209,7 +210,7 @@ def takes() -> Iterator[Callable[[str], Takes]]:
         noise = kind.noise(np.random.default_rng(2), TAKES, LONGEST)
         centre = trimmed(noise)
         for series in noise + kind.slope * np.arange(LONGEST):
-            instrument = Instrument(series, clock)
+            instrument = MadeUp(series, clock)
             taken = procedure.take(instrument, settings)
             summary = taken.summary
             truth = centre + kind.slope * (instrument.given - (summary.count + 1) / 2)

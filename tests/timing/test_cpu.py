@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from runner.experiment.columns import COLUMNS
-from runner.timing import Call
+from runner.records.columns import COLUMNS
+from runner.timing.call import Call
 from runner.timing.cpu import compare, measure
 
 SETTINGS = SimpleNamespace(samples=50, warmup_s=0.02, max_s=0.3, target_pct=2.0)

@@ -18,7 +18,7 @@ def benchmark(**changes):
 
 def measure(run, inputs=(), **changes):
     from runner.measure import MeasureContext
-    from runner.timing import Call
+    from runner.timing.call import Call
 
     return benchmark(**changes).measure(Call(run, inputs=inputs), MeasureContext("cuda"))
 
@@ -173,7 +173,7 @@ def test_peak_memory_is_that_of_the_calls_own_tensors():
 
 
 def compare(*runs, **changes):
-    from runner.timing import Call
+    from runner.timing.call import Call
 
     return benchmark(**changes).compare([(Call(run), {"instrument": "graph_timestamps"}) for run in runs], "cuda")
 

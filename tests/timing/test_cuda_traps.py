@@ -44,10 +44,10 @@ def unseen_by_captures(made):
 
 
 def measure(run, judge=None, **settings):
-    from runner.config import CONF
     from runner.measure import MeasureContext
     from runner.measure.benchmark import Benchmark
-    from runner.timing import Call
+    from runner.records.options import CONF
+    from runner.timing.call import Call
 
     fields = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text()) | {"measured_peak": False} | settings
     del fields["name"], fields["quick"]
@@ -282,6 +282,16 @@ def test_what_is_not_contiguous_stays_where_it_is():
     there = x.data_ptr()
     with BufferSets([x], 3).at(1):
         assert x.data_ptr() == there
+
+
+def test_a_copy_is_aligned_as_its_input_is():
+    import torch
+
+    from runner.timing.preparation import BufferSets
+
+    x = torch.empty(65, device="cuda")[1:]
+    with BufferSets([x], 3).at(1):
+        assert x.data_ptr() % 512 == 4
 
 
 def test_memory_that_torch_only_keeps_is_there_for_buffer_sets(monkeypatch):

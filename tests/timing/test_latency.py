@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runner.timing import Call, latency
+from runner.timing import latency
+from runner.timing.call import Call
 from runner.timing.latency import latency_columns
 
 MAX_S = 0.6  # the default of ``measure.benchmark.max_s``

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from runner.device import identity
-from runner.timing import Work, measured_peak
+from runner.device import cache, identity
+from runner.timing import measured_peak
 from runner.timing import measured_peak as room
+from runner.timing.call import Work
 from runner.timing.measured_peak import MeasuredPeak, columns
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -213,7 +214,7 @@ def again() -> MeasuredPeak:
 
 
 def kept_at() -> Path:
-    return identity.cache_file("measured_peak", FACTS, room.FORMAT)
+    return cache.cache_file("measured_peak", FACTS, room.FORMAT)
 
 
 def test_a_peak_is_measured_once_a_process_and_once_a_machine(measured):

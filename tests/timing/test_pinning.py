@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from runner.timing.cpu import all_threads, as_ranges, choose, openmp_threads, pinned
+from runner.timing.cpu import all_threads, as_ranges, choose_cores, openmp_threads, pinned
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -265,7 +265,7 @@ PAIRS = {0: "0,4", 1: "1,5", 2: "2,6", 3: "3,7", 4: "0,4", 5: "1,5", 6: "2,6", 7
     ],
 )
 def test_threads_stay_where_they_are_or_get_a_core_of_their_own(here, cpus):
-    assert choose(dict(enumerate(here)), PAIRS) == dict(enumerate(cpus))
+    assert choose_cores(dict(enumerate(here)), PAIRS) == dict(enumerate(cpus))
 
 
 @pytest.mark.parametrize(

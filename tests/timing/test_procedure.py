@@ -9,11 +9,13 @@ import pytest
 
 from runner.measure.benchmark import Benchmark
 from runner.timing.cpu import PerfCounter
-from runner.timing.procedure import Taken, take, verdict
+from runner.timing.instrument import Instrument
+from runner.timing.procedure import Taken, take
 from runner.timing.statistics import NO_FLOOR, Floor, Summary
+from runner.timing.verdict import verdict
 
 
-class Scripted:
+class Scripted(Instrument):
     """An instrument that gives one number after the other, at a cost of ``cost_s`` each, from ``slow_from`` on 1 s."""
 
     name = "scripted"

@@ -8,13 +8,14 @@ from itertools import accumulate, repeat
 
 import pytest
 
-from runner.timing.procedure import race, side_by_side
+from runner.timing.instrument import Instrument
+from runner.timing.procedure import paired_rounds, race
 from runner.timing.statistics import LEVEL, Ratio, beaten
 
 TARGET_PCT = 0.5
 
 
-class Noisy:
+class Noisy(Instrument):
     """Calls of ``us``, with a spread of each sample and a drift that all share."""
 
     name = "graph_timestamps"
@@ -36,11 +37,11 @@ def field(times, seed=0, spread=0.01, clock=None, cost_s=0.0):
 
 
 def left(found):
-    return [place for place, (_, means, _) in enumerate(found) if means]
+    return [place for place, (_, means, *_) in enumerate(found) if means]
 
 
 def calls(found):
-    return sum(count for _, _, count in found)
+    return sum(count for _, _, count, _ in found)
 
 
 def test_the_true_fastest_is_kept_and_a_third_of_the_calls_suffices():
@@ -49,13 +50,13 @@ def test_the_true_fastest_is_kept_and_a_third_of_the_calls_suffices():
     found = [race(field(times, seed), 40, 1.0, TARGET_PCT) for seed in range(40)]
     assert sum(0 not in left(one) for one in found) <= LEVEL * len(found)
     assert all(left(one)[-1] <= 4 for one in found)
-    full = side_by_side(field(times), 40, 1.0, TARGET_PCT)
+    full = paired_rounds(field(times), 40, 1.0, TARGET_PCT)
     assert max(map(calls, found)) <= calls(full) / 3
 
 
 def test_those_left_have_ten_means_of_all_their_samples_and_the_others_have_few_samples():
     found = race(field([50.0, 50.1, 75.0]), 40, 1.0, TARGET_PCT)
-    (_, one, often), (_, other, as_often), (_, none, few) = found
+    (_, one, often, _), (_, other, as_often, _), (_, none, few, _) = found
     assert len(one) == len(other) == 10
     assert none == []
     assert often == as_often > few == 20
@@ -63,7 +64,7 @@ def test_those_left_have_ten_means_of_all_their_samples_and_the_others_have_few_
 
 def test_it_ends_after_as_many_samples_as_a_comparison_takes_at_most():
     found = race(field([50.0, 50.0], spread=0.5), 40, 1.0, TARGET_PCT)
-    assert [count for _, _, count in found] == [1600, 1600]
+    assert [count for _, _, count, _ in found] == [1600, 1600]
     assert left(found) == [0, 1]
 
 
@@ -75,7 +76,7 @@ def test_it_ends_when_the_time_is_up_and_ten_rounds_may_take_twice_the_time(cloc
 
 
 def test_one_that_is_far_ahead_wins_at_the_first_look():
-    assert [count for _, _, count in race(field([50.0, 90.0, 90.0]), 40, 1.0, TARGET_PCT)] == [20, 20, 20]
+    assert [count for _, _, count, _ in race(field([50.0, 90.0, 90.0]), 40, 1.0, TARGET_PCT)] == [20, 20, 20]
 
 
 def test_a_call_that_does_nothing_drops_nobody_out():

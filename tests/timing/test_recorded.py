@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from runner.timing import procedure
+from runner.timing.instrument import Instrument
 from runner.timing.statistics import FLOORS, Floor, Summary, summarise, trimmed_mean, von_neumann
 
 RECORDED = np.load(Path(__file__).with_name("series.npz"))
@@ -263,7 +264,7 @@ def test_every_visit_holds_the_value_of_all_visits_in_its_whole_interval_and_not
     assert percent(sampling) <= 75
 
 
-class Replay:
+class Replay(Instrument):
     """An instrument that gives a recorded series from its start; a sample costs its time and 50 us on ``clock``."""
 
     name, round_size = "replay", 1

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from runner.timing.procedure import side_by_side
+from runner.timing.call import Batches
+from runner.timing.instrument import Instrument
+from runner.timing.procedure import paired_rounds
 
 TARGET_PCT = 2.0
 
 
-class Logged:
+class Logged(Instrument):
     """Gives what ``sample`` says of the number of samples taken so far, and notes that it was asked."""
 
     name = "logged"
@@ -22,14 +24,11 @@ class Logged:
         self.log += [self.label] * count
         return [self.sample(len(self.log))] * count
 
-    def outputs(self):
-        return iter(())
-
 
 def test_every_round_has_every_call_and_the_order_is_shuffled(clock):
     log = []
-    found = side_by_side([Logged(clock, log, label, lambda _: 1.0) for label in "abc"], 40, 1.0, TARGET_PCT)
-    assert found == [("logged", [1.0] * 10, log.count("a"))] * 3
+    found = paired_rounds([Logged(clock, log, label, lambda _: 1.0) for label in "abc"], 40, 1.0, TARGET_PCT)
+    assert found == [Batches("logged", [1.0] * 10, log.count("a"))] * 3
     rounds = [log[i : i + 30] for i in range(len(log) - 40 * 30, len(log), 30)]
     assert all({label: each.count(label) for label in "abc"} == dict.fromkeys("abc", 10) for each in rounds)
     assert len({"".join(each) for each in rounds}) == 6
@@ -37,7 +36,7 @@ def test_every_round_has_every_call_and_the_order_is_shuffled(clock):
 
 def test_what_happens_meanwhile_is_in_the_same_batch_of_all(clock):
     log = []
-    (_, one, _), (_, other, _) = side_by_side(
+    (_, one, *_), (_, other, *_) = paired_rounds(
         [Logged(clock, log, label, lambda at: 100.0 + at) for label in "ab"], 40, 1.0, TARGET_PCT
     )
     assert one[-1] > 1.5 * one[0]
@@ -46,7 +45,9 @@ def test_what_happens_meanwhile_is_in_the_same_batch_of_all(clock):
 
 def test_mirrored_rounds_come_in_twos_of_which_the_second_is_the_first_reversed(clock):
     log = []
-    assert side_by_side([Logged(clock, log, label, lambda _: 1.0) for label in "abc"], 40, 1.0, TARGET_PCT, on_cpu=True)
+    assert paired_rounds(
+        [Logged(clock, log, label, lambda _: 1.0) for label in "abc"], 40, 1.0, TARGET_PCT, on_cpu=True
+    )
     orders = ["".join(log[i : i + 30 : 10]) for i in range(len(log) - 40 * 30, len(log), 30)]
     first = int(orders[0] != orders[1][::-1])  # a round was tried before
     twos = [(orders[i], orders[i + 1]) for i in range(first, 39, 2)]
@@ -65,7 +66,7 @@ def test_there_are_four_times_as_many_rounds_if_the_interval_is_too_wide_and_tim
     log = []
     calls = [Logged(clock, log, label, lambda _: 1.0) for label in "ab"]
     calls[0].sample = lambda at: 1.0 + disturbed * (200 < at < 400)
-    side_by_side(calls, 40, longest_s, TARGET_PCT)
+    paired_rounds(calls, 40, longest_s, TARGET_PCT)
     assert log.count("a") == pytest.approx(10 * rounds, abs=25)
 
 
@@ -75,7 +76,7 @@ def test_there_are_four_times_as_many_rounds_if_the_interval_is_too_wide_and_tim
 def test_slow_calls_get_one_sample_a_round_and_ten_rounds_if_these_fit_into_twice_the_time(clock, cost_s, samples):
     """0.1 s for each of two calls."""
     log = []
-    found = side_by_side(
+    found = paired_rounds(
         [Logged(clock, log, label, lambda _: 1.0, cost_s=cost_s) for label in "ab"], 40, 0.1, TARGET_PCT
     )
     assert (found is None) == (samples is None)
@@ -94,7 +95,7 @@ def test_calls_that_become_slower_are_given_up_after_twice_the_time(clock):
 
     for call in calls:
         call.sample = slower
-    assert side_by_side(calls, 40, 0.1, TARGET_PCT) is None
+    assert paired_rounds(calls, 40, 0.1, TARGET_PCT) is None
     assert clock.now < 2 * 2 * 0.1 + 2 * 10 * 0.05
 
 
@@ -102,14 +103,14 @@ def test_one_slow_round_does_not_make_the_calls_slow(clock):
     """The first round is delayed by another process: there are ten samples a round all the same."""
     log = []
     calls = [Logged(clock, log, label, lambda at: clock.sleep(0.04 * (at < 3)) or 1.0) for label in "ab"]
-    assert side_by_side(calls, 40, 0.1, TARGET_PCT) is not None
+    assert paired_rounds(calls, 40, 0.1, TARGET_PCT) is not None
     assert log.count("a") >= 400
 
 
 def test_calls_of_which_not_one_is_affordable_are_made_once(clock):
     log = []
     assert (
-        side_by_side([Logged(clock, log, label, lambda _: 1.0, cost_s=0.05) for label in "ab"], 40, 0.01, TARGET_PCT)
+        paired_rounds([Logged(clock, log, label, lambda _: 1.0, cost_s=0.05) for label in "ab"], 40, 0.01, TARGET_PCT)
         is None
     )
     assert sorted(log) == ["a", "b"]
@@ -120,5 +121,5 @@ def test_on_a_cpu_what_only_delays_is_not_in_the_ratio(clock):
     log = []
     calls = [Logged(clock, log, label, lambda _: 1.0) for label in "ab"]
     calls[0].samples = lambda count: [1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0, 1.0][:count]
-    (_, delayed, _), (_, other, _) = side_by_side(calls, 40, 1.0, TARGET_PCT, on_cpu=True)
+    (_, delayed, *_), (_, other, *_) = paired_rounds(calls, 40, 1.0, TARGET_PCT, on_cpu=True)
     assert delayed == other == [1.0] * 10

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from runner.timing import calibration
-from runner.timing.call import Instrument
+from runner.timing.instrument import Instrument
 from runner.timing.timestamps import GraphTimestamps
 
 GRAPHS = [object.__new__(GraphTimestamps)]
@@ -114,7 +114,7 @@ def test_a_context_that_comes_is_noticed_if_it_moves_the_timer_offset_and_settli
 def test_an_offset_that_was_measured_beside_another_process_is_measured_anew():
     """The offset is set 0.7 us too short here, as a process that starts beside others has measured it."""
     calibration.graph_constant_us(cold_l2=True, captures=calibration.CAPTURES)
-    name = calibration._own(f"graphs_{calibration.CAPTURES}_cold_us")
+    name = calibration._on_gpu(f"graphs_{calibration.CAPTURES}_cold_us")
     calibration.known[name] = too_short_us = calibration.known[name] + calibration.shift_us() - 0.7
     taken = []
     _, drift_us = calibration.undisturbed(lambda: taken.append(1), GRAPHS)

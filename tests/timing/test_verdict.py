@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.timing.procedure import UNCERTAIN, UNTRUE, verdict
+from runner.timing.verdict import UNCERTAIN, UNTRUE, verdict
 
 DOUBTS = (*UNTRUE, *UNCERTAIN)
 
@@ -124,8 +124,13 @@ def test_a_lower_clock_than_that_of_cuptis_calls_explains_its_share(clock, cupti
 
 
 def test_a_drift_is_said():
-    result = verdict(GOOD | {"converged": False, "drift_pct": 4.0}, 0.5)
-    assert "drifts by +4.0 %" in result["verdict_reason"]
+    drifts, wide = {"converged": False, "drift_pct": 4.0}, {"converged": False, "stat_pct": 0.9}
+    said = [verdict(GOOD | figures, 0.5)["verdict_reason"] for figures in (drifts, wide, drifts | wide)]
+    assert said[:2] == [
+        "the time drifts by +4.0 % from its first tenth to its last",
+        "the interval is +-0.9 % after 800 samples",
+    ]
+    assert said[2] == "; ".join(said[:2])
 
 
 def test_a_cpu_row_needs_no_gpu_columns():

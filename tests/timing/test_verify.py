@@ -14,14 +14,17 @@ import pytest
 import torch
 
 from runner import cli
-from runner.config import CONF
 from runner.device import identity
-from runner.timing import Call, verify
+from runner.records.options import CONF
+from runner.timing import verify
+from runner.timing.call import Batches, Call
 from runner.timing.statistics import Ratio
-from runner.timing.verify import Compared, Finding
+from runner.timing.verify import checks as shared
+from runner.timing.verify import cpu as of_cpu
+from runner.timing.verify.checks import Check, ComparedTimes
 
 ROOT = Path(__file__).resolve().parents[2]
-GOOD, BAD = Finding("right", "1.00 us", "within 1 %", passed=True), Finding("off", "2 us", "within 1 %", passed=False)
+GOOD, BAD = Check("right", "1.00 us", "within 1 %", passed=True), Check("off", "2 us", "within 1 %", passed=False)
 
 
 @pytest.fixture(autouse=True)
@@ -49,14 +52,14 @@ def checks(monkeypatch, without_gpu):
 
             return run
 
-        monkeypatch.setattr(verify, "CPU_CHECKS", {name: check(what) for name, what in found.items()})
+        monkeypatch.setattr(of_cpu, "CPU_CHECKS", {name: check(what) for name, what in found.items()})
 
     return put
 
 
-def pairs(*percents: float, half: float = 0.2, us: float = 20.0) -> list[Compared]:
+def pairs(*percents: float, half: float = 0.2, us: float = 20.0) -> list[ComparedTimes]:
     """Ratios that are so many percent off, each known to ``half`` a percent."""
-    return [Compared(Ratio(math.log1p(p / 100), half / 100, 9, paired=True), us) for p in percents]
+    return [ComparedTimes(Ratio(math.log1p(p / 100), half / 100, 9, paired=True), us) for p in percents]
 
 
 # --- what is a pass ---
@@ -64,7 +67,7 @@ def pairs(*percents: float, half: float = 0.2, us: float = 20.0) -> list[Compare
 
 @pytest.mark.parametrize(("off", "passed"), [([0.0] * 10, True), ([2.0] + [0.0] * 9, True), ([2.0, -2.0, 0.0], False)])
 def test_of_equal_calls_one_may_be_called_different(off, passed):
-    finding = verify.alike("A/A", pairs(*off), most=1)
+    finding = shared.alike("A/A", pairs(*off), most=1)
     assert finding.passed is passed
     assert f"of {len(off)} called different" in finding.found
 
@@ -72,32 +75,32 @@ def test_of_equal_calls_one_may_be_called_different(off, passed):
 @pytest.mark.parametrize(("unclear", "passed"), [(0, True), (2, True), (3, False)])
 def test_of_long_equal_calls_nine_in_ten_are_called_the_same(unclear, passed):
     made = pairs(*[0.0] * (20 - unclear)) + pairs(*[0.0] * unclear, half=3.0)
-    assert verify.sure("A/A", made).passed is passed
+    assert shared.sure("A/A", made).passed is passed
 
 
 def test_short_equal_calls_need_not_be_called_the_same():
-    assert verify.sure("A/A", pairs(0.0, 0.0, half=3.0, us=2.0) + pairs(0.0)).passed
+    assert shared.sure("A/A", pairs(0.0, 0.0, half=3.0, us=2.0) + pairs(0.0)).passed
 
 
 @pytest.mark.parametrize(("missed", "passed"), [(0, True), (1, True), (2, False)])
 def test_a_longer_call_is_found_in_nine_of_ten(missed, passed):
-    finding = verify.slower("spin of 5 us", pairs(*[2.0] * (10 - missed), *[0.0] * missed), 0.02, least=9)
+    finding = shared.slower("spin of 5 us", pairs(*[2.0] * (10 - missed), *[0.0] * missed), 0.02, least=9)
     assert finding.passed is passed
     assert finding.name == "spin of 5 us, 2 % longer"
 
 
 def test_a_call_that_is_called_faster_is_not_one_found_slower():
-    assert not verify.slower("spin", pairs(*[-2.0] * 10), 0.02, least=9).passed
+    assert not shared.slower("spin", pairs(*[-2.0] * 10), 0.02, least=9).passed
 
 
 def test_a_pair_is_compared_as_a_sweep_does_it():
     class Fake:
         def compare(self, calls, device):
             assert [dict(columns) for _, columns in calls] == [{"instrument": "graph_timestamps"}] * 2
-            return [("graph_timestamps", [10.3] * 10, 400), ("graph_timestamps", [10.0] * 10, 400)]
+            return [Batches("graph_timestamps", [us] * 10, 400) for us in (10.3, 10.0)]
 
     call = Call(lambda: ())
-    made = verify.compared(Fake(), "cuda", call, call, "graph_timestamps")
+    made = shared.compared(Fake(), "cuda", call, call, "graph_timestamps")
     assert made.us == pytest.approx(10.0)
     assert made.ratio.log == pytest.approx(math.log(1.03))
     assert made.ratio.word == "slower"
@@ -105,7 +108,7 @@ def test_a_pair_is_compared_as_a_sweep_does_it():
 
 @pytest.mark.parametrize(("best_us", "passed"), [(20.2, True), (21.3, True), (21.5, False), (18.5, False)])
 def test_a_loop_must_read_its_length(best_us, passed):
-    assert verify.known_loop(20.0, {"min_us": best_us, "wall_us": 25.0}).passed is passed
+    assert of_cpu.known_loop(20.0, {"min_us": best_us, "wall_us": 25.0}).passed is passed
 
 
 class TestOnAGpu:
@@ -125,14 +128,14 @@ class TestOnAGpu:
     )
     def test_both_kinds_of_timestamps_must_agree_with_cupti(self, graphs_us, stream_us, passed):
         graphs = {"gpu_us": graphs_us, "cupti_us": 10.1, "latency_us": 18.0}
-        finding = self.gpu.beside_cupti(22, graphs, {"gpu_us": stream_us, "cupti_us": 9.9}, events_us=13.0)
+        finding = self.gpu.against_cupti(22, graphs, {"gpu_us": stream_us, "cupti_us": 9.9}, events_us=13.0)
         assert finding.passed is passed
         assert finding.found.startswith("CUPTI 10.00 us; graphs")
         assert finding.found.endswith("events +3.00, wall clock +8.00")
 
     def test_without_cupti_nothing_is_shown_to_be_right(self):
         row = {"gpu_us": 10.0, "latency_us": 18.0}
-        assert self.gpu.beside_cupti(22, row, row, 13.0) == Finding(
+        assert self.gpu.against_cupti(22, row, row, 13.0) == Check(
             "gelu 2^22", "CUPTI is not available here", "graphs within 0.35 us, stream 0.8 us, or 1 %", passed=False
         )
 
@@ -191,7 +194,7 @@ def test_how_far_separate_times_differ_is_in_the_certificate_and_in_each_later_r
 
     def column():
         identity.separate_pct.cache_clear()  # kept for the rest of a process
-        return measure(Call(lambda: ()), dataclasses.replace(verify.settings(CONF), max_s=0.01))[0]["separate_pct"]
+        return measure(Call(lambda: ()), dataclasses.replace(verify.settings(), max_s=0.01))[0]["separate_pct"]
 
     try:
         assert column() is None
@@ -209,21 +212,21 @@ def processes(noise: float, count: int, since_s: float = 0.0) -> list[list[float
 
 @pytest.mark.parametrize(("noise", "percent", "passed"), [(0.01, 4.0, True), (0.05, 19.9, False)])
 def test_the_call_that_repeats_itself_worse_says_how_far_separate_times_differ(noise, percent, passed):
-    finding = verify.separate("separate times", processes(noise, 6), most_pct=5.0)
+    finding = shared.separate("separate times", processes(noise, 6), most_pct=5.0)
     assert finding.separate_pct == pytest.approx(percent, abs=0.1)
     assert finding.passed is passed
 
 
 def test_earlier_runs_of_verify_count_too(checks):
     """Two quiet hours that differ by 4 %: neither of them knows that."""
-    now = verify.separate("separate times", processes(0.001, 6, 3600.0), most_pct=5.0)
+    now = shared.separate("separate times", processes(0.001, 6, 3600.0), most_pct=5.0)
     before = [[at, us, 1.04 * other] for at, us, other in processes(0.001, 6)]
-    checks(first=[verify.separate("separate times", before, most_pct=5.0)])
+    checks(first=[shared.separate("separate times", before, most_pct=5.0)])
     assert cli.main(["verify", "--device", "cpu"]) == 0
-    both = verify.separate("separate times", processes(0.001, 6, 3600.0), 5.0, verify.earlier("cpu"))
+    both = shared.separate("separate times", processes(0.001, 6, 3600.0), 5.0, shared.earlier("cpu"))
     assert now.separate_pct < 0.5 < 5.0 < both.separate_pct
     assert "12 processes in 60.2 min" in both.found
-    assert len(verify.separate("", processes(0.001, 40), 5.0).processes) == verify.MOST_PROCESSES
+    assert len(shared.separate("", processes(0.001, 40), 5.0).processes) == shared.MOST_PROCESSES
 
 
 def test_a_check_that_raises_has_failed_and_the_others_go_on(checks, capsys):
@@ -258,13 +261,13 @@ def test_rounds_without_time_and_threads_without_a_core_are_no_result(monkeypatc
 
     waits = iter([0.0, waited_s])
     monkeypatch.setattr(cpu, "waited_s", lambda *_: next(waits))
-    quick = dataclasses.replace(verify.settings(CONF), max_s=1e-9 if slow else 0.2)
+    quick = dataclasses.replace(verify.settings(), max_s=1e-9 if slow else 0.2)
     call = Call(lambda: ())
     if slow or waited_s:
         with pytest.raises(verify.TooBusy):
-            verify.compared(quick, "cpu", call, call)
+            shared.compared(quick, "cpu", call, call)
     else:
-        verify.compared(quick, "cpu", call, call)
+        shared.compared(quick, "cpu", call, call)
 
 
 def test_a_time_that_others_disturbed_is_no_result(monkeypatch):
@@ -273,7 +276,7 @@ def test_a_time_that_others_disturbed_is_no_result(monkeypatch):
     waits = iter([0.0, 3600.0])
     monkeypatch.setattr(cpu, "waited_s", lambda *_: next(waits))
     with pytest.raises(verify.TooBusy):
-        dataclasses.replace(verify.settings(CONF), max_s=0.01).time(Call(lambda: ()), "cpu")
+        dataclasses.replace(verify.settings(), max_s=0.01).time(Call(lambda: ()), "cpu")
 
 
 def test_an_interrupt_certifies_nothing(checks, capsys, home):
@@ -295,7 +298,7 @@ def test_a_cache_that_cannot_be_written_is_said_and_costs_nothing(checks, capsys
     [
         (["--device", "tpu"], "argument --device: invalid choice: 'tpu'"),
         (["--device"], "argument --device: expected one argument"),
-        (["now"], "unrecognized arguments: now"),
+        (["now"], "now: not an argument of verify; one of: --device, --help"),
         (["--device", "cuda"], "--device cuda: torch sees no NVIDIA GPU here"),
     ],
 )
@@ -321,7 +324,7 @@ def test_the_settings_are_those_of_the_yaml_without_the_measured_peak():
 
     values = yaml.safe_load((CONF / "measure" / "benchmark.yaml").read_text())
     del values["name"], values["quick"]
-    assert verify.settings(CONF) == verify.Settings(**values | {"measured_peak": False})
+    assert verify.settings() == verify.Settings(**values | {"measured_peak": False})
 
 
 # --- for real ---
@@ -351,8 +354,8 @@ def test_a_cpu_is_verified_whatever_else_it_does(tmp_path):
     """On a loaded machine checks may fail or not be judged, and that is told."""
     done = command(tmp_path, "--device", "cpu")
     lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
-    count = len(verify.CPU_CHECKS)
-    named = [f"[{place}/{count}] {name}" for place, name in enumerate(verify.CPU_CHECKS, 1)]
+    count = len(of_cpu.CPU_CHECKS)
+    named = [f"[{place}/{count}] {name}" for place, name in enumerate(of_cpu.CPU_CHECKS, 1)]
     assert [line.partition(":")[0] for line in lines] == named
     assert "profiler" not in done.stderr.lower()
     assert "Error" not in done.stdout + done.stderr

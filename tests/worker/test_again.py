@@ -11,15 +11,27 @@ from types import SimpleNamespace
 import pytest
 
 from runner.device import processes
-from runner.experiment.case import CaseRecord, Choice
 from runner.kernels.spans import watched
 from runner.measure import CannotMeasure, MeasureContext
-from runner.timing import Call
-from runner.worker import again
+from runner.records.case import CaseRecord, Choice
+from runner.records.settings import Settings
+from runner.timing.call import Call
+from runner.worker import AGAIN
+from runner.worker import again as program
+from runner.worker.again import WARM_UP, again, main
 from runner.worker.job import Job
-from runner.worker.problem import Problem
+from runner.worker.problem import ProblemState
 
-GELU = {"rows": 8, "cols": 8, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
+GELU = {
+    "rows": 8,
+    "cols": 8,
+    "form": "tanh",
+    "pass": "fwd",
+    "dtype": "float32",
+    "tf32": False,
+    "data": "normal",
+    "layout": "contiguous",
+}
 MLP = {"dim": 8, "layers": 2, "batch": 4, "steps": 2, "activation": "gelu", "pass": "train_step", "lr": 0.1}
 MLP |= {"zero_grad": "every_step", "print_loss": False, "dtype": "float32", "tf32": False, "data": "normal"}
 
@@ -37,7 +49,7 @@ def result(tmp_path):
 
     def do(case, calls=3):
         request = MeasureContext("cpu", case, tmp_path).command(calls)[-1]
-        code = again.main(Path(request))
+        code = main(Path(request))
         return code, json.loads((tmp_path / "again.json").read_text())
 
     return do
@@ -48,12 +60,12 @@ def user(tmp_path):
     path = tmp_path / "user.py"
     path.write_text(USER)
     return lambda name, **fields: CaseRecord(
-        Choice("gelu", GELU), Choice("file", {"path": f"{path}:{name}"}), (), "cpu", 0, **fields
+        Choice("gelu", GELU), Choice("file", {"path": f"{path}:{name}"}), (), Settings("cpu", 0, **fields)
     )
 
 
 def test_calls_are_made_and_timed(result):
-    code, found = result(CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (), "cpu", 0))
+    code, found = result(CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (), Settings("cpu", 0)))
     assert code == 0
     assert len(found["calls_us"]) == 3
     assert min(found["calls_us"]) > 0
@@ -82,7 +94,7 @@ def test_an_implementation_that_is_not_timed_is_not_called(result, monkeypatch):
     from runner.implementations import Kernel
 
     monkeypatch.setattr(Kernel, "untimed", lambda self, op: "it is not timed here")
-    case = CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (), "cpu", 0)
+    case = CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (), Settings("cpu", 0))
     assert result(case) == (1, {"error": "unsupported: it is not timed here"})
 
 
@@ -96,9 +108,9 @@ def test_the_parts_of_a_call_are_ranges_and_no_call_is_in_the_warm_up():
         yield
         open_.pop()
 
-    case = CaseRecord(Choice("mlp", MLP), Choice("torch", {}), (), "cpu", 0)
+    case = CaseRecord(Choice("mlp", MLP), Choice("torch", {}), (), Settings("cpu", 0))
     with watched(noted):
-        again.again(Job(case, Problem(case), lambda phase: None), 2, cold_l2=True)
+        again(Job(case, ProblemState(case), lambda phase: None), 2, cold_l2=True)
     assert [name for name in seen if "/" not in name] == ["define_model", "warm_up", "call", "call"]
     assert not any("warm_up" in name and "call" in name for name in seen)
     parts = ["", "/forward", "/forward/layer_0", "/forward/layer_1", "/backward", "/optimizer_step"]
@@ -108,31 +120,36 @@ def test_the_parts_of_a_call_are_ranges_and_no_call_is_in_the_warm_up():
 
 def test_inputs_are_put_back_before_each_call_and_outside_of_it(result, monkeypatch):
     told = []
-    monkeypatch.setattr(again, "preparation", lambda reset, cold_l2: lambda: told.append((reset is not None, cold_l2)))
-    result(CaseRecord(Choice("mlp", MLP), Choice("torch", {}), (), "cpu", 0), calls=2)
-    assert len(told) >= again.WARM_UP + 2
+    monkeypatch.setattr(
+        program, "preparation", lambda reset, cold_l2: lambda: told.append((reset is not None, cold_l2))
+    )
+    result(CaseRecord(Choice("mlp", MLP), Choice("torch", {}), (), Settings("cpu", 0)), calls=2)
+    assert len(told) >= WARM_UP + 2
     assert set(told) == {(True, False)}  # a CPU has no L2 cache to empty
 
 
 @pytest.mark.parametrize("cold", [True, False])
 def test_the_cache_of_a_gpu_is_emptied_before_each_call_unless_the_request_says_otherwise(tmp_path, monkeypatch, cold):
     told = []
-    monkeypatch.setattr(again, "preparation", lambda reset, cold_l2: lambda: told.append(cold_l2))
+    monkeypatch.setattr(program, "preparation", lambda reset, cold_l2: lambda: told.append(cold_l2))
     call = Call(run=lambda: ())
     ready = {"ready": lambda: call, "wrong": "", "untimed": "", "enter": lambda phase: None}
-    monkeypatch.setattr(again, "Problem", lambda case: SimpleNamespace(device="cuda"))
+    monkeypatch.setattr(program, "ProblemState", lambda case: SimpleNamespace(device="cuda"))
     monkeypatch.setattr(
-        again, "Job", lambda case, problem, on_phase: SimpleNamespace(case=case, problem=problem, **ready)
+        program, "Job", lambda case, problem, on_phase: SimpleNamespace(case=case, problem=problem, **ready)
     )
-    case = CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (), "cuda", 0)
+    case = CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (), Settings("cuda", 0))
     request = MeasureContext("cuda", case, tmp_path).command(2, **({} if cold else {"cold_l2": False}))[-1]
-    assert again.main(Path(request)) == 0
+    assert main(Path(request)) == 0
     assert set(told) == {cold}
 
 
 def test_a_tool_starts_it_as_the_scene_says(tmp_path):
     context = MeasureContext(
-        "cpu", CaseRecord(Choice("mlp", MLP), Choice("torch", {}), (), "cpu", 0), tmp_path / "of" / "it"
+        "cpu",
+        CaseRecord(Choice("mlp", MLP), Choice("torch", {}), (), Settings("cpu", 0)),
+        tmp_path / "of" / "it",
+        program=AGAIN,
     )
     ran = subprocess.run(context.command(3), env=processes.environment(), capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
@@ -140,7 +157,7 @@ def test_a_tool_starts_it_as_the_scene_says(tmp_path):
 
 
 def test_a_call_of_no_case_cannot_be_done_again(tmp_path):
-    with pytest.raises(CannotMeasure, match="belongs to no case"):
+    with pytest.raises(CannotMeasure, match="does not belong to a case"):
         MeasureContext("cpu", None, tmp_path).command(1)
     with pytest.raises(CannotMeasure, match="no folder"):
-        MeasureContext("cpu", CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (), "cpu", 0)).command(1)
+        MeasureContext("cpu", CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (), Settings("cpu", 0))).command(1)

@@ -9,13 +9,15 @@ import pytest
 import torch
 
 from runner.device import tools
-from runner.experiment.case import CaseRecord, Choice, useless_debug
+from runner.findings.lines import derive_lines
 from runner.kernels.unsupported import Unsupported
 from runner.measure import MeasureContext
-from runner.report import derive
-from runner.worker import Worker, again
-from runner.worker.again import SanitizerError, look
+from runner.records.case import CaseRecord, Choice
+from runner.records.debugging import useless_debug
+from runner.records.settings import Settings
+from runner.worker import AGAIN, Worker, sanitizer
 from runner.worker.job import debugging
+from runner.worker.sanitizer import SanitizerError, run_sanitizer
 
 BENCHMARK = {
     "cold_l2": True,
@@ -35,10 +37,19 @@ BENCHMARK |= {
     "keep_samples": False,
 }
 BENCHMARK |= {"target_pct": 0.5, "target_cpu_pct": 2.0}
-GELU = {"rows": 64, "cols": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
+GELU = {
+    "rows": 64,
+    "cols": 64,
+    "form": "tanh",
+    "pass": "fwd",
+    "dtype": "float32",
+    "tf32": False,
+    "data": "normal",
+    "layout": "contiguous",
+}
 MLP = {"dim": 16, "layers": 1, "batch": 8, "steps": 1, "activation": "gelu", "pass": "fwd_bwd", "lr": 0.01}
 MLP |= {"zero_grad": "every_step", "print_loss": False, "dtype": "float32", "tf32": False, "data": "normal"}
-PLAIN = CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (Choice("benchmark", BENCHMARK),), "cpu", 0)
+PLAIN = CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (Choice("benchmark", BENCHMARK),), Settings("cpu", 0))
 
 USER = """
 import torch
@@ -48,25 +59,23 @@ def right_forward_and_nan_backward(x, w, b):
 """
 
 
-def test_a_case_in_a_debugging_mode_is_another_case_and_a_plain_one_keeps_its_key():
-    other = replace(PLAIN, debug="anomaly")
+def test_a_case_in_a_debugging_mode_is_another_case():
+    other = PLAIN.with_settings(debug="anomaly")
     assert other.key != PLAIN.key
     assert other.problem != PLAIN.problem
     assert CaseRecord.from_record(other.to_record()) == other
-    old = {name: value for name, value in PLAIN.to_record().items() if name != "debug"}
-    assert CaseRecord.from_record(old).key == PLAIN.key  # as in a journal from before there were debugging modes
 
 
 def test_rows_of_a_debugging_mode_say_so_and_are_neither_compared_nor_the_fastest():
     worker = Worker()
-    cases = [replace(PLAIN, debug="anomaly", impl=Choice(name, {})) for name in ("torch", "naive")]
+    cases = [replace(PLAIN.with_settings(debug="anomaly"), impl=Choice(name, {})) for name in ("torch", "naive")]
     rows = [worker.run(case)[0] for case in cases]
     assert [row.status for row in rows] == ["ok", "ok"]
     assert {row.metrics["verdict"] for row in rows} == {"debug"}
     assert rows[0].metrics["verdict_reason"] == "debug=anomaly is a debugging mode; timings are not valid"
     assert worker.compare().reason == "there is nothing to compare"
-    assert not any(line.fastest == "yes" for line in derive.lines(rows, None))
-    assert any(line.fastest == "yes" for line in derive.lines([worker.run(PLAIN)[0]], None))
+    assert not any(line.fastest == "yes" for line in derive_lines(rows, None))
+    assert any(line.fastest == "yes" for line in derive_lines([worker.run(PLAIN)[0]], None))
 
 
 def test_anomaly_names_the_operation_whose_backward_makes_nan_and_where_it_was_called(tmp_path):
@@ -75,7 +84,7 @@ def test_anomaly_names_the_operation_whose_backward_makes_nan_and_where_it_was_c
     impl = Choice("file", {"path": f"{path}:right_forward_and_nan_backward"})
     case = replace(PLAIN, workload=Choice("mlp", MLP), impl=impl)
     assert Worker().run(case)[0].status == "wrong"  # which is all that is known of it outside of the debugging mode
-    row, _ = Worker().run(replace(case, debug="anomaly"))
+    row, _ = Worker().run(case.with_settings(debug="anomaly"))
     assert row.status == "error"
     assert row.reason == "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output."
     assert "torch.sqrt(h * h * 0)" in row.detail
@@ -122,8 +131,8 @@ def fake_sanitizer(tmp_path, monkeypatch):
         program = tmp_path / "fake_sanitizer"
         program.write_text(FAKE.format(python=sys.executable, behaviour=behaviour))
         program.chmod(0o755)
-        monkeypatch.setattr(tools, "find", lambda name: str(program))
-        return MeasureContext("cuda", PLAIN, tmp_path / "files")
+        monkeypatch.setattr(tools, "find_tool", lambda name: str(program))
+        return MeasureContext("cuda", PLAIN, tmp_path / "files", program=AGAIN)
 
     return make
 
@@ -131,13 +140,13 @@ def fake_sanitizer(tmp_path, monkeypatch):
 def test_what_it_finds_is_told_with_its_kernel(fake_sanitizer, tmp_path):
     context = fake_sanitizer(FOUND)
     with pytest.raises(SanitizerError) as caught:
-        look(context)
+        run_sanitizer(context)
     found = "3 errors, the first: Invalid __global__ read of size 4 bytes at kernel(float *)+0x70"
     assert str(caught.value) == f"{found}; all are in {tmp_path / 'files' / 'sanitizer.log'}"
 
 
 def test_a_clean_case_has_no_errors(fake_sanitizer):
-    assert look(fake_sanitizer(CLEAN)) == {"sanitizer_errors": 0}
+    assert run_sanitizer(fake_sanitizer(CLEAN)) == {"sanitizer_errors": 0}
 
 
 def test_a_case_that_is_wrong_under_it_is_left_to_the_worker_and_one_that_fails_is_not(fake_sanitizer, tmp_path):
@@ -145,9 +154,9 @@ def test_a_case_that_is_wrong_under_it_is_left_to_the_worker_and_one_that_fails_
     user.write_text("def wrong(x): return x\ndef fails(x): raise ValueError('no')\n")
     context = fake_sanitizer(CLEAN)
     cases = {name: replace(PLAIN, impl=Choice("file", {"path": f"{user}:{name}"})) for name in ("wrong", "fails")}
-    assert look(replace(context, case=cases["wrong"])) == {"sanitizer_errors": 0}
+    assert run_sanitizer(replace(context, case=cases["wrong"])) == {"sanitizer_errors": 0}
     with pytest.raises(SanitizerError, match=r"no error in memory, but .* the case fails: .*ValueError: no"):
-        look(replace(context, case=cases["fails"]))
+        run_sanitizer(replace(context, case=cases["fails"]))
 
 
 def test_a_case_that_cannot_be_run_under_it_was_not_looked_at(fake_sanitizer, tmp_path):
@@ -158,7 +167,7 @@ def test_a_case_that_cannot_be_run_under_it_was_not_looked_at(fake_sanitizer, tm
     )
     case = replace(PLAIN, impl=Choice("file", {"path": f"{user}:no"}))
     with pytest.raises(Unsupported, match="the case is unsupported in phase build: no CUDA graph can hold"):
-        look(replace(fake_sanitizer(CLEAN), case=case))
+        run_sanitizer(replace(fake_sanitizer(CLEAN), case=case))
 
 
 @pytest.mark.parametrize(
@@ -169,18 +178,18 @@ def test_a_case_that_cannot_be_run_under_it_was_not_looked_at(fake_sanitizer, tm
     ],
 )
 def test_where_it_cannot_look_the_case_is_unsupported(fake_sanitizer, monkeypatch, behaviour, told):
-    monkeypatch.setattr(again, "LIMIT_S", 0.5 if "sleep" in behaviour else 30.0)
+    monkeypatch.setattr(sanitizer, "LIMIT_S", 0.5 if "sleep" in behaviour else 30.0)
     with pytest.raises(Unsupported, match=told):
-        look(fake_sanitizer(behaviour))
+        run_sanitizer(fake_sanitizer(behaviour))
 
 
 def test_without_it_or_without_a_folder_the_case_is_unsupported(monkeypatch, fake_sanitizer):
     context = fake_sanitizer(CLEAN)
     with pytest.raises(Unsupported, match="this call has no folder for them"):
-        look(MeasureContext("cuda", PLAIN, None))
-    monkeypatch.setattr(tools, "find", lambda name: None)
+        run_sanitizer(MeasureContext("cuda", PLAIN, None))
+    monkeypatch.setattr(tools, "find_tool", lambda name: None)
     with pytest.raises(Unsupported, match="it comes with the CUDA toolkit; put it on PATH"):
-        look(context)
+        run_sanitizer(context)
 
 
 OUT_OF_BOUNDS = """
@@ -199,13 +208,15 @@ def outside(x): return within(x, 1 << 20)
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(tools.find("compute-sanitizer") is None, reason="compute-sanitizer is not installed here")
+@pytest.mark.skipif(tools.find_tool("compute-sanitizer") is None, reason="compute-sanitizer is not installed here")
 @pytest.mark.parametrize(("function", "status"), [("within", "ok"), ("outside", "error")])
 def test_a_real_sanitizer_finds_a_read_out_of_bounds(tmp_path, function, status):
     path = tmp_path / "user.py"
     path.write_text(OUT_OF_BOUNDS)
     impl = Choice("file", {"path": f"{path}:{function}"})
-    row, _ = Worker(files=tmp_path / "files").run(replace(PLAIN, impl=impl, device="cuda", debug="sanitizer"))
+    row, _ = Worker(files=tmp_path / "files").run(
+        replace(PLAIN.with_settings(device="cuda", debug="sanitizer"), impl=impl)
+    )
     assert row.status == status, row.reason
     assert any(file.endswith("sanitizer.log") for file in row.files)
     if status == "ok":

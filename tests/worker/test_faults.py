@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from runner.kernels.unsupported import Unsupported
-from runner.worker.check import classify
+from runner.subject.faults import classify
 
 
 class AcceleratorError(RuntimeError):
@@ -22,18 +22,30 @@ class AcceleratorError(RuntimeError):
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), "inputs", "oom"),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), "check", "cuda_error"),
         (AcceleratorError("CUDA error: device-side assert triggered"), "check", "cuda_error"),
+        (RuntimeError("Storage size calculation overflowed with sizes=[9, 9]"), "inputs", "oom"),
         (RuntimeError("\"cdist\" not implemented for 'Half'"), "build", "unsupported"),
+        (RuntimeError("0 active drivers ([]). There should only be one."), "build", "unsupported"),
         (NotImplementedError("no backward"), "build", "unsupported"),
+        (AssertionError("Torch not compiled with CUDA enabled"), "check", "unsupported"),
         (SyntaxError("invalid syntax"), "build", "build_failed"),
         (ValueError("shapes differ"), "build", "error"),
         (ValueError("shapes differ"), "measure", "error"),
     ],
 )
-def test_the_status_of_an_exception(error, phase, status):
+def test_the_status_of_an_exception(error, phase, status, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     fault = classify(error, phase)
     assert fault.status == status
     assert fault.reason
     assert "\n" not in fault.reason
+
+
+def test_a_cpu_without_memory_says_how_many_bytes_were_requested():
+    error = RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
+        "you tried to allocate 17592186044416 bytes. Error code 12 (Cannot allocate memory)"
+    )
+    assert classify(error, "inputs").reason == "cannot allocate 16 TiB (17592186044416 bytes); give smaller sizes"
 
 
 def test_a_reason_is_short_and_can_be_printed():

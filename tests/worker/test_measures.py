@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from runner.experiment.case import CaseRecord, Choice
-from runner.experiment.results import Row
 from runner.measure import CannotMeasure
+from runner.records.case import CaseRecord, Choice
+from runner.records.row import Row
+from runner.records.settings import Settings
 from runner.worker import Worker
-from runner.worker.problem import Problem
+from runner.worker.problem import ProblemState
 
-GELU = {"rows": 8, "cols": 8, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
+GELU = {
+    "rows": 8,
+    "cols": 8,
+    "form": "tanh",
+    "pass": "fwd",
+    "dtype": "float32",
+    "tf32": False,
+    "data": "normal",
+    "layout": "contiguous",
+}
 
 
 class Times:
@@ -38,9 +48,11 @@ class Keeps:
 @pytest.fixture
 def row(monkeypatch, tmp_path):
     def observed(*measures, files=tmp_path):
-        monkeypatch.setattr(Problem, "measures", [measure() for measure in measures])
+        monkeypatch.setattr(ProblemState, "measures", [measure() for measure in measures])
         chosen = tuple(Choice(measure.__name__.lower(), {}) for measure in measures)
-        return Worker(files=files).run(CaseRecord(Choice("gelu", GELU), Choice("torch", {}), chosen, "cpu", 0))[0]
+        return Worker(files=files).run(
+            CaseRecord(Choice("gelu", GELU), Choice("torch", {}), chosen, Settings("cpu", 0))
+        )[0]
 
     return observed
 

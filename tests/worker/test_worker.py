@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from runner.experiment.case import CaseRecord, Choice
+from runner.records.case import CaseRecord, Choice
+from runner.records.settings import Settings
 from runner.worker import Worker
 from runner.worker.job import Job
-from runner.worker.problem import Problem
+from runner.worker.problem import ProblemState
 from runner.worker.process_state import read_state
 
 BENCHMARK = {
@@ -25,7 +26,16 @@ BENCHMARK = {
 }
 BENCHMARK |= {"samples": 20, "max_s": 2.0, "paired_rounds": 20, "sustained_s": 0.0, "keep_samples": False}
 BENCHMARK |= {"race": False, "target_pct": 0.5, "target_cpu_pct": 50.0}  # 20 samples, however long they take
-GELU = {"rows": 64, "cols": 64, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
+GELU = {
+    "rows": 64,
+    "cols": 64,
+    "form": "tanh",
+    "pass": "fwd",
+    "dtype": "float32",
+    "tf32": False,
+    "data": "normal",
+    "layout": "contiguous",
+}
 
 USER = """
 import torch
@@ -86,7 +96,9 @@ def user(tmp_path):
     def case(name, cols=64, **changes):
         measure = Choice("benchmark", BENCHMARK | changes)
         fields = GELU | {"cols": cols}
-        return CaseRecord(Choice("gelu", fields), Choice("file", {"path": f"{path}:{name}"}), (measure,), "cpu", 0)
+        return CaseRecord(
+            Choice("gelu", fields), Choice("file", {"path": f"{path}:{name}"}), (measure,), Settings("cpu", 0)
+        )
 
     return case
 
@@ -111,7 +123,7 @@ def test_a_new_point_forgets_the_old_one(user):
 
 def test_inputs_are_the_same_tensors_for_every_case_of_a_problem(user):
     case = user("right")
-    problem = Problem(case)
+    problem = ProblemState(case)
     assert problem.inputs()[0] is problem.inputs()[0]
     assert problem.expected() is problem.expected()
 
@@ -179,14 +191,14 @@ def test_out_of_memory_is_tried_once_more_with_nothing_held(user):
     worker.run(user("right"))
     assert worker.run(user("runs_out_once"))[0].status == "ok"
     del torch.fed
-    assert worker.compare().reason == "not compared side by side: memory is short"
+    assert worker.compare().reason == "no paired rounds: memory is short"
 
 
 def test_out_of_memory_with_nothing_held_is_a_row(user, monkeypatch):
     def fails(*_):
         raise MemoryError
 
-    monkeypatch.setattr(Problem, "inputs", fails)
+    monkeypatch.setattr(ProblemState, "inputs", fails)
     assert Worker().run(user("right"))[0].status == "oom"
 
 
@@ -201,22 +213,20 @@ def test_a_result_that_is_only_kept_is_wrong_and_one_that_is_written_anew_is_not
     worker = Worker()
     rows = {name: worker.run(user(name))[0] for name in ("keeps", "rewrites", "in_place")}
     assert {name: row.status for name, row in rows.items()} == {"keeps": "wrong", "rewrites": "ok", "in_place": "ok"}
-    assert rows["keeps"].reason.startswith("in the timed calls: y: 4096 of 4096 elements wrong")
+    assert rows["keeps"].reason.startswith("in the timed calls: it returns a cached result: the outputs ")
 
 
 def test_copies_of_a_result_that_is_kept_are_wrong(user):
     row, _ = Worker().run(user("keeps_and_copies"))
     assert row.status == "wrong"
-    assert row.reason == (
-        "in the timed calls: the outputs did not change with the inputs: the implementation returns a cached result"
-    )
+    assert row.reason == ("in the timed calls: it returns a cached result: the outputs did not change with the inputs")
 
 
 def test_no_rounds_on_request(user):
     worker = Worker()
     for name in ("right", "in_place"):
         worker.run(user(name, paired_rounds=0))
-    assert worker.compare().reason == "not compared side by side: not asked for, or too slow"
+    assert worker.compare().reason == "no paired rounds: turned off, or calls are too slow"
 
 
 def test_what_torch_has_compiled_for_a_point_is_kept_until_its_comparison(user, monkeypatch):
@@ -227,7 +237,10 @@ def test_what_torch_has_compiled_for_a_point_is_kept_until_its_comparison(user, 
         user("right"),
         *(
             CaseRecord(
-                user("right").workload, Choice("compiled", compiled | {"of": of}), user("right").measures, "cpu", 0
+                user("right").workload,
+                Choice("compiled", compiled | {"of": of}),
+                user("right").measures,
+                Settings("cpu", 0),
             )
             for of in ("torch", "naive")
         ),
@@ -257,7 +270,7 @@ def test_memory_given_back_is_left_to_the_driver_for_as_long_as_it_takes_to_wipe
 
 
 def test_what_an_implementation_says_it_chose_is_in_its_row(monkeypatch):
-    case = CaseRecord(Choice("gelu", GELU), Choice("naive", {}), (Choice("benchmark", BENCHMARK),), "cpu", 0)
+    case = CaseRecord(Choice("gelu", GELU), Choice("naive", {}), (Choice("benchmark", BENCHMARK),), Settings("cpu", 0))
     assert "config" not in Worker().run(case)[0].metrics
     monkeypatch.setattr(import_module("runner.kernels.gelu.naive"), "chosen", lambda: "tiles of 3", raising=False)
     assert Worker().run(case)[0].metrics["config"] == "tiles of 3"
@@ -265,9 +278,18 @@ def test_what_an_implementation_says_it_chose_is_in_its_row(monkeypatch):
 
 @pytest.mark.parametrize("impl", ["naive", "torch"])
 def test_outputs_of_another_type_than_the_inputs_are_checked_and_timed(impl):
-    fields = {"size": 64, "m": 64, "n": 48, "k": 96, "dtype": "float8_e4m3fn", "tf32": False, "data": "normal"}
+    fields = {
+        "size": 64,
+        "m": 64,
+        "n": 48,
+        "k": 96,
+        "dtype": "float8_e4m3fn",
+        "tf32": False,
+        "data": "normal",
+        "layout": "contiguous",
+    }
     row, _ = Worker().run(
-        CaseRecord(Choice("matmul", fields), Choice(impl, {}), (Choice("benchmark", BENCHMARK),), "cpu", 0)
+        CaseRecord(Choice("matmul", fields), Choice(impl, {}), (Choice("benchmark", BENCHMARK),), Settings("cpu", 0))
     )
     if impl == "torch" and row.status == "unsupported":
         pytest.skip(row.reason)
@@ -283,7 +305,6 @@ LEFT_ON = {
     "dispatch mode": TorchDispatchMode,
     "mkldnn": lambda: torch.backends.mkldnn.flags(enabled=False),
     "bitwise_repeatable": lambda: torch.backends.cudnn.flags(enabled=True, deterministic=True),
-    "tf32": lambda: torch.backends.cudnn.flags(enabled=True, allow_tf32=not torch.backends.cudnn.allow_tf32),
 }
 
 
@@ -296,16 +317,20 @@ def test_what_a_case_leaves_on_is_seen(name):
         assert not read_state().changes_since(before)
 
 
-@pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="not before torch 2.9")
-def test_convolutions_of_another_precision_than_rnns_are_seen():
-    before, convolution = read_state(), torch.backends.cudnn.conv
-    was = convolution.fp32_precision
-    convolution.fp32_precision = "ieee"
+@pytest.mark.parametrize("allowed", [False, True])
+def test_products_and_convolutions_of_each_case_may_use_tf32_as_its_field_says(allowed):
+    before = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    case = CaseRecord(Choice("gelu", GELU | {"tf32": allowed}), Choice("torch", {}), (), Settings("cpu", 0))
     try:
-        assert read_state().changes_since(before) == ["torch.backends.cudnn.allow_tf32"]
+        torch.backends.cudnn.allow_tf32 = not allowed
+        if hasattr(torch.backends.cudnn, "conv"):  # since torch 2.9; the two then differ
+            torch.backends.cudnn.conv.fp32_precision = "ieee"
+        ProblemState(case).inputs()
+        assert torch.backends.cudnn.allow_tf32 is allowed
+        assert torch.get_float32_matmul_precision() == ("high" if allowed else "highest")
     finally:
-        convolution.fp32_precision = was
-    assert not read_state().changes_since(before)
+        torch.backends.cudnn.allow_tf32 = before[0]
+        torch.set_float32_matmul_precision(before[1])
 
 
 def test_a_call_that_changes_torch_in_the_paired_rounds_ends_the_process(user, monkeypatch):
@@ -315,13 +340,13 @@ def test_a_call_that_changes_torch_in_the_paired_rounds_ends_the_process(user, m
     worker, case = Worker(), user("patches_when_told")
     assert [worker.run(one)[1] for one in (case, user("right"))] == [False, False]
     torch.patched = True
-    assert worker.compare().reason == "not compared side by side: a call has changed torch.nn.functional.relu"
+    assert worker.compare().reason == "no paired rounds: a call has changed torch.nn.functional.relu"
     assert worker.leftovers(case) == "an earlier case has changed torch.nn.functional.relu"
 
 
 @pytest.mark.parametrize(("measured", "word"), [("impossible", "impossible"), ("launch_bound", "fallback")])
 def test_a_time_that_cannot_be_true_is_no_mere_fallback(user, measured, word):
     case = user("right")
-    job = Job(case, Problem(case), lambda phase: None)
+    job = Job(case, ProblemState(case), lambda phase: None)
     job.fallback, job.metrics = "it ran eagerly", {"verdict": measured, "verdict_reason": "why"}
     assert job.row(None).metrics["verdict"] == word

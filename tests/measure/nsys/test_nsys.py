@@ -7,15 +7,26 @@ import sys
 
 import pytest
 
-from runner.experiment import schema
-from runner.experiment.case import CaseRecord, Choice
-from runner.experiment.schema import BadInput
 from runner.measure import CannotMeasure, MeasureContext
 from runner.measure.nsys import Nsys, profile_options
-from runner.timing import Call
+from runner.records import schema
+from runner.records.bad_input import BadInput
+from runner.records.case import CaseRecord, Choice
+from runner.records.settings import Settings
+from runner.timing.call import Call
+from runner.worker import AGAIN
 
 FIELDS = {"path": None, "preset": "light", "calls": 2, "limit_s": 60.0, "args": ()}
-GELU = {"rows": 8, "cols": 8, "form": "tanh", "pass": "fwd", "dtype": "float32", "tf32": False, "data": "normal"}
+GELU = {
+    "rows": 8,
+    "cols": 8,
+    "form": "tanh",
+    "pass": "fwd",
+    "dtype": "float32",
+    "tf32": False,
+    "data": "normal",
+    "layout": "contiguous",
+}
 WRITES = "import json; json.dump({result}, open({path!r}, 'w'))"
 
 
@@ -177,17 +188,17 @@ def test_nsyss_own_signs_in_a_path_are_taken_for_what_they_are(tmp_path, fake_ns
 @pytest.mark.parametrize("word", ["cuda", "-tcuda"])
 def test_a_word_that_is_no_long_option_is_refused(word):
     """nsys takes the first for the program to run, and refuses the second beside the preset's --trace."""
-    with pytest.raises(BadInput, match=f"args: '{word}' is no long option of nsys profile"):
+    with pytest.raises(BadInput, match=f"args: '{word}' is not a long option of nsys profile"):
         schema.build(Nsys, FIELDS | {"args": [word]}, "measure.nsys")
 
 
 def test_a_cpu_case_is_sent_elsewhere(tmp_path):
-    with pytest.raises(CannotMeasure, match="take measure=profile there"):
+    with pytest.raises(CannotMeasure, match="use measure=profile there"):
         nsys().measure(Call(tuple), MeasureContext("cpu", None, tmp_path))
 
 
 def test_without_nsys_it_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setattr("runner.device.tools.find", lambda name, path: None)
+    monkeypatch.setattr("runner.device.tools.find_tool", lambda name, path: None)
     with pytest.raises(CannotMeasure, match="nsys was not found: install Nsight Systems"):
         nsys().measure(Call(tuple), MeasureContext("cuda", None, tmp_path))
     with pytest.raises(CannotMeasure, match="/nowhere was not found"):
@@ -200,8 +211,8 @@ def test_a_case_is_run_again_under_it_and_becomes_figures_tables_and_a_summary(
     """The case really runs, on the CPU; the export of nsys is made by hand."""
     monkeypatch.setattr("runner.measure.nsys.alone_us", lambda call, count: 1.0)  # it needs a GPU
     program = fake_nsys("whole", training)
-    case = CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (Choice("nsys", FIELDS),), "cpu", 0)
-    context = MeasureContext("cuda", case, tmp_path / "files", {"n_kernels": 5})
+    case = CaseRecord(Choice("gelu", GELU), Choice("torch", {}), (Choice("nsys", FIELDS),), Settings("cpu", 0))
+    context = MeasureContext("cuda", case, tmp_path / "files", {"n_kernels": 5}, AGAIN)
     figures = nsys(path=program).measure(Call(tuple), context)
     again = json.loads((tmp_path / "files" / "again.json").read_text())
     assert len(again["calls_us"]) == 2
@@ -221,6 +232,6 @@ def test_a_case_is_run_again_under_it_and_becomes_figures_tables_and_a_summary(
     text = (tmp_path / "files" / "summary.txt").read_text()
     assert text.startswith("Nsight Systems 2024.2.3.38, preset light; means of 2 calls:")
     assert (tmp_path / "files" / "command.txt").read_text().strip() in text
-    other = MeasureContext("cuda", case, tmp_path / "files", {"n_kernels": 6})
+    other = MeasureContext("cuda", case, tmp_path / "files", {"n_kernels": 6}, AGAIN)
     note = nsys(path=program).measure(Call(tuple), other)["nsys_note"]
     assert note == "kernels, copies and fills of a call: 5 here, 6 by the benchmark"

@@ -10,7 +10,7 @@ from runner.device import tools
 from runner.measure import CannotMeasure
 from runner.measure.nsys import Nsys
 
-PROGRAM = tools.find("nsys")
+PROGRAM = tools.find_tool("nsys")
 pytestmark = pytest.mark.skipif(
     PROGRAM is None, reason="Nsight Systems (nsys) is not on PATH, nor where it is installed"
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.measure.nsys.export import read
+from runner.measure.nsys.export import read_report
 from runner.measure.timeline import tables
 from runner.timing.timeline import covered, whole
 
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 @pytest.fixture
 def seen(tmp_path):
     """``seen(export)``: return the report that is read from it."""
-    return lambda export: read(export.save(tmp_path / "report.sqlite"))
+    return lambda export: read_report(export.save(tmp_path / "report.sqlite"))
 
 
 def all_tables(report):
@@ -135,10 +135,10 @@ def test_what_a_reader_ought_to_know_is_a_note(seen, training):
     training.add("DIAGNOSTIC_EVENT", 2, old)
     training.add("DIAGNOSTIC_EVENT", 1, "Reached the size limit on recording trace events")  # merely information
     report = seen(training)
-    assert tables.note(report.calls, {}) == "kernels, copies and fills of a call: 5 to 6, not the same each time"
+    assert tables.note(report.calls, {}) == "kernels, copies and fills of a call: 5 to 6, not the same in each call"
     assert list(report.notes(3)) == [
         "it saw 2 of 3 calls",
-        "1 CUDA graphs were traced as a whole, and are in no figure",
+        "1 CUDA graphs were traced as a whole and do not count",
         old,
     ]
 
@@ -151,17 +151,19 @@ def test_a_table_without_lines_is_left_out(seen, training):
     assert [line["kernel"] for line in found["kernels"]] == ["gemm", "relu"]
 
 
-def test_the_summary_has_figures_and_tables(seen, training):
+def test_the_summary_has_figures_and_tables(seen, training, tmp_path):
     report = seen(training)
     head = tables.gpu_sentences(tables.figures(report.calls, "nsys"), "nsys")
-    text = tables.summary([*head], all_tables(report), 3)
+    tables.write(tmp_path, [*head], all_tables(report), 3)
+    text = (tmp_path / "summary.txt").read_text()
     for words in ("kernels, copies and fills of a call: 5, busy for 47 us", "call/step_0 ", "  and 2 more", "gemm"):
         assert words in text, text
 
 
-def test_the_summary_has_si_prefixes():
+def test_the_summary_has_si_prefixes(tmp_path):
     line = {"part": "call", "count": 1.0, "host_us": 31_500.0, "gpu_us": 2_340_000.0, "gpu_busy_us": 0.3712}
-    last = tables.summary([], {"parts": [line]}, 3).splitlines()[-1]
+    tables.write(tmp_path, [], {"parts": [line]}, 3)
+    last = (tmp_path / "summary.txt").read_text().splitlines()[-1]
     assert " ".join(last.split()) == "call 1 31.5 ms 2.34 s 0.3712 us"
 
 
@@ -196,7 +198,7 @@ def test_ranges_that_a_real_nsys_recorded_are_read(recorded, tmp_path):
     connection = sqlite3.connect(path)
     connection.executescript(recorded.read_text(encoding="utf-8"))
     connection.close()
-    report = read(path)
+    report = read_report(path)
     lines = by(tables.tables(report.calls, report.others)["parts"], "part")
     steps = [f"call/step_{step}{part}" for step in (0, 1) for part in ("", "/forward", "/backward")]
     assert [name for name in lines if name.startswith("call")] == ["call", *steps]

@@ -1,0 +1,61 @@
+"""``runner tasks``: sizes, memory, and what cannot run here, in a table."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.cli import tasks
+from runner.device import gpus
+from runner.records.bad_input import BadInput
+
+TASK = """import torch
+from torch import nn
+{line}
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width)
+    def forward(self, x): return self.norm(x)
+rows, width = 2, 1024
+def get_inputs(): return [torch.rand(rows, width{device})]
+"""
+OWN = "import torch\ndef inputs(n=3): return torch.ones(n)\ndef reference(x): return x[: int(x.sum())]\n"
+
+
+@pytest.fixture
+def listed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gpus, "visible", list)
+    monkeypatch.chdir(tmp_path)
+    files = {
+        "1_norm.py": TASK.format(line="", device=""),
+        "2_large.py": TASK.format(line="", device="").replace("2, 1024", "2**30, 2**20"),
+        "3_gpu.py": TASK.format(line="", device=", device='cuda:0'"),
+        "4_either.py": TASK.format(line="", device=", device='cuda' if torch.cuda.is_available() else 'cpu'"),
+        "5_package.py": TASK.format(line="import a_missing_package", device=""),
+        "6_exit.py": TASK.format(line="raise SystemExit('no')", device=""),
+        "7_broken.py": TASK.format(line="def (", device=""),
+        "8_value.py": OWN,
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert tasks.main(["."]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    return {line.split()[0].removeprefix("./"): " ".join(line.split()[1:]) for line in lines}
+
+
+def test_each_task_has_its_sizes_its_memory_and_what_keeps_it_from_running(listed):
+    # 2 x 1024 numbers; weight, bias, mean and variance of 1024 numbers each, and a count; 3 outputs in float64.
+    assert listed["1_norm.py"] == "kernelbench 24.01 KiB 8 KiB 96 KiB rows=2 width=1024"
+    assert "needs " in listed["2_large.py"]
+    assert listed["2_large.py"].endswith("; give smaller sizes")
+    assert listed["3_gpu.py"] == "kernelbench rows=2 width=1024 asks for a GPU in line 10"
+    assert listed["4_either.py"] == listed["1_norm.py"]
+    assert listed["5_package.py"].endswith("its inputs need the package a_missing_package; install it to run this")
+    assert listed["7_broken.py"].endswith("line 3: invalid syntax")
+    assert listed["8_value.py"] == "file n=3"  # its output's size depends on a value
+    assert listed["8"] == "tasks: 4 can run here, 4 cannot"
+
+
+def test_without_a_folder_it_says_what_to_type():
+    with pytest.raises(BadInput, match="name a folder, as in python -m runner tasks level1"):
+        tasks.main([])

@@ -1,0 +1,214 @@
+"""The same functions through the command line and through ``bench`` get the same verdicts."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from runner import bench
+from runner.tasks import own_file
+
+# Each function ends in what is expected of it: right or wrong.
+FILE = '''
+import torch
+
+def inputs(rows=32, cols=96):
+    return torch.randn(rows, cols), torch.rand(cols) + 0.5
+
+def reference(x, w):
+    """A normalization: its result, and statistics in a dict with a tuple, a number and a word."""
+    mean, rstd = x.mean(-1, keepdim=True), (x.var(-1, keepdim=True, correction=0) + 1e-5).rsqrt()
+    return {"y": (x - mean) * rstd * w, "stats": (mean, rstd), "count": x.shape[0], "kind": "layer", "none": None}
+
+def _with(x, w, **changed):
+    return {**reference(x, w), **changed}
+
+def plain_right(x, w):
+    return reference(x, w)
+
+def native_right(x, w):
+    y, mean, rstd = torch.native_layer_norm(x, [x.shape[-1]], w, None, 1e-5)
+    return _with(x, w, y=y, stats=(mean, rstd))
+
+def wide_right(x, w):
+    y = torch.nn.functional.layer_norm(x.double(), [x.shape[-1]], w.double(), None, 1e-5)
+    return _with(x, w, y=y.float())
+
+def by_rows_right(x, w):
+    rows = [reference(row[None], w) for row in x]
+    return _with(x, w, y=torch.cat([row["y"] for row in rows]))
+
+def other_order_right(x, w):
+    order = torch.arange(x.shape[-1] - 1, -1, -1)
+    y = reference(x[:, order], w[order])["y"][:, order]
+    return _with(x, w, y=y)
+
+def transposed_right(x, w):
+    y = reference(x, w)["y"]
+    return _with(x, w, y=y.t().contiguous().t())
+
+def one_pass_right(x, w):
+    mean = x.mean(-1, keepdim=True)
+    rstd = ((x * x).mean(-1, keepdim=True) - mean * mean + 1e-5).rsqrt()
+    return _with(x, w, y=(x - mean) * rstd * w)
+
+def list_right(x, w):
+    result = reference(x, w)
+    return {**result, "stats": list(result["stats"])}
+
+def changes_its_input_right(x, w):
+    result = reference(x, w)
+    x.add_(1)
+    return result
+
+def same_memory_right(x, w):
+    out = _MEMORY.setdefault((x.shape, x.dtype), torch.empty_like(x))
+    out.copy_(reference(x, w)["y"])
+    return _with(x, w, y=out)
+
+def other_key_order_right(x, w):
+    return dict(reversed(reference(x, w).items()))
+
+def permille_wrong(x, w):
+    return _with(x, w, y=reference(x, w)["y"] * 1.001)
+
+def percent_of_one_statistic_wrong(x, w):
+    mean, rstd = reference(x, w)["stats"]
+    return _with(x, w, stats=(mean, rstd * 1.01))
+
+def without_weight_wrong(x, w):
+    return reference(x, torch.ones_like(w))
+
+def unbiased_wrong(x, w):
+    rstd = (x.var(-1, keepdim=True) + 1e-5).rsqrt()
+    return _with(x, w, y=(x - x.mean(-1, keepdim=True)) * rstd * w)
+
+def other_epsilon_wrong(x, w):
+    rstd = (x.var(-1, keepdim=True, correction=0) + 1e-3).rsqrt()
+    return _with(x, w, y=(x - x.mean(-1, keepdim=True)) * rstd * w)
+
+def narrow_wrong(x, w):
+    return _with(x, w, y=reference(x.bfloat16(), w.bfloat16())["y"].float())
+
+def half_sum_wrong(x, w):
+    return _with(x, w, y=reference(x.half().float(), w)["y"])
+
+def one_element_wrong(x, w):
+    y = reference(x, w)["y"].clone()
+    y[-1, -1] += 0.01
+    return _with(x, w, y=y)
+
+def last_row_wrong(x, w):
+    y = reference(x, w)["y"].clone()
+    y[-1] = 0
+    return _with(x, w, y=y)
+
+def shifted_wrong(x, w):
+    return _with(x, w, y=reference(x, w)["y"].roll(1, 0))
+
+def nan_wrong(x, w):
+    y = reference(x, w)["y"].clone()
+    y[0, 0] = float("nan")
+    return _with(x, w, y=y)
+
+def infinite_wrong(x, w):
+    y = reference(x, w)["y"].clone()
+    y[3, 7] = float("inf")
+    return _with(x, w, y=y)
+
+def zeros_wrong(x, w):
+    return _with(x, w, y=torch.zeros_like(x))
+
+def input_wrong(x, w):
+    return _with(x, w, y=x)
+
+def fewer_rows_wrong(x, w):
+    return _with(x, w, y=reference(x, w)["y"][1:])
+
+def flat_wrong(x, w):
+    return _with(x, w, y=reference(x, w)["y"].flatten())
+
+def half_type_wrong(x, w):
+    return _with(x, w, y=reference(x, w)["y"].half())
+
+def no_statistics_wrong(x, w):
+    result = reference(x, w)
+    del result["stats"]
+    return result
+
+def one_statistic_wrong(x, w):
+    return _with(x, w, stats=reference(x, w)["stats"][:1])
+
+def more_wrong(x, w):
+    return _with(x, w, more=x.sum())
+
+def number_wrong(x, w):
+    return _with(x, w, count=x.shape[0] + 1)
+
+def word_wrong(x, w):
+    return _with(x, w, kind="group")
+
+def tensor_for_none_wrong(x, w):
+    return _with(x, w, none=x)
+
+def none_for_tensor_wrong(x, w):
+    return _with(x, w, y=None)
+
+def nothing_wrong(x, w):
+    return None
+
+def swapped_wrong(x, w):
+    mean, rstd = reference(x, w)["stats"]
+    return _with(x, w, stats=(rstd, mean))
+
+_MEMORY, _KNOWN = {}, {}
+
+def _known(key, x, w):
+    if key not in _KNOWN:
+        _KNOWN[key] = reference(x, w)
+    known = _KNOWN[key]
+    return {**known, "y": known["y"].clone(), "stats": tuple(one.clone() for one in known["stats"])}
+
+def kept_by_identity_wrong(x, w):
+    return _known(("id", id(x)), x, w)
+
+def kept_by_address_wrong(x, w):
+    return _known(("address", x.data_ptr()), x, w)
+
+def kept_by_version_wrong(x, w):
+    return _known(("version", x._version), x, w)
+
+def kept_by_shape_wrong(x, w):
+    return _known(("shape", x.shape), x, w)
+'''
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory):
+    path = tmp_path_factory.mktemp("callers") / "normalization.py"
+    path.write_text(FILE)
+    spec = importlib.util.spec_from_file_location("normalization", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_forty_functions_have_the_same_verdict_through_both(module, run):
+    import torch
+
+    names = own_file.read(module.__file__).implementations
+    assert len(names) >= 40
+    torch.manual_seed(0)
+    args = module.inputs()
+    through_bench = {}
+    for name in names:  # one by one, since a function that changes its inputs has them restored for all others
+        timing = bench(getattr(module, name), *args, check=module.reference, max_s=0.001)
+        through_bench[name] = timing.columns["correct"]
+    quick = ("device=cpu", "quick=true", "measure.benchmark.max_s=0.001", "measure.benchmark.paired_rounds=0")
+    result = run(f"workload={module.__file__}", f"impl={','.join(names)}", "-m", *quick)
+    rows = result.rows()
+    through_command = {row["case"]["impl"]["name"]: row["metrics"].get("correct") for row in rows}
+    expected = {name: not name.endswith("_wrong") for name in names}
+    assert through_bench == expected
+    assert through_command == expected, {row["case"]["impl"]["name"]: row["reason"] for row in rows}

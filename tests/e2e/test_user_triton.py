@@ -1,0 +1,144 @@
+"""A Triton kernel in a user's file, without a GPU: refused, interpreted and compiled as the project's own are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy
+import pytest
+
+triton = pytest.importorskip("triton")
+pytestmark = pytest.mark.skipif(
+    numpy.lib.NumpyVersion(numpy.__version__) >= "2.4.0" and triton.__version__ < "3.7",
+    reason="the interpreter of this Triton fails with numpy 2.4",
+)
+
+SMALL = ["workload=add", "workload.rows=8", "workload.cols=64", "device=cpu", "impl=file"]
+BFLOAT16 = "Triton's interpreter truncates to bfloat16 where a GPU rounds; use float16, or a GPU"
+NEEDS_GPU = "Triton kernels need an NVIDIA GPU; to check this one on a CPU: debug=interpret device=cpu"
+KERNELS = """
+import torch, triton
+import triton.language as tl
+
+@triton.autotune([triton.Config({"block": 32}), triton.Config({"block": 64})], key=["n"])
+@triton.jit
+def tuned(a, b, y, n, block: tl.constexpr):
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    tl.store(y + at, tl.load(a + at, at < n) + tl.load(b + at, at < n), at < n)
+
+@triton.jit
+def rounded(a, b, y, n, block: tl.constexpr):
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    of_a, of_b = tl.load(a + at, at < n).to(tl.bfloat16), tl.load(b + at, at < n).to(tl.bfloat16)
+    tl.store(y + at, of_a.to(tl.float32) + of_b.to(tl.float32), at < n)
+
+@triton.jit
+def assembly(a, b, y, n, block: tl.constexpr):
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    of_a = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [tl.load(a + at)], tl.float32, is_pure=True, pack=1)
+    tl.store(y + at, of_a + tl.load(b + at))
+
+def launched(kernel, **options):
+    def add(a, b):
+        y = torch.empty_like(a)
+        grid = lambda meta: (triton.cdiv(a.numel(), meta["block"]),)
+        kernel[grid](a, b, y, a.numel(), **options)
+        return y
+    return add
+
+add, add_rounded, add_assembly = launched(tuned), launched(rounded, block=64), launched(assembly, block=64)
+
+def to_gpu(a, b):
+    return (a.cuda() + b.cuda()).cpu()
+"""
+TUTORIAL = """
+import triton
+DEVICE = triton.runtime.driver.active.get_active_torch_device()
+from kernels_of_mine import add as plain
+
+def add(a, b):
+    assert a.device == DEVICE
+    return plain(a, b)
+"""
+
+
+@pytest.fixture
+def of_file(run, tmp_path):
+    """``of_file(functions, *words)``: the finished command, and the row of each function and type."""
+    (tmp_path / "kernels_of_mine.py").write_text(KERNELS)
+    (tmp_path / "tutorial.py").write_text(TUTORIAL)
+
+    def go(functions, *words):
+        result = run(*SMALL, f"impl.path={','.join(functions)}", *words, "-m")
+        rows = {(row["case"]["impl"]["path"], row["case"]["workload"]["dtype"]): row for row in result.rows()}
+        return result, rows
+
+    return go
+
+
+ADD, TUTORIALS = "kernels_of_mine.py:add", "tutorial.py:add"
+
+
+def test_the_interpreter_checks_an_autotuned_kernel_and_refuses_what_it_cannot_do(of_file):
+    functions = [ADD, f"{ADD}_rounded", f"{ADD}_assembly"]
+    result, rows = of_file(functions, "debug=interpret", "workload.dtype=float32,bfloat16")
+    right = rows[ADD, "float32"]
+    assert (result.code, right["status"], right["metrics"]["correct"]) == (0, "ok", True)
+    assert right["metrics"]["verdict_reason"].startswith("correct under Triton's interpreter")
+    others = {key: row for key, row in rows.items() if row is not right}
+    assert {row["status"] for row in others.values()} == {"unsupported"}
+    assembly = others.pop((f"{ADD}_assembly", "float32"))["reason"]
+    assert assembly.startswith("Triton's interpreter cannot run this kernel (inline_asm not supported")
+    assert {row["reason"] for row in others.values()} == {BFLOAT16}
+
+
+def test_a_kernel_without_a_gpu_is_unsupported_and_says_what_to_do(of_file):
+    result, rows = of_file([ADD, TUTORIALS, "kernels_of_mine.py:to_gpu"])
+    assert result.code == 1
+    assert {row["status"] for row in rows.values()} == {"unsupported"}
+    of_triton, of_tutorial, to_gpu = (row["reason"] for row in rows.values())
+    assert of_triton.startswith(NEEDS_GPU)
+    assert of_tutorial.startswith(NEEDS_GPU)
+    assert to_gpu.startswith("it asks for a GPU, and torch sees none here (")
+
+
+def test_it_is_compiled_for_another_gpu_and_that_is_success(of_file):
+    result, rows = of_file([ADD, TUTORIALS], "measure=inspect", "measure.inspect.arch=90")
+    assert result.code == 0
+    for row in rows.values():
+        assert row["status"] == "unsupported"
+        assert row["reason"].startswith(f"not run, only measured by inspect: {NEEDS_GPU}")
+        assert row["metrics"]["kernel_name"] == "tuned"
+        (ptx,) = (name for name in row["files"] if name.endswith("tuned.ptx"))
+        assert ".target sm_90" in (result.folder / ptx).read_text()
+
+
+def test_compiling_is_no_success_if_a_time_was_asked_for_too(of_file):
+    result, rows = of_file([ADD], "measure=[benchmark,inspect]", "measure.inspect.arch=90")
+    assert (result.code, [row["status"] for row in rows.values()]) == (1, ["unsupported"])
+
+
+def test_bench_refuses_to_time_what_the_interpreter_runs(tmp_path):
+    (tmp_path / "kernels_of_mine.py").write_text(KERNELS)
+    (tmp_path / "program.py").write_text(
+        "import torch\nfrom runner import bench\nfrom kernels_of_mine import add\n"
+        "a, b = torch.randn(2, 300)\n"
+        "functions = {'right': add, 'wrong': lambda a, b: add(a, a), 'torch': torch.add}\n"
+        "for each in bench(functions, a, b, check=torch.add, max_s=0.02):\n"
+        "    print(each.timing.verdict, each.timing.reason)\n"
+        "print(bench(add, a, b))\n"
+        "try: bench(add, a.bfloat16(), b.bfloat16())\n"
+        "except Exception as error: print(error)\n"
+    )
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": root}
+    command = [sys.executable, "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    right, wrong, _, alone, refused = done.stdout.splitlines()
+    untimed = "under Triton's interpreter; a time there would say nothing about a GPU"
+    assert right == f"unsupported correct {untimed}"
+    assert wrong.startswith("wrong ")
+    assert alone == f"add: not timed on cpu, unsupported: {untimed}"
+    assert refused == BFLOAT16

@@ -1,0 +1,113 @@
+"""What ``runner tune`` concludes from a race, what it refuses, and what it writes."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from runner.cli import tune as command
+from runner.config import plan
+from runner.findings.names import Names
+from runner.findings.tuning import confirm, confirming, contests, judge, racing
+from runner.records.bad_input import BadInput
+from runner.records.paired_rounds import PairedRounds
+from runner.records.row import Row
+from runner.report.tuning import describe, experiment
+
+GRID = ("workload=add", "workload.rows=64", "workload.cols=64", "impl=triton", "device=cpu")
+ARGS = ("impl.args.BLOCK=64,128,256",)
+
+
+@pytest.fixture
+def contest():
+    (found,) = contests(plan([*GRID, *ARGS, "-m"]).cases)
+    return found
+
+
+def measured(cases, times, dropped=()):
+    """Rows and rounds of ``cases``, each with its time of ``times`` by its BLOCK, None for one that failed."""
+    rows, seen, calls = [], {}, {}
+    for case in cases:
+        block = case.impl.arguments.get("BLOCK")
+        us = times[block]
+        if us is None:
+            rows.append(Row(case=case, status="build_failed", reason="out of shared memory"))
+            continue
+        figures = {"wall_us": us, "samples": 20, "calls_per_sample": 2, "verdict": "ok", "correct": True}
+        rows.append(Row(case=case, status="ok", device="cpu", metrics=figures))
+        calls[case.key] = 100
+        if block not in dropped:
+            seen[case.key] = [us * (1 + 0.001 * (n % 2)) for n in range(10)]
+    return rows, [PairedRounds(seen, dict.fromkeys(calls, "perf_counter"), calls=calls)]
+
+
+def raced(contest, times, dropped=()):
+    return judge(contest, *measured(map(racing, contest.cases), times, dropped))
+
+
+def test_what_dropped_out_of_the_race_or_failed_is_not_left_and_the_gain_is_measured_again(contest):
+    names = Names(contest.cases)
+    assert [names.impl(case) for case in contest.cases] == [
+        "triton", "triton(BLOCK=64)", "triton(BLOCK=128)", "triton(BLOCK=256)",
+    ]  # fmt: skip
+    after = raced(contest, {None: 20.0, 64: 10.02, 128: 10.0, 256: None}, dropped=[None])
+    again = [confirming(case, 1, 1) for case in (after.default, after.fastest)]
+    done = confirm(after, 1, *measured(again, {None: 20.0, 128: 10.0}))
+    assert describe(done, names) == [
+        "tune: add: triton(BLOCK=128), the fastest of 4",
+        "  2.000x (1.992 to 2.009) the speed of triton, measured again",
+        "  cannot be told from it: triton(BLOCK=64)",
+        "  left out: 1: build_failed: out of shared memory",
+        "  sampled 420 calls to choose, and 280 to confirm it",
+    ]
+
+
+def test_where_nothing_is_faster_there_is_nothing_to_pin_and_without_times_there_is_no_winner(contest):
+    names = Names(contest.cases)
+    best = raced(contest, {None: 10.0, 64: 20.0, 128: 20.0, 256: 20.0}, dropped=[64, 128, 256])
+    assert "  that is its default: there is nothing to pin" in describe(confirm(best, 1, [], []), names)
+    none = raced(contest, dict.fromkeys((None, 64, 128, 256)))
+    assert describe(none, names) == ["tune: add: no candidate has a time: build_failed: out of shared memory"]
+
+
+def test_without_paired_rounds_the_shortest_time_wins_and_none_is_shown_to_be_slower(contest):
+    rows, _ = measured(map(racing, contest.cases), {None: 10.0, 64: 9.0, 128: 20.0, 256: 20.0})
+    after = judge(contest, rows, [PairedRounds(reason="no paired rounds: memory is short")])
+    assert Names(contest.cases).impl(after.fastest) == "triton(BLOCK=64)"
+    assert len(after.left) == 4
+
+
+def test_processes_that_confirm_share_the_rounds_of_one_comparison(contest):
+    fields = confirming(contest.default, 2, 4).measures[0].fields
+    assert (fields["samples"], fields["paired_rounds"], fields["target_pct"], fields["race"]) == (20, 10, 1.0, False)
+
+
+def test_the_experiment_that_it_writes_runs_the_winner(contest, tmp_path):
+    winner = contest.cases[2]
+    (tmp_path / "experiment").mkdir()
+    text = experiment(winner, "tuned_add", "about it", str(tmp_path))
+    (tmp_path / "experiment" / "tuned_add.yaml").write_text(text)
+    assert yaml.safe_load(text)["impl"] == {"args": {"BLOCK": 128}}
+    (case,) = plan(["--config-dir", str(tmp_path), "+experiment=tuned_add", "device=cpu"]).cases
+    assert case.key == winner.key
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["--processes", "0"], "--processes 0: give a whole number, at least 1"),
+        ([*GRID], "nothing to tune: give arguments with their values, as in impl.args.BLOCK=512,1024,2048"),
+        (
+            [*GRID, *ARGS, "impl=triton,cuda"],
+            "impl: tune compares the arguments of one implement",
+        ),
+        ([*GRID, *ARGS, "replicas=2"], "replicas: tune starts processes of its own; leave replicas out"),
+        ([*GRID, *ARGS, "measure=[benchmark,memory]"], "measure: tune compares times; give measure=benchmark alone"),
+        ([*GRID, *ARGS, "debug=interpret"], "debug=interpret: its timings are not valid; leave debug out"),
+        ([*GRID, *ARGS, "measure.benchmark.paired_rounds=5"], "measure.benchmark.paired_rounds=5: tune compares in pa"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_in_one_line(words, answer):
+    with pytest.raises(BadInput) as caught:
+        command.main([*words, "launcher=ray"])  # without a process that imports torch beforehand
+    assert str(caught.value).startswith(answer)

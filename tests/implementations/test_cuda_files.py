@@ -1,0 +1,137 @@
+"""A user's .cu file through the runner: its arguments, files and revisions, and what it says without a GPU."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+
+from runner import config, implementations
+from runner.kernels import cuda_build, cuda_device_code, cuda_function, cuda_nvrtc
+from runner.kernels.unsupported import Unsupported
+from runner.records.bad_input import BadInput
+from runner.records.case import CaseRecord, Choice
+from runner.records.settings import Settings
+from runner.store.fingerprint import Fingerprints, difference
+from runner.tasks import own_file
+
+DOCS = Path(__file__).parents[2] / "docs" / "cuda-files.md"
+KERNEL = """
+#include <torch/extension.h>
+#include "scale.cuh"
+__global__ void twice(const float* x, float* y, int n) { y[threadIdx.x] = SCALE * x[threadIdx.x]; }
+__global__ void thrice(const float* x, float* y, int n) { y[threadIdx.x] = 3 * x[threadIdx.x]; }
+"""
+LAUNCH = """
+import torch
+from runner import cuda_kernel
+SHARED = dict(grid=1, arguments=lambda x, y: (x, y, x.numel()))
+def inputs(n=8): return (torch.randn(n),)
+def reference(x): return 2 * x
+fused = cuda_kernel("k.cu", "twice", block=lambda threads: threads, threads=256, **SHARED)
+other = cuda_kernel("k.cu", "thrice", block=32, **SHARED)
+_hidden = cuda_kernel("other.cu", "f", block=32, **SHARED)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    files = {"k.cu": KERNEL, "scale.cuh": "#define SCALE 2\n", "k.py": LAUNCH, "unused.cu": "__global__ void f() {}\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize("words", ["impl=cuda", "impl=file", "impl=torch,cuda,file -m"])
+def test_a_launch_in_yaml_is_one_sentence_that_names_its_replacement(folder, words):
+    with pytest.raises(BadInput) as refusal:
+        config.plan(["workload=add", *words.split(), "impl.path=mine/k.cu:add"])
+    assert str(refusal.value) == (
+        "impl.path=mine/k.cu:add: instead of mine/k.yaml, write mine/k.py with from runner import cuda_kernel and "
+        'add = cuda_kernel("k.cu", "add", grid=..., block=..., arguments=...), and give impl=file '
+        "impl.path=mine/k.py:add"
+    )
+    with pytest.raises(BadInput, match=r"instead of k\.yaml, write k\.py"):
+        implementations.build(Choice("mine", {"path": "k.cu:add", "launch": "k.yaml"}))
+
+
+def test_its_own_words_are_arguments_known_before_anything_runs(folder):
+    words = ["workload=gelu", "workload.cols=8", "impl=file", "impl.path=k.py:fused"]
+    assert [case.impl_label for case in config.plan([*words, "impl.args.threads=64,128", "-m"]).cases] == [
+        "file(path=k.py:fused, threads=64)", "file(path=k.py:fused, threads=128)",
+    ]  # fmt: skip
+    for unknown in ("threds", "block"):
+        with pytest.raises(BadInput, match=unknown):
+            config.plan([*words, f"impl.args.{unknown}=64"])
+    with pytest.raises(BadInput, match=r"k\.py has no fuse; did you mean fused"):
+        config.plan(["workload=gelu", "impl=file", "impl.path=k.py:fuse"])
+    parameters = inspect.signature(cuda_function.cuda_kernel).parameters.values()
+    assert {*own_file.LAUNCH} == {item.name for item in parameters if item.kind is item.KEYWORD_ONLY}
+
+
+def test_each_is_an_implementation_of_a_workload_in_the_same_file(folder):
+    assert own_file.read("k.py").implementations == ("reference", "fused", "other")
+    (folder / "new.py").write_text(LAUNCH.replace("block=32, **SHARED)\n_hidden", "block=64, **SHARED)\n_hidden"))
+    assert own_file.differs(Path("k.py"), Path("new.py"), ["other"])
+    assert not own_file.differs(Path("k.py"), Path("new.py"), ["fused"])
+
+
+def test_it_says_what_would_help_without_a_gpu(folder):
+    function = implementations.build(Choice("file", {"path": "k.py:fused"})).load("gelu")
+    assert list(inspect.signature(function).parameters) == ["x", "threads"]
+    with pytest.raises(Unsupported, match="runs on NVIDIA GPUs only"):
+        function(torch.ones(8))
+
+
+def test_an_edit_of_what_it_includes_makes_rows_out_of_date_and_of_another_file_does_not(folder):
+    case = CaseRecord(Choice("gelu", {"rows": 8}), Choice("file", {"path": "k.py:other"}), (), Settings("cpu", 0))
+    before = Fingerprints().of(case)
+    assert {"k.py", "k.cu", "scale.cuh"} <= before.keys()
+    assert "unused.cu" not in before
+    (folder / "unused.cu").write_text("")
+    assert difference(Fingerprints().of(case), before) == ""
+    (folder / "scale.cuh").write_text("#define SCALE 4\n")
+    assert difference(Fingerprints().of(case), before) == "scale.cuh has changed"
+
+
+def test_a_revision_has_its_own_files(folder, monkeypatch):
+    for words in (["init", "-q"], ["add", "k.cu", "scale.cuh", "k.py"], ["commit", "-qm", "one"]):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words], cwd=folder, check=True)
+    (folder / "scale.cuh").write_text("#define SCALE 4\n")
+    read = []
+    monkeypatch.setattr(cuda_function, "kernel", lambda source, *_: read.append(source.read_text()))
+    words = ["workload=gelu", "workload.cols=8", "impl=file", "impl.path=k.py:fused", "impl.rev=HEAD,worktree", "-m"]
+    for case in config.plan(words).cases:
+        with pytest.raises(AttributeError):  # there is no kernel to launch
+            implementations.build(case.impl).load("gelu")(torch.ones(8))
+    assert ["#define SCALE 2" in text for text in read] == [True, False]
+
+
+def test_seconds_of_building_are_in_the_row(folder, monkeypatch):
+    implementation = implementations.build(Choice("file", {"path": "k.py:fused"}))
+    implementation.load("gelu")
+    monkeypatch.setattr(cuda_build, "builds", [])
+    with implementation.first_calls("gelu", "cuda") as report:
+        cuda_build.builds.append(cuda_build.Build("twice", "nvrtc", 0.25, False, Path("k.cu"), "sm_90a", built=None))
+    assert report.metrics == {"compile_s": 0.25, "compile_cached": False}
+
+
+def test_the_pages_kernels_compile(tmp_path):
+    pytest.importorskip("cuda.core")
+    for name, text in re.findall(r"```\w+\n(?:#|//) (\S+)\n(.*?)```", DOCS.read_text(), re.DOTALL):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    kernels = {"my_add.cu": "add<double>", "sgemm/naive.cu": "naive", "sgemm/tiled.cu": "tiled<16>"}
+    for file, kernel in {**kernels, "sgemm/coalesced.cu": "coalesced<32>"}.items():
+        cuda_nvrtc.compiled(cuda_device_code.device_file(tmp_path / file, kernel), kernel, "sm_90a")
+
+
+def test_it_is_a_public_name():
+    assert import_module("runner").cuda_kernel is cuda_function.cuda_kernel

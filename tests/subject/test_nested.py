@@ -1,0 +1,67 @@
+"""Nested values: each leaf with the expression that reaches it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from runner.timing.nested import leaves, mapped, tensors
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@dataclass
+class Record:
+    keys: Any
+    count: int
+
+
+X, Y = torch.zeros(2), torch.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("value", "paths"),
+    [
+        (X, [""]),
+        ((X, Y), ["[0]", "[1]"]),
+        ({"past": ((X, Y),)}, ['["past"][0][0]', '["past"][0][1]']),
+        (Pair(X, [Y, None]), [".left", ".right[0]", ".right[1]"]),
+        (Record({"a": 1}, 2), ['.keys["a"]', ".count"]),
+        ({3: "word"}, ["[3]"]),
+        (torch.nn.Linear(2, 3), [".weight", ".bias"]),
+        ((), []),
+    ],
+)
+def test_each_leaf_has_its_path(value, paths):
+    assert [path for path, _ in leaves(value)] == paths
+
+
+def test_a_tensor_occurs_once_under_its_first_path():
+    assert [path for path, _ in tensors({"a": X, "b": [X, Y]})] == ['["a"]', '["b"][1]']
+
+
+@pytest.mark.parametrize("value", [[X], (X,), {"a": X}, OrderedDict(a=X), Pair(X, 1), Record(X, 1)])
+def test_mapped_keeps_the_types_and_changes_nothing_given(value):
+    changed = mapped(lambda tensor: tensor + 1, value)
+    assert type(changed) is type(value)
+    assert [float(tensor.sum()) for _, tensor in tensors(changed)] == [2.0]
+    assert float(X.sum()) == 0
+
+
+def test_a_tensor_that_occurs_twice_is_changed_once():
+    first, second = mapped(Tensor.clone, (X, X))
+    assert first is second is not X
+
+
+def test_modules_stay_unless_another_one_is_returned():
+    module, other = torch.nn.Linear(1, 1), torch.nn.Linear(2, 2)
+    assert mapped(Tensor.clone, [module]) == [module]
+    assert mapped(Tensor.clone, [module, module], lambda _: other) == [other, other]

@@ -1,0 +1,225 @@
+"""Workloads in one file: their inputs, calls, gradients and least work, as the worker uses them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from runner.kernels.unsupported import Unsupported
+from runner.subject.operation import class_of
+from runner.tasks import own_file
+
+LAYERED = """
+import random
+import numpy as np
+import torch
+def inputs(rows=4, cols=8):
+    layer = torch.nn.Sequential(torch.nn.Linear(cols, cols), torch.nn.BatchNorm1d(cols))
+    given = {"x": torch.randn(rows, cols), "n": 3, "mask": torch.arange(rows), "name": "a"}
+    return layer, given, random.random(), np.random.rand()
+def reference(layer, given, a, b): return layer(given["x"]) * given["n"]
+"""
+SCALED = """
+import torch
+def inputs(rows=3, cols=5): return torch.randn(rows, cols), torch.randn(cols)
+def reference(x, w, eps=1e-6, form="a"): return x * w + eps
+def plain(x, w): return x * w
+def named(x, w, *, eps): return x * w + eps
+"""
+SETTINGS = {"dtype": None, "tf32": False, "pass_": "fwd", "layout": "contiguous"}
+
+
+@pytest.fixture
+def operation(tmp_path):
+    def make(text, **changes):
+        path = tmp_path / "mine.py"
+        path.write_text(text)
+        file = own_file.read(str(path))
+        return class_of(file)(**{"path": str(path), **SETTINGS, **changes})
+
+    return make
+
+
+def test_inputs_are_those_of_the_seed_and_the_callers_generators_stay(operation):
+    first, again, other = (operation(LAYERED) for _ in range(3))
+    before = torch.get_rng_state()
+    drawn, same = first.draw_inputs("cpu", 1), again.draw_inputs("cpu", 1)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(map(torch.equal, drawn, same))
+    assert first.arguments[0][2:] == again.arguments[0][2:]  # of random and of numpy
+    assert not torch.equal(drawn[-2], other.draw_inputs("cpu", 2)[-2])
+    names = [parameter.numel() for parameter in first.arguments[0][0].parameters()]
+    assert len(drawn) == len(names) + 3 + 2  # with BatchNorm's buffers, and the two tensors of the dict
+
+
+def test_drawing_again_puts_the_same_numbers_into_the_same_tensors(operation):
+    mine = operation(LAYERED)
+    drawn = mine.draw_inputs("cpu", 0)
+    before = [tensor.clone() for tensor in drawn]
+    mine.call(mine.module.reference, drawn).run()  # BatchNorm changes its buffers
+    assert not all(map(torch.equal, drawn, before))
+    again = mine.draw_inputs("cpu", 0)
+    assert all(one is other for one, other in zip(drawn, again, strict=True))
+    assert all(map(torch.equal, drawn, before))
+
+
+def test_a_dtype_casts_floating_inputs_and_modules_alone(operation):
+    mine = operation(LAYERED, dtype="float16")
+    kinds = {str(tensor.dtype) for tensor in mine.draw_inputs("cpu", 0)}
+    assert kinds == {"torch.float16", "torch.int64"}
+    given = operation(
+        "def inputs(n=2, *, dtype): import torch; return torch.ones(n, dtype=dtype), torch.ones(n)\n"
+        "def reference(x, y): return x\n",
+        dtype="bfloat16",
+    )
+    assert [str(tensor.dtype) for tensor in given.draw_inputs("cpu", 0)] == ["torch.bfloat16", "torch.float32"]
+
+
+def test_an_implementation_gets_the_options_that_it_names(operation):
+    mine = operation(SCALED, eps=0.5)
+    inputs = mine.draw_inputs("cpu", 0)
+    x, w = inputs
+    assert torch.equal(mine.call(mine.module.named, inputs).run(), x * w + 0.5)
+    with pytest.raises(Unsupported, match=r"it takes no eps, and workload\.eps=0\.5 is not the default"):
+        mine.call(mine.module.plain, inputs)
+    usual = operation(SCALED)
+    assert torch.equal(usual.call(usual.module.plain, usual.draw_inputs("cpu", 0)).run(), x * w)
+
+
+@pytest.mark.parametrize("pass_", ["bwd", "fwd_bwd"])
+def test_gradients_are_those_of_every_input(operation, pass_):
+    mine = operation(SCALED, pass_=pass_)
+    x, w = inputs = mine.draw_inputs("cpu", 0)
+    call = mine.call(mine.module.reference, inputs)
+    dx, dw = call.run()[-2:]
+    generator = torch.Generator().manual_seed(0)
+    dy = torch.randint(-16, 17, x.shape, generator=generator).float() / 16
+    assert torch.equal(dx, dy * w)
+    torch.testing.assert_close(dw, (dy * x).sum(0))
+    assert len(call.run()) == (2 if pass_ == "bwd" else 3)
+    assert x.grad is None
+
+
+def test_gradients_of_a_modules_parameters_are_there_and_its_grad_stays(operation):
+    mine = operation(LAYERED, pass_="fwd_bwd")
+    inputs = mine.draw_inputs("cpu", 0)
+    output, *gradients = mine.call(mine.module.reference, inputs).run()
+    assert not output.requires_grad
+    layer = mine.arguments[0][0]
+    assert len(gradients) == 1 + len([*layer.parameters()])
+    assert all(parameter.grad is None for parameter in layer.parameters())
+
+
+def test_a_function_without_a_gradient_is_unsupported(operation):
+    mine = operation(
+        "import torch\ndef inputs(n=3): return torch.randn(n),\ndef reference(x): return x.round().detach()\n",
+        pass_="bwd",
+    )
+    inputs = mine.draw_inputs("cpu", 0)
+    with pytest.raises(Unsupported, match="no output depends on an input that has a gradient: time its forward alone"):
+        mine.call(mine.module.reference, inputs).run()
+
+
+def test_work_is_counted_by_torch_unless_the_file_counts_it(operation):
+    product = "import torch\ndef inputs(n=8): return torch.randn(n, n), torch.randn(n, n)\n"
+    product += "def reference(a, b): return a @ b\n"
+    mine = operation(product)
+    mine.draw_inputs("cpu", 0)
+    assert mine.work().flops == 2 * 8**3
+    counted = operation(product + "def flops(n): return 7 * n\ndef bytes(**fields): return fields['n']\n")
+    counted.draw_inputs("cpu", 0)
+    assert (counted.work().flops, counted.work().bytes_min) == (56, 8)
+    unknown = operation(SCALED)
+    unknown.draw_inputs("cpu", 0)
+    assert unknown.work().flops == 0
+
+
+PRODUCT = """
+import torch
+def inputs(m=5, k=7, n=11): return torch.randn(m, k), torch.randn(k, n)
+def reference(a, b): return a @ b
+"""
+LAYER = """
+import torch
+def inputs(batch=6, dim=8): return torch.nn.Linear(dim, dim), torch.randn(batch, dim)
+def reference(layer, x): return torch.nn.functional.gelu(layer(x))
+"""
+NAMED = """
+import torch
+def inputs(n=4): return {"a": torch.randn(n, n), "b": torch.randn(n, n)}
+def reference(a, b): return a @ b
+"""
+
+
+@pytest.mark.parametrize(("pass_", "share"), [("fwd", 1), ("bwd", 2), ("fwd_bwd", 3)])
+@pytest.mark.parametrize(("text", "forward"), [(PRODUCT, 2 * 5 * 7 * 11), (LAYER, 2 * 6 * 8 * 8), (NAMED, 2 * 4**3)])
+def test_work_of_products_is_that_of_their_definition_in_each_pass(operation, text, forward, pass_, share):
+    mine = operation(text, pass_=pass_)
+    mine.draw_inputs("cpu", 0)
+    assert mine.work().flops == share * forward
+
+
+@pytest.mark.parametrize(
+    ("pass_", "outside"),
+    [("fwd", 5 * 11), ("bwd", 5 * 11 + 5 * 7 + 7 * 11), ("fwd_bwd", 2 * 5 * 11 + 5 * 7 + 7 * 11)],
+)
+@pytest.mark.parametrize(("dtype", "itemsize"), [("float32", 4), ("bfloat16", 2)])
+def test_least_traffic_has_inputs_outputs_and_the_gradients_of_the_outputs(operation, dtype, itemsize, pass_, outside):
+    mine = operation(PRODUCT, pass_=pass_, dtype=dtype)
+    mine.expected_outputs(mine.draw_inputs("cpu", 0))
+    assert mine.work().bytes_min == itemsize * (5 * 7 + 7 * 11 + outside)
+
+
+def test_a_layer_has_the_work_of_the_shipped_mlp(operation, make):
+    fields = {"dim": 8, "batch": 6, "layers": 1, "steps": 1, "activation": "gelu"}
+    of_x = 2 * 6 * 8 * 8  # the gradient of x, which the shipped one does not compute
+    for pass_, more in (("fwd", 0), ("fwd_bwd", of_x)):
+        shipped, _ = make("mlp", dtype="float32", pass_=pass_, zero_grad="every_step", **fields)
+        mine = operation(LAYER, pass_=pass_)
+        mine.draw_inputs("cpu", 0)
+        assert mine.work().flops == shipped.flops() + more
+
+
+@pytest.mark.parametrize("pass_", ["bwd", "fwd_bwd"])
+def test_work_of_elementwise_operations_is_unknown(operation, pass_):
+    mine = operation(SCALED, pass_=pass_)
+    mine.draw_inputs("cpu", 0)
+    assert mine.work().flops == 0
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "strided", "offset"])
+@pytest.mark.parametrize("pass_", ["bwd", "fwd_bwd"])
+def test_upstream_gradients_are_laid_out_and_have_the_same_numbers(operation, pass_, layout):
+    text = """
+import torch
+class Seen(torch.autograd.Function):
+    strides = []
+    def forward(context, x): return x * 2
+    def backward(context, dy):
+        Seen.strides.append((dy.stride(), dy.storage_offset()))
+        return dy * 2
+Seen.forward, Seen.backward = map(staticmethod, (Seen.forward, Seen.backward))
+def inputs(rows=3, cols=5): return torch.randn(rows, cols)
+def reference(x): return x * 2
+def seen(x): return Seen.apply(x)
+"""
+    mine = operation(text, pass_=pass_, layout=layout)
+    inputs = mine.draw_inputs("cpu", 0)
+    result = mine.expected_outputs(inputs).check(mine.call(mine.module.seen, inputs).run())
+    assert result.correct, result.reason
+    strides = {"transposed": (1, 3), "strided": (10, 2)}.get(layout, (5, 1))
+    assert mine.module.Seen.strides == [(strides, layout == "offset")]
+
+
+@pytest.mark.parametrize("pass_", ["fwd", "bwd", "fwd_bwd"])
+def test_inputs_by_name_have_gradients_too(operation, pass_):
+    mine = operation(NAMED, pass_=pass_)
+    inputs = mine.draw_inputs("cpu", 0)
+    assert mine.expected_outputs(inputs).check(mine.call(mine.module.reference, inputs).run()).correct
+
+
+def test_quick_judges_by_fewer_runs_of_the_reference(operation):
+    mine = operation(PRODUCT)
+    inputs = mine.draw_inputs("cpu", 0)
+    whole, quick = (mine.expected_outputs(inputs, quick=quick).tolerance for quick in (False, True))
+    assert (whole, quick) == ("automatic (8 draws)", "automatic (4 draws)")

@@ -1,0 +1,547 @@
+"""The automatic tolerance: right results pass in any order of sums, and wrong ones do not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from runner.kernels.unsupported import Unsupported
+from runner.subject.tolerance import Judge
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+NARROW = DTYPES[1:]
+
+
+def rms_norm(x: Tensor, w: Tensor, eps: float = 1e-6) -> Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * w
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    return a @ b
+
+
+def softmax(x: Tensor) -> Tensor:
+    return x.softmax(-1)
+
+
+def inputs_of(function: Any, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    shapes = {rms_norm: ((64, 96), (96,)), matmul: ((48, 200), (200, 40)), softmax: ((64, 100),)}[function]
+    return tuple(torch.randn(shape).to(dtype) for shape in shapes)
+
+
+def to_tf32(x: Tensor) -> Tensor:
+    return ((x.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def in_a_loop(a: Tensor, b: Tensor) -> Tensor:
+    total = torch.zeros(a.shape[0], b.shape[1])
+    for k in range(a.shape[1]):
+        total += a[:, k, None].float() * b[k].float()
+    return total.to(a.dtype)
+
+
+def in_parts(a: Tensor, b: Tensor) -> Tensor:
+    pairs = zip(a.float().chunk(4, 1), b.float().chunk(4), strict=True)
+    return torch.stack([(left @ right).to(a.dtype).float() for left, right in pairs]).sum(0).to(a.dtype)
+
+
+# --- right and wrong results ---
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("function", [rms_norm, matmul, softmax])
+def test_a_result_is_right_however_it_is_rounded(function, dtype):
+    args = inputs_of(function, dtype)
+    judge = Judge(function, args)
+    assert not judge.refused
+    for to in (dtype, torch.float32, torch.float64):
+        result = judge.check(function(*(arg.to(to) for arg in args)).to(dtype))
+        assert result.correct, (to, result.reason)
+        assert result.err_over_tol < 1
+        assert result.tolerance == ["automatic (8 draws)"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("other", [in_a_loop, in_parts])
+def test_sums_may_be_added_in_any_order(other, dtype):
+    args = inputs_of(matmul, dtype)
+    assert Judge(matmul, args).check(other(*args)).correct
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("function", [rms_norm, matmul, softmax])
+def test_wrong_results_are_found(function, dtype):
+    args = inputs_of(function, dtype)
+    judge, y = Judge(function, args), function(*args)
+    wrong = {
+        "zeros": torch.zeros_like(y),
+        "mean": y.mean().expand(y.shape).contiguous(),
+        "other": function(*inputs_of(function, dtype)),
+        "all 1 %": y * 1.01,
+        "NaN": y.where(torch.arange(y.shape[1]) != 3, torch.nan),
+        "infinite": y.where(torch.arange(y.shape[1]) != 3, torch.inf),
+    }
+    if dtype == torch.float32:
+        row = y.clone()
+        row[7] *= 1.01
+        wrong |= {"a row 1 %": row, "rounded": y.bfloat16().float()}
+        wrong |= {"in bfloat16": function(*(arg.bfloat16().float() for arg in args))}
+    for name, output in wrong.items():
+        result = judge.check(output)
+        assert not result.correct, name
+        assert result.err_over_tol > 1, name
+        assert result.reason.startswith("the output: "), name
+
+
+def test_a_missing_eps_is_found():
+    x, w = 1e-3 * torch.randn(64, 96), torch.ones(96)
+    assert not Judge(rms_norm, (x, w)).check(rms_norm(x, w, 0.0)).correct
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_terms_that_are_left_out_are_found(dtype):
+    a, b = inputs_of(matmul, dtype)
+    assert not Judge(matmul, (a, b)).check(a[:, :-2] @ b[:-2]).correct
+
+
+def test_tf32_is_right_only_if_allowed_and_named_if_not():
+    a, b = inputs_of(matmul, torch.float32)
+    product = to_tf32(a) @ to_tf32(b)
+    assert Judge(matmul, (a, b), tf32=True).check(product).correct
+    judge = Judge(matmul, (a, b))
+    result = judge.check(product)
+    assert not result.correct
+    assert "only TF32 explains it" in result.reason
+    assert "TF32" not in judge.check(product * 1.01).reason
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_cast_back_to_the_type_of_the_input_rounds(dtype):
+    def normed(x, w):
+        given = x.dtype
+        x = x.to(torch.float32)
+        return w * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True))).to(given)
+
+    def product(x, w, v):
+        return torch.relu(normed(x, w) @ v) @ v
+
+    x, w, v = torch.randn(64, 96).to(dtype), torch.rand(96).to(dtype), torch.randn(96, 96).div(10).to(dtype)
+    judge = Judge(product, (x, w, v))
+    y = torch.relu(normed(x, w).float() @ v.float()) @ v.float()  # as a kernel that accumulates and keeps float32
+    result = judge.check(y.to(dtype))
+    assert result.correct, result.reason
+    assert result.err_over_tol < 0.5
+    assert not judge.check(product(x, w * 1.02, v)).correct
+
+
+def test_a_factor_widens_all_limits():
+    args = inputs_of(rms_norm, torch.float32)
+    y = rms_norm(*args)
+    strict, wide = (Judge(rms_norm, args, factor=factor) for factor in (1.0, 1e6))
+    assert not strict.check(y * 1.01).correct
+    result = wide.check(y * 1.01)
+    assert result.correct
+    assert strict.check(y * 1.01).err_over_tol == pytest.approx(1e6 * result.err_over_tol, rel=1e-3)
+    assert result.tolerance == ["automatic (8 draws), 1e+06 times as wide"]
+
+
+def test_given_tolerances_replace_the_rule():
+    x = torch.randn(50)
+    judge = Judge(torch.exp, (x,), atol=0.1)
+    assert judge.check(x.exp() + 0.09).correct
+    assert not judge.check(x.exp() + 0.11).correct
+    assert judge.check(x.exp()).tolerance == ["0.1 + 0 |r| (as given)"]
+
+
+def test_quick_draws_half_as_often():
+    args = inputs_of(softmax, torch.float32)
+    judge = Judge(softmax, args, quick=True)
+    assert judge.draws == 4
+    assert judge.check(softmax(*args)).correct
+    assert not judge.check(softmax(*args) * 1.01).correct
+
+
+def test_a_judge_gives_the_same_figures_again():
+    args = inputs_of(softmax, torch.bfloat16)
+    first, second = (Judge(softmax, args).check(softmax(*args)).err_over_tol for _ in range(2))
+    assert first == second > 0
+
+
+def test_float64_is_judged_as_float64():
+    args = tuple(arg.double() for arg in inputs_of(matmul, torch.float32))
+    judge = Judge(matmul, args)
+    assert judge.check(matmul(*args)).correct
+    assert not judge.check(matmul(*(arg.float() for arg in args)).double()).correct
+
+
+def test_a_reference_that_casts_inside_stays_exact():
+    def cast(x: Tensor) -> Tensor:
+        return x.float().softmax(-1).to(x.dtype)
+
+    x = torch.randn(32, 64, dtype=torch.float64)
+    judge = Judge(cast, (x.float(),))
+    assert judge.check(x.float().softmax(-1)).err_over_tol < 0.5
+    exact = next(iter(judge._exact.values()))
+    assert torch.equal(exact, x.float().double().softmax(-1))
+
+
+# --- kinds of values ---
+
+
+def test_one_pass_over_data_with_nan_and_infinities():
+    x = torch.randn(20, 30)
+    x[3, 4], x[5, 6], x[7, 8] = torch.nan, torch.inf, -torch.inf
+    judge = Judge(torch.relu, (x,))
+    assert judge.check(x.relu()).correct
+    assert not judge.check(x.relu().nan_to_num(0.0)).correct
+    assert not judge.check(x.abs()).correct
+
+
+def test_an_overflow_of_float16_is_right_as_an_infinity():
+    x = 300 * torch.randn(30, 30).half()
+    judge = Judge(torch.square, (x,))
+    y = x.square()
+    assert y.isinf().any()
+    assert judge.check(y).correct
+    assert not judge.check(-y).correct
+
+
+def test_ties_go_either_way_and_wrong_indices_do_not():
+    x = torch.randn(40, 50)
+    x[::2, 7] = x[::2, 9] = 9.0
+    judge = Judge(lambda x: x.argmax(-1), (x,))
+    assert judge.check(x.argmax(-1)).correct
+    assert not judge.check(x.argmax(-1) + 5).correct
+    assert not judge.check(x.argmin(-1)).correct
+
+
+def test_both_outputs_of_topk_are_compared():
+    x = torch.randn(20, 50)
+    values, places = x.topk(5, -1)
+    judge = Judge(lambda x: x.topk(5, -1), (x,))
+    assert judge.check((values, places)).correct
+    result = judge.check((values, places.flip(-1)))
+    assert result.reason.startswith("[1]: ")
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_numbers(dtype):
+    x = torch.randn(8, 64, dtype=dtype)
+    judge = Judge(lambda x: torch.fft.fft(x), (x,))
+    assert not judge.refused
+    assert judge.check(torch.fft.fft(x)).correct
+    assert not judge.check(torch.fft.fft(x).conj().resolve_conj()).correct
+    assert not judge.check(torch.fft.fft(x) * 1.01).correct
+
+
+def test_an_output_of_float8():
+    x = torch.randn(40, 64)
+    judge = Judge(lambda x: (4 * x).to(torch.float8_e4m3fn), (x,))
+    y = (4 * x).to(torch.float8_e4m3fn)
+    assert judge.check(y).correct
+    assert not judge.check((8 * x).to(torch.float8_e4m3fn)).correct
+
+
+def test_an_empty_output():
+    judge = Judge(torch.exp, (torch.zeros(0, 4),))
+    assert judge.check(torch.zeros(0, 4)).correct
+    assert not judge.check(torch.zeros(4, 0)).correct
+
+
+def test_numbers_strings_and_none():
+    def function(x: Tensor) -> dict[str, Any]:
+        return {"mean": float(x.mean()), "count": x.numel(), "name": "mean", "rest": None, "y": x.exp()}
+
+    x = torch.rand(100)
+    judge, right = Judge(function, (x,)), function(x)
+    assert judge.check(right).correct
+    for key, value in {"mean": right["mean"] * 1.01, "count": 99, "name": "sum", "rest": 1}.items():
+        result = judge.check(right | {key: value})
+        assert result.reason.startswith(f'["{key}"]: '), key
+
+
+def test_a_missing_or_extra_output_has_its_path():
+    def function(x: Tensor) -> dict[str, Any]:
+        return {"y": x.exp(), "past_key_values": ((x.sin(), x.cos()),)}
+
+    x = torch.randn(30)
+    judge, right = Judge(function, (x,)), function(x)
+    assert judge.check(right).correct
+    missing = judge.check(right | {"past_key_values": ((x.sin(),),)})
+    assert missing.reason == '["past_key_values"][0][1]: missing'
+    assert not missing.compared
+    assert judge.check(right | {"more": x}).reason == '["more"]: not expected'
+    wrong = judge.check(right | {"past_key_values": ((x.sin(), x.sin()),)})
+    assert wrong.reason.startswith('["past_key_values"][0][1]: ')
+
+
+def test_shape_and_dtype_must_be_those_of_the_reference():
+    x = torch.randn(6, 8)
+    judge = Judge(torch.exp, (x,))
+    assert judge.check(x.exp().t()).reason == "the output: shape (8, 6) where (6, 8) is expected"
+    assert judge.check(x.exp().half()).reason == "the output: dtype torch.float16 where torch.float32 is expected"
+    assert judge.check("exp").reason == "the output: a str where a tensor is expected"
+
+
+@dataclass
+class Batch:
+    x: Tensor
+    weights: list[Tensor]
+    scale: float
+
+
+def test_arguments_may_be_nested():
+    batch = Batch(torch.randn(20, 30), [torch.randn(30, 10)], 0.5)
+
+    def function(batch: Batch, *, options: dict[str, Any]) -> Tensor:
+        return (batch.x @ batch.weights[0]) * batch.scale + options["bias"]
+
+    kwargs = {"options": {"bias": torch.randn(10)}}
+    judge = Judge(function, (batch,), kwargs)
+    assert judge.check(function(batch, **kwargs)).correct
+    assert not judge.check(function(batch, options={"bias": 0.0})).correct
+
+
+# --- state ---
+
+
+def test_changed_arguments_are_the_outputs_of_a_function_that_returns_nothing():
+    def add(x: Tensor, out: Tensor) -> None:
+        torch.add(x, 1, out=out)
+
+    x, out = torch.randn(50), torch.zeros(50)
+    judge = Judge(add, (x, out))
+    assert judge.changed == ("args[1]",)
+    assert not out.any()
+    assert judge.check(x + 1).correct
+    assert judge.check(None, {"args[1]": x + 1}).correct
+    assert judge.check(None, {"args[1]": out}).reason.startswith("args[1]: ")
+    assert judge.check(None, {}).reason == "args[1]: missing"
+
+
+def test_a_module_is_a_reference_and_its_buffers_are_outputs():
+    norm = torch.nn.BatchNorm1d(16)
+    before = {name: buffer.clone() for name, buffer in norm.named_buffers()}
+    x = 3 + 2 * torch.randn(40, 16)
+    judge = Judge(norm, (x,))
+    assert all(torch.equal(buffer, before[name]) for name, buffer in norm.named_buffers())
+    assert set(judge.changed) == {f"module.{name}" for name in before}
+    y = norm(x)
+    after = {f"module.{name}": buffer for name, buffer in norm.named_buffers()}
+    assert judge.check(y, after).correct
+    stale = {f"module.{name}": buffer for name, buffer in before.items()}
+    assert judge.check(y, stale).reason.startswith("module.running_mean: ")
+    biased = after["module.running_var"] - 0.1 * x.var(0) + 0.1 * x.var(0, correction=0)
+    assert not judge.check(y, after | {"module.running_var": biased}).correct
+
+
+def test_a_module_may_be_an_argument_and_a_reference_may_use_tensors_of_its_own():
+    linear, bias = torch.nn.Linear(30, 20), torch.randn(20)
+
+    def function(layer: torch.nn.Module, x: Tensor) -> Tensor:
+        return layer(x) + bias
+
+    x = torch.randn(40, 30)
+    judge = Judge(function, (linear, x))
+    assert judge.check(function(linear, x)).correct
+    assert not judge.check(linear(x)).correct
+
+
+def test_gradients_inside_the_reference():
+    def gradient(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(F.gelu(x @ w).square().sum(), (x, w))
+
+    args = tuple(torch.randn(shape, requires_grad=True) for shape in ((20, 30), (30, 10)))
+    judge, right = Judge(gradient, args), gradient(*args)
+    assert judge.check(right).correct
+    assert judge.check((right[0], right[1] * 1.01)).reason.startswith("[1]: ")
+
+
+# --- cases that cannot tell ---
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda x: F.dropout(x), "draws random numbers"),
+        (lambda x: x + torch.randn_like(x), "draws random numbers (randn_like)"),
+        (lambda x: x[(x * 1e9).sin() > 0], "other shapes in float64"),
+        (lambda x: x.view(torch.int32) + 1, "give atol and rtol"),
+    ],
+)
+def test_a_case_that_cannot_tell_is_refused(function, words):
+    judge = Judge(function, (torch.randn(64, 64),))
+    assert words in judge.refused
+    assert "\n" not in judge.refused
+    result = judge.check(torch.zeros(64, 64))
+    assert result.unknown == judge.refused
+    assert result.columns()["correct"] is None
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda x: x - x, "zeros"),
+        (lambda x: torch.sigmoid(100 + x.abs()), "a constant"),
+        (lambda x: 100 * torch.arange(1, 65.0) + x * 1e-5, "the output for other inputs"),
+    ],
+)
+def test_outputs_that_anything_would_match_are_not_called_right_but_others_are_wrong(function, words):
+    x = torch.randn(64, 64)
+    judge = Judge(function, (x,))
+    assert words in judge.unproven
+    right = judge.check(function(x))
+    assert (right.columns()["correct"], right.unknown) == (None, judge.unproven)
+    wrong = judge.check(function(x) + 1)
+    assert (wrong.correct, wrong.unknown) == (False, "")
+
+
+def test_dropout_that_drops_nothing_is_not_random():
+    x = torch.randn(30, 30)
+    assert not Judge(lambda x: F.dropout(x, 0.0) + F.dropout(x, training=False), (x,)).refused
+    assert "eval()" in Judge(torch.nn.Dropout(), (x,)).refused
+    assert not Judge(torch.nn.Dropout().eval(), (x,)).refused
+
+
+def test_attention_is_not_random():
+    q = torch.randn(1, 2, 16, 8)
+    assert not Judge(lambda q: F.scaled_dot_product_attention(q, q, q), (q,)).refused
+
+
+def test_a_shape_that_depends_on_rounding_is_refused():
+    judge = Judge(lambda x: x[x.square().mean(-1) >= 1.0].exp(), (torch.ones(64, 64),))
+    assert "shape of an output depends on rounding" in judge.refused
+
+
+def test_functions_of_shapes_alone_are_not_refused():
+    assert not Judge(lambda x: torch.ones(x.shape).tril(), (torch.randn(30, 30),)).refused
+
+
+def test_what_a_narrow_type_cannot_tell_is_noted():
+    x = torch.randn(20, 20)
+    assert "1 % too large" in Judge(lambda x: (x * 3).to(torch.float8_e4m3fn), (x,)).note
+    assert Judge(softmax, (x,)).note == ""
+
+
+def test_what_the_reference_raises_is_raised():
+    def fails(x: Tensor) -> Tensor:
+        raise KeyError("mask")
+
+    with pytest.raises(KeyError, match="mask"):
+        Judge(fails, (torch.ones(3),))
+
+
+def test_the_random_state_and_the_default_dtype_stay():
+    state = torch.get_rng_state()
+    Judge(softmax, (torch.ones(2, 3).cumsum(1),))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_a_patched_operator_of_torch_changes_no_judgement(monkeypatch):
+    args = inputs_of(softmax, torch.float32)
+    judge, wrong = Judge(softmax, args), softmax(*args) * 1.01
+    for name in ("abs", "sub", "__sub__", "max", "isfinite", "sum"):
+        monkeypatch.setattr(Tensor, name, lambda self, *_, **__: self * 0)
+    for name in ("abs", "sub", "max", "isfinite", "sum"):
+        monkeypatch.setattr(torch, name, lambda x, *_, **__: x * 0)
+    correct = judge.check(wrong).correct
+    monkeypatch.undo()
+    assert not correct
+
+
+def test_no_compiler_is_imported():
+    code = (
+        "import sys, torch; from runner.subject.tolerance import Judge; x = torch.randn(8, 8);"
+        "Judge(lambda x: (x @ x).softmax(-1), (x,)).check((x @ x).softmax(-1));"
+        "print([m for m in sys.modules if m.split('.')[:2] in (['torch', '_inductor'], ['torch', '_dynamo'])])"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "[]"
+
+
+# --- the tolerances of shipped workloads ---
+
+SHIPPED: dict[str, dict[str, Any]] = {
+    "add": {"rows": 24, "cols": 40},
+    "argmax": {"rows": 24, "cols": 40},
+    "cdist": {"n": 20, "m": 24, "d": 16},
+    "cumsum": {"rows": 12, "cols": 200},
+    "gelu": {"rows": 24, "cols": 40},
+    "matmul": {"size": 1, "m": 24, "n": 20, "k": 100},
+    "norm": {"rows": 24, "cols": 100},
+    "reduce_max": {"rows": 24, "cols": 40},
+    "reduce_sum": {"rows": 24, "cols": 100},
+    "softmax": {"rows": 24, "cols": 100},
+    "square": {"rows": 24, "cols": 40},
+    "transpose": {"rows": 24, "cols": 40},
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_and_automatic_tolerances_agree(make, error, name, dtype):
+    workload, inputs = make(name, dtype=dtype, **SHIPPED[name])
+    function = getattr(import_module(f"runner.kernels.{name}.torch"), name)
+
+    def reference(*inputs: Tensor) -> Any:
+        return workload.call(function, inputs).run()
+
+    try:
+        right = reference(*inputs)
+    except Unsupported:
+        return
+    judge = Judge(reference, inputs)
+    assert not judge.refused
+    assert error(workload.reference(*inputs), right) <= 1
+    assert judge.check(right).correct
+    for wrong in (
+        [torch.zeros_like(y) for y in right],
+        [y.double().mean().to(y.dtype).expand(y.shape).contiguous() for y in right],
+    ):
+        assert error(workload.reference(*inputs), wrong) > 1
+        assert not judge.check(wrong).correct
+
+
+def naive_gelu(x):
+    return 0.5 * x * (1 + torch.erf(x / 2**0.5))
+
+
+def naive_mish(x):
+    return x * torch.tanh(torch.log1p(torch.exp(x)))
+
+
+def naive_softmax(x):
+    weights = torch.exp(x - x.amax(-1, keepdim=True))
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def naive_layer_norm(x):
+    return (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, keepdim=True, correction=0) + 1e-5)
+
+
+@pytest.mark.parametrize("seed", [0, 4, 5, 7])
+@pytest.mark.parametrize(
+    ("formula", "function"),
+    [
+        (naive_gelu, F.gelu),  # its erf on a CPU has an error of 8 unit roundoffs
+        (naive_mish, F.mish),
+        (naive_softmax, lambda x: x.softmax(-1)),
+        (naive_layer_norm, lambda x: F.layer_norm(x, x.shape[-1:])),
+        (lambda x: x / (1 + torch.exp(-x)), F.silu),
+        (lambda x: torch.exp(x) - 1, torch.expm1),
+        (lambda x: 1 - torch.erf(x), torch.erfc),
+    ],
+)
+def test_a_function_of_torch_is_right_by_its_formula(formula, function, seed):
+    torch.manual_seed(seed)
+    x = torch.randn(256, 1024)
+    assert Judge(formula, (x,)).check(function(x)).reason == ""

@@ -1,0 +1,153 @@
+"""Tasks in the form of KernelBench and robust-kbench: fields without running the file, and the task as one file."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+import torch
+
+from runner.records.case import Choice
+from runner.records.schema import build
+from runner.subject.operation import workload_class
+from runner.tasks import formats, own_file
+
+TASK = '''"""A task."""
+from __future__ import annotations
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, width, scale, kernel):
+        super().__init__()
+        self.layer, self.scale = nn.Linear(width, width), scale
+        self.norm = nn.BatchNorm1d(width)
+
+    def forward(self, x):
+        return self.norm(self.layer(x)) * self.scale
+
+rows, width = 4 * 2, 16
+height = depth = 3
+unused = 5
+_hidden = 1
+dims = (2, 3)
+kinds = [1, 2]
+scale = 2.0
+dtype = "float32"
+shape = 7
+total = rows * 2
+more = total + 1
+made = torch.float32
+
+def helper(): return height + depth
+def get_inputs(): return [torch.rand(total, width)] + [more, dims, shape, kinds + [3]][:0]
+def get_init_inputs(): return [width, scale, kinds + [3]]
+'''
+KEYWORDS = """import torch
+from torch import nn
+def forward_fn(x, weight, eps): return x * weight + eps
+class Model(nn.Module):
+    def __init__(self, width, eps=0.5, other=1):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.randn(width)), eps
+    def forward(self, x, fn=forward_fn): return fn(x, self.weight, self.eps)
+def get_inputs(rows=8, width=4, other=2): return [torch.randn(rows, width) + other]
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(text, name="task.py"):
+        (tmp_path / name).write_text(text)
+        return str(tmp_path / name)
+
+    return written
+
+
+def workload(path, **fields):
+    file = own_file.read(path)
+    given = {"path": path, **file.fields, "dtype": None, "tf32": False, "pass": "fwd", "layout": "contiguous"}
+    return build(workload_class(Choice("task.py", given)), given | fields, "workload")
+
+
+def test_constants_that_functions_read_are_fields(write):
+    file = own_file.read(write(TASK))
+    assert file.format == "kernelbench"
+    expected = {"rows": 8, "width": 16, "height": 3, "depth": 3, "dims": (2, 3), "kinds": (1, 2), "scale": 2.0}
+    assert dict(file.fields) == expected
+    assert file.sizes == ["rows", "width", "height", "depth"]
+    assert file.implementations == ("reference",)  # helper is none
+
+
+@pytest.mark.parametrize("text", [TASK, TASK.replace("scale = 2.0", "scale: float = 2.0")])
+def test_values_reach_constants_that_follow_from_them(write, text):
+    own = workload(write(text), rows=5, width=6, kinds=(4, 5))
+    model, x = own.draw("cpu", 1)[0]
+    assert x.shape == (10, 6)
+    assert own.module.more == 11
+    assert own.module.get_init_inputs() == [6, 2.0, [4, 5, 3]]  # a list is one again
+    assert model.layer.weight.shape == (6, 6)
+
+
+def test_keyword_defaults_are_fields_and_go_where_they_are_taken(write):
+    file = own_file.read(path := write(KEYWORDS))
+    assert dict(file.fields) == {"width": 4, "eps": 0.5, "other": 2, "rows": 8}
+    model, x = workload(path, width=3, eps=0.25).draw("cpu", 0)[0]
+    assert (model.weight.shape, model.eps, x.shape) == ((3,), 0.25, (8, 3))
+
+
+def test_a_line_of_the_file_keeps_its_number(write):
+    tree = formats.parse(write(TASK)).tree
+    assert max(getattr(node, "end_lineno", 0) or 0 for node in ast.walk(tree)) == len(TASK.splitlines())
+
+
+def test_a_class_gets_the_weights_if_names_and_shapes_agree(write):
+    path = write(TASK)
+    own = workload(path)
+    inputs = own.draw_inputs("cpu", 7)
+    namespace: dict = {}
+    new = TASK.replace("class Model(", "class New(").split("rows, width")[0]
+    exec(compile(new.replace("from __future__ import annotations", ""), "new", "exec"), namespace)
+
+    def applied(cls):
+        from runner.implementations import as_function
+
+        return own.call(as_function(cls), inputs)
+
+    same = applied(namespace["New"])
+    assert same.columns == {"weights": "those of the reference"}
+    assert same.run.args[0].layer.weight is own.arguments[0][0].layer.weight
+    assert torch.equal(same.run(), own.call(own.module.reference, inputs).run())
+
+    class Renamed(namespace["New"]):
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.linear = self.layer
+            del self.layer
+
+        def forward(self, x):
+            return self.norm(self.linear(x)) * self.scale
+
+    other = applied(Renamed)
+    assert other.columns == {"weights": "from the same seed"}
+    assert torch.equal(other.run.args[0].linear.weight, own.arguments[0][0].layer.weight)
+
+
+def test_weights_of_another_type_get_the_values(write):
+    from runner.subject.weights import share
+
+    model, half = torch.nn.LSTM(2, 3), torch.nn.LSTM(2, 3).half()
+    assert share(model, half) == "those of the reference"
+    assert torch.equal(half.weight_ih_l0, model.weight_ih_l0.half())
+    again = torch.nn.LSTM(2, 3)
+    share(model, again)
+    x = torch.randn(4, 1, 2)
+    assert torch.equal(again(x)[0], model(x)[0])  # torch keeps a list of the weights
+
+
+def test_a_folder_is_its_tasks_in_the_order_of_people(tmp_path):
+    for name, text in (("10_b.py", TASK), ("2_a.py", KEYWORDS), ("new.py", "def f(x): return x"), ("x.txt", TASK)):
+        (tmp_path / name).write_text(text)
+    assert formats.as_place(str(tmp_path)) == f"{tmp_path}/"
+    expected = [f"{tmp_path}/2_a.py", f"{tmp_path}/10_b.py"]
+    assert formats.find(f"{tmp_path}/") == formats.find(f"{tmp_path}/*.py") == expected

@@ -1,0 +1,126 @@
+"""Tasks with a ``task.yml``: cases, modules of other folders, and the task's own check."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from runner.implementations import loader
+from runner.records.bad_input import BadInput
+from runner.records.case import Choice
+from runner.records.schema import build
+from runner.subject.operation import workload_class
+from runner.tasks import formats, own_file
+
+YAML = """
+files:
+  - {name: submission.py, source: "@SUBMISSION@"}
+  - {name: task.py, source: task.py}
+  - {name: shared.py, source: ../common/shared.py}
+  - {name: reference.py, source: reference.py}
+tests:
+  - {size: 4, seed: 7, kind: ones}
+  - {size: 5, seed: 8, kind: normal}
+benchmarks:
+  - {size: 64, seed: 9, kind: normal}
+"""
+REFERENCE = """import torch
+from shared import near
+from task import input_t
+
+def generate_input(size: int, kind: str, seed: int) -> input_t:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.ones(size) if kind == "ones" else torch.randn(size, generator=generator)
+    return x, torch.full((size,), float("nan"))
+
+def ref_kernel(data: input_t):
+    x, out = data
+    out[...] = 2 * x
+    return out
+
+check_implementation = near(ref_kernel)
+"""
+SHARED = """import torch
+def near(reference):
+    def check(data, output):
+        return (True, "") if torch.allclose(output, reference(data)) else (False, "not near")
+    return check
+"""
+
+
+@pytest.fixture
+def task(tmp_path):
+    for name, text in (
+        ("twice/task.yml", YAML),
+        ("twice/reference.py", REFERENCE),
+        ("twice/task.py", "input_t = tuple\n"),
+        ("common/shared.py", SHARED),
+        ("elsewhere/mine.py", "from task import input_t\ndef custom_kernel(data: input_t): return data[0] + data[0]\n"),
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path / "twice" / "task.yml"
+
+
+def workload(path, **fields):
+    file = own_file.read(str(path))
+    given = {"path": str(path), **file.fields, "dtype": None, "tf32": False, "pass": "fwd", "layout": "contiguous"}
+    return build(workload_class(Choice("twice.task", given)), given | fields, "workload")
+
+
+def test_cases_are_fields_and_sets_of_shapes(task):
+    file = own_file.read(str(task))
+    assert (file.format, dict(file.fields), file.filled) == ("popcorn", {"size": 4, "kind": "ones"}, ("seed",))
+    assert file.shapes["tests"] == [{"size": 4, "kind": "ones"}, {"size": 5, "kind": "normal"}]
+    assert file.shapes["benchmarks"] == [{"size": 64, "kind": "normal"}]
+    assert formats.find(f"{task.parent.parent}/") == [str(task)]
+
+
+def test_the_seed_is_the_runner_s(task):
+    drawn = [workload(task, size=5, kind="normal").draw("cpu", seed)[0][0][0] for seed in (1, 1, 2)]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+def test_its_own_check_judges_on_inputs_as_they_were(task):
+    own = workload(task, kind="normal")
+    inputs = own.draw_inputs("cpu", 3)
+    expected = own.expected_outputs(inputs)
+    data = own.arguments[0][0]
+
+    def writes_nothing_right(data):
+        data[1].zero_()
+        return data[1]
+
+    assert expected.check(own.call(own.module.reference, inputs).run()).correct
+    # The reference writes into the same buffer, which would hide the wrong result.
+    assert expected.check(own.call(writes_nothing_right, inputs).run()).reason == "not near"
+
+    def changes_its_input(data):
+        data[0].zero_()
+        return data[0]
+
+    assert expected.check(own.call(changes_its_input, inputs).run()).reason == "not near"
+    assert data[0].count_nonzero() == 0
+
+
+def test_a_submission_anywhere_imports_the_modules_of_the_task(task):
+    own = workload(task)
+    inputs = own.draw_inputs("cpu", 0)
+    file = task.parent.parent / "elsewhere" / "mine.py"
+    function = loader.load_file(file).custom_kernel
+    assert own.expected_outputs(inputs).check(own.call(function, inputs).run()).correct
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("task.yml", "tests: [", "not valid YAML: "),
+        ("reference.py", "def ref_kernel(data): ...", "reference.py defines no generate_input, check_implementation"),
+        ("reference.py", "def (", "line 1: invalid syntax"),
+    ],
+)
+def test_a_mistake_is_one_line(task, name, text, message):
+    (task.parent / name).write_text(text)
+    with pytest.raises(BadInput, match=message):
+        own_file.read(str(task))
