@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from runner.experiment.results import Row
+from runner.records.row import Row
 from runner.store import journal, run_folder
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,7 +69,7 @@ def run(words: Sequence[str], output_dir: Path, *, codes: Sequence[int] = (0,)) 
     if process.returncode not in codes or worker is None or folder is None:
         raise RuntimeError(f"{' '.join(command)} ended with code {process.returncode}:\n{output}")
     ready = (folder / "environment.json").stat().st_mtime  # written for the last time when the worker is ready
-    return Run(wall_s, ready - worker, folder, tuple(journal.read(folder)))
+    return Run(wall_s, ready - worker, folder, tuple(journal.read_rows(folder)))
 
 
 def timed(command: Sequence[str], cwd: Path = ROOT) -> tuple[float, str]:

@@ -33,8 +33,9 @@ from typing import Any, TextIO
 from rich.console import Console
 
 from benchmarks.common import LIMIT_S, ROOT, load_average, page, publish, run, table
-from runner.report import derive, terminal
-from runner.report.derive import Line, Names
+from runner.findings.lines import Line, derive_lines
+from runner.findings.names import Names
+from runner.report.case_table import styled_table
 from runner.store import journal
 
 SIZE = 16384
@@ -172,7 +173,7 @@ def terminal_text(lines: Sequence[Line]) -> str:
     """Return the table that the command prints at its end."""
     console = Console(width=WIDTH, file=io.StringIO())
     names = Names([line.row.case for line in lines])
-    console.print(terminal.table(lines, names, WIDTH))
+    console.print(styled_table(lines, names, WIDTH))
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()).strip("\n")
 
@@ -302,7 +303,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="lecture-") as scratch:
         ran = run(WORDS, Path(scratch))
         facts = ran.facts
-        lines = derive.lines(ran.rows, None, journal.load(ran.folder).rounds)
+        lines = derive_lines(ran.rows, None, journal.load(ran.folder).rounds)
     untimed = [line.row for line in lines if line.time_us is None]
     if untimed:
         raise RuntimeError(f"{untimed[0].case.label} was not timed: {untimed[0].reason}")

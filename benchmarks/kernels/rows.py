@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.kernels.races import Race
-from runner.experiment.results import Comparison, Row
-from runner.report import derive, past
+from runner.findings.past import read_run
+from runner.findings.ratios import by_key, ratio_in_rounds
+from runner.records.paired_rounds import PairedRounds
+from runner.records.row import Row
 from runner.timing import statistics
 
 
@@ -21,7 +23,7 @@ class Result:
     race: Race
     rows: Mapping[str, Row]
     failed: Mapping[str, str]
-    rounds: Mapping[str, Comparison]  # by the cases' keys
+    rounds: Mapping[str, PairedRounds]  # by the cases' keys
 
     def us(self, name: str) -> float:
         """Return the time that the race is about: of the GPU, or the latency of the caller."""
@@ -38,14 +40,14 @@ class Result:
             pcts: list[Any] = [row.metrics["latency_pct"] for row in (first, second)]
             found = statistics.unpaired((self.us(peer), pcts[0] / 100), (self.us(ours), pcts[1] / 100))
             return math.exp(found.log), found.half
-        paired = derive.ratio_in_rounds([first], [second], self.rounds)
+        paired = ratio_in_rounds([first], [second], self.rounds)
         return (math.exp(paired.log), paired.half) if paired else (math.nan, math.nan)
 
 
 def results(races: Iterable[Race], folders: Iterable[Path]) -> list[Result]:
     """Return the result of each of ``races`` by the runs in ``folders``."""
-    runs = [past.read(folder) for folder in folders]
-    rounds = {key: one for run in runs for key, one in derive.by_key(run.rounds).items()}
+    runs = [read_run(folder) for folder in folders]
+    rounds = {key: one for run in runs for key, one in by_key(run.rounds).items()}
     named = [(run.names.impl(row.case), row) for run in runs for row in run.rows]
     found = []
     for race in races:
@@ -61,7 +63,7 @@ def _is_of(row: Row, race: Race) -> bool:
     return row.case.workload.name == race.op and all(own.get(name) == value for name, value in fields.items())
 
 
-def _failure(row: Row, race: Race, rounds: Mapping[str, Comparison]) -> str:
+def _failure(row: Row, race: Race, rounds: Mapping[str, PairedRounds]) -> str:
     """Return why ``row`` cannot be compared; "" if it can."""
     if row.status != "ok":
         return f"{row.status}: {row.reason}"

@@ -34,7 +34,7 @@ from typing import Any
 
 from benchmarks.common import ROOT, fields_of, load_average, page, publish, run, table, word
 from runner.device import tools
-from runner.worker.again import ALONE, NAME, TOTAL
+from runner.worker.sanitizer import ALONE, NAME, TOTAL
 
 FEW = ["--print-limit", "20"]
 TOOLS = {  # tools and their options
@@ -131,13 +131,13 @@ def main() -> int:
     ops = options.ops or list(SIZES)
     if options.calls_under:
         return calls(ops, options.calls_under)
-    sanitizer = tools.find(NAME)
+    sanitizer = tools.find_tool(NAME)
     if sanitizer is None:
         parser.error(f"{NAME} is not installed; it comes with the CUDA toolkit")
     with tempfile.TemporaryDirectory(prefix="sanitize-") as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
         folder = Path(scratch)
         facts = run(["workload=gelu", "workload.cols=256", "impl=torch", "log=none"], folder / "facts").facts
-        for _ in pool.map(lambda op: tools.run(command(op, "memcheck"), folder / op, LIMIT_S), ops):
+        for _ in pool.map(lambda op: tools.run_tool(command(op, "memcheck"), folder / op, LIMIT_S), ops):
             pass  # compile all kernels before the tools run
         pairs = list(product(ops, options.tools))
         looks = dict(zip(pairs, pool.map(lambda pair: look(sanitizer, *pair, folder), pairs), strict=True))
@@ -154,7 +154,7 @@ def look(sanitizer: str, op: str, name: str, folder: Path) -> Look:
     """Run the calls of ``op`` under the tool ``name``, and print its output unless it found nothing."""
     options = TOOLS[name]
     words = command(op, name) if options is None else [sanitizer, "--tool", name, *options, *command(op, name)]
-    ended = tools.run(words, folder / f"{op}-{name}", LIMIT_S, ALONE, GRACE_S)
+    ended = tools.run_tool(words, folder / f"{op}-{name}", LIMIT_S, ALONE, GRACE_S)
     found = outcome(ended, by_tool=options is not None)
     why = f", stopped after {LIMIT_S:g} s" if ended.timed_out else ""
     print(f"{op} {name}: {found.cell}{why}", flush=True)
@@ -168,11 +168,12 @@ def calls(ops: Sequence[str], name: str) -> int:
     import torch
 
     from runner import implementations
-    from runner.experiment import schema
-    from runner.experiment.case import Choice
     from runner.kernels.unsupported import Unsupported
     from runner.models.workload import draw_on
-    from runner.timing.correctness import compare
+    from runner.records.case import Choice
+    from runner.records.options import option_class
+    from runner.records.schema import build
+    from runner.timing.correctness import check_outputs
 
     torch.use_deterministic_algorithms(TOOLS[name] is None, warn_only=True)  # then torch fills new tensors with NaN
     sizes = LITTLE if name == "initcheck" else SIZES
@@ -181,7 +182,7 @@ def calls(ops: Sequence[str], name: str) -> int:
         (one, *more) for one in ops for more in product(sizes[one], OTHER_DTYPES.get(one, DTYPES))
     ]:
         fields = fields_of("workload", op) | point | {"dtype": dtype}
-        workload = schema.build(schema.find("runner.models", op), fields, op)
+        workload = build(option_class("models", op), fields, op)
         inputs = workload.inputs(draw_on("cpu", dtype, "normal", 0))
         expected = workload.reference(*inputs)
         for kind in IMPLS[op]:
@@ -195,7 +196,7 @@ def calls(ops: Sequence[str], name: str) -> int:
             except Unsupported:
                 continue
             here = tuple(output.cpu() for output in outputs)
-            found = compare(here, expected, getattr(torch, workload.output_dtype))
+            found = check_outputs(here, expected, getattr(torch, workload.output_dtype))
             right, wrong = right + found.correct, wrong + (not found.correct)
             if not found.correct:
                 size = " ".join(f"{key}={value}" for key, value in point.items())

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common import digits, load_average, page, publish, run, table, word
-from runner.experiment.results import Row
-from runner.report.derive import Names
+from runner.findings.names import Names
+from runner.records.row import Row
 
 TIMES = {"profile": "profile_gpu_us", "nsys": "nsys_gpu_us", "ncu": "ncu_gpu_us"}
 COSTS = {"profile": "profile_slowdown", "nsys": "nsys_slowdown", "ncu": "ncu_slowdown"}

@@ -31,13 +31,15 @@ from benchmarks.common import (
     word,
 )
 from benchmarks.timer.repeated import ratio_of, repeated, tensors
-from runner.experiment.case import CaseRecord, Choice
-from runner.experiment.results import Row
+from runner.findings import gate
+from runner.findings.gate import FAIL, PASS, UNCLEAR, BeforeAfter, exit_code
 from runner.measure.benchmark import Benchmark
-from runner.report import gate
-from runner.report.gate import Pair
-from runner.timing import Call, TimingSettings
+from runner.records.case import CaseRecord, Choice
+from runner.records.row import Row
+from runner.records.settings import Settings
+from runner.timing.call import Call
 from runner.timing.statistics import Ratio, pooled
+from runner.timing.timer import Timer
 from runner.worker import tidy
 
 PROBLEMS = {  # by device: what the five calls compute
@@ -87,7 +89,7 @@ class Decision:
 def bars(decisions: Sequence[Decision], device: str) -> list[tuple[str, str, str]]:
     """Return for each bar its text, the result, and PASS or MISS."""
     same = [one for one in decisions if not one.share]
-    alarms, unclear = ([one.code == code for one in same] for code in (gate.FAIL, gate.UNCLEAR))
+    alarms, unclear = ([one.code == code for one in same] for code in (FAIL, UNCLEAR))
     most, most_unclear = MOST_ALARMS[device], MOST_UNCLEAR[device]
     found = [
         (f"a commit against itself: alarms in {100 * most:g} % or less", _count(alarms), word(fmean(alarms) <= most))
@@ -96,7 +98,7 @@ def bars(decisions: Sequence[Decision], device: str) -> list[tuple[str, str, str
         text = f"a commit against itself: unclear in {100 * most_unclear:g} % or less"
         found.append((text, _count(unclear), word(fmean(unclear) <= most_unclear)))
     for slow in SLOWDOWNS[device]:
-        hits = [one.found and one.code == gate.FAIL for one in decisions if one.share == slow.share]
+        hits = [one.found and one.code == FAIL for one in decisions if one.share == slow.share]
         text = f"{100 * slow.share:g} % slower found in {100 * slow.least:g} % or more"
         text += f", --max-slowdown {100 * slow.limit:g}%"
         found.append((text, _count(hits), word(bool(hits) and fmean(hits) >= slow.least)))
@@ -109,7 +111,7 @@ def decisions_table(decisions: Sequence[Decision]) -> str:
     lines = []
     for share in dict.fromkeys(one.share for one in decisions):
         some = [one for one in decisions if one.share == share]
-        counts = [sum(one.code == code for one in some) for code in (gate.PASS, gate.FAIL, gate.UNCLEAR)]
+        counts = [sum(one.code == code for one in some) for code in (PASS, FAIL, UNCLEAR)]
         means = (fmean(one.measured for one in some), 100 * median(one.width for one in some))
         found = sum(one.found for one in some) if share else ""
         lines.append((f"{100 * share:g} %", len(some), *counts, found, *means, median(one.seconds for one in some)))
@@ -146,19 +148,19 @@ class Problem:
     after: Call
     ratios: list[Ratio]
 
-    def measure(self, settings: TimingSettings, device: str) -> None:
+    def measure(self, settings: Timer, device: str) -> None:
         """Take paired rounds once more, as a run does."""
         if ratio := ratio_of(self.after, self.before, settings, device):
             self.ratios.append(ratio)
 
-    def pair(self) -> Pair:
+    def pair(self) -> BeforeAfter:
         """Return what the gate judges."""
-        case = CaseRecord(Choice(self.name, {}), Choice("call", {}), (), "auto", 0)
+        case = CaseRecord(Choice(self.name, {}), Choice("call", {}), (), Settings("auto", 0))
         row = Row(case=case, status="ok", metrics={"correct": True, "wall_us": 1.0})
-        return Pair(self.name, row, row, pooled(self.ratios) if self.ratios else None, len(self.ratios))
+        return BeforeAfter(self.name, row, row, pooled(self.ratios) if self.ratios else None, len(self.ratios))
 
 
-def decide_all(index: int, device: str, settings: TimingSettings, decisions: int, slowed: int) -> Iterator[Decision]:
+def decide_all(index: int, device: str, settings: Timer, decisions: int, slowed: int) -> Iterator[Decision]:
     """Yield ``decisions`` on equal calls, and ``slowed`` on each slowdown, in random order."""
     chance, held = random.Random(index), []
     plan: list[Slowdown | None] = [None] * decisions + [slow for slow in SLOWDOWNS[device] for _ in range(slowed)]
@@ -187,14 +189,14 @@ def problems(device: str, slow: Slowdown | None, chance: random.Random) -> list[
     return found
 
 
-def decide(some: Sequence[Problem], slow: Slowdown | None, settings: TimingSettings, device: str) -> Decision:
+def decide(some: Sequence[Problem], slow: Slowdown | None, settings: Timer, device: str) -> Decision:
     """Return what the gate decides about ``some``, with its repetitions."""
     started, limit = time.perf_counter(), slow.limit if slow else DEFAULT
     for problem in some:
         problem.measure(settings, device)
     measured = len(some)
     for left in reversed(range(AGAIN + 1)):
-        findings = gate.judge([problem.pair() for problem in some], limit)
+        findings = gate.decide([problem.pair() for problem in some], limit)
         again = gate.again(findings) if left else []
         for problem in (some[place] for place in again for _ in range(PROCESSES)):
             problem.measure(settings, device)
@@ -204,7 +206,7 @@ def decide(some: Sequence[Problem], slow: Slowdown | None, settings: TimingSetti
     halves = [one.pair.ratio.half for one in findings if one.pair.ratio]
     found = slow is not None and findings[0].word == "slower"
     share = slow.share if slow else 0.0
-    return Decision(share, gate.exit_code(findings), found, measured, median(halves), time.perf_counter() - started)
+    return Decision(share, exit_code(findings), found, measured, median(halves), time.perf_counter() - started)
 
 
 # --- all processes, and the page ---

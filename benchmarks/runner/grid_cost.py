@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.common import Run, digits, load_average, page, phase_table, publish, run, table, word
 from benchmarks.timer.calls import gelu
 from benchmarks.timer.peers import by_peers
-from runner.experiment.results import Row
+from runner.records.row import Row
 from runner.store import journal
 
 ROWS = COLS = 4096

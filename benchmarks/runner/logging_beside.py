@@ -31,7 +31,7 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 
 from benchmarks.common import LIMIT_S, ROOT, environment, load_average, page, publish, table
-from runner.experiment.results import Row
+from runner.records.row import Row
 from runner.store import journal
 from runner.store.journal import NAME
 
@@ -112,11 +112,11 @@ def watched(command: list[str], arm: str, output_dir: Path) -> Watched:
     others_s = machine_cpu_s() - busy_s - (children_cpu_s() - own_s)
     others_cpus = max(0.0, others_s) / (time.monotonic() - started)
     folder = next(iter(output_dir.glob("*/*/")), None)
-    rows = journal.read(folder) if folder else []
+    rows = journal.read_rows(folder) if folder else []
     if process.returncode or folder is None or not rows or not all(row.time_us for row in rows):
         raise RuntimeError(f"{' '.join(command)} ended with code {process.returncode}")
     last_row = (folder / NAME).stat().st_mtime
-    times = {f"{row.case.workload.name} seed={row.case.seed}": time_us(row) for row in rows}
+    times = {f"{row.case.workload.name} seed={row.case.settings.seed}": time_us(row) for row in rows}
     return Watched(folder, times, last_row, others_cpus, sum(at < last_row for at in scanned), found)
 
 

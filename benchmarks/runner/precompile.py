@@ -21,8 +21,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.common import Run, digits, load_average, page, phase_table, publish, run, table, word
-from runner.experiment.results import Row
-from runner.report.derive import Names
+from runner.findings.names import Names
+from runner.records.row import Row
 
 SOONER_BAR, SAME_BAR = 2.0, 0.01
 IMPLS = ("compiled", "triton")

@@ -24,9 +24,9 @@ from typing import Any
 
 from benchmarks.common import LIMIT_S, POLL_S, ROOT, digits, environment, load_average, page, publish, table
 from runner import config
-from runner.experiment.case import Plan
-from runner.experiment.columns import TIMES
-from runner.experiment.results import Row
+from runner.records.columns import TIMES
+from runner.records.plan import Plan
+from runner.records.row import Row
 from runner.store import journal, run_folder
 from runner.store.fingerprint import Fingerprints
 

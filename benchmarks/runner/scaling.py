@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.common import LIMIT_S, ROOT, digits, environment, load_average, page, phase_table, publish, table, word
 from runner.device import gpus
-from runner.experiment.results import Row
+from runner.records.row import Row
 from runner.store import journal
 
 COUNTS = (1, 2, 4, 8)
@@ -135,7 +135,7 @@ def command(words: Sequence[str], output_dir: Path) -> tuple[Grid, dict[str, Any
         if code or folder is None or not first:
             raise RuntimeError(f"{' '.join(words)} ended with code {code}:\n{printed.read()}")
     last = (folder / journal.NAME).stat().st_mtime
-    rows = {row.case.key: row for row in journal.read(folder)}
+    rows = {row.case.key: row for row in journal.read_rows(folder)}
     if untimed := [row for row in rows.values() if "gpu_us" not in row.metrics]:
         raise RuntimeError(f"{len(untimed)} of {len(rows)} cases not timed on a GPU; {untimed[0].reason}")
     return Grid(first - started, last - first, wall_s, parent_s, last_cpu_s - first_cpu_s, rows), environment(folder)

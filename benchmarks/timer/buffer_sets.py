@@ -60,15 +60,16 @@ def measured(seed: int) -> dict[str, Any]:
     import torch.nn.functional as F
 
     from runner.device import identity
-    from runner.experiment import schema
     from runner.measure.benchmark import Benchmark
-    from runner.timing import Call, instruments
+    from runner.records.schema import build
+    from runner.timing import instruments
+    from runner.timing.call import Call
     from runner.timing.preparation import BufferSets
     from runner.timing.procedure import take
 
     chance = random.Random(seed)
     torch.manual_seed(seed)
-    settings: Benchmark = schema.build(Benchmark, fields_of("measure", "benchmark"), "measure")
+    settings: Benchmark = build(Benchmark, fields_of("measure", "benchmark"), "measure")
     sizes = [chance.randrange(1, 60) * 2 ** chance.randrange(14, 21) for _ in range(BLOCKS)]
     blocks = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]
     for _ in range(BLOCKS - KEPT):

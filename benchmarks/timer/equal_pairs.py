@@ -32,8 +32,9 @@ from benchmarks.common import (
 )
 from benchmarks.timer.repeated import ratio_of, repeated, tensors
 from runner.measure.benchmark import Benchmark
-from runner.timing import Call, TimingSettings
+from runner.timing.call import Call
 from runner.timing.statistics import T_975
+from runner.timing.timer import Timer
 from runner.worker import tidy
 
 CALLS = {  # by device: what the equal calls compute
@@ -130,7 +131,7 @@ def _count(some: Sequence[bool]) -> str:
 # --- one process ---
 
 
-def judge_all(index: int, device: str, settings: TimingSettings, pairs: int, slowed: int) -> Iterator[Judged]:
+def judge_all(index: int, device: str, settings: Timer, pairs: int, slowed: int) -> Iterator[Judged]:
     """Judge ``pairs`` pairs of equal calls, and ``slowed`` of each share, in random order."""
     chance, held = random.Random(index), []
     plan = [(CALLS[device][i % len(CALLS[device])], 0.0) for i in range(index, index + pairs)]
@@ -148,7 +149,7 @@ def judge_all(index: int, device: str, settings: TimingSettings, pairs: int, slo
         )
 
 
-def judge(call: str, share: float, settings: TimingSettings, device: str, first: Call, second: Call) -> Judged:
+def judge(call: str, share: float, settings: Timer, device: str, first: Call, second: Call) -> Judged:
     """Compare two calls as a run compares two implementations, of which the first is longer by ``share``."""
     for each in (first, second):
         each.run()

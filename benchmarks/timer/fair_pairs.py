@@ -29,8 +29,9 @@ from benchmarks.timer.peers import defaults
 from runner.device import identity
 from runner.measure.benchmark import Benchmark
 from runner.store import run_folder
-from runner.timing import Call, statistics
-from runner.timing.statistics import SAME, ZONE, Ratio, Word, pair_floors
+from runner.timing import statistics
+from runner.timing.call import Call
+from runner.timing.statistics import SAME, ZONE, Ratio, Relation, pair_floors
 from runner.worker import tidy
 
 SIZES_LOG2 = (18, 20, 22, 23, 24)
@@ -46,7 +47,7 @@ SEED = 0
 DO_BENCH_MS, TIMER_S = 50, 0.05  # half and a quarter of the defaults; all other settings are defaults
 INSTRUMENT = "graph_timestamps"
 OURS, OURS_SHARED = "ours", "ours, the pairs that the peers had"
-DIFFERENT: tuple[Word, ...] = ("faster", "slower")
+DIFFERENT: tuple[Relation, ...] = ("faster", "slower")
 
 Run = Callable[[], object]
 
@@ -384,7 +385,7 @@ def judge(pair: Pair, settings: Benchmark, *, shared: bool) -> Judged:
     both = settings.compare(calls, "cuda")
     if both is None:
         raise RuntimeError(f"{pair.call}: there is no time for rounds in which its two sides are sampled in turn")
-    (name, second_us, _), (other, first_us, _) = both
+    (name, second_us, *_), (other, first_us, *_) = both
     ratio = statistics.paired(second_us, first_us, pair_floors(name, other))
     return Judged(pair.call, fmean(first_us), ratio, time.perf_counter() - began, shared)
 

@@ -22,7 +22,7 @@ from benchmarks.timer.calls import gelu, matmul, softmax, spinning
 from benchmarks.timer.peers import defaults
 from runner.device import identity
 from runner.store import run_folder
-from runner.timing import Call
+from runner.timing.call import Call
 from runner.timing.instruments import HostClock
 from runner.timing.latency import latency_columns
 from runner.timing.preparation import preparation

@@ -29,7 +29,7 @@ from benchmarks.timer.peers import defaults
 from runner.device import identity
 from runner.measure import MeasureContext
 from runner.store import run_folder
-from runner.timing import Call
+from runner.timing.call import Call
 from runner.timing.gpu_state import LEAD_S
 
 SIZE = 8192

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from runner.timing import Call, TimingSettings
+from runner.timing.call import Call
 from runner.timing.statistics import Ratio, pair_floors, paired, shared_us
+from runner.timing.timer import Timer
 
 INSTRUMENTS = {"cpu": "perf_counter", "cuda": "graph_timestamps"}
 
@@ -48,10 +49,10 @@ def tensors(call: str, device: str) -> tuple[torch.Tensor, ...]:
     return tuple(torch.randn(int(rows), int(cols or rows), device=device) for _ in range(count))
 
 
-def ratio_of(first: Call, second: Call, settings: TimingSettings, device: str) -> Ratio | None:
+def ratio_of(first: Call, second: Call, settings: Timer, device: str) -> Ratio | None:
     """Return the time of ``first`` over that of ``second`` from paired rounds; None if the calls are too slow."""
     both = settings.compare([(each, {"instrument": INSTRUMENTS[device]}) for each in (first, second)], device)
     if both is None:
         return None
-    (name, first_us, _), (other, second_us, _) = both
+    (name, first_us, *_), (other, second_us, *_) = both
     return paired(first_us, second_us, pair_floors(name, other), shared_us(name, other))

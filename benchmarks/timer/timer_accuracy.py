@@ -29,7 +29,8 @@ from runner.device import identity
 from runner.measure import MeasureContext
 from runner.measure.benchmark import Benchmark
 from runner.store import run_folder
-from runner.timing import Call, calibration, call, cuda, cupti, instruments
+from runner.timing import calibration, cuda, cupti, instruments, peak_memory
+from runner.timing.call import Call
 from runner.timing.gpu_kernels import spin
 from runner.timing.preparation import reading_flush
 
@@ -51,7 +52,7 @@ PIECES = {
     "as the caller sees it": (cuda, "latency_columns"),
     "asking CUPTI": (cupti, "observe"),
     "asking NVML": (cuda, "gpu_state"),
-    "peak memory": (call, "peak_bytes"),
+    "peak memory": (peak_memory, "peak_bytes"),
 }
 
 Figures = dict[str, Any]  # a row's columns

@@ -36,7 +36,7 @@ from benchmarks.common import (
     word,
 )
 from runner.measure.benchmark import Benchmark
-from runner.timing import Batches, Call
+from runner.timing.call import Batches, Call
 from runner.timing.statistics import NO_FLOOR, paired
 from runner.worker import tidy
 
@@ -82,13 +82,13 @@ def tune(device: str, settings: Benchmark, whole: int) -> Tuned:
     settings.prepare(device)
     started = time.perf_counter()
     found, calls = measured(candidates, inputs, replace(settings, race=True), device)
-    means = {name: fmean(batches) for name, (_, batches, _) in found.items() if batches}
+    means = {name: fmean(batches) for name, (_, batches, *_) in found.items() if batches}
     left = sorted(means, key=lambda name: means[name])
     seconds, whole_calls, over_first = time.perf_counter() - started, 0, dict[str, float]()
     if whole:
         found, whole_calls = measured(candidates, inputs, settings, device)
-        (_, first, _), *_ = found.values()
-        over_first = {name: logarithm(batches, first) for name, (_, batches, _) in found.items()}
+        (_, first, *_), *_ = found.values()
+        over_first = {name: logarithm(batches, first) for name, (_, batches, *_) in found.items()}
     return Tuned(left[0], left, calls, seconds, peer, peer_calls, peer_seconds, whole_calls, over_first)
 
 
@@ -105,7 +105,7 @@ def measured(
     if found is None:
         raise RuntimeError("the calls are too slow for paired rounds; set measure.benchmark.max_s in conf/ higher")
     alone = sum(one["samples"] * one["calls_per_sample"] for one in figures)
-    return dict(zip(candidates, found, strict=True)), alone + sum(count for _, _, count in found)
+    return dict(zip(candidates, found, strict=True)), alone + sum(count for _, _, count, _ in found)
 
 
 def logarithm(batches: Sequence[float], first: Sequence[float]) -> float:

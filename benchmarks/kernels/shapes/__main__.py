@@ -22,7 +22,8 @@ from benchmarks.common import environment, keep, load_average, page, run
 from benchmarks.kernels.shapes.draw import OPS, Op, Shape, shapes
 from benchmarks.kernels.shapes.report import GRAPH, Measured, bars_table, measured, op_table
 from runner import config
-from runner.experiment.case import CaseRecord, Labels
+from runner.records.case import CaseRecord
+from runner.records.labels import Labels
 from runner.store.fingerprint import Fingerprints
 
 CONF = Path(__file__).parents[1] / "conf"

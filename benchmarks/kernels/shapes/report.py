@@ -13,10 +13,14 @@ from typing import Any
 
 from benchmarks.common import digits, table, word
 from benchmarks.kernels.shapes.draw import Op, Shape
-from runner.experiment.case import CaseRecord, Labels
-from runner.experiment.results import Comparison, Row
-from runner.report import derive, past
-from runner.timing.procedure import UNTRUE
+from runner.findings import ratios
+from runner.findings.past import read_run
+from runner.findings.ratios import ratio_in_rounds
+from runner.records.case import CaseRecord
+from runner.records.labels import Labels
+from runner.records.paired_rounds import PairedRounds
+from runner.records.row import Row
+from runner.timing.verdict import UNTRUE
 
 BEST = "best of ours"
 GRAPH = "cudagraph"  # ours as a CUDA graph, beside torch as a caller has it: no peer of the kernels
@@ -37,7 +41,7 @@ class Measured:
     rows: Mapping[str, Row] = field(default_factory=dict)  # those that are right and in the paired rounds
     failed: Mapping[str, str] = field(default_factory=dict)  # why the others are not
     absent: Mapping[str, str] = field(default_factory=dict)  # implementations that do not exist here, and why
-    rounds: Mapping[str, Comparison] = field(default_factory=dict)  # by the cases' keys
+    rounds: Mapping[str, PairedRounds] = field(default_factory=dict)  # by the cases' keys
 
     @property
     def title(self) -> str:
@@ -66,16 +70,16 @@ class Measured:
             return {}
         best, found = self.rows[min(peers, key=self.us)], {}
         for name in sorted(op.ours, key=lambda name: self.us(name) if name in self.rows else math.inf):
-            if name in self.rows and (paired := derive.ratio_in_rounds([best], [self.rows[name]], self.rounds)):
+            if name in self.rows and (paired := ratio_in_rounds([best], [self.rows[name]], self.rounds)):
                 found[name] = (math.exp(paired.log), paired.half)
         return found
 
 
 def measured(problems: Mapping[Shape, Sequence[CaseRecord]], labels: Labels, folders: Iterable[Path]) -> list[Measured]:
     """Return what the newest run in ``folders`` that has all cases of a shape says about it."""
-    loaded = [past.read(folder) for folder in folders]
+    loaded = [read_run(folder) for folder in folders]
     found = [
-        ({row.case.key: row for row in run.rows if row.status not in UNDONE}, derive.by_key(run.rounds))
+        ({row.case.key: row for row in run.rows if row.status not in UNDONE}, ratios.by_key(run.rounds))
         for run in loaded
     ]
     return [_measured(shape, cases, labels, found) for shape, cases in problems.items()]
@@ -85,7 +89,7 @@ def _measured(
     shape: Shape,
     cases: Sequence[CaseRecord],
     labels: Labels,
-    runs: Sequence[tuple[Mapping[str, Row], Mapping[str, Comparison]]],
+    runs: Sequence[tuple[Mapping[str, Row], Mapping[str, PairedRounds]]],
 ) -> Measured:
     for by_key, rounds in reversed(runs):
         if any(case.key not in by_key for case in cases):
@@ -99,7 +103,7 @@ def _measured(
     return Measured(shape)
 
 
-def _failure(row: Row, rounds: Mapping[str, Comparison]) -> str:
+def _failure(row: Row, rounds: Mapping[str, PairedRounds]) -> str:
     """Return why ``row`` cannot be compared; "" if it can."""
     if row.status != "ok":
         return f"{row.status}: {row.reason}"

@@ -77,7 +77,7 @@ def broken(folder: Path, act: Callable[[int, Path], None]) -> Broken:
 def goes_on(words: Sequence[str], folder: Path, place: Path) -> str:
     """Return how ``resume=<folder>`` ends."""
     ended = ends(start([*words, f"resume={folder}"], place))
-    rows = Counter(row.status for row in journal.read(folder))
+    rows = Counter(row.status for row in journal.read_rows(folder))
     return f"{rows['ok']} ok" if ended.code == 0 else f"code {ended.code}, {dict(rows)}"
 
 

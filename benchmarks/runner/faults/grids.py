@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common import LIMIT_S, ROOT
-from runner.experiment.results import Row
+from runner.records.row import Row
 from runner.store import journal, run_folder
 
 GONE_BAR_S = 1.0
@@ -167,7 +167,7 @@ def records(folder: Path | None) -> list[str]:
 
 def sizes(folder: Path) -> list[int]:
     """Return the sizes of the cases that have a row in ``folder``, if there is a journal."""
-    return [size(row) for row in journal.read(folder)] if (folder / journal.NAME).exists() else []
+    return [size(row) for row in journal.read_rows(folder)] if (folder / journal.NAME).exists() else []
 
 
 def size(row: Row) -> int:

@@ -27,7 +27,7 @@ from benchmarks.runner.faults.grids import (
     until_gone,
     user_file,
 )
-from runner.experiment.results import Row
+from runner.records.row import Row
 from runner.store import journal
 
 LATEST_KILL_S = 4.0  # after the start of the command; about half of the kills come before its first case
@@ -78,7 +78,7 @@ def kill_and_resume(words: Sequence[str], place: Path, kills: int, latest_s: flo
     if ended.code != code:
         raise RuntimeError(f"the last command ended with code {ended.code}:\n{ended.err}")
     there = journal_folder(place)
-    return Kills(gone_s, left, caught, kept, records(there), journal.read(there))
+    return Kills(gone_s, left, caught, kept, records(there), journal.read_rows(there))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from benchmarks.runner.faults.grids import (
     start,
     user_file,
 )
-from runner.experiment.results import Row
+from runner.records.row import Row
 from runner.store import journal
 
 MIX_BAR = 1.3
@@ -37,7 +37,7 @@ def mix(folder: Path, cases: int, kills: int) -> Part:
         ended = ends(start([*grid(file, name, cases), *LONGER], place))
         if ended.code != (name == "mixed"):
             raise RuntimeError(f"{name} ended with code {ended.code}:\n{ended.err}")
-        ran.append((ended.wall_s, journal.read(journal_folder(place))))
+        ran.append((ended.wall_s, journal.read_rows(journal_folder(place))))
     (before_s, clean), (mixed_s, mixed), (after_s, _) = ran
     if {row.status for row in clean} != {"ok"}:
         raise RuntimeError(f"without faults: {Counter(row.status for row in clean)}")

@@ -1,0 +1,1 @@
+"""Studies of how any operation is measured and judged."""

@@ -1,0 +1,135 @@
+"""Run the public tasks of a folder at small sizes: how many end with a verdict, and why the others do not.
+
+    python -m benchmarks.subject.public_tasks FOLDER... [--bytes 262144] [--write]
+
+The sizes of each task are halved, the largest first, as long as its reference runs on tensors without memory, until
+inputs, weights and outputs fit in so many bytes. Each task then runs with ``impl=reference``: torch's own result must
+be right. On a CPU; the folder is a copy of the reader's, as of KernelBench.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.common import load_average, page, publish, run, table, word
+from runner.records.case import Choice
+from runner.records.row import Row
+from runner.records.schema import build
+from runner.subject.needed import needed
+from runner.subject.operation import workload_class
+from runner.tasks import formats, own_file
+
+QUICK = ("device=cpu", "quick=true", "measure.benchmark.max_s=0.02", "measure.benchmark.paired_rounds=0", "log=none")
+ENDS, VERDICTS = 0.99, 0.93  # shares of tasks: that end with a verdict or a sentence, and with a verdict
+USUAL = {"dtype": None, "tf32": False, "pass": "fwd", "layout": "contiguous"}
+LEAST = 2  # of a size
+
+
+def main() -> int:
+    """Print the tables. Return 0 if the bars are kept."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", metavar="FOLDER")
+    parser.add_argument("--bytes", type=int, default=2**18, help="of inputs, weights and outputs")
+    parser.add_argument("--write", action="store_true", help="keep the page in benchmarks/results/")
+    options = parser.parse_args()
+    load = load_average()
+    paths = [path for folder in options.folders for path in formats.find(formats.as_place(folder))]
+    with tempfile.TemporaryDirectory() as place:
+        (Path(place) / "workload").mkdir()
+        names = []
+        for number, path in enumerate(paths):
+            file = own_file.read(path, strict=False)
+            names.append(f"task{number}")
+            fields = {} if file.refused else smaller(file, options.bytes)
+            listed = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+            text = yaml.safe_dump({"name": f"{number}_{Path(path).name}", "path": str(Path(path).resolve()), **listed})
+            (Path(place) / "workload" / f"task{number}.yaml").write_text(text, encoding="utf-8")
+        words = ["--config-dir", place, f"workload={','.join(names)}", "impl=reference", "name=tasks", "-m"]
+        done = run([*words, *QUICK], Path(place) / "outputs", codes=(0, 1))
+        body, kept = report(done.rows, len(paths))
+        publish("public_tasks", page("Public tasks at small sizes", body, done.facts, load), done.facts, options.write)
+    return 0 if kept else 1
+
+
+def smaller(file: own_file.OwnFile, limit: int) -> dict[str, Any]:
+    """Return values of the fields with which the task needs at most ``limit`` bytes, or as few as can be found."""
+    fields = dict(file.fields)
+    frozen: set[str] = set()
+    size = _bytes(file, fields)
+    while size is None or size > limit:
+        largest = {name: _largest(value) for name, value in fields.items() if name not in frozen}
+        name = max(largest, key=lambda each: largest[each], default="")
+        if not name or largest[name] <= LEAST:
+            return fields
+        alike = [each for each in largest if largest[each] == largest[name]]  # which may have to stay equal
+        for names in ([name], alike):
+            tried = fields | {each: _halved(fields[each]) for each in names}
+            now = _bytes(file, tried)
+            if now is not None and (size is None or now < size):
+                fields, size = tried, now
+                break
+        else:
+            frozen.add(name)
+    return fields
+
+
+def _bytes(file: own_file.OwnFile, fields: Mapping[str, Any]) -> int | None:
+    """Return the bytes of inputs, weights and outputs; None if the task does not run so on tensors without memory."""
+    choice = Choice(file.path, {"path": file.path, **USUAL, **fields})
+    operation: Any = build(workload_class(choice), choice.fields, "workload")
+    try:
+        found = needed(operation)
+    except Exception:
+        return None
+    return found.inputs + found.outputs
+
+
+def _largest(value: object) -> int:
+    numbers = [number for number in (value if isinstance(value, tuple) else [value]) if type(number) is int]
+    return max(numbers, default=0)
+
+
+def _halved(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_halved, value))
+    return max(LEAST, value // (4 if value > 256 else 2)) if type(value) is int and value > LEAST else value
+
+
+def report(rows: Sequence[Row], count: int) -> tuple[str, bool]:
+    """Return the tables of ``rows`` of ``count`` tasks, and whether the bars are kept."""
+    ends = Counter(_end(row) for row in rows)
+    verdicts, refused, wrong = ends["right"] + ends["wrong"], ends["refused"], ends["wrong"]
+    judged = verdicts + refused >= ENDS * count
+    kept = judged and verdicts >= VERDICTS * count and not wrong
+    lines = [
+        ("a verdict or a reason in one line", verdicts + refused, f"{ENDS:.0%} of {count}", word(judged)),
+        ("a verdict", verdicts, f"{VERDICTS:.0%} of {count}", word(verdicts >= VERDICTS * count)),
+        ("torch's own result called wrong", wrong, "0", word(not wrong)),
+    ]
+    others = [(row.case.workload.name.partition("_")[2], row.status, reason) for row, reason in _without(rows)]
+    parts = [table(["tasks that end with", "count", "bar", ""], lines)]
+    return "\n\n".join([*parts, table(["task without a verdict, or wrong", "status", "reason"], others)]), kept
+
+
+def _end(row: Row) -> str:
+    if row.status in ("ok", "wrong") and row.metrics.get("correct") is not None:
+        return "right" if row.metrics["correct"] else "wrong"
+    return "refused" if row.reason or row.metrics.get("check_note") else "lost"
+
+
+def _without(rows: Sequence[Row]) -> Iterator[tuple[Row, str]]:
+    for row in rows:
+        if _end(row) != "right":
+            yield row, row.reason or str(row.metrics.get("check_note", ""))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
