@@ -24,21 +24,26 @@ sys.path.insert(0, str(ROOT))
 
 import yaml  # noqa: E402
 
-from runner import implementations, measure  # noqa: E402
+from runner import implementations  # noqa: E402
 from runner.cli.help import ADDED, Entry, entries  # noqa: E402
 from runner.config import grid  # noqa: E402
-from runner.experiment import columns, results, schema  # noqa: E402
+from runner.findings.conclusion import analyses  # noqa: E402
 from runner.implementations import call_line  # noqa: E402
-from runner.report import conclusion  # noqa: E402
+from runner.measure import columns as measure_columns  # noqa: E402
+from runner.records import columns, row, schema  # noqa: E402
+from runner.records.options import option_class  # noqa: E402
+from runner.records.plan import Resume  # noqa: E402
+from runner.records.row import HARMLESS, STATUSES  # noqa: E402
+from runner.records.schema import rules_of  # noqa: E402
 
 CONF = ROOT / "conf"
 PAGES = ROOT / "docs"
 NOTE = "<!-- Written by docs/generate.py from the code. Edit the code, then run it again. -->"
 ROOMS = {
-    "workload": "runner.models",
-    "measure": "runner.measure",
-    "launcher": "runner.execute",
-    "log": "runner.report",
+    "workload": "models",
+    "measure": "measure",
+    "launcher": "execute",
+    "log": "report",
 }
 
 GROUPS = {  # group → what it chooses, and where its options live
@@ -115,7 +120,7 @@ def _option(group: str, name: str, source: Source) -> list[str]:
         text = (CONF / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
         body = "\n".join(line for line in text if line.startswith("# @package") or not line.startswith("#"))
         return [f"```yaml\n{body}\n```"]
-    cls = implementations.find(name) if group == "impl" else schema.find(ROOMS[group], name)
+    cls = implementations.implementation_class(name) if group == "impl" else option_class(ROOMS[group], name)
     where = "measure." + name if group == "measure" else group
     parts = _table(cls, source, where)
     if shape := source.values.get("shape"):
@@ -134,7 +139,7 @@ def _option(group: str, name: str, source: Source) -> list[str]:
 
 
 def _table(cls: type, source: Source, prefix: str) -> list[str]:
-    rules = schema.rules_of(cls)
+    rules = rules_of(cls)
     entries = [entry for entry in source.entries if entry.name in rules]
     if not entries:
         return ["No fields."]
@@ -204,7 +209,7 @@ def _arguments(names: Sequence[str], operations: Sequence[str]) -> list[str]:
 def _analyses() -> list[str]:
     """Return the table of the analyses that an experiment's ``conclusion`` may name."""
     rows = []
-    for name, function in conclusion.analyses().items():
+    for name, function in analyses().items():
         given = [one for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
         fields = [one.name if one.default is one.empty else f"{one.name}={one.default}" for one in given]
         rows.append((f"`{name}`", ", ".join(f"`{field}`" for field in fields), inspect.getdoc(function) or ""))
@@ -212,7 +217,7 @@ def _analyses() -> list[str]:
     text = (
         "An experiment with a `question` ends with a conclusion: what the analyses of its `conclusion` say of its "
         "rows. The run's folder keeps both. The [studies](../studies/README.md) are such experiments. An analysis is a "
-        "function in [`runner/report/analyses.py`](../../runner/report/analyses.py):"
+        "function in [`runner/findings/analyses.py`](../../runner/findings/analyses.py):"
     )
     return ["## Analyses", text, _grid(("analysis", "fields", "meaning"), rows)]
 
@@ -231,10 +236,8 @@ def config_page() -> str:
             *(f"`{entry.name}` (default `{entry.default}`): {entry.comment}" for entry in study),
             "## resume",
             described["resume"].comment,
-            *_table(grid.ResumeFields, Source.nested(CONF / "config.yaml", "resume"), "resume"),
-            "Statuses: "
-            + ", ".join(f"`{status}`" for status in results.STATUSES)
-            + " ([what they mean](../columns.md)).",
+            *_table(Resume, Source.nested(CONF / "config.yaml", "resume"), "resume"),
+            "Statuses: " + ", ".join(f"`{status}`" for status in STATUSES) + " ([what they mean](../columns.md)).",
         ]
     )
 
@@ -250,12 +253,12 @@ OF_ANY_ROW = {
 def columns_page() -> str:
     """Return the page of columns, statuses, and figures derived from rows."""
     measured = []
-    declared = {f"measure={name}": group for name, group in measure.columns().items() if group}
+    declared = {f"measure={name}": group for name, group in measure_columns.columns().items() if group}
     for title, group in {**OF_ANY_ROW, **declared}.items():
         measured += [f"### {title}", _columns(group)]
     statuses = [
-        (f"`{status}`", meaning, "no" if status in results.HARMLESS else "yes")
-        for status, meaning in _commented(results, "Status = Literal[", "]", r'"(\w+)",')
+        (f"`{status}`", meaning, "no" if status in HARMLESS else "yes")
+        for status, meaning in _commented(row, "Status = Literal[", "]", r'"(\w+)",')
     ]
     return _page(
         [
@@ -265,7 +268,7 @@ def columns_page() -> str:
             "below, a `detail` (the traceback, or the end of what the case printed), and a `fingerprint` (the sources "
             "and versions that the row is valid for). If a case has several rows, the last one counts.",
             "The columns of a measurement are declared beside it, in [`runner/measure/`](../runner/measure); all "
-            "others in [`runner/experiment/columns.py`](../runner/experiment/columns.py). A column of "
+            "others in [`runner/records/columns.py`](../runner/records/columns.py). A column of "
             "another version, which is not declared here, is shown as it is.",
             "## Statuses",
             _grid(("status", "meaning", "makes the exit code 1"), statuses),
@@ -274,10 +277,9 @@ def columns_page() -> str:
             "A row has the columns that apply to it. Only rows `ok`, and `wrong` with `time_wrong=true`, have times.",
             *measured,
             "## Derived from rows",
-            "`rows.csv` and `runner.report.frame.load(folder)` have one line per case, with its fields of workload and "
+            "`rows.csv` and `runner.api.frame.load(folder)` have one line per case, with its fields of workload and "
             "implementation, everything else that varies over the grid (`debug`, `measure.benchmark.cold_l2`), and "
-            "the figures below. `load` takes several folders, and adds `run`: the run that a line is from; in rows of "
-            "older runs `commit` is the one of this project.",
+            "the figures below. `load` takes several folders, and adds `run`: the run that a line is from.",
             _columns(columns.DERIVED),
             "## Of the device",
             "Properties of the GPU or CPU that a row is from, by the environment that its run keeps. They are shown, "

@@ -14,10 +14,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from runner.experiment.schema import BadInput  # noqa: E402
-from runner.report import charts, formats, past  # noqa: E402
-from runner.report.conclusion import answers  # noqa: E402
-from runner.report.derive import Run  # noqa: E402
+from runner.findings.conclusion import answers  # noqa: E402
+from runner.findings.past import read_runs  # noqa: E402
+from runner.findings.run import Run  # noqa: E402
+from runner.records.bad_input import BadInput  # noqa: E402
+from runner.report.case_table import case_table  # noqa: E402
+from runner.report.charts import Chart, charts  # noqa: E402
+from runner.report.images import convert  # noqa: E402
+from runner.report.table import escaped, markdown_of  # noqa: E402
 
 MARK = "<!-- What follows is written by docs/study.py from a run. -->"
 
@@ -29,16 +33,16 @@ def measured(run: Run, image: str) -> str:
     packages = facts.get("packages", {})
     versions = ", ".join(f"{name} {packages[name]}" for name in ("torch", "triton") if packages.get(name))
     known = [device, str(facts.get("started", ""))[:10], versions, f"commit {run.commits}" if run.commits else ""]
-    said = "\n".join(f"- {formats.escaped(one)}" for one in answers(run))
+    said = "\n".join(f"- {escaped(one)}" for one in answers(run))
     parts = ["## Measured", ", ".join(filter(None, known)) + ".", said]
     parts += [f"![{run.title}]({image})"] if image else []
-    return "\n\n".join([*parts, formats.markdown(formats.sheet(run, run.lines)).strip()]) + "\n"
+    return "\n\n".join([*parts, markdown_of(case_table(run, run.lines)).strip()]) + "\n"
 
 
-def chart(run: Run) -> charts.Chart | None:
+def chart(run: Run) -> Chart | None:
     """Return the chart of the study: the roofline if it has that analysis, else the times; the one with most points."""
     kind = "roofline" if any(one.name == "roofline" for one in run.conclusion) else "time"
-    drawn = [one for one in charts.charts([run]) if one.kind == kind]
+    drawn = [one for one in charts([run]) if one.kind == kind]
     return max(drawn, key=lambda one: len(one.data), default=None)
 
 
@@ -49,7 +53,7 @@ def write(run: Run, docs: Path) -> Path:
         raise BadInput(f"{run.folder}: {run.title} has no page {page}; write it first")
     if drawn := chart(run):
         image.parent.mkdir(exist_ok=True)
-        image.write_text(charts.convert().vegalite_to_svg(drawn.whole()), encoding="utf-8")
+        image.write_text(convert().vegalite_to_svg(drawn.whole()), encoding="utf-8")
     text = measured(run, f"../images/{image.name}" if drawn else "")
     page.write_text(f"{page.read_text(encoding='utf-8').partition(MARK)[0]}{MARK}\n\n{text}", encoding="utf-8")
     return page
@@ -57,7 +61,7 @@ def write(run: Run, docs: Path) -> Path:
 
 if __name__ == "__main__":
     try:
-        for run in past.read_all(sys.argv[1:] or ["last"]):
+        for run in read_runs(sys.argv[1:] or ["last"]):
             print(write(run, ROOT / "docs"))
     except BadInput as error:
         sys.exit(f"docs/study.py: {error}")
