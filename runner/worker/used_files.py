@@ -11,7 +11,7 @@ import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable, Set
+from collections.abc import Container, Iterable, Set
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -43,6 +43,7 @@ class UsedFiles:
         self._stamps: dict[str, str] = {}  # of files, when they were last opened
         self._loaded_with: dict[str, set[str]] = {}  # what was used while a module was loaded, by its file
         self._modules: dict[str, str] = {}  # files of modules in the folders, by their names
+        self._specs: dict[str, ModuleSpec] = {}  # of those modules, as they were last loaded
         self._known = 0  # number of loaded modules at the last look at them
         self._parts: dict[str, set[str]] = {}  # what a workload or an implementation has used
         self._part: set[str] = set()
@@ -53,6 +54,7 @@ class UsedFiles:
         folders = [os.getcwd(), *filter(_is_of_user, [*sys.path, *editable])]
         self._watch([*ROOMS, *(str(repository(folder)) for folder in folders)])
         self._look_at_modules()
+        self._loaded_since(set(self._modules.values()))
         for name, file in self._modules.items():
             self._note_early(name, file)
 
@@ -110,11 +112,21 @@ class UsedFiles:
         brought = self._brought_by(imported, used)
         if new or len(sys.modules) != self._known:
             self._look_at_modules()
-        in_order, files = [*used], {*self._modules.values()}
+        in_order, loaded = [*used], self._loaded_since(used)
         for place, file in enumerate(in_order):
-            if file in files:  # what was opened before it was not used by it
+            if file in loaded:  # what was opened before it was not used by it
                 self._loaded_with.setdefault(file, set()).update(brought, paths & used.keys(), in_order[place:])
         self._part |= brought | used.keys()
+
+    def _loaded_since(self, used: Container[str]) -> set[str]:
+        """Return which of ``used`` are modules loaded since the last call. Another process may open the others too."""
+        loaded = set()
+        for name in [name for name, file in self._modules.items() if file in used]:
+            spec = getattr(sys.modules.get(name), "__spec__", None)
+            if spec is not None and spec is not self._specs.get(name):
+                self._specs[name] = spec
+                loaded.add(self._modules[name])
+        return loaded
 
     def _brought_by(self, imported: Set[str], used: Iterable[str]) -> set[str]:
         """Return the files of loaded modules that were ``imported`` again, and what was used while they were loaded."""

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -335,3 +336,24 @@ def test_a_list_that_may_be_incomplete_is_measured_again_and_says_why(folder, ru
     assert "1 of 1 cases kept" in runner("plan", "resume=last", "resume.ignore=[sources]", env=early).stdout
     gate = runner("gate", "--against", "HEAD", *words, env=early)
     assert f"gate: 1 measured although no change is known: {why}\n" in gate.stdout
+
+
+def test_a_neighbour_that_reads_another_kernel_adds_no_file_to_its_rows(run, tmp_path):
+    (tmp_path / "mine.py").write_text("def add(a, b): return a + b\n")
+    kernel, ended = ROOT / "kernels" / "add" / "naive.py", threading.Event()
+
+    def read_often():
+        while not ended.wait(0.0005):
+            kernel.read_bytes()
+
+    neighbour = threading.Thread(target=read_often)
+    neighbour.start()
+    try:
+        words = ["workload.cols=16,32,48", "impl=naive,file", "impl.path=mine.py:add", "-m"]
+        result = run(*(word for word in GRID if not word.startswith(("impl", "workload.cols"))), *words)
+    finally:
+        ended.set()
+        neighbour.join()
+    assert result.code == 0, result.err
+    uses = [(row["case"]["impl"]["name"], "mine.py" in row["fingerprint"]) for row in result.rows()]
+    assert uses == [("naive", False), ("file", True)] * 3
