@@ -6,12 +6,21 @@ import pytest
 
 from runner import config
 from runner.device.rates import Rates
+from runner.findings import cost
 from runner.findings.cost import Costs
 from runner.findings.duration import DEFINITION, FAR_SIZES, SAME, SAME_WORKLOAD, estimate
 from runner.records.case import CaseRecord, Choice
 from runner.records.row import Row
 from runner.records.settings import Settings
 from runner.store.journal import Journal
+
+TWO_CORES = Rates({"float32": 1e11, "float64": 5e10, "bfloat16": 1e9}, 2.5e9)
+
+
+@pytest.fixture(autouse=True)
+def _rates(monkeypatch):
+    """The same rates whatever CPU this is."""
+    monkeypatch.setattr(cost, "rates", lambda device: TWO_CORES)
 
 
 def case(impl="torch", workload="gelu", cols=8, samples=20, replica=0):
@@ -165,7 +174,6 @@ def test_a_time_limit_ends_what_is_measured(tmp_path):
 def test_products_of_16_bits_take_long_on_a_processor_without_them():
     narrow, wide = planned("workload=matmul", "workload.dtype=bfloat16,float32", "workload.size=1024")
     costs = Costs()
-    costs._rates["cpu"] = Rates({"float32": 1e11, "float64": 5e10, "bfloat16": 1e9}, 1e9)
     assert costs.of(narrow, "cpu").call > 2.0 > costs.of(wide, "cpu").call
 
 
