@@ -30,8 +30,8 @@ def arrange(*folders: str) -> None:
     """Let modules in ``folders`` be imported in this process, after the standard library and what the runner needs."""
     users = [*dict.fromkeys(map(os.path.abspath, folders))]
     places = [place for place in sys.path if os.path.abspath(place) not in users]
-    installed = "-packages" in os.path.basename(ROOT)
-    places = [place for place in places if os.path.realpath(place) != ROOT] + [ROOT] * installed
+    others = [place for place in places if os.path.realpath(place) != ROOT]
+    places = [*others, ROOT] if len(others) < len(places) else others  # last: its folders are not meant for users
     ends = [number for number, place in enumerate(places, 1) if os.path.realpath(place).startswith(LIBRARY)]
     ends = [end for end in ends if "-packages" not in places[end - 1]]
     at = max(ends, default=len(places))

@@ -74,7 +74,7 @@ def test_what_the_first_use_of_libraries_changes_is_no_side_effect(on_gpu, tmp_p
     result = on_gpu("workload=gelu", "workload.cols=256,512", "impl=file,torch", f"impl.path={paths}", "-m")
     assert statuses(result) == ["ok"] * 6, result.out + result.err
     changed = [row["metrics"].get("side_effects") for row in result.rows()]
-    assert changed == [None, "torch.nn.functional.relu", None] * 2
+    assert changed == [None, "torch.nn.functional.relu; judged again in a fresh process", None] * 2
 
 
 def test_a_backward_alone_is_what_a_call_launches(on_gpu):

@@ -182,8 +182,9 @@ def ratio(found):
     from runner.timing import statistics
     from runner.timing.statistics import pair_floors
 
-    (name, first, _), (_, second, _) = found
-    return statistics.paired(second, first, pair_floors(name, name))
+    first, second = found
+    floors = pair_floors(first.instrument, second.instrument)
+    return statistics.paired(second.means_us, first.means_us, floors)
 
 
 def test_a_call_is_the_same_as_itself():
