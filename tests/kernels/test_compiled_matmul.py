@@ -171,9 +171,10 @@ def on_hopper(m, n, k, dtype, **options):
 
 
 @hopper
-@pytest.mark.parametrize("a_along_k", [True, False])
-@pytest.mark.parametrize("b_along_k", [True, False])
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize(
+    ("dtype", "a_along_k", "b_along_k"),
+    [("bf16", True, True), ("bf16", True, False), ("fp16", False, True), ("fp16", False, False)],
+)
 def test_large_products_on_hopper_use_the_widest_wgmma_and_the_tensor_memory_accelerator(
     descriptors, dtype, a_along_k, b_along_k
 ):
@@ -242,9 +243,10 @@ def test_tf32_on_hopper_uses_wgmma(descriptors):
 
 
 @hopper
-@pytest.mark.parametrize("early", [True, False])
-@pytest.mark.parametrize("along_k", [True, False])
-@pytest.mark.parametrize("m", [1, 16, 64])
+@pytest.mark.parametrize(
+    ("m", "along_k", "early"),
+    [(1, True, True), (1, False, False), (16, True, False), (16, False, True), (64, True, True), (64, False, False)],
+)
 def test_skinny_products_on_hopper_waste_no_more_than_they_must(tmp_path, m, along_k, early):
     how = on_hopper(m, 8192, 8192, "bf16")
     constants = {
@@ -273,9 +275,11 @@ def test_skinny_products_on_hopper_waste_no_more_than_they_must(tmp_path, m, alo
     assert built.stack == 0
 
 
-@pytest.mark.parametrize("size", [512, 4096])
-@pytest.mark.parametrize("even", [True, False])
-@pytest.mark.parametrize("capability", [80, 89, 90])
+@pytest.mark.parametrize(
+    ("capability", "even", "size"),
+    [(80, True, 512), (80, False, 4096), (89, True, 4096)]
+    + [(90, even, n) for even in (True, False) for n in (512, 4096)],
+)
 def test_16_bits_by_pointers_use_tensor_cores_and_16_byte_copies(pointers, capability, even, size):
     built = pointers("bf16", capability, size, even=even)
     if size == 4096 or capability < 90:
@@ -292,8 +296,7 @@ def test_pointers_take_a_side_of_more_than_2_to_the_31(pointers, side):
     assert built.stack == 0
 
 
-@pytest.mark.parametrize("b_along_k", [True, False])
-@pytest.mark.parametrize("capability", [80, 89])
+@pytest.mark.parametrize(("capability", "b_along_k"), [(80, True), (89, False)])
 def test_tf32_by_pointers_uses_tensor_cores(pointers, capability, b_along_k):
     built = pointers("fp32", capability, precision="tf32", b_along_k=b_along_k)
     assert built.products == {"m16n8k8"}
@@ -310,8 +313,7 @@ def test_float32_is_multiplied_in_float32(pointers, capability):
     assert built.stack == 0
 
 
-@pytest.mark.parametrize("size", [256, 4096])
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize(("capability", "size"), [(80, 256), (90, 4096)])
 def test_three_products_of_tf32_use_tensor_cores_and_wide_copies(pointers, capability, size):
     # As in y^T = b^T a^T: only the right operand lies along k.
     built = pointers("fp32", capability, size, precision="tf32x3", even=False, a_along_k=False, b_along_k=True)
@@ -321,8 +323,16 @@ def test_three_products_of_tf32_use_tensor_cores_and_wide_copies(pointers, capab
     assert built.stack == 0
 
 
-@pytest.mark.parametrize(("load", "copied"), [(4, {4}), (2, set())])
-@pytest.mark.parametrize("size", [(8, 4096), (64, 4096), (1792, 819), (176, 16356)])
+@pytest.mark.parametrize(
+    ("size", "load", "copied"),
+    [
+        ((8, 4096), 2, set()),
+        ((64, 4096), 4, {4}),
+        ((64, 4096), 2, set()),
+        ((1792, 819), 4, {4}),
+        ((176, 16356), 2, set()),
+    ],
+)
 def test_16_bits_of_any_alignment_by_pointers_spill_nothing(pointers, load, copied, size):
     machine = {"capability": (9, 0), "multiprocessors": 132}
     how = general(*size, 4096, "bfloat16", loads=row_major(load, load), **machine)

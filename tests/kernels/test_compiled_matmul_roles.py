@@ -114,10 +114,8 @@ def built(tmp_path):
     [
         ("bf16", {}, 16, 256),
         ("bf16", {"b_along_k": False}, 16, 192),
-        ("fp16", {"a_along_k": False}, 16, 256),
-        ("fp16", {"b_along_k": False}, 16, 128),
+        ("fp16", {"a_along_k": False, "b_along_k": False}, 16, 128),
         ("fp8e4nv", {"scaled": True}, 32, 256),
-        ("fp8e4nv", {"scaled": True}, 32, 192),
     ],
 )
 def test_two_warpgroups_multiply_what_a_warp_loads_and_spill_nothing(built, dtype, layouts, depth, columns):
@@ -134,8 +132,9 @@ def test_two_warpgroups_multiply_what_a_warp_loads_and_spill_nothing(built, dtyp
     assert ".f64" not in ptx
 
 
-@pytest.mark.parametrize("described", [True, False])
-@pytest.mark.parametrize(("dtype", "columns"), [("bf16", 256), ("fp16", 192), ("fp8e4nv", 256)])
+@pytest.mark.parametrize(
+    ("dtype", "columns", "described"), [("bf16", 256, True), ("fp16", 192, False), ("fp8e4nv", 256, False)]
+)
 def test_parts_of_sums_go_from_thread_to_thread(built, dtype, columns, described):
     width = 64 if described else 32
     kernel, ptx, usage, sass = built(dtype, shared=True, described=described, columns=columns, width=width, unit=2)
@@ -151,9 +150,7 @@ def test_parts_of_sums_go_from_thread_to_thread(built, dtype, columns, described
     assert len(re.findall(r"\b(LDL|STL)\b", sass)) <= 8  # of Triton 3.7; 3.6 spills nothing
 
 
-@pytest.mark.parametrize(
-    ("dtype", "columns", "unit"), [("bf16", 192, 2), ("bf16", 128, 2), ("fp8e4nv", 256, 1), ("fp16", 256, 4)]
-)
+@pytest.mark.parametrize(("dtype", "columns", "unit"), [("bf16", 128, 2), ("fp8e4nv", 256, 1), ("fp16", 192, 4)])
 def test_a_y_whose_rows_are_not_aligned_is_stored_by_threads(built, dtype, columns, unit):
     kernel, ptx, usage, sass = built(
         dtype, b_along_k=dtype != "bf16", described=False, columns=columns, width=32, unit=unit
