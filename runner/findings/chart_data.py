@@ -121,11 +121,18 @@ def roofline_point(line: Line) -> RooflinePoint | None:
 
 
 def peaks_of(points: Sequence[RooflinePoint]) -> Peaks:
-    """Return the measured peaks that the cases bound by memory and by computing were compared with."""
+    """Return the measured peaks of memory and of computing, of the cases that were compared with each.
 
-    def peak(bound: str, rate: str, factor: float) -> float | None:
+    That of memory is the copy's rate at the most bytes: copies of fewer bytes depend on launching and on the L2 cache.
+    """
+
+    def peaks(bound: str, rate: str, factor: float) -> dict[float, float]:
         lines = [(point.line, point.peak_pct) for point in points if (point.line.value("bound") or "memory") == bound]
-        known = [100 * line.value(rate) * factor / percent for line, percent in lines if percent and line.value(rate)]
-        return median(known) if known else None
+        return {
+            line.value("bytes_min") or 0.0: 100 * line.value(rate) * factor / percent
+            for line, percent in lines
+            if percent and line.value(rate)
+        }
 
-    return Peaks(peak("memory", "gbps", 1e9), peak("compute", "tflops", 1e12))
+    memory, compute = peaks("memory", "gbps", 1e9), peaks("compute", "tflops", 1e12)
+    return Peaks(memory[max(memory)] if memory else None, median(compute.values()) if compute else None)

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +21,7 @@ from ..device.cache import cache_file, read_record, write_record
 from ..device.identity import identity
 from ..records.case import Scalar
 from ..records.debugging import interpreted
+from . import calibration
 from .call import Work
 from .capture import CaptureError, per_gpu
 from .instrument import Instrument
@@ -27,7 +30,7 @@ from .preparation import preparation
 from .statistics import trimmed_mean
 from .timestamps import GraphTimestamps
 
-FORMAT = 3  # of the file and the measurement; a new number measures again
+FORMAT = 4  # of the file and the measurement; a new number measures again
 SURE = 0.9  # of the shortest time, since rates are known to a few percent, and filling is up to 3 % faster than reading
 NARROWER = {"float8_e4m3fn": 2.0}  # rate over the rate of 16 bits, on tensor cores that have the type
 PLAUSIBLE = 0.5  # of the data sheet's bandwidth; with less, another process used the GPU, and the peak is not kept
@@ -42,7 +45,15 @@ class MeasuredPeak:
     read_gbps: float
     tflops: Mapping[str, float]  # type or tf32 → 1e12 operations per second, product of normal numbers
     ceiling_tflops: float  # fastest product of zeros in 16 bits or more, which the power limit affects least
+    copies_us: Mapping[str, Sequence[Sequence[float]]]  # "cold" or "warm" L2 → bytes read and written, us of that copy
     taken: str  # ISO date
+
+    def copy_us(self, size_bytes: float, *, cold_l2: bool) -> float:
+        """Return the time of a copy that reads and writes ``size_bytes`` in total, between the measured sizes."""
+        sizes, times = zip(*self.copies_us["cold" if cold_l2 else "warm"], strict=True)
+        if size_bytes > sizes[-1]:
+            return float(times[-1] * size_bytes / sizes[-1])
+        return float(np.interp(size_bytes, sizes, times))
 
 
 def kept_peak() -> MeasuredPeak | None:
@@ -79,10 +90,12 @@ def columns(work: Work, time_us: float, measured: MeasuredPeak, l2_bytes: int, c
     """Compare ``time_us`` of a call that does ``work`` with the measured rates. Unknown figures are left out.
 
     ``intensity``: operations per byte. ``bound``: "memory" or "compute", whichever takes longer at the measured peak.
-    ``pct_of_measured_peak``, ``pct_datasheet``: that longer time over ``time_us``; the time of memory alone if the rate
-    of operations is unknown. More than 100 % is possible if data stay in the L2 cache, or with a cheaper type: a
-    correct float32 product from three float16 products is several times faster than float32. Far less is normal for
-    calls below 10 us, for calls that must move more than ``bytes_min``, and without matrix products.
+    ``pct_of_measured_peak``: the time of a copy of as many bytes, timed in the same way, or that of the operations if
+    longer, over ``time_us``; the copy alone if the rate of operations is unknown. So what the L2 cache keeps of the
+    results counts on both sides. More than 100 % is possible with a cheaper type: a correct float32 product from three
+    float16 products is several times faster than float32. Far less is normal for calls that must move more than
+    ``bytes_min``, and for products below 10 us. ``pct_datasheet``: likewise, by the rates of the data sheet, which
+    writes that stay in the L2 cache can pass.
 
     ``fastest_possible_us``: no correct result is faster. It is computed with the fastest type, and too low rather than
     too high. Only types below 16 bits could be faster, which fail the check of a wider type unless the data are zeros;
@@ -96,7 +109,8 @@ def columns(work: Work, time_us: float, measured: MeasuredPeak, l2_bytes: int, c
     if compute_us is not None:
         result["bound"] = "compute" if compute_us > memory_us else "memory"
     if time_us > 0:
-        result["pct_of_measured_peak"] = 100 * max(memory_us, compute_us or 0.0) / time_us
+        copy_us = measured.copy_us(work.bytes_min, cold_l2=cold_l2) if work.bytes_min else 0.0
+        result["pct_of_measured_peak"] = 100 * max(copy_us, compute_us or 0.0) / time_us
         if (sheet := peaks(measured.gpu)) is not None:
             ideal_us = max(_transfer_us(work.bytes_min, sheet.gbps), _compute_us(work, sheet.tflops) or 0.0)
             result["pct_datasheet"] = 100 * ideal_us / time_us
@@ -121,6 +135,7 @@ def _transfer_us(size_bytes: float, gbps: float) -> float:
 
 CAPTURES, WARMUP, SAMPLES = 2, 4, 20
 BUFFER_BYTES = 2**30  # an L2 cache of 50 MiB hides 2 % of it, since it keeps the last data written
+COPIES = [2**power for power in (12, 14, 16, 18, *range(20, 32))]  # bytes
 LEAST_OVER_L2 = 4  # smallest buffer that shows the rate of the memory, in sizes of the L2 cache
 # Square matrices.
 SIZES = {"float8_e4m3fn": 8192, "float16": 8192, "bfloat16": 8192, "tf32": 8192, "float32": 4096, "float64": 2048}
@@ -130,8 +145,9 @@ LONGEST_US = 10_000.0  # of one product; matrices become smaller until it is sho
 def measure(gpu: str) -> MeasuredPeak:
     """Measure the rates of the current GPU, named ``gpu``."""
     copy_gbps, read_gbps = bandwidths()
-    tflops = products()
-    return MeasuredPeak(gpu, copy_gbps, read_gbps, tflops, ceiling(tflops), datetime.now(UTC).date().isoformat())
+    tflops, today = products(), datetime.now(UTC).date().isoformat()
+    copied = {"cold": copies_us(cold_l2=True), "warm": copies_us(cold_l2=False)}
+    return MeasuredPeak(gpu, copy_gbps, read_gbps, tflops, ceiling(tflops), copied, today)
 
 
 def bandwidths() -> tuple[float, float]:
@@ -150,6 +166,23 @@ def bandwidths() -> tuple[float, float]:
     copied_us = trimmed_mean(times_us(lambda: torch.neg(source, out=copy)))
     read_us = trimmed_mean(times_us(lambda: torch.amax(source, dim=0, out=most)))
     return 2 * source.nbytes / copied_us / 1e3, source.nbytes / read_us / 1e3
+
+
+def copies_us(*, cold_l2: bool) -> list[list[float]]:
+    """Return bytes read and written, and the time of that copy in us, for copies of 4 KiB to 2 GiB.
+
+    On an H100, whose L2 cache keeps the last results, a copy of 128 MiB moves 10 % more bytes per second than one of
+    2 GiB.
+    """
+    most = min(BUFFER_BYTES, torch.cuda.mem_get_info()[0] // 4)
+    whole = normal(most // 4, dtype=torch.float32)
+    kept = torch.empty_like(whole)
+    copied: list[list[float]] = []
+    for size_bytes in (size for size in COPIES if size <= 2 * most):
+        source, copy = (tensor[: size_bytes // 8] for tensor in (whole, kept))
+        us = trimmed_mean(net_times_us(partial(torch.neg, source, out=copy), cold_l2=cold_l2))
+        copied.append([float(size_bytes), max(us, copied[-1][1] if copied else 0.0)])  # fewer bytes take no longer
+    return copied
 
 
 def products() -> dict[str, float]:
@@ -223,6 +256,20 @@ def times_us(call: Callable[[], object]) -> list[float]:
     instrument = instrument or CudaEvents(call, before)
     instrument.samples(WARMUP)
     return instrument.samples(SAMPLES)
+
+
+def net_times_us(call: Callable[[], object], *, cold_l2: bool) -> list[float]:
+    """Return times of a short ``call`` in us, by timestamps as those of a case: less their offset, which must not move.
+
+    By events, their offset is part of the times.
+    """
+    before, captures = preparation(None, cold_l2=cold_l2), calibration.CAPTURES
+    if interpreted():
+        return CudaEvents(call, before).samples(SAMPLES)
+    offset_us = partial(calibration.graph_constant_us, cold_l2=cold_l2, captures=captures)
+    instrument = GraphTimestamps(call, before, captures=captures, constant_us=offset_us)
+    instrument.samples(WARMUP)
+    return calibration.undisturbed(lambda: instrument.samples(SAMPLES), [instrument], cold_l2=cold_l2)[0]
 
 
 @contextmanager

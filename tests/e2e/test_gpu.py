@@ -45,7 +45,7 @@ def test_four_implementations_of_gelu(on_gpu):
         assert metrics["gpu_us"] < metrics["latency_us"]
         assert metrics["bitwise_repeatable"] is True
         assert "side_effects" not in metrics
-        assert 0 < metrics["pct_of_measured_peak"] < 115  # writes that stay in an L2 of 50 MB make 110 % on an H100
+        assert 0 < metrics["pct_of_measured_peak"] < 105
     assert len(result.records("rounds")) == 3
     assert all(len(rounds["batches_us"]) == 4 for rounds in result.records("rounds"))
 
@@ -75,6 +75,15 @@ def test_what_the_first_use_of_libraries_changes_is_no_side_effect(on_gpu, tmp_p
     assert statuses(result) == ["ok"] * 6, result.out + result.err
     changed = [row["metrics"].get("side_effects") for row in result.rows()]
     assert changed == [None, "torch.nn.functional.relu; judged again in a fresh process", None] * 2
+
+
+def test_a_compiled_backward_of_ones_own_operation_runs_again_and_again(on_gpu, tmp_path):
+    (tmp_path / "rms.py").write_text(
+        "import torch\ndef inputs(size=256): return torch.randn(size, size), torch.ones(size)\n"
+        "def reference(x, w): return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w\n"
+    )
+    result = on_gpu(f"workload={tmp_path}/rms.py", "impl=compiled", "workload.pass=bwd")
+    assert statuses(result) == ["ok"], result.out + result.err
 
 
 def test_a_backward_alone_is_what_a_call_launches(on_gpu):

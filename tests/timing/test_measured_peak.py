@@ -22,7 +22,10 @@ from runner.timing.measured_peak import MeasuredPeak, columns
 ROOT = Path(__file__).resolve().parents[2]
 L2_BYTES = 50 * 2**20
 RATES = {"float16": 700.0, "bfloat16": 720.0, "tf32": 400.0, "float32": 50.0, "float64": 60.0}
-H100 = MeasuredPeak("NVIDIA H100 80GB HBM3", 2900.0, 3000.0, RATES, 850.0, "2026-01-31")
+COPIES = [[0.0, 0.0], [2.0**31, 2**31 / 2900e3]]  # by its rate alone, whatever the size
+H100 = MeasuredPeak(
+    "NVIDIA H100 80GB HBM3", 2900.0, 3000.0, RATES, 850.0, {"cold": COPIES, "warm": COPIES}, "2026-01-31"
+)
 UNKNOWN = dataclasses.replace(H100, gpu="NVIDIA H100 80GB HBM3 MIG 1g.10gb")
 FACTS = {"uuid": "4f1c-aa", "gpu": H100.gpu, "driver": "580.1", "torch": "2.13.0"}
 
@@ -47,6 +50,16 @@ def test_a_copy_stands_against_the_memory():
     assert row["pct_of_measured_peak"] == pytest.approx(100 * 2 * 2**30 / 2900e3 / 1000)
     assert row["pct_datasheet"] == pytest.approx(100 * 2 * 2**30 / 3350e3 / 1000)
     assert row["fastest_possible_us"] == pytest.approx(0.9 * (2 * 2**30 - L2_BYTES) / 3000e3)
+
+
+def test_a_copy_that_the_l2_cache_speeds_up_is_100_percent_of_one_of_as_many_bytes():
+    cold, warm = [[2.0**20, 2.0], [2.0**27, 42.0], [2.0**31, 700.0]], [[2.0**20, 1.0], [2.0**31, 690.0]]
+    gpu = dataclasses.replace(H100, copies_us={"cold": cold, "warm": warm})
+    for size_bytes, copy_us in ((2**10, 2), (2**20, 2), (2**27, 42), (2**27 + 2**26, 42 + 658 / 30), (2**32, 1400)):
+        work = Work(0, size_bytes, "float32", False)
+        assert against(work, copy_us, gpu)["pct_of_measured_peak"] == pytest.approx(100)
+    assert against(Work(0, 2**20, "float32", False), 2.0, gpu, cold_l2=False)["pct_of_measured_peak"] == 50
+    assert against(Work(0, 2**27, "float32", False), 42.0, gpu)["bound"] == "memory"
 
 
 def test_a_large_product_stands_against_its_types_rate():
@@ -349,6 +362,7 @@ def test_measuring_leaves_torchs_settings_and_random_numbers_as_they_were(monkey
     assert torch.equal(torch.rand(4, device="cuda"), expected)
     assert torch.get_float32_matmul_precision() == "highest"
     assert not getattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", False)
+    room.measured_peak.cache_clear()
 
 
 @pytest.mark.gpu
@@ -363,6 +377,18 @@ def test_a_copy_and_a_product_stand_near_their_measured_peak(real):
     assert row["bound"] == "compute"
     assert 50 < row["pct_of_measured_peak"] < 120
     assert row["fastest_possible_us"] < time_us
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("mib", "near"), [(1, 10), (5, 10), (40, 5), (100, 5), (700, 5)])  # short ones vary in steps
+def test_a_copy_reaches_100_percent_at_every_size(real, mib, near):
+    found, _, _ = real
+    source = room.normal(mib * 2**20 // 8, dtype=torch.float32)
+    copy, work = torch.empty_like(source), Work(0, 2 * source.nbytes, "float32", False)
+    l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
+    times = room.net_times_us(lambda: torch.neg(source, out=copy), cold_l2=True)
+    row = columns(work, sum(times) / len(times), found, l2_bytes, True)
+    assert row["pct_of_measured_peak"] == pytest.approx(100, abs=near)
 
 
 @pytest.mark.gpu
