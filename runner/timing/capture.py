@@ -53,28 +53,46 @@ class CaptureError(Exception):
     """Raised if a CUDA graph cannot hold a call; the message is the reason in one line."""
 
 
-@per_gpu
 def capture_stream() -> torch.cuda.Stream:
     """Return the stream of the current GPU on which this process captures everything.
 
     There is one, since cuBLAS keeps tens of MiB for each stream that it was used on, and torch does not reuse memory of
-    one stream on another.
+    one stream on another. While other threads run it is another one: they may use the legacy default stream.
     """
-    return torch.cuda.Stream()
+    return _stream(ordered=not has_threads())
+
+
+def has_threads() -> bool:
+    """Return whether this process has other threads of Python."""
+    return active_count() > 1
+
+
+@per_gpu
+def _stream(*, ordered: bool) -> torch.cuda.Stream:
+    """Return a stream. If ``ordered``, it waits for the legacy default stream, and the reverse.
+
+    A launch on the default stream while an ordered one is captured is an error. Without this order, such a kernel, as
+    ``<<<grid, block>>>`` launches it, would run during the capture and be missing in the graph.
+    """
+    if not ordered:
+        return torch.cuda.Stream()
+    handle = ctypes.c_void_p()
+    torch.cuda.check_error(torch.cuda.cudart().cudaStreamCreate(ctypes.addressof(handle)))
+    return torch.cuda.ExternalStream(handle.value)
 
 
 keep_cache = False  # True while a program of the user is measured: see runner.api.do_bench
 
 
 @contextmanager
-def _capture_keeping_cache(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
+def _capture_keeping_cache(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream) -> Iterator[None]:
     """Capture like torch.cuda.graph, but keep the memory that torch caches, and do not collect garbage.
 
     Other threads may allocate and synchronize meanwhile.
     """
     torch.cuda.synchronize()
-    mode = "global" if active_count() == 1 else "thread_local"
-    with torch.cuda.stream(capture_stream()):
+    mode = "thread_local" if has_threads() else "global"
+    with torch.cuda.stream(stream):
         graph.capture_begin(pool, mode)
         try:
             yield
@@ -83,20 +101,21 @@ def _capture_keeping_cache(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[N
 
 
 @contextmanager
-def capturing(graph: torch.cuda.CUDAGraph, *, pool: Any = None) -> Iterator[None]:
+def capturing(graph: torch.cuda.CUDAGraph, *, pool: Any = None, ordered: bool = False) -> Iterator[None]:
     """Capture all launches inside into ``graph``, on ``capture_stream()``. They do not run.
+
+    With ``ordered``, a launch on the legacy default stream ends the capture also while other threads run, which must
+    not use that stream.
 
     Raises:
         CaptureError: the code synchronizes, copies to the host, or does something else that a graph cannot hold.
 
     """
     before = torch.cuda.current_stream()
+    stream = _stream(ordered=True) if ordered else capture_stream()
+    capture = _capture_keeping_cache if keep_cache else torch.cuda.graph
     try:
-        with (
-            _capture_keeping_cache(graph, pool)
-            if keep_cache
-            else torch.cuda.graph(graph, pool=pool, stream=capture_stream())
-        ):
+        with capture(graph, pool, stream):
             yield
     except Exception as error:
         torch.cuda.set_stream(before)  # torch leaves its own stream current if the end of a capture fails
@@ -105,7 +124,10 @@ def capturing(graph: torch.cuda.CUDAGraph, *, pool: Any = None) -> Iterator[None
         generator = torch.cuda.default_generators[index]  # it still waits for the end of the capture
         fresh = torch.Generator(device=f"cuda:{index}").manual_seed(generator.initial_seed())
         generator.graphsafe_set_state(fresh.graphsafe_get_state())
-        raise CaptureError(str(error).strip().partition("\n")[0] or type(error).__name__) from error
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        if any(part in reason for part in ("legacy stream", "previous error during capture")):
+            reason = "it launches what cannot be captured, such as a kernel on the legacy default stream"
+        raise CaptureError(reason) from error
 
 
 KERNEL, MEMCPY, MEMSET, HOST, CHILD = 0, 1, 2, 3, 4  # CUgraphNodeType

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, equal
 
 from . import clock as time
-from .capture import CaptureError, GraphContents, capture_stream, capturing, contents, per_gpu
+from .capture import CaptureError, GraphContents, capture_stream, capturing, contents, has_threads, per_gpu
 from .gpu_kernels import spin, ticks, timestamp
 from .instrument import Instrument
 from .outputs import alias, tensors
@@ -137,6 +137,9 @@ class GraphTimestamps(Instrument):
             eager = self._sample(0)  # a capture does not allow libraries to create handles, nor Triton to compile
             self._stream.synchronize()
             self._graphs = [self._capture(0)]
+            if self.kernels == 0 and has_threads():
+                with capturing(torch.cuda.CUDAGraph(), ordered=True):
+                    run()
             self._replay([0, 0])  # the first replay loads something
             needed = captures_needed(self._timestamps.read()[0][0] / 1e3, captures, len(self._buffer_sets))
             self._graphs += [self._capture(pair) for pair in range(1, needed)]

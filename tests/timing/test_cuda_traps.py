@@ -326,3 +326,47 @@ def test_the_unloaded_clock_is_right_even_after_work_at_the_power_limit():
     hot = calibration.measure_unloaded_mhz()
     torch.cuda.synchronize()
     assert hot > 0.98 * calibration.measure_unloaded_mhz()
+
+
+@pytest.fixture
+def filling():
+    """Functions that fill a buffer: on torch's stream, and on the legacy default stream as unchecked C++ code does."""
+    import torch
+
+    buffer = torch.zeros(2**24, device="cuda")
+    fill = ctypes.CDLL("libcuda.so.1").cuMemsetD32Async
+
+    def on(stream):
+        fill(*map(ctypes.c_void_p, (buffer.data_ptr(), 0x3F800000, buffer.numel(), stream)))  # 1.0
+        return buffer
+
+    return (lambda: on(torch.cuda.current_stream().cuda_stream)), (lambda: on(0))
+
+
+def test_work_on_the_legacy_default_stream_is_timed_there(filling):
+    here, there = map(measure, filling)
+    assert (here["instrument"], there["instrument"]) == ("graph_timestamps", "stream_timestamps")
+    assert "legacy default stream" in there["instrument_note"]
+    assert there["gpu_us"] == pytest.approx(here["gpu_us"], abs=0.5, rel=0.01)
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_in_a_program_too_also_one_with_threads(filling, threads):
+    import threading
+
+    import torch
+
+    from runner import bench
+
+    ended = threading.Event()
+    others = [threading.Thread(target=ended.wait) for _ in range(threads)]
+    for thread in others:
+        thread.start()
+    try:
+        timing = bench(filling[1], check=lambda: torch.ones(2**24, device="cuda"))
+    finally:
+        ended.set()
+    assert (timing.verdict, timing.instrument) == ("timer_limited", "stream_timestamps")
+    assert 10 < timing.us < 60  # 64 MiB
+    kept = torch.ones(8, device="cuda")
+    assert bench(lambda: kept[:4], device="cuda").verdict == "impossible"
