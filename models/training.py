@@ -63,7 +63,7 @@ def backward_only(function: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor) -
 
     The call raises Unsupported if ``function`` has no backward.
     """
-    _let_backward_reuse_buffers(False)
+    let_backward_reuse_buffers(False)
     forwards: dict[object, tuple[Tensor, Tensor]] = {}  # a leaf, and y of it
 
     def run() -> Outputs:
@@ -93,7 +93,7 @@ def forward_backward(
     Its outputs are y of the last step and the gradient of every parameter, of the last step or, with ``accumulate``,
     summed over all steps. ``on_loss`` is called with each loss.
     """
-    _let_backward_reuse_buffers(True)
+    let_backward_reuse_buffers(True)
     clear, between = _clearing(params, accumulate)
 
     def step(index: int) -> Tensor:
@@ -121,7 +121,7 @@ def train(
     Its outputs are the parameters themselves, not copies: the next ``run`` changes them, and ``reset`` restores them.
     ``on_loss`` is called with each loss.
     """
-    _let_backward_reuse_buffers(True)
+    let_backward_reuse_buffers(True)
     clear, between = _clearing(params, accumulate)
     start = [param.detach().clone() for param in params]
 
@@ -159,7 +159,7 @@ def _step(forward: Forward) -> tuple[Tensor, Tensor]:
     return y.detach(), loss.detach()
 
 
-def _let_backward_reuse_buffers(may: bool) -> None:
+def let_backward_reuse_buffers(may: bool) -> None:
     """Set whether a compiled backward may overwrite the tensors saved for it, and so can run only once.
 
     torch allows it by default. It reads the setting when a forward is compiled and again when a backward runs, so the

@@ -173,8 +173,10 @@ class OwnOperation:
         bound = partial(function, **options)
         if self.pass_ == "fwd":
             return Call(run=partial(bound, *args, **kwargs), columns=columns)
+        from ..models.training import let_backward_reuse_buffers
         from .gradients import Gradients, GradientsAlone
 
+        let_backward_reuse_buffers(self.pass_ != "bwd")
         if self.pass_ == "bwd":
             run = GradientsAlone(bound, args, kwargs, self.layout)
             return Call(run=run, reads_inputs=False, columns=columns)
