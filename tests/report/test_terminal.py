@@ -227,6 +227,9 @@ def test_where_launching_takes_longer_the_table_says_what_a_caller_gets_and_who_
     alike = [one for one in rows if one.case.impl.name == "compiled"]
     text = styled_table(derive_lines(alike, None), names, 130).plain
     assert ": fastest by GPU time and by pipelined time (calls back to back): compiled\n" in text
+    wide = [replace(row, metrics={**row.metrics, "pipelined_pct": 120.0}) for row in rows]  # of few calls
+    text = styled_table(derive_lines(wide, None), names, 130).plain
+    assert "calls back to back): cudagraph, triton\n" in text  # and not one that takes three times as long
     alone = [replace(one, metrics={**one.metrics, "pipelined_us": one.time_us}) for one in rows]
     assert "pipelined" not in styled_table(derive_lines(alone, None), names, 130).plain
 
