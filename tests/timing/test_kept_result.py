@@ -123,7 +123,8 @@ def test_a_result_that_is_kept_for_the_numbers_of_the_input_is_found(key, copy):
     torch.manual_seed(0)
     x = torch.randn(16, 64)
     was, function = x.clone(), keeps(key, copy)
-    assert kept_result(call(function, x, reference=lambda x: torch.softmax(x, -1)))
+    found = (kept_result(call(function, x, reference=lambda x: torch.softmax(x, -1))) for _ in range(3))
+    assert any(found)  # one in 128 times, the element that changes is one of the eight
     assert torch.equal(x, was)
     assert torch.equal(function(x), torch.softmax(x, -1))  # what it keeps is as it was
 
@@ -166,4 +167,5 @@ def test_an_empty_input_does_not_end_the_look():
     def function(x, empty):
         return known.setdefault(eight_numbers(x), torch.softmax(x, -1)).clone()
 
-    assert kept_result(call(function, x, empty, reference=lambda x, empty: torch.softmax(x, -1)))
+    expected = call(function, x, empty, reference=lambda x, empty: torch.softmax(x, -1))
+    assert any(kept_result(expected) for _ in range(3))
