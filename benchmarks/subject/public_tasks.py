@@ -1,15 +1,17 @@
 """Run the public tasks of a folder at small sizes: how many end with a verdict, and why the others do not.
 
-    python -m benchmarks.subject.public_tasks FOLDER... [--bytes 262144] [--write]
+    python -m benchmarks.subject.public_tasks FOLDER... [--bytes 262144] [--draw 60] [--device cpu] [--with WORD...]
 
 The sizes of each task are halved, the largest first, as long as its reference runs on tensors without memory, until
-inputs, weights and outputs fit in so many bytes. Each task then runs with ``impl=reference``: torch's own result must
-be right. On a CPU; the folder is a copy of the reader's, as of KernelBench.
+inputs, weights and outputs fit in so many bytes. Each task, or ``--draw`` of them, then runs with ``impl=reference``:
+torch's own result must be right. ``--with`` adds words of the command line, as impl=reference,compiled and
+workload.dtype=bfloat16. The folder is a copy of the reader's, as of KernelBench.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import tempfile
 from collections import Counter
@@ -27,7 +29,7 @@ from runner.subject.needed import needed
 from runner.subject.operation import workload_class
 from runner.tasks import formats, own_file
 
-QUICK = ("device=cpu", "quick=true", "measure.benchmark.max_s=0.02", "measure.benchmark.paired_rounds=0", "log=none")
+QUICK = ("quick=true", "measure.benchmark.max_s=0.02", "measure.benchmark.paired_rounds=0", "log=none")
 ENDS, VERDICTS = 0.99, 0.93  # shares of tasks: that end with a verdict or a sentence, and with a verdict
 USUAL = {"dtype": None, "tf32": False, "pass": "fwd", "layout": "contiguous"}
 LEAST = 2  # of a size
@@ -38,10 +40,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", metavar="FOLDER")
     parser.add_argument("--bytes", type=int, default=2**18, help="of inputs, weights and outputs")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--draw", type=int, help="so many tasks at random; all without")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw")
+    parser.add_argument("--with", nargs="*", default=[], dest="words", help="further words of the command line")
     parser.add_argument("--write", action="store_true", help="keep the page in benchmarks/results/")
     options = parser.parse_args()
     load = load_average()
     paths = [path for folder in options.folders for path in formats.find(formats.as_place(folder))]
+    if options.draw:
+        paths = sorted(random.Random(options.seed).sample(paths, options.draw))
     with tempfile.TemporaryDirectory() as place:
         (Path(place) / "workload").mkdir()
         names = []
@@ -52,9 +60,11 @@ def main() -> int:
             listed = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
             text = yaml.safe_dump({"name": f"{number}_{Path(path).name}", "path": str(Path(path).resolve()), **listed})
             (Path(place) / "workload" / f"task{number}.yaml").write_text(text, encoding="utf-8")
-        words = ["--config-dir", place, f"workload={','.join(names)}", "impl=reference", "name=tasks", "-m"]
-        done = run([*words, *QUICK], Path(place) / "outputs", codes=(0, 1))
-        body, kept = report(done.rows, len(paths))
+        words = ["--config-dir", place, f"workload={','.join(names)}", "name=tasks", f"device={options.device}", "-m"]
+        impl = next((word for word in options.words if word.startswith("impl=")), "impl=reference")
+        words += [*QUICK, impl, *(word for word in options.words if word != impl)]
+        done = run(words, Path(place) / "outputs", codes=(0, 1))
+        body, kept = report(done.rows, len(paths) * len(impl.split(",")))
         publish("public_tasks", page("Public tasks at small sizes", body, done.facts, load), done.facts, options.write)
     return 0 if kept else 1
 
