@@ -47,8 +47,8 @@ time.sleep(1000)
     assert report.read_text() == "whole"
     deaf = [sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"]
     started = time.monotonic()
-    assert tools.run_tool(deaf, tmp_path / "log", 1.0, grace_s=0.5).code == -9
-    assert time.monotonic() - started < 30
+    assert tools.run_tool(deaf, tmp_path / "log", 3.0, grace_s=0.5).code == -9
+    assert time.monotonic() - started < 50  # it sleeps for 60
 
 
 def test_what_has_left_its_parent_and_its_group_is_ended_too(tmp_path, survivors):

@@ -49,7 +49,7 @@ def test_implementations_are_compared_and_the_fastest_marked(run):
             assert metrics["peak_mem_bytes"] >= 4 * 512 * row["case"]["workload"]["cols"]
 
 
-def test_every_workload_runs_naive_torch_and_compiled(run, tmp_path):
+def test_every_workload_runs_naive_and_torch_and_a_compiled_one_says_what_it_compiled(run, tmp_path):
     sizes = {
         "gelu": {"rows": 32, "cols": 33},
         "softmax": {"rows": 32, "cols": 33},
@@ -350,9 +350,13 @@ def test_an_interrupt_ends_with_the_table_of_what_there_is(command, tmp_path, nu
     assert len(table) == path.read_text().count('"record":"row"') >= 5
 
 
-def test_a_second_interrupt_ends_it_at_once_and_costs_no_row(command, tmp_path, survivors, folder_with_rows):
+def test_a_second_interrupt_ends_it_at_once_and_costs_no_row(
+    command, tmp_path, survivors, folder_with_rows, eventually
+):
     (tmp_path / "slow").mkdir()
-    (tmp_path / "slow" / "wandb.py").write_text("import time\ntime.sleep(1000)")  # what comes after the last row
+    waited_for = tmp_path / "waited_for"
+    hangs = f"import pathlib, time\npathlib.Path({str(waited_for)!r}).touch()\ntime.sleep(1000)"
+    (tmp_path / "slow" / "wandb.py").write_text(hangs)  # what comes after the last row
     path = os.pathsep.join([str(tmp_path / "slow"), str(Path(__file__).resolve().parents[2])])
     grid = ["workload=gelu", "workload.rows=8", "workload.cols=range(1,900)", *QUICK, "-m"]
     grid.append("log.wandb.mode=offline")
@@ -360,10 +364,9 @@ def test_a_second_interrupt_ends_it_at_once_and_costs_no_row(command, tmp_path, 
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
     rows = folder_with_rows(5) / "rows.jsonl"
     process.send_signal(signal.SIGINT)
-    while not (rows.parent / "wandb.log").exists():
-        time.sleep(0.01)
-        assert process.poll() is None
-    time.sleep(1)  # the file is there before the process that writes it, and is waited for, is
+    assert eventually(lambda: waited_for.exists() or process.poll() is not None)
+    assert process.poll() is None
+    time.sleep(1)  # it has begun, and soon its parent waits for it
     process.send_signal(signal.SIGINT)
     started = time.monotonic()
     out, err = process.communicate(timeout=60)

@@ -15,6 +15,7 @@ import pytest
 from runner.execute import CannotStart, Notice, local
 from runner.execute.spawn import Gone, Spawner, Zygote
 
+SLEEP = f"5000.{os.getpid()}"  # seconds: which process is one of ours
 USER = """
 import ctypes, faulthandler, json, os, signal, stat, subprocess, sys, threading, time, torch
 
@@ -39,13 +40,13 @@ def dies_when_idle(x):
     return right(x)
 def has_children(x):
     for group in (False, True):
-        subprocess.Popen(["sleep", "5000.125"], start_new_session=group)
+        subprocess.Popen(["sleep", SLEEP], start_new_session=group)
     ctypes.string_at(0)
 def leaves_a_child(x):
-    if not hasattr(torch, "left"): torch.left = subprocess.Popen(["sleep", "5000.125"])
+    if not hasattr(torch, "left"): torch.left = subprocess.Popen(["sleep", SLEEP])
     return right(x)
 def leaves_a_session(x):
-    if not hasattr(torch, "left_too"): torch.left_too = subprocess.Popen(["sleep", "5000.125"], start_new_session=True)
+    if not hasattr(torch, "left_too"): torch.left_too = subprocess.Popen(["sleep", SLEEP], start_new_session=True)
     return right(x)
 def hurt_by_others(x):
     if hasattr(torch, "spoilt"): os.abort()
@@ -138,6 +139,7 @@ def ends_when_told(x):
     threading.Thread(target=wait, daemon=True).start()
     return right(x)
 """
+USER += f"SLEEP = {SLEEP!r}\n"
 
 
 @pytest.fixture
@@ -155,7 +157,7 @@ def sleepers() -> list[str]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            found += [path.parent.name] if b"5000.125" in path.read_bytes() else []
+            found += [path.parent.name] if SLEEP.encode() in path.read_bytes() else []
         except OSError:
             continue
     return found

