@@ -30,7 +30,7 @@ def wait(ms):
     return function
 
 def test_equal(assert_not_slower):
-    found = assert_not_slower(wait(3), x, than=wait(3), by="50%", check=lambda x: x + 1)
+    found = assert_not_slower(wait(3), x, than=wait(3), by="100%", check=lambda x: x + 1)
     assert found["f"].correct
 
 def test_slower(assert_not_slower):
@@ -47,8 +47,8 @@ def test_no_share(assert_not_slower):
         assert_not_slower(wait(3), x, than=wait(3), by="fast")
 
 def test_bench(bench):
-    assert bench(wait(1), x).us > 900
-    assert [one.name for one in bench({"<script>": wait(1), "b": wait(1)}, x)] == ["<script>", "b"]
+    assert bench(wait(1), x, max_s=0.2).us > 900
+    assert [one.name for one in bench({"<script>": wait(1), "b": wait(1)}, x, max_s=0.2)] == ["<script>", "b"]
 """
 
 
@@ -84,7 +84,6 @@ def on_cpu(session):
     return session("--runner-cpu", "--runner-html=page.html")
 
 
-@pytest.mark.long
 def test_a_slower_and_a_wrong_function_fail_with_the_table(on_cpu):
     printed, _ = on_cpu
     assert "3 failed, 3 passed" in printed, printed
@@ -94,7 +93,6 @@ def test_a_slower_and_a_wrong_function_fail_with_the_table(on_cpu):
     assert "right or wrong is unknown: a constant would pass: give inputs" in printed
 
 
-@pytest.mark.long
 def test_a_ratio_without_an_interval_can_be_told():
     assert pytest_plugin._ratio(SimpleNamespace(speedup=0.5, speedup_low=None, speedup_high=None)) == (
         "it takes 2.000x as long (no interval)"
