@@ -46,12 +46,12 @@ def folder_of(tmp_path: Path) -> Path:
 def test_random_kills_and_resumes_lose_no_row_and_run_no_case_twice(command, run, tmp_path, survivors):
     draw, mark = random.Random(os.getpid()), f"RESUME_TEST={os.getpid()}-{time.monotonic_ns()}"
     env = dict([mark.split("=")])
-    grid = [*TINY, "workload.cols=range(1,121)", "impl=naive,torch", "-m"]
+    grid = [*TINY, "workload.cols=range(1,61)", "impl=naive,torch", "-m"]
     words, kept = grid, Counter()
     for _ in range(KILLS):
         process = start(command, *words, env=env, start_new_session=True)
         try:
-            process.communicate(timeout=draw.uniform(0.1, 4.0))
+            process.communicate(timeout=draw.uniform(0.1, 3.0))
         except subprocess.TimeoutExpired:
             os.kill(process.pid, signal.SIGKILL)
             process.communicate()
@@ -64,11 +64,11 @@ def test_random_kills_and_resumes_lose_no_row_and_run_no_case_twice(command, run
     result = run(*words, env=env)
     assert result.code == 0, result.err
     keys = Counter(record["key"] for record in result.rows())
-    assert len(keys) == 240
+    assert len(keys) == 120
     assert set(keys.values()) == {1}
     assert {record["status"] for record in result.rows()} == {"ok"}
-    assert len(frame.load(result.folder)) == len(pandas.read_csv(result.folder / "rows.csv")) == 240
-    assert "240 cases: 240 ok" in result.out
+    assert len(frame.load(result.folder)) == len(pandas.read_csv(result.folder / "rows.csv")) == 120
+    assert "120 cases: 120 ok" in result.out
     environment = json.loads((result.folder / "environment.json").read_text())
     assert "workload=gelu" in [*environment.get("earlier_sessions", []), environment][0]["command"]
 
