@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -73,8 +74,6 @@ gelu_backward silu_backward mish_backward softplus_backward hardswish_backward e
 sigmoid_backward tanh_backward _fused_rms_norm_backward
 """
 TOGETHER = tuple(_TOGETHER.split())
-# Operators that a reference calls by one name, and that are as good as the operators that they stand for.
-TAKEN_APART = ("_scaled_dot_product_flash_attention_for_cpu",)
 
 
 def decompositions(names: Iterable[str]) -> dict[Any, Callable[..., Any]]:
@@ -89,7 +88,7 @@ def decompositions(names: Iterable[str]) -> dict[Any, Callable[..., Any]]:
     return found
 
 
-INSIDE, APART = decompositions(TOGETHER), decompositions(TAKEN_APART)
+INSIDE = decompositions(TOGETHER)
 
 
 class Noise:
@@ -146,7 +145,10 @@ def _parts(tensors: Sequence[Tensor], most: int) -> Iterator[tuple[Tensor, ...]]
 
 
 class NominalTypes(TorchFunctionMode):
-    """Makes ``x.dtype`` the type that x would have outside: a function may cast to float32, and back to that of x."""
+    """Makes ``x.dtype`` the type that x would have outside: a function may cast to float32, and back to that of x.
+
+    What a function of torch creates inside, such as the causal mask of attention, has the type of its arguments.
+    """
 
     def __init__(self, rounding: Rounding) -> None:
         super().__init__()
@@ -156,7 +158,8 @@ class NominalTypes(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Call ``func``."""
-        result = func(*args, **(kwargs or {}))
+        with self._rounding.creating_for((args, kwargs)):
+            result = func(*args, **(kwargs or {}))
         return self._rounding.nominal(args[0]) if func == DTYPE and result == torch.float64 else result
 
 
@@ -201,6 +204,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         self._bare: dict[int, float] = {}  # storages of outputs whose last rounding is left out, with its unit
         self._spreads = {} if spreads is None else spreads
         self._default = torch.float64 if kind == torch.float64 else torch.float32
+        self._created: torch.dtype | None = None  # type of what a function of torch creates inside
         self._accumulated = UNIT[torch.float64 if kind == torch.float64 else torch.float32]
         self._count, self._sums, self._inside = 0, 0, False
 
@@ -208,6 +212,16 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
     def _should_skip_dynamo(cls) -> bool:
         """Return False: else torch imports torch._dynamo with the first operator, which takes seconds."""
         return False
+
+    @contextmanager
+    def creating_for(self, arguments: object) -> Iterator[None]:
+        """Give float64 tensors that are created inside the type that the results for ``arguments`` would have."""
+        before, given = self._created, _floats(arguments)
+        self._created = self._kind(given, (), False) if given else None
+        try:
+            yield
+        finally:
+            self._created = before
 
     def writers(self, tensor: Tensor) -> frozenset[int]:
         """Return the numbers of the operators that rounded the values of ``tensor``."""
@@ -233,8 +247,6 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         if not self.random and _draws(func, args, kwargs):
             self.random = name
         with self:
-            if func in APART:
-                return APART[func](*args, **kwargs)
             if (result := func.decompose(*args, **kwargs)) is not NotImplemented:
                 return result
         written = [
@@ -247,7 +259,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         if requested:
             kwargs["dtype"] = torch.float64
             if requested == torch.float64:  # which a reference asks for to be exact, and an implementation need not
-                requested = self._default
+                requested = self._default if _floats(args) else self._created or self._default
         elif kwargs.get("dtype") == torch.complex64:
             kwargs["dtype"] = torch.complex128
         given = _floats((args, kwargs))

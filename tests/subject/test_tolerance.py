@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from runner.kernels.unsupported import Unsupported
+from runner.subject.gradients import WithGradients
 from runner.subject.tolerance import Judge
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -545,3 +546,25 @@ def test_a_function_of_torch_is_right_by_its_formula(formula, function, seed):
     torch.manual_seed(seed)
     x = torch.randn(256, 1024)
     assert Judge(formula, (x,)).check(function(x)).reason == ""
+
+
+def attention_block(q, k, v, w):
+    y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return torch.nn.functional.silu((q + y) @ w) @ w
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("seed", range(3))
+def test_gradients_through_attention_are_those_of_float64_and_may_be_rounded_otherwise(dtype, seed):
+    torch.manual_seed(seed)
+    given = [torch.randn(2, 3, 40, 16, dtype=dtype) for _ in range(3)] + [torch.randn(16, 16, dtype=dtype) / 4]
+    function = WithGradients(attention_block, outputs=True)
+    judge = Judge(function, given)
+    exact = function(*(x.double() for x in given))
+    in_float32 = [y.to(dtype) for y in function(*(x.float() for x in given))]
+    for outputs in (function(*given), [y.to(dtype) for y in exact], in_float32):
+        result = judge.check(tuple(outputs))
+        assert result.correct, result.reason
+        assert result.max_abs_err < 100 * torch.finfo(dtype).eps
+    exact[2][0, 1, 20, 3] += 0.2
+    assert not judge.check(tuple(y.to(dtype) for y in exact)).correct
