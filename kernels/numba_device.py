@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -41,6 +42,10 @@ def launch(kernel: Any, *arguments: Any) -> None:
     """Launch ``kernel`` with a thread for each element of the last tensor of ``arguments``, on torch's current stream.
 
     Tensors are contiguous; the kernel sees them flat, [count].
+
+    Raises:
+        Unsupported: this version of numba-cuda asks NumPy for a function that the installed one has no more.
+
     """
     tensors = [one for one in arguments if isinstance(one, Tensor)]
     blocks = -(-tensors[-1].numel() // THREADS)
@@ -50,7 +55,15 @@ def launch(kernel: Any, *arguments: Any) -> None:
     if not tensors[-1].is_cuda:
         kernel[blocks, THREADS](*flat)
         return
-    kernel[blocks, THREADS, _stream(torch.cuda.current_stream().cuda_stream)](*flat)
+    try:
+        kernel[blocks, THREADS, _stream(torch.cuda.current_stream().cuda_stream)](*flat)
+    except AttributeError as error:  # numba-cuda before it knew NumPy 2.5: no 'row_stack'
+        if "module 'numpy' has no attribute" not in str(error):
+            raise
+        needed = "install an older NumPy, or a newer numba-cuda"
+        raise Unsupported(
+            f"numba-cuda {version('numba-cuda')} does not run with NumPy {version('numpy')}: {needed}"
+        ) from error
 
 
 def _array(x: Tensor) -> Any:

@@ -13,7 +13,8 @@ import pytest
 
 from runner.kernels.unsupported import Unsupported
 
-OTHERS = ("cudnn", "liger", "quack")  # implementations that call kernels of other projects
+# Implementations that call kernels of other projects, and words of the reasons for which their tests are skipped.
+OTHERS = {"cudnn": "", "liger": "", "quack": "", "numba": "NumPy"}
 HERE = Path(__file__).parent
 
 # Before Triton 3.4 there are no kernels that multiply, and what compiles for a GPU elsewhere was called otherwise.
@@ -75,18 +76,20 @@ def load(device):
             function = getattr(import_module(f"runner.kernels.{op}.{impl}"), op)
         except Unsupported as missing:  # the package of an extra
             pytest.skip(str(missing))
-        return _or_skip(function) if impl in OTHERS else function
+        return _or_skip(function, OTHERS[impl]) if impl in OTHERS else function
 
     return find
 
 
-def _or_skip(function: Callable[..., object]) -> Callable[..., object]:
-    """Return ``function`` of another project, which skips the test of what it does not take."""
+def _or_skip(function: Callable[..., object], words: str) -> Callable[..., object]:
+    """Return ``function`` of another project, which skips the test where a reason with ``words`` speaks against it."""
 
     def call(*args: object, **kwargs: object) -> object:
         try:
             return function(*args, **kwargs)
         except Unsupported as reason:
-            pytest.skip(str(reason))
+            if words in str(reason):
+                pytest.skip(str(reason))
+            raise
 
     return call
