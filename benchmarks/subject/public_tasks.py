@@ -15,24 +15,18 @@ import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from benchmarks.common import load_average, page, publish, run, table, word
-from runner.records.case import Choice
+from benchmarks.subject.sizes import smaller
 from runner.records.row import Row
-from runner.records.schema import build
-from runner.subject.needed import needed
-from runner.subject.operation import workload_class
 from runner.tasks import formats, own_file
 
 QUICK = ("quick=true", "measure.benchmark.max_s=0.02", "measure.benchmark.paired_rounds=0", "log=none")
 ENDS, VERDICTS = 0.99, 0.93  # shares of tasks: that end with a verdict or a sentence, and with a verdict
-USUAL = {"dtype": None, "tf32": False, "pass": "fwd", "layout": "contiguous"}
-LEAST = 2  # of a size
 
 
 def main() -> int:
@@ -67,50 +61,6 @@ def main() -> int:
         body, kept = report(done.rows, len(paths) * len(impl.split(",")))
         publish("public_tasks", page("Public tasks at small sizes", body, done.facts, load), done.facts, options.write)
     return 0 if kept else 1
-
-
-def smaller(file: own_file.OwnFile, limit: int) -> dict[str, Any]:
-    """Return values of the fields with which the task needs at most ``limit`` bytes, or as few as can be found."""
-    fields = dict(file.fields)
-    frozen: set[str] = set()
-    size = _bytes(file, fields)
-    while size is None or size > limit:
-        largest = {name: _largest(value) for name, value in fields.items() if name not in frozen}
-        name = max(largest, key=lambda each: largest[each], default="")
-        if not name or largest[name] <= LEAST:
-            return fields
-        alike = [each for each in largest if largest[each] == largest[name]]  # which may have to stay equal
-        for names in ([name], alike):
-            tried = fields | {each: _halved(fields[each]) for each in names}
-            now = _bytes(file, tried)
-            if now is not None and (size is None or now < size):
-                fields, size = tried, now
-                break
-        else:
-            frozen.add(name)
-    return fields
-
-
-def _bytes(file: own_file.OwnFile, fields: Mapping[str, Any]) -> int | None:
-    """Return the bytes of inputs, weights and outputs; None if the task does not run so on tensors without memory."""
-    choice = Choice(file.path, {"path": file.path, **USUAL, **fields})
-    operation: Any = build(workload_class(choice), choice.fields, "workload")
-    try:
-        found = needed(operation)
-    except Exception:
-        return None
-    return found.inputs + found.outputs
-
-
-def _largest(value: object) -> int:
-    numbers = [number for number in (value if isinstance(value, tuple) else [value]) if type(number) is int]
-    return max(numbers, default=0)
-
-
-def _halved(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(map(_halved, value))
-    return max(LEAST, value // (4 if value > 256 else 2)) if type(value) is int and value > LEAST else value
 
 
 def report(rows: Sequence[Row], count: int) -> tuple[str, bool]:

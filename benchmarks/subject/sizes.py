@@ -1,0 +1,63 @@
+"""Sizes at which a public task needs little memory, and the operation that it is at these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runner.records.case import Choice
+from runner.records.schema import build
+from runner.subject.needed import needed
+from runner.subject.operation import workload_class
+from runner.tasks import own_file
+
+USUAL = {"dtype": None, "tf32": False, "pass": "fwd", "layout": "contiguous"}
+LEAST = 2  # of a size
+
+
+def operation(path: str, fields: Mapping[str, Any]) -> Any:
+    """Return the operation of the task in the file ``path`` with these sizes."""
+    choice = Choice(path, {"path": path, **USUAL, **fields})
+    return build(workload_class(choice), choice.fields, "workload")
+
+
+def smaller(file: own_file.OwnFile, limit: int) -> dict[str, Any]:
+    """Return values of the fields with which the task needs at most ``limit`` bytes, or as few as can be found."""
+    fields = dict(file.fields)
+    frozen: set[str] = set()
+    size = _bytes(file, fields)
+    while size is None or size > limit:
+        largest = {name: _largest(value) for name, value in fields.items() if name not in frozen}
+        name = max(largest, key=lambda each: largest[each], default="")
+        if not name or largest[name] <= LEAST:
+            return fields
+        alike = [each for each in largest if largest[each] == largest[name]]  # which may have to stay equal
+        for names in ([name], alike):
+            tried = fields | {each: _halved(fields[each]) for each in names}
+            now = _bytes(file, tried)
+            if now is not None and (size is None or now < size):
+                fields, size = tried, now
+                break
+        else:
+            frozen.add(name)
+    return fields
+
+
+def _bytes(file: own_file.OwnFile, fields: Mapping[str, Any]) -> int | None:
+    """Return the bytes of inputs, weights and outputs; None if the task does not run so on tensors without memory."""
+    try:
+        found = needed(operation(file.path, fields))
+    except Exception:
+        return None
+    return found.inputs + found.outputs
+
+
+def _largest(value: object) -> int:
+    numbers = [number for number in (value if isinstance(value, tuple) else [value]) if type(number) is int]
+    return max(numbers, default=0)
+
+
+def _halved(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_halved, value))
+    return max(LEAST, value // (4 if value > 256 else 2)) if type(value) is int and value > LEAST else value
